@@ -1,0 +1,145 @@
+//! The annotations of a pod that Vmlet reads, under its own names and the predecessor's.
+//!
+//! Invariant: when both names of a setting are present, ours wins. Values are text from whoever made the
+//! pod: length-checked here, parsed by the setting's type.
+//! Failure: [`AnnotationError`] names the annotation as the user wrote it, its value and what is allowed.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::str::FromStr;
+
+/// Longest value that any setting can need, in bytes.
+const MAX_VALUE: usize = 256;
+
+/// A setting that can be given by annotation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Key {
+    /// Number of virtual CPUs.
+    VcpuCount,
+    /// Guest memory.
+    Memory,
+    /// CPU model that the guest sees.
+    CpuModel,
+    /// Size of the root disk when larger than the image's.
+    RootVolumeSize,
+    /// SMBIOS system UUID.
+    SystemUuid,
+}
+
+impl Key {
+    /// Our name, and the predecessor's if it had one.
+    pub const fn names(self) -> (&'static str, Option<&'static str>) {
+        match self {
+            Self::VcpuCount => ("vmlet.dev/vcpu-count", Some("VirtletVCPUCount")),
+            Self::Memory => ("vmlet.dev/memory", None),
+            Self::CpuModel => ("vmlet.dev/cpu-model", Some("VirtletCPUModel")),
+            Self::RootVolumeSize => ("vmlet.dev/root-volume-size", Some("VirtletRootVolumeSize")),
+            Self::SystemUuid => ("vmlet.dev/system-uuid", Some("VirtletSystemUUID")),
+        }
+    }
+}
+
+/// An annotation whose value makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("annotation {name} = {value:?}: {reason}")]
+pub struct AnnotationError {
+    /// The name that the pod uses.
+    pub name: String,
+    /// The value, shortened when it is long.
+    pub value: String,
+    /// What is allowed.
+    pub reason: String,
+}
+
+/// A pod's annotations.
+#[derive(Debug, Clone, Copy)]
+pub struct Annotations<'a>(&'a BTreeMap<String, String>);
+
+impl<'a> Annotations<'a> {
+    /// Reads from the map of the pod.
+    pub const fn new(map: &'a BTreeMap<String, String>) -> Self {
+        Self(map)
+    }
+
+    /// The name in use and the value of a setting.
+    pub fn raw(self, key: Key) -> Option<(&'static str, &'a str)> {
+        let (ours, alias) = key.names();
+        [Some(ours), alias]
+            .into_iter()
+            .flatten()
+            .find_map(|name| Some((name, self.0.get(name)?.as_str())))
+    }
+
+    /// The parsed value of a setting, `None` when the pod does not give it.
+    pub fn get<T>(self, key: Key) -> Result<Option<T>, AnnotationError>
+    where
+        T: FromStr,
+        T::Err: Display,
+    {
+        let Some((name, value)) = self.raw(key) else {
+            return Ok(None);
+        };
+        let refuse = |reason: String| AnnotationError {
+            name: name.to_owned(),
+            value: value.chars().take(64).collect(),
+            reason,
+        };
+        if value.len() > MAX_VALUE {
+            return Err(refuse(format!("longer than {MAX_VALUE} bytes")));
+        }
+        value
+            .parse()
+            .map(Some)
+            .map_err(|e: T::Err| refuse(e.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn our_name_wins_over_the_alias() {
+        let both = map(&[("VirtletVCPUCount", "2"), ("vmlet.dev/vcpu-count", "3")]);
+        assert_eq!(
+            Annotations::new(&both).get::<u8>(Key::VcpuCount),
+            Ok(Some(3))
+        );
+        let alias = map(&[("VirtletVCPUCount", "2")]);
+        assert_eq!(
+            Annotations::new(&alias).get::<u8>(Key::VcpuCount),
+            Ok(Some(2))
+        );
+        assert_eq!(
+            Annotations::new(&map(&[])).get::<u8>(Key::VcpuCount),
+            Ok(None)
+        );
+    }
+
+    #[test]
+    fn an_error_names_the_annotation_as_written_and_its_value() {
+        let bad = map(&[("VirtletVCPUCount", "many")]);
+        let error = Annotations::new(&bad)
+            .get::<u8>(Key::VcpuCount)
+            .unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("VirtletVCPUCount") && text.contains("\"many\""),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_huge_value_is_refused_without_repeating_it() {
+        let huge = map(&[("vmlet.dev/memory", &"9".repeat(10_000))]);
+        let error = Annotations::new(&huge).get::<u64>(Key::Memory).unwrap_err();
+        assert!(error.to_string().len() < 200, "{error}");
+    }
+}

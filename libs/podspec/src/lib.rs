@@ -1,0 +1,15 @@
+//! Identifiers, annotations and the typed description of a pod's virtual machine.
+//!
+//! Invariant: a value of a type in this crate is valid; nothing downstream checks it again.
+//! Failure: a value that is not valid never becomes one of these types; the error names the annotation or
+//! the text and says what is allowed.
+
+mod annotations;
+mod id;
+mod machine;
+mod quantity;
+
+pub use annotations::{AnnotationError, Annotations, Key};
+pub use id::{ContainerId, Id, IdError, Kind, SandboxId, TAG, kind};
+pub use machine::{CpuModel, Defaults, Machine, Mib, PodResources, Vcpus};
+pub use quantity::{QuantityError, parse_quantity};

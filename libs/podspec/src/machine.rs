@@ -1,0 +1,225 @@
+//! The virtual machine that a pod asks for.
+//!
+//! Invariant: a [`Machine`] can be built: CPU count and memory are within what QEMU starts.
+//! Failure: an [`AnnotationError`] for a value the pod gave; pod resources that are too small for any
+//! machine are reported the same way, under the name `resources.limits.memory`.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::annotations::{AnnotationError, Annotations, Key};
+use crate::quantity::{QuantityError, parse_quantity};
+
+/// Smallest memory that any guest boots in.
+const MIN_MEMORY: Mib = Mib(32);
+
+/// Largest memory accepted: 16 TiB.
+const MAX_MEMORY: Mib = Mib(16 * 1024 * 1024);
+
+/// Number of virtual CPUs, 1–255.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vcpus(u8);
+
+/// Memory in MiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Mib(u64);
+
+/// CPU model that the guest sees.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CpuModel {
+    /// What suits the accelerator.
+    #[default]
+    Default,
+    /// The host's model and features.
+    HostModel,
+}
+
+/// What applies when the pod says nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Defaults {
+    /// Virtual CPUs.
+    pub vcpus: Vcpus,
+    /// Memory.
+    pub memory: Mib,
+}
+
+/// The part of the pod's resources that sizes a machine; 0 means "not given", as in CRI.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodResources {
+    /// CPU time per period, in microseconds.
+    pub cpu_quota: i64,
+    /// The period, in microseconds.
+    pub cpu_period: i64,
+    /// Memory limit in bytes.
+    pub memory_limit: i64,
+}
+
+/// A machine that can be built.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Virtual CPUs.
+    pub vcpus: Vcpus,
+    /// Memory.
+    pub memory: Mib,
+    /// CPU model.
+    pub cpu_model: CpuModel,
+    /// Wished size of the root disk in bytes; the image's virtual size wins when it is larger.
+    pub root_size: Option<u64>,
+    /// Wished SMBIOS system UUID.
+    pub system_uuid: Option<Uuid>,
+}
+
+impl Vcpus {
+    /// One virtual CPU.
+    pub const ONE: Self = Self(1);
+
+    /// The number.
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+
+    /// From a quota as CRI gives it: whole CPUs, rounded up, at most 255; `None` when not limited.
+    fn from_quota(quota: i64, period: i64) -> Option<Self> {
+        if quota <= 0 || period <= 0 {
+            return None;
+        }
+        let whole = quota.unsigned_abs().div_ceil(period.unsigned_abs());
+        Some(Self(u8::try_from(whole).unwrap_or(u8::MAX)))
+    }
+}
+
+impl Mib {
+    /// A size in MiB.
+    pub const fn new(mib: u64) -> Self {
+        Self(mib)
+    }
+
+    /// The number of MiB.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The size in bytes.
+    pub const fn bytes(self) -> u64 {
+        self.0 * 1024 * 1024
+    }
+
+    /// Whole MiB in a number of bytes; what is over is dropped, so that a limit is never exceeded.
+    const fn from_bytes(bytes: u64) -> Self {
+        Self(bytes / (1024 * 1024))
+    }
+
+    fn checked(self) -> Result<Self, String> {
+        if (MIN_MEMORY..=MAX_MEMORY).contains(&self) {
+            return Ok(self);
+        }
+        Err(format!(
+            "a virtual machine needs {} MiB to {} MiB of memory",
+            MIN_MEMORY.0, MAX_MEMORY.0
+        ))
+    }
+}
+
+impl Machine {
+    /// Reads annotations first, then resources, then defaults.
+    pub fn from_pod(
+        annotations: &BTreeMap<String, String>,
+        resources: PodResources,
+        defaults: Defaults,
+    ) -> Result<Self, AnnotationError> {
+        let annotations = Annotations::new(annotations);
+        let vcpus = annotations.get(Key::VcpuCount)?;
+        let vcpus = vcpus.or_else(|| Vcpus::from_quota(resources.cpu_quota, resources.cpu_period));
+        Ok(Self {
+            vcpus: vcpus.unwrap_or(defaults.vcpus),
+            memory: match annotations.get(Key::Memory)? {
+                Some(memory) => memory,
+                None => resources.memory()?.unwrap_or(defaults.memory),
+            },
+            cpu_model: annotations.get(Key::CpuModel)?.unwrap_or_default(),
+            root_size: annotations
+                .get::<RootSize>(Key::RootVolumeSize)?
+                .map(|size| size.0),
+            system_uuid: annotations.get(Key::SystemUuid)?,
+        })
+    }
+}
+
+impl PodResources {
+    fn memory(self) -> Result<Option<Mib>, AnnotationError> {
+        let Some(limit) = u64::try_from(self.memory_limit)
+            .ok()
+            .filter(|limit| *limit > 0)
+        else {
+            return Ok(None);
+        };
+        let refuse = |reason| AnnotationError {
+            name: "resources.limits.memory".to_owned(),
+            value: limit.to_string(),
+            reason,
+        };
+        Mib::from_bytes(limit).checked().map(Some).map_err(refuse)
+    }
+}
+
+impl FromStr for Vcpus {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let count = text.trim().parse().ok().filter(|count: &u8| *count > 0);
+        count
+            .map(Self)
+            .ok_or_else(|| "a whole number from 1 to 255 is allowed".to_owned())
+    }
+}
+
+impl FromStr for Mib {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bytes = parse_quantity(text.trim()).map_err(|e: QuantityError| e.to_string())?;
+        Self::from_bytes(bytes).checked()
+    }
+}
+
+impl FromStr for CpuModel {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "" => Ok(Self::Default),
+            "host-model" => Ok(Self::HostModel),
+            _ => Err("only \"host-model\" or nothing is allowed"),
+        }
+    }
+}
+
+/// Size of a root disk in bytes.
+struct RootSize(u64);
+
+impl FromStr for RootSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bytes = parse_quantity(text.trim()).map_err(|e| e.to_string())?;
+        if bytes == 0 || i64::try_from(bytes).is_err() {
+            return Err("a size from 1 byte to 8 EiB is allowed".to_owned());
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl TryFrom<u64> for Vcpus {
+    type Error = String;
+
+    fn try_from(count: u64) -> Result<Self, String> {
+        count.to_string().parse()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! How annotations, resources and defaults make a machine.
+//!
+//! Invariant: nonsense never becomes a machine.
+//! Failure: every refusal names the setting and its value.
+
+use rstest::rstest;
+
+use super::*;
+
+const DEFAULTS: Defaults = Defaults {
+    vcpus: Vcpus::ONE,
+    memory: Mib::new(1024),
+};
+
+fn machine(pairs: &[(&str, &str)], resources: PodResources) -> Result<Machine, AnnotationError> {
+    let map = pairs
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+        .collect();
+    Machine::from_pod(&map, resources, DEFAULTS)
+}
+
+#[test]
+fn a_pod_that_says_nothing_gets_the_defaults() {
+    let machine = machine(&[], PodResources::default()).unwrap();
+    assert_eq!(
+        (machine.vcpus, machine.memory),
+        (Vcpus::ONE, Mib::new(1024))
+    );
+    assert_eq!((machine.root_size, machine.system_uuid), (None, None));
+}
+
+#[rstest]
+#[case(50_000, 100_000, 1)]
+#[case(150_000, 100_000, 2)]
+#[case(400_000, 100_000, 4)]
+#[case(-1, 100_000, 1)]
+#[case(100_000, 0, 1)]
+#[case(i64::MAX, 1, 255)]
+fn cpu_limits_round_up_to_whole_cpus(#[case] quota: i64, #[case] period: i64, #[case] want: u8) {
+    let resources = PodResources {
+        cpu_quota: quota,
+        cpu_period: period,
+        memory_limit: 0,
+    };
+    assert_eq!(machine(&[], resources).unwrap().vcpus.get(), want);
+}
+
+#[test]
+fn annotations_win_over_resources() {
+    let resources = PodResources {
+        cpu_quota: 400_000,
+        cpu_period: 100_000,
+        memory_limit: 256 << 20,
+    };
+    let pairs = [("vmlet.dev/vcpu-count", "2"), ("vmlet.dev/memory", "512Mi")];
+    let machine = machine(&pairs, resources).unwrap();
+    assert_eq!((machine.vcpus.get(), machine.memory.get()), (2, 512));
+}
+
+#[test]
+fn a_memory_limit_is_never_exceeded() {
+    let resources = PodResources {
+        memory_limit: (128 << 20) + 12345,
+        ..PodResources::default()
+    };
+    assert_eq!(machine(&[], resources).unwrap().memory.get(), 128);
+}
+
+#[rstest]
+#[case("vmlet.dev/vcpu-count", "0")]
+#[case("vmlet.dev/vcpu-count", "-1")]
+#[case("VirtletVCPUCount", "256")]
+#[case("vmlet.dev/vcpu-count", "two")]
+#[case("vmlet.dev/memory", "12")]
+#[case("vmlet.dev/memory", "1Zi")]
+#[case("vmlet.dev/memory", "17Ti")]
+#[case("VirtletCPUModel", "486")]
+#[case("VirtletRootVolumeSize", "0")]
+#[case("vmlet.dev/root-volume-size", "9Ei")]
+#[case("VirtletSystemUUID", "not-a-uuid")]
+fn nonsense_is_refused_by_name_and_value(#[case] name: &str, #[case] value: &str) {
+    let text = machine(&[(name, value)], PodResources::default())
+        .unwrap_err()
+        .to_string();
+    assert!(text.contains(name) && text.contains(value), "{text}");
+}
+
+#[test]
+fn a_limit_too_small_for_any_machine_is_refused() {
+    let resources = PodResources {
+        memory_limit: 15 << 20,
+        ..PodResources::default()
+    };
+    let text = machine(&[], resources).unwrap_err().to_string();
+    assert!(
+        text.contains("resources.limits.memory") && text.contains("32 MiB"),
+        "{text}"
+    );
+}
