@@ -1,0 +1,167 @@
+//! Walks a chain of plugins, and builds what each is told.
+//!
+//! Invariant: a plugin gets its own configuration, plus the network's name and version, the previous
+//! result, and of the capability values those that it declares.
+//! Failure: a walk stops at the first plugin that fails, or goes on and reports the first at its end.
+
+use std::time::{Duration, Instant};
+
+use rscni_types::types::Cmd;
+use serde_json::{Map, Value};
+
+use super::{Error, Result, Runtime, del_has_result};
+use crate::cache::Entry;
+use crate::invoke::Call;
+use crate::{AddResult, Attachment, AttachmentId, NetworkConfig, Plugin};
+
+/// What DEL does when a plugin fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Walk {
+    /// Leaves the rest: an address, say, must not be free for others while rules still point to it.
+    StopAtFirst,
+    /// Tries every plugin: the attachment was never in use.
+    ToTheEnd,
+}
+
+impl Runtime {
+    pub(super) async fn add_chain(
+        &self,
+        network: &NetworkConfig,
+        attachment: &Attachment,
+    ) -> Result<AddResult> {
+        let mut previous: Option<AddResult> = None;
+        let mut took = Duration::ZERO;
+        for plugin in network.plugins() {
+            let result = previous.as_ref().map(|p| &p.raw);
+            let config = plugin_input(network, plugin, Some(attachment), result, None);
+            let call = Call {
+                command: Cmd::Add,
+                network: network.name(),
+                plugin: plugin.kind(),
+                attachment: Some(attachment),
+                config,
+            };
+            let begun = Instant::now();
+            let added = self.invoker.add(call, network.version()).await;
+            took += begun.elapsed();
+            previous = Some(added.map_err(Error::plugin)?);
+        }
+        // A network without plugins does not get past its parser.
+        let result = previous.ok_or_else(|| Error::NotAttached {
+            id: attachment.id(),
+        })?;
+        Ok(AddResult { took, ..result })
+    }
+
+    pub(super) async fn del_chain(
+        &self,
+        network: &NetworkConfig,
+        attachment: &Attachment,
+        result: Option<&Value>,
+        walk: Walk,
+    ) -> Result<()> {
+        let mut attachment = attachment.clone();
+        // The specification leaves the path empty for a namespace that is gone, after a reboot say.
+        if !tokio::fs::try_exists(&attachment.netns)
+            .await
+            .unwrap_or(true)
+        {
+            attachment.netns.clear();
+        }
+        let result = result.filter(|_| del_has_result(network.version()));
+        let mut outcome = Ok(());
+        for plugin in network.plugins().iter().rev() {
+            let call = Call {
+                command: Cmd::Del,
+                network: network.name(),
+                plugin: plugin.kind(),
+                attachment: Some(&attachment),
+                config: plugin_input(network, plugin, Some(&attachment), result, None),
+            };
+            let deleted = self
+                .invoker
+                .run(&call)
+                .await
+                .map(drop)
+                .map_err(Error::plugin);
+            outcome = outcome.and(deleted);
+            if outcome.is_err() && walk == Walk::StopAtFirst {
+                break;
+            }
+        }
+        outcome
+    }
+
+    /// DEL for what the cache knows, and then the cache forgets it.
+    pub(super) async fn del_entry(&self, entry: Entry) -> Result<()> {
+        let network = entry.network().map_err(Error::Network)?;
+        let walk = if entry.result.is_some() {
+            Walk::StopAtFirst
+        } else {
+            Walk::ToTheEnd
+        };
+        self.del_chain(&network, &entry.attachment(), entry.result.as_ref(), walk)
+            .await?;
+        self.on_disk(move |cache| cache.remove(&entry.network_name, &entry.id()))
+            .await
+    }
+
+    /// Takes down what a failed ADD has made. Its failure is logged: the caller gets the one of ADD.
+    pub(super) async fn undo(&self, network: &NetworkConfig, attachment: &Attachment) {
+        let undone = match self
+            .del_chain(network, attachment, None, Walk::ToTheEnd)
+            .await
+        {
+            Ok(()) => {
+                let (name, id) = (network.name().to_owned(), attachment.id());
+                self.on_disk(move |cache| cache.remove(&name, &id)).await
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = undone {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            tracing::warn!(
+                network = network.name(),
+                container = attachment.container_id,
+                %error,
+                cause,
+                "failed attachment not undone, kept in the cache"
+            );
+        }
+    }
+}
+
+/// The standard input of one plugin.
+pub(super) fn plugin_input(
+    network: &NetworkConfig,
+    plugin: &Plugin,
+    attachment: Option<&Attachment>,
+    previous: Option<&Value>,
+    valid: Option<&[AttachmentId]>,
+) -> Vec<u8> {
+    let mut config = plugin.config().clone();
+    config.insert("name".into(), network.name().into());
+    config.insert("cniVersion".into(), network.version().to_string().into());
+    if let Some(previous) = previous {
+        config.insert("prevResult".into(), previous.clone());
+    }
+    let values: Map<String, Value> = attachment
+        .into_iter()
+        .flat_map(|attachment| &attachment.capabilities)
+        .filter(|(capability, _)| plugin.has_capability(capability))
+        .map(|(capability, value)| (capability.clone(), value.clone()))
+        .collect();
+    if !values.is_empty() {
+        config.insert("runtimeConfig".into(), Value::Object(values));
+    }
+    if let Some(valid) = valid {
+        let list: Vec<Value> = valid
+            .iter()
+            .map(|id| serde_json::json!({"containerID": id.container_id, "ifname": id.ifname}))
+            .collect();
+        // The first name is the specification's; plugins built on its first text know the second.
+        config.insert("cni.dev/valid-attachments".into(), list.clone().into());
+        config.insert("cni.dev/attachments".into(), list.into());
+    }
+    Value::Object(config).to_string().into_bytes()
+}
