@@ -1,0 +1,173 @@
+//! The packet filter that keeps DHCP between guest and our server.
+//!
+//! Invariant: with the rules of [`rules`] no DHCP request of the guest leaves over the plugin's link, no
+//! foreign offer comes in, and nothing that the namespace's own stack says leaves either; every
+//! DHCP request of the guest reaches the bridge's own stack, whatever address it was sent to.
+//! Failure: without a working `nft` (package nftables) there is no filter, and that is an error.
+
+use std::fmt::Write as _;
+use std::io;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, Command};
+
+use crate::mac::Mac;
+use crate::namespace::{self, Namespace};
+
+const PROGRAM: &str = "nft";
+const TABLE: &str = "vmlet";
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Bytes of the program's complaint that are kept.
+const MAX_MESSAGE: usize = 2048;
+
+/// A filter that was not loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The program is not installed.
+    #[error("the program nft is not installed (package nftables)")]
+    NotInstalled,
+    /// The namespace cannot be entered.
+    #[error("enter the namespace")]
+    Namespace(#[source] namespace::Error),
+    /// The program cannot be run.
+    #[error("run nft")]
+    Run(#[source] io::Error),
+    /// The program did not end in time.
+    #[error("nft did not end within {DEADLINE:?}")]
+    Deadline,
+    /// The program or the kernel refuses the rules.
+    #[error("nft: {0}")]
+    Refused(String),
+}
+
+/// The parts of one NIC that the rules name.
+pub(crate) struct Port<'a> {
+    pub(crate) link: &'a str,
+    pub(crate) tap: &'a str,
+    pub(crate) bridge_mac: Mac,
+}
+
+/// Rules that replace whatever was loaded before. Names must be plain (see `surgery`).
+pub(crate) fn rules<'a>(ports: impl Iterator<Item = Port<'a>>) -> String {
+    let (mut requests, mut crossing, mut own) = (String::new(), String::new(), String::new());
+    for Port {
+        link,
+        tap,
+        bridge_mac,
+    } in ports
+    {
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            requests,
+            "    iifname \"{tap}\" udp dport 67 meta pkttype set host ether daddr set {bridge_mac} accept"
+        );
+        let _ = writeln!(crossing, "    oifname \"{link}\" udp dport 67 drop");
+        let _ = writeln!(crossing, "    iifname \"{link}\" udp dport 68 drop");
+        let _ = writeln!(own, "    oifname \"{link}\" drop");
+    }
+    format!(
+        "table bridge {TABLE}\n\
+         delete table bridge {TABLE}\n\
+         table bridge {TABLE} {{\n\
+         \x20 chain requests {{\n    type filter hook prerouting priority -300;\n{requests}  }}\n\
+         \x20 chain crossing {{\n    type filter hook forward priority -200;\n{crossing}  }}\n\
+         \x20 chain own {{\n    type filter hook output priority -200;\n{own}  }}\n\
+         }}\n"
+    )
+}
+
+/// Rules that leave nothing behind.
+pub(crate) fn no_rules() -> String {
+    format!("table bridge {TABLE}\ndelete table bridge {TABLE}\n")
+}
+
+/// Whether the program that loads the packet filter is installed.
+#[must_use]
+pub fn available() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(PROGRAM).is_file())
+}
+
+/// Loads `rules` in `ns`, all or nothing.
+pub(crate) async fn load(ns: &Namespace, rules: String) -> Result<(), Error> {
+    let runtime = tokio::runtime::Handle::current();
+    // The child inherits the namespace of the thread that starts it.
+    let child = ns.run(move || {
+        let _guard = runtime.enter();
+        Command::new(PROGRAM)
+            .args(["-f", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+    });
+    let child = match child.await.map_err(Error::Namespace)? {
+        Ok(child) => child,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(Error::NotInstalled),
+        Err(e) => return Err(Error::Run(e)),
+    };
+    tokio::time::timeout(DEADLINE, feed(child, rules))
+        .await
+        .map_err(|_| Error::Deadline)?
+}
+
+async fn feed(mut child: Child, rules: String) -> Result<(), Error> {
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program that ends without reading says why on stderr.
+        let _ = stdin.write_all(rules.as_bytes()).await;
+    }
+    let output = child.wait_with_output().await.map_err(Error::Run)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let mut words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if words.is_empty() {
+        words = output.status.to_string();
+    }
+    Err(Error::Refused(words.chars().take(MAX_MESSAGE).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_name_each_port_in_each_chain() {
+        let mac = Mac::new([2, 0, 0, 0, 0, 1]);
+        let text = rules(
+            [Port {
+                link: "eth0",
+                tap: "vmtap0",
+                bridge_mac: mac,
+            }]
+            .into_iter(),
+        );
+        assert!(text.contains("iifname \"vmtap0\" udp dport 67"), "{text}");
+        assert!(text.contains("ether daddr set 02:00:00:00:00:01"), "{text}");
+        assert_eq!(text.matches("oifname \"eth0\"").count(), 2, "{text}");
+    }
+
+    #[tokio::test]
+    #[ignore = "needs root"]
+    async fn rules_load_repeatedly_and_go_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let ns = Namespace::create(dir.path(), "a").await.unwrap();
+        let mac = Mac::new([2, 0, 0, 0, 0, 1]);
+        for _ in 0..2 {
+            let port = Port {
+                link: "eth0",
+                tap: "vmtap0",
+                bridge_mac: mac,
+            };
+            load(&ns, rules([port].into_iter())).await.unwrap();
+        }
+        load(&ns, no_rules()).await.unwrap();
+        load(&ns, no_rules()).await.unwrap();
+        let refused = load(&ns, "nonsense".to_owned()).await;
+        assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
+        Namespace::delete(ns.path()).await.unwrap();
+    }
+}

@@ -1,0 +1,20 @@
+//! The network of one pod as seen from inside its namespace: the namespace itself, the links in it,
+//! the bridge and tap that lead to the guest, and the DHCP server that tells the guest its address.
+//!
+//! Invariant: no thread of the caller ever changes its namespace; whatever must run inside one runs on
+//! a thread of its own that ends afterwards. Sockets made inside stay there and are driven from outside.
+//! Failure: every step reports which one it was; [`surgery::restore`] undoes as much as it can.
+
+pub mod dhcp;
+mod filter;
+mod mac;
+mod namespace;
+pub mod netlink;
+pub mod surgery;
+mod sysctl;
+mod tap;
+
+pub use filter::available as filter_available;
+pub use mac::{Mac, ParseMacError};
+pub use namespace::{Error as NamespaceError, Namespace};
+pub use tap::{Error as TapError, Tap, open as open_tap};

@@ -1,0 +1,236 @@
+//! Between netlink messages and our own types.
+//!
+//! Invariant: what is read here and written back says the same to the kernel.
+//! Failure: messages about things that we do not handle (multicast, MPLS, several next hops) become `None`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use rtnetlink::RouteMessageBuilder;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
+use rtnetlink::packet_route::link::{
+    InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
+};
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteProtocol, RouteScope, RouteType,
+    RouteVia,
+};
+use rtnetlink::packet_route::{AddressFamily, address::AddressScope};
+
+use super::{Address, Link, LinkKind, Route};
+use crate::mac::Mac;
+
+const TABLE_LOCAL: u32 = 255;
+
+pub(super) fn link(message: LinkMessage) -> Link {
+    let header = message.header;
+    let mut link = Link {
+        index: header.index,
+        name: String::new(),
+        mac: None,
+        mtu: 0,
+        kind: LinkKind::Device,
+        up: header.flags.contains(LinkFlags::Up),
+        bridge: None,
+    };
+    for attribute in message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name = name,
+            LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+            LinkAttribute::Controller(index) => link.bridge = Some(index),
+            LinkAttribute::Address(bytes) if header.link_layer_type == LinkLayerType::Ether => {
+                link.mac = <[u8; 6]>::try_from(bytes).ok().map(Mac::new);
+            }
+            LinkAttribute::LinkInfo(infos) => {
+                for info in infos {
+                    if let LinkInfo::Kind(kind) = info {
+                        link.kind = link_kind(&kind);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    if header.flags.contains(LinkFlags::Loopback) {
+        link.kind = LinkKind::Loopback;
+    } else if header.link_layer_type != LinkLayerType::Ether {
+        link.kind = LinkKind::Tunnel;
+    }
+    link
+}
+
+fn link_kind(kind: &InfoKind) -> LinkKind {
+    match kind {
+        InfoKind::Veth => LinkKind::Veth,
+        InfoKind::Bridge => LinkKind::Bridge,
+        InfoKind::Tun => LinkKind::Tun,
+        // Loading their modules puts one of each into every namespace, Ethernet or not.
+        InfoKind::GreTap | InfoKind::GreTap6 | InfoKind::ErSpan | InfoKind::Ip6ErSpan => {
+            LinkKind::Tunnel
+        }
+        other => LinkKind::Other(other.to_string()),
+    }
+}
+
+/// `None` for IPv6 link-local addresses, which the kernel makes for itself.
+pub(super) fn address(message: &AddressMessage) -> Option<Address> {
+    let find = |local: bool| {
+        message
+            .attributes
+            .iter()
+            .find_map(|attribute| match attribute {
+                AddressAttribute::Local(ip) if local => Some(*ip),
+                AddressAttribute::Address(ip) if !local => Some(*ip),
+                _ => None,
+            })
+    };
+    // On IPv4 "local" is the address and "address" the peer; IPv6 has "address" alone.
+    let ip = find(true).or_else(|| find(false))?;
+    if matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local()) {
+        return None;
+    }
+    let net = IpNet::new(ip, message.header.prefix_len).ok()?;
+    Some(Address {
+        net,
+        scope: u8::from(message.header.scope),
+    })
+}
+
+pub(super) fn address_message(index: u32, address: Address) -> AddressMessage {
+    let ip = address.net.addr();
+    let mut message = AddressMessage::default();
+    message.header.index = index;
+    message.header.family = if ip.is_ipv4() {
+        AddressFamily::Inet
+    } else {
+        AddressFamily::Inet6
+    };
+    message.header.prefix_len = address.net.prefix_len();
+    message.header.scope = AddressScope::from(address.scope);
+    message.attributes = vec![AddressAttribute::Local(ip), AddressAttribute::Address(ip)];
+    if let IpNet::V4(net) = address.net
+        && net.prefix_len() < 31
+    {
+        message
+            .attributes
+            .push(AddressAttribute::Broadcast(net.broadcast()));
+    }
+    message
+}
+
+/// The route with the index of its link; `None` for what is no plain unicast route.
+pub(super) fn route(message: &RouteMessage) -> Option<(u32, Route)> {
+    let header = &message.header;
+    if header.kind != RouteType::Unicast || header.flags.contains(RouteFlags::Cloned) {
+        return None;
+    }
+    let mut index = None;
+    let mut route = Route {
+        dst: match header.address_family {
+            AddressFamily::Inet => IpNet::new(Ipv4Addr::UNSPECIFIED.into(), 0).ok()?,
+            AddressFamily::Inet6 => IpNet::new(Ipv6Addr::UNSPECIFIED.into(), 0).ok()?,
+            _ => return None,
+        },
+        gateway: None,
+        source: None,
+        metric: 0,
+        scope: u8::from(header.scope),
+        protocol: u8::from(header.protocol),
+        table: u32::from(header.table),
+        onlink: header.flags.contains(RouteFlags::Onlink),
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Destination(to) => {
+                route.dst = IpNet::new(ip(to)?, header.destination_prefix_length).ok()?;
+            }
+            RouteAttribute::Gateway(to) => route.gateway = Some(ip(to)?),
+            RouteAttribute::Via(RouteVia::Inet6(to)) => route.gateway = Some((*to).into()),
+            RouteAttribute::PrefSource(from) => route.source = Some(ip(from)?),
+            RouteAttribute::Priority(metric) => route.metric = *metric,
+            RouteAttribute::Table(table) => route.table = *table,
+            RouteAttribute::Oif(oif) => index = Some(*oif),
+            RouteAttribute::MultiPath(_) => return None,
+            _ => {}
+        }
+    }
+    let multicast = matches!(route.dst.addr(), IpAddr::V6(ip) if ip.is_multicast());
+    let link_local = matches!(route.dst.addr(), IpAddr::V6(ip) if ip.is_unicast_link_local());
+    if route.table == TABLE_LOCAL || multicast || link_local {
+        return None;
+    }
+    Some((index?, route))
+}
+
+/// `None` when destination and next hop are of families that do not go together.
+pub(super) fn route_message(index: u32, route: &Route) -> Option<RouteMessage> {
+    let mut builder = RouteMessageBuilder::<IpAddr>::new()
+        .destination_prefix(route.dst.addr(), route.dst.prefix_len())
+        .ok()?
+        .output_interface(index)
+        .table_id(route.table)
+        .protocol(RouteProtocol::from(route.protocol))
+        .scope(RouteScope::from(route.scope));
+    if let Some(gateway) = route.gateway {
+        builder = builder.gateway(gateway).ok()?;
+    }
+    if let Some(source) = route.source {
+        builder = builder.pref_source(source).ok()?;
+    }
+    if route.metric != 0 {
+        builder = builder.priority(route.metric);
+    }
+    if route.onlink {
+        builder = builder.onlink();
+    }
+    Some(builder.build())
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(ip) => Some((*ip).into()),
+        RouteAddress::Inet6(ip) => Some((*ip).into()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_route_written_and_read_again_is_the_same() {
+        let route = Route {
+            dst: "10.0.0.0/8".parse().unwrap(),
+            gateway: Some("169.254.1.1".parse().unwrap()),
+            source: Some("10.1.2.3".parse().unwrap()),
+            metric: 17,
+            scope: 0,
+            protocol: 3,
+            table: 254,
+            onlink: true,
+        };
+        let message = route_message(5, &route).unwrap();
+        assert_eq!(super::route(&message), Some((5, route)));
+    }
+
+    #[test]
+    fn an_address_written_and_read_again_is_the_same() {
+        for net in ["10.1.2.3/24", "169.254.254.1/32", "fd00::7/64"] {
+            let address = Address {
+                net: net.parse().unwrap(),
+                scope: 253,
+            };
+            assert_eq!(super::address(&address_message(3, address)), Some(address));
+        }
+    }
+
+    #[test]
+    fn link_local_addresses_of_ipv6_are_left_to_the_kernel() {
+        let address = Address {
+            net: "fe80::1/64".parse().unwrap(),
+            scope: 253,
+        };
+        assert_eq!(super::address(&address_message(3, address)), None);
+    }
+}
