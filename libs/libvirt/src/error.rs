@@ -1,0 +1,73 @@
+//! libvirt's errors, sorted into those of the seam.
+//!
+//! Invariant: an error on a dead connection is always [`Error::Unavailable`], whatever its code; texts that
+//! may come from a guest are bounded and free of control characters.
+//! Failure: none; a code without a meaning of its own is [`Error::Refused`].
+
+use uuid::Uuid;
+use virt::error::{Error as VirtError, ErrorNumber};
+
+use crate::Error;
+
+/// Longest reason that is passed on, in characters.
+const MAX_REASON: usize = 1024;
+
+/// What a call was about, for its errors.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Context {
+    /// The operation.
+    pub(crate) call: &'static str,
+    /// Its domain, if it has one.
+    pub(crate) domain: Option<Uuid>,
+}
+
+/// Sorts an error of a call on a connection that was `alive` just after it.
+pub(crate) fn sort(error: &VirtError, context: Context, alive: bool) -> Error {
+    let reason = readable(error.message());
+    if !alive {
+        return Error::Unavailable { reason };
+    }
+    match (error.code().known(), context.domain) {
+        (Some(ErrorNumber::NoDomain), Some(domain)) => Error::NoDomain(domain),
+        (Some(ErrorNumber::NoConnect | ErrorNumber::InvalidConn), _) => {
+            Error::Unavailable { reason }
+        }
+        (Some(code), _) if is_silence(code) => Error::Agent { reason },
+        _ => Error::Refused {
+            call: context.call,
+            reason,
+        },
+    }
+}
+
+/// Whether the guest agent is what did not answer.
+const fn is_silence(code: ErrorNumber) -> bool {
+    matches!(
+        code,
+        ErrorNumber::AgentUnresponsive
+            | ErrorNumber::AgentUnsynced
+            | ErrorNumber::AgentCommandTimeout
+    )
+}
+
+/// A bounded single line of text.
+pub(crate) fn readable(text: &str) -> String {
+    text.trim()
+        .chars()
+        .take(MAX_REASON)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_from_a_guest_is_bounded_and_prints_on_one_line() {
+        let hostile = format!("\u{1b}[31mred\nline{}", "x".repeat(100_000));
+        let reason = readable(&hostile);
+        assert_eq!(reason.chars().count(), MAX_REASON);
+        assert!(reason.starts_with(" [31mred line"), "{reason:.20}");
+    }
+}

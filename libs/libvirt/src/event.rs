@@ -1,0 +1,99 @@
+//! libvirt's numbers for states and events, in the words of the seam.
+//!
+//! Invariant: pure and total; a number that is not known here is never an error.
+//! Failure: none. An unknown reason is [`End::Unknown`], an unknown event is no event.
+
+use std::ffi::c_int;
+
+use uuid::Uuid;
+use virt::sys;
+
+use crate::{End, Event, State};
+
+/// The event that a life-cycle signal stands for, if it matters to anybody.
+pub(crate) fn from_lifecycle(domain: Uuid, event: c_int, detail: c_int) -> Option<Event> {
+    match event.cast_unsigned() {
+        sys::VIR_DOMAIN_EVENT_STARTED => Some(Event::Started(domain)),
+        sys::VIR_DOMAIN_EVENT_STOPPED => Some(Event::Stopped(domain, end_of_event(detail))),
+        // A crashed guest follows with its STOPPED event, since our domains are destroyed on a crash.
+        _ => None,
+    }
+}
+
+fn end_of_event(detail: c_int) -> End {
+    match detail.cast_unsigned() {
+        sys::VIR_DOMAIN_EVENT_STOPPED_SHUTDOWN => End::GuestShutdown,
+        sys::VIR_DOMAIN_EVENT_STOPPED_DESTROYED => End::Destroyed,
+        // FAILED is also what libvirt says of an emulator that died without a word.
+        sys::VIR_DOMAIN_EVENT_STOPPED_CRASHED | sys::VIR_DOMAIN_EVENT_STOPPED_FAILED => {
+            End::Crashed
+        }
+        _ => End::Unknown,
+    }
+}
+
+/// The state that libvirt's state and reason stand for.
+pub(crate) fn state(state: sys::virDomainState, reason: c_int) -> State {
+    match state {
+        sys::VIR_DOMAIN_SHUTOFF => State::Inactive(match reason.cast_unsigned() {
+            sys::VIR_DOMAIN_SHUTOFF_SHUTDOWN => End::GuestShutdown,
+            sys::VIR_DOMAIN_SHUTOFF_DESTROYED => End::Destroyed,
+            sys::VIR_DOMAIN_SHUTOFF_CRASHED => End::Crashed,
+            _ => End::Unknown,
+        }),
+        // A crashed domain keeps its emulator only under `on_crash` values that we never write;
+        // whatever it is now, nothing runs in it.
+        sys::VIR_DOMAIN_CRASHED => State::Inactive(End::Crashed),
+        _ => State::Active,
+    }
+}
+
+/// Why a connection was closed.
+pub(crate) fn close_reason(reason: c_int) -> &'static str {
+    match reason.cast_unsigned() {
+        sys::VIR_CONNECT_CLOSE_REASON_EOF => "libvirt closed the connection",
+        sys::VIR_CONNECT_CLOSE_REASON_KEEPALIVE => "libvirt has not answered for 15 s",
+        sys::VIR_CONNECT_CLOSE_REASON_CLIENT => "the connection was closed on our side",
+        _ => "the connection failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stopped_domain_says_who_stopped_it() {
+        let id = Uuid::nil();
+        for (detail, end) in [
+            (0, End::GuestShutdown),
+            (1, End::Destroyed),
+            (2, End::Crashed),
+            (5, End::Crashed),
+            (7, End::Unknown),
+            (-3, End::Unknown),
+        ] {
+            assert_eq!(from_lifecycle(id, 5, detail), Some(Event::Stopped(id, end)));
+        }
+        assert_eq!(from_lifecycle(id, 2, 0), Some(Event::Started(id)));
+    }
+
+    #[test]
+    fn events_that_change_nothing_for_us_are_dropped() {
+        for event in [-1, 0, 1, 3, 4, 6, 7, 8, 99] {
+            assert_eq!(from_lifecycle(Uuid::nil(), event, 0), None);
+        }
+    }
+
+    #[test]
+    fn only_a_domain_without_emulator_is_inactive() {
+        assert_eq!(state(5, 1), State::Inactive(End::GuestShutdown));
+        assert_eq!(state(5, 2), State::Inactive(End::Destroyed));
+        assert_eq!(state(5, 3), State::Inactive(End::Crashed));
+        assert_eq!(state(5, 0), State::Inactive(End::Unknown));
+        assert_eq!(state(6, 1), State::Inactive(End::Crashed));
+        for running in [0, 1, 2, 3, 4, 7, 42] {
+            assert_eq!(state(running, 1), State::Active);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! A hypervisor that only keeps state, for the tests of services.
+//!
+//! Invariant: it answers as the real one does: idempotent where the seam says so, the same errors, the same
+//! events. What happens to a guest happens because a test said so.
+//! Failure: knobs make starts fail, guests deaf, or the connection go away.
+
+use std::collections::BTreeMap;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::broadcast;
+use uuid::Uuid;
+
+mod hypervisor;
+
+use crate::{End, Event, Shutdown, State};
+
+/// Events that a receiver may lag behind.
+const EVENT_BACKLOG: usize = 1024;
+
+/// A fake hypervisor; clones share their state.
+#[derive(Debug, Clone)]
+pub struct FakeHypervisor {
+    inner: Arc<Mutex<Inner>>,
+    events: broadcast::Sender<Event>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    domains: BTreeMap<Uuid, FakeDomain>,
+    connected: bool,
+    refusal: Option<String>,
+    guest_ignores: bool,
+    agent: Option<VecDeque<Value>>,
+    commands: Vec<Value>,
+    shutdowns: Vec<(Uuid, Shutdown)>,
+}
+
+#[derive(Debug)]
+struct FakeDomain {
+    name: String,
+    container: Option<String>,
+    xml: String,
+    state: State,
+}
+
+impl Default for FakeHypervisor {
+    fn default() -> Self {
+        Self {
+            inner: Arc::new(Mutex::new(Inner {
+                domains: BTreeMap::new(),
+                connected: true,
+                refusal: None,
+                guest_ignores: false,
+                agent: None,
+                commands: Vec::new(),
+                shutdowns: Vec::new(),
+            })),
+            events: broadcast::channel(EVENT_BACKLOG).0,
+        }
+    }
+}
+
+impl FakeHypervisor {
+    /// Every start fails with `reason`.
+    #[must_use]
+    pub fn refusing_start(self, reason: &str) -> Self {
+        self.lock().refusal = Some(reason.to_owned());
+        self
+    }
+
+    /// Guests stay up when asked to power off.
+    #[must_use]
+    pub fn guest_ignores_shutdown(self) -> Self {
+        self.lock().guest_ignores = true;
+        self
+    }
+
+    /// Guests have an agent, which answers with these values in turn and then falls silent. Without this
+    /// knob no agent answers.
+    #[must_use]
+    pub fn agent_answering(self, replies: impl IntoIterator<Item = Value>) -> Self {
+        self.lock().agent = Some(replies.into_iter().collect());
+        self
+    }
+
+    /// Starts succeed again.
+    pub fn accept_starts(&self) {
+        self.lock().refusal = None;
+    }
+
+    /// The connection goes away: calls fail until [`Self::reconnect`].
+    pub fn disconnect(&self) {
+        self.lock().connected = false;
+        self.tell(Event::Disconnected);
+    }
+
+    /// The connection comes back.
+    pub fn reconnect(&self) {
+        self.lock().connected = true;
+        self.tell(Event::Connected);
+    }
+
+    /// The guest powers itself off. No event is seen while disconnected, as in life.
+    pub fn power_off(&self, domain: Uuid) {
+        self.end(domain, End::GuestShutdown);
+    }
+
+    /// The emulator dies.
+    pub fn crash(&self, domain: Uuid) {
+        self.end(domain, End::Crashed);
+    }
+
+    /// The domain vanishes without an event, as by the hand of an administrator.
+    pub fn lose(&self, domain: Uuid) {
+        self.lock().domains.remove(&domain);
+    }
+
+    /// The XML by which a domain was last defined.
+    pub fn xml(&self, domain: Uuid) -> Option<String> {
+        self.lock().domains.get(&domain).map(|d| d.xml.clone())
+    }
+
+    /// Agent commands so far, in order.
+    pub fn agent_commands(&self) -> Vec<Value> {
+        self.lock().commands.clone()
+    }
+
+    /// Requests to power off so far, in order.
+    pub fn shutdowns(&self) -> Vec<(Uuid, Shutdown)> {
+        self.lock().shutdowns.clone()
+    }
+
+    fn end(&self, domain: Uuid, end: End) {
+        let mut inner = self.lock();
+        let connected = inner.connected;
+        let Some(found) = inner.domains.get_mut(&domain) else {
+            return;
+        };
+        if found.state == State::Active {
+            found.state = State::Inactive(end);
+            drop(inner);
+            if connected {
+                self.tell(Event::Stopped(domain, end));
+            }
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        // A test without a receiver does not care.
+        let _ = self.events.send(event);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What an agent that never answers looks like from here.
+fn silence(deadline: Duration) -> crate::Error {
+    crate::Error::Agent {
+        reason: format!("no answer within {} s", deadline.as_secs()),
+    }
+}

@@ -1,0 +1,181 @@
+//! The seam, answered from the fake's state.
+//!
+//! Invariant: one lock, never held while an event is sent.
+//! Failure: the errors that the real hypervisor gives in the same place.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::broadcast;
+use uuid::Uuid;
+
+use super::{FakeDomain, FakeHypervisor, Inner, silence};
+use crate::read::Definition;
+use crate::{DomainInfo, End, Error, Event, Hypervisor, Result, Shutdown, State, Versions};
+
+impl Inner {
+    fn check(&self) -> Result<()> {
+        if self.connected {
+            return Ok(());
+        }
+        Err(Error::Unavailable {
+            reason: "disconnected by the test".to_owned(),
+        })
+    }
+
+    fn domain(&mut self, domain: Uuid) -> Result<&mut FakeDomain> {
+        self.check()?;
+        self.domains.get_mut(&domain).ok_or(Error::NoDomain(domain))
+    }
+}
+
+impl Hypervisor for FakeHypervisor {
+    async fn define(&self, xml: String) -> Result<()> {
+        let mut inner = self.lock();
+        inner.check()?;
+        let refused = |reason: String| Error::Refused {
+            call: "define",
+            reason,
+        };
+        let parsed = Definition::parse(&xml).and_then(|d| Some((d.uuid()?, d)));
+        let Some((uuid, definition)) = parsed else {
+            return Err(refused("the XML has no uuid or no name".to_owned()));
+        };
+        let taken = inner
+            .domains
+            .iter()
+            .any(|(other, d)| (*other == uuid) != (d.name == definition.name));
+        if taken {
+            return Err(refused(format!(
+                "domain {} already exists",
+                definition.name
+            )));
+        }
+        let container = definition.container();
+        let domain = inner.domains.entry(uuid).or_insert(FakeDomain {
+            name: definition.name,
+            container: None,
+            xml: String::new(),
+            state: State::Inactive(End::Unknown),
+        });
+        domain.container = container;
+        domain.xml = xml;
+        Ok(())
+    }
+
+    async fn start(&self, domain: Uuid) -> Result<()> {
+        let mut inner = self.lock();
+        let refusal = inner.refusal.clone();
+        let found = inner.domain(domain)?;
+        let refused = |reason| Error::Refused {
+            call: "start",
+            reason,
+        };
+        if found.state == State::Active {
+            return Err(refused("the domain is already running".to_owned()));
+        }
+        if let Some(reason) = refusal {
+            return Err(refused(reason));
+        }
+        found.state = State::Active;
+        drop(inner);
+        self.tell(Event::Started(domain));
+        Ok(())
+    }
+
+    async fn shutdown(&self, domain: Uuid, how: Shutdown) -> Result<()> {
+        let obeys = {
+            let mut inner = self.lock();
+            inner.check()?;
+            inner.shutdowns.push((domain, how));
+            let active = inner
+                .domains
+                .get(&domain)
+                .is_some_and(|d| d.state == State::Active);
+            if active && how == Shutdown::Agent && inner.agent.is_none() {
+                return Err(silence(Duration::from_secs(2)));
+            }
+            active && !inner.guest_ignores
+        };
+        if obeys {
+            self.power_off(domain);
+        }
+        Ok(())
+    }
+
+    async fn destroy(&self, domain: Uuid) -> Result<()> {
+        self.lock().check()?;
+        self.end(domain, End::Destroyed);
+        Ok(())
+    }
+
+    async fn undefine(&self, domain: Uuid) -> Result<()> {
+        let mut inner = self.lock();
+        inner.check()?;
+        if inner
+            .domains
+            .get(&domain)
+            .is_some_and(|d| d.state == State::Active)
+        {
+            return Err(Error::Refused {
+                call: "undefine",
+                reason: "the domain is running".to_owned(),
+            });
+        }
+        inner.domains.remove(&domain);
+        Ok(())
+    }
+
+    async fn state(&self, domain: Uuid) -> Result<Option<State>> {
+        match self.lock().domain(domain) {
+            Ok(found) => Ok(Some(found.state)),
+            Err(Error::NoDomain(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<DomainInfo>> {
+        let inner = self.lock();
+        inner.check()?;
+        let ours = inner.domains.iter().filter_map(|(uuid, domain)| {
+            Some(DomainInfo {
+                uuid: *uuid,
+                name: domain.name.clone(),
+                state: domain.state,
+                container: domain.container.clone()?,
+            })
+        });
+        Ok(ours.collect())
+    }
+
+    async fn agent(&self, domain: Uuid, command: Value, deadline: Duration) -> Result<Value> {
+        let mut inner = self.lock();
+        if inner.domain(domain)?.state != State::Active {
+            return Err(Error::Agent {
+                reason: "domain is not running".to_owned(),
+            });
+        }
+        inner.commands.push(command);
+        let reply = inner
+            .agent
+            .as_mut()
+            .and_then(std::collections::VecDeque::pop_front);
+        reply.ok_or_else(|| silence(deadline))
+    }
+
+    async fn versions(&self) -> Result<Versions> {
+        self.lock().check()?;
+        Ok(Versions {
+            libvirt: "9.0.0".to_owned(),
+            qemu: "7.2.22".to_owned(),
+        })
+    }
+
+    fn is_connected(&self) -> bool {
+        self.lock().connected
+    }
+
+    fn events(&self) -> broadcast::Receiver<Event> {
+        self.events.subscribe()
+    }
+}

@@ -1,0 +1,15 @@
+//! The few functions of libvirt that the `virt` crate does not bind.
+//!
+//! Invariant: this module and its children hold the crate's only `unsafe`; C never owns memory of ours
+//! and never gets a pointer to any.
+//! Failure: libvirt's own error, taken on the thread that made the call.
+#![allow(
+    unsafe_code,
+    reason = "calls into C; every block states why its obligations hold"
+)]
+
+mod callbacks;
+mod domain;
+
+pub(crate) use callbacks::{Signal, Subscription};
+pub(crate) use domain::{set_agent_timeout, state};

@@ -1,0 +1,213 @@
+//! Life-cycle and close callbacks, turned into messages on a channel.
+//!
+//! Invariant: C holds only a number; the channel lives in [`LISTENERS`] under that number. A callback that
+//! comes after its subscription has gone finds nothing and does nothing, so no order of calls can
+//! touch freed memory. Callbacks copy, send and return; they never call back into the connection.
+//! Failure: a subscription that libvirt refuses is undone before the error is returned.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::mem::transmute;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::mpsc::UnboundedSender;
+use uuid::Uuid;
+use virt::connect::Connect;
+use virt::error::{Error, ErrorNumber};
+use virt::sys;
+
+/// What a callback has said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Signal {
+    /// A domain changed; the numbers are libvirt's own.
+    Lifecycle {
+        domain: Uuid,
+        event: c_int,
+        detail: c_int,
+    },
+    /// The connection is closed; the number is libvirt's reason.
+    Closed { reason: c_int },
+}
+
+/// Which callbacks a subscription asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Everything,
+    CloseOnly,
+}
+
+type Listeners = BTreeMap<usize, UnboundedSender<Signal>>;
+
+static LISTENERS: Mutex<Listeners> = Mutex::new(BTreeMap::new());
+static NEXT_KEY: AtomicUsize = AtomicUsize::new(1);
+
+/// Callbacks registered on one connection; dropping it removes them.
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    connect: Connect,
+    key: usize,
+    lifecycle: Option<c_int>,
+    close: bool,
+}
+
+impl Subscription {
+    /// Sends life-cycle events of all domains, and the end of the connection, to `sink`.
+    pub(crate) fn everything(
+        connect: &Connect,
+        sink: UnboundedSender<Signal>,
+    ) -> Result<Self, Error> {
+        Self::new(connect, sink, Wanted::Everything)
+    }
+
+    /// Sends only the end of the connection to `sink`.
+    pub(crate) fn close_only(
+        connect: &Connect,
+        sink: UnboundedSender<Signal>,
+    ) -> Result<Self, Error> {
+        Self::new(connect, sink, Wanted::CloseOnly)
+    }
+
+    fn new(
+        connect: &Connect,
+        sink: UnboundedSender<Signal>,
+        wanted: Wanted,
+    ) -> Result<Self, Error> {
+        let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
+        listeners().insert(key, sink);
+        // From here on Drop undoes whatever has been done.
+        let mut subscription = Self {
+            connect: connect.clone(),
+            key,
+            lifecycle: None,
+            close: false,
+        };
+        subscription.close = subscription.register_close()?;
+        if wanted == Wanted::Everything {
+            subscription.lifecycle = Some(subscription.register_lifecycle()?);
+        }
+        Ok(subscription)
+    }
+
+    /// Says whether the driver has close callbacks at all: those without a daemon have none.
+    fn register_close(&self) -> Result<bool, Error> {
+        // SAFETY: the connection is alive for the whole call, since `self` holds a reference; `on_close`
+        // has the type that C expects; the opaque value is a number that nobody dereferences, so that
+        // there is nothing to free.
+        let result = unsafe {
+            sys::virConnectRegisterCloseCallback(
+                self.connect.as_ptr(),
+                Some(on_close),
+                ptr::without_provenance_mut(self.key),
+                None,
+            )
+        };
+        if result == 0 {
+            return Ok(true);
+        }
+        let error = Error::last_error();
+        if error.code().is(ErrorNumber::NoSupport) {
+            Ok(false)
+        } else {
+            Err(error)
+        }
+    }
+
+    fn register_lifecycle(&self) -> Result<c_int, Error> {
+        let callback: unsafe extern "C" fn(
+            sys::virConnectPtr,
+            sys::virDomainPtr,
+            c_int,
+            c_int,
+            *mut c_void,
+        ) -> c_int = on_lifecycle;
+        // SAFETY: libvirt calls the callback of event id LIFECYCLE with exactly the arguments of
+        // `on_lifecycle`; the generic type is only how every kind of callback is passed (its C macro
+        // VIR_DOMAIN_EVENT_CALLBACK is the same cast). The connection is alive as above, the null domain
+        // means all domains, and the opaque value is a mere number.
+        let id = unsafe {
+            let callback = transmute::<
+                unsafe extern "C" fn(
+                    sys::virConnectPtr,
+                    sys::virDomainPtr,
+                    c_int,
+                    c_int,
+                    *mut c_void,
+                ) -> c_int,
+                unsafe extern "C" fn(sys::virConnectPtr, sys::virDomainPtr, *mut c_void),
+            >(callback);
+            sys::virConnectDomainEventRegisterAny(
+                self.connect.as_ptr(),
+                ptr::null_mut(),
+                sys::VIR_DOMAIN_EVENT_ID_LIFECYCLE.cast_signed(),
+                Some(callback),
+                ptr::without_provenance_mut(self.key),
+                None,
+            )
+        };
+        if id < 0 {
+            Err(Error::last_error())
+        } else {
+            Ok(id)
+        }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        listeners().remove(&self.key);
+        if let Some(id) = self.lifecycle {
+            // SAFETY: the connection is alive (`self` holds a reference) and `id` came from its own
+            // registration. On a dead connection the call fails after having dropped the callback.
+            unsafe { sys::virConnectDomainEventDeregisterAny(self.connect.as_ptr(), id) };
+        }
+        if self.close {
+            // SAFETY: as above; after the callback has run, libvirt has already forgotten it and
+            // answers with an error that changes nothing.
+            unsafe {
+                sys::virConnectUnregisterCloseCallback(self.connect.as_ptr(), Some(on_close))
+            };
+        }
+    }
+}
+
+unsafe extern "C" fn on_lifecycle(
+    _connect: sys::virConnectPtr,
+    domain: sys::virDomainPtr,
+    event: c_int,
+    detail: c_int,
+    opaque: *mut c_void,
+) -> c_int {
+    let mut uuid = [0_u8; 16];
+    // SAFETY: libvirt keeps `domain` alive while the callback runs, and the buffer has the 16 bytes
+    // (VIR_UUID_BUFLEN) that the function fills.
+    if unsafe { sys::virDomainGetUUID(domain, uuid.as_mut_ptr()) } == 0 {
+        let domain = Uuid::from_bytes(uuid);
+        deliver(
+            opaque,
+            Signal::Lifecycle {
+                domain,
+                event,
+                detail,
+            },
+        );
+    }
+    0
+}
+
+unsafe extern "C" fn on_close(_connect: sys::virConnectPtr, reason: c_int, opaque: *mut c_void) {
+    deliver(opaque, Signal::Closed { reason });
+}
+
+fn deliver(opaque: *mut c_void, signal: Signal) {
+    if let Some(sink) = listeners().get(&opaque.addr()) {
+        // A receiver that has gone has no use for the signal.
+        let _ = sink.send(signal);
+    }
+}
+
+fn listeners() -> MutexGuard<'static, Listeners> {
+    // A map is whole after any panic: each operation on it is a single call.
+    LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,174 @@
+//! The hypervisor as the daemon sees it, and libvirt behind it.
+//!
+//! Invariant: nothing outside this crate names libvirt's C library; only domains that carry Vmlet's
+//! metadata element are ever listed or touched. Every call has a deadline and never blocks the runtime.
+//! Failure: [`Error`] says whether the connection is down ([`Error::is_unavailable`], try again later) or
+//! the request itself was refused.
+
+use std::future::Future;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::broadcast;
+use uuid::Uuid;
+
+mod error;
+mod event;
+#[cfg(feature = "fake")]
+mod fake;
+mod ffi;
+#[cfg(feature = "harness")]
+pub mod harness;
+mod libvirt;
+mod read;
+
+#[cfg(feature = "fake")]
+pub use fake::FakeHypervisor;
+pub use libvirt::{Libvirt, Settings};
+
+/// Namespace of the metadata element that marks a domain as ours.
+pub const METADATA_NAMESPACE: &str = "https://vmlet.dev/domain/1";
+
+/// What the daemon needs from a hypervisor.
+pub trait Hypervisor: Send + Sync + 'static {
+    /// Makes a domain known from its XML, replacing a definition with the same UUID.
+    fn define(&self, xml: String) -> impl Future<Output = Result<()>> + Send;
+    /// Starts a defined domain; returns when the emulator runs.
+    fn start(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
+    /// Asks the guest to power off and returns at once.
+    fn shutdown(&self, domain: Uuid, how: Shutdown) -> impl Future<Output = Result<()>> + Send;
+    /// Kills the emulator; success when it does not run or does not exist. Success is the proof that it has ended:
+    /// just after libvirt's restart the event may be missing.
+    fn destroy(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
+    /// Forgets a domain that does not run; success when it does not exist.
+    fn undefine(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
+    /// What a domain is doing; `None` when it does not exist.
+    fn state(&self, domain: Uuid) -> impl Future<Output = Result<Option<State>>> + Send;
+    /// All domains that carry our metadata element, running or not.
+    fn list(&self) -> impl Future<Output = Result<Vec<DomainInfo>>> + Send;
+    /// Sends one QEMU guest agent command and returns its `return` value.
+    fn agent(
+        &self,
+        domain: Uuid,
+        command: Value,
+        deadline: Duration,
+    ) -> impl Future<Output = Result<Value>> + Send;
+    /// Versions of the library and the emulator; proves that the hypervisor answers.
+    fn versions(&self) -> impl Future<Output = Result<Versions>> + Send;
+    /// Whether the connection is up now, from memory.
+    fn is_connected(&self) -> bool;
+    /// Domain and connection events from now on.
+    fn events(&self) -> broadcast::Receiver<Event>;
+}
+
+/// How to ask a guest to power off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shutdown {
+    /// By the QEMU guest agent.
+    Agent,
+    /// By the ACPI power button.
+    Acpi,
+}
+
+/// What a domain is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// The emulator runs: running, paused, shutting down.
+    Active,
+    /// No emulator; the reason of its end, if it ever ran.
+    Inactive(End),
+}
+
+/// Why an emulator ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The guest powered itself off.
+    GuestShutdown,
+    /// Somebody destroyed the domain.
+    Destroyed,
+    /// The guest crashed or the emulator died.
+    Crashed,
+    /// It failed to start, or how it ended is not known.
+    Unknown,
+}
+
+/// A domain of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DomainInfo {
+    /// Its UUID.
+    pub uuid: Uuid,
+    /// Its name.
+    pub name: String,
+    /// What it is doing.
+    pub state: State,
+    /// The attribute `container` of our metadata element.
+    pub container: String,
+}
+
+/// Something happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The connection is up (again): events may have been missed, reconcile now.
+    Connected,
+    /// The connection is lost; calls fail with an unavailable error until it is back.
+    Disconnected,
+    /// The emulator of a domain runs.
+    Started(Uuid),
+    /// The emulator of a domain ended.
+    Stopped(Uuid, End),
+}
+
+/// Versions, as `major.minor.release`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Versions {
+    /// The libvirt daemon.
+    pub libvirt: String,
+    /// The QEMU it starts; empty when it has not probed one.
+    pub qemu: String,
+}
+
+/// A call that failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// There is no connection; nothing was done.
+    #[error("libvirt is not reachable: {reason}")]
+    Unavailable {
+        /// libvirt's own words.
+        reason: String,
+    },
+    /// The call did not end in time; its outcome is unknown.
+    #[error("libvirt did not answer {call} within {} s", deadline.as_secs())]
+    Deadline {
+        /// The operation.
+        call: &'static str,
+        /// The time it was given.
+        deadline: Duration,
+    },
+    /// The domain does not exist.
+    #[error("libvirt knows no domain {0}")]
+    NoDomain(Uuid),
+    /// The guest agent does not answer.
+    #[error("the QEMU guest agent does not answer: {reason}")]
+    Agent {
+        /// libvirt's own words.
+        reason: String,
+    },
+    /// libvirt refused.
+    #[error("libvirt refused {call}: {reason}")]
+    Refused {
+        /// The operation.
+        call: &'static str,
+        /// libvirt's own words.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// Whether the same call may succeed once libvirt is back.
+    pub const fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Unavailable { .. } | Self::Deadline { .. })
+    }
+}
+
+/// Outcome of a call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,247 @@
+//! The hypervisor through libvirt.
+//!
+//! Invariant: a call takes a permit, runs on the blocking pool and has a deadline; guest-agent calls have
+//! their own connection and their own permits, so that no guest can hold up the life cycle of another.
+//! Failure: without a connection every call fails at once with [`Error::Unavailable`]; a supervisor keeps
+//! reconnecting and says so with events.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::{broadcast, oneshot};
+use uuid::Uuid;
+use virt::connect::Connect;
+use virt::domain::Domain;
+use virt::error::{Error as VirtError, ErrorNumber};
+use virt::sys;
+
+mod agent;
+mod calls;
+mod connection;
+mod event_loop;
+mod listing;
+
+use crate::error::Context;
+use crate::{DomainInfo, Event, Hypervisor, Result, Shutdown, State, Versions, event, ffi};
+use calls::Calls;
+use connection::Link;
+
+/// Events that a slow receiver may lag behind before it loses the oldest.
+const EVENT_BACKLOG: usize = 4096;
+
+/// Limits of the calls to libvirt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Time for one call.
+    pub call_deadline: Duration,
+    /// Time for starting a domain.
+    pub start_deadline: Duration,
+    /// Calls under way at once, and as many guest-agent calls besides. Keep it below `max_client_requests` of
+    /// libvirtd.conf (5 unless set): at that limit libvirtd stops reading, even keep-alive answers.
+    pub parallel: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            call_deadline: Duration::from_secs(30),
+            start_deadline: Duration::from_secs(120),
+            parallel: 4,
+        }
+    }
+}
+
+/// A connection to libvirt that mends itself. Clones share it; it closes with the last of them.
+#[derive(Debug, Clone)]
+pub struct Libvirt {
+    settings: Settings,
+    link: Arc<Link>,
+    calls: Arc<Calls>,
+    /// Ends the supervisor when the last clone is dropped.
+    _stop: Arc<oneshot::Sender<()>>,
+}
+
+impl Libvirt {
+    /// Starts connecting to `uri` in the background and returns at once, inside a tokio runtime.
+    ///
+    /// Never fails because libvirt is down: see [`Hypervisor::is_connected`] and [`Event::Connected`].
+    pub fn connect(uri: String, settings: Settings) -> Self {
+        virt::error::clear_error_callback();
+        let (events, _) = broadcast::channel(EVENT_BACKLOG);
+        let (stop, stopped) = oneshot::channel();
+        let link = Arc::new(Link::new(events));
+        tokio::spawn(connection::supervise(uri, Arc::clone(&link), stopped));
+        Self {
+            settings,
+            calls: Arc::new(Calls::new(Arc::clone(&link), settings.parallel)),
+            link,
+            _stop: Arc::new(stop),
+        }
+    }
+
+    /// A call about one domain, within the ordinary deadline.
+    async fn on_domain<T: Send + 'static>(
+        &self,
+        call: &'static str,
+        domain: Uuid,
+        deadline: Duration,
+        f: impl FnOnce(&Domain) -> Result<T, VirtError> + Send + 'static,
+    ) -> Result<T> {
+        let context = Context {
+            call,
+            domain: Some(domain),
+        };
+        self.calls
+            .run(context, deadline, move |connect| f(&find(connect, domain)?))
+            .await
+    }
+}
+
+impl Hypervisor for Libvirt {
+    async fn define(&self, xml: String) -> Result<()> {
+        let context = Context {
+            call: "define",
+            domain: None,
+        };
+        self.calls
+            .run(context, self.settings.call_deadline, move |connect| {
+                connect.define_domain_xml(&xml).map(drop)
+            })
+            .await
+    }
+
+    async fn start(&self, domain: Uuid) -> Result<()> {
+        self.on_domain(
+            "start",
+            domain,
+            self.settings.start_deadline,
+            Domain::create,
+        )
+        .await
+    }
+
+    async fn shutdown(&self, domain: Uuid, how: Shutdown) -> Result<()> {
+        let asked = match how {
+            Shutdown::Agent => self.calls.agent_shutdown(domain).await,
+            Shutdown::Acpi => {
+                let flag = sys::VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN;
+                self.on_domain("shutdown", domain, self.settings.call_deadline, move |d| {
+                    unless_off(d, d.shutdown_flags(flag).map(drop))
+                })
+                .await
+            }
+        };
+        absent_is_fine(asked)
+    }
+
+    async fn destroy(&self, domain: Uuid) -> Result<()> {
+        let done = self
+            .on_domain("destroy", domain, self.settings.call_deadline, |d| {
+                unless_off(d, d.destroy())
+            })
+            .await;
+        absent_is_fine(done)
+    }
+
+    async fn undefine(&self, domain: Uuid) -> Result<()> {
+        let done = self
+            .on_domain("undefine", domain, self.settings.call_deadline, |d| {
+                // libvirt would turn a running domain into one that it forgets at its end.
+                if d.is_active()? {
+                    Ok(false)
+                } else {
+                    forget(d).map(|()| true)
+                }
+            })
+            .await;
+        absent_is_fine(done.and_then(|forgotten| {
+            if forgotten {
+                return Ok(());
+            }
+            Err(crate::Error::Refused {
+                call: "undefine",
+                reason: "the domain is running".to_owned(),
+            })
+        }))
+    }
+
+    async fn state(&self, domain: Uuid) -> Result<Option<State>> {
+        let found = self
+            .on_domain("state", domain, self.settings.call_deadline, ffi::state)
+            .await;
+        match found {
+            Ok((state, reason)) => Ok(Some(event::state(state, reason))),
+            Err(crate::Error::NoDomain(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<DomainInfo>> {
+        let context = Context {
+            call: "list",
+            domain: None,
+        };
+        self.calls
+            .run(context, self.settings.call_deadline, listing::ours)
+            .await
+    }
+
+    async fn agent(&self, domain: Uuid, command: Value, deadline: Duration) -> Result<Value> {
+        self.calls.agent_command(domain, &command, deadline).await
+    }
+
+    async fn versions(&self) -> Result<Versions> {
+        let context = Context {
+            call: "versions",
+            domain: None,
+        };
+        self.calls
+            .run(context, self.settings.call_deadline, listing::versions)
+            .await
+    }
+
+    fn is_connected(&self) -> bool {
+        self.link.session().is_ok()
+    }
+
+    fn events(&self) -> broadcast::Receiver<Event> {
+        self.link.events()
+    }
+}
+
+fn find(connect: &Connect, domain: Uuid) -> Result<Domain, VirtError> {
+    connect.lookup_domain_by_uuid(domain)
+}
+
+/// Turns the refusal to stop a domain that does not run into success.
+fn unless_off(domain: &Domain, result: Result<(), VirtError>) -> Result<(), VirtError> {
+    match result {
+        Err(error) if error.code().is(ErrorNumber::OperationInvalid) => match domain.is_active() {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(error),
+            // Somebody undefined it meanwhile: the caller decides what that means.
+            Err(gone) => Err(gone),
+        },
+        other => other,
+    }
+}
+
+/// Undefines with everything that libvirt keeps about a domain, as far as the driver knows the flags.
+fn forget(domain: &Domain) -> Result<(), VirtError> {
+    let everything = sys::VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
+        | sys::VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
+        | sys::VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
+        | sys::VIR_DOMAIN_UNDEFINE_NVRAM;
+    match domain.undefine_flags(everything) {
+        Err(error) if error.code().is(ErrorNumber::InvalidArg) => domain.undefine(),
+        other => other,
+    }
+}
+
+fn absent_is_fine(result: Result<()>) -> Result<()> {
+    match result {
+        Err(crate::Error::NoDomain(_)) => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,196 @@
+//! The QEMU guest agent, which is whatever the guest wants it to be.
+//!
+//! Invariant: one command per guest at a time; the rest of a guest's callers wait without a permit. Replies are
+//! bounded and parsed before anybody sees them.
+//! Failure: [`Error::Agent`] when the guest is silent, not there or talks nonsense; [`Error::Refused`] when
+//! the agent itself answered that it will not.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::OwnedMutexGuard;
+use uuid::Uuid;
+use virt::connect::Connect;
+use virt::error::{Error as VirtError, ErrorNumber};
+
+use super::calls::Calls;
+use crate::error::{Context, readable};
+use crate::{Error, Result, ffi};
+
+/// Longest reply that is parsed; libvirt's own protocol carries no longer string.
+const MAX_REPLY: usize = 4 << 20;
+/// Time for an agent to show that it is there before it is asked to power off.
+const PING: Duration = Duration::from_secs(2);
+/// Time given to a refusal. An agent that obeys a shutdown does not answer.
+const SHUTDOWN_REFUSAL: Duration = Duration::from_secs(1);
+/// What a call may take beyond the time that libvirt gives the guest.
+const MARGIN: Duration = Duration::from_secs(2);
+/// libvirt waits so long for an agent to synchronise unless told to be quicker.
+const PATIENCE_OF_LIBVIRT: Duration = Duration::from_secs(5);
+
+#[derive(Deserialize)]
+struct Reply {
+    #[serde(rename = "return")]
+    value: Value,
+}
+
+impl Calls {
+    /// Sends one command and returns the agent's `return` value.
+    pub(super) async fn agent_command(
+        &self,
+        domain: Uuid,
+        command: &Value,
+        deadline: Duration,
+    ) -> Result<Value> {
+        let reply = self.ask(domain, command.to_string(), deadline).await?;
+        parse(&reply)
+    }
+
+    /// Asks the agent to power the guest off.
+    pub(super) async fn agent_shutdown(&self, domain: Uuid) -> Result<()> {
+        if self.is_off(domain).await? {
+            return Ok(());
+        }
+        let ping = json!({"execute": "guest-ping"});
+        self.ask(domain, ping.to_string(), PING).await?;
+        // libvirt's own call for this would wait a minute for the reply that never comes.
+        let order = json!({"execute": "guest-shutdown", "arguments": {"mode": "powerdown"}});
+        match self.ask(domain, order.to_string(), SHUTDOWN_REFUSAL).await {
+            // Silence after a ping that was answered is how an agent obeys.
+            Ok(_) | Err(Error::Agent { .. } | Error::Deadline { .. } | Error::NoDomain(_)) => {
+                Ok(())
+            }
+            Err(error) if self.is_off(domain).await? => {
+                tracing::debug!(%domain, %error, "guest was off before the reply");
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn is_off(&self, domain: Uuid) -> Result<bool> {
+        let context = Context {
+            call: "shutdown",
+            domain: Some(domain),
+        };
+        self.run(context, PATIENCE_OF_LIBVIRT, move |connect| {
+            connect
+                .lookup_domain_by_uuid(domain)?
+                .is_active()
+                .map(|active| !active)
+        })
+        .await
+    }
+
+    async fn ask(&self, domain: Uuid, command: String, deadline: Duration) -> Result<String> {
+        self.check_connected()?;
+        let context = Context {
+            call: "guest agent command",
+            domain: Some(domain),
+        };
+        let begun = Instant::now();
+        let Ok(turn) = tokio::time::timeout(deadline, self.turn(domain)).await else {
+            return Err(Error::Agent {
+                reason: "it is still busy with earlier commands".to_owned(),
+            });
+        };
+        let left = deadline.saturating_sub(begun.elapsed());
+        let result = self
+            .run_agent(context, left + MARGIN, turn, move |connect| {
+                command_guest(connect, domain, &command, left)
+            })
+            .await;
+        match result {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(reason)) => Err(Error::Agent { reason }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits until no other command to this guest is under way.
+    async fn turn(&self, domain: Uuid) -> OwnedMutexGuard<()> {
+        let channel = {
+            let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+            channels.retain(|_, channel| Arc::strong_count(channel) > 1);
+            Arc::clone(channels.entry(domain).or_default())
+        };
+        channel.lock_owned().await
+    }
+}
+
+/// The inner error is the reason why no agent can answer.
+fn command_guest(
+    connect: &Connect,
+    domain: Uuid,
+    command: &str,
+    time: Duration,
+) -> Result<Result<String, String>, VirtError> {
+    let domain = connect.lookup_domain_by_uuid(domain)?;
+    let seconds = whole_seconds(time);
+    if time < PATIENCE_OF_LIBVIRT {
+        // Otherwise a dead agent costs five seconds before the command is even sent. A driver that
+        // cannot do it is only slower.
+        let _ = ffi::set_agent_timeout(&domain, seconds);
+    }
+    match domain.qemu_agent_command(command, seconds, 0) {
+        Ok(reply) => Ok(Ok(reply)),
+        Err(error) if is_mute(&error) => Ok(Err(readable(error.message()))),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether libvirt says that nobody can answer: the domain has no agent's channel, is paused or off.
+fn is_mute(error: &VirtError) -> bool {
+    error.code().is_any(vec![
+        ErrorNumber::ArgumentUnsupported,
+        ErrorNumber::ConfigUnsupported,
+        ErrorNumber::OperationUnsupported,
+        ErrorNumber::OperationInvalid,
+        ErrorNumber::NoSupport,
+    ])
+}
+
+/// libvirt counts in seconds, and gives a meaning of its own to zero.
+fn whole_seconds(time: Duration) -> i32 {
+    i32::try_from(time.as_secs()).unwrap_or(i32::MAX).max(1)
+}
+
+fn parse(reply: &str) -> Result<Value> {
+    if reply.len() > MAX_REPLY {
+        return Err(Error::Agent {
+            reason: format!("its reply of {} bytes is too long", reply.len()),
+        });
+    }
+    let reply: Reply = serde_json::from_str(reply).map_err(|e| Error::Agent {
+        reason: format!("its reply is malformed: {e}"),
+    })?;
+    Ok(reply.value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_reply_with_a_return_value_is_believed() {
+        assert_eq!(
+            parse(r#"{"return": {"pid": 7}}"#).unwrap(),
+            json!({"pid": 7})
+        );
+        let deep = format!("{{\"return\": {}", "[".repeat(100_000));
+        for nonsense in ["", "{}", "{\"error\": 1}", "[]", "\0", deep.as_str()] {
+            assert!(matches!(parse(nonsense), Err(Error::Agent { .. })));
+        }
+        let long = format!("{{\"return\": \"{}\"}}", "x".repeat(MAX_REPLY));
+        assert!(matches!(parse(&long), Err(Error::Agent { .. })));
+    }
+
+    #[test]
+    fn a_deadline_below_a_second_does_not_mean_no_wait() {
+        assert_eq!(whole_seconds(Duration::from_millis(20)), 1);
+        assert_eq!(whole_seconds(Duration::from_millis(2900)), 2);
+        assert_eq!(whole_seconds(Duration::MAX), i32::MAX);
+    }
+}

@@ -1,0 +1,198 @@
+//! Keeps a connection to libvirt, and says when it comes and goes.
+//!
+//! Invariant: at most one attempt to connect is under way; [`Event::Connected`] precedes every event of its
+//! session, [`Event::Disconnected`] follows the last; a session is closed on a blocking thread.
+//! Failure: the link is down with a reason, and the next attempt follows after 100 ms, later after 1 s.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{broadcast, oneshot};
+use virt::connect::Connect;
+use virt::error::{Error as VirtError, ErrorNumber};
+
+use super::event_loop;
+use crate::error::readable;
+use crate::ffi::{Signal, Subscription};
+use crate::{Error, Event, Result, event};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// A libvirt that is silent for this many seconds, this many times in a row, is given up.
+const KEEP_ALIVE: (i32, u32) = (5, 3);
+
+/// What is known about the connection now.
+#[derive(Debug)]
+pub(super) struct Link {
+    session: RwLock<Result<Arc<Session>, String>>,
+    events: broadcast::Sender<Event>,
+}
+
+/// Two open connections: one for the life cycle, one for guest agents.
+#[derive(Debug)]
+pub(super) struct Session {
+    // Subscriptions go before the connections that they are registered on.
+    _subscriptions: [Subscription; 2],
+    control: Connect,
+    agents: Connect,
+    signals: UnboundedSender<Signal>,
+}
+
+/// Which of a session's connections a call uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lane {
+    Control,
+    Agents,
+}
+
+impl Link {
+    pub(super) fn new(events: broadcast::Sender<Event>) -> Self {
+        Self {
+            session: RwLock::new(Err("not connected yet".to_owned())),
+            events,
+        }
+    }
+
+    /// The session of now, or why there is none.
+    pub(super) fn session(&self) -> Result<Arc<Session>> {
+        let session = self.session.read().unwrap_or_else(PoisonError::into_inner);
+        session
+            .clone()
+            .map_err(|reason| Error::Unavailable { reason })
+    }
+
+    pub(super) fn events(&self) -> broadcast::Receiver<Event> {
+        self.events.subscribe()
+    }
+
+    fn put(&self, now: Result<Arc<Session>, String>) -> Result<Arc<Session>, String> {
+        let mut session = self.session.write().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut session, now)
+    }
+
+    fn tell(&self, event: Event) {
+        // Nobody listening is fine: events are hints, listeners reconcile when they come.
+        let _ = self.events.send(event);
+    }
+}
+
+impl Session {
+    fn open(uri: &str, signals: &UnboundedSender<Signal>) -> Result<Self, String> {
+        event_loop::ensure()?;
+        let open = || -> Result<Self, VirtError> {
+            let (control, agents) = (connect(uri)?, connect(uri)?);
+            Ok(Self {
+                _subscriptions: [
+                    Subscription::everything(&control, signals.clone())?,
+                    Subscription::close_only(&agents, signals.clone())?,
+                ],
+                control,
+                agents,
+                signals: signals.clone(),
+            })
+        };
+        open().map_err(|e| readable(e.message()))
+    }
+
+    pub(super) const fn lane(&self, lane: Lane) -> &Connect {
+        match lane {
+            Lane::Control => &self.control,
+            Lane::Agents => &self.agents,
+        }
+    }
+
+    /// Looks, without asking libvirt, whether a connection still stands; ends the session if not.
+    pub(super) fn is_alive(&self, lane: Lane) -> bool {
+        let alive = self.lane(lane).is_alive().unwrap_or(false);
+        if !alive {
+            let reason = virt::sys::VIR_CONNECT_CLOSE_REASON_ERROR.cast_signed();
+            // The close callback says the same; whichever comes first counts.
+            let _ = self.signals.send(Signal::Closed { reason });
+        }
+        alive
+    }
+}
+
+fn connect(uri: &str) -> Result<Connect, VirtError> {
+    let connect = Connect::open(Some(uri))?;
+    let (interval, count) = KEEP_ALIVE;
+    match connect.set_keep_alive(interval, count) {
+        // Drivers inside this process have nothing to keep alive.
+        Err(error) if !error.code().is(ErrorNumber::NoSupport) => Err(error),
+        _ => Ok(connect),
+    }
+}
+
+/// Connects, passes events on, and connects again, until `stop` is dropped.
+pub(super) async fn supervise(uri: String, link: Arc<Link>, mut stop: oneshot::Receiver<()>) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let (sink, mut signals) = unbounded_channel();
+        let opened = tokio::select! {
+            _ = &mut stop => return,
+            opened = open(uri.clone(), sink) => opened,
+        };
+        match opened {
+            Ok(session) => {
+                pause = FIRST_PAUSE;
+                tracing::info!(outcome = "connected", "libvirt");
+                let _ = link.put(Ok(Arc::new(session)));
+                link.tell(Event::Connected);
+                let end = tokio::select! {
+                    _ = &mut stop => None,
+                    reason = pump(&mut signals, &link) => Some(reason),
+                };
+                let old = link.put(Err(end.unwrap_or("closed").to_owned()));
+                tokio::task::spawn_blocking(move || drop(old));
+                let Some(reason) = end else { return };
+                tracing::warn!(outcome = "disconnected", reason, "libvirt");
+                link.tell(Event::Disconnected);
+            }
+            Err(reason) => {
+                tracing::debug!(outcome = "unreachable", reason, "libvirt");
+                let _ = link.put(Err(reason));
+            }
+        }
+        tokio::select! {
+            _ = &mut stop => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Opens a session on a thread of its own: a libvirt that accepts and says nothing blocks it without
+/// limit, which must not keep the runtime from ending.
+async fn open(uri: String, signals: UnboundedSender<Signal>) -> Result<Session, String> {
+    let (answer, opened) = oneshot::channel();
+    std::thread::Builder::new()
+        .name("libvirt-open".to_owned())
+        .spawn(move || {
+            // If nobody waits any more, the session is closed here.
+            drop(answer.send(Session::open(&uri, &signals)));
+        })
+        .map_err(|e| format!("cannot start a thread: {e}"))?;
+    opened
+        .await
+        .unwrap_or_else(|_| Err("the attempt to connect was lost".to_owned()))
+}
+
+/// Passes events on until the connection ends; returns why it did.
+async fn pump(signals: &mut UnboundedReceiver<Signal>, link: &Link) -> &'static str {
+    while let Some(signal) = signals.recv().await {
+        match signal {
+            Signal::Closed { reason } => return event::close_reason(reason),
+            Signal::Lifecycle {
+                domain,
+                event,
+                detail,
+            } => {
+                if let Some(event) = event::from_lifecycle(domain, event, detail) {
+                    link.tell(event);
+                }
+            }
+        }
+    }
+    "the session is gone"
+}

@@ -1,0 +1,187 @@
+//! The connection against a real libvirtd with real QEMU, each test with its own.
+//!
+//! Invariant: guests have no disk; they sit in the firmware. Nothing runs when a test has ended.
+//! Failure: the deadline of [`next`], with libvirtd's log at hand in the scratch directory.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
+
+use std::time::{Duration, Instant};
+
+use libvirt::harness::Libvirtd;
+use libvirt::{End, Error, Event, Hypervisor, Libvirt, Settings, Shutdown, State};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+use tokio::sync::broadcast::Receiver;
+use uuid::Uuid;
+
+/// The machine here may reap a dead QEMU only every two seconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn xml(id: Uuid, name: &str) -> String {
+    format!(
+        r#"<domain type="qemu"><name>{name}</name><uuid>{id}</uuid>
+  <metadata><vmlet:vm xmlns:vmlet="https://vmlet.dev/domain/1" container="of-{name}"/></metadata>
+  <memory unit="MiB">32</memory><vcpu>1</vcpu>
+  <os><type arch="x86_64" machine="q35">hvm</type></os>
+  <features><acpi/></features>
+  <on_poweroff>destroy</on_poweroff><on_crash>destroy</on_crash>
+  <devices><emulator>/usr/bin/qemu-system-x86_64</emulator><memballoon model="none"/>
+    <channel type="unix"><target type="virtio" name="org.qemu.guest_agent.0"/></channel>
+  </devices></domain>"#
+    )
+}
+
+async fn next(events: &mut Receiver<Event>) -> Event {
+    tokio::time::timeout(PATIENCE, events.recv())
+        .await
+        .expect("an event in time")
+        .expect("an open channel")
+}
+
+async fn running(hv: &Libvirt, name: &str) -> Uuid {
+    let id = Uuid::new_v4();
+    hv.define(xml(id, name)).await.unwrap();
+    hv.start(id).await.unwrap();
+    id
+}
+
+fn signal(pid: u32, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(pid).unwrap()), signal).unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_guest_starts_is_seen_and_is_destroyed() {
+    let libvirtd = Libvirtd::start().unwrap();
+    let hv = libvirtd.connect(Settings::default()).await.unwrap();
+    let mut events = hv.events();
+    let versions = hv.versions().await.unwrap();
+    assert!(
+        versions.libvirt.contains('.') && versions.qemu.contains('.'),
+        "{versions:?}"
+    );
+
+    let id = running(&hv, "one").await;
+    assert_eq!(next(&mut events).await, Event::Started(id));
+    assert_eq!(libvirtd.emulators().len(), 1);
+    assert_eq!(hv.list().await.unwrap()[0].container, "of-one");
+    assert!(matches!(hv.start(id).await, Err(Error::Refused { .. })));
+    assert!(matches!(hv.undefine(id).await, Err(Error::Refused { .. })));
+    // The firmware ignores the power button, so the guest stays.
+    hv.shutdown(id, Shutdown::Acpi).await.unwrap();
+    assert_eq!(hv.state(id).await.unwrap(), Some(State::Active));
+
+    hv.destroy(id).await.unwrap();
+    assert_eq!(next(&mut events).await, Event::Stopped(id, End::Destroyed));
+    assert_eq!(
+        hv.state(id).await.unwrap(),
+        Some(State::Inactive(End::Destroyed))
+    );
+    for how in [Shutdown::Acpi, Shutdown::Agent] {
+        hv.shutdown(id, how).await.unwrap();
+    }
+    hv.undefine(id).await.unwrap();
+    assert_eq!(hv.state(id).await.unwrap(), None);
+    assert!(libvirtd.emulators().is_empty());
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_guest_whose_agent_is_silent_says_so_quickly() {
+    let libvirtd = Libvirtd::start().unwrap();
+    let hv = libvirtd.connect(Settings::default()).await.unwrap();
+    let id = running(&hv, "mute").await;
+    let begun = Instant::now();
+    let ping = json!({"execute": "guest-ping"});
+    let answer = hv.agent(id, ping.clone(), Duration::from_secs(2)).await;
+    assert!(matches!(answer, Err(Error::Agent { .. })), "{answer:?}");
+    let answer = hv.shutdown(id, Shutdown::Agent).await;
+    assert!(matches!(answer, Err(Error::Agent { .. })), "{answer:?}");
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    hv.destroy(id).await.unwrap();
+    let answer = hv.agent(id, ping, Duration::from_secs(2)).await;
+    assert!(matches!(answer, Err(Error::Agent { .. })), "{answer:?}");
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn an_emulator_that_is_killed_counts_as_crashed() {
+    let libvirtd = Libvirtd::start().unwrap();
+    let hv = libvirtd.connect(Settings::default()).await.unwrap();
+    let id = running(&hv, "victim").await;
+    let mut events = hv.events();
+    kill(Pid::from_raw(libvirtd.emulators()[0]), Signal::SIGKILL).unwrap();
+    assert_eq!(next(&mut events).await, Event::Stopped(id, End::Crashed));
+    assert_eq!(
+        hv.state(id).await.unwrap(),
+        Some(State::Inactive(End::Crashed))
+    );
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_guest_outlives_libvirtd_and_its_events_come_again() {
+    let mut libvirtd = Libvirtd::start().unwrap();
+    let hv = libvirtd.connect(Settings::default()).await.unwrap();
+    let id = running(&hv, "survivor").await;
+    let mut events = hv.events();
+
+    libvirtd.kill();
+    assert_eq!(next(&mut events).await, Event::Disconnected);
+    assert!(!hv.is_connected());
+    let begun = Instant::now();
+    assert!(hv.state(id).await.unwrap_err().is_unavailable());
+    assert!(hv.start(id).await.unwrap_err().is_unavailable());
+    assert!(begun.elapsed() < Duration::from_secs(1));
+
+    libvirtd.launch().unwrap();
+    assert_eq!(next(&mut events).await, Event::Connected);
+    assert_eq!(hv.state(id).await.unwrap(), Some(State::Active));
+    assert_eq!(hv.list().await.unwrap().len(), 1);
+
+    let other = running(&hv, "newcomer").await;
+    assert_eq!(next(&mut events).await, Event::Started(other));
+    hv.destroy(other).await.unwrap();
+    assert_eq!(
+        next(&mut events).await,
+        Event::Stopped(other, End::Destroyed)
+    );
+    // No event is promised here: libvirt has none when it loses a guest that it is just picking up again.
+    hv.destroy(id).await.unwrap();
+    assert!(matches!(
+        hv.state(id).await.unwrap(),
+        Some(State::Inactive(_))
+    ));
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_call_to_a_frozen_libvirtd_ends_at_its_deadline() {
+    let libvirtd = Libvirtd::start().unwrap();
+    let settings = Settings {
+        call_deadline: Duration::from_millis(300),
+        parallel: 1,
+        ..Settings::default()
+    };
+    let hv = libvirtd.connect(settings).await.unwrap();
+    let mut events = hv.events();
+    let pid = libvirtd.pid().unwrap();
+    signal(pid, Signal::SIGSTOP);
+    for _ in 0..3 {
+        let answer = hv.list().await;
+        assert!(
+            matches!(answer, Err(Error::Deadline { call: "list", .. })),
+            "{answer:?}"
+        );
+    }
+    // Keep-alive gives it up after 15 to 20 s.
+    assert_eq!(next(&mut events).await, Event::Disconnected);
+    assert!(matches!(hv.list().await, Err(Error::Unavailable { .. })));
+    signal(pid, Signal::SIGCONT);
+    assert_eq!(next(&mut events).await, Event::Connected);
+    // The permit of the first call came back when its connection was given up.
+    let patient = async { while hv.list().await.is_err() {} };
+    tokio::time::timeout(PATIENCE, patient)
+        .await
+        .expect("calls work again");
+}
