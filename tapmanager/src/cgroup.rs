@@ -1,0 +1,147 @@
+//! Puts a process into the cgroup of its pod.
+//!
+//! Invariant: a [`PodCgroup`] names a directory below the mount, never outside it.
+//! Failure: it is an error when no hierarchy has the pod's directory. On version 1 a hierarchy without
+//! it is left alone as long as another one has it: kubelet makes pod directories only where it
+//! accounts.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+/// Below the pod's directory on version 2, where a directory with children holds no processes.
+const LEAF: &str = "vmlet";
+
+/// A process that was not placed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("{0:?} is not the path of a pod's cgroup")]
+    Path(String),
+    #[error("list the cgroup hierarchies in {path}")]
+    List { path: PathBuf, source: io::Error },
+    #[error("cgroup {parent} does not exist in any hierarchy below {root}")]
+    Missing { parent: String, root: PathBuf },
+    #[error("make the cgroup {path}")]
+    Leaf { path: PathBuf, source: io::Error },
+    #[error("move process {pid} into {path}")]
+    Move {
+        pid: i32,
+        path: PathBuf,
+        source: io::Error,
+    },
+}
+
+/// The cgroup of a pod, relative to each hierarchy's root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PodCgroup(PathBuf);
+
+impl PodCgroup {
+    /// Parses kubelet's name: an absolute path, or the name of a systemd slice.
+    pub(crate) fn parse(name: &str) -> Result<Self, Error> {
+        let wrong = || Error::Path(name.chars().take(256).collect());
+        if name.len() > 1024 || name.contains(|c: char| c.is_control()) {
+            return Err(wrong());
+        }
+        let path = Path::new(name);
+        let slice = path
+            .file_name()
+            .and_then(|last| last.to_str())
+            .and_then(slice_path);
+        if !path.is_absolute() && slice.is_none() {
+            return Err(wrong());
+        }
+        let mut relative = PathBuf::new();
+        for part in path.components() {
+            match part {
+                Component::RootDir => {}
+                Component::Normal(part) => relative.push(part),
+                _ => return Err(wrong()),
+            }
+        }
+        let relative = slice.unwrap_or(relative);
+        if relative.as_os_str().is_empty() {
+            return Err(wrong());
+        }
+        Ok(Self(relative))
+    }
+
+    /// Moves process `pid` there, in every hierarchy below `root` that knows the pod.
+    pub(crate) fn place(&self, root: &Path, pid: i32) -> Result<(), Error> {
+        let mut found = false;
+        for (hierarchy, leaf) in hierarchies(root)? {
+            let pod = hierarchy.join(&self.0);
+            if !pod.is_dir() {
+                continue;
+            }
+            found = true;
+            let target = if leaf { pod.join(LEAF) } else { pod };
+            if leaf {
+                match std::fs::create_dir(&target) {
+                    Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+                        return Err(Error::Leaf {
+                            path: target,
+                            source,
+                        });
+                    }
+                    _ => {}
+                }
+            }
+            let path = target.join("cgroup.procs");
+            std::fs::OpenOptions::new()
+                .write(true)
+                .open(&path)
+                .and_then(|mut file| io::Write::write_all(&mut file, pid.to_string().as_bytes()))
+                .map_err(|source| Error::Move { pid, path, source })?;
+        }
+        let missing = || Error::Missing {
+            parent: self.0.display().to_string(),
+            root: root.to_owned(),
+        };
+        if found { Ok(()) } else { Err(missing()) }
+    }
+}
+
+/// `a-b.slice` lives in `a.slice/a-b.slice`; `None` for other names.
+fn slice_path(name: &str) -> Option<PathBuf> {
+    let stem = name.strip_suffix(".slice")?;
+    let mut path = PathBuf::new();
+    let mut prefix = String::new();
+    for part in stem.split('-') {
+        if part.is_empty() {
+            return None;
+        }
+        if !prefix.is_empty() {
+            prefix.push('-');
+        }
+        prefix.push_str(part);
+        path.push(format!("{prefix}.slice"));
+    }
+    Some(path)
+}
+
+/// Roots of hierarchies, and whether a leaf is needed there.
+fn hierarchies(root: &Path) -> Result<BTreeSet<(PathBuf, bool)>, Error> {
+    let unified = |dir: &Path| dir.join("cgroup.controllers").exists();
+    if unified(root) {
+        return Ok(BTreeSet::from([(root.to_owned(), true)]));
+    }
+    let list = |source| Error::List {
+        path: root.to_owned(),
+        source,
+    };
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir(root).map_err(list)? {
+        // Links such as `cpu` to `cpu,cpuacct` lead to a hierarchy that is counted once.
+        let Ok(path) = entry.map_err(list)?.path().canonicalize() else {
+            continue;
+        };
+        if path.is_dir() {
+            let leaf = unified(&path);
+            found.insert((path, leaf));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests;

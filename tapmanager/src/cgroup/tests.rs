@@ -1,0 +1,128 @@
+//! Placement in directories that look like cgroups, and in the kernel's own.
+//!
+//! Invariant: the real test makes one directory per hierarchy and removes it.
+//! Failure: it is skipped in hierarchies that this machine does not have.
+
+use super::*;
+
+fn fake(files: &[&str]) -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for file in files {
+        let path = root.path().join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "").unwrap();
+    }
+    root
+}
+
+fn content(root: &Path, file: &str) -> String {
+    std::fs::read_to_string(root.join(file)).unwrap()
+}
+
+#[test]
+fn version_1_places_in_every_hierarchy_that_knows_the_pod() {
+    let root = fake(&[
+        "memory/kubepods/pod1/cgroup.procs",
+        "cpu,cpuacct/kubepods/pod1/cgroup.procs",
+        "pids/cgroup.procs",
+    ]);
+    std::os::unix::fs::symlink("cpu,cpuacct", root.path().join("cpu")).unwrap();
+    PodCgroup::parse("/kubepods/pod1")
+        .unwrap()
+        .place(root.path(), 77)
+        .unwrap();
+    assert_eq!(
+        content(root.path(), "memory/kubepods/pod1/cgroup.procs"),
+        "77"
+    );
+    assert_eq!(
+        content(root.path(), "cpu,cpuacct/kubepods/pod1/cgroup.procs"),
+        "77"
+    );
+    assert_eq!(content(root.path(), "pids/cgroup.procs"), "");
+}
+
+#[test]
+fn version_2_places_in_a_leaf() {
+    let root = fake(&["cgroup.controllers", "kubepods/pod1/vmlet/cgroup.procs"]);
+    PodCgroup::parse("/kubepods/pod1")
+        .unwrap()
+        .place(root.path(), 77)
+        .unwrap();
+    assert_eq!(
+        content(root.path(), "kubepods/pod1/vmlet/cgroup.procs"),
+        "77"
+    );
+}
+
+#[test]
+fn a_pod_that_no_hierarchy_knows_is_an_error_with_its_name() {
+    let root = fake(&["memory/cgroup.procs"]);
+    let error = PodCgroup::parse("/kubepods/pod1")
+        .unwrap()
+        .place(root.path(), 77)
+        .unwrap_err();
+    assert!(error.to_string().contains("kubepods/pod1"), "{error}");
+}
+
+#[test]
+fn slices_are_found_by_their_last_name() {
+    let expected = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice";
+    for name in [
+        "kubepods-burstable-pod1.slice",
+        &format!("/{expected}"),
+        "/x/kubepods-burstable-pod1.slice",
+    ] {
+        assert_eq!(
+            PodCgroup::parse(name).unwrap(),
+            PodCgroup(expected.into()),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn paths_that_leave_the_mount_are_refused() {
+    for name in [
+        "",
+        "/",
+        "kubepods/pod1",
+        "/kubepods/../..",
+        "..",
+        "/a\0b",
+        "/a\nb",
+        "/../x.slice",
+    ] {
+        assert!(PodCgroup::parse(name).is_err(), "{name:?}");
+    }
+    assert!(PodCgroup::parse(&format!("/{}", "x".repeat(2000))).is_err());
+}
+
+#[test]
+#[ignore = "needs root"]
+fn the_kernel_moves_a_process() {
+    let root = Path::new("/sys/fs/cgroup");
+    let name = format!("vmlet-test-{}", std::process::id());
+    let memory = root.join("memory");
+    let base = if root.join("cgroup.controllers").exists() {
+        root
+    } else {
+        memory.as_path()
+    };
+    std::fs::create_dir(base.join(&name)).unwrap();
+    let mut child = std::process::Command::new("cat")
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = i32::try_from(child.id()).unwrap();
+    let placed = PodCgroup::parse(&format!("/{name}"))
+        .unwrap()
+        .place(root, pid);
+    let shown = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    let _ = std::fs::remove_dir(base.join(&name).join(LEAF));
+    std::fs::remove_dir(base.join(&name)).unwrap();
+    placed.unwrap();
+    assert!(shown.contains(&name), "{shown}");
+}

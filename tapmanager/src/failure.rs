@@ -1,0 +1,161 @@
+//! Why a request was not carried out, and how that is told to the peer.
+//!
+//! Invariant: every failure maps to one [`ErrorCode`] here and nowhere else; the message holds the whole
+//! chain of causes, and so the plugin's own words.
+//! Failure: messages are cut to [`MAX_MESSAGE`] characters.
+
+use netns::surgery;
+use tapmanager::wire::{ErrorCode, WireError};
+
+use crate::{cgroup, journal, network};
+
+/// Longest message in characters.
+const MAX_MESSAGE: usize = 4096;
+
+/// A request that was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("{0}")]
+    Invalid(String),
+    #[error("the node cannot carry guests: {0}")]
+    NotReady(String),
+    #[error("sandbox {0} has no network")]
+    NotFound(String),
+    #[error("the token is unknown, used or expired")]
+    Token,
+    #[error("network configuration")]
+    NoNetwork(#[source] cni::Error),
+    #[error("attach the pod")]
+    Attach(#[source] cni::Error),
+    #[error("detach the pod")]
+    Detach(#[source] cni::Error),
+    #[error("list or collect attachments")]
+    Attachments(#[source] cni::Error),
+    #[error("the collection of attachments did not get its turn, because networks are being made")]
+    Crowded,
+    #[error("namespace of the pod")]
+    Namespace(#[source] netns::NamespaceError),
+    #[error("links of the pod")]
+    Links(#[source] surgery::Error),
+    #[error("network as the plugins left it")]
+    Network(#[source] network::Error),
+    #[error("DHCP server of the pod")]
+    Dhcp(#[source] netns::dhcp::Error),
+    #[error("tap of the guest")]
+    Tap(#[source] netns::TapError),
+    #[error("cgroup of the pod")]
+    Cgroup(#[source] cgroup::Error),
+    #[error("journal")]
+    Journal(#[source] journal::Error),
+    #[error("random bytes for a token")]
+    Random(#[source] std::io::Error),
+    #[error("work was interrupted")]
+    Interrupted(#[source] tokio::task::JoinError),
+    #[error("the network of the pod is not as it was made: {0}")]
+    Changed(String),
+}
+
+impl From<journal::Error> for Failure {
+    fn from(error: journal::Error) -> Self {
+        Self::Journal(error)
+    }
+}
+
+impl From<netns::NamespaceError> for Failure {
+    fn from(error: netns::NamespaceError) -> Self {
+        Self::Namespace(error)
+    }
+}
+
+impl From<surgery::Error> for Failure {
+    fn from(error: surgery::Error) -> Self {
+        Self::Links(error)
+    }
+}
+
+impl From<netns::netlink::Error> for Failure {
+    fn from(error: netns::netlink::Error) -> Self {
+        Self::Links(surgery::Error::Netlink(error))
+    }
+}
+
+impl Failure {
+    /// What kind of failure it is.
+    pub(crate) fn code(&self) -> ErrorCode {
+        match self {
+            Self::Invalid(_) | Self::Cgroup(cgroup::Error::Path(_)) => ErrorCode::Invalid,
+            Self::NotFound(_) | Self::Token => ErrorCode::NotFound,
+            Self::NotReady(_) => ErrorCode::NotReady,
+            Self::NoNetwork(e) | Self::Attach(e) | Self::Detach(e) | Self::Attachments(e) => {
+                match e.kind() {
+                    cni::ErrorKind::Invalid => ErrorCode::Invalid,
+                    cni::ErrorKind::NotFound => ErrorCode::NotFound,
+                    cni::ErrorKind::NotReady => ErrorCode::NotReady,
+                    cni::ErrorKind::Plugin => ErrorCode::Plugin,
+                    cni::ErrorKind::Timeout => ErrorCode::Timeout,
+                    cni::ErrorKind::System => ErrorCode::System,
+                }
+            }
+            Self::Links(
+                surgery::Error::NoLink
+                | surgery::Error::TooManyLinks(_)
+                | surgery::Error::Unsupported { .. }
+                | surgery::Error::Name(_),
+            )
+            | Self::Network(_) => ErrorCode::Plugin,
+            _ => ErrorCode::System,
+        }
+    }
+}
+
+impl From<&Failure> for WireError {
+    fn from(failure: &Failure) -> Self {
+        Self {
+            code: failure.code(),
+            message: chain(failure).chars().take(MAX_MESSAGE).collect(),
+        }
+    }
+}
+
+/// An error with its causes on one line, without repeating what a transparent one already said.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let words = error.to_string();
+        if !text.ends_with(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_holds_the_whole_chain_and_ends() {
+        let path = "x".repeat(10_000);
+        let failure = Failure::Cgroup(cgroup::Error::Path(path));
+        let wire = WireError::from(&failure);
+        assert_eq!(wire.code, ErrorCode::Invalid);
+        assert!(
+            wire.message.starts_with("cgroup of the pod: \"xxx"),
+            "{}",
+            wire.message
+        );
+        assert_eq!(wire.message.chars().count(), MAX_MESSAGE);
+    }
+
+    #[test]
+    fn links_that_cannot_serve_are_the_plugins_fault() {
+        assert_eq!(
+            Failure::Links(surgery::Error::NoLink).code(),
+            ErrorCode::Plugin
+        );
+        assert_eq!(Failure::Token.code(), ErrorCode::NotFound);
+    }
+}

@@ -1,0 +1,324 @@
+//! What must be known after a crash: one file per sandbox.
+//!
+//! Invariant: an entry on disk is whole (written beside, synced, renamed) and says at least as much as
+//! has been done; files are readable by root only, because they hold tokens.
+//! Failure: a file that does not parse is kept and reported as [`Loaded::Broken`]; it can be removed
+//! like any other.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use netns::surgery::LinkRecord;
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+use tapmanager::wire::{AddRequest, Network};
+
+/// Layout of the files.
+const VERSION: u32 = 1;
+const SUFFIX: &str = "json";
+/// The file that is locked; it stays.
+const LOCK: &str = "lock";
+
+/// How far a sandbox has got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Phase {
+    /// ADD has begun; whatever exists of it is to be undone.
+    Adding,
+    /// The network serves.
+    Up,
+    /// DEL has begun; it is to be finished.
+    Removing,
+}
+
+/// One sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Entry {
+    version: u32,
+    /// How far it has got.
+    pub(crate) phase: Phase,
+    /// What was asked for.
+    pub(crate) request: AddRequest,
+    /// Path of the namespace.
+    pub(crate) netns: PathBuf,
+    /// How the plugins left the links; empty before they were looked at.
+    pub(crate) links: Vec<LinkRecord>,
+    /// The answer to ADD, once there is one.
+    pub(crate) network: Option<Network>,
+    /// The start that is allowed and has not happened.
+    pub(crate) start: Option<Start>,
+}
+
+/// One allowed start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Start {
+    /// 64 hexadecimal digits.
+    pub(crate) token: String,
+    /// Where the process is to be placed; empty for nowhere.
+    pub(crate) cgroup_parent: String,
+    /// Seconds since 1970 from which on it is void.
+    pub(crate) expires: u64,
+}
+
+impl Start {
+    /// A start that is allowed for `life` from now on.
+    pub(crate) fn new(token: String, cgroup_parent: String, life: Duration) -> Self {
+        Self {
+            token,
+            cgroup_parent,
+            expires: seconds(SystemTime::now()) + life.as_secs(),
+        }
+    }
+
+    /// Whether it is void.
+    pub(crate) fn is_expired(&self) -> bool {
+        seconds(SystemTime::now()) >= self.expires
+    }
+}
+
+/// A clock before 1970 makes everything void only later; nothing else depends on it.
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
+}
+
+impl Entry {
+    /// A sandbox of which nothing exists yet.
+    pub(crate) fn new(request: AddRequest, netns: PathBuf) -> Self {
+        let (links, network, start) = (Vec::new(), None, None);
+        Self {
+            version: VERSION,
+            phase: Phase::Adding,
+            request,
+            netns,
+            links,
+            network,
+            start,
+        }
+    }
+}
+
+/// What a file held.
+#[derive(Debug)]
+pub(crate) enum Loaded {
+    /// A sandbox.
+    Entry(Box<Entry>),
+    /// Something else, for this reason; the name of the file still tells the sandbox.
+    Broken(String),
+}
+
+/// The journal could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("make the journal's directory {path}")]
+    Directory { path: PathBuf, source: io::Error },
+    #[error("lock the journal {path}; does another tapmanager use it?")]
+    Lock { path: PathBuf, source: io::Error },
+    #[error("read the journal {path}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("write the journal {path}")]
+    Write { path: PathBuf, source: io::Error },
+    #[error("remove {path} from the journal")]
+    Remove { path: PathBuf, source: io::Error },
+    #[error("put a journal entry into words")]
+    Encode(#[source] serde_json::Error),
+    #[error("the writer of the journal was interrupted")]
+    Interrupted(#[source] tokio::task::JoinError),
+}
+
+/// The directory, locked as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    dir: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl Journal {
+    /// Opens the directory, which is made if needed, and keeps others from doing so.
+    pub(crate) fn open(dir: &Path) -> Result<Self, Error> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(|source| Error::Directory {
+                path: dir.to_owned(),
+                source,
+            })?;
+        let path = dir.join(LOCK);
+        let lock = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .and_then(|file| {
+                Flock::lock(file, FlockArg::LockExclusiveNonblock)
+                    .map_err(|(_, errno)| errno.into())
+            })
+            .map_err(|source| Error::Lock { path, source })?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            _lock: lock,
+        })
+    }
+
+    /// Every sandbox with its id, sorted. Files that a crash left half-written are removed.
+    pub(crate) fn load(&self) -> Result<Vec<(String, Loaded)>, Error> {
+        let read = |source| Error::Read {
+            path: self.dir.clone(),
+            source,
+        };
+        let mut found = Vec::new();
+        for file in std::fs::read_dir(&self.dir).map_err(read)? {
+            let path = file.map_err(read)?.path();
+            let stem = path.file_stem().and_then(|stem| stem.to_str());
+            let suffix = path.extension().and_then(|suffix| suffix.to_str());
+            match (stem, suffix) {
+                (Some(id), Some(SUFFIX)) => {
+                    let text = std::fs::read(&path).map_err(|source| Error::Read {
+                        path: path.clone(),
+                        source,
+                    })?;
+                    found.push((id.to_owned(), parse(id, &text)));
+                }
+                (_, Some("part")) => {
+                    // It was never announced; if it stays, the next write replaces it.
+                    let _ = std::fs::remove_file(&path);
+                }
+                _ => {}
+            }
+        }
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(found)
+    }
+
+    /// Writes an entry; when this returns it survives a crash.
+    pub(crate) async fn put(&self, entry: &Entry) -> Result<(), Error> {
+        let text = serde_json::to_vec_pretty(entry).map_err(Error::Encode)?;
+        let (dir, path) = (self.dir.clone(), self.path(&entry.request.id));
+        let write =
+            move || write(&dir, &path, &text).map_err(|source| Error::Write { path, source });
+        tokio::task::spawn_blocking(write)
+            .await
+            .map_err(Error::Interrupted)?
+    }
+
+    /// Removes an entry, which need not exist.
+    pub(crate) async fn remove(&self, id: &str) -> Result<(), Error> {
+        let path = self.path(id);
+        match tokio::fs::remove_file(&path).await {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(Error::Remove { path, source })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn path(&self, id: &str) -> PathBuf {
+        self.dir.join(format!("{id}.{SUFFIX}"))
+    }
+}
+
+fn parse(id: &str, text: &[u8]) -> Loaded {
+    match serde_json::from_slice::<Entry>(text) {
+        Ok(entry) if entry.version != VERSION => {
+            Loaded::Broken(format!("version is {}, we know {VERSION}", entry.version))
+        }
+        Ok(entry) if entry.request.id != id => {
+            Loaded::Broken("it is about another sandbox".to_owned())
+        }
+        Ok(entry) => Loaded::Entry(Box::new(entry)),
+        Err(error) => Loaded::Broken(error.to_string()),
+    }
+}
+
+fn write(dir: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
+    let part = path.with_extension("part");
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&part)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    std::fs::rename(&part, path)?;
+    File::open(dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn entry(id: &str) -> Entry {
+        let request = AddRequest {
+            id: id.to_owned(),
+            ..AddRequest::default()
+        };
+        Entry::new(request, "/run/netns/x".into())
+    }
+
+    #[tokio::test]
+    async fn an_entry_is_read_as_it_was_written_and_root_alone_may_read_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(&dir.path().join("j")).unwrap();
+        let mut up = entry("b");
+        up.phase = Phase::Up;
+        up.start = Some(Start::new(
+            "t".to_owned(),
+            "/pod".to_owned(),
+            Duration::from_secs(9),
+        ));
+        journal.put(&entry("b")).await.unwrap();
+        journal.put(&up).await.unwrap();
+        journal.put(&entry("a")).await.unwrap();
+        let mode = std::fs::metadata(journal.path("b"))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let loaded = journal.load().unwrap();
+        assert_eq!(loaded.len(), 2);
+        assert!(matches!(&loaded[1], (id, Loaded::Entry(entry)) if id == "b" && **entry == up));
+        journal.remove("b").await.unwrap();
+        journal.remove("b").await.unwrap();
+        assert_eq!(journal.load().unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn damage_is_reported_with_the_sandbox_and_halves_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path()).unwrap();
+        std::fs::write(dir.path().join("a.json"), "{\"version\":1,").unwrap();
+        std::fs::write(dir.path().join("b.part"), "{").unwrap();
+        let loaded = journal.load().unwrap();
+        assert!(
+            matches!(&loaded[..], [(id, Loaded::Broken(_))] if id == "a"),
+            "{loaded:?}"
+        );
+        assert!(!dir.path().join("b.part").exists());
+    }
+
+    #[test]
+    fn two_programs_do_not_share_a_journal() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Journal::open(dir.path()).unwrap();
+        assert!(matches!(Journal::open(dir.path()), Err(Error::Lock { .. })));
+        drop(first);
+        Journal::open(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn a_start_is_void_after_its_life() {
+        let start = |life| Start::new(String::new(), String::new(), Duration::from_secs(life));
+        assert!(!start(60).is_expired());
+        assert!(start(0).is_expired());
+    }
+}

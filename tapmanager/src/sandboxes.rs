@@ -1,0 +1,197 @@
+//! Every sandbox that has a network, and what may be done to it.
+//!
+//! ```text
+//!            ┌── failed, crashed ──┐
+//!  ADD ─► Adding ─────► Up ─────► Removing ─► gone
+//!                        DEL, namespace lost
+//! ```
+//!
+//! Invariant: whoever works on a sandbox holds its slot's lock, so requests for one sandbox are
+//! serialised and others go on; the journal says at least what exists.
+//! Failure: a step that fails leaves an entry that DEL, a repeated ADD or the next start finishes.
+
+mod add;
+mod check;
+mod collect;
+mod del;
+mod recover;
+mod start;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use netns::Namespace;
+use netns::dhcp::Server;
+use tapmanager::wire::{Network, Status};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, RwLock};
+
+use crate::config::Config;
+use crate::failure::{Failure, chain};
+use crate::journal::{Entry, Journal, Phase};
+
+/// A sandbox with its open parts.
+#[derive(Debug)]
+pub(crate) struct Live {
+    entry: Entry,
+    ns: Option<Namespace>,
+    dhcp: Option<Server>,
+}
+
+impl Live {
+    fn closed(entry: Entry) -> Self {
+        Self {
+            entry,
+            ns: None,
+            dhcp: None,
+        }
+    }
+}
+
+/// The right to work on one sandbox; empty when it has no network.
+type Slot = OwnedMutexGuard<Option<Live>>;
+
+/// All sandboxes.
+#[derive(Debug)]
+pub(crate) struct Sandboxes {
+    journal: Journal,
+    runtime: cni::Runtime,
+    netns_dir: PathBuf,
+    cgroup_root: PathBuf,
+    slots: Mutex<HashMap<String, Arc<AsyncMutex<Option<Live>>>>>,
+    /// Sandbox by token of an allowed start. A hint: the slot's entry decides.
+    tokens: Mutex<HashMap<String, String>>,
+    /// Held for reading while plugins attach, for writing while they collect.
+    attaching: RwLock<()>,
+}
+
+/// Longest id; the CNI cache makes file names of it.
+const MAX_ID: usize = 100;
+
+impl Sandboxes {
+    /// No sandboxes yet; see [`Self::recover`].
+    pub(crate) fn new(config: &Config, journal: Journal) -> Self {
+        let settings = cni::Settings {
+            conf_dir: config.cni_conf_dir.clone(),
+            bin_dirs: config.cni_bin_dirs.clone(),
+            cache_dir: config.cni_cache_dir.clone(),
+            timeout: config.cni_timeout,
+        };
+        Self {
+            journal,
+            runtime: cni::Runtime::new(settings).with_neighbours(neighbours(&config.cni_cache_dir)),
+            netns_dir: config.netns_dir.clone(),
+            cgroup_root: config.cgroup_root.clone(),
+            slots: Mutex::default(),
+            tokens: Mutex::default(),
+            attaching: RwLock::default(),
+        }
+    }
+
+    /// The network of a sandbox that is up.
+    pub(crate) async fn get(&self, id: &str) -> Result<Network, Failure> {
+        let slot = self.lock(id).await?;
+        let network = up(&slot, id)?.network.clone();
+        network.ok_or_else(|| Failure::NotFound(id.to_owned()))
+    }
+
+    /// Ids of every sandbox with a network or a part of one, sorted.
+    pub(crate) fn list(&self) -> Vec<String> {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let occupied = |slot: &Arc<AsyncMutex<Option<Live>>>| {
+            // Somebody is at work on it: it has, had or will have a part of a network.
+            slot.try_lock().map_or(true, |live| live.is_some())
+        };
+        let mut ids: Vec<String> = slots
+            .iter()
+            .filter(|(_, slot)| occupied(slot))
+            .map(|(id, _)| id.clone())
+            .collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Whether a network could be made now.
+    pub(crate) async fn status(&self) -> Status {
+        let mut status = Status::default();
+        status
+            .details
+            .insert("networks".to_owned(), self.list().len().to_string());
+        match self.runtime.network().await {
+            Err(error) => status.message = chain(&error),
+            Ok(network) => {
+                status.config_file = network.file().map(ToOwned::to_owned);
+                network.name().clone_into(&mut status.network);
+                status.plugins = network
+                    .plugins()
+                    .iter()
+                    .map(|p| p.kind().to_owned())
+                    .collect();
+                status
+                    .details
+                    .insert("cniVersion".to_owned(), network.version().to_string());
+                match self.runtime.status(&network).await {
+                    Ok(()) => status.ready = true,
+                    Err(error) => status.message = chain(&error),
+                }
+            }
+        }
+        if let Err(missing) = requirements() {
+            status.ready = false;
+            status.message = missing;
+        }
+        status
+    }
+
+    async fn lock(&self, id: &str) -> Result<Slot, Failure> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        if id.is_empty()
+            || id.len() > MAX_ID
+            || id.starts_with(['-', '_'])
+            || !id.chars().all(plain)
+        {
+            let shown: String = id.chars().take(MAX_ID).collect();
+            return Err(Failure::Invalid(format!("{shown:?} is no sandbox id")));
+        }
+        let slot = {
+            let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            // Empty ones that nobody waits for are of no use; they would pile up.
+            slots.retain(|_, slot| {
+                Arc::strong_count(slot) > 1 || slot.try_lock().map_or(true, |live| live.is_some())
+            });
+            Arc::clone(slots.entry(id.to_owned()).or_default())
+        };
+        Ok(slot.lock_owned().await)
+    }
+
+    fn netns_path(&self, id: &str) -> PathBuf {
+        self.netns_dir.join(format!("vmlet-{id}"))
+    }
+}
+
+fn up<'a>(slot: &'a Slot, id: &str) -> Result<&'a Entry, Failure> {
+    match slot.as_ref() {
+        Some(Live { entry, .. }) if entry.phase == Phase::Up => Ok(entry),
+        _ => Err(Failure::NotFound(id.to_owned())),
+    }
+}
+
+/// Caches of other runtimes on the node, whose attachments must not be collected.
+fn neighbours(own: &std::path::Path) -> Vec<PathBuf> {
+    ["/var/lib/cni"]
+        .into_iter()
+        .map(PathBuf::from)
+        .filter(|dir| dir != own)
+        .collect()
+}
+
+/// What every network needs of the node besides CNI, or a sentence about what is missing.
+fn requirements() -> Result<(), String> {
+    if !std::path::Path::new("/dev/net/tun").exists() {
+        return Err("/dev/net/tun is missing (kernel module tun)".to_owned());
+    }
+    if !netns::filter_available() {
+        return Err("the program nft is not installed (package nftables)".to_owned());
+    }
+    Ok(())
+}

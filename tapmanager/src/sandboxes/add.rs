@@ -1,0 +1,137 @@
+//! Makes the network of a sandbox.
+//!
+//! Invariant: each step is in the journal, or in the CNI cache, before it is taken.
+//! Failure: everything is undone; what cannot be undone stays in the journal. A cancelled future leaves
+//! an entry that the next ADD, DEL or start undoes.
+
+use std::time::{Duration, Instant};
+
+use netns::dhcp::Server;
+use netns::netlink::Kernel;
+use netns::{Namespace, surgery};
+use tapmanager::wire::{AddRequest, Network};
+
+use super::{Live, Sandboxes, Slot, requirements};
+use crate::failure::{Failure, chain};
+use crate::journal::{Entry, Phase};
+use crate::network;
+
+impl Sandboxes {
+    /// The network of a sandbox, made if there is none. The same request may be repeated.
+    ///
+    /// # Errors
+    /// When the sandbox has a network from another request, or after the first step that failed.
+    pub(crate) async fn add(&self, request: AddRequest) -> Result<Network, Failure> {
+        let started = Instant::now();
+        let id = request.id.clone();
+        let mut slot = self.lock(&id).await?;
+        if let Some(live) = slot.as_mut() {
+            let whole =
+                live.entry.phase == Phase::Up && Namespace::open(&live.entry.netns)?.is_some();
+            match &live.entry.network {
+                Some(network) if whole && live.entry.request == request => {
+                    return Ok(network.clone());
+                }
+                Some(_) if whole => {
+                    let words = format!("sandbox {id} has a network that another request made");
+                    return Err(Failure::Invalid(words));
+                }
+                _ => {
+                    tracing::info!(sandbox = id, phase = ?live.entry.phase, outcome = "replaced", "leftover");
+                    self.take_down(&mut slot).await?;
+                }
+            }
+        }
+        requirements().map_err(Failure::NotReady)?;
+        let config = self.runtime.network().await.map_err(Failure::NoNetwork)?;
+        let entry = Entry::new(request, self.netns_path(&id));
+        network::attachment(&entry.request, &entry.netns)
+            .validate()
+            .map_err(|e| Failure::Invalid(chain(&e)))?;
+        self.journal.put(&entry).await?;
+        *slot = Some(Live::closed(entry));
+        faultpoint::point("tap.add.journaled");
+        match self.bring_up(&config, &mut slot).await {
+            Ok((network, plugins)) => {
+                let (nics, took) = (network.nics.len(), started.elapsed());
+                let address = network.ips().next();
+                tracing::info!(
+                    sandbox = id,
+                    network = network.cni_network,
+                    nics,
+                    ?address,
+                    ?took,
+                    ?plugins,
+                    outcome = "added",
+                    "network"
+                );
+                Ok(network)
+            }
+            Err(failure) => {
+                tracing::warn!(sandbox = id, error = chain(&failure), took = ?started.elapsed(),
+                    outcome = "failed", "network");
+                if let Err(undo) = self.take_down(&mut slot).await {
+                    tracing::warn!(
+                        sandbox = id,
+                        error = chain(&undo),
+                        outcome = "kept",
+                        "leftover"
+                    );
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// The network, and how long plugins took to make their part of it.
+    async fn bring_up(
+        &self,
+        config: &cni::NetworkConfig,
+        slot: &mut Slot,
+    ) -> Result<(Network, Duration), Failure> {
+        let Some(Live {
+            entry,
+            ns: open,
+            dhcp,
+        }) = slot.as_mut()
+        else {
+            return Err(Failure::Changed("it was removed meanwhile".to_owned()));
+        };
+        let name = format!("vmlet-{}", entry.request.id);
+        // A crash may have left the file without the mount.
+        Namespace::delete(&entry.netns).await?;
+        let ns = Namespace::create(&self.netns_dir, &name).await?;
+        *open = Some(ns.clone());
+        faultpoint::point("tap.add.netns");
+        let kernel = Kernel::open(&ns).await?;
+        surgery::prepare(&kernel).await?;
+        let attachment = network::attachment(&entry.request, &entry.netns);
+        let attaching = self.attaching.read().await;
+        let result = self
+            .runtime
+            .add(config, &attachment)
+            .await
+            .map_err(Failure::Attach)?;
+        drop(attaching);
+        faultpoint::point("tap.add.cni");
+        entry.links = surgery::survey(&kernel).await?;
+        let network = network::describe(
+            &entry.request,
+            &entry.netns,
+            config.name(),
+            &entry.links,
+            &result,
+        )
+        .map_err(Failure::Network)?;
+        self.journal.put(entry).await?;
+        surgery::apply(&kernel, &entry.links).await?;
+        faultpoint::point("tap.add.links");
+        entry.network = Some(network.clone());
+        entry.phase = Phase::Up;
+        self.journal.put(entry).await?;
+        faultpoint::point("tap.add.up");
+        let leases = network::leases(&network, &entry.request.hostname);
+        *dhcp = Some(Server::start(&ns, leases).await.map_err(Failure::Dhcp)?);
+        Ok((network, result.took))
+    }
+}

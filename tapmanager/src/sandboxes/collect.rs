@@ -1,0 +1,72 @@
+//! Takes down every network that nobody names any more.
+//!
+//! Invariant: only sandboxes of our journal are taken down; CNI is asked to collect only while nothing
+//! is being attached, and is told to keep every attachment that is known.
+//! Failure: what cannot be taken down is left for the next time, and keeps nobody from the rest.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::Sandboxes;
+use crate::failure::{Failure, chain};
+use crate::network::LINK;
+
+/// How long plugins that attach may keep a collection waiting, and with it those that come later.
+const TURN: Duration = Duration::from_secs(5);
+
+impl Sandboxes {
+    /// Takes down every network but those of `keep`, then runs CNI GC. Returns the ids of what went.
+    pub(crate) async fn gc(&self, keep: &[String]) -> Vec<String> {
+        let keep: BTreeSet<&str> = keep.iter().map(String::as_str).collect();
+        let mut gone = Vec::new();
+        for id in self.list() {
+            // Failures are logged there.
+            if !keep.contains(id.as_str()) && self.del(&id).await.is_ok() {
+                gone.push(id);
+            }
+        }
+        if let Err(failure) = self.collect_attachments().await {
+            tracing::warn!(
+                error = chain(&failure),
+                outcome = "skipped",
+                "collection of attachments"
+            );
+        }
+        tracing::info!(
+            removed = gone.len(),
+            kept = keep.len(),
+            outcome = "done",
+            "collection"
+        );
+        gone
+    }
+
+    async fn collect_attachments(&self) -> Result<(), Failure> {
+        let turn = tokio::time::timeout(TURN, self.attaching.write());
+        let _alone = turn.await.map_err(|_| Failure::Crowded)?;
+        let network = self.runtime.network().await.map_err(Failure::NoNetwork)?;
+        let known = self.runtime.cached().await.map_err(Failure::Attachments)?;
+        let mut keep: Vec<_> = known.into_iter().map(|attachment| attachment.id).collect();
+        keep.extend(
+            self.list()
+                .into_iter()
+                .map(|container_id| cni::AttachmentId {
+                    container_id,
+                    ifname: LINK.to_owned(),
+                }),
+        );
+        let outcome = self
+            .runtime
+            .gc(Some(&network), &keep)
+            .await
+            .map_err(Failure::Attachments)?;
+        for error in outcome.errors {
+            tracing::warn!(
+                error = chain(&error),
+                outcome = "failed",
+                "collection by a plugin"
+            );
+        }
+        Ok(())
+    }
+}

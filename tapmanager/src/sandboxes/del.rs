@@ -1,0 +1,102 @@
+//! Takes the network of a sandbox down.
+//!
+//! Invariant: plugins see the links as they left them, or an empty path when the namespace is gone; the
+//! entry leaves the journal last.
+//! Failure: when a plugin fails the entry stays in phase Removing and DEL may be repeated; links that
+//! cannot be put back keep nothing from going on.
+
+use std::time::Instant;
+
+use netns::netlink::Kernel;
+use netns::{Namespace, surgery};
+
+use super::{Sandboxes, Slot};
+use crate::failure::{Failure, chain};
+use crate::journal::Phase;
+use crate::network;
+
+impl Sandboxes {
+    /// Takes the network of a sandbox down; success when there is none.
+    ///
+    /// # Errors
+    /// When a plugin or the system refuses; to be repeated.
+    pub(crate) async fn del(&self, id: &str) -> Result<(), Failure> {
+        let started = Instant::now();
+        let mut slot = self.lock(id).await?;
+        if slot.is_none() {
+            return Ok(());
+        }
+        match self.take_down(&mut slot).await {
+            Ok(()) => {
+                tracing::info!(sandbox = id, took = ?started.elapsed(), outcome = "removed", "network");
+                Ok(())
+            }
+            Err(failure) => {
+                tracing::warn!(
+                    sandbox = id,
+                    error = chain(&failure),
+                    outcome = "kept",
+                    "network"
+                );
+                Err(failure)
+            }
+        }
+    }
+
+    /// Undoes whatever exists of the sandbox in `slot`, which is empty afterwards.
+    pub(super) async fn take_down(&self, slot: &mut Slot) -> Result<(), Failure> {
+        let Some(live) = slot.as_mut() else {
+            return Ok(());
+        };
+        live.dhcp = None;
+        live.ns = None;
+        // Only what was in use may be unknown to the CNI cache and yet be attached, if the cache was lost.
+        let was_up = live.entry.network.is_some();
+        let entry = &mut live.entry;
+        self.forget_start(entry);
+        entry.phase = Phase::Removing;
+        self.journal.put(entry).await?;
+        faultpoint::point("tap.del.journaled");
+        match Namespace::open(&entry.netns)? {
+            Some(ns) if !entry.links.is_empty() => {
+                put_back(&ns, &entry.links, &entry.request.id).await
+            }
+            Some(_) => {}
+            // Plugins are to be told that it is gone, so there must be no file either.
+            None => Namespace::delete(&entry.netns).await?,
+        }
+        faultpoint::point("tap.del.links");
+        let attachment = network::attachment(&entry.request, &entry.netns);
+        let config = if was_up {
+            self.runtime.network().await.ok()
+        } else {
+            None
+        };
+        self.runtime
+            .del(&attachment, config.as_ref())
+            .await
+            .map_err(Failure::Detach)?;
+        faultpoint::point("tap.del.cni");
+        Namespace::delete(&entry.netns).await?;
+        faultpoint::point("tap.del.netns");
+        self.journal.remove(&entry.request.id).await?;
+        faultpoint::point("tap.del.forgotten");
+        **slot = None;
+        Ok(())
+    }
+}
+
+async fn put_back(ns: &Namespace, links: &[surgery::LinkRecord], id: &str) {
+    let restored = match Kernel::open(ns).await {
+        Ok(kernel) => surgery::restore(&kernel, links).await,
+        Err(error) => Err(error.into()),
+    };
+    if let Err(error) = restored {
+        tracing::warn!(
+            sandbox = id,
+            error = chain(&error),
+            outcome = "skipped",
+            "links of plugins"
+        );
+    }
+}

@@ -1,0 +1,130 @@
+//! What a start of the program does with the journal.
+//!
+//! Invariant: when [`Sandboxes::recover`] returns, every network that still exists serves again, and
+//! whatever is to be undone is locked, so that no request meets it half-way.
+//! Failure: one sandbox that cannot be recovered is logged and keeps nobody from the rest.
+
+use std::sync::Arc;
+
+use netns::Namespace;
+use netns::dhcp::Server;
+use tapmanager::wire::AddRequest;
+use tokio_util::task::TaskTracker;
+
+use super::{Live, Sandboxes, Slot};
+use crate::failure::{Failure, chain};
+use crate::journal::{Entry, Loaded, Phase};
+use crate::network;
+
+impl Sandboxes {
+    /// Serves what is up again, and undoes leftovers on `tasks`.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub(crate) async fn recover(self: &Arc<Self>, tasks: &TaskTracker) -> Result<(), Failure> {
+        let (mut serving, mut leftovers) = (0_usize, 0_usize);
+        for (id, loaded) in self.journal.load()? {
+            let mut slot = match self.lock(&id).await {
+                Ok(slot) => slot,
+                Err(failure) => {
+                    tracing::warn!(
+                        file = id,
+                        error = chain(&failure),
+                        outcome = "ignored",
+                        "journal"
+                    );
+                    continue;
+                }
+            };
+            let entry = match loaded {
+                Loaded::Entry(entry) => *entry,
+                Loaded::Broken(why) => {
+                    // It may be the network of a running guest, so it goes only when somebody says so.
+                    tracing::error!(
+                        sandbox = id,
+                        error = why,
+                        outcome = "kept",
+                        "journal entry unreadable"
+                    );
+                    *slot = Some(Live::closed(self.unreadable(&id)));
+                    continue;
+                }
+            };
+            let up = entry.phase == Phase::Up;
+            *slot = Some(Live::closed(entry));
+            if up && self.reopen(&mut slot).await {
+                serving += 1;
+                continue;
+            }
+            leftovers += 1;
+            let this = Arc::clone(self);
+            tasks.spawn(async move { this.finish(&id, slot).await });
+        }
+        tracing::info!(serving, leftovers, outcome = "read", "journal");
+        Ok(())
+    }
+
+    /// An entry for a file that says nothing: enough to take down what carries the sandbox's id.
+    fn unreadable(&self, id: &str) -> Entry {
+        let request = AddRequest {
+            id: id.to_owned(),
+            ..AddRequest::default()
+        };
+        let mut entry = Entry::new(request, self.netns_path(id));
+        entry.phase = Phase::Removing;
+        entry
+    }
+
+    /// Whether the network of `slot` still exists. Its DHCP server runs again then.
+    async fn reopen(&self, slot: &mut Slot) -> bool {
+        let Some(Live { entry, ns, dhcp }) = slot.as_mut() else {
+            return false;
+        };
+        let id = &entry.request.id;
+        let (found, network) = match (Namespace::open(&entry.netns), &entry.network) {
+            (Ok(Some(found)), Some(network)) => (found, network),
+            (Ok(_), _) => return false,
+            (Err(error), _) => {
+                // It may well exist, and a guest may be using it: better kept than taken down.
+                tracing::error!(
+                    sandbox = id,
+                    error = chain(&error),
+                    outcome = "closed",
+                    "network"
+                );
+                return true;
+            }
+        };
+        match Server::start(&found, network::leases(network, &entry.request.hostname)).await {
+            Ok(server) => *dhcp = Some(server),
+            Err(error) => {
+                tracing::error!(
+                    sandbox = id,
+                    error = chain(&error),
+                    outcome = "silent",
+                    "DHCP server"
+                );
+            }
+        }
+        *ns = Some(found);
+        self.remember_start(entry);
+        true
+    }
+
+    async fn finish(&self, id: &str, mut slot: Slot) {
+        let outcome = self.take_down(&mut slot).await;
+        // Whoever reads the log finds the sandbox free.
+        drop(slot);
+        match outcome {
+            Ok(()) => tracing::info!(sandbox = id, outcome = "undone", "leftover"),
+            Err(failure) => {
+                tracing::warn!(
+                    sandbox = id,
+                    error = chain(&failure),
+                    outcome = "kept",
+                    "leftover"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Allows one start of a guest, and carries it out for the process that shows the token.
+//!
+//! Invariant: a token is good for one hand-off, of one sandbox, for two minutes; that it is used is on
+//! disk before anything is handed over, and the process is in the pod's cgroup before that.
+//! Failure: a hand-off that fails has used its token; the caller prepares another start.
+
+use std::fmt::Write as _;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use tapmanager::wire::{HandoffNic, StartRequest};
+
+use super::{Live, Sandboxes, up};
+use crate::cgroup::PodCgroup;
+use crate::failure::Failure;
+use crate::journal::{Entry, Phase, Start};
+
+const TOKEN_LIFE: Duration = Duration::from_secs(120);
+
+impl Sandboxes {
+    /// A token for the next start; an earlier unused one is void from then on.
+    ///
+    /// # Errors
+    /// When the sandbox is not up, or the name of the cgroup is impossible.
+    pub(crate) async fn prepare_start(&self, start: StartRequest) -> Result<String, Failure> {
+        let mut slot = self.lock(&start.id).await?;
+        up(&slot, &start.id)?;
+        if !start.cgroup_parent.is_empty() {
+            PodCgroup::parse(&start.cgroup_parent).map_err(Failure::Cgroup)?;
+        }
+        let token = random_token().map_err(Failure::Random)?;
+        let Some(Live { entry, .. }) = slot.as_mut() else {
+            return Err(Failure::NotFound(start.id));
+        };
+        self.forget_start(entry);
+        entry.start = Some(Start::new(token.clone(), start.cgroup_parent, TOKEN_LIFE));
+        self.journal.put(entry).await?;
+        faultpoint::point("tap.start.token");
+        self.remember_start(entry);
+        tracing::info!(sandbox = start.id, outcome = "allowed", "start");
+        Ok(token)
+    }
+
+    /// The NICs of the sandbox that `token` belongs to, for process `pid`, which is placed first.
+    ///
+    /// # Errors
+    /// [`Failure::Token`], or the step that failed; the token is used then.
+    pub(crate) async fn hand_off(
+        &self,
+        token: &str,
+        pid: i32,
+    ) -> Result<(Vec<HandoffNic>, Vec<OwnedFd>), Failure> {
+        let id = {
+            let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+            tokens.get(token).cloned().ok_or(Failure::Token)?
+        };
+        let mut slot = self.lock(&id).await?;
+        let Some(Live { entry, ns, .. }) = slot.as_mut() else {
+            return Err(Failure::Token);
+        };
+        if entry.phase != Phase::Up || entry.start.as_ref().is_none_or(|s| s.token != token) {
+            return Err(Failure::Token);
+        }
+        let expired = entry.start.as_ref().is_none_or(Start::is_expired);
+        let start = self.forget_start(entry);
+        self.journal.put(entry).await?;
+        faultpoint::point("tap.handoff.consumed");
+        let start = start.filter(|_| !expired).ok_or(Failure::Token)?;
+        if !start.cgroup_parent.is_empty() {
+            self.place(&start.cgroup_parent, pid).await?;
+        }
+        let (Some(ns), Some(network)) = (ns, &entry.network) else {
+            return Err(Failure::Changed("its namespace is not open".to_owned()));
+        };
+        let (mut nics, mut taps) = (Vec::new(), Vec::new());
+        for nic in &network.nics {
+            taps.push(netns::open_tap(ns, &nic.tap).await.map_err(Failure::Tap)?);
+            nics.push(HandoffNic {
+                mac: nic.mac.clone(),
+                mtu: nic.mtu,
+            });
+        }
+        tracing::info!(
+            sandbox = id,
+            pid,
+            nics = nics.len(),
+            outcome = "handed over",
+            "start"
+        );
+        Ok((nics, taps))
+    }
+
+    async fn place(&self, parent: &str, pid: i32) -> Result<(), Failure> {
+        let cgroup = PodCgroup::parse(parent).map_err(Failure::Cgroup)?;
+        if pid <= 0 {
+            let words = "the process is in another pid namespace, so it cannot be placed";
+            return Err(Failure::Invalid(words.to_owned()));
+        }
+        let root = self.cgroup_root.clone();
+        tokio::task::spawn_blocking(move || cgroup.place(&root, pid))
+            .await
+            .map_err(Failure::Interrupted)?
+            .map_err(Failure::Cgroup)
+    }
+
+    /// Makes the start that `entry` allows findable by its token.
+    pub(super) fn remember_start(&self, entry: &Entry) {
+        if let Some(start) = &entry.start {
+            let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+            tokens.insert(start.token.clone(), entry.request.id.clone());
+        }
+    }
+
+    /// Voids the start that `entry` allows; the caller writes the journal.
+    pub(super) fn forget_start(&self, entry: &mut Entry) -> Option<Start> {
+        let start = entry.start.take()?;
+        self.tokens
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&start.token);
+        Some(start)
+    }
+}
+
+fn random_token() -> std::io::Result<String> {
+    let mut bytes = [0_u8; 32];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    let mut token = String::with_capacity(64);
+    for byte in bytes {
+        // Writing to a String cannot fail.
+        let _ = write!(token, "{byte:02x}");
+    }
+    Ok(token)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn tokens_are_64_digits_and_differ() {
+        let (a, b) = (
+            super::random_token().unwrap(),
+            super::random_token().unwrap(),
+        );
+        assert_eq!(a.len(), 64);
+        assert!(a.bytes().all(|b| b.is_ascii_hexdigit()));
+        assert_ne!(a, b);
+    }
+}

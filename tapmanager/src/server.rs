@@ -1,0 +1,216 @@
+//! The two sockets: who may speak on them, and in which order.
+//!
+//! Invariant: a peer is judged by the kernel's word about its user before a byte of it is read; messages,
+//! connections and waits are bounded; a request that has begun is finished even if its peer goes away.
+//! Failure: a peer that breaks the rules gets [`ErrorCode::Invalid`] and loses its connection, nobody else's.
+
+mod control;
+mod handoff;
+
+use std::fs::Permissions;
+use std::future::Future;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use fdpass::{AsyncConnection, AsyncListener, PeerCredentials};
+use nix::unistd::{Uid, chown, geteuid};
+use serde::Serialize;
+use tapmanager::wire::{ErrorCode, MAX_MESSAGE, PROTOCOL_VERSION, WireError};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::Config;
+use crate::failure::chain;
+use crate::journal::Journal;
+use crate::sandboxes::Sandboxes;
+
+/// Connections served at once on each socket; further ones wait in the kernel's queue.
+const MAX_CONNECTIONS: usize = 128;
+/// For the first message of a peer.
+const HELLO_DEADLINE: Duration = Duration::from_secs(5);
+/// For the next request of a peer, and for it to take an answer.
+const IDLE_DEADLINE: Duration = Duration::from_secs(60);
+/// For requests that run when the program is told to end.
+const GRACE: Duration = Duration::from_secs(10);
+/// After a failed accept, of descriptors run out say.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves until SIGTERM or SIGINT. Networks stay up.
+///
+/// # Errors
+/// When journal or sockets cannot be opened.
+pub(crate) async fn run(config: &Config) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("watch for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("watch for SIGINT")?;
+    let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+    let journal = Journal::open(&config.state_dir).context("open the journal")?;
+    let sandboxes = Arc::new(Sandboxes::new(config, journal));
+    sandboxes
+        .recover(&tasks)
+        .await
+        .context("recover from the journal")?;
+
+    let control = bind(&config.control_socket)?;
+    let handoff = bind(&config.handoff_socket)?;
+    chown(&config.handoff_socket, Some(config.qemu_uid), None)
+        .with_context(|| format!("give {} to QEMU's user", config.handoff_socket.display()))?;
+    let serve_control = {
+        let (sandboxes, stop) = (Arc::clone(&sandboxes), stop.clone());
+        move |connection| control::serve(connection, Arc::clone(&sandboxes), stop.clone())
+    };
+    let serve_handoff = move |connection| handoff::serve(connection, Arc::clone(&sandboxes));
+    let own = geteuid();
+    let qemu = config.qemu_uid;
+    tasks.spawn(accept(
+        control,
+        "control",
+        move |uid| uid == own,
+        serve_control,
+        stop.clone(),
+        tasks.clone(),
+    ));
+    let allowed = move |uid: Uid| uid == qemu || uid.is_root();
+    tasks.spawn(accept(
+        handoff,
+        "hand-off",
+        allowed,
+        serve_handoff,
+        stop.clone(),
+        tasks.clone(),
+    ));
+    tracing::info!(control = %config.control_socket.display(),
+        handoff = %config.handoff_socket.display(), outcome = "ready", "sockets");
+
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    stop.cancel();
+    tasks.close();
+    let finished = tokio::time::timeout(GRACE, tasks.wait()).await.is_ok();
+    tracing::info!(finished, outcome = "stopped", "networks stay up");
+    Ok(())
+}
+
+fn bind(path: &Path) -> Result<AsyncListener> {
+    if let Some(dir) = path.parent().filter(|dir| !dir.exists()) {
+        // QEMU's user must get through to the hand-off socket, whatever our umask.
+        std::fs::create_dir_all(dir)
+            .and_then(|()| std::fs::set_permissions(dir, Permissions::from_mode(0o755)))
+            .with_context(|| format!("make {}", dir.display()))?;
+    }
+    AsyncListener::bind(path, 0o600).with_context(|| format!("listen on {}", path.display()))
+}
+
+/// Starts a task for every connection of an allowed user until `stop`.
+async fn accept<F, S>(
+    listener: AsyncListener,
+    socket: &'static str,
+    allowed: impl Fn(Uid) -> bool,
+    serve: S,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+) where
+    F: Future<Output = ()> + Send + 'static,
+    S: Fn(AsyncConnection) -> F,
+{
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let next = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (place, listener.accept().await)
+        };
+        let (place, connection) = tokio::select! {
+            () = stop.cancelled() => return,
+            (Ok(place), connection) = next => (place, connection),
+            else => return,
+        };
+        let connection = match connection {
+            Ok(connection) => connection,
+            Err(error) => {
+                tracing::warn!(socket, error = chain(&error), outcome = "failed", "accept");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        match connection.peer() {
+            Ok(PeerCredentials { uid, .. }) if allowed(Uid::from_raw(uid)) => {
+                let work = serve(connection);
+                tasks.spawn(async move {
+                    work.await;
+                    drop(place);
+                });
+            }
+            Ok(PeerCredentials { pid, uid, .. }) => {
+                tracing::warn!(
+                    socket,
+                    pid,
+                    uid,
+                    outcome = "refused",
+                    reason = "this user may not use the socket",
+                    "peer"
+                );
+            }
+            Err(error) => {
+                tracing::warn!(socket, error = chain(&error), outcome = "refused", "peer");
+            }
+        }
+    }
+}
+
+/// A message of the peer.
+enum Received {
+    /// Its bytes.
+    Bytes(Vec<u8>),
+    /// The peer is gone, silent, or sent what is no message.
+    Nothing,
+}
+
+async fn receive(connection: &AsyncConnection, deadline: Duration) -> Received {
+    match tokio::time::timeout(deadline, connection.recv(MAX_MESSAGE)).await {
+        // Nobody is to send descriptors; they are closed here.
+        Ok(Ok(Some(message))) => Received::Bytes(message.bytes),
+        Ok(Err(error)) => {
+            tracing::debug!(error = chain(&error), outcome = "closed", "connection");
+            Received::Nothing
+        }
+        Ok(Ok(None)) | Err(_) => Received::Nothing,
+    }
+}
+
+/// The bytes of an answer; one that is too long becomes an error.
+fn encode(answer: &impl Serialize, too_long: &impl Serialize) -> Vec<u8> {
+    let bytes = serde_json::to_vec(answer).unwrap_or_default();
+    if (1..=MAX_MESSAGE).contains(&bytes.len()) {
+        return bytes;
+    }
+    serde_json::to_vec(too_long).unwrap_or_default()
+}
+
+fn invalid(message: impl Into<String>) -> WireError {
+    WireError {
+        code: ErrorCode::Invalid,
+        message: message.into(),
+    }
+}
+
+fn too_long() -> WireError {
+    let message = "the answer does not fit a message".to_owned();
+    WireError {
+        code: ErrorCode::System,
+        message,
+    }
+}
+
+fn other_version(version: u32) -> WireError {
+    let message = format!("the peer speaks version {version}, we speak {PROTOCOL_VERSION}");
+    WireError {
+        code: ErrorCode::Version,
+        message,
+    }
+}

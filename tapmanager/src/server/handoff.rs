@@ -1,0 +1,56 @@
+//! The socket of `vmwrapper`: one message each way.
+//!
+//! Invariant: without a valid token nothing is told, not even which sandboxes there are.
+//! Failure: the answer names the reason; the connection is closed after it in any case.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use fdpass::AsyncConnection;
+use tapmanager::wire::{HandoffReply, HandoffRequest, PROTOCOL_VERSION, WireError};
+
+use super::{HELLO_DEADLINE, Received, encode, invalid, other_version, receive, too_long};
+use crate::failure::chain;
+use crate::sandboxes::Sandboxes;
+
+/// Serves one peer.
+pub(super) async fn serve(connection: AsyncConnection, sandboxes: Arc<Sandboxes>) {
+    let Received::Bytes(bytes) = receive(&connection, HELLO_DEADLINE).await else {
+        return;
+    };
+    let (reply, taps) = match answer(&connection, &sandboxes, &bytes).await {
+        Ok((nics, taps)) => (HandoffReply::Ok { nics }, taps),
+        Err(error) => {
+            tracing::warn!(reason = error.message, outcome = "refused", "hand-off");
+            (HandoffReply::Error(error), Vec::new())
+        }
+    };
+    let bytes = encode(&reply, &HandoffReply::Error(too_long()));
+    let fds: Vec<_> = taps.iter().map(AsFd::as_fd).collect();
+    match tokio::time::timeout(HELLO_DEADLINE, connection.send(&bytes, &fds)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::warn!(error = chain(&error), outcome = "lost", "hand-off");
+        }
+        Err(_) => tracing::warn!(outcome = "lost", "hand-off not taken"),
+    }
+}
+
+type Nics = (Vec<tapmanager::wire::HandoffNic>, Vec<OwnedFd>);
+
+async fn answer(
+    connection: &AsyncConnection,
+    sandboxes: &Sandboxes,
+    bytes: &[u8],
+) -> Result<Nics, WireError> {
+    let request: HandoffRequest =
+        serde_json::from_slice(bytes).map_err(|error| invalid(format!("request: {error}")))?;
+    if request.version != PROTOCOL_VERSION {
+        return Err(other_version(request.version));
+    }
+    let peer = connection.peer().map_err(|error| invalid(chain(&error)))?;
+    sandboxes
+        .hand_off(&request.token, peer.pid)
+        .await
+        .map_err(|failure| (&failure).into())
+}

@@ -1,0 +1,312 @@
+//! Messages between the daemon and `vmlet-tapmanager`, and between `vmwrapper` and the hand-off socket.
+//!
+//! Invariant: one JSON document per `SOCK_SEQPACKET` message, at most [`MAX_MESSAGE`] bytes; the first
+//! request of a connection is [`Request::Hello`]; every request gets exactly one [`Reply`].
+//! Failure: a message that does not parse is answered with [`ErrorCode::Invalid`] and the connection is
+//! closed; nothing else happens. The page `docs/protocols.md` describes the exchange.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+/// Version of both protocols; a peer with another one is refused with [`ErrorCode::Version`].
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Largest message in bytes, either way.
+pub const MAX_MESSAGE: usize = 128 * 1024;
+
+/// What the daemon asks on the control socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// First message of every connection. Answer: [`Answer::Hello`].
+    Hello {
+        /// The caller's [`PROTOCOL_VERSION`].
+        version: u32,
+    },
+    /// Makes the network of a sandbox, or returns the one that exists. Answer: [`Answer::Network`].
+    Add(Box<AddRequest>),
+    /// The network of a sandbox. Answer: [`Answer::Network`], or [`ErrorCode::NotFound`].
+    Get {
+        /// Sandbox id.
+        id: String,
+    },
+    /// Checks that the network of a sandbox is as it was made: namespace, links, taps, addresses, DHCP. Answer: [`Answer::Done`].
+    Check {
+        /// Sandbox id.
+        id: String,
+    },
+    /// Takes the network of a sandbox down; success when there is none. Answer: [`Answer::Done`].
+    Del {
+        /// Sandbox id.
+        id: String,
+    },
+    /// Ids of all sandboxes with a network or a part of one. Answer: [`Answer::Ids`].
+    List,
+    /// Takes down every network but those named, then runs CNI GC. Answer: [`Answer::Ids`]: what went.
+    Gc {
+        /// Sandbox ids that stay.
+        keep: Vec<String>,
+    },
+    /// Whether new networks can be made. Answer: [`Answer::Status`].
+    Status,
+    /// Allows one start of a virtual machine. Answer: [`Answer::Token`].
+    PrepareStart(StartRequest),
+}
+
+/// What [`Request::Add`] needs to know about a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AddRequest {
+    /// Sandbox id; also the CNI container id.
+    pub id: String,
+    /// Pod name, for `K8S_POD_NAME`.
+    pub pod_name: String,
+    /// Pod namespace, for `K8S_POD_NAMESPACE`.
+    pub pod_namespace: String,
+    /// Pod UID, for `K8S_POD_UID`.
+    pub pod_uid: String,
+    /// Host name the guest is offered by DHCP; empty for none.
+    pub hostname: String,
+    /// DNS of the CRI request; replaces what plugins say when it has servers.
+    pub dns: Dns,
+    /// Passed to plugins with the capability `portMappings`.
+    pub port_mappings: Vec<PortMapping>,
+    /// Passed to plugins with the capability `bandwidth`.
+    pub bandwidth: Option<Bandwidth>,
+}
+
+/// A port of the node that leads to a port of the guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PortMapping {
+    /// Port of the node, 1–65535.
+    pub host_port: u16,
+    /// Port of the guest, 1–65535.
+    pub container_port: u16,
+    /// `tcp`, `udp` or `sctp`.
+    pub protocol: String,
+    /// Address of the node to listen on; empty for all.
+    #[serde(rename = "hostIP", default, skip_serializing_if = "String::is_empty")]
+    pub host_ip: String,
+}
+
+/// Traffic limits as the CNI `bandwidth` capability spells them: bits per second and bits; 0 is none.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Bandwidth {
+    /// Towards the pod, bit/s.
+    pub ingress_rate: u64,
+    /// Towards the pod, bits.
+    pub ingress_burst: u64,
+    /// From the pod, bit/s.
+    pub egress_rate: u64,
+    /// From the pod, bits.
+    pub egress_burst: u64,
+}
+
+/// Allows the machine of one sandbox to fetch its descriptors once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StartRequest {
+    /// Sandbox id.
+    pub id: String,
+    /// The pod's cgroup as kubelet names it (`/kubepods/…`); empty leaves QEMU where libvirt starts it.
+    pub cgroup_parent: String,
+}
+
+/// One message back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// The request was carried out.
+    Ok(Answer),
+    /// The request was not carried out.
+    Error(WireError),
+}
+
+/// The result of a request that was carried out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Answer {
+    /// To [`Request::Hello`].
+    Hello {
+        /// The server's [`PROTOCOL_VERSION`].
+        version: u32,
+        /// The server's package version.
+        server: String,
+    },
+    /// To [`Request::Add`] and [`Request::Get`].
+    Network(Box<Network>),
+    /// To [`Request::List`] and [`Request::Gc`].
+    Ids {
+        /// Sandbox ids, sorted.
+        ids: Vec<String>,
+    },
+    /// To [`Request::Status`].
+    Status(Status),
+    /// To [`Request::PrepareStart`].
+    Token {
+        /// 64 hex digits, good for one hand-off.
+        token: String,
+    },
+    /// To requests without a result.
+    Done,
+}
+
+/// Why a request was not carried out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct WireError {
+    /// What kind of failure.
+    pub code: ErrorCode,
+    /// A sentence for people, with the plugin's own words where there are some.
+    pub message: String,
+}
+
+/// Kinds of failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// The message is malformed or asks for something impossible.
+    Invalid,
+    /// The two sides speak different protocol versions.
+    Version,
+    /// No such sandbox or token.
+    NotFound,
+    /// No usable CNI configuration.
+    NotReady,
+    /// A CNI plugin failed.
+    Plugin,
+    /// A CNI plugin did not end within its deadline.
+    Timeout,
+    /// The kernel or the disk refused.
+    System,
+}
+
+/// The network of one sandbox, as the guest will see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// Sandbox id.
+    pub id: String,
+    /// Path of the pod's network namespace.
+    pub netns: PathBuf,
+    /// One entry per NIC of the guest; never empty. The first belongs to `eth0`.
+    pub nics: Vec<Nic>,
+    /// What the guest is told about name servers.
+    pub dns: Dns,
+    /// Name of the CNI network.
+    pub cni_network: String,
+    /// The final CNI result as the last plugin printed it.
+    pub cni_result: serde_json::Value,
+}
+
+impl Network {
+    /// Every address of the pod, the primary one first.
+    pub fn ips(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.nics
+            .iter()
+            .flat_map(|nic| nic.addresses.iter().map(|a| a.net.addr()))
+    }
+}
+
+/// One NIC of the guest with the link that carries it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nic {
+    /// Name of the plugin's link in the pod's namespace, such as `eth0`.
+    pub link: String,
+    /// The MAC address that the plugin gave the link; the guest's NIC takes it. Lower case, colons.
+    pub mac: String,
+    /// Largest packet in bytes.
+    pub mtu: u32,
+    /// Bridge between link and tap.
+    pub bridge: String,
+    /// Tap device of the guest.
+    pub tap: String,
+    /// Addresses with prefix and gateway, IPv4 and IPv6.
+    pub addresses: Vec<Address>,
+    /// Routes the guest gets.
+    pub routes: Vec<Route>,
+}
+
+/// An address of a NIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    /// Address and prefix length.
+    pub net: IpNet,
+    /// Gateway the plugin named for it.
+    pub gateway: Option<IpAddr>,
+}
+
+/// A route of the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Route {
+    /// Destination; `0.0.0.0/0` is the default route.
+    pub dst: IpNet,
+    /// Next hop; none for a route on the link.
+    pub gw: Option<IpAddr>,
+}
+
+/// Name service settings.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Dns {
+    /// Server addresses.
+    pub servers: Vec<String>,
+    /// Search list.
+    pub searches: Vec<String>,
+    /// Resolver options such as `ndots:5`.
+    pub options: Vec<String>,
+}
+
+/// Whether new networks can be made, and by what.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Whether [`Request::Add`] can succeed.
+    pub ready: bool,
+    /// A sentence when not ready; empty otherwise.
+    pub message: String,
+    /// The configuration file in use.
+    pub config_file: Option<PathBuf>,
+    /// Name of the CNI network.
+    pub network: String,
+    /// Plugin types of the chain, in order.
+    pub plugins: Vec<String>,
+    /// Further facts for diagnostics.
+    pub details: BTreeMap<String, String>,
+}
+
+/// What `vmwrapper` sends on the hand-off socket: one message per connection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HandoffRequest {
+    /// The caller's [`PROTOCOL_VERSION`].
+    pub version: u32,
+    /// The token of [`Answer::Token`].
+    pub token: String,
+}
+
+/// What `vmwrapper` gets. With `Ok` come the tap descriptors as SCM_RIGHTS, one per NIC, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HandoffReply {
+    /// The NICs to give to QEMU.
+    Ok {
+        /// In the order of the descriptors.
+        nics: Vec<HandoffNic>,
+    },
+    /// Nothing is handed over.
+    Error(WireError),
+}
+
+/// A NIC as QEMU needs to know it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandoffNic {
+    /// MAC address of the guest's NIC.
+    pub mac: String,
+    /// Largest packet in bytes.
+    pub mtu: u32,
+}

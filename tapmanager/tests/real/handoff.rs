@@ -1,0 +1,192 @@
+//! Tokens, and the processes that show them.
+//!
+//! Invariant: the cgroup root is a directory that looks like version 1, so that placement shows as text.
+//! Failure: a token that works twice, or a descriptor without one, fails a test.
+
+use std::os::unix::process::CommandExt;
+
+use tapmanager::client::Error;
+use tapmanager::wire::{ErrorCode, HandoffReply, StartRequest};
+
+use crate::guest::Scratch;
+use crate::node::{Node, exchange, pod};
+
+/// Tells the test below, started as another program, which socket to try.
+const SOCKET_VARIABLE: &str = "VMLET_TEST_SOCKET";
+
+fn refusal(reply: &HandoffReply) -> Option<ErrorCode> {
+    match reply {
+        HandoffReply::Error(error) => Some(error.code),
+        HandoffReply::Ok { .. } => None,
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_token_is_good_for_one_hand_off_of_its_own_sandbox() {
+    let mut node = Node::start().await;
+    for id in ["one", "two"] {
+        node.client().add(pod(id)).await.unwrap();
+    }
+    let earlier = node.token("one").await;
+    let token = node.token("one").await;
+    assert_ne!(earlier, token);
+    let (replaced, taps) = node.redeem(&earlier).await;
+    assert_eq!(
+        (refusal(&replaced), taps.len()),
+        (Some(ErrorCode::NotFound), 0)
+    );
+    // A token survives the program, its use does, too.
+    node.kill().await;
+    node.launch().await;
+    let (reply, taps) = node.redeem(&token).await;
+    assert_eq!((refusal(&reply), taps.len()), (None, 1));
+    let (again, taps_again) = node.redeem(&token).await;
+    assert_eq!(
+        (refusal(&again), taps_again.len()),
+        (Some(ErrorCode::NotFound), 0)
+    );
+    node.kill().await;
+    node.launch().await;
+    assert_eq!(
+        refusal(&node.redeem(&token).await.0),
+        Some(ErrorCode::NotFound)
+    );
+    // While somebody has the tap, another hand-off fails and says so.
+    let (busy, none) = node.redeem(&node.token("one").await).await;
+    assert_eq!((refusal(&busy), none.len()), (Some(ErrorCode::System), 0));
+    drop(taps);
+    assert_eq!(
+        refusal(&node.redeem(&node.token("one").await).await.0),
+        None
+    );
+
+    let token = node.token("two").await;
+    node.client().del("two").await.unwrap();
+    assert_eq!(
+        refusal(&node.redeem(&token).await.0),
+        Some(ErrorCode::NotFound)
+    );
+    let start = StartRequest {
+        id: "two".to_owned(),
+        cgroup_parent: String::new(),
+    };
+    let absent = node.client().prepare_start(start).await;
+    assert!(matches!(absent, Err(Error::Refused(e)) if e.code == ErrorCode::NotFound));
+    node.client().del("one").await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn the_process_is_in_the_pods_cgroup_before_it_has_a_descriptor() {
+    let node = Node::start().await;
+    node.client().add(pod("one")).await.unwrap();
+    let pod_dir = node.scratch.path().join("cgroup/memory/kubepods/pod1");
+    let start = |parent: &str| {
+        let client = node.client();
+        let start = StartRequest {
+            id: "one".to_owned(),
+            cgroup_parent: parent.to_owned(),
+        };
+        async move { client.prepare_start(start).await }
+    };
+    let hostile = start("/kubepods/../../etc").await;
+    assert!(matches!(hostile, Err(Error::Refused(e)) if e.code == ErrorCode::Invalid));
+
+    let missing = start("/kubepods/pod1").await.unwrap();
+    let (reply, taps) = node.redeem(&missing).await;
+    assert_eq!((refusal(&reply), taps.len()), (Some(ErrorCode::System), 0));
+    assert!(format!("{reply:?}").contains("kubepods/pod1"), "{reply:?}");
+
+    std::fs::create_dir_all(&pod_dir).unwrap();
+    std::fs::write(pod_dir.join("cgroup.procs"), "").unwrap();
+    let token = start("/kubepods/pod1").await.unwrap();
+    let (reply, taps) = node.redeem(&token).await;
+    assert_eq!((refusal(&reply), taps.len()), (None, 1));
+    let placed = std::fs::read_to_string(pod_dir.join("cgroup.procs")).unwrap();
+    assert_eq!(placed, std::process::id().to_string());
+    node.client().del("one").await.unwrap();
+}
+
+#[test]
+#[ignore = "run by the test below, as another user"]
+fn a_stranger_knocks() {
+    let Some(socket) = std::env::var_os(SOCKET_VARIABLE) else {
+        return;
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let request = b"{\"op\":\"hello\",\"version\":1}";
+    let answer = runtime.block_on(exchange(socket.as_ref(), request));
+    println!("{}", if answer.is_some() { "heard" } else { "ignored" });
+}
+
+/// What this program hears on `socket` as user `uid`.
+async fn knock(scratch: &Scratch, socket: std::path::PathBuf, uid: u32) -> String {
+    let program = scratch.path().join("stranger");
+    if !program.exists() {
+        std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    }
+    let mut command = std::process::Command::new(program);
+    command
+        .args([
+            "--include-ignored",
+            "--nocapture",
+            "--exact",
+            "handoff::a_stranger_knocks",
+        ])
+        .env(SOCKET_VARIABLE, socket)
+        .current_dir("/")
+        .uid(uid)
+        .gid(uid);
+    let output = tokio::task::spawn_blocking(move || command.output())
+        .await
+        .unwrap()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
+    text
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn users_other_than_the_sockets_own_are_refused_even_if_the_file_lets_them_in() {
+    use std::os::unix::fs::PermissionsExt;
+    const STRANGER: u32 = 1;
+    let node = Node::start().await;
+    let nobody = nix::unistd::User::from_name("nobody")
+        .unwrap()
+        .unwrap()
+        .uid
+        .as_raw();
+    let open = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(node.scratch.path(), 0o755);
+    let mode = |path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(node.control()), mode(node.handoff())), (0o600, 0o600));
+    assert!(
+        knock(&node.scratch, node.handoff(), nobody)
+            .await
+            .contains("heard")
+    );
+
+    open(&node.control(), 0o666);
+    open(&node.handoff(), 0o666);
+    for (socket, uid) in [
+        (node.control(), STRANGER),
+        (node.control(), nobody),
+        (node.handoff(), STRANGER),
+    ] {
+        let heard = knock(&node.scratch, socket.clone(), uid).await;
+        assert!(
+            heard.contains("ignored"),
+            "{uid} on {}: {heard}",
+            socket.display()
+        );
+        let line = node.logged(&format!("uid={uid} ")).await;
+        assert!(line.contains("may not use the socket"), "{line}");
+    }
+}

@@ -1,0 +1,178 @@
+//! What survives the program, and what a restart does.
+//!
+//! Invariant: the program is killed by SIGKILL at exact points, not at some time.
+//! Failure: the point at which it went wrong is in the panic.
+
+use netns::Namespace;
+use tapmanager::FAULT_POINTS;
+use tapmanager::client::Error;
+use tapmanager::wire::{ErrorCode, HandoffReply, StartRequest};
+
+use crate::network::boot;
+use crate::node::{Node, pod};
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_running_guest_keeps_its_network_through_a_crash_and_can_start_again_after_it() {
+    let mut node = Node::start().await;
+    let network = node.client().add(pod("one")).await.unwrap();
+    let guest = boot(&node, &network, "before").await;
+    guest.lease("").await;
+    node.kill().await;
+    guest.run("busybox ping -c 1 -W 5 10.88.7.1").await;
+    node.launch().await;
+    assert_eq!(node.client().get("one").await.unwrap(), network);
+    node.client().check("one").await.unwrap();
+    guest.lease("").await;
+
+    // The guest powers off and is started again.
+    drop(guest);
+    let guest = boot(&node, &network, "after").await;
+    let told = guest.lease("").await;
+    assert_eq!(told["ip"], network.ips().next().unwrap().to_string());
+    guest.run("busybox ping -c 1 -W 5 10.88.7.1").await;
+    node.client().del("one").await.unwrap();
+    assert_eq!(node.leftovers().await, Vec::<String>::new());
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn termination_leaves_networks_up() {
+    let mut node = Node::start().await;
+    let network = node.client().add(pod("one")).await.unwrap();
+    let guest = boot(&node, &network, "guest").await;
+    guest.lease("").await;
+    let status = node.terminate().await;
+    assert!(status.success(), "{status}");
+    guest.run("busybox ping -c 1 -W 5 10.88.7.1").await;
+    node.launch().await;
+    node.client().del("one").await.unwrap();
+    assert_eq!(node.leftovers().await, Vec::<String>::new());
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn networks_whose_namespace_did_not_survive_are_detached_at_the_start() {
+    let mut node = Node::start().await;
+    let network = node.client().add(pod("one")).await.unwrap();
+    node.kill().await;
+    // A reboot takes the mount and, as it is on a tmpfs, the file.
+    Namespace::delete(&network.netns).await.unwrap();
+    node.launch().await;
+    node.logged("outcome=\"undone\"").await;
+    assert_eq!(node.client().list().await.unwrap(), Vec::<String>::new());
+    node.becomes_clean().await;
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_journal_that_cannot_be_read_keeps_the_network_until_del() {
+    let mut node = Node::start().await;
+    let network = node.client().add(pod("one")).await.unwrap();
+    node.kill().await;
+    std::fs::write(node.scratch.path().join("journal/one.json"), "{}").unwrap();
+    node.launch().await;
+    assert_eq!(node.client().list().await.unwrap(), ["one"]);
+    assert!(Namespace::open(&network.netns).unwrap().is_some());
+    node.client().del("one").await.unwrap();
+    assert_eq!(
+        node.leftovers().await,
+        Vec::<String>::new(),
+        "{}",
+        node.log()
+    );
+}
+
+/// Runs into the armed point; the call must die with the program.
+async fn die(node: &mut Node, point: &str) {
+    let client = node.client();
+    let outcome: Result<(), Error> = match point.split('.').nth(1).unwrap() {
+        "add" => client.add(pod("one")).await.map(drop),
+        "del" => client.del("one").await,
+        "start" => {
+            let start = StartRequest {
+                id: "one".to_owned(),
+                cgroup_parent: String::new(),
+            };
+            client.prepare_start(start).await.map(drop)
+        }
+        _ => {
+            let token = node.token("one").await;
+            let request = format!("{{\"version\":1,\"token\":\"{token}\"}}");
+            let answer = crate::node::exchange(&node.handoff(), request.as_bytes()).await;
+            assert!(answer.is_none(), "{point}");
+            Err(Error::Protocol(String::new()))
+        }
+    };
+    assert!(
+        matches!(outcome, Err(Error::Protocol(_))),
+        "{point}: {outcome:?}"
+    );
+    node.ended().await;
+    assert!(node.has_fired(point), "{point}");
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_crash_at_any_point_is_repaired_by_repeating_the_request() {
+    let mut node = Node::start().await;
+    for point in FAULT_POINTS {
+        if !point.starts_with("tap.add.") {
+            node.client().add(pod("one")).await.unwrap();
+        }
+        node.arm(point);
+        die(&mut node, point).await;
+        node.launch().await;
+        if point.starts_with("tap.del.") {
+            node.client().del("one").await.unwrap();
+            assert_eq!(node.leftovers().await, Vec::<String>::new(), "{point}");
+        }
+        let network = node.client().add(pod("one")).await.unwrap();
+        node.client()
+            .check("one")
+            .await
+            .unwrap_or_else(|e| panic!("{point}: {e:?}"));
+        let (reply, taps) = node.redeem(&node.token("one").await).await;
+        assert!(
+            matches!(reply, HandoffReply::Ok { .. }),
+            "{point}: {reply:?}"
+        );
+        assert_eq!(taps.len(), network.nics.len(), "{point}");
+        node.client().del("one").await.unwrap();
+        assert_eq!(node.leftovers().await, Vec::<String>::new(), "{point}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_crash_that_nobody_repeats_is_undone_or_kept_whole() {
+    let mut node = Node::start().await;
+    for point in FAULT_POINTS {
+        if !point.starts_with("tap.add.") {
+            node.client().add(pod("one")).await.unwrap();
+        }
+        node.arm(point);
+        die(&mut node, point).await;
+        node.launch().await;
+        // A request for the sandbox waits for what the start does with it.
+        match node.client().get("one").await {
+            Ok(_) => node
+                .client()
+                .check("one")
+                .await
+                .unwrap_or_else(|e| panic!("{point}: {e:?}")),
+            Err(Error::Refused(e)) if e.code == ErrorCode::NotFound => {
+                assert_eq!(node.leftovers().await, Vec::<String>::new(), "{point}");
+            }
+            Err(other) => panic!("{point}: {other:?}"),
+        }
+        let kept = matches!(
+            point,
+            "tap.add.up" | "tap.start.token" | "tap.handoff.consumed"
+        );
+        let expected: &[&str] = if kept { &["one"] } else { &[] };
+        assert_eq!(node.client().list().await.unwrap(), expected, "{point}");
+        node.client().del("one").await.unwrap();
+        assert_eq!(node.leftovers().await, Vec::<String>::new(), "{point}");
+    }
+}
