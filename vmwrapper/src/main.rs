@@ -1,0 +1,98 @@
+//! The emulator that libvirt starts: fetches tap descriptors, then becomes QEMU.
+//!
+//! Invariant: without a start token (libvirt asking QEMU what it can do) QEMU runs with exactly the
+//! arguments given; with one, it runs with every NIC of the sandbox or not at all. QEMU never sees our
+//! variables, and no descriptor but its own.
+//! Failure: one line on standard error that begins with `vmwrapper: `, and exit code 1; libvirt puts the
+//! line into the error of the start.
+
+mod args;
+mod handoff;
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+/// The one-time token of this start.
+const TOKEN: &str = "VMLET_START_TOKEN";
+/// Where to trade the token for descriptors.
+const SOCKET: &str = "VMLET_HANDOFF_SOCKET";
+/// The real QEMU, when it is not [`DEFAULT_EMULATOR`].
+const EMULATOR: &str = "VMLET_EMULATOR";
+
+const DEFAULT_EMULATOR: &str = "/usr/bin/qemu-system-x86_64";
+
+/// What the whole hand-off may take.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("{0} is not set, or not as it should be")]
+    Variable(&'static str),
+    #[error("hand-off of network descriptors")]
+    Handoff(#[source] handoff::Error),
+    #[error("pass a descriptor on")]
+    Inherit(#[source] fdpass::Error),
+    #[error("execute {path}")]
+    Execute {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+fn main() -> ExitCode {
+    let Err(error) = run();
+    eprintln!("vmwrapper: {}", one_line(&error));
+    ExitCode::FAILURE
+}
+
+/// Becomes QEMU; returns only when that fails.
+fn run() -> Result<std::convert::Infallible, Error> {
+    let nics = match std::env::var_os(TOKEN) {
+        None => Vec::new(),
+        Some(token) => fetch(&token)?,
+    };
+    // From here to exec nothing else is opened, so these are the only descriptors that QEMU inherits
+    // beyond those it got from libvirt.
+    for nic in &nics {
+        fdpass::clear_cloexec(nic.tap.as_fd()).map_err(Error::Inherit)?;
+    }
+    let path = std::env::var_os(EMULATOR).unwrap_or_else(|| DEFAULT_EMULATOR.into());
+    let source = Command::new(&path)
+        .args(std::env::args_os().skip(1))
+        .args(args::network(&nics))
+        .env_remove(TOKEN)
+        .env_remove(SOCKET)
+        .env_remove(EMULATOR)
+        .exec();
+    Err(Error::Execute {
+        path: path.into(),
+        source,
+    })
+}
+
+fn fetch(token: &OsStr) -> Result<Vec<handoff::Nic>, Error> {
+    let token = token
+        .to_str()
+        .filter(|t| !t.is_empty())
+        .ok_or(Error::Variable(TOKEN))?;
+    let socket: OsString = std::env::var_os(SOCKET)
+        .filter(|s| !s.is_empty())
+        .ok_or(Error::Variable(SOCKET))?;
+    handoff::fetch(socket.as_ref(), token, DEADLINE).map_err(Error::Handoff)
+}
+
+/// The error with its causes, on one line whatever they say.
+fn one_line(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |e| e.source());
+    let text = causes
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(": ");
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    text.chars().map(plain).take(1000).collect()
+}

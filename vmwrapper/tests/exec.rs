@@ -1,0 +1,234 @@
+//! The wrapper as libvirt runs it, against a hand-off server of the test and a script in QEMU's place.
+//!
+//! Invariant: each test has its own directory, socket and script; the server thread ends with its one
+//! connection or at a deadline.
+//! Failure: the script prints what it was given, so a wrong argument, variable or descriptor shows.
+
+// Helpers of tests fail the test by panicking.
+#![allow(clippy::unwrap_used)]
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use fdpass::Listener;
+use serde_json::{Value, json};
+
+const TOKEN: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+/// Prints its arguments, its variables and its descriptors. Not written by the test: a file that was open
+/// for writing a moment ago may still be so in the fork of another test's thread, and cannot be executed.
+const EMULATOR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/qemu.sh");
+
+struct Scratch {
+    dir: tempfile::TempDir,
+}
+
+impl Scratch {
+    fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("handoff.sock")
+    }
+
+    fn wrapper(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vmwrapper"));
+        command
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("VMLET_EMULATOR", EMULATOR)
+            .env("KEPT", "yes");
+        command
+    }
+
+    fn start(&self) -> Command {
+        let mut command = self.wrapper();
+        command
+            .env("VMLET_START_TOKEN", TOKEN)
+            .env("VMLET_HANDOFF_SOCKET", self.socket());
+        command
+    }
+
+    /// Serves one connection: returns what was asked, answers with `reply` and `files`.
+    fn serve(&self, reply: &Value, files: Vec<File>) -> JoinHandle<Value> {
+        let listener = Listener::bind(&self.socket(), 0o600).unwrap();
+        let reply = reply.to_string();
+        std::thread::spawn(move || {
+            let connection = listener.accept().unwrap();
+            connection
+                .set_deadline(Some(Duration::from_secs(10)))
+                .unwrap();
+            let request = connection.recv(4096).unwrap().unwrap();
+            let fds: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+            connection.send(reply.as_bytes(), &fds).unwrap();
+            serde_json::from_slice(&request.bytes).unwrap()
+        })
+    }
+
+    fn file(&self, name: &str) -> File {
+        File::create(self.path(name)).unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+fn lines(output: &Output, kind: &str) -> Vec<String> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines()
+        .filter_map(|l| l.strip_prefix(kind))
+        .map(|l| l.trim().to_owned())
+        .collect()
+}
+
+/// Numbers of the script's descriptors that refer to `path`.
+fn descriptors(output: &Output, path: &Path) -> Vec<String> {
+    let wanted = path.to_string_lossy();
+    let all = lines(output, "fd");
+    let of_path = all
+        .iter()
+        .filter_map(|l| l.split_once(' ').filter(|(_, to)| *to == wanted));
+    of_path.map(|(number, _)| number.to_owned()).collect()
+}
+
+/// The only line on standard error, of a wrapper that failed.
+fn complaint(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    assert!(
+        text.starts_with("vmwrapper: ") && text.ends_with('\n'),
+        "{text}"
+    );
+    assert_eq!(text.lines().count(), 1, "{text}");
+    text
+}
+
+#[test]
+fn without_a_token_qemu_gets_exactly_what_was_given() {
+    let scratch = Scratch::new();
+    let output = scratch
+        .wrapper()
+        .args(["-S", "-no-user-config", "a b"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(lines(&output, "arg"), ["-S", "-no-user-config", "a b"]);
+}
+
+#[test]
+fn with_a_token_qemu_gets_every_nic_and_nothing_of_ours() {
+    let scratch = Scratch::new();
+    let reply = json!({"ok": {"nics": [
+        {"mac": "0a:58:0a:01:00:05", "mtu": 1500},
+        {"mac": "0A:58:0a:02:00:07", "mtu": 8950},
+    ]}});
+    let server = scratch.serve(&reply, vec![scratch.file("tap0"), scratch.file("tap1")]);
+    let output = scratch.start().args(["-name", "vm"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(
+        server.join().unwrap(),
+        json!({"version": 1, "token": TOKEN})
+    );
+
+    let [first] = <[String; 1]>::try_from(descriptors(&output, &scratch.path("tap0"))).unwrap();
+    let [second] = <[String; 1]>::try_from(descriptors(&output, &scratch.path("tap1"))).unwrap();
+    assert_eq!(
+        lines(&output, "arg"),
+        [
+            "-name",
+            "vm",
+            "-netdev",
+            &format!("tap,id=vmlet0,fd={first},vhost=off"),
+            "-device",
+            "virtio-net-pci,netdev=vmlet0,id=vmlet-net0,mac=0a:58:0a:01:00:05,bus=pcie.0,addr=0x10",
+            "-netdev",
+            &format!("tap,id=vmlet1,fd={second},vhost=off"),
+            "-device",
+            "virtio-net-pci,netdev=vmlet1,id=vmlet-net1,mac=0a:58:0a:02:00:07,host_mtu=8950,bus=pcie.0,addr=0x11",
+        ]
+    );
+    let variables = lines(&output, "env");
+    assert!(variables.iter().any(|v| v == "KEPT=yes"), "{variables:?}");
+    assert!(
+        !variables.iter().any(|v| v.starts_with("VMLET_")),
+        "{variables:?}"
+    );
+    let sockets = lines(&output, "fd")
+        .iter()
+        .filter(|l| l.contains("socket:"))
+        .count();
+    assert_eq!(sockets, 0, "the connection is not passed on");
+}
+
+#[test]
+fn a_refusal_reaches_libvirt_on_one_line() {
+    let scratch = Scratch::new();
+    let reply = json!({"error": {"code": "not_found", "message": "no such\ntoken\u{1b}[0m"}});
+    let server = scratch.serve(&reply, vec![]);
+    let line = complaint(&scratch.start().output().unwrap());
+    server.join().unwrap();
+    assert!(
+        line.contains("refused (not_found): no such token [0m"),
+        "{line}"
+    );
+}
+
+#[test]
+fn an_answer_that_would_change_the_command_line_is_refused() {
+    let scratch = Scratch::new();
+    let reply = json!({"ok": {"nics": [{"mac": "0a:58:0a:01:00:05,id=x", "mtu": 1500}]}});
+    let server = scratch.serve(&reply, vec![scratch.file("tap0")]);
+    let line = complaint(&scratch.start().output().unwrap());
+    server.join().unwrap();
+    assert!(line.contains("MAC"), "{line}");
+}
+
+#[test]
+fn descriptors_that_do_not_match_the_nics_are_refused() {
+    let scratch = Scratch::new();
+    let reply = json!({"ok": {"nics": [{"mac": "0a:58:0a:01:00:05", "mtu": 1500}]}});
+    let server = scratch.serve(&reply, vec![scratch.file("a"), scratch.file("b")]);
+    let line = complaint(&scratch.start().output().unwrap());
+    server.join().unwrap();
+    assert!(line.contains("1 NICs came with 2 descriptors"), "{line}");
+}
+
+#[test]
+fn a_missing_server_socket_or_emulator_is_named() {
+    let scratch = Scratch::new();
+    let line = complaint(&scratch.start().output().unwrap());
+    assert!(line.contains("handoff.sock"), "{line}");
+    let line = complaint(
+        &scratch
+            .start()
+            .env_remove("VMLET_HANDOFF_SOCKET")
+            .output()
+            .unwrap(),
+    );
+    assert!(line.contains("VMLET_HANDOFF_SOCKET"), "{line}");
+    let line = complaint(
+        &scratch
+            .start()
+            .env("VMLET_START_TOKEN", "")
+            .output()
+            .unwrap(),
+    );
+    assert!(line.contains("VMLET_START_TOKEN"), "{line}");
+    let line = complaint(
+        &scratch
+            .wrapper()
+            .env("VMLET_EMULATOR", "/none/qemu")
+            .output()
+            .unwrap(),
+    );
+    assert!(line.contains("/none/qemu"), "{line}");
+}
