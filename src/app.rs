@@ -1,0 +1,177 @@
+//! Puts the daemon together: the only place where services meet their real helpers.
+//!
+//! Invariant: services are built and rows are loaded before the first request; helpers that are away are
+//! waited for in the background, never at start-up.
+//! Failure: [`Error`] names the part that keeps the daemon from starting.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use libvirt::Libvirt;
+use tapmanager::client::Client;
+
+use crate::config::Config;
+use crate::health;
+use crate::images::{self, Images};
+use crate::locks::Locks;
+use crate::metadata::{self, Db, Table};
+use crate::tasks::Tasks;
+use crate::{sandbox, vm};
+
+mod background;
+mod settings;
+
+pub use settings::UnknownUser;
+
+/// The containers, as clients use them.
+pub type Containers = vm::Containers<Libvirt, Client>;
+/// The sandboxes, as clients use them.
+pub type Sandboxes = sandbox::Sandboxes<Client, Arc<Containers>>;
+/// The health check, as clients use it.
+pub type Health = health::Health<Libvirt, Client>;
+
+/// Why the daemon cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A directory of the state cannot be made.
+    #[error("prepare directory {}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// The kernel's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Another daemon works on the same state.
+    #[error("another vmlet uses {}", .0.display())]
+    Taken(PathBuf),
+    /// The file that keeps others away cannot be had.
+    #[error("lock {}", path.display())]
+    Claim {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The database cannot be opened or read.
+    #[error(transparent)]
+    Metadata(#[from] metadata::Error),
+    /// The image store cannot be opened.
+    #[error("open the image store")]
+    Images(#[from] images::Error),
+    /// QEMU cannot run as the configured user.
+    #[error(transparent)]
+    User(#[from] UnknownUser),
+}
+
+/// The daemon's services.
+#[derive(Debug, Clone)]
+pub struct App {
+    /// Pod sandboxes.
+    pub sandboxes: Arc<Sandboxes>,
+    /// Containers.
+    pub containers: Arc<Containers>,
+    /// Images.
+    pub images: Arc<Images>,
+    /// The state of the helpers.
+    pub health: Arc<Health>,
+    hypervisor: Arc<Libvirt>,
+    tasks: Tasks,
+    _claim: Arc<File>,
+}
+
+impl App {
+    /// Opens the state and starts the background work.
+    pub async fn start(config: &Config) -> Result<Self, Error> {
+        prepare_directories(&config.state_dir)?;
+        let claim = claim(&config.state_dir)?;
+        let db = Db::open(&config.state_dir.join("vmlet.db"))?;
+        let images = Arc::new(Images::open(db.clone(), settings::images(config)).await?);
+        let hypervisor = Arc::new(Libvirt::connect(
+            config.libvirt.uri.to_string(),
+            settings::libvirt(config),
+        ));
+        let network = Arc::new(Client::new(
+            config.network.tapmanager_socket.to_path_buf(),
+            config.network.timeout_secs.duration(),
+        ));
+        let sandbox_rows = Arc::new(Table::load(db.clone()).await?);
+        let (locks, tasks) = (Locks::default(), Tasks::default());
+        let parts = vm::Parts {
+            table: Arc::new(Table::load(db).await?),
+            sandboxes: Arc::clone(&sandbox_rows),
+            hypervisor: Arc::clone(&hypervisor),
+            network: Arc::clone(&network),
+            images: Arc::clone(&images),
+            locks: locks.clone(),
+            tasks: tasks.clone(),
+        };
+        let containers = Arc::new(Containers::new(parts, settings::machines(config)?));
+        let sandboxes = Sandboxes::new(
+            sandbox_rows,
+            Arc::clone(&network),
+            Arc::clone(&containers),
+            locks,
+            tasks.clone(),
+        );
+        let app = Self {
+            sandboxes: Arc::new(sandboxes),
+            health: Arc::new(Health::new(
+                Arc::clone(&hypervisor),
+                network,
+                Arc::clone(&containers),
+            )),
+            containers,
+            images,
+            hypervisor,
+            tasks,
+            _claim: Arc::new(claim),
+        };
+        app.start_background();
+        Ok(app)
+    }
+
+    /// Ends the background work; machines run on. Waits at most `deadline` for requests in progress.
+    pub async fn stop(self, deadline: Duration) {
+        let settled = async {
+            self.tasks.wait().await;
+            self.images.settle().await;
+        };
+        if tokio::time::timeout(deadline, settled).await.is_err() {
+            tracing::warn!("requests in progress are abandoned; the next start settles them");
+        }
+        self.containers.release_consoles().await;
+    }
+}
+
+/// Keeps the state for this process alone until it ends, however it ends.
+fn claim(state: &Path) -> Result<File, Error> {
+    let path = state.join("lock");
+    let failed = |source| Error::Claim {
+        path: path.clone(),
+        source,
+    };
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(false).mode(0o600);
+    let file = file.open(&path).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Error::Taken(state.to_owned())),
+        Err(TryLockError::Error(source)) => Err(failed(source)),
+    }
+}
+
+/// Directories that QEMU's user may pass through and nobody may list.
+fn prepare_directories(state: &Path) -> Result<(), Error> {
+    let paths = vm::Paths::new(state);
+    for path in [state.to_owned(), paths.pods(), paths.consoles()] {
+        let prepared = std::fs::create_dir_all(&path)
+            .and_then(|()| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o711)));
+        prepared.map_err(|source| Error::Directory { path, source })?;
+    }
+    Ok(())
+}

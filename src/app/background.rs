@@ -1,0 +1,128 @@
+//! What goes on without anybody asking: events are acted upon, rows are compared with the world.
+//!
+//! Invariant: events are listened to before the first look, so that nothing happens unseen in between; the
+//! two comparisons do not wait for each other.
+//! Failure: a round that failed is repeated, at first soon and then less often.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use libvirt::{Event, Hypervisor};
+use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::watch;
+
+use super::App;
+
+/// Time between rounds of reconciliation when nothing happens.
+const ROUND: Duration = Duration::from_secs(60);
+
+/// Time to the next round after one that failed; each further failure doubles it.
+const RETRY: Duration = Duration::from_secs(1);
+
+impl App {
+    pub(super) fn start_background(&self) {
+        let events = self.hypervisor.events();
+        let (connected, _) = watch::channel(());
+        let app = self.clone();
+        let round = async move || app.reconcile_containers().await;
+        tokio::spawn(repeat(connected.subscribe(), round));
+        let app = self.clone();
+        let round = async move || app.reconcile_sandboxes().await;
+        tokio::spawn(repeat(connected.subscribe(), round));
+        let app = self.clone();
+        tokio::spawn(async move { app.watch_events(events, connected).await });
+        let containers = Arc::clone(&self.containers);
+        tokio::spawn(async move {
+            if let Err(e) = containers.choose_accelerator().await {
+                tracing::error!(
+                    error = crate::one_line(&e),
+                    "no virtual machine can be started"
+                );
+            }
+        });
+    }
+
+    async fn watch_events(
+        self,
+        mut events: broadcast::Receiver<Event>,
+        connected: watch::Sender<()>,
+    ) {
+        loop {
+            match events.recv().await {
+                // Events may have been missed.
+                Ok(Event::Connected) | Err(RecvError::Lagged(_)) => connected.send_replace(()),
+                Ok(event) => {
+                    let containers = Arc::clone(&self.containers);
+                    self.tasks
+                        .spawn(async move { containers.on_event(event).await });
+                }
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
+
+    /// One round; true when rows and domains agree. Without libvirt there is none until it is back.
+    async fn reconcile_containers(&self) -> bool {
+        if !self.hypervisor.is_connected() {
+            return true;
+        }
+        let outcome = self.containers.reconcile().await;
+        if let Err(e) = &outcome {
+            tracing::warn!(error = crate::one_line(e), "reconcile containers");
+        }
+        outcome.is_ok()
+    }
+
+    /// One round; true when rows and networks agree.
+    async fn reconcile_sandboxes(&self) -> bool {
+        let outcome = self.sandboxes.reconcile().await;
+        if let Err(e) = &outcome {
+            tracing::warn!(error = crate::one_line(e), "reconcile sandboxes");
+        }
+        outcome.is_ok()
+    }
+}
+
+/// Does a round now, again when there is a reason to, and when it is time to look anyway.
+async fn repeat(mut reasons: watch::Receiver<()>, round: impl AsyncFn() -> bool) {
+    let mut retry = RETRY;
+    loop {
+        let mut pause = ROUND;
+        if round().await {
+            retry = RETRY;
+        } else {
+            pause = retry;
+            retry = ROUND.min(retry * 2);
+        }
+        if let Ok(Err(_)) = tokio::time::timeout(pause, reasons.changed()).await {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn rounds_that_fail_are_repeated_less_and_less_often_and_at_once_for_a_reason() {
+        let begun = Instant::now();
+        let rounds = RefCell::new(Vec::new());
+        let (reason, reasons) = watch::channel(());
+        let round = async || {
+            rounds.borrow_mut().push(begun.elapsed().as_secs());
+            if rounds.borrow().len() == 8 {
+                reason.send_replace(());
+            }
+            rounds.borrow().len() > 8
+        };
+        let repeated = tokio::time::timeout(Duration::from_secs(300), repeat(reasons, round));
+        assert!(repeated.await.is_err(), "it goes on for ever");
+        let expected = [0, 1, 3, 7, 15, 31, 63, 123, 123, 183, 243];
+        assert_eq!(rounds.into_inner(), expected);
+    }
+}

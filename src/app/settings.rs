@@ -1,0 +1,79 @@
+//! The configuration as each service wants it.
+//!
+//! Invariant: the only place that knows both the configuration's names and the services' settings.
+//! Failure: [`UnknownUser`] when the configured user of QEMU does not exist on this node.
+
+use crate::config::{self, Config};
+use crate::vm::accel;
+use crate::{images, vm};
+
+/// QEMU's user does not exist: the libvirt set-up of the node makes it.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "user {name:?} (vm.user) does not exist on this node: install libvirt, or name its QEMU user"
+)]
+pub struct UnknownUser {
+    name: String,
+}
+
+/// For the image store.
+pub(super) fn images(config: &Config) -> images::Settings {
+    let given = &config.images;
+    images::Settings {
+        protocol: match given.protocol {
+            config::Protocol::Http => images::Protocol::Http,
+            config::Protocol::Https => images::Protocol::Https,
+        },
+        translations: given.translations.iter().map(translation).collect(),
+        max_download_bytes: given.max_download.bytes(),
+        max_virtual_bytes: given.max_virtual_size.bytes(),
+        stall_timeout: given.stall_timeout_secs.duration(),
+        ca_file: (*given.ca_file).clone(),
+        ..images::Settings::new(config.state_dir.join("images"))
+    }
+}
+
+fn translation(given: &config::Translation) -> images::Translation {
+    images::Translation {
+        pattern: match &given.pattern {
+            config::Pattern::Name(name) => images::Pattern::Exact(name.clone()),
+            config::Pattern::Prefix(prefix) => images::Pattern::Prefix(prefix.clone()),
+        },
+        url: given.url.clone(),
+    }
+}
+
+/// For the connection to libvirt.
+pub(super) fn libvirt(config: &Config) -> libvirt::Settings {
+    libvirt::Settings {
+        call_deadline: config.libvirt.call_timeout_secs.duration(),
+        start_deadline: config.libvirt.start_timeout_secs.duration(),
+        parallel: *config.libvirt.parallel_calls,
+    }
+}
+
+/// For the machines.
+pub(super) fn machines(config: &Config) -> Result<vm::Settings, UnknownUser> {
+    let name = &*config.vm.user;
+    let user = nix::unistd::User::from_name(name).ok().flatten();
+    let user = user.ok_or_else(|| UnknownUser {
+        name: name.to_owned(),
+    })?;
+    Ok(vm::Settings {
+        state_dir: config.state_dir.to_path_buf(),
+        accelerator: match config.vm.accelerator {
+            config::Accelerator::Auto => accel::Setting::Auto,
+            config::Accelerator::Kvm => accel::Setting::Kvm,
+            config::Accelerator::Tcg => accel::Setting::Tcg,
+        },
+        emulator: config.vm.emulator.to_path_buf(),
+        wrapper: config.vm.wrapper.to_path_buf(),
+        handoff_socket: config.network.handoff_socket.to_path_buf(),
+        uid: user.uid.as_raw(),
+        gid: user.gid.as_raw(),
+        defaults: podspec::Defaults {
+            vcpus: *config.vm.default_vcpus,
+            memory: *config.vm.default_memory,
+        },
+    })
+}

@@ -1,0 +1,82 @@
+//! Image names that stand for URLs, as a file gives them.
+//!
+//! Invariant: a translation has exactly one of name and prefix, and a URL; its credentials and query
+//! appear in no output.
+//! Failure: a sentence at the line of the file.
+
+use std::fmt;
+
+use serde::Deserialize;
+
+/// A rule that turns names into a URL.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Written")]
+pub struct Translation {
+    /// Names that it is for.
+    pub pattern: Pattern,
+    /// Where they are. May hold credentials and a query.
+    pub url: String,
+}
+
+/// Names that a translation is for, written without tag and digest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pattern {
+    /// This one name.
+    Name(String),
+    /// All names below this one.
+    Prefix(String),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    name: Option<String>,
+    prefix: Option<String>,
+    url: String,
+}
+
+impl Translation {
+    /// The URL without credentials and query.
+    pub fn shown_url(&self) -> String {
+        let (rest, query) = match self.url.split_once('?') {
+            Some((rest, _)) => (rest, "?…"),
+            None => (self.url.as_str(), ""),
+        };
+        let (scheme, rest) = match rest.split_once("://") {
+            Some((scheme, rest)) => (format!("{scheme}://"), rest),
+            None => (String::new(), rest),
+        };
+        let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let host = match host.rsplit_once('@') {
+            Some((_, host)) => format!("…@{host}"),
+            None => host.to_owned(),
+        };
+        format!("{scheme}{host}{path}{query}")
+    }
+}
+
+impl TryFrom<Written> for Translation {
+    type Error = &'static str;
+
+    fn try_from(written: Written) -> Result<Self, Self::Error> {
+        let pattern = match (written.name, written.prefix) {
+            (Some(name), None) if !name.is_empty() => Pattern::Name(name),
+            (None, Some(prefix)) if !prefix.is_empty() => Pattern::Prefix(prefix),
+            _ => return Err("a translation needs either a name or a prefix"),
+        };
+        if written.url.is_empty() {
+            return Err("the url of a translation is empty");
+        }
+        let url = written.url;
+        Ok(Self { pattern, url })
+    }
+}
+
+impl fmt::Debug for Translation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Translation")
+            .field("pattern", &self.pattern)
+            .field("url", &self.shown_url())
+            .finish()
+    }
+}

@@ -1,0 +1,95 @@
+//! The CRI server: what kubelet and crictl talk to.
+//!
+//! Invariant: generated types stay in here; a method decodes, calls a service and encodes. No peer but our
+//! own user is served, and nothing that a peer sends ends the server.
+//! Failure: [`Error`] when the socket cannot be had; a failed request gets a gRPC status from [`status`].
+
+use std::future::Future;
+use std::time::Duration;
+
+use cri_proto::MAX_MESSAGE;
+use cri_proto::v1::image_service_server::{ImageService, ImageServiceServer};
+use cri_proto::v1::runtime_service_server::{RuntimeService, RuntimeServiceServer};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+
+mod calls;
+mod convert;
+mod filter;
+mod image;
+mod info;
+mod listener;
+mod runtime;
+mod status;
+
+pub use listener::Error as ListenError;
+pub use status::chain as one_line;
+
+use crate::app::App;
+use crate::config::Config;
+use calls::Calls;
+use listener::Listener;
+
+/// Requests of one connection that are worked on at the same time.
+const STREAMS_PER_CONNECTION: u32 = 256;
+
+/// Why the server ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The socket cannot be had.
+    #[error("listen on the CRI socket")]
+    Listen(#[from] ListenError),
+    /// The transport failed.
+    #[error("serve the CRI")]
+    Serve(#[source] tonic::transport::Error),
+}
+
+/// Serves until `stop` is done, then gives requests in progress the configured time to end.
+pub async fn serve(app: App, config: &Config, stop: impl Future<Output = ()>) -> Result<(), Error> {
+    let listener = Listener::bind(&config.listen).await?;
+    tracing::info!(socket = %config.listen, outcome = "serving", "cri");
+    let runtime = runtime::Runtime::new(app.clone(), config);
+    let images = image::Images::new(app);
+    let grace = config.shutdown.timeout_secs.duration();
+    serve_services(listener, runtime, images, stop, grace).await
+}
+
+async fn serve_services<R: RuntimeService, I: ImageService>(
+    listener: Listener,
+    runtime: R,
+    images: I,
+    stop: impl Future<Output = ()>,
+    grace: Duration,
+) -> Result<(), Error> {
+    let runtime = RuntimeServiceServer::new(runtime)
+        .max_decoding_message_size(MAX_MESSAGE)
+        .max_encoding_message_size(MAX_MESSAGE);
+    let images = ImageServiceServer::new(images)
+        .max_decoding_message_size(MAX_MESSAGE)
+        .max_encoding_message_size(MAX_MESSAGE);
+    let stopping = CancellationToken::new();
+    let socket = listener.claim();
+    let server = Server::builder()
+        .max_concurrent_streams(STREAMS_PER_CONNECTION)
+        .layer(Calls::default())
+        .add_service(runtime)
+        .add_service(images)
+        .serve_with_incoming_shutdown(listener.incoming(), stopping.clone().cancelled_owned());
+    tokio::pin!(server);
+    tokio::select! {
+        ended = &mut server => return ended.map_err(Error::Serve),
+        () = stop => stopping.cancel(),
+    }
+    let ended = tokio::time::timeout(grace, server).await;
+    socket.release();
+    match ended {
+        Ok(ended) => ended.map_err(Error::Serve),
+        Err(_) => {
+            tracing::warn!(?grace, outcome = "abandoned", "requests that did not end");
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

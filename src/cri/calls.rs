@@ -1,0 +1,205 @@
+//! One span and one event per request, and a bound on requests in progress.
+//!
+//! Invariant: every request that arrives gets exactly one event: its outcome, or that the client went away.
+//! Failure: beyond the bound a request is refused at once with `ResourceExhausted`; it never queues.
+
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use http::{Request, Response};
+use tokio::sync::Semaphore;
+use tonic::{Code, Status};
+use tower::{Layer, Service};
+use tracing::Instrument;
+use tracing::field::Empty;
+
+/// Requests in progress on all connections.
+const IN_PROGRESS: usize = 1024;
+
+/// Longest method name that is logged; real ones are shorter.
+const LONGEST_METHOD: usize = 40;
+
+/// Observes and bounds requests.
+#[derive(Debug, Clone)]
+pub(super) struct Calls {
+    permits: Arc<Semaphore>,
+}
+
+/// A service whose requests are observed and bounded.
+#[derive(Debug, Clone)]
+pub(super) struct Observed<S> {
+    inner: S,
+    permits: Arc<Semaphore>,
+}
+
+/// A request in progress; dropped without an outcome when the client goes away.
+struct Call {
+    method: String,
+    since: Instant,
+    ended: bool,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        let permits = Arc::new(Semaphore::new(IN_PROGRESS));
+        Self { permits }
+    }
+}
+
+impl<S> Layer<S> for Calls {
+    type Service = Observed<S>;
+
+    fn layer(&self, inner: S) -> Observed<S> {
+        let permits = Arc::clone(&self.permits);
+        Observed { inner, permits }
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for Observed<S>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+    R: Default + Send + 'static,
+{
+    type Response = Response<R>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<R>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let method = method(request.uri().path());
+        let span = tracing::info_span!(
+            "call",
+            method,
+            pod = Empty,
+            sandbox = Empty,
+            container = Empty,
+            image = Empty
+        );
+        let call = Call::begin(method);
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+            let refusal = Status::resource_exhausted("too many requests in progress: try again");
+            let response = refusal.into_http();
+            span.in_scope(|| call.end(&response));
+            return Box::pin(ready(Ok(response)));
+        };
+        let answer = self.inner.call(request);
+        let work = async move {
+            let _permit = permit;
+            // Moved in first, so that a dropped request is reported from within its span.
+            let call = call;
+            let response = answer.await?;
+            call.end(&response);
+            Ok(response)
+        };
+        Box::pin(work.instrument(span))
+    }
+}
+
+impl Call {
+    fn begin(method: String) -> Self {
+        let since = Instant::now();
+        Self {
+            method,
+            since,
+            ended: false,
+        }
+    }
+
+    fn end<R>(mut self, response: &Response<R>) {
+        self.ended = true;
+        let took = self.since.elapsed();
+        // A handler's error is kept beside the headers; the transport's own errors are not.
+        let kept = response.extensions().get::<Status>();
+        let read = || Status::from_header_map(response.headers());
+        let Some(status) = kept.cloned().or_else(read).filter(|s| s.code() != Code::Ok) else {
+            tracing::debug!(outcome = "ok", ?took, "call");
+            return;
+        };
+        let (code, error) = (status.code(), status.message());
+        if is_expected(&self.method, code) {
+            tracing::debug!(outcome = ?code, error, ?took, "call");
+        } else {
+            tracing::warn!(outcome = ?code, error, ?took, "call");
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if !self.ended {
+            let took = self.since.elapsed();
+            tracing::info!(outcome = "the client went away", ?took, "call");
+        }
+    }
+}
+
+/// The method's name for logs; the path may be anything.
+fn method(path: &str) -> String {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let name = name.chars().filter(char::is_ascii_alphanumeric);
+    name.take(LONGEST_METHOD).collect()
+}
+
+/// Failures of a healthy node: kubelet polls methods that are not there, and things that are gone.
+fn is_expected(method: &str, code: Code) -> bool {
+    let asks = ["Status", "Stats", "Metrics", "Descriptors"];
+    match code {
+        Code::Unimplemented => true,
+        Code::NotFound => asks.iter().any(|end| method.ends_with(end)),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("/runtime.v1.RuntimeService/RunPodSandbox", "RunPodSandbox")]
+    #[case("/", "")]
+    #[case("no slash\n\u{1b}[31m", "noslash31m")]
+    fn method_names_are_safe_to_log(#[case] path: &str, #[case] name: &str) {
+        assert_eq!(method(path), name);
+        assert!(method(&"x".repeat(1000)).len() <= LONGEST_METHOD);
+    }
+
+    #[rstest]
+    #[case("ListContainerStats", Code::Unimplemented, true)]
+    #[case("ContainerStatus", Code::NotFound, true)]
+    #[case("StartContainer", Code::NotFound, false)]
+    #[case("ContainerStatus", Code::Internal, false)]
+    fn only_failures_that_need_somebody_are_warnings(
+        #[case] method: &str,
+        #[case] code: Code,
+        #[case] expected: bool,
+    ) {
+        assert_eq!(is_expected(method, code), expected);
+    }
+
+    #[tokio::test]
+    async fn a_request_beyond_the_bound_is_refused_and_not_queued() {
+        let stuck = tower::service_fn(|_: Request<()>| {
+            std::future::pending::<Result<Response<()>, std::convert::Infallible>>()
+        });
+        let mut service = Observed {
+            inner: stuck,
+            permits: Arc::new(Semaphore::new(1)),
+        };
+        let held = service.call(Request::new(()));
+        let refused = service.call(Request::new(())).await.unwrap();
+        let code = refused.extensions().get::<Status>().map(Status::code);
+        assert_eq!(code, Some(Code::ResourceExhausted));
+        drop(held);
+        assert_eq!(service.permits.available_permits(), 1);
+    }
+}

@@ -1,0 +1,210 @@
+//! Containers.
+//!
+//! Invariant: mounts and resources are echoed as they were given, whether a machine can use them or not.
+//! Failure: [`Invalid`].
+
+use std::time::Duration;
+
+use cri_proto::v1;
+use cri_proto::v1::MountPropagation as Propagation;
+
+use super::{Invalid, Result, check, image, sandbox};
+use crate::images::Image;
+use crate::vm::state::Phase;
+use crate::vm::{Container, ContainerConfig, ContainerMetadata, LinuxResources, Mount};
+
+const MOST_MOUNTS: usize = 1024;
+const MOST_HUGEPAGE_SIZES: usize = 64;
+
+/// Longest grace period that is kept; nobody waits longer than ten years.
+const LONGEST_GRACE: u64 = 10 * 365 * 86_400;
+
+/// What a client asks for.
+pub(in crate::cri) fn config(config: Option<v1::ContainerConfig>) -> Result<ContainerConfig> {
+    let config = config.ok_or_else(|| Invalid::missing("config"))?;
+    let metadata = config
+        .metadata
+        .ok_or_else(|| Invalid::missing("config.metadata"))?;
+    let linux = config.linux.unwrap_or_default();
+    security(linux.security_context.unwrap_or_default())?;
+    Ok(ContainerConfig {
+        metadata: ContainerMetadata {
+            name: check::name("config.metadata.name", metadata.name)?,
+            attempt: metadata.attempt,
+        },
+        image: image::spec("config.image", config.image)?,
+        labels: check::map("config.labels", config.labels)?,
+        annotations: check::map("config.annotations", config.annotations)?,
+        mounts: check::list("config.mounts", config.mounts, MOST_MOUNTS, mount)?,
+        log_path: check::relative_path("config.log_path", config.log_path)?,
+        resources: resources(linux.resources.unwrap_or_default())?,
+        stop_signal: check::known::<v1::Signal>("config.stop_signal", config.stop_signal)?.into(),
+    })
+}
+
+/// The grace period of a stop; a negative one is none.
+pub(in crate::cri) fn grace(seconds: i64) -> Duration {
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0).min(LONGEST_GRACE))
+}
+
+fn security(context: v1::LinuxContainerSecurityContext) -> Result<()> {
+    const FIELD: &str = "config.linux.security_context";
+    let user_given = context.run_as_user.is_some() || !context.run_as_username.is_empty();
+    if context.run_as_group.is_some() && !user_given {
+        let reason = "a group needs run_as_user or run_as_username";
+        return Err(Invalid::new(format!("{FIELD}.run_as_group"), reason));
+    }
+    let options = context.namespace_options.unwrap_or_default();
+    sandbox::namespaces(&format!("{FIELD}.namespace_options"), options)?;
+    Ok(())
+}
+
+fn mount(field: &str, mount: v1::Mount) -> Result<Mount> {
+    let of = |name| format!("{field}.{name}");
+    if mount.image.is_some() || !mount.image_sub_path.is_empty() {
+        let reason = "images cannot be mounted into a virtual machine";
+        return Err(Invalid::new(of("image"), reason));
+    }
+    if mount.container_path.is_empty() {
+        return Err(Invalid::missing(&of("container_path")));
+    }
+    let propagation = check::known::<Propagation>(&of("propagation"), mount.propagation)?;
+    if mount.recursive_read_only
+        && !(mount.readonly && propagation == Propagation::PropagationPrivate)
+    {
+        let reason = "it needs readonly and private propagation";
+        return Err(Invalid::new(of("recursive_read_only"), reason));
+    }
+    Ok(Mount {
+        container_path: check::path(&of("container_path"), mount.container_path)?,
+        host_path: check::absolute_path(&of("host_path"), mount.host_path)?,
+        readonly: mount.readonly,
+        selinux_relabel: mount.selinux_relabel,
+        propagation: propagation.into(),
+        recursive_read_only: mount.recursive_read_only,
+    })
+}
+
+fn resources(resources: v1::LinuxContainerResources) -> Result<LinuxResources> {
+    const FIELD: &str = "config.linux.resources";
+    let of = |name| format!("{FIELD}.{name}");
+    let pages = |field: &str, limit: v1::HugepageLimit| {
+        Ok((check::text(field, limit.page_size)?, limit.limit))
+    };
+    Ok(LinuxResources {
+        cpu_period: resources.cpu_period,
+        cpu_quota: resources.cpu_quota,
+        cpu_shares: resources.cpu_shares,
+        memory_limit_in_bytes: resources.memory_limit_in_bytes,
+        oom_score_adj: resources.oom_score_adj,
+        cpuset_cpus: check::text(&of("cpuset_cpus"), resources.cpuset_cpus)?,
+        cpuset_mems: check::text(&of("cpuset_mems"), resources.cpuset_mems)?,
+        hugepage_limits: check::list(
+            &of("hugepage_limits"),
+            resources.hugepage_limits,
+            MOST_HUGEPAGE_SIZES,
+            pages,
+        )?,
+        unified: check::map(&of("unified"), resources.unified)?,
+        memory_swap_limit_in_bytes: resources.memory_swap_limit_in_bytes,
+    })
+}
+
+/// What clients are told of a phase.
+pub(in crate::cri) const fn state(phase: Phase) -> v1::ContainerState {
+    match phase {
+        Phase::Creating | Phase::Created | Phase::Starting => v1::ContainerState::ContainerCreated,
+        Phase::Running | Phase::Stopping => v1::ContainerState::ContainerRunning,
+        Phase::Exited | Phase::Removing => v1::ContainerState::ContainerExited,
+    }
+}
+
+/// As an item of a list; `image` is the image that the container stands on, if it is still here.
+pub(in crate::cri) fn item(container: &Container, image: Option<&Image>) -> v1::Container {
+    let config = &container.spec.config;
+    v1::Container {
+        id: container.id.to_string(),
+        pod_sandbox_id: container.sandbox.to_string(),
+        metadata: Some(metadata(&config.metadata)),
+        image: Some(image::of_container(config, image)),
+        image_ref: image::reference(&container.spec.image_digest, image),
+        state: state(container.phase).into(),
+        created_at: container.created_at,
+        labels: config.labels.clone(),
+        annotations: config.annotations.clone(),
+        image_id: container.spec.image_digest.clone(),
+    }
+}
+
+/// In full.
+pub(in crate::cri) fn status(container: &Container, image: Option<&Image>) -> v1::ContainerStatus {
+    let config = &container.spec.config;
+    let exit = container.exit.as_ref();
+    v1::ContainerStatus {
+        id: container.id.to_string(),
+        metadata: Some(metadata(&config.metadata)),
+        state: state(container.phase).into(),
+        created_at: container.created_at,
+        started_at: container.started_at,
+        finished_at: container.finished_at,
+        exit_code: exit.map_or(0, |exit| exit.code),
+        image: Some(image::of_container(config, image)),
+        image_ref: image::reference(&container.spec.image_digest, image),
+        reason: exit.map_or_else(String::new, |exit| exit.reason.clone()),
+        message: exit.map_or_else(String::new, |exit| exit.message.clone()),
+        labels: config.labels.clone(),
+        annotations: config.annotations.clone(),
+        mounts: config.mounts.iter().map(wire_mount).collect(),
+        log_path: container.spec.log_path.to_string_lossy().into_owned(),
+        resources: Some(v1::ContainerResources {
+            linux: Some(wire_resources(&config.resources)),
+            windows: None,
+        }),
+        image_id: container.spec.image_digest.clone(),
+        // The first process of a guest is its kernel's init.
+        user: Some(v1::ContainerUser {
+            linux: Some(v1::LinuxContainerUser::default()),
+        }),
+        stop_signal: config.stop_signal,
+    }
+}
+
+fn metadata(metadata: &ContainerMetadata) -> v1::ContainerMetadata {
+    v1::ContainerMetadata {
+        name: metadata.name.clone(),
+        attempt: metadata.attempt,
+    }
+}
+
+fn wire_mount(mount: &Mount) -> v1::Mount {
+    v1::Mount {
+        container_path: mount.container_path.clone(),
+        host_path: mount.host_path.clone(),
+        readonly: mount.readonly,
+        selinux_relabel: mount.selinux_relabel,
+        propagation: mount.propagation,
+        recursive_read_only: mount.recursive_read_only,
+        ..v1::Mount::default()
+    }
+}
+
+fn wire_resources(resources: &LinuxResources) -> v1::LinuxContainerResources {
+    let limits = resources.hugepage_limits.iter();
+    v1::LinuxContainerResources {
+        cpu_period: resources.cpu_period,
+        cpu_quota: resources.cpu_quota,
+        cpu_shares: resources.cpu_shares,
+        memory_limit_in_bytes: resources.memory_limit_in_bytes,
+        oom_score_adj: resources.oom_score_adj,
+        cpuset_cpus: resources.cpuset_cpus.clone(),
+        cpuset_mems: resources.cpuset_mems.clone(),
+        hugepage_limits: limits
+            .map(|(page_size, limit)| v1::HugepageLimit {
+                page_size: page_size.clone(),
+                limit: *limit,
+            })
+            .collect(),
+        unified: resources.unified.clone(),
+        memory_swap_limit_in_bytes: resources.memory_swap_limit_in_bytes,
+    }
+}

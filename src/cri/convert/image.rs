@@ -1,0 +1,83 @@
+//! Images.
+//!
+//! Invariant: an image's id is its digest everywhere: in lists, as the answer of a pull, as a container's
+//! `image_id`. kubelet compares these texts when it collects garbage.
+//! Failure: [`Invalid`].
+
+use cri_proto::v1;
+
+use super::{Invalid, Result, check};
+use crate::images::{Image, Usage};
+use crate::vm::{ContainerConfig, ImageSpec};
+
+/// The image of a request; `field` is where it is.
+pub(in crate::cri) fn spec(field: &str, spec: Option<v1::ImageSpec>) -> Result<ImageSpec> {
+    let spec = spec.ok_or_else(|| Invalid::missing(field))?;
+    let of = |name| format!("{field}.{name}");
+    if spec.image.is_empty() {
+        return Err(Invalid::missing(&of("image")));
+    }
+    Ok(ImageSpec {
+        image: check::text(&of("image"), spec.image)?,
+        user_specified_image: check::text(&of("user_specified_image"), spec.user_specified_image)?,
+        annotations: check::map(&of("annotations"), spec.annotations)?,
+        runtime_handler: check::text(&of("runtime_handler"), spec.runtime_handler)?,
+    })
+}
+
+/// As an item of a list.
+pub(in crate::cri) fn item(image: &Image) -> v1::Image {
+    let id = image.digest.to_string();
+    v1::Image {
+        id: id.clone(),
+        repo_tags: image.tags.clone(),
+        repo_digests: image.digests.clone(),
+        size: image.size,
+        uid: None,
+        username: String::new(),
+        spec: Some(v1::ImageSpec {
+            image: id,
+            ..v1::ImageSpec::default()
+        }),
+        pinned: false,
+    }
+}
+
+/// The image of a container as clients know it: by name, where it has one.
+pub(super) fn of_container(config: &ContainerConfig, image: Option<&Image>) -> v1::ImageSpec {
+    let asked = &config.image;
+    let name = image.and_then(|image| image.tags.first());
+    v1::ImageSpec {
+        image: name.unwrap_or(&asked.image).clone(),
+        annotations: asked.annotations.clone(),
+        user_specified_image: asked.user_specified_image.clone(),
+        runtime_handler: asked.runtime_handler.clone(),
+        ..v1::ImageSpec::default()
+    }
+}
+
+/// The name with digest, where there is one, else the id.
+pub(super) fn reference(digest: &str, image: Option<&Image>) -> String {
+    let named = image.and_then(|image| image.digests.first());
+    named.map_or_else(|| digest.to_owned(), Clone::clone)
+}
+
+/// What the store takes, as of `now` in nanoseconds since the epoch.
+pub(in crate::cri) fn usage(usage: &Usage, now: i64) -> v1::ImageFsInfoResponse {
+    let entry = v1::FilesystemUsage {
+        timestamp: now,
+        fs_id: Some(v1::FilesystemIdentifier {
+            mountpoint: usage.mountpoint.to_string_lossy().into_owned(),
+        }),
+        used_bytes: Some(v1::UInt64Value {
+            value: usage.used_bytes,
+        }),
+        inodes_used: Some(v1::UInt64Value {
+            value: usage.inodes,
+        }),
+    };
+    v1::ImageFsInfoResponse {
+        container_filesystems: vec![entry.clone()],
+        image_filesystems: vec![entry],
+    }
+}

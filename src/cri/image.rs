@@ -1,0 +1,112 @@
+//! The image service.
+//!
+//! Invariant: one short method per RPC: decode, call, encode.
+//! Failure: statuses from [`status`](super::status); an image that is not here is an empty answer.
+
+use cri_proto::v1;
+use cri_proto::v1::image_service_server::ImageService;
+use tonic::{Request, Response, Status};
+use tracing::Span;
+
+use super::{convert, info, status};
+use crate::app::App;
+use crate::clock;
+use crate::images::Reference;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// Answers image requests.
+#[derive(Debug)]
+pub(super) struct Images {
+    app: App,
+}
+
+impl Images {
+    pub(super) const fn new(app: App) -> Self {
+        Self { app }
+    }
+}
+
+/// The text that names the image of a request.
+fn named(spec: Option<v1::ImageSpec>) -> Result<String, Status> {
+    let name = convert::image::spec("image", spec)?.image;
+    // As parsed: what a client wrote may hold credentials.
+    match Reference::parse(&name) {
+        Ok(Reference::Id(id)) => Span::current().record("image", id.to_string()),
+        Ok(Reference::Named(name)) => Span::current().record("image", name.to_string()),
+        Err(_) => Span::current().record("image", "invalid"),
+    };
+    Ok(name)
+}
+
+#[tonic::async_trait]
+impl ImageService for Images {
+    async fn list_images(
+        &self,
+        request: Request<v1::ListImagesRequest>,
+    ) -> Answer<v1::ListImagesResponse> {
+        let wanted = request.into_inner().filter.and_then(|filter| filter.image);
+        let images = match wanted.filter(|spec| !spec.image.is_empty()) {
+            Some(spec) => self.app.images.find(&spec.image).into_iter().collect(),
+            None => self.app.images.list(),
+        };
+        let images = images.iter().map(convert::image::item).collect();
+        Ok(Response::new(v1::ListImagesResponse { images }))
+    }
+
+    async fn image_status(
+        &self,
+        request: Request<v1::ImageStatusRequest>,
+    ) -> Answer<v1::ImageStatusResponse> {
+        let request = request.into_inner();
+        let name = named(request.image)?;
+        let image = self.app.images.find(&name);
+        let info = match &image {
+            _ if !request.verbose => info::Info::new(),
+            Some(image) => info::image(image),
+            None => self
+                .app
+                .images
+                .progress(&name)
+                .map(info::pull)
+                .unwrap_or_default(),
+        };
+        Ok(Response::new(v1::ImageStatusResponse {
+            image: image.as_ref().map(convert::image::item),
+            info,
+        }))
+    }
+
+    /// Ends when the client goes away: the store stops a download whose future is dropped.
+    async fn pull_image(
+        &self,
+        request: Request<v1::PullImageRequest>,
+    ) -> Answer<v1::PullImageResponse> {
+        let name = named(request.into_inner().image)?;
+        let image = self
+            .app
+            .images
+            .pull(&name)
+            .await
+            .map_err(|e| status::pull(&e))?;
+        let image_ref = image.digest.to_string();
+        Ok(Response::new(v1::PullImageResponse { image_ref }))
+    }
+
+    async fn remove_image(
+        &self,
+        request: Request<v1::RemoveImageRequest>,
+    ) -> Answer<v1::RemoveImageResponse> {
+        let name = named(request.into_inner().image)?;
+        self.app.images.remove(&name).await?;
+        Ok(Response::new(v1::RemoveImageResponse {}))
+    }
+
+    async fn image_fs_info(
+        &self,
+        _: Request<v1::ImageFsInfoRequest>,
+    ) -> Answer<v1::ImageFsInfoResponse> {
+        let usage = self.app.images.usage().await?;
+        Ok(Response::new(convert::image::usage(&usage, clock::now())))
+    }
+}

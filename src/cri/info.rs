@@ -1,0 +1,120 @@
+//! The map of verbose answers.
+//!
+//! Invariant: one key, whose value is a JSON object: crictl embeds it, and fails when it is anything else.
+//! Failure: none.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::health::Report;
+use crate::images::{Image, Progress};
+use crate::sandbox::Sandbox;
+use crate::vm::{Container, Facts};
+
+/// The verbose map.
+pub(super) type Info = BTreeMap<String, String>;
+
+fn entry(key: &str, value: &Value) -> Info {
+    Info::from([(key.to_owned(), value.to_string())])
+}
+
+/// Where the daemon's files and helpers are.
+pub(super) fn paths(config: &Config) -> Value {
+    json!({
+        "listen": config.listen.to_string(),
+        "stateDir": config.state_dir.to_string(),
+        "libvirtUri": config.libvirt.uri.to_string(),
+        "tapmanagerSocket": config.network.tapmanager_socket.to_string(),
+        "handoffSocket": config.network.handoff_socket.to_string(),
+        "emulator": config.vm.emulator.to_string(),
+        "wrapper": config.vm.wrapper.to_string(),
+    })
+}
+
+/// Of the runtime's status.
+pub(super) fn runtime(report: &Report, config: &Value) -> Info {
+    let accelerator = report.accelerator.as_ref();
+    let (libvirt, qemu) = match &report.hypervisor {
+        Ok(versions) => (json!({ "version": versions.libvirt }), json!(versions.qemu)),
+        Err(reason) => (json!({ "error": reason }), Value::Null),
+    };
+    let (network, tapmanager) = match &report.network {
+        Ok(status) => (json!(status), json!({ "reachable": true })),
+        Err(reason) => (Value::Null, json!({ "reachable": false, "error": reason })),
+    };
+    let value = json!({
+        "accelerator": accelerator.map(|choice| json!({
+            "choice": choice.accelerator.to_string(),
+            "reason": choice.reason,
+        })),
+        "libvirt": libvirt,
+        "qemu": qemu,
+        "network": network,
+        "tapmanager": tapmanager,
+        "config": config,
+    });
+    entry("info", &value)
+}
+
+/// Of a sandbox's status.
+pub(super) fn sandbox(sandbox: &Sandbox) -> Info {
+    let network = sandbox.network.as_ref();
+    let value = json!({
+        "sandboxID": sandbox.id,
+        "phase": sandbox.phase.to_string(),
+        "config": sandbox.config,
+        "runtimeHandler": sandbox.config.runtime_handler,
+        "cniResult": network.map(|network| &network.cni_result),
+        "netns": network.map(|network| &network.netns),
+    });
+    entry("info", &value)
+}
+
+/// Of a container's status.
+pub(super) fn container(container: &Container, sandbox: Option<&Sandbox>, facts: &Facts) -> Info {
+    let nics = sandbox.and_then(|sandbox| sandbox.network.as_ref());
+    let nics: Vec<_> = nics.into_iter().flat_map(|network| &network.nics).collect();
+    let nics: Vec<_> = nics
+        .iter()
+        .map(|nic| json!({ "mac": nic.mac, "tap": nic.tap, "link": nic.link }))
+        .collect();
+    let machine = &container.spec.machine;
+    let value = json!({
+        "sandboxID": container.sandbox,
+        "phase": container.phase.to_string(),
+        "config": container.spec.config,
+        "vm": {
+            "vcpus": machine.vcpus,
+            "memoryMiB": machine.memory,
+            "accelerator": facts.accelerator,
+            "domain": container.id.domain(),
+            "rootDisk": facts.root_disk,
+            "consoleSocket": facts.console_socket,
+            "consoleFile": facts.console_file,
+            "nics": nics,
+        },
+    });
+    entry("info", &value)
+}
+
+/// Of the status of an image that is here.
+pub(super) fn image(image: &Image) -> Info {
+    let value = json!({
+        "digest": image.digest.to_string(),
+        "format": image.format.as_str(),
+        "virtualSize": image.virtual_size,
+        "path": image.path,
+    });
+    entry("info", &value)
+}
+
+/// Of the status of an image that is on its way.
+pub(super) fn pull(progress: Progress) -> Info {
+    let value = json!({
+        "receivedBytes": progress.received,
+        "totalBytes": progress.total,
+    });
+    entry("pull", &value)
+}

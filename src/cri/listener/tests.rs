@@ -1,0 +1,91 @@
+//! Tests with real sockets in a scratch directory.
+//!
+//! Invariant: connections stay within this process.
+//! Failure: a wait has a deadline; a test that misses it fails.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use tokio::io::AsyncReadExt;
+
+use super::*;
+
+const DEADLINE: Duration = Duration::from_secs(10);
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[tokio::test]
+async fn the_socket_and_its_directory_are_made_with_narrow_modes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a/b/vmlet.sock");
+    let listener = Listener::bind(&path).await.unwrap();
+    assert_eq!(mode(&path), 0o600);
+    assert_eq!(
+        std::fs::read_dir(path.parent().unwrap()).unwrap().count(),
+        1
+    );
+    listener.claim().release();
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn a_socket_nobody_answers_on_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("vmlet.sock");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    Listener::bind(&path).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_live_servers_socket_is_never_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("vmlet.sock");
+    let _first = Listener::bind(&path).await.unwrap();
+    let second = Listener::bind(&path).await;
+    assert!(matches!(second, Err(Error::Taken(_))), "{second:?}");
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_socket_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("vmlet.sock");
+    std::fs::write(&path, "precious").unwrap();
+    let refused = Listener::bind(&path).await;
+    assert!(matches!(refused, Err(Error::NotASocket(_))), "{refused:?}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+}
+
+#[tokio::test]
+async fn the_name_of_a_successor_is_not_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("vmlet.sock");
+    let first = Listener::bind(&path).await.unwrap();
+    let claim = first.claim();
+    drop(first);
+    let _second = Listener::bind(&path).await.unwrap();
+    claim.release();
+    assert!(path.exists());
+}
+
+#[tokio::test]
+async fn a_peer_of_another_user_is_disconnected_and_the_next_one_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("vmlet.sock");
+    let mut listener = Listener::bind(&path).await.unwrap();
+    listener.allowed = Uid::from_raw(geteuid().as_raw() + 1);
+    let mut foreign = UnixStream::connect(&path).await.unwrap();
+    let refusing = tokio::time::timeout(DEADLINE, foreign.read_u8());
+    tokio::select! {
+        _ = listener.next() => panic!("a foreign peer was admitted"),
+        end = refusing => assert!(end.unwrap().is_err()),
+    }
+    listener.allowed = geteuid();
+    let _own = UnixStream::connect(&path).await.unwrap();
+    let incoming = listener.incoming();
+    tokio::pin!(incoming);
+    let admitted = tokio::time::timeout(DEADLINE, incoming.next()).await;
+    assert!(matches!(admitted, Ok(Some(Ok(_)))));
+}

@@ -1,0 +1,120 @@
+//! Requests about containers.
+//!
+//! Invariant: stopping and removing what is not there succeeds; everything else about it is `NotFound`.
+//! Failure: statuses from [`status`](crate::cri::status).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cri_proto::v1;
+use tonic::Status;
+use tracing::Span;
+
+use super::{Runtime, if_known};
+use crate::cri::{convert, filter, info};
+use crate::vm::Container;
+
+impl Runtime {
+    fn known_container(&self, id: &str) -> Result<Option<Arc<Container>>, Status> {
+        let found = if_known(self.app.containers.find(id))?;
+        if let Some(container) = &found {
+            Span::current().record("container", container.id.as_str());
+        }
+        Ok(found)
+    }
+
+    fn container(&self, id: &str) -> Result<Arc<Container>, Status> {
+        let container = self.app.containers.find(id)?;
+        Span::current().record("container", container.id.as_str());
+        Ok(container)
+    }
+
+    pub(super) fn status_of(&self, container: &Container) -> v1::ContainerStatus {
+        let image = self.app.images.find(&container.spec.image_digest);
+        convert::container::status(container, image.as_ref())
+    }
+
+    pub(super) async fn create_container(
+        &self,
+        request: v1::CreateContainerRequest,
+    ) -> Result<v1::CreateContainerResponse, Status> {
+        let config = convert::container::config(request.config)?;
+        let sandbox = self.sandbox(&request.pod_sandbox_id)?;
+        let container_id = self.app.containers.create(&sandbox.id, config).await?;
+        let container_id = container_id.to_string();
+        Ok(v1::CreateContainerResponse { container_id })
+    }
+
+    pub(super) async fn start_container(
+        &self,
+        request: v1::StartContainerRequest,
+    ) -> Result<v1::StartContainerResponse, Status> {
+        let container = self.container(&request.container_id)?;
+        self.app.containers.start(&container.id).await?;
+        Ok(v1::StartContainerResponse {})
+    }
+
+    pub(super) async fn stop_container(
+        &self,
+        request: v1::StopContainerRequest,
+    ) -> Result<v1::StopContainerResponse, Status> {
+        if let Some(container) = self.known_container(&request.container_id)? {
+            let grace = convert::container::grace(request.timeout);
+            self.app.containers.stop(&container.id, grace).await?;
+        }
+        Ok(v1::StopContainerResponse {})
+    }
+
+    pub(super) async fn remove_container(
+        &self,
+        request: v1::RemoveContainerRequest,
+    ) -> Result<v1::RemoveContainerResponse, Status> {
+        if let Some(container) = self.known_container(&request.container_id)? {
+            self.app.containers.remove(&container.id).await?;
+        }
+        Ok(v1::RemoveContainerResponse {})
+    }
+
+    pub(super) async fn container_status(
+        &self,
+        request: v1::ContainerStatusRequest,
+    ) -> Result<v1::ContainerStatusResponse, Status> {
+        let container = self.container(&request.container_id)?;
+        let info = match request.verbose {
+            true => {
+                let sandbox = self.app.sandboxes.find(container.sandbox.as_str()).ok();
+                let facts = self.app.containers.facts(&container);
+                info::container(&container, sandbox.as_deref(), &facts)
+            }
+            false => info::Info::new(),
+        };
+        Ok(v1::ContainerStatusResponse {
+            status: Some(self.status_of(&container)),
+            info,
+        })
+    }
+
+    pub(super) async fn list_containers(
+        &self,
+        request: v1::ListContainersRequest,
+    ) -> Result<v1::ListContainersResponse, Status> {
+        let containers = filter::containers(self.app.containers.list(), request.filter);
+        // Looked up once for the whole list: many containers share few images.
+        let images = self.app.images.list().into_iter();
+        let images: HashMap<_, _> = images.map(|i| (i.digest.to_string(), i)).collect();
+        let item = |container: &Arc<Container>| {
+            convert::container::item(container, images.get(&container.spec.image_digest))
+        };
+        let containers = containers.iter().map(item).collect();
+        Ok(v1::ListContainersResponse { containers })
+    }
+
+    pub(super) async fn reopen_container_log(
+        &self,
+        request: v1::ReopenContainerLogRequest,
+    ) -> Result<v1::ReopenContainerLogResponse, Status> {
+        let container = self.container(&request.container_id)?;
+        self.app.containers.reopen_log(&container.id).await?;
+        Ok(v1::ReopenContainerLogResponse {})
+    }
+}

@@ -1,0 +1,118 @@
+//! What the runtime says of itself and of its node.
+//!
+//! Invariant: a condition is true only when the helper behind it has just answered.
+//! Failure: none; what is wrong is the message of a condition.
+
+use std::path::Path;
+
+use cri_proto::v1;
+use tonic::Status;
+
+use super::Runtime;
+use crate::config::CgroupDriver;
+use crate::cri::convert::sandbox::HANDLER;
+use crate::cri::info;
+use crate::health::Report;
+
+/// The protocol's own version; kubelet takes no other.
+const PROTOCOL: &str = "0.1.0";
+
+/// Exists where systemd is the init process.
+const SYSTEMD: &str = "/run/systemd/system";
+
+/// What kubelet is told.
+pub(super) fn cgroup_driver(setting: CgroupDriver) -> v1::CgroupDriver {
+    match setting {
+        CgroupDriver::Systemd => v1::CgroupDriver::Systemd,
+        CgroupDriver::Auto if Path::new(SYSTEMD).is_dir() => v1::CgroupDriver::Systemd,
+        CgroupDriver::Cgroupfs | CgroupDriver::Auto => v1::CgroupDriver::Cgroupfs,
+    }
+}
+
+/// The conditions that kubelet requires.
+fn conditions(report: &Report) -> Vec<v1::RuntimeCondition> {
+    let runtime = match &report.hypervisor {
+        Ok(_) => Ok(()),
+        Err(message) => Err(("HypervisorUnavailable", message.as_str())),
+    };
+    let network = match &report.network {
+        Ok(status) if status.ready => Ok(()),
+        Ok(status) => Err(("NetworkPluginNotReady", status.message.as_str())),
+        Err(message) => Err(("TapmanagerUnavailable", message.as_str())),
+    };
+    let condition = |kind: &str, state: Result<(), (&str, &str)>| {
+        let (reason, message) = state.err().unwrap_or_default();
+        v1::RuntimeCondition {
+            r#type: kind.to_owned(),
+            status: state.is_ok(),
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        }
+    };
+    vec![
+        condition("RuntimeReady", runtime),
+        condition("NetworkReady", network),
+    ]
+}
+
+fn handlers() -> Vec<v1::RuntimeHandler> {
+    let handler = |name: &str| v1::RuntimeHandler {
+        name: name.to_owned(),
+        features: Some(v1::RuntimeHandlerFeatures::default()),
+    };
+    vec![handler(""), handler(HANDLER)]
+}
+
+impl Runtime {
+    pub(super) async fn version(
+        &self,
+        _: v1::VersionRequest,
+    ) -> Result<v1::VersionResponse, Status> {
+        Ok(v1::VersionResponse {
+            version: PROTOCOL.to_owned(),
+            runtime_name: "vmlet".to_owned(),
+            runtime_version: env!("CARGO_PKG_VERSION").to_owned(),
+            runtime_api_version: "v1".to_owned(),
+        })
+    }
+
+    pub(super) async fn status(
+        &self,
+        request: v1::StatusRequest,
+    ) -> Result<v1::StatusResponse, Status> {
+        let report = self.app.health.check().await;
+        let info = match request.verbose {
+            true => info::runtime(&report, &self.paths),
+            false => info::Info::new(),
+        };
+        Ok(v1::StatusResponse {
+            status: Some(v1::RuntimeStatus {
+                conditions: conditions(&report),
+            }),
+            info,
+            runtime_handlers: handlers(),
+            features: Some(v1::RuntimeFeatures::default()),
+        })
+    }
+
+    pub(super) async fn runtime_config(
+        &self,
+        _: v1::RuntimeConfigRequest,
+    ) -> Result<v1::RuntimeConfigResponse, Status> {
+        let cgroup_driver = self.cgroup_driver.into();
+        Ok(v1::RuntimeConfigResponse {
+            linux: Some(v1::LinuxRuntimeConfiguration { cgroup_driver }),
+        })
+    }
+
+    /// The pod CIDR is for runtimes that write the CNI configuration themselves.
+    pub(super) async fn update_runtime_config(
+        &self,
+        _: v1::UpdateRuntimeConfigRequest,
+    ) -> Result<v1::UpdateRuntimeConfigResponse, Status> {
+        Ok(v1::UpdateRuntimeConfigResponse {})
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+//! Domain errors as gRPC statuses: the single map.
+//!
+//! Invariant: a message is the whole chain of causes on one bounded line, as kubelet shows it in events;
+//! codes are those that kubelet and crictl act on.
+//! Failure: none; what fits no other code is `Internal`.
+
+use std::error::Error as StdError;
+
+use libvirt::Error as Libvirt;
+use tapmanager::client::Error as Network;
+use tapmanager::wire::ErrorCode;
+use tonic::{Code, Status};
+
+use super::convert::Invalid;
+use crate::metadata::{self, LookupError};
+use crate::{images, sandbox, vm};
+
+/// Longest message in bytes: it travels as a header, which clients bound.
+const LONGEST: usize = 4096;
+
+/// What the kernel, SQLite and programs such as `qemu-img` say of a full disk; some give words only.
+const DISK_FULL: [&str; 3] = [
+    "No space left on device",
+    "Disk quota exceeded",
+    "database or disk is full",
+];
+
+/// What kubelet looks for at the beginning of a failed pull, and shows as the waiting reason.
+const REGISTRY_UNAVAILABLE: &str = "RegistryUnavailable";
+
+impl From<Invalid> for Status {
+    fn from(error: Invalid) -> Self {
+        status(Code::InvalidArgument, &error)
+    }
+}
+
+impl From<LookupError> for Status {
+    fn from(error: LookupError) -> Self {
+        let code = match error {
+            LookupError::NotFound { .. } => Code::NotFound,
+            LookupError::Ambiguous { .. } => Code::InvalidArgument,
+        };
+        status(code, &error)
+    }
+}
+
+impl From<sandbox::Error> for Status {
+    fn from(error: sandbox::Error) -> Self {
+        status(sandbox_code(&error), &error)
+    }
+}
+
+impl From<vm::Error> for Status {
+    fn from(error: vm::Error) -> Self {
+        status(container_code(&error), &error)
+    }
+}
+
+/// For images that are or should be here; a failed [`pull`] is told differently.
+impl From<images::Error> for Status {
+    fn from(error: images::Error) -> Self {
+        status(image_code(&error), &error)
+    }
+}
+
+/// A failed pull. kubelet cuts the code `Unknown` off and reads the beginning of the text.
+pub(super) fn pull(error: &images::Error) -> Status {
+    use images::Error as E;
+    let text = chain(error);
+    match error {
+        E::Unavailable { .. } | E::Fetch { .. } | E::Stalled { .. } => {
+            Status::unknown(bounded(&format!("{REGISTRY_UNAVAILABLE}: {text}")))
+        }
+        _ => match status(image_code(error), error) {
+            status if [Code::Internal, Code::NotFound].contains(&status.code()) => {
+                Status::unknown(text)
+            }
+            status => status,
+        },
+    }
+}
+
+fn sandbox_code(error: &sandbox::Error) -> Code {
+    use sandbox::Error as E;
+    match error {
+        E::Exists { .. } => Code::AlreadyExists,
+        E::Bandwidth(_) => Code::InvalidArgument,
+        E::Phase { .. } => Code::FailedPrecondition,
+        E::Network { source, .. } | E::Networks(source) => network_code(source),
+        E::Guests { source, .. } => container_code(source),
+        E::Table(e) => table_code(e),
+        E::Db(_) => Code::Internal,
+        E::Aborted(_) => Code::Aborted,
+    }
+}
+
+fn container_code(error: &vm::Error) -> Code {
+    use vm::Error as E;
+    match error {
+        E::NoSandbox(_) | E::NoContainer(_) | E::ImageLost(_) => Code::NotFound,
+        E::SandboxNotReady(_) | E::Live { .. } | E::Phase { .. } => Code::FailedPrecondition,
+        E::Machine(_) => Code::InvalidArgument,
+        E::Image(e) => image_code(e),
+        E::Network { source, .. } => network_code(source),
+        E::Hypervisor { source, .. } => libvirt_code(source),
+        E::StillRunning(_) => Code::Unavailable,
+        E::Table(e) => table_code(e),
+        E::Aborted(_) => Code::Aborted,
+        _ => Code::Internal,
+    }
+}
+
+fn image_code(error: &images::Error) -> Code {
+    use images::Error as E;
+    match error {
+        E::InvalidName { .. } => Code::InvalidArgument,
+        E::Absent { .. } | E::NotFound { .. } | E::Vanished { .. } => Code::NotFound,
+        E::NoSpace { .. } => Code::ResourceExhausted,
+        E::Interrupted(_) => Code::Aborted,
+        _ => Code::Internal,
+    }
+}
+
+fn network_code(error: &Network) -> Code {
+    match error {
+        Network::Unreachable { .. } => Code::Unavailable,
+        Network::Deadline { .. } => Code::DeadlineExceeded,
+        Network::Refused(refusal) => match refusal.code {
+            ErrorCode::Invalid => Code::InvalidArgument,
+            ErrorCode::NotReady => Code::Unavailable,
+            ErrorCode::Timeout => Code::DeadlineExceeded,
+            _ => Code::Internal,
+        },
+        _ => Code::Internal,
+    }
+}
+
+const fn libvirt_code(error: &Libvirt) -> Code {
+    match error {
+        Libvirt::Unavailable { .. } => Code::Unavailable,
+        Libvirt::Deadline { .. } => Code::DeadlineExceeded,
+        _ => Code::Internal,
+    }
+}
+
+const fn table_code(error: &metadata::TableError) -> Code {
+    match error {
+        metadata::TableError::Raced { .. } => Code::Aborted,
+        metadata::TableError::Db(_) => Code::Internal,
+    }
+}
+
+fn status(code: Code, error: &dyn StdError) -> Status {
+    let text = chain(error);
+    let full = code == Code::Internal && DISK_FULL.iter().any(|words| text.contains(words));
+    Status::new(if full { Code::ResourceExhausted } else { code }, text)
+}
+
+/// The error and its causes on one line. A cause that its error repeats is said once.
+pub fn chain(error: &dyn StdError) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let said = cause.to_string();
+        if !text.ends_with(&said) {
+            text = format!("{text}: {said}");
+        }
+        source = cause.source();
+    }
+    bounded(&text)
+}
+
+/// Without line breaks and other control characters, and short enough for a header.
+fn bounded(text: &str) -> String {
+    let words: Vec<_> = text
+        .split(|c: char| c.is_control() || c == ' ')
+        .filter(|word| !word.is_empty())
+        .collect();
+    let mut line = words.join(" ");
+    if line.len() > LONGEST {
+        line.truncate(line.floor_char_boundary(LONGEST));
+        line.push('…');
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests;

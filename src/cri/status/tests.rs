@@ -1,0 +1,174 @@
+//! Tests of codes and messages.
+//!
+//! Invariant: each error is one that a service really raises.
+//! Failure: a failing test shows code and message.
+
+use std::io;
+use std::sync::Arc;
+
+use podspec::SandboxId;
+use rstest::rstest;
+use tonic::{Code, Status};
+
+use super::{LONGEST, bounded, chain, pull};
+use crate::cri::convert::Invalid;
+use crate::metadata::LookupError;
+use crate::{images, metadata, sandbox, vm};
+
+fn unavailable() -> libvirt::Error {
+    libvirt::Error::Unavailable {
+        reason: "no socket".into(),
+    }
+}
+
+#[test]
+fn a_missing_object_is_not_found_and_an_ambiguous_one_is_the_clients_mistake() {
+    let id = || "ab".to_owned();
+    let noun = "sandbox";
+    let missing = Status::from(LookupError::NotFound { noun, id: id() });
+    assert_eq!(missing.code(), Code::NotFound);
+    let ambiguous = Status::from(LookupError::Ambiguous { noun, id: id() });
+    assert_eq!(ambiguous.code(), Code::InvalidArgument);
+    let invalid = Status::from(Invalid::missing("config.metadata"));
+    assert_eq!(invalid.code(), Code::InvalidArgument);
+    assert_eq!(invalid.message(), "config.metadata: it is required");
+}
+
+#[test]
+fn the_message_is_the_whole_chain_on_one_line() {
+    let source = vm::Error::Hypervisor {
+        step: "start",
+        source: libvirt::Error::Refused {
+            call: "start",
+            reason: "line one\n  line two\u{7}".into(),
+        },
+    };
+    let id = SandboxId::generate();
+    let error = sandbox::Error::Guests {
+        step: "stop",
+        id: id.clone(),
+        source: Box::new(source),
+    };
+    let status = Status::from(error);
+    assert_eq!(
+        status.message(),
+        format!(
+            "stop the virtual machine of sandbox {id}: start the virtual machine: \
+             libvirt refused start: line one line two"
+        )
+    );
+    assert_eq!(status.code(), Code::Internal);
+}
+
+#[test]
+fn a_transparent_error_is_said_once() {
+    let error = vm::Error::Image(images::Error::Absent {
+        reference: "x".into(),
+    });
+    assert_eq!(chain(&error).matches("in the store").count(), 1);
+    assert_eq!(Status::from(error).code(), Code::NotFound);
+}
+
+#[test]
+fn a_helper_that_is_away_is_unavailable_through_every_layer() {
+    let gone = || vm::Error::Hypervisor {
+        step: "start",
+        source: unavailable(),
+    };
+    assert_eq!(Status::from(gone()).code(), Code::Unavailable);
+    let outer = sandbox::Error::Guests {
+        step: "stop",
+        id: SandboxId::generate(),
+        source: Box::new(gone()),
+    };
+    assert_eq!(Status::from(outer).code(), Code::Unavailable);
+}
+
+#[rstest]
+#[case::kernel(vm::Error::Files {
+    step: "make",
+    path: "/x".into(),
+    source: io::Error::from_raw_os_error(28),
+})]
+#[case::qemu_img(vm::Error::Disk {
+    path: "/x".into(),
+    reason: "qemu-img: /x: Could not write qcow2 header: No space left on device".into(),
+})]
+#[case::database(
+    vm::Error::Db(metadata::Error::Statement(rusqlite::Error::SqliteFailure(
+        rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL),
+        None,
+    )))
+)]
+#[case::image(vm::Error::Image(images::Error::NoSpace { dir: "/x".into() }))]
+fn a_full_disk_is_an_exhausted_resource(#[case] error: vm::Error) {
+    let status = Status::from(error);
+    assert_eq!(
+        status.code(),
+        Code::ResourceExhausted,
+        "{}",
+        status.message()
+    );
+}
+
+#[test]
+fn a_pull_onto_a_full_disk_is_an_exhausted_resource() {
+    let full = pull(&images::Error::NoSpace { dir: "/x".into() });
+    assert_eq!(full.code(), Code::ResourceExhausted);
+    let full = pull(&images::Error::Io {
+        action: "write",
+        path: "/x".into(),
+        source: Arc::new(io::Error::from_raw_os_error(28)),
+    });
+    assert_eq!(full.code(), Code::ResourceExhausted);
+}
+
+fn location() -> String {
+    "host/disk".into()
+}
+
+#[rstest]
+#[case::missing(
+    images::Error::NotFound { location: location(), status: "404 Not Found".into() },
+    Code::Unknown,
+    "not found: host/disk answered 404 Not Found"
+)]
+#[case::busy(
+    images::Error::Unavailable { location: location(), status: "503".into() },
+    Code::Unknown,
+    "RegistryUnavailable: unavailable: host/disk answered 503"
+)]
+#[case::truncated(
+    images::Error::Truncated { location: location(), received: 1, total: 2 },
+    Code::Unknown,
+    "truncated: host/disk sent 1 of 2 bytes"
+)]
+#[case::name(
+    images::Error::InvalidName { name: "x y".into(), reason: "has a space" },
+    Code::InvalidArgument,
+    "invalid image name \"x y\": it has a space"
+)]
+#[case::disk(
+    images::Error::Io {
+        action: "write",
+        path: "/x".into(),
+        source: Arc::new(io::Error::other("broken")),
+    },
+    Code::Unknown,
+    "write /x: broken"
+)]
+fn a_failed_pull_reads_well_in_a_pods_events(
+    #[case] error: images::Error,
+    #[case] code: Code,
+    #[case] message: &str,
+) {
+    let status = pull(&error);
+    assert_eq!((status.code(), status.message()), (code, message));
+}
+
+#[test]
+fn long_messages_fit_into_a_header() {
+    let text = bounded(&"ä".repeat(10_000));
+    assert!(text.len() <= LONGEST + '…'.len_utf8());
+    assert!(text.ends_with('…'));
+}

@@ -1,0 +1,215 @@
+//! The image store: disks by name, pulled over HTTP(S), kept by content.
+//!
+//! Invariant: an image in the lists has a complete, checked file; a pinned file stays until its owner
+//! lets go, whatever happens to names. Look-ups and lists never touch disk or database.
+//! Failure: [`Error`]; a pull that failed or was dropped is continued by the next one.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use tokio_util::task::TaskTracker;
+
+mod catalog;
+mod client;
+mod digest;
+mod download;
+mod error;
+mod format;
+mod keep;
+mod locks;
+mod partial;
+mod progress;
+mod pull;
+mod qcow2;
+mod reference;
+mod rows;
+mod settings;
+mod share;
+mod store;
+mod translate;
+
+pub use catalog::{Image, Pinned};
+pub use digest::{Digest, ParseDigest};
+pub use error::{Error, Result};
+pub use format::{Error as FormatError, Format};
+pub use progress::Progress;
+pub use qcow2::Error as Qcow2Error;
+pub use reference::{Name, Reference, Version};
+pub use settings::{Pattern, Protocol, Proxy, Settings, Translation};
+pub use store::Usage;
+
+use crate::metadata::Db;
+use catalog::{Catalog, Rows};
+use download::Downloader;
+use locks::Locks;
+use share::Downloads;
+use store::Store;
+use translate::Translator;
+
+/// Points of [`faultpoint`] in this module, in the order in which a life passes them.
+pub const FAULT_POINTS: &[&str] = &[
+    "images.pull.part-created",
+    "images.pull.downloaded",
+    "images.pull.renamed",
+    "images.pull.recorded",
+    "images.pin.recorded",
+    "images.remove.unrecorded",
+    "images.remove.unlinked",
+    "images.unpin.unrecorded",
+    "images.unpin.unlinked",
+];
+
+/// Handle to the image store; clones share it. One store per directory and database.
+#[derive(Debug, Clone)]
+pub struct Images {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    db: Db,
+    store: Store,
+    catalog: Catalog,
+    locks: Locks,
+    downloads: Downloads,
+    downloader: Downloader,
+    translator: Translator,
+    max_virtual_bytes: u64,
+    tasks: TaskTracker,
+}
+
+impl Images {
+    /// Opens the store: makes its directories, forgets images whose file is gone or has another size, and
+    /// removes files that nothing needs. Downloads of the last day that can be continued stay.
+    pub async fn open(db: Db, settings: Settings) -> Result<Self> {
+        let translator = Translator::new(settings.protocol, settings.translations.clone())?;
+        let max_virtual_bytes = settings.max_virtual_bytes;
+        let rows = rows::load(&db).await?;
+        let prepare = move || {
+            let downloader = Downloader::new(client::client(&settings)?, &settings);
+            let store = Store::open(settings.dir)?;
+            Ok::<_, Error>((downloader, survey(&store, &rows), store, rows))
+        };
+        let (downloader, lost, store, mut rows) = tokio::task::spawn_blocking(prepare).await??;
+        rows::lost(&db, lost.clone()).await?;
+        lost.iter().for_each(|digest| rows.forget(*digest));
+
+        let pinned = rows.pins.values().copied();
+        let wanted: HashSet<_> = rows.entries.keys().copied().chain(pinned).collect();
+        let collecting = store.clone();
+        let collected = tokio::task::spawn_blocking(move || collecting.collect(&wanted)).await??;
+        tracing::info!(
+            images = rows.entries.len(),
+            lost = lost.len(),
+            collected,
+            outcome = "opened",
+            "image store"
+        );
+        Ok(Self {
+            inner: Arc::new(Inner {
+                catalog: Catalog::new(store.data().to_owned(), rows),
+                db,
+                store,
+                locks: Locks::default(),
+                downloads: Downloads::default(),
+                downloader,
+                translator,
+                max_virtual_bytes,
+                tasks: TaskTracker::new(),
+            }),
+        })
+    }
+
+    /// Brings the image that `name` means now into the store. The server is asked each time, but an
+    /// unchanged file is not sent again; with a digest in the name, content that is here is enough. Pulls of one
+    /// URL at the same time share one download. Dropping the future stops the download (unless others wait
+    /// for it) and keeps what was received for the next pull.
+    pub async fn pull(&self, name: &str) -> Result<Image> {
+        self.inner.pull(name).await
+    }
+
+    /// Finds an image by `sha256:<hex>`, bare hexadecimal digits, `name` (meaning `:latest`), `name:tag`,
+    /// `name@sha256:<hex>`, or by 12 or more first digits of the id that only one image has.
+    pub fn find(&self, reference: &str) -> Option<Image> {
+        let digest = self.inner.catalog.resolve(reference)?;
+        self.inner.catalog.image(digest)
+    }
+
+    /// All images, by digest.
+    pub fn list(&self) -> Vec<Image> {
+        self.inner.catalog.list()
+    }
+
+    /// Removes an image with all its names; afterwards it is neither listed nor found. Its file stays as
+    /// long as it is pinned. That there is no such image is fine.
+    pub async fn remove(&self, reference: &str) -> Result<()> {
+        self.inner.remove(reference).await
+    }
+
+    /// Keeps the image that `reference` means for `owner` until [`Images::unpin`]. An owner has one pin: a
+    /// repetition yields the image that is pinned already, whatever `reference` means by then.
+    pub async fn pin(&self, owner: &str, reference: &str) -> Result<Image> {
+        self.inner.pin(owner, reference).await
+    }
+
+    /// The image pinned for `owner`, unless its file was lost behind our back.
+    pub fn pinned(&self, owner: &str) -> Option<Pinned> {
+        self.inner.catalog.pinned(owner)
+    }
+
+    /// All owners of pins, for reconciliation with the sandboxes that exist.
+    pub fn owners(&self) -> Vec<String> {
+        self.inner
+            .catalog
+            .read(|rows| rows.pins.keys().cloned().collect())
+    }
+
+    /// Ends the pin of `owner`, and removes the image's file if nothing needs it any more. Without a pin
+    /// there is nothing to do.
+    pub async fn unpin(&self, owner: &str) -> Result<()> {
+        self.inner.unpin(owner).await
+    }
+
+    /// How far the download for a name is; `None` if none is in progress.
+    pub fn progress(&self, reference: &str) -> Option<Progress> {
+        let Ok(Reference::Named(name)) = Reference::parse(reference) else {
+            return None;
+        };
+        let source = self.inner.translator.translate(&name).ok()?;
+        self.inner.downloads.progress(&source.key())
+    }
+
+    /// What the store's own files take, downloads in progress included.
+    pub async fn usage(&self) -> Result<Usage> {
+        let store = self.inner.store.clone();
+        tokio::task::spawn_blocking(move || store.usage()).await?
+    }
+
+    /// Waits until changes whose callers went away are complete. For the end of the daemon.
+    pub async fn settle(&self) {
+        self.inner.tasks.close();
+        self.inner.tasks.wait().await;
+    }
+}
+
+impl Inner {
+    /// Runs a change to its end, even if the caller goes away.
+    async fn detached<T: Send + 'static>(
+        &self,
+        change: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        self.tasks.spawn(change).await?
+    }
+}
+
+/// Images that are to be forgotten: without their file, or removed and not pinned. Blocks.
+fn survey(store: &Store, rows: &Rows) -> Vec<Digest> {
+    let lost = rows.entries.iter().filter(|(digest, entry)| {
+        let unneeded = entry.removed && !rows.is_pinned(**digest);
+        unneeded || !store.holds(**digest, entry.facts.size)
+    });
+    lost.map(|(digest, _)| *digest).collect()
+}
+
+#[cfg(test)]
+mod tests;

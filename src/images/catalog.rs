@@ -1,0 +1,270 @@
+//! The images in memory: what lists and look-ups are answered from.
+//!
+//! Invariant: equals the committed rows; changed only after the commit and under the digest's lock.
+//! Failure: none; what is not here is absent.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::{PoisonError, RwLock};
+
+use super::digest::Digest;
+use super::format::Format;
+use super::partial::Validators;
+use super::reference::{Name, Reference};
+
+/// An image that can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// The image's id.
+    pub digest: Digest,
+    /// Bytes of the file.
+    pub size: u64,
+    /// Bytes of the disk in it.
+    pub virtual_size: u64,
+    /// How the file is to be read. Never let QEMU guess it.
+    pub format: Format,
+    /// The file; read-only for everybody.
+    pub path: PathBuf,
+    /// Names with tags, `name:tag`, sorted.
+    pub tags: Vec<String>,
+    /// Names with the digest, `name@sha256:…`, sorted.
+    pub digests: Vec<String>,
+}
+
+/// An image file that a sandbox's disk stands on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pinned {
+    /// The image's id.
+    pub digest: Digest,
+    /// Bytes of the disk in it.
+    pub virtual_size: u64,
+    /// How the file is to be read. Never let QEMU guess it.
+    pub format: Format,
+    /// The file; read-only for everybody.
+    pub path: PathBuf,
+}
+
+/// What is known of an image file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Facts {
+    pub(super) size: u64,
+    pub(super) virtual_size: u64,
+    pub(super) format: Format,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) facts: Facts,
+    /// Removed by name or id, and here only as long as it is pinned.
+    pub(super) removed: bool,
+    pub(super) names: BTreeSet<String>,
+}
+
+impl Entry {
+    /// A listed image without names.
+    pub(super) const fn new(facts: Facts) -> Self {
+        Self {
+            facts,
+            removed: false,
+            names: BTreeSet::new(),
+        }
+    }
+}
+
+/// The rows as they are.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    pub(super) entries: BTreeMap<Digest, Entry>,
+    pub(super) names: HashMap<String, Digest>,
+    pub(super) pins: HashMap<String, Digest>,
+    /// By [`super::translate::Source::key`].
+    pub(super) sources: HashMap<String, (Digest, Validators)>,
+}
+
+impl Rows {
+    pub(super) fn is_pinned(&self, digest: Digest) -> bool {
+        self.pins.values().any(|pinned| *pinned == digest)
+    }
+
+    /// Makes `names` mean `digest`, which is listed from now on.
+    pub(super) fn name(&mut self, digest: Digest, names: &[String]) {
+        for name in names {
+            if let Some(old) = self.names.insert(name.clone(), digest)
+                && let Some(entry) = self.entries.get_mut(&old)
+            {
+                entry.names.remove(name);
+            }
+        }
+        if let Some(entry) = self.entries.get_mut(&digest) {
+            entry.removed = false;
+            entry.names.extend(names.iter().cloned());
+        }
+    }
+
+    /// Removes a pin; tells whether nothing needs the image any more, which is forgotten then.
+    pub(super) fn unpin(&mut self, owner: &str, digest: Digest) -> bool {
+        self.pins.remove(owner);
+        let listed = self
+            .entries
+            .get(&digest)
+            .is_some_and(|entry| !entry.removed);
+        let unneeded = !listed && !self.is_pinned(digest);
+        if unneeded {
+            self.entries.remove(&digest);
+        }
+        unneeded
+    }
+
+    /// Forgets an image whose file is gone. Pins stay.
+    pub(super) fn forget(&mut self, digest: Digest) {
+        self.entries.remove(&digest);
+        self.names.retain(|_, named| *named != digest);
+        self.sources.retain(|_, (sourced, _)| *sourced != digest);
+    }
+
+    /// Takes an image from the lists; its facts stay if it is pinned.
+    pub(super) fn remove(&mut self, digest: Digest) {
+        let kept = self.entries.get(&digest).map(|entry| Entry {
+            removed: true,
+            ..Entry::new(entry.facts)
+        });
+        self.forget(digest);
+        if let Some(kept) = kept.filter(|_| self.is_pinned(digest)) {
+            self.entries.insert(digest, kept);
+        }
+    }
+
+    fn resolve(&self, reference: &str) -> Option<Digest> {
+        let listed = |digest: &Digest| self.entries.get(digest).is_some_and(|e| !e.removed);
+        let found = match Reference::parse(reference) {
+            Ok(Reference::Id(digest)) => Some(digest),
+            Ok(Reference::Named(name)) => self.names.get(&name.to_string()).copied(),
+            Err(_) => None,
+        };
+        found.filter(listed).or_else(|| {
+            let prefix = Reference::id_prefix(reference)?;
+            let mut matching = self
+                .entries
+                .keys()
+                .filter(|digest| digest.hex().starts_with(prefix) && listed(digest));
+            matching
+                .next()
+                .filter(|_| matching.next().is_none())
+                .copied()
+        })
+    }
+}
+
+/// The rows, shared.
+#[derive(Debug)]
+pub(super) struct Catalog {
+    data: PathBuf,
+    rows: RwLock<Rows>,
+}
+
+impl Catalog {
+    pub(super) const fn new(data: PathBuf, rows: Rows) -> Self {
+        Self {
+            data,
+            rows: RwLock::new(rows),
+        }
+    }
+
+    pub(super) fn read<T>(&self, look: impl FnOnce(&Rows) -> T) -> T {
+        look(&self.rows.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Rows) -> T) -> T {
+        change(&mut self.rows.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Where the file of an image is.
+    pub(super) fn path(&self, digest: Digest) -> PathBuf {
+        self.data.join(digest.hex())
+    }
+
+    pub(super) fn resolve(&self, reference: &str) -> Option<Digest> {
+        self.read(|rows| rows.resolve(reference))
+    }
+
+    /// The image as clients see it, a removed but pinned one without names.
+    pub(super) fn image(&self, digest: Digest) -> Option<Image> {
+        self.read(|rows| {
+            rows.entries
+                .get(&digest)
+                .map(|entry| self.view(digest, entry))
+        })
+    }
+
+    pub(super) fn list(&self) -> Vec<Image> {
+        self.read(|rows| {
+            let listed = rows.entries.iter().filter(|(_, entry)| !entry.removed);
+            listed
+                .map(|(digest, entry)| self.view(*digest, entry))
+                .collect()
+        })
+    }
+
+    pub(super) fn pinned(&self, owner: &str) -> Option<Pinned> {
+        self.read(|rows| {
+            let digest = *rows.pins.get(owner)?;
+            let facts = rows.entries.get(&digest)?.facts;
+            Some(Pinned {
+                digest,
+                virtual_size: facts.virtual_size,
+                format: facts.format,
+                path: self.path(digest),
+            })
+        })
+    }
+
+    fn view(&self, digest: Digest, entry: &Entry) -> Image {
+        let by_digest = |name: &&String| name.contains('@');
+        Image {
+            digest,
+            size: entry.facts.size,
+            virtual_size: entry.facts.virtual_size,
+            format: entry.facts.format,
+            path: self.path(digest),
+            tags: entry
+                .names
+                .iter()
+                .filter(|n| !by_digest(n))
+                .cloned()
+                .collect(),
+            digests: entry.names.iter().filter(by_digest).cloned().collect(),
+        }
+    }
+}
+
+/// The names under which a pull of `name` that yielded `digest` is listed.
+pub(super) fn names_of(name: &Name, digest: Digest) -> Vec<String> {
+    let mut names = vec![name.to_string(), format!("{}@{digest}", name.repository())];
+    names.dedup();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortened_id_means_an_image_only_if_it_fits_no_other() {
+        let digest =
+            |last| Digest::from_bytes(std::array::from_fn(|i| if i < 31 { 7 } else { last }));
+        let facts = Facts {
+            size: 512,
+            virtual_size: 512,
+            format: Format::Raw,
+        };
+        let mut rows = Rows::default();
+        rows.entries.insert(digest(1), Entry::new(facts));
+        let short = &digest(1).hex()[..20];
+        assert_eq!(rows.resolve(short), Some(digest(1)));
+        rows.entries.insert(digest(2), Entry::new(facts));
+        assert_eq!(rows.resolve(short), None);
+        assert_eq!(rows.resolve(&digest(2).to_string()), Some(digest(2)));
+        rows.remove(digest(2));
+        assert_eq!(rows.resolve(short), Some(digest(1)));
+    }
+}

@@ -1,0 +1,107 @@
+//! One file over HTTP into a partial file: whole, continued, or found unchanged.
+//!
+//! Invariant: bytes are only appended to bytes of the same version of the file, which the server confirms
+//! by `If-Range`; size limits hold while streaming; passing troubles are retried, three times at most.
+//! Failure: the partial stays if the next pull can use it, and is removed if not (too large, disk full).
+
+use std::time::Duration;
+
+use reqwest::Client;
+
+use super::error::{Error, Result};
+use super::partial::{Handle, Validators};
+use super::progress::Meter;
+use super::settings::Settings;
+use super::translate::Source;
+
+mod reply;
+mod transfer;
+
+use transfer::{Ending, Transfer};
+
+const RETRIES: u32 = 3;
+
+/// How a download ended well.
+#[derive(Debug)]
+pub(super) enum Fetched {
+    /// The server's file is still the one that the known validators are of.
+    Unchanged,
+    /// All bytes are in the partial.
+    Whole(Handle),
+}
+
+/// Fetches files within the limits of the settings.
+#[derive(Debug)]
+pub(super) struct Downloader {
+    client: Client,
+    max_bytes: u64,
+    connect_timeout: Duration,
+    stall_timeout: Duration,
+    retry_wait: Duration,
+}
+
+impl Downloader {
+    pub(super) fn new(client: Client, settings: &Settings) -> Self {
+        Self {
+            client,
+            max_bytes: settings.max_download_bytes.min(i64::MAX.unsigned_abs()),
+            connect_timeout: settings.connect_timeout,
+            stall_timeout: settings.stall_timeout,
+            retry_wait: settings.retry_wait,
+        }
+    }
+
+    /// Fetches `source` into `partial`. With `known`, the validators of a file that we have, an unchanged
+    /// file is not sent again. Dropping the future keeps what was received.
+    pub(super) async fn fetch(
+        &self,
+        source: &Source,
+        partial: Handle,
+        known: Option<&Validators>,
+        meter: &Meter,
+    ) -> Result<Fetched> {
+        let transfer = Transfer {
+            downloader: self,
+            source,
+            partial: &partial,
+            meter,
+        };
+        let mut retries = 0;
+        let ended = loop {
+            match transfer.attempt(known).await {
+                Err(error) if retries < RETRIES && is_passing(&error) => {
+                    tracing::debug!(%error, retries, "transfer interrupted");
+                    tokio::time::sleep(self.retry_wait * 2_u32.pow(retries)).await;
+                    retries += 1;
+                }
+                ended => break ended,
+            }
+        };
+        let continuable = partial.look(|p| p.received() > 0);
+        match ended {
+            Ok(Ending::Whole) => return Ok(Fetched::Whole(partial)),
+            Err(error) if continuable && is_kept_after(&error) => return Err(error),
+            _ => partial.discard().await?,
+        }
+        ended.map(|_| Fetched::Unchanged)
+    }
+}
+
+/// Whether the same request may succeed a moment later.
+fn is_passing(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Fetch { .. }
+            | Error::Unavailable { .. }
+            | Error::Stalled { .. }
+            | Error::Truncated { .. }
+    )
+}
+
+/// Whether the bytes received so far are of use to a later pull.
+fn is_kept_after(error: &Error) -> bool {
+    !matches!(
+        error,
+        Error::TooLarge { .. } | Error::NoSpace { .. } | Error::Io { .. }
+    )
+}

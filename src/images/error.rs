@@ -1,0 +1,206 @@
+//! Why an image could not be had.
+//!
+//! Invariant: no text holds a query string or credentials; a text starts with what is wrong.
+//! Failure: errors are values; callers that share one download get clones of the same error.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::digest::Digest;
+use crate::metadata;
+
+/// A failed step of an image request.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// The text cannot be an image's name. The caller's mistake.
+    #[error("invalid image name {name:?}: it {reason}")]
+    InvalidName {
+        /// The text without credentials and query, shortened.
+        name: String,
+        /// What is wrong, as the rest of a sentence about the name.
+        reason: &'static str,
+    },
+    /// A translation rule cannot work. The node's configuration is wrong.
+    #[error("invalid image translation for {pattern:?}: {reason}")]
+    Translation {
+        /// The rule's name or prefix.
+        pattern: String,
+        /// What is wrong with its URL.
+        reason: String,
+    },
+    /// No image of the store has this name or id.
+    #[error("no image {reference:?} in the store; pull it first")]
+    Absent {
+        /// What was asked for.
+        reference: String,
+    },
+    /// A sandbox's image was lost from disk behind our back; pulling the same content brings it back.
+    #[error("image {digest}, pinned for {owner}, is gone from disk")]
+    Vanished {
+        /// The owner of the pin.
+        owner: String,
+        /// The image.
+        digest: Digest,
+    },
+    /// The server has no such file: 404 or 410.
+    #[error("not found: {location} answered {status}")]
+    NotFound {
+        /// Host and path.
+        location: String,
+        /// Status code and its usual text.
+        status: String,
+    },
+    /// The server refuses: another status that will not change by asking again.
+    #[error("refused: {location} answered {status}")]
+    Refused {
+        /// Host and path.
+        location: String,
+        /// Status code and its usual text.
+        status: String,
+    },
+    /// The server has troubles: 5xx, after all retries.
+    #[error("unavailable: {location} answered {status}")]
+    Unavailable {
+        /// Host and path.
+        location: String,
+        /// Status code and its usual text.
+        status: String,
+    },
+    /// No connection, or a broken one, after all retries.
+    #[error("unreachable: cannot fetch {location}")]
+    Fetch {
+        /// Host and path.
+        location: String,
+        /// The reason, without the URL.
+        #[source]
+        source: Arc<reqwest::Error>,
+    },
+    /// The server's certificate comes from no authority that this node trusts, or is for another host.
+    #[error("untrusted: cannot fetch {location}")]
+    Untrusted {
+        /// Host and path.
+        location: String,
+        /// What is wrong with the certificate.
+        #[source]
+        source: Arc<reqwest::Error>,
+    },
+    /// Too many redirects, or one that would give up encryption.
+    #[error("misdirected: cannot fetch {location}")]
+    Redirect {
+        /// Host and path of the first request.
+        location: String,
+        /// Which of both.
+        #[source]
+        source: Arc<reqwest::Error>,
+    },
+    /// The server sent nothing for the stall time, after all retries.
+    #[error("stalled: {location} sent nothing for {seconds} s")]
+    Stalled {
+        /// Host and path.
+        location: String,
+        /// The limit.
+        seconds: u64,
+    },
+    /// The body ended early, after all retries. What arrived is kept for the next pull.
+    #[error("truncated: {location} sent {received} of {total} bytes")]
+    Truncated {
+        /// Host and path.
+        location: String,
+        /// Bytes in the partial file.
+        received: u64,
+        /// Bytes promised.
+        total: u64,
+    },
+    /// The reply makes no sense: encoded body, wrong range.
+    #[error("unusable reply from {location}: {reason}")]
+    Reply {
+        /// Host and path.
+        location: String,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// The file is larger than downloads may be.
+    #[error("too large: {location} has more than {limit} bytes")]
+    TooLarge {
+        /// Host and path.
+        location: String,
+        /// The limit.
+        limit: u64,
+    },
+    /// The content is not what the name's digest says.
+    #[error("digest mismatch: {location} has {actual}, expected {expected}")]
+    Digest {
+        /// Host and path.
+        location: String,
+        /// From the name.
+        expected: Digest,
+        /// Of the file.
+        actual: Digest,
+    },
+    /// The content is not a disk that may be used.
+    #[error("unusable image from {location}: {reason}")]
+    Format {
+        /// Host and path.
+        location: String,
+        /// What is wrong.
+        #[source]
+        reason: super::format::Error,
+    },
+    /// The disk of the store is full; the partial file was removed.
+    #[error("no space left in {}", dir.display())]
+    NoSpace {
+        /// The store's directory.
+        dir: PathBuf,
+    },
+    /// The file system failed.
+    #[error("{action} {}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: Arc<io::Error>,
+    },
+    /// The root certificates or the HTTP client's settings are unusable.
+    #[error("set up the HTTP client")]
+    Client(#[source] Arc<reqwest::Error>),
+    /// The database failed; the request changed nothing that matters.
+    #[error("record images")]
+    Record(#[source] Arc<metadata::Error>),
+    /// The daemon is going down, or a thread of ours failed.
+    #[error("interrupted")]
+    Interrupted(#[source] Arc<tokio::task::JoinError>),
+}
+
+/// Outcome of an image request.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// For `map_err` on file operations.
+    pub(super) fn io(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io {
+            action,
+            path,
+            source: Arc::new(source),
+        }
+    }
+}
+
+impl From<metadata::Error> for Error {
+    fn from(source: metadata::Error) -> Self {
+        Self::Record(Arc::new(source))
+    }
+}
+
+impl From<tokio::task::JoinError> for Error {
+    fn from(source: tokio::task::JoinError) -> Self {
+        Self::Interrupted(Arc::new(source))
+    }
+}

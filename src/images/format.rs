@@ -1,0 +1,175 @@
+//! What kind of disk a downloaded file is, and whether QEMU may ever see it.
+//!
+//! Invariant: only a file that this module accepted enters the store, and QEMU is always told the format
+//! found here instead of guessing it.
+//! Failure: [`Error`] says what the file is and what to do about it.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::str::FromStr;
+
+use super::qcow2;
+
+/// Bytes looked at from the beginning of the file.
+const HEAD: u64 = 64 << 10;
+const SECTOR: u64 = 512;
+
+/// Disk formats that are accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// QEMU's own, version 2 or 3, without any reference to another file.
+    Qcow2,
+    /// The plain bytes of a disk, ISO 9660 included.
+    Raw,
+}
+
+impl Format {
+    /// The name that QEMU and libvirt use: `qcow2` or `raw`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Qcow2 => "qcow2",
+            Self::Raw => "raw",
+        }
+    }
+}
+
+impl FromStr for Format {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "qcow2" => Ok(Self::Qcow2),
+            "raw" => Ok(Self::Raw),
+            _ => Err(()),
+        }
+    }
+}
+
+/// An accepted file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Disk {
+    /// How to read it.
+    pub format: Format,
+    /// Size of the disk that a guest would see, in bytes; a multiple of 512.
+    pub virtual_size: u64,
+}
+
+/// Why a file is refused as a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Nothing in it.
+    #[error("the file is empty")]
+    Empty,
+    /// A web page where a disk was expected.
+    #[error("it is a web page; check that the URL is the file itself and needs no login")]
+    WebPage,
+    /// A disk or archive format that is not accepted.
+    #[error("it is {0}; convert it to qcow2 or raw first")]
+    Foreign(&'static str),
+    /// Not whole sectors, so not a disk.
+    #[error("it is neither qcow2 nor a raw disk: {0} bytes are not a multiple of 512")]
+    Sectors(u64),
+    /// A qcow2 that may not be used.
+    #[error("qcow2 refused")]
+    Qcow2(#[from] qcow2::Error),
+    /// A disk larger than the node allows.
+    #[error("its virtual size of {size} bytes is above the limit of {limit}")]
+    VirtualSize {
+        /// Of the disk.
+        size: u64,
+        /// Allowed.
+        limit: u64,
+    },
+}
+
+/// Looks at an open file; `limit` is the largest virtual size in bytes. Blocks.
+///
+/// The outer error is a failed read.
+pub(super) fn inspect(file: &File, limit: u64) -> io::Result<Result<Disk, Error>> {
+    let length = file.metadata()?.len();
+    let mut head = vec![0; usize::try_from(length.min(HEAD)).unwrap_or_default()];
+    file.read_exact_at(&mut head, 0)?;
+    Ok(judge(&head, length, limit))
+}
+
+/// Judges a file by its first bytes and its length.
+pub(super) fn judge(head: &[u8], length: u64, limit: u64) -> Result<Disk, Error> {
+    if head.is_empty() {
+        return Err(Error::Empty);
+    }
+    let disk = if head.starts_with(qcow2::MAGIC) {
+        Disk {
+            format: Format::Qcow2,
+            virtual_size: qcow2::virtual_size(head, length)?,
+        }
+    } else {
+        refuse_foreign(head)?;
+        if !length.is_multiple_of(SECTOR) {
+            return Err(Error::Sectors(length));
+        }
+        Disk {
+            format: Format::Raw,
+            virtual_size: length,
+        }
+    };
+    match disk.virtual_size {
+        size if size > limit => Err(Error::VirtualSize { size, limit }),
+        _ => Ok(disk),
+    }
+}
+
+/// Formats by what stands at an offset. A raw disk begins with boot code or zeros, never with these.
+const FOREIGN: &[(usize, &[u8], &str)] = &[
+    (0, b"KDMV", "a VMDK disk"),
+    (0, b"COWD", "a VMDK disk"),
+    (
+        0,
+        b"# Disk DescriptorFile",
+        "a VMDK descriptor without its disk",
+    ),
+    (0x40, &[0x7f, 0x10, 0xda, 0xbe], "a VDI disk"),
+    (0, b"vhdxfile", "a VHDX disk"),
+    (0, b"conectix", "a VHD disk"),
+    (0, b"QED\0", "a QED disk"),
+    (0, b"WithoutFreeSpace", "a Parallels disk"),
+    (0, b"WithouFreSpacExt", "a Parallels disk"),
+    (0, b"Bochs Virtual HD Image", "a Bochs disk"),
+    (0, b"LUKS\xba\xbe", "an encrypted LUKS volume"),
+    (0, &[0x1f, 0x8b], "compressed by gzip"),
+    (0, b"\xfd7zXZ\0", "compressed by xz"),
+    (0, &[0x28, 0xb5, 0x2f, 0xfd], "compressed by zstd"),
+    (0, b"BZh", "compressed by bzip2"),
+    (0, &[0x04, 0x22, 0x4d, 0x18], "compressed by lz4"),
+    (0, b"PK\x03\x04", "a zip archive"),
+    (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (257, b"ustar", "a tar archive (an OVA, perhaps)"),
+];
+
+fn refuse_foreign(head: &[u8]) -> Result<(), Error> {
+    let at = |offset: usize| head.get(offset..).unwrap_or_default();
+    if let Some((.., what)) = FOREIGN
+        .iter()
+        .find(|(o, magic, _)| at(*o).starts_with(magic))
+    {
+        return Err(Error::Foreign(what));
+    }
+    let text = head
+        .strip_prefix(b"\xef\xbb\xbf")
+        .unwrap_or(head)
+        .trim_ascii_start();
+    let begins = |word: &str| {
+        text.get(..word.len())
+            .is_some_and(|t| t.eq_ignore_ascii_case(word.as_bytes()))
+    };
+    if ["<!doctype", "<html", "<?xml", "<head"]
+        .into_iter()
+        .any(begins)
+    {
+        return Err(Error::WebPage);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! What is taken for a disk.
+//!
+//! Invariant: anything that is no disk is refused with a name for it.
+//! Failure: none expected.
+
+use proptest::prelude::*;
+use rstest::rstest;
+
+use super::*;
+
+const LIMIT: u64 = 1 << 40;
+
+fn padded(head: &[u8], at: usize) -> Vec<u8> {
+    let mut bytes = vec![0; 4096];
+    bytes[at..at + head.len()].copy_from_slice(head);
+    bytes
+}
+
+fn raw(bytes: &[u8]) -> Result<Disk, Error> {
+    judge(bytes, bytes.len() as u64, LIMIT)
+}
+
+#[test]
+fn the_bytes_of_a_disk_are_raw() {
+    let boot_sector = padded(&[0x55, 0xaa], 510);
+    let iso = padded(b"CD001", 2049);
+    for bytes in [boot_sector, iso, vec![0; 512]] {
+        let virtual_size = bytes.len() as u64;
+        let disk = Disk {
+            format: Format::Raw,
+            virtual_size,
+        };
+        assert_eq!(raw(&bytes), Ok(disk));
+    }
+}
+
+#[rstest]
+#[case::vmdk(b"KDMV", 0, "a VMDK disk")]
+#[case::vdi(&[0x7f, 0x10, 0xda, 0xbe], 64, "a VDI disk")]
+#[case::vhdx(b"vhdxfile", 0, "a VHDX disk")]
+#[case::gzip(&[0x1f, 0x8b, 8], 0, "compressed by gzip")]
+#[case::xz(b"\xfd7zXZ\0", 0, "compressed by xz")]
+#[case::zstd(&[0x28, 0xb5, 0x2f, 0xfd], 0, "compressed by zstd")]
+#[case::ova(b"ustar\0", 257, "a tar archive (an OVA, perhaps)")]
+fn other_formats_are_refused_by_name(
+    #[case] magic: &[u8],
+    #[case] at: usize,
+    #[case] what: &'static str,
+) {
+    assert_eq!(raw(&padded(magic, at)), Err(Error::Foreign(what)));
+}
+
+#[rstest]
+#[case(b"<!DOCTYPE html>")]
+#[case(b"\xef\xbb\xbf \r\n<HTML>")]
+#[case(b"<?xml version='1.0'?><Error>")]
+fn web_pages_are_refused_whatever_their_length(#[case] page: &[u8]) {
+    assert_eq!(raw(page), Err(Error::WebPage));
+    assert_eq!(raw(&padded(page, 0)), Err(Error::WebPage));
+}
+
+#[test]
+fn files_that_are_no_whole_sectors_are_no_disks() {
+    assert_eq!(raw(b""), Err(Error::Empty));
+    assert_eq!(raw(&[0; 513]), Err(Error::Sectors(513)));
+    assert_eq!(raw(b"not found"), Err(Error::Sectors(9)));
+}
+
+#[test]
+fn a_disk_above_the_limit_is_refused() {
+    assert!(matches!(
+        judge(&[0; 512], 1024, 512),
+        Err(Error::VirtualSize {
+            size: 1024,
+            limit: 512
+        })
+    ));
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_it_panic(head in prop::collection::vec(any::<u8>(), 0..600), length: u64) {
+        let _ = judge(&head, length, LIMIT);
+    }
+}

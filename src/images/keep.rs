@@ -1,0 +1,124 @@
+//! What keeps an image file in the store, and what lets it go: names and pins.
+//!
+//! Invariant: rows change before the catalog, the catalog before the file, all under the digest's lock and
+//! in a task of their own, so that a caller who goes away leaves nothing half done.
+//! Failure: after a crash in between, the start finds a file that no row wants, and removes it.
+
+use std::sync::Arc;
+
+use super::Inner;
+use super::catalog::Image;
+use super::digest::Digest;
+use super::error::{Error, Result};
+use super::rows;
+
+impl Inner {
+    pub(super) async fn remove(self: &Arc<Self>, reference: &str) -> Result<()> {
+        loop {
+            let Some(digest) = self.catalog.resolve(reference) else {
+                return Ok(());
+            };
+            let held = self.locks.lock(digest).await;
+            if self.catalog.resolve(reference) != Some(digest) {
+                continue;
+            }
+            let inner = Arc::clone(self);
+            let removal = async move {
+                rows::removed(&inner.db, digest).await?;
+                faultpoint::point("images.remove.unrecorded");
+                let pinned = inner.catalog.change(|rows| {
+                    rows.remove(digest);
+                    rows.is_pinned(digest)
+                });
+                if !pinned {
+                    inner.unlink(digest).await?;
+                    faultpoint::point("images.remove.unlinked");
+                }
+                drop(held);
+                tracing::info!(%digest, pinned, outcome = "removed", "image");
+                Ok(())
+            };
+            return self.detached(removal).await;
+        }
+    }
+
+    pub(super) async fn pin(self: &Arc<Self>, owner: &str, reference: &str) -> Result<Image> {
+        loop {
+            if let Some(digest) = self.pin_of(owner) {
+                return self.catalog.image(digest).ok_or_else(|| Error::Vanished {
+                    owner: owner.to_owned(),
+                    digest,
+                });
+            }
+            let Some(digest) = self.catalog.resolve(reference) else {
+                return Err(Error::Absent {
+                    reference: reference.chars().take(256).collect(),
+                });
+            };
+            let held = self.locks.lock(digest).await;
+            if self.catalog.resolve(reference) != Some(digest) {
+                continue;
+            }
+            let (inner, owner) = (Arc::clone(self), owner.to_owned());
+            let pinning = async move {
+                if inner.is_sound(digest).await? {
+                    let digest = rows::pinned(&inner.db, owner.clone(), digest).await?;
+                    faultpoint::point("images.pin.recorded");
+                    inner.catalog.change(|rows| rows.pins.insert(owner, digest));
+                }
+                drop(held);
+                Ok(())
+            };
+            self.detached(pinning).await?;
+        }
+    }
+
+    pub(super) async fn unpin(self: &Arc<Self>, owner: &str) -> Result<()> {
+        let Some(digest) = self.pin_of(owner) else {
+            return Ok(());
+        };
+        let held = self.locks.lock(digest).await;
+        let (inner, owner) = (Arc::clone(self), owner.to_owned());
+        let unpinning = async move {
+            if inner.pin_of(&owner) == Some(digest) {
+                rows::unpinned(&inner.db, owner.clone(), digest).await?;
+                faultpoint::point("images.unpin.unrecorded");
+                if inner.catalog.change(|rows| rows.unpin(&owner, digest)) {
+                    inner.unlink(digest).await?;
+                    faultpoint::point("images.unpin.unlinked");
+                }
+            }
+            drop(held);
+            Ok(())
+        };
+        self.detached(unpinning).await
+    }
+
+    /// Whether an image and its file are there. An image whose file was lost behind our back is forgotten,
+    /// so that it can be pulled again. The caller holds the digest's lock.
+    pub(super) async fn is_sound(&self, digest: Digest) -> Result<bool> {
+        let entry = self
+            .catalog
+            .read(|rows| rows.entries.get(&digest).map(|e| e.facts.size));
+        let Some(size) = entry else {
+            return Ok(false);
+        };
+        let store = self.store.clone();
+        let there = tokio::task::spawn_blocking(move || store.holds(digest, size)).await?;
+        if !there {
+            tracing::warn!(%digest, "image file is gone from disk");
+            rows::lost(&self.db, vec![digest]).await?;
+            self.catalog.change(|rows| rows.forget(digest));
+        }
+        Ok(there)
+    }
+
+    fn pin_of(&self, owner: &str) -> Option<Digest> {
+        self.catalog.read(|rows| rows.pins.get(owner).copied())
+    }
+
+    async fn unlink(&self, digest: Digest) -> Result<()> {
+        let store = self.store.clone();
+        tokio::task::spawn_blocking(move || store.remove(digest)).await?
+    }
+}

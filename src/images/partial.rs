@@ -1,0 +1,240 @@
+//! A download in progress on disk: the bytes so far, and a note that says what they are part of.
+//!
+//! Invariant: whoever holds a [`Partial`] holds the file's lock, so nobody else writes to it; the hash
+//! covers exactly the bytes in the file. A partial is only continued in the boot that wrote it (a power cut
+//! may leave zeros where bytes were) and only if the server's validator is strong.
+//! Failure: I/O errors go up; an unusable partial or note is forgotten and the download starts anew.
+
+use std::fs::{File, Permissions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::digest::Digest;
+
+mod handle;
+
+pub(super) use handle::Handle;
+
+pub(super) const PART: &str = "part";
+pub(super) const NOTE: &str = "json";
+/// A note before it takes the place of the old one.
+const NEW_NOTE: &str = "new";
+const COPY: usize = 1 << 20;
+/// Notes are ours and short; anything longer is not a note.
+const LONGEST_NOTE: u64 = 16 << 10;
+
+/// What a server says to recognise a version of a file by.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Validators {
+    /// As sent, with quotes and perhaps `W/` in front.
+    pub(super) etag: Option<String>,
+    /// `Last-Modified` as sent, if it is old enough to be trusted.
+    pub(super) modified: Option<String>,
+}
+
+impl Validators {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.etag.is_none() && self.modified.is_none()
+    }
+
+    /// What may stand in `If-Range`: equal bytes are promised.
+    pub(super) fn strong(&self) -> Option<&str> {
+        let strong = |etag: &&str| !etag.starts_with("W/");
+        match &self.etag {
+            Some(etag) => Some(etag.as_str()).filter(strong),
+            None => self.modified.as_deref(),
+        }
+    }
+}
+
+/// What the bytes are part of.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Note {
+    /// Host and path, for people who look into the directory.
+    pub(super) location: String,
+    pub(super) validators: Validators,
+    /// Size of the whole file, if the server told.
+    pub(super) total: Option<u64>,
+    /// Boot in which the bytes were written.
+    boot: String,
+}
+
+impl Note {
+    pub(super) fn new(location: String, validators: Validators, total: Option<u64>) -> Self {
+        Self {
+            location,
+            validators,
+            total,
+            boot: String::new(),
+        }
+    }
+}
+
+/// An open, locked partial file.
+#[derive(Debug)]
+pub(super) struct Partial {
+    file: File,
+    path: PathBuf,
+    hasher: Sha256,
+    received: u64,
+    note: Note,
+}
+
+impl Partial {
+    /// Opens or creates `<dir>/<key>.part`, waits until nobody else writes to it, and hashes what is there.
+    /// Blocks.
+    pub(super) fn open(dir: &Path, key: &str) -> io::Result<Self> {
+        let path = dir.join(key).with_extension(PART);
+        let file = open_locked(&path)?;
+        let mut partial = Self {
+            file,
+            path,
+            hasher: Sha256::new(),
+            received: 0,
+            note: Note::default(),
+        };
+        match partial.read_note()? {
+            Some(note) => partial.take_up(note)?,
+            None => partial.file.set_len(0)?,
+        }
+        Ok(partial)
+    }
+
+    pub(super) const fn received(&self) -> u64 {
+        self.received
+    }
+
+    pub(super) const fn note(&self) -> &Note {
+        &self.note
+    }
+
+    pub(super) const fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// All bytes are there, as far as the server told.
+    pub(super) fn is_whole(&self) -> bool {
+        self.received > 0 && self.note.total == Some(self.received)
+    }
+
+    /// Forgets all bytes; what follows is part of the file that `note` is about. Blocks.
+    pub(super) fn restart(&mut self, note: Note) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.seek(SeekFrom::Start(0))?;
+        self.hasher = Sha256::new();
+        self.received = 0;
+        self.note = Note {
+            boot: boot()?,
+            ..note
+        };
+        let new = self.path.with_extension(NEW_NOTE);
+        std::fs::write(&new, serde_json::to_vec(&self.note)?)?;
+        std::fs::rename(new, self.path.with_extension(NOTE))
+    }
+
+    /// Adds bytes at the end. Blocks. After an error the file and the hash differ: only discard it then.
+    pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.hasher.update(bytes);
+        self.received += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Brings all bytes to the disk and tells their digest. Blocks.
+    pub(super) fn finish(&mut self) -> io::Result<Digest> {
+        self.file.set_permissions(Permissions::from_mode(0o644))?;
+        self.file.sync_all()?;
+        Ok(Digest::from_bytes(self.hasher.clone().finalize().into()))
+    }
+
+    /// Makes the finished file appear as `target`, replacing what is there, in one step. Blocks.
+    pub(super) fn place(&self, target: &Path) -> io::Result<()> {
+        std::fs::rename(&self.path, target)?;
+        if let Some(dir) = target.parent() {
+            File::open(dir)?.sync_all()?;
+        }
+        remove_if_there(&self.path.with_extension(NOTE))
+    }
+
+    /// Removes the file and its note. Blocks.
+    pub(super) fn discard(&self) -> io::Result<()> {
+        for extension in [NEW_NOTE, NOTE, PART] {
+            remove_if_there(&self.path.with_extension(extension))?;
+        }
+        Ok(())
+    }
+
+    fn read_note(&self) -> io::Result<Option<Note>> {
+        let file = match File::open(self.path.with_extension(NOTE)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let mut text = Vec::new();
+        file.take(LONGEST_NOTE).read_to_end(&mut text)?;
+        let boot = boot()?;
+        let usable = |note: &Note| note.boot == boot && note.validators.strong().is_some();
+        Ok(serde_json::from_slice(&text).ok().filter(usable))
+    }
+
+    fn take_up(&mut self, note: Note) -> io::Result<()> {
+        let mut buffer = vec![0; COPY];
+        loop {
+            match self.file.read(&mut buffer)? {
+                0 => break,
+                n => {
+                    self.hasher.update(&buffer[..n]);
+                    self.received += n as u64;
+                }
+            }
+        }
+        if note.total.is_some_and(|total| self.received > total) {
+            self.file.set_len(0)?;
+            self.file.seek(SeekFrom::Start(0))?;
+            self.hasher = Sha256::new();
+            self.received = 0;
+        }
+        self.note = note;
+        Ok(())
+    }
+}
+
+/// The lock may be granted on a file that its last holder has renamed or removed: then look again.
+fn open_locked(path: &Path) -> io::Result<File> {
+    loop {
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)?;
+        file.lock()?;
+        let ours = file.metadata()?;
+        match std::fs::metadata(path) {
+            Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => return Ok(file),
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+    }
+}
+
+/// Removes a file; that it is not there is fine.
+pub(super) fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
+fn boot() -> io::Result<String> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(id.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests;

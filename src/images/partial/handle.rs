@@ -1,0 +1,78 @@
+//! A partial in the hands of async code.
+//!
+//! Invariant: all I/O happens on blocking threads; a job that was begun ends, also if its caller goes away,
+//! and the file stays locked until then.
+//! Failure: a full disk is told apart from other I/O errors.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::super::error::{Error, Result};
+use super::Partial;
+
+/// A partial that async code works on; clones are the same partial.
+#[derive(Debug, Clone)]
+pub(in crate::images) struct Handle {
+    partial: Arc<Mutex<Partial>>,
+    dir: Arc<Path>,
+}
+
+impl Handle {
+    /// As [`Partial::open`], off the runtime's threads.
+    pub(in crate::images) async fn open(dir: Arc<Path>, key: String) -> Result<Self> {
+        let partial = {
+            let dir = Arc::clone(&dir);
+            tokio::task::spawn_blocking(move || Partial::open(&dir, &key)).await?
+        };
+        let partial = partial.map_err(|e| disk_error(e, &dir))?;
+        Ok(Self {
+            partial: Arc::new(Mutex::new(partial)),
+            dir,
+        })
+    }
+
+    /// Runs `job` on a blocking thread. If the caller goes away, the job still ends.
+    pub(in crate::images) async fn work<T, F>(&self, job: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Partial) -> io::Result<T> + Send + 'static,
+    {
+        let partial = Arc::clone(&self.partial);
+        let locked = move || job(&mut partial.lock().unwrap_or_else(PoisonError::into_inner));
+        let done = tokio::task::spawn_blocking(locked).await?;
+        done.map_err(|e| disk_error(e, &self.dir))
+    }
+
+    /// Reads the state in memory; no I/O.
+    pub(in crate::images) fn look<T>(&self, read: impl FnOnce(&Partial) -> T) -> T {
+        read(&self.partial.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Removes the file and its note.
+    pub(in crate::images) async fn discard(&self) -> Result<()> {
+        self.work(|p| p.discard()).await
+    }
+
+    /// Fails early if `missing` bytes cannot fit on the disk.
+    pub(in crate::images) async fn check_space(&self, missing: u64) -> Result<()> {
+        let free = self
+            .work(|p| Ok(nix::sys::statvfs::fstatvfs(&p.file)?))
+            .await?;
+        match free.blocks_available().saturating_mul(free.fragment_size()) {
+            free if free < missing => Err(Error::NoSpace {
+                dir: self.dir.to_path_buf(),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn disk_error(error: io::Error, dir: &Path) -> Error {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::NoSpace {
+            dir: dir.to_path_buf(),
+        },
+        _ => Error::io("write the partial download in", dir)(error),
+    }
+}

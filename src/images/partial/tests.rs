@@ -1,0 +1,121 @@
+//! Partial files, without a server.
+//!
+//! Invariant: the hash covers what is in the file.
+//! Failure: none expected.
+
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::*;
+
+fn note(total: u64) -> Note {
+    let validators = Validators {
+        etag: Some("\"1\"".into()),
+        modified: None,
+    };
+    Note::new("h/a".into(), validators, Some(total))
+}
+
+fn scratch() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+#[test]
+fn a_partial_is_taken_up_where_it_was_left() {
+    let dir = scratch();
+    let mut partial = Partial::open(dir.path(), "k").unwrap();
+    partial.restart(note(6)).unwrap();
+    partial.append(b"abc").unwrap();
+    drop(partial);
+    let mut partial = Partial::open(dir.path(), "k").unwrap();
+    assert_eq!(partial.received(), 3);
+    assert!(!partial.is_whole());
+    partial.append(b"def").unwrap();
+    assert!(partial.is_whole());
+    let digest = partial.finish().unwrap();
+    assert_eq!(digest, Digest::from_bytes(Sha256::digest(b"abcdef").into()));
+    let target = dir.path().join("target");
+    partial.place(&target).unwrap();
+    assert_eq!(std::fs::read(&target).unwrap(), b"abcdef");
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1);
+}
+
+#[test]
+fn a_weak_validator_or_none_is_nothing_to_continue_by() {
+    for etag in [None, Some("W/\"1\"".to_owned())] {
+        let dir = scratch();
+        let mut partial = Partial::open(dir.path(), "k").unwrap();
+        let validators = Validators {
+            etag,
+            modified: None,
+        };
+        partial
+            .restart(Note {
+                validators,
+                ..note(6)
+            })
+            .unwrap();
+        partial.append(b"abc").unwrap();
+        drop(partial);
+        assert_eq!(Partial::open(dir.path(), "k").unwrap().received(), 0);
+    }
+}
+
+#[test]
+fn more_bytes_than_the_file_has_are_not_continued() {
+    let dir = scratch();
+    let mut partial = Partial::open(dir.path(), "k").unwrap();
+    partial.restart(note(2)).unwrap();
+    partial.append(b"abc").unwrap();
+    drop(partial);
+    let mut partial = Partial::open(dir.path(), "k").unwrap();
+    assert_eq!(partial.received(), 0);
+    partial.append(b"de").unwrap();
+    assert_eq!(std::fs::read(dir.path().join("k.part")).unwrap(), b"de");
+}
+
+#[test]
+fn a_note_that_makes_no_sense_is_forgotten() {
+    for text in ["", "{}", "[1]", "\u{fffd}", &"x".repeat(20_000)] {
+        let dir = scratch();
+        std::fs::write(dir.path().join("k.part"), b"abc").unwrap();
+        std::fs::write(dir.path().join("k.json"), text).unwrap();
+        assert_eq!(Partial::open(dir.path(), "k").unwrap().received(), 0);
+        assert_eq!(
+            std::fs::metadata(dir.path().join("k.part")).unwrap().len(),
+            0
+        );
+    }
+}
+
+#[test]
+fn the_next_holder_waits_and_never_gets_a_file_that_was_placed() {
+    let dir = scratch();
+    let mut first = Partial::open(dir.path(), "k").unwrap();
+    first.restart(note(3)).unwrap();
+    first.append(b"abc").unwrap();
+    let path = dir.path().to_owned();
+    let second = std::thread::spawn(move || {
+        let mut second = Partial::open(&path, "k").unwrap();
+        second.append(b"x").unwrap();
+        second.received()
+    });
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let inode = format!(":{} ", first.file.metadata().unwrap().ino());
+    let waits = |line: &str| line.contains("->") && line.contains(&inode);
+    while !std::fs::read_to_string("/proc/locks")
+        .unwrap()
+        .lines()
+        .any(waits)
+    {
+        assert!(Instant::now() < deadline, "nobody waits for the lock");
+        std::thread::yield_now();
+    }
+    let target = dir.path().join("target");
+    first.place(&target).unwrap();
+    File::create(dir.path().join("k.part")).unwrap();
+    drop(first);
+    assert_eq!(second.join().unwrap(), 1);
+    assert_eq!(std::fs::read(target).unwrap(), b"abc");
+}

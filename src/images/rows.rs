@@ -1,0 +1,220 @@
+//! The statements behind the catalog.
+//!
+//! Invariant: each function is one transaction, repeatable without harm.
+//! Failure: the database's error; nothing changed.
+
+use std::time::SystemTime;
+
+use rusqlite::{Row, Transaction, params};
+
+use super::catalog::{Entry, Facts, Rows};
+use super::digest::Digest;
+use super::error::Result;
+use super::partial::Validators;
+use crate::metadata::Db;
+
+/// Everything, for the start. A row that cannot be read counts as absent, so that its file is collected.
+pub(super) async fn load(db: &Db) -> Result<Rows> {
+    let rows = db.write(|t| {
+        let mut rows = Rows::default();
+        images(t, &mut rows)?;
+        names(t, &mut rows)?;
+        pins(t, &mut rows)?;
+        sources(t, &mut rows)?;
+        Ok(rows)
+    });
+    Ok(rows.await?)
+}
+
+fn images(t: &Transaction<'_>, rows: &mut Rows) -> rusqlite::Result<()> {
+    let mut select = t.prepare("SELECT digest, size, virtual_size, format, removed FROM images")?;
+    let mut found = select.query([])?;
+    while let Some(row) = found.next()? {
+        let facts = facts(row.get(1)?, row.get(2)?, &row.get::<_, String>(3)?);
+        if let (Some(digest), Some(facts)) = (digest(row, 0)?, facts) {
+            let removed = row.get(4)?;
+            let entry = Entry {
+                removed,
+                ..Entry::new(facts)
+            };
+            rows.entries.insert(digest, entry);
+        }
+    }
+    Ok(())
+}
+
+fn names(t: &Transaction<'_>, rows: &mut Rows) -> rusqlite::Result<()> {
+    let mut select = t.prepare("SELECT name, digest FROM image_names")?;
+    let mut found = select.query([])?;
+    while let Some(row) = found.next()? {
+        if let Some(digest) = digest(row, 1)?
+            && let Some(entry) = rows.entries.get_mut(&digest)
+        {
+            let name: String = row.get(0)?;
+            entry.names.insert(name.clone());
+            rows.names.insert(name, digest);
+        }
+    }
+    Ok(())
+}
+
+fn pins(t: &Transaction<'_>, rows: &mut Rows) -> rusqlite::Result<()> {
+    let mut select = t.prepare("SELECT owner, digest FROM image_pins")?;
+    let mut found = select.query([])?;
+    while let Some(row) = found.next()? {
+        if let Some(digest) = digest(row, 1)? {
+            rows.pins.insert(row.get(0)?, digest);
+        }
+    }
+    Ok(())
+}
+
+fn sources(t: &Transaction<'_>, rows: &mut Rows) -> rusqlite::Result<()> {
+    let mut select = t.prepare("SELECT source, digest, etag, modified FROM image_sources")?;
+    let mut found = select.query([])?;
+    while let Some(row) = found.next()? {
+        let validators = Validators {
+            etag: row.get(2)?,
+            modified: row.get(3)?,
+        };
+        if let Some(digest) = digest(row, 1)? {
+            rows.sources.insert(row.get(0)?, (digest, validators));
+        }
+    }
+    Ok(())
+}
+
+fn digest(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Digest>> {
+    Ok(row.get::<_, String>(column)?.parse().ok())
+}
+
+fn facts(size: i64, virtual_size: i64, format: &str) -> Option<Facts> {
+    Some(Facts {
+        size: size.try_into().ok()?,
+        virtual_size: virtual_size.try_into().ok()?,
+        format: format.parse().ok()?,
+    })
+}
+
+/// Records an image that came from a source, or that a removed one is back.
+pub(super) async fn arrived(
+    db: &Db,
+    digest: Digest,
+    facts: Facts,
+    (source, validators): (String, Validators),
+    names: Vec<String>,
+) -> Result<()> {
+    // Both were lengths of files or checked against a limit; SQLite's integers are as large as those.
+    let size = i64::try_from(facts.size).unwrap_or(i64::MAX);
+    let virtual_size = i64::try_from(facts.virtual_size).unwrap_or(i64::MAX);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.map_or(0, |now| i64::try_from(now.as_nanos()).unwrap_or(i64::MAX));
+    let written = db.write(move |t| {
+        t.execute(
+            "INSERT INTO images (digest, size, virtual_size, format, pulled_at) \
+             VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (digest) DO UPDATE SET removed = 0",
+            params![
+                digest.to_string(),
+                size,
+                virtual_size,
+                facts.format.as_str(),
+                now
+            ],
+        )?;
+        t.execute(
+            "INSERT OR REPLACE INTO image_sources (source, digest, etag, modified) \
+             VALUES (?1, ?2, ?3, ?4)",
+            params![
+                source,
+                digest.to_string(),
+                validators.etag,
+                validators.modified
+            ],
+        )?;
+        add_names(t, digest, &names)
+    });
+    Ok(written.await?)
+}
+
+/// Adds names to a recorded image, listing it again if it was removed.
+pub(super) async fn named(db: &Db, digest: Digest, names: Vec<String>) -> Result<()> {
+    let written = db.write(move |t| {
+        t.execute(
+            "UPDATE images SET removed = 0 WHERE digest = ?1",
+            [digest.to_string()],
+        )?;
+        add_names(t, digest, &names)
+    });
+    Ok(written.await?)
+}
+
+fn add_names(t: &Transaction<'_>, digest: Digest, names: &[String]) -> rusqlite::Result<()> {
+    for name in names {
+        t.execute(
+            "INSERT OR REPLACE INTO image_names (name, digest) VALUES (?1, ?2)",
+            [name.as_str(), &digest.to_string()],
+        )?;
+    }
+    Ok(())
+}
+
+/// Takes an image from the lists; a pinned one keeps its row.
+pub(super) async fn removed(db: &Db, digest: Digest) -> Result<()> {
+    let written = db.write(move |t| {
+        let digest = [digest.to_string()];
+        t.execute("DELETE FROM image_names WHERE digest = ?1", digest.clone())?;
+        t.execute(
+            "DELETE FROM image_sources WHERE digest = ?1",
+            digest.clone(),
+        )?;
+        t.execute(
+            "UPDATE images SET removed = 1 WHERE digest = ?1",
+            digest.clone(),
+        )?;
+        drop_unneeded(t, &digest)
+    });
+    Ok(written.await?)
+}
+
+/// Forgets an image whose file is gone, with its names. Pins stay: their owners must hear of the loss.
+pub(super) async fn lost(db: &Db, digests: Vec<Digest>) -> Result<()> {
+    let written = db.write(move |t| {
+        for digest in digests {
+            t.execute("DELETE FROM images WHERE digest = ?1", [digest.to_string()])?;
+        }
+        Ok(())
+    });
+    Ok(written.await?)
+}
+
+/// Pins an image unless `owner` has a pin already; tells what is pinned.
+pub(super) async fn pinned(db: &Db, owner: String, digest: Digest) -> Result<Digest> {
+    let written = db.write(move |t| {
+        t.execute(
+            "INSERT INTO image_pins (owner, digest) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
+            [owner.as_str(), &digest.to_string()],
+        )?;
+        let select = "SELECT digest FROM image_pins WHERE owner = ?1";
+        let read = t.query_row(select, [owner], |row| self::digest(row, 0))?;
+        Ok(read.unwrap_or(digest))
+    });
+    Ok(written.await?)
+}
+
+/// Removes a pin, and the row of a removed image that nobody pins any more.
+pub(super) async fn unpinned(db: &Db, owner: String, digest: Digest) -> Result<()> {
+    let written = db.write(move |t| {
+        t.execute("DELETE FROM image_pins WHERE owner = ?1", [owner])?;
+        drop_unneeded(t, &[digest.to_string()])
+    });
+    Ok(written.await?)
+}
+
+fn drop_unneeded(t: &Transaction<'_>, digest: &[String; 1]) -> rusqlite::Result<()> {
+    t.execute(
+        "DELETE FROM images WHERE digest = ?1 AND removed = 1 \
+         AND digest NOT IN (SELECT digest FROM image_pins)",
+        digest.clone(),
+    )?;
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! What the node's configuration decides about images.
+//!
+//! Invariant: plain values without behaviour; `Images::open` checks them once.
+//! Failure: none here.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::reference::presentable;
+
+/// Settings of the image store.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Directory of the store; made if missing. Its parents must be searchable by QEMU's user.
+    pub dir: PathBuf,
+    /// How names are fetched that give no scheme and match no translation.
+    pub protocol: Protocol,
+    /// Names that stand for other URLs.
+    pub translations: Vec<Translation>,
+    /// Largest file that is downloaded, in bytes.
+    pub max_download_bytes: u64,
+    /// Largest disk that an image may present to a guest, in bytes.
+    pub max_virtual_bytes: u64,
+    /// Longest time for a connection to come up, TLS included.
+    pub connect_timeout: Duration,
+    /// Longest time in which a server may send nothing.
+    pub stall_timeout: Duration,
+    /// Wait before the first repetition of a failed transfer; doubles with each of the three.
+    pub retry_wait: Duration,
+    /// PEM file of certificate authorities that are trusted beside the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Whether the proxy variables of the environment are honoured.
+    pub proxy: Proxy,
+}
+
+impl Settings {
+    /// The defaults, for a store in `dir`.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self {
+            dir: dir.into(),
+            protocol: Protocol::Https,
+            translations: Vec::new(),
+            max_download_bytes: 64 << 30,
+            max_virtual_bytes: 2 << 40,
+            connect_timeout: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(60),
+            retry_wait: Duration::from_millis(500),
+            ca_file: None,
+            proxy: Proxy::Environment,
+        }
+    }
+}
+
+/// Scheme of untranslated names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// Without encryption: for a node's own network.
+    Http,
+    /// The default.
+    Https,
+}
+
+impl Protocol {
+    /// `http` or `https`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+}
+
+/// Which proxy downloads go through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proxy {
+    /// The one that `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY` give.
+    Environment,
+    /// None.
+    Direct,
+}
+
+/// A rule that turns names into a URL.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Translation {
+    /// Names that it is for.
+    pub pattern: Pattern,
+    /// Where they are. Without a scheme, [`Settings::protocol`] is put in front. May hold credentials and
+    /// a query; they appear in no message, log or file.
+    pub url: String,
+}
+
+/// Without the secrets of the URL.
+impl fmt::Debug for Translation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Translation")
+            .field("pattern", &self.pattern)
+            .field("url", &presentable(&self.url))
+            .finish()
+    }
+}
+
+/// Names that a translation is for, written without tag and digest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pattern {
+    /// This one name.
+    Exact(String),
+    /// All names of which this is a prefix that ends at a `/`; the rest of the name is appended to the URL.
+    Prefix(String),
+}

@@ -1,0 +1,99 @@
+//! Death at every persisted step.
+//!
+//! Invariant: after a restart and the same requests again, all is as if nothing had happened.
+//! Failure: a child that does not die at its point fails the test.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Stdio};
+
+use super::*;
+
+const DIR: &str = "VMLET_TEST_IMAGES_DIR";
+const SERVER: &str = "VMLET_TEST_IMAGES_SERVER";
+const SIGKILL: i32 = 9;
+
+async fn open(dir: &Path) -> Images {
+    let db = Db::open(&dir.join("vmlet.db")).unwrap();
+    Images::open(db, settings(dir)).await.unwrap()
+}
+
+/// Passes every point of [`FAULT_POINTS`].
+async fn live(images: &Images, server: &str) {
+    let names = ["a.img", "b.img"].map(|path| format!("{server}/{path}"));
+    for name in &names {
+        images.pull(name).await.unwrap();
+    }
+    let pinned = images.pin("pod", &names[0]).await.unwrap();
+    for name in &names {
+        images.remove(name).await.unwrap();
+    }
+    assert!(pinned.path.exists());
+    images.unpin("pod").await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "is started by the test below"]
+async fn a_life_in_a_process_of_its_own() {
+    if let (Ok(dir), Ok(server)) = (std::env::var(DIR), std::env::var(SERVER)) {
+        live(&open(Path::new(&dir)).await, &server).await;
+    }
+}
+
+#[tokio::test]
+async fn death_at_any_point_leaves_nothing_that_a_restart_does_not_repair() {
+    for point in FAULT_POINTS {
+        let scratch = tempfile::tempdir().unwrap();
+        let server = Server::start().await;
+        server.offer("a.img", &disk(400, 1), "1");
+        server.offer("b.img", &disk(400, 2), "1");
+        let armed = scratch.path().join("armed");
+        std::fs::create_dir(&armed).unwrap();
+        std::fs::write(armed.join(point), "").unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child
+            .args(["--exact", "--ignored"])
+            .arg("images::tests::crash::a_life_in_a_process_of_its_own")
+            .env(DIR, scratch.path())
+            .env(SERVER, &server.authority)
+            .env(faultpoint::DIR_VARIABLE, &armed)
+            .stdout(Stdio::null());
+        let child = tokio::task::spawn_blocking(move || child.status().unwrap());
+        let status = tokio::time::timeout(PATIENCE, child)
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(status.signal(), Some(SIGKILL), "{point}: {status}");
+
+        let images = open(scratch.path()).await;
+        for image in images.list() {
+            assert!(image.path.exists(), "{point}");
+        }
+        live(&images, &server.authority).await;
+        assert!(
+            images.list().is_empty() && images.owners().is_empty(),
+            "{point}"
+        );
+        for place in ["data", "partial"] {
+            let left = files(&scratch.path().join("images").join(place));
+            assert!(left.is_empty(), "{point}: {left:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_download_that_was_complete_at_death_is_not_repeated() {
+    let bed = Bed::new().await;
+    let bytes = disk(400, 1);
+    bed.server.offer("a.img", &bytes, "1");
+    bed.server
+        .script([Step::CutAfter(1_000), Step::Status(404)]);
+    let name = bed.server.name("a.img");
+    bed.images.pull(&name).await.unwrap_err();
+    let partial = bed.partials().pop().unwrap();
+    std::fs::write(partial, &bytes).unwrap();
+    let image = bed.images.pull(&name).await.unwrap();
+    assert_eq!(image.digest, digest_of(&bytes));
+    let seen = bed.server.seen();
+    assert_eq!(seen[2].header(http::header::IF_NONE_MATCH), Some("\"1\""));
+    assert_eq!(seen.len(), 3);
+}

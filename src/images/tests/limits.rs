@@ -1,0 +1,108 @@
+//! Limits of size and time, and content that is no disk.
+//!
+//! Invariant: what breaks a limit leaves no file.
+//! Failure: each error names the limit.
+
+use super::*;
+
+#[tokio::test]
+async fn a_file_above_the_limit_is_refused_before_or_while_it_comes() {
+    let bed = Bed::with(|s| s.max_download_bytes = 100_000).await;
+    bed.server.offer("a.img", &disk(400, 1), "1");
+    bed.server.script([Step::Serve, Step::Unsized]);
+    for _ in 0..2 {
+        let error = bed
+            .images
+            .pull(&bed.server.name("a.img"))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, Error::TooLarge { limit: 100_000, .. }),
+            "{error}"
+        );
+        assert!(bed.partials().is_empty());
+    }
+    assert_eq!(bed.server.seen().len(), 2);
+}
+
+#[tokio::test]
+async fn a_silent_server_is_given_up() {
+    let bed = Bed::with(|s| s.stall_timeout = Duration::from_millis(50)).await;
+    bed.server.offer("a.img", &disk(400, 1), "1");
+    bed.server.script([1, 2, 3, 4].map(|_| Step::HoldAfter(0)));
+    let error = bed
+        .images
+        .pull(&bed.server.name("a.img"))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::Stalled { .. }), "{error}");
+    assert_eq!(bed.server.seen().len(), 4);
+}
+
+#[tokio::test]
+async fn a_virtual_disk_above_the_limit_is_refused() {
+    let bed = Bed::with(|s| s.max_virtual_bytes = 1024).await;
+    bed.server.offer("a.img", &disk(3, 1), "1");
+    let error = bed
+        .images
+        .pull(&bed.server.name("a.img"))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::Format { .. }), "{error}");
+    assert!(bed.partials().is_empty() && bed.data().is_empty());
+}
+
+#[tokio::test]
+async fn a_login_page_is_not_a_disk() {
+    let bed = Bed::new().await;
+    bed.server
+        .offer("a.img", b"\n<!DocType html><title>Log in</title>", "1");
+    let error = bed
+        .images
+        .pull(&bed.server.name("a.img"))
+        .await
+        .unwrap_err();
+    let reason = std::error::Error::source(&error).unwrap().to_string();
+    assert!(reason.starts_with("it is a web page"), "{reason}");
+    assert!(bed.partials().is_empty() && bed.data().is_empty());
+}
+
+/// What qemu-img makes of these options.
+fn qcow2(options: &[&str]) -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.qcow2");
+    let made = std::process::Command::new("qemu-img")
+        .args(["create", "-q", "-f", "qcow2"])
+        .args(options)
+        .arg(&path)
+        .arg("3G")
+        .status();
+    assert!(made.expect("qemu-img is installed").success());
+    std::fs::read(path).unwrap()
+}
+
+#[tokio::test]
+async fn a_qcow2_tells_the_size_of_the_disk_in_it() {
+    let bed = Bed::new().await;
+    let image = bed.pulled("a.qcow2", &qcow2(&[])).await;
+    assert_eq!((image.format, image.virtual_size), (Format::Qcow2, 3 << 30));
+    assert_eq!(bed.reopened().await.images.list(), [image]);
+}
+
+#[tokio::test]
+async fn a_qcow2_that_would_read_a_file_of_the_node_is_refused() {
+    let bed = Bed::new().await;
+    let hostile = qcow2(&["-b", "/etc/passwd", "-F", "raw"]);
+    bed.server.offer("a.qcow2", &hostile, "1");
+    let error = bed
+        .images
+        .pull(&bed.server.name("a.qcow2"))
+        .await
+        .unwrap_err();
+    let refused = FormatError::Qcow2(Qcow2Error::BackingFile);
+    assert!(
+        matches!(error, Error::Format { reason, .. } if reason == refused),
+        "{error}"
+    );
+    assert!(bed.partials().is_empty() && bed.data().is_empty());
+}

@@ -1,0 +1,57 @@
+//! A full disk.
+//!
+//! Invariant: the mount of a test goes with it, also when the test fails.
+//! Failure: none expected.
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use super::*;
+
+/// A file system of one mebibyte.
+struct Small(PathBuf);
+
+impl Small {
+    fn mount(at: PathBuf) -> Self {
+        std::fs::create_dir_all(&at).unwrap();
+        let kind = Some("tmpfs");
+        mount(kind, &at, kind, MsFlags::empty(), Some("size=1m")).unwrap();
+        Self(at)
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_full_disk_is_said_so_and_nothing_stays_on_it() {
+    let scratch = tempfile::tempdir().unwrap();
+    let small = Small::mount(scratch.path().join("small"));
+    let settings = Settings {
+        dir: small.0.clone(),
+        stall_timeout: PATIENCE / 10,
+        ..settings(scratch.path())
+    };
+    let images = Images::open(Db::in_memory().unwrap(), settings)
+        .await
+        .unwrap();
+    let server = Server::start().await;
+    server.offer("a.img", &disk(4096, 1), "1");
+    // The first is refused by its length alone, the second when the disk is full.
+    server.script([Step::HoldAfter(0), Step::Unsized]);
+    for _ in 0..2 {
+        let error = images.pull(&server.name("a.img")).await.unwrap_err();
+        let place = small.0.join("partial");
+        assert_eq!(
+            error.to_string(),
+            format!("no space left in {}", place.display())
+        );
+        assert!(files(&place).is_empty());
+    }
+    assert_eq!(server.seen().len(), 2);
+    server.offer("b.img", &disk(100, 1), "1");
+    images.pull(&server.name("b.img")).await.unwrap();
+}

@@ -1,0 +1,146 @@
+//! From names to URLs.
+//!
+//! Invariant: an exact rule beats every prefix, a longer prefix a shorter one; the result is http or https
+//! with a host. The `vmlet.dev/` or `virtlet.cloud/` in front of a name never reaches the URL.
+//! Failure: [`Error::Translation`] for a rule that cannot work, at start-up; [`Error::InvalidName`] for a
+//! name that no rule matches and that is no location itself.
+
+use std::fmt;
+
+use reqwest::Url;
+use sha2::{Digest as _, Sha256};
+
+use super::digest::Digest;
+use super::error::{Error, Result};
+use super::reference::Name;
+use super::settings::{Pattern, Protocol, Translation};
+
+/// A URL that may hold secrets: shown as host and path only.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct Source(Url);
+
+impl Source {
+    pub(super) const fn url(&self) -> &Url {
+        &self.0
+    }
+
+    /// Host, port and path, for messages.
+    pub(super) fn location(&self) -> String {
+        location(&self.0)
+    }
+
+    /// Stands for the URL in file names and the database, which must not hold its secrets.
+    pub(super) fn key(&self) -> String {
+        Digest::from_bytes(Sha256::digest(self.0.as_str()).into()).hex()
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.location())
+    }
+}
+
+/// Host, port and path of a URL.
+pub(super) fn location(url: &Url) -> String {
+    let port = url
+        .port()
+        .map_or_else(String::new, |port| format!(":{port}"));
+    format!("{}{port}{}", url.host_str().unwrap_or_default(), url.path())
+}
+
+/// The node's rules, checked.
+#[derive(Debug)]
+pub(super) struct Translator {
+    protocol: Protocol,
+    rules: Vec<Translation>,
+}
+
+impl Translator {
+    pub(super) fn new(protocol: Protocol, rules: Vec<Translation>) -> Result<Self> {
+        let translator = Self { protocol, rules };
+        for rule in &translator.rules {
+            let (Pattern::Exact(pattern) | Pattern::Prefix(pattern)) = &rule.pattern;
+            let refuse = |reason: &str| Error::Translation {
+                pattern: pattern.clone(),
+                reason: reason.to_owned(),
+            };
+            if pattern.is_empty() {
+                return Err(refuse("the name is empty"));
+            }
+            let source = translator.source(&rule.url).map_err(refuse)?;
+            if matches!(rule.pattern, Pattern::Prefix(_)) && source.0.query().is_some() {
+                return Err(refuse("names cannot be appended to a URL with a query"));
+            }
+        }
+        Ok(translator)
+    }
+
+    /// Where to fetch the image that `name` means.
+    pub(super) fn translate(&self, name: &Name) -> Result<Source> {
+        let given = name.repository();
+        let bare = name.bare();
+        let url = self
+            .exact(given)
+            .or_else(|| self.exact(bare))
+            .or_else(|| self.by_prefix(given, bare));
+        let refuse = |reason| Error::InvalidName {
+            name: given.to_owned(),
+            reason,
+        };
+        match url {
+            Some(url) => self.source(&url).map_err(refuse),
+            None if is_location(bare) => self.source(bare).map_err(refuse),
+            None => Err(refuse(
+                "is no host and path, and no translation rule matches it",
+            )),
+        }
+    }
+
+    fn exact(&self, name: &str) -> Option<String> {
+        self.rules
+            .iter()
+            .find(|rule| matches!(&rule.pattern, Pattern::Exact(exact) if exact == name))
+            .map(|rule| rule.url.clone())
+    }
+
+    fn by_prefix(&self, given: &str, bare: &str) -> Option<String> {
+        let matching = |rule: &Translation| match &rule.pattern {
+            Pattern::Exact(_) => None,
+            Pattern::Prefix(prefix) => [given, bare].into_iter().find_map(|name| {
+                let rest = name.strip_prefix(prefix.trim_end_matches('/'))?;
+                let rest = rest.strip_prefix('/')?;
+                let url = format!("{}/{rest}", rule.url.trim_end_matches('/'));
+                Some((prefix.len(), url))
+            }),
+        };
+        let longest = self.rules.iter().filter_map(matching).max_by_key(|m| m.0);
+        longest.map(|(_, url)| url)
+    }
+
+    fn source(&self, text: &str) -> Result<Source, &'static str> {
+        let url = if text.contains("://") {
+            Url::parse(text)
+        } else {
+            Url::parse(&format!("{}://{text}", self.protocol.as_str()))
+        };
+        let mut url = url.map_err(|_| "does not make a valid URL")?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err("makes a URL that is neither http nor https");
+        }
+        url.set_fragment(None);
+        Ok(Source(url))
+    }
+}
+
+/// Whether a name says by itself where it is: a host with a dot or a port, and a path.
+fn is_location(name: &str) -> bool {
+    if name.contains("://") {
+        return true;
+    }
+    let host = name.split_once('/').map(|(host, _)| host);
+    host.is_some_and(|host| host == "localhost" || host.contains(['.', ':']))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! Which rule wins, and what it makes of a name.
+//!
+//! Invariant: exact before prefix, longer before shorter.
+//! Failure: rules that cannot work are refused at once.
+
+use rstest::rstest;
+
+use super::super::reference::Reference;
+use super::*;
+
+fn rules() -> Vec<Translation> {
+    let exact = |name: &str| Pattern::Exact(name.into());
+    let prefix = |name: &str| Pattern::Prefix(name.into());
+    let rule = |pattern, url: &str| Translation {
+        pattern,
+        url: url.into(),
+    };
+    vec![
+        rule(prefix("corp"), "http://mirror.corp/all"),
+        rule(prefix("corp/linux/"), "mirror.corp/linux/"),
+        rule(
+            exact("debian"),
+            "https://me:hush@cloud.debian.org/12.qcow2?k=hush",
+        ),
+        rule(
+            exact("corp/linux/special"),
+            "http://mirror.corp/special.img",
+        ),
+        rule(exact("vmlet.dev/debian"), "http://mirror.corp/routed.img"),
+    ]
+}
+
+fn name(text: &str) -> Name {
+    match Reference::parse(text) {
+        Ok(Reference::Named(name)) => name,
+        other => panic!("{text}: {other:?}"),
+    }
+}
+
+#[rstest]
+#[case::exact("debian:12", "https://me:hush@cloud.debian.org/12.qcow2?k=hush")]
+#[case::exact_beats_prefix("corp/linux/special", "http://mirror.corp/special.img")]
+#[case::longest_prefix("corp/linux/a.img", "https://mirror.corp/linux/a.img")]
+#[case::shorter_prefix("corp/bsd/a.img", "http://mirror.corp/all/bsd/a.img")]
+#[case::routed_rule("vmlet.dev/debian", "http://mirror.corp/routed.img")]
+#[case::rule_after_routing("virtlet.cloud/corp/x", "http://mirror.corp/all/x")]
+#[case::no_rule("h.org:81/a.img:t", "https://h.org:81/a.img")]
+#[case::no_rule_after_routing("vmlet.dev/h.org/a", "https://h.org/a")]
+#[case::localhost("localhost/a", "https://localhost/a")]
+#[case::url("http://h.org/a.img", "http://h.org/a.img")]
+fn names_become_urls(#[case] text: &str, #[case] url: &str) {
+    let translator = Translator::new(Protocol::Https, rules()).unwrap();
+    let source = translator.translate(&name(text)).unwrap();
+    assert_eq!(source.url().as_str(), url);
+}
+
+#[rstest]
+#[case::short("ubuntu")]
+#[case::prefix_of_a_word("corporation/a")]
+#[case::routed_short("vmlet.dev/ubuntu")]
+fn a_name_that_is_nowhere_is_refused(#[case] text: &str) {
+    let translator = Translator::new(Protocol::Https, rules()).unwrap();
+    let refused = translator.translate(&name(text));
+    assert!(
+        matches!(refused, Err(Error::InvalidName { .. })),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn a_source_shows_no_secrets() {
+    let translator = Translator::new(Protocol::Https, rules()).unwrap();
+    let source = translator.translate(&name("debian")).unwrap();
+    assert_eq!(format!("{source:?}"), "cloud.debian.org/12.qcow2");
+    assert_eq!(source.key().len(), 64);
+    assert!(!format!("{translator:?}").contains("hush"));
+}
+
+#[rstest]
+#[case::scheme(Pattern::Exact("a".into()), "file:///etc/passwd")]
+#[case::no_host(Pattern::Exact("a".into()), "http://")]
+#[case::no_name(Pattern::Exact(String::new()), "http://h.org/a")]
+#[case::query(Pattern::Prefix("a".into()), "http://h.org/?file=")]
+fn a_rule_that_cannot_work_is_refused(#[case] pattern: Pattern, #[case] url: &str) {
+    let rule = Translation {
+        pattern,
+        url: url.into(),
+    };
+    let refused = Translator::new(Protocol::Https, vec![rule]);
+    assert!(
+        matches!(refused, Err(Error::Translation { .. })),
+        "{refused:?}"
+    );
+}

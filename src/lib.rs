@@ -1,0 +1,23 @@
+//! The CRI runtime daemon: pods as virtual machines.
+//!
+//! Invariant: modules meet in `app`; `cri` knows everything below it, nothing below knows `cri`.
+//! Failure: `run` returns the first error that makes service impossible.
+
+pub mod app;
+pub mod clock;
+pub mod config;
+pub mod cri;
+pub mod health;
+pub mod images;
+pub mod locks;
+pub mod metadata;
+mod run;
+pub mod sandbox;
+pub mod tasks;
+pub mod telemetry;
+#[cfg(test)]
+mod testbed;
+pub mod vm;
+
+pub use cri::one_line;
+pub use run::{Error, run};

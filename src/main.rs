@@ -1,0 +1,64 @@
+//! The daemon `vmlet`: arguments, configuration, logging, run.
+//!
+//! Invariant: no logic here; the exit code tells why it ended: 0 asked to, 1 it failed, 64 unusable
+//! configuration or command line.
+//! Failure: one line on standard error, or one event once logging works.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use daemon::config::{self, Args, Command, Config, ConfigCommand};
+use daemon::{one_line, telemetry};
+
+/// Unusable configuration or command line.
+const EX_USAGE: u8 = 64;
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(e) => {
+            // Help and version are no errors; nothing can be done when printing fails.
+            let _ = e.print();
+            return if e.use_stderr() {
+                ExitCode::from(EX_USAGE)
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    let effective = match config::load(&args, |name| std::env::var_os(name)) {
+        Ok(effective) => effective,
+        Err(e) => {
+            eprintln!("vmlet: {}", config::explain(&e));
+            return ExitCode::from(EX_USAGE);
+        }
+    };
+    match args.command {
+        Some(Command::Config(ConfigCommand::Show)) => print(&config::show(&effective)),
+        None => run(&effective.config),
+    }
+}
+
+fn print(text: &str) -> ExitCode {
+    use std::io::Write;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn run(config: &Config) -> ExitCode {
+    if let Err(e) = telemetry::init(&config.log) {
+        eprintln!("vmlet: start logging: {e}");
+        return ExitCode::FAILURE;
+    }
+    // Fails only when a provider is installed already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    match daemon::run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            tracing::error!(error = one_line(&e), outcome = "failed", "vmlet");
+            ExitCode::FAILURE
+        }
+    }
+}

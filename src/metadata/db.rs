@@ -1,0 +1,184 @@
+//! One SQLite connection, used from blocking threads.
+//!
+//! Invariant: statements run one after the other, in WAL mode, with foreign keys on; the schema is the
+//! newest migration before the first statement.
+//! Failure: [`Error::Private`], [`Error::Open`] and [`Error::Migrate`] stop the start of the daemon; [`Error::Statement`]
+//! fails one request.
+
+use std::fs::{OpenOptions, Permissions};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rusqlite::Connection;
+use rusqlite_migration::{M, Migrations};
+
+/// Schema steps in order; `user_version` counts the applied ones.
+const STEPS: &[M<'static>] = &[M::up(include_str!("migrations/0001_initial.sql"))];
+const MIGRATIONS: Migrations<'static> = Migrations::from_slice(STEPS);
+
+/// A database that cannot be opened or a statement that fails.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file cannot be made, or not be kept from other users.
+    #[error("make database {} for our own user only", path.display())]
+    Private {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file cannot be opened as a database.
+    #[error("open database {}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// SQLite's reason.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// The schema cannot be brought to the newest version.
+    #[error("bring the schema of {} up to date", path.display())]
+    Migrate {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: rusqlite_migration::Error,
+    },
+    /// A statement failed; it changed nothing.
+    #[error("write or read the database")]
+    Statement(#[source] rusqlite::Error),
+    /// The statement's thread panicked or the runtime is going down.
+    #[error("the database thread ended early")]
+    Thread(#[source] tokio::task::JoinError),
+}
+
+/// Outcome of a database call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Handle to the database; clones share the connection.
+#[derive(Debug, Clone)]
+pub struct Db {
+    connection: Arc<Mutex<Connection>>,
+}
+
+impl Db {
+    /// Opens or creates the database file and applies missing migrations. Blocks; call at start-up.
+    pub fn open(path: &Path) -> Result<Self> {
+        // Annotations may say what nobody else should read; SQLite's other files take this one's mode.
+        private(path).map_err(|source| Error::Private {
+            path: path.into(),
+            source,
+        })?;
+        let open = || {
+            let connection = Connection::open(path)?;
+            connection.pragma_update(None, "journal_mode", "WAL")?;
+            Ok(connection)
+        };
+        let connection = open().map_err(|source| Error::Open {
+            path: path.into(),
+            source,
+        })?;
+        Self::prepare(connection, path)
+    }
+
+    /// A database that lives as long as its handles: for tests of logic.
+    pub fn in_memory() -> Result<Self> {
+        let path = Path::new(":memory:");
+        let connection = Connection::open_in_memory().map_err(|source| Error::Open {
+            path: path.into(),
+            source,
+        })?;
+        Self::prepare(connection, path)
+    }
+
+    fn prepare(mut connection: Connection, path: &Path) -> Result<Self> {
+        let settings = |c: &Connection| {
+            c.pragma_update(None, "synchronous", "NORMAL")?;
+            c.pragma_update(None, "foreign_keys", true)?;
+            c.busy_timeout(std::time::Duration::from_secs(5))
+        };
+        settings(&connection).map_err(|source| Error::Open {
+            path: path.into(),
+            source,
+        })?;
+        MIGRATIONS
+            .to_latest(&mut connection)
+            .map_err(|source| Error::Migrate {
+                path: path.into(),
+                source,
+            })?;
+        Ok(Self {
+            connection: Arc::new(Mutex::new(connection)),
+        })
+    }
+
+    /// Runs `work` in one transaction on a blocking thread; an error rolls it back.
+    pub async fn write<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    {
+        let connection = Arc::clone(&self.connection);
+        tokio::task::spawn_blocking(move || {
+            let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+            let transaction = connection.transaction().map_err(Error::Statement)?;
+            let value = work(&transaction).map_err(Error::Statement)?;
+            transaction.commit().map_err(Error::Statement)?;
+            Ok(value)
+        })
+        .await
+        .map_err(Error::Thread)?
+    }
+}
+
+/// Makes the file if it is missing, with mode 0600 in any case.
+fn private(path: &Path) -> std::io::Result<()> {
+    let mut options = OpenOptions::new();
+    let file = options.create(true).append(true).mode(0o600).open(path)?;
+    file.set_permissions(Permissions::from_mode(0o600))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_else_reads_the_database() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("vmlet.db");
+        std::fs::write(&path, "").unwrap();
+        let _db = Db::open(&path).unwrap();
+        for entry in std::fs::read_dir(dir.path()).unwrap() {
+            let mode = entry.unwrap().metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+    }
+
+    #[test]
+    fn the_migrations_are_valid_sql_in_order() {
+        MIGRATIONS.validate().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_failed_transaction_changes_nothing() {
+        let db = Db::in_memory().unwrap();
+        let failed = db
+            .write(|t| {
+                t.execute(
+                    "INSERT INTO image_pins (owner, digest) VALUES ('a', 'x')",
+                    [],
+                )?;
+                t.execute("INSERT INTO no_such_table VALUES (1)", [])
+            })
+            .await;
+        assert!(failed.is_err());
+        let rows: i64 = db
+            .write(|t| t.query_row("SELECT count(*) FROM image_pins", [], |r| r.get(0)))
+            .await
+            .unwrap();
+        assert_eq!(rows, 0);
+    }
+}

@@ -1,0 +1,65 @@
+//! From start to end of the daemon.
+//!
+//! Invariant: virtual machines run on whatever happens here; SIGTERM and SIGINT end it in order and in time.
+//! Failure: [`Error`] names the part that makes service impossible.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::app::{self, App};
+use crate::config::Config;
+use crate::cri;
+
+/// Time for threads that still block when everything else has ended.
+const STRAGGLERS: Duration = Duration::from_secs(1);
+
+/// Why the daemon ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No threads or no signals to be had.
+    #[error("start the runtime")]
+    Runtime(#[source] io::Error),
+    /// The services do not start.
+    #[error("start")]
+    App(#[from] app::Error),
+    /// The CRI cannot be served.
+    #[error(transparent)]
+    Cri(#[from] cri::Error),
+}
+
+/// Runs the daemon until it is told to end.
+pub fn run(config: &Config) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(Error::Runtime)?;
+    let ended = runtime.block_on(serve(config));
+    runtime.shutdown_timeout(STRAGGLERS);
+    ended
+}
+
+async fn serve(config: &Config) -> Result<(), Error> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(Error::Runtime)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Runtime)?;
+    let app = App::start(config).await?;
+    let grace = config.shutdown.timeout_secs.duration();
+    let mut deadline = None;
+    let told = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!(outcome = "told to end", "vmlet");
+        deadline = Some(Instant::now() + grace);
+    };
+    let served = cri::serve(app.clone(), config, told).await;
+    // The requests in progress and what they left running share one deadline.
+    let left = deadline.map_or(grace, |deadline| {
+        deadline.saturating_duration_since(Instant::now())
+    });
+    app.stop(left).await;
+    tracing::info!(outcome = "ended", "vmlet");
+    Ok(served?)
+}

@@ -1,0 +1,149 @@
+//! The seam to whoever owns pod networks.
+//!
+//! Invariant: `add` and `del` may be repeated; after `del` nothing of the sandbox's network is left.
+//! Failure: the client's error tells whether the owner could not be reached or refused.
+
+use std::future::Future;
+
+use podspec::SandboxId;
+use tapmanager::client::{Client, Error};
+use tapmanager::wire::{
+    AddRequest, Bandwidth, Dns, ErrorCode, Network, PortMapping, StartRequest, Status,
+};
+
+use super::model::{DnsConfig, Protocol, Sandbox};
+
+/// Burst when only a rate is given, in bits: as much as plugins accept.
+const UNLIMITED_BURST: u64 = i32::MAX as u64;
+
+/// Makes and removes the networks of sandboxes.
+pub trait PodNetwork: Send + Sync + 'static {
+    /// Makes the network of a sandbox, or returns the one that exists.
+    fn add(&self, request: AddRequest) -> impl Future<Output = Result<Network, Error>> + Send;
+    /// The network of a sandbox, if it has one.
+    fn get(&self, id: &SandboxId) -> impl Future<Output = Result<Option<Network>, Error>> + Send;
+    /// Takes a network down; success when there is none.
+    fn del(&self, id: &SandboxId) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Ids of everything that has a network or a part of one.
+    fn list(&self) -> impl Future<Output = Result<Vec<String>, Error>> + Send;
+    /// Takes down every network but those of the ids named; returns the ids whose network went.
+    fn gc(&self, keep: Vec<String>) -> impl Future<Output = Result<Vec<String>, Error>> + Send;
+    /// Whether networks can be made.
+    fn status(&self) -> impl Future<Output = Result<Status, Error>> + Send;
+    /// A token with which one emulator may fetch its descriptors.
+    fn prepare_start(
+        &self,
+        request: StartRequest,
+    ) -> impl Future<Output = Result<String, Error>> + Send;
+}
+
+impl PodNetwork for Client {
+    async fn add(&self, request: AddRequest) -> Result<Network, Error> {
+        Self::add(self, request).await
+    }
+
+    async fn get(&self, id: &SandboxId) -> Result<Option<Network>, Error> {
+        match Self::get(self, id.as_str()).await {
+            Ok(network) => Ok(Some(network)),
+            Err(Error::Refused(e)) if e.code == ErrorCode::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    async fn del(&self, id: &SandboxId) -> Result<(), Error> {
+        Self::del(self, id.as_str()).await
+    }
+
+    async fn list(&self) -> Result<Vec<String>, Error> {
+        Self::list(self).await
+    }
+
+    async fn gc(&self, keep: Vec<String>) -> Result<Vec<String>, Error> {
+        Self::gc(self, keep).await
+    }
+
+    async fn status(&self) -> Result<Status, Error> {
+        Self::status(self).await
+    }
+
+    async fn prepare_start(&self, request: StartRequest) -> Result<String, Error> {
+        Self::prepare_start(self, request).await
+    }
+}
+
+/// What the owner of networks needs to know about a sandbox.
+pub(super) fn add_request(sandbox: &Sandbox) -> Result<AddRequest, podspec::QuantityError> {
+    let config = &sandbox.config;
+    let mapping = |p: &super::model::PortMapping| PortMapping {
+        host_port: p.host_port,
+        container_port: p.container_port,
+        protocol: protocol(p.protocol).to_owned(),
+        host_ip: p.host_ip.clone(),
+    };
+    Ok(AddRequest {
+        id: sandbox.id.to_string(),
+        pod_name: config.metadata.name.clone(),
+        pod_namespace: config.metadata.namespace.clone(),
+        pod_uid: config.metadata.uid.clone(),
+        hostname: config.hostname.clone(),
+        dns: config.dns.clone().map(dns).unwrap_or_default(),
+        // A port without a host port needs no mapping: the pod's own address serves it.
+        port_mappings: config
+            .port_mappings
+            .iter()
+            .filter(|p| p.host_port > 0)
+            .map(mapping)
+            .collect(),
+        bandwidth: bandwidth(|name| config.annotations.get(name).map(String::as_str))?,
+    })
+}
+
+/// Kubernetes' bandwidth annotations, in bits per second.
+fn bandwidth<'a>(
+    annotation: impl Fn(&str) -> Option<&'a str>,
+) -> Result<Option<Bandwidth>, podspec::QuantityError> {
+    let rate = |name| annotation(name).map(podspec::parse_quantity).transpose();
+    let ingress = rate("kubernetes.io/ingress-bandwidth")?;
+    let egress = rate("kubernetes.io/egress-bandwidth")?;
+    let burst = |rate: Option<u64>| rate.map_or(0, |_| UNLIMITED_BURST);
+    Ok((ingress.is_some() || egress.is_some()).then(|| Bandwidth {
+        ingress_rate: ingress.unwrap_or(0),
+        ingress_burst: burst(ingress),
+        egress_rate: egress.unwrap_or(0),
+        egress_burst: burst(egress),
+    }))
+}
+
+const fn protocol(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+        Protocol::Sctp => "sctp",
+    }
+}
+
+fn dns(config: DnsConfig) -> Dns {
+    Dns {
+        servers: config.servers,
+        searches: config.searches,
+        options: config.options,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bandwidth_annotations_become_rates_with_the_largest_burst() {
+        let given = |name: &str| (name == "kubernetes.io/ingress-bandwidth").then_some("10M");
+        let limits = bandwidth(given).unwrap().unwrap();
+        assert_eq!(
+            (limits.ingress_rate, limits.ingress_burst),
+            (10_000_000, 2_147_483_647)
+        );
+        assert_eq!((limits.egress_rate, limits.egress_burst), (0, 0));
+        assert_eq!(bandwidth(|_| None), Ok(None));
+        assert!(bandwidth(|_| Some("fast")).is_err());
+    }
+}

@@ -1,0 +1,39 @@
+//! Containers, each of which is a virtual machine.
+//!
+//! Invariant: a sandbox has at most one container that is not EXITED; EXITED is final.
+//! Failure: a half-made, half-started or half-removed container is finished or undone by the next request
+//! that meets it, or at start-up.
+
+pub mod accel;
+mod collect;
+pub mod console;
+mod consoles;
+mod create;
+mod disk;
+pub mod domain;
+mod end;
+mod error;
+mod facts;
+mod model;
+mod paths;
+mod reconcile;
+mod remove;
+mod rows;
+mod service;
+mod settings;
+mod start;
+pub mod state;
+mod stop;
+pub mod xml;
+
+pub use error::{Error, Result};
+pub use facts::Facts;
+pub use model::{
+    Container, ContainerConfig, ContainerMetadata, Exit, ImageSpec, LinuxResources, Mount, Spec,
+};
+pub use paths::Paths;
+pub use service::{Containers, Parts};
+pub use settings::Settings;
+
+#[cfg(test)]
+mod tests;

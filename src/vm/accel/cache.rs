@@ -1,0 +1,129 @@
+//! Remembers what the probe found, so that a restart does not wait for it.
+//!
+//! Invariant: an answer holds for one boot of the kernel, one emulator binary, one user and one device node as
+//! it is; a refusal besides only for an hour, since it may have been a busy moment's.
+//! Failure: none; without a usable file the probe runs again.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use tokio::fs;
+use tokio::io::AsyncReadExt;
+
+use super::Host;
+use super::probe::Verdict;
+
+const FILE: &str = "accelerator.json";
+/// The file is less than a kilobyte.
+const MAX_FILE: u64 = 64 << 10;
+/// How long a refusal is believed.
+const REFUSAL_HOLDS: Duration = Duration::from_secs(3600);
+
+/// What an answer depends on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Key {
+    boot: String,
+    emulator: Node,
+    device: Node,
+    uid: u32,
+    gid: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Node {
+    path: String,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    device: u64,
+    size: u64,
+    /// Seconds and nanoseconds; of device nodes it says nothing, so there it is zero.
+    modified: (i64, i64),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Entry {
+    key: Key,
+    /// Seconds since 1970.
+    at: u64,
+    #[serde(flatten)]
+    verdict: Verdict,
+}
+
+impl Key {
+    /// Looks at the host. The error is half a sentence: without a device or an emulator nothing is to be probed.
+    pub(super) async fn of(host: &Host) -> Result<Self, String> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").await;
+        Ok(Self {
+            boot: boot.unwrap_or_default().trim().to_owned(),
+            device: Node::of(host.device()).await?,
+            emulator: Node::of(&host.emulator).await?,
+            uid: host.uid,
+            gid: host.gid,
+        })
+    }
+}
+
+impl Node {
+    async fn of(path: &Path) -> Result<Self, String> {
+        let name = path.display();
+        let found = fs::metadata(path).await.map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => format!("{name} does not exist"),
+            _ => format!("{name} cannot be looked at: {e}"),
+        })?;
+        let is_file = found.is_file();
+        Ok(Self {
+            path: name.to_string(),
+            mode: found.mode(),
+            uid: found.uid(),
+            gid: found.gid(),
+            device: found.rdev(),
+            size: found.size(),
+            modified: if is_file {
+                (found.mtime(), found.mtime_nsec())
+            } else {
+                (0, 0)
+            },
+        })
+    }
+}
+
+/// The answer of an earlier run, if it still holds.
+pub(super) async fn load(dir: &Path, key: &Key) -> Option<Verdict> {
+    let file = fs::File::open(dir.join(FILE)).await.ok()?;
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE).read_to_end(&mut bytes).await.ok()?;
+    let entry: Entry = serde_json::from_slice(&bytes).ok()?;
+    let age = now().checked_sub(entry.at)?;
+    let holds = match entry.verdict {
+        Verdict::Executed { .. } => true,
+        Verdict::Failed { .. } => age < REFUSAL_HOLDS.as_secs(),
+    };
+    (holds && entry.key == *key).then_some(entry.verdict)
+}
+
+/// Keeps an answer for the next run.
+pub(super) async fn store(dir: &Path, key: &Key, verdict: &Verdict) {
+    let entry = Entry {
+        key: key.clone(),
+        at: now(),
+        verdict: verdict.clone(),
+    };
+    if let Err(error) = write(dir, &entry).await {
+        tracing::warn!(%error, "the accelerator probe will run again at the next start");
+    }
+}
+
+async fn write(dir: &Path, entry: &Entry) -> io::Result<()> {
+    let partial = dir.join("accelerator.json.new");
+    fs::write(&partial, serde_json::to_vec(entry)?).await?;
+    fs::rename(&partial, dir.join(FILE)).await
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |d| d.as_secs())
+}

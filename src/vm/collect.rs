@@ -1,0 +1,86 @@
+//! Removes what no row accounts for: domains, files and pins of images.
+//!
+//! Invariant: only domains that carry our metadata element are touched. Domains go before files, so that
+//! no machine loses a disk while it runs; a row is there before what it accounts for and goes after it,
+//! so that whatever is found without one has no owner, also while requests are served.
+//! Failure: a domain that cannot be removed keeps all files where they are, until the next round.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use libvirt::{DomainInfo, Hypervisor};
+use podspec::{ContainerId, Kind, SandboxId};
+
+use super::error::{Result, files};
+use super::paths::Paths;
+use super::service::Containers;
+use crate::metadata::{LookupError, Row, Table};
+use crate::sandbox::PodNetwork;
+
+impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+    /// Removes whatever has no owner; `domains` are all of ours.
+    pub(super) async fn collect(&self, domains: &[DomainInfo]) -> Result<()> {
+        let mut outcome = Ok(());
+        for domain in domains {
+            outcome = outcome.and(self.collect_domain(domain).await);
+        }
+        outcome?;
+        collect_files(&self.paths.pods(), &self.parts.sandboxes).await?;
+        collect_files(&self.paths.consoles(), &self.parts.table).await?;
+        self.collect_pins().await
+    }
+
+    /// Removes a domain without a row: nothing else would ever end it.
+    async fn collect_domain(&self, domain: &DomainInfo) -> Result<()> {
+        let owner = domain.container.parse::<ContainerId>();
+        if owner.is_ok_and(|id| self.parts.table.get(&id).is_some()) {
+            return Ok(());
+        }
+        tracing::warn!(domain = %domain.name, "a domain of ours without a container is removed");
+        self.forget_domain(domain.uuid).await
+    }
+
+    /// Lets the images of sandboxes go that are gone.
+    async fn collect_pins(&self) -> Result<()> {
+        for owner in self.parts.images.owners() {
+            let sandbox = owner.parse::<SandboxId>();
+            if !sandbox.is_ok_and(|id| self.parts.sandboxes.get(&id).is_some()) {
+                tracing::warn!(sandbox = %owner, "an image pinned for nobody is let go");
+                self.parts.images.unpin(&owner).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn collect_files<R: Row>(directory: &Path, table: &Table<R>) -> Result<()> {
+    let failed = || files("look through", directory);
+    let mut entries = tokio::fs::read_dir(directory).await.map_err(failed())?;
+    while let Some(entry) = entries.next_entry().await.map_err(failed())? {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        // Looked up after the file was found: the row is older than the file.
+        if Paths::owner(&name).is_some_and(|beginning| has_row(table, beginning)) {
+            continue;
+        }
+        tracing::warn!(file = %name, of = R::Kind::NOUN, "files without an owner are removed");
+        let path = entry.path();
+        let kind = entry.file_type().await.map_err(failed())?;
+        let removed = if kind.is_dir() {
+            tokio::fs::remove_dir_all(&path).await
+        } else {
+            tokio::fs::remove_file(&path).await
+        };
+        match removed {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(files("remove", &path)(e)),
+            // Removed, or the last file of an owner who has just gone.
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn has_row<R: Row>(table: &Table<R>, beginning: &str) -> bool {
+    let found = table.find(beginning, |_| true);
+    !matches!(found, Err(LookupError::NotFound { .. }))
+}

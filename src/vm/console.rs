@@ -1,0 +1,195 @@
+//! Console logs: what QEMU appended to the raw file becomes the log that kubelet reads.
+//!
+//! QEMU writes the raw file itself, so the guest neither waits for the daemon nor notices its
+//! restart. A [`Follower`] per running machine copies the bytes on as CRI log lines and gives the
+//! disk space of copied bytes back.
+//!
+//! Invariant: every byte is in the log once, also when the daemon is killed at any point and started
+//! again; at most one follower works on a raw file.
+//! Failure: trouble with the log or its disk is retried; the bytes wait in the raw file meanwhile.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{Instant, timeout};
+
+mod error;
+mod follow;
+mod lines;
+mod log_file;
+mod position;
+mod raw_file;
+mod timestamp;
+mod transfer;
+mod watch;
+
+pub use error::{Error, Result};
+
+use follow::{Command, Follow};
+use position::PositionFile;
+use transfer::Transfer;
+use watch::Watch;
+
+const WRITTEN: &str = "console.written";
+
+/// Crash points for tests: a batch is in the log, its position not saved.
+pub const FAULT_POINTS: &[&str] = &[WRITTEN];
+
+/// The deadline for each call of the API but [`Follower::stop`].
+const DEADLINE: Duration = Duration::from_secs(10);
+/// The deadline for [`Follower::stop`], which belongs to the shutdown of the daemon.
+const STOP_DEADLINE: Duration = Duration::from_secs(3);
+
+/// Blocking threads for all consoles: enough for a fast disk, few of the runtime's when it is stuck.
+static THREADS: Semaphore = Semaphore::const_new(32);
+
+/// The files of a console.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Paths {
+    /// What QEMU appends to. The position is kept beside it, with `.pos` and `.pos.new` appended to
+    /// the name. Its directory exists.
+    pub raw: PathBuf,
+    /// The log at the path that kubelet gave; created with its directory when missing.
+    pub log: PathBuf,
+}
+
+/// How a follower paces itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Text without a newline is shown after this time without more.
+    pub idle: Duration,
+    /// The least time between two batches.
+    pub gather: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            idle: Duration::from_secs(1),
+            gather: Duration::from_millis(20),
+        }
+    }
+}
+
+/// Copies one console to its log until it is told to end. Dropping it means [`Follower::stop`]
+/// without waiting; the raw file is free for another follower a little later.
+#[derive(Debug)]
+pub struct Follower {
+    commands: mpsc::Sender<Command>,
+    task: JoinHandle<()>,
+}
+
+impl Follower {
+    /// Starts following, from where an earlier follower of the same raw file stopped. The raw file is
+    /// created empty (mode 0600) when missing: start before QEMU does, and have libvirt append.
+    ///
+    /// Trouble with the log is not an error here: it is retried.
+    pub async fn start(paths: Paths) -> Result<Self> {
+        Self::start_with(paths, Settings::default()).await
+    }
+
+    /// As [`Follower::start`], at another pace.
+    pub async fn start_with(paths: Paths, settings: Settings) -> Result<Self> {
+        let opened = paths.clone();
+        let open = on_thread(move || {
+            let mut transfer = Transfer::open(opened.clone())?;
+            let watch = Watch::on(transfer.raw().file()).map_err(|source| Error::Watch {
+                path: opened.raw,
+                source,
+            })?;
+            let log = transfer.reopen();
+            Ok((transfer, watch, log))
+        });
+        let (transfer, watch, log) = in_time(async { open.await? }).await?;
+        let (commands, received) = mpsc::channel(1);
+        let follow = Follow::new(transfer, watch, paths, settings, log);
+        let task = tokio::spawn(follow.run(received));
+        Ok(Self { commands, task })
+    }
+
+    /// Opens the log at its path anew, after kubelet renamed it. When this returns the new file
+    /// exists and everything later goes there. Repeatable.
+    pub async fn reopen(&self) -> Result<()> {
+        in_time(self.ask(Command::Reopen)).await
+    }
+
+    /// The machine has ended: copies the rest, ends an unfinished line, saves the position and stops
+    /// following. The files stay; after an error the same can be tried again with a new follower.
+    pub async fn finish(self) -> Result<()> {
+        let deadline = Instant::now() + DEADLINE;
+        in_time(self.ask(|reply| Command::Finish(reply, deadline))).await?;
+        self.ended().await
+    }
+
+    /// Stops following, at the end of the daemon: the machine goes on and a later follower takes over
+    /// here. Returns after a few seconds even if a disk is stuck.
+    pub async fn stop(self) {
+        let stopped = async {
+            // Fails when the task has ended before.
+            let _ = self.commands.send(Command::Stop).await;
+            // A task that panicked has ended, too.
+            let _ = self.task.await;
+        };
+        // After the deadline the task ends by itself when its disk answers.
+        let _ = timeout(STOP_DEADLINE, stopped).await;
+    }
+
+    async fn ask(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<()>>) -> Command,
+    ) -> Result<()> {
+        let (reply, answer) = oneshot::channel();
+        self.commands
+            .send(command(reply))
+            .await
+            .map_err(|_| Error::Ended)?;
+        answer.await.map_err(|_| Error::Ended)?
+    }
+
+    async fn ended(self) -> Result<()> {
+        in_time(async { self.task.await.map_err(|_| Error::Ended) }).await
+    }
+}
+
+/// Removes the raw file and the position, once nobody follows them; the log is kubelet's. Missing
+/// files are fine.
+pub async fn remove(paths: &Paths) -> Result<()> {
+    let raw = paths.raw.clone();
+    let removed = on_thread(move || {
+        let position = PositionFile::of(&raw);
+        let [live, spare] = position.paths();
+        // The raw file first: a position without it is harmless, the reverse would repeat lines.
+        [&raw, live, spare].into_iter().try_for_each(remove_file)
+    });
+    in_time(async { removed.await? }).await
+}
+
+fn remove_file(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::Remove {
+            path: path.into(),
+            source,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Runs `work` on a blocking thread, also to its end when the caller has gone away.
+async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let permit = THREADS.acquire().await.map_err(|_| Error::Ended)?;
+    // The permit comes back with the answer, when the thread is free for the next work.
+    let (answer, _permit) = spawn_blocking(move || (work(), permit))
+        .await
+        .map_err(|_| Error::Ended)?;
+    Ok(answer)
+}
+
+async fn in_time<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    timeout(DEADLINE, work).await.map_err(|_| Error::Stuck)?
+}
+
+#[cfg(test)]
+mod tests;

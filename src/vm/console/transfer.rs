@@ -1,0 +1,233 @@
+//! Copies console bytes from the raw file to the log, one bounded batch per call. Blocks.
+//!
+//! ```text
+//! read ─► append to log ─► save position ─► punch out
+//! ```
+//!
+//! Invariant: at most one batch is in the log beyond the saved position, at the end of the file that
+//! the position names (the mark is saved before a new log's first byte). So a kill at any point
+//! leaves a log that can be cut back and written on: every byte once. Nothing beyond the saved
+//! position is punched out.
+//! Failure: an error names the step; the next call repeats it. The bytes stay in the raw file.
+
+use std::time::SystemTime;
+
+use super::lines::{Lines, Rest, Tag};
+use super::log_file::LogFile;
+use super::position::{Position, PositionFile};
+use super::raw_file::RawFile;
+use super::{Error, Paths, Result, WRITTEN, timestamp};
+
+/// Raw bytes per batch; more than the splitter needs for a decision.
+const CHUNK: usize = 64 * 1024;
+/// A batch ends after this many log bytes: a line of one byte becomes one of forty.
+const OUTPUT: usize = 256 * 1024;
+
+/// The state of one console's copying.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    paths: Paths,
+    raw: RawFile,
+    log: Option<LogFile>,
+    file: PositionFile,
+    position: Position,
+    is_saved: bool,
+}
+
+/// What a batch found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Batch {
+    /// There is more to copy at once.
+    pub(super) more: bool,
+    /// Where in the raw file the text ends that waits for its newline, if any waits.
+    pub(super) held: Option<u64>,
+}
+
+impl Transfer {
+    /// Opens the raw file and finds the position where an earlier process stopped.
+    pub(super) fn open(paths: Paths) -> Result<Self> {
+        let raw = RawFile::open(&paths.raw)?;
+        let failed = |source| Error::ReadRaw {
+            path: paths.raw.clone(),
+            source,
+        };
+        let file = PositionFile::of(&paths.raw);
+        let saved = file.load().map_err(|source| Error::LoadPosition {
+            raw: paths.raw.clone(),
+            source,
+        })?;
+        let (inode, size) = (raw.inode().map_err(failed)?, raw.size().map_err(failed)?);
+        let (position, is_saved) = match saved {
+            Some(saved) if saved.raw_inode == inode && saved.offset <= size => (saved, true),
+            other => {
+                if other.is_some() {
+                    let raw = paths.raw.display();
+                    tracing::warn!(%raw, size, "raw console file was replaced, read from its start");
+                }
+                let offset = raw.first_byte().map_err(failed)?;
+                let (line_open, log) = other.map_or((false, None), |p| (p.line_open, p.log));
+                (
+                    Position {
+                        raw_inode: inode,
+                        offset,
+                        line_open,
+                        log,
+                    },
+                    false,
+                )
+            }
+        };
+        Ok(Self {
+            paths,
+            raw,
+            log: None,
+            file,
+            position,
+            is_saved,
+        })
+    }
+
+    /// The raw file, for watching.
+    pub(super) const fn raw(&self) -> &RawFile {
+        &self.raw
+    }
+
+    /// Makes the log exist at its path, opening it anew: after its rotation, what follows goes there.
+    pub(super) fn reopen(&mut self) -> Result<()> {
+        let log = LogFile::open(&self.paths.log, self.position.log.as_ref()).map_err(|source| {
+            Error::OpenLog {
+                path: self.paths.log.clone(),
+                source,
+            }
+        })?;
+        if self.position.log.as_ref() != Some(log.mark()) {
+            self.position.log = Some(log.mark().clone());
+            self.is_saved = false;
+        }
+        self.log = Some(log);
+        Ok(())
+    }
+
+    /// Saves the position if the saved one is older.
+    pub(super) fn save(&mut self) -> Result<()> {
+        if !self.is_saved {
+            self.file
+                .save(&self.position)
+                .map_err(|source| Error::SavePosition {
+                    raw: self.paths.raw.clone(),
+                    source,
+                })?;
+            self.is_saved = true;
+        }
+        Ok(())
+    }
+
+    /// Copies what is there, up to the limits of a batch. `rest` decides about text at the very end.
+    pub(super) fn batch(&mut self, rest: Rest) -> Result<Batch> {
+        self.ready()?;
+        let size = self.raw_size()?;
+        let wanted = usize::try_from(size - self.position.offset).map_or(CHUNK, |n| n.min(CHUNK));
+        let chunk = self
+            .raw
+            .read(self.position.offset, wanted)
+            .map_err(|source| Error::ReadRaw {
+                path: self.paths.raw.clone(),
+                source,
+            })?;
+        let chunk_end = self.position.offset + chunk.len() as u64;
+        let at_end = chunk_end >= size || chunk.is_empty();
+        let mut lines = Lines::new(
+            &chunk,
+            self.position.line_open,
+            if at_end { rest } else { Rest::Hold },
+        );
+        let (output, cut_short) = format(&mut lines);
+        let (pending, line_open) = (lines.pending().len() as u64, lines.line_open());
+        let held = (at_end && lines.holds_text()).then_some(chunk_end);
+        if !output.is_empty() {
+            self.append(&output)?;
+            self.position.offset = chunk_end - pending;
+            self.position.line_open = line_open;
+            faultpoint::point(WRITTEN);
+            self.save()?;
+            self.raw.punch(self.position.offset);
+        }
+        Ok(Batch {
+            more: cut_short || !at_end,
+            held,
+        })
+    }
+
+    /// Nothing unsaved, and a log that somebody can see.
+    fn ready(&mut self) -> Result<()> {
+        self.save()?;
+        let has_name = self
+            .log
+            .as_ref()
+            .map_or(Ok(false), LogFile::has_name)
+            .map_err(|source| Error::OpenLog {
+                path: self.paths.log.clone(),
+                source,
+            })?;
+        if !has_name {
+            self.reopen()?;
+            self.save()?;
+        }
+        Ok(())
+    }
+
+    /// The length of the raw file, not less than the position.
+    fn raw_size(&mut self) -> Result<u64> {
+        let failed = |source| Error::ReadRaw {
+            path: self.paths.raw.clone(),
+            source,
+        };
+        let size = self.raw.size().map_err(failed)?;
+        if size >= self.position.offset {
+            return Ok(size);
+        }
+        let raw = self.paths.raw.display();
+        tracing::warn!(%raw, size, was = self.position.offset,
+            "raw console file was cut, read from its start");
+        self.position.offset = self.raw.first_byte().map_err(failed)?.min(size);
+        self.raw.forget_holes();
+        self.is_saved = false;
+        self.save()?;
+        Ok(size)
+    }
+
+    fn append(&mut self, output: &[u8]) -> Result<()> {
+        let Some(log) = &mut self.log else {
+            return Err(Error::Ended);
+        };
+        log.append(output).map_err(|source| Error::WriteLog {
+            path: self.paths.log.clone(),
+            source,
+        })?;
+        self.position.log = Some(log.mark().clone());
+        self.is_saved = false;
+        Ok(())
+    }
+}
+
+/// The log text of a batch, and whether it was cut short at the limit.
+fn format(lines: &mut Lines<'_>) -> (Vec<u8>, bool) {
+    let now = timestamp::rfc3339(SystemTime::now());
+    let mut output = Vec::new();
+    for record in lines {
+        output.extend_from_slice(now.as_bytes());
+        output.extend_from_slice(match record.tag {
+            Tag::Full => b" stdout F ",
+            Tag::Partial => b" stdout P ",
+        });
+        output.extend_from_slice(record.text);
+        output.push(b'\n');
+        if output.len() >= OUTPUT {
+            return (output, true);
+        }
+    }
+    (output, false)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! Makes a container: checks the machine, pins the image, makes the root disk.
+//!
+//! Invariant: a container that is CREATED has its root disk; one that is refused leaves nothing.
+//! Failure: a row in phase Creating that nobody works on is dropped by the next request for its sandbox.
+
+use std::path::{Component, Path, PathBuf};
+
+use libvirt::Hypervisor;
+use podspec::{ContainerId, Machine, PodResources, SandboxId};
+
+use super::error::{Error, Result};
+use super::model::{Container, ContainerConfig, Spec};
+use super::service::Containers;
+use super::state::{Event, Phase};
+use crate::clock;
+use crate::sandbox::{PodNetwork, Sandbox};
+
+impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+    pub(super) async fn create_to_end(
+        &self,
+        sandbox_id: &SandboxId,
+        config: ContainerConfig,
+    ) -> Result<ContainerId> {
+        let _lock = self.parts.locks.lock(sandbox_id.as_str()).await;
+        let sandbox = self.ready_sandbox(sandbox_id)?;
+        if let Some(id) = self.place_for(&sandbox.id, &config).await? {
+            return Ok(id);
+        }
+        let id = ContainerId::generate();
+        let machine = machine(&sandbox, &config, self.defaults())?;
+        let image = self.wanted_image(&sandbox.id, &config.image.image).await?;
+        let log_path = log_path(&sandbox.config.log_directory, &config.log_path)
+            .unwrap_or_else(|| self.paths.default_log(&id));
+        let spec = Spec {
+            config,
+            machine,
+            image_digest: image.digest.to_string(),
+            log_path,
+        };
+        let row = Container {
+            id: id.clone(),
+            sandbox: sandbox.id.clone(),
+            phase: Phase::Creating,
+            created_at: clock::now(),
+            started_at: 0,
+            finished_at: 0,
+            kill_at: 0,
+            exit: None,
+            spec,
+        };
+        let row = self.parts.table.insert(row).await?;
+        faultpoint::point("vm.create.recorded");
+        if let Err(e) = self.ensure_root_disk(&row, &image).await {
+            // What fails here, too, is dropped by the next request or by reconciliation.
+            let _ = self.parts.table.remove(&id).await;
+            return Err(e);
+        }
+        faultpoint::point("vm.create.disk");
+        self.move_on(&row, Event::Prepared, "created", |_| {})
+            .await?;
+        self.remember_answer(&id);
+        faultpoint::point("vm.create.created");
+        tracing::info!(sandbox = %sandbox.id, container = %id, outcome = "created", "container");
+        Ok(id)
+    }
+
+    /// Makes sure that the sandbox has room for a machine. Returns the container that an earlier process
+    /// made from the same request, when that process died before it could answer.
+    async fn place_for(
+        &self,
+        sandbox: &SandboxId,
+        config: &ContainerConfig,
+    ) -> Result<Option<ContainerId>> {
+        for row in self.of_sandbox(sandbox) {
+            match row.phase {
+                // Nobody works on it any more: this request holds the sandbox's lock.
+                Phase::Creating => self.parts.table.remove(&row.id).await?,
+                Phase::Created if row.spec.config == *config && !self.was_answered(&row.id) => {
+                    self.remember_answer(&row.id);
+                    return Ok(Some(row.id.clone()));
+                }
+                phase if phase.is_live() => {
+                    let container = row.id.clone();
+                    return Err(Error::Live {
+                        sandbox: sandbox.clone(),
+                        container,
+                        phase,
+                    });
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The machine that the pod and its container ask for; the container's limits win over the pod's.
+fn machine(
+    sandbox: &Sandbox,
+    config: &ContainerConfig,
+    defaults: podspec::Defaults,
+) -> Result<Machine> {
+    let mut annotations = sandbox.config.annotations.clone();
+    annotations.extend(config.annotations.clone());
+    let (own, pod) = (&config.resources, sandbox.config.resources);
+    let given = |own: i64, pod: i64| if own > 0 { own } else { pod };
+    let cpu = if own.cpu_quota > 0 {
+        (own.cpu_quota, own.cpu_period)
+    } else {
+        (pod.cpu_quota, pod.cpu_period)
+    };
+    let resources = PodResources {
+        cpu_quota: cpu.0,
+        cpu_period: cpu.1,
+        memory_limit: given(own.memory_limit_in_bytes, pod.memory_limit),
+    };
+    Ok(Machine::from_pod(&annotations, resources, defaults)?)
+}
+
+/// The absolute path of the log; `None` when the client named none, or one that leads elsewhere.
+fn log_path(directory: &str, path: &str) -> Option<PathBuf> {
+    let (directory, path) = (Path::new(directory), Path::new(path));
+    let plain = path
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)));
+    (directory.is_absolute() && plain && path.file_name().is_some()).then(|| directory.join(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_lies_below_the_directory_that_was_named() {
+        let path = |d, p| log_path(d, p).map(|p| p.display().to_string());
+        assert_eq!(
+            path("/var/log/pods/a", "vm/0.log"),
+            Some("/var/log/pods/a/vm/0.log".into())
+        );
+        assert_eq!(path("", "vm/0.log"), None);
+        assert_eq!(path("/var/log", ""), None);
+        assert_eq!(path("/var/log", "../../etc/passwd"), None);
+        assert_eq!(path("/var/log", "/etc/passwd"), None);
+    }
+}

@@ -1,0 +1,132 @@
+//! The root disk: a qcow2 overlay on the image, which belongs to the sandbox.
+//!
+//! Invariant: the disk stands on the pinned image and is complete when it has its name; a new container
+//! of the same image boots the same disk.
+//! Failure: [`Error::Disk`] with what `qemu-img` said; nothing is left then.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use libvirt::Hypervisor;
+use podspec::SandboxId;
+use tokio::process::Command;
+
+use super::error::{Error, Result, files};
+use super::model::Container;
+use super::service::Containers;
+use crate::images::{self, Digest, Format, Image, Reference};
+use crate::sandbox::PodNetwork;
+
+/// `qemu-img create` writes a few clusters; more time means a hung disk.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+    /// The image that a new container of this sandbox boots, pinned for it.
+    pub(super) async fn wanted_image(&self, sandbox: &SandboxId, name: &str) -> Result<Image> {
+        let images = &self.parts.images;
+        let pinned = images.pinned(sandbox.as_str()).map(|image| image.digest);
+        let wanted = match images.find(name) {
+            Some(image) => Some(image.digest),
+            // An image that was removed serves on under the disk that stands on it, and under no other name.
+            None => pinned.filter(|digest| named_digest(name) == Some(*digest)),
+        };
+        let wanted = wanted.ok_or_else(|| images::Error::Absent {
+            reference: name.chars().take(256).collect(),
+        })?;
+        if pinned != Some(wanted) {
+            // Another image was asked for: the guest's state on the old one goes.
+            self.remove_root_disk(sandbox).await?;
+        }
+        Ok(images.pin(sandbox.as_str(), &wanted.to_string()).await?)
+    }
+
+    /// Makes the overlay unless it is there.
+    pub(super) async fn ensure_root_disk(&self, row: &Container, image: &Image) -> Result<()> {
+        let disk = self.paths.root_disk(&row.sandbox);
+        if tokio::fs::try_exists(&disk)
+            .await
+            .map_err(files("look for", &disk))?
+        {
+            return Ok(());
+        }
+        let directory = self.paths.pod(&row.sandbox);
+        tokio::fs::create_dir_all(&directory)
+            .await
+            .map_err(files("make", &directory))?;
+        // QEMU's user may pass through, nobody may list.
+        let mode = std::fs::Permissions::from_mode(0o711);
+        tokio::fs::set_permissions(&directory, mode)
+            .await
+            .map_err(files("open", &directory))?;
+        let unfinished = disk.with_extension("new");
+        let size = row
+            .spec
+            .machine
+            .root_size
+            .unwrap_or(0)
+            .max(image.virtual_size);
+        create_overlay(&unfinished, image, size).await?;
+        tokio::fs::rename(&unfinished, &disk)
+            .await
+            .map_err(files("name", &disk))
+    }
+
+    /// Removes the disk and lets the image go; success when there is none.
+    pub(super) async fn remove_root_disk(&self, sandbox: &SandboxId) -> Result<()> {
+        let directory = self.paths.pod(sandbox);
+        match tokio::fs::remove_dir_all(&directory).await {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(files("remove", &directory)(e));
+            }
+            _ => {}
+        }
+        Ok(self.parts.images.unpin(sandbox.as_str()).await?)
+    }
+}
+
+/// The digest that a reference spells out.
+fn named_digest(reference: &str) -> Option<Digest> {
+    match Reference::parse(reference).ok()? {
+        Reference::Id(digest) => Some(digest),
+        Reference::Named(name) => name.digest(),
+    }
+}
+
+async fn create_overlay(path: &Path, image: &Image, size: u64) -> Result<()> {
+    let failed = |reason: String| Error::Disk {
+        path: path.to_owned(),
+        reason,
+    };
+    let format = match image.format {
+        Format::Qcow2 => "qcow2",
+        Format::Raw => "raw",
+    };
+    let mut command = Command::new("qemu-img");
+    command
+        .args(["create", "-q", "-f", "qcow2", "-F", format, "-b"])
+        .arg(&image.path);
+    command.arg(path).arg(size.to_string());
+    command.stdin(Stdio::null()).kill_on_drop(true);
+    let output = tokio::time::timeout(DEADLINE, command.output())
+        .await
+        .map_err(|_| {
+            failed(format!(
+                "qemu-img did not end within {} s",
+                DEADLINE.as_secs()
+            ))
+        })?
+        .map_err(|e| failed(format!("start qemu-img: {e}")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let reason = String::from_utf8_lossy(&output.stderr)
+        .trim()
+        .chars()
+        .take(500)
+        .collect();
+    // A part of a disk is worth nothing; the error below is what counts.
+    let _ = tokio::fs::remove_file(path).await;
+    Err(failed(reason))
+}

@@ -1,0 +1,157 @@
+//! What a domain is made of, before it is XML.
+//!
+//! Invariant: plain values that the service has already checked; the description decides nothing that
+//! the pod may ask for, it only fixes what all our domains share.
+//! Failure: none here; a text that XML cannot carry is refused where it is written.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use uuid::Uuid;
+
+use super::accel::Accelerator;
+
+/// Variable with the one-time token by which `vmwrapper` collects its descriptors.
+///
+/// The domain's XML shows it to whoever may read that: root, and users of libvirt's read-only socket where there
+/// is one. It is worth one start, short-lived, and taken only from QEMU's user.
+pub const START_TOKEN: &str = "VMLET_START_TOKEN";
+/// Variable with the path of the hand-off socket.
+pub const HANDOFF_SOCKET: &str = "VMLET_HANDOFF_SOCKET";
+/// Variable with the path of the emulator that `vmwrapper` becomes.
+pub const EMULATOR: &str = "VMLET_EMULATOR";
+
+/// Everything that tells one domain from another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DomainSpec {
+    /// libvirt's identity of the domain, and the guest's system UUID unless [`Self::system_uuid`] is set.
+    pub uuid: Uuid,
+    /// libvirt's name of the domain; part of file names, so no slash.
+    pub name: String,
+    /// The container that the domain is.
+    pub container: String,
+    /// The sandbox that it belongs to.
+    pub sandbox: String,
+    /// Name of the pod, for people.
+    pub pod_name: String,
+    /// Namespace of the pod, for people.
+    pub pod_namespace: String,
+    /// How the guest's instructions are run.
+    pub accelerator: Accelerator,
+    /// Virtual CPUs, at least one.
+    pub vcpus: u16,
+    /// Memory in MiB.
+    pub memory_mib: u64,
+    /// The CPU that the guest sees.
+    pub cpu: CpuMode,
+    /// The program that libvirt starts: `vmwrapper`.
+    pub emulator: PathBuf,
+    /// Environment of that program.
+    pub environment: Vec<Variable>,
+    /// The disk to boot from.
+    pub root: Disk,
+    /// Further disks, in the order in which the guest finds them.
+    pub disks: Vec<Disk>,
+    /// Serial port 0.
+    pub console: Console,
+    /// Whether there is a channel for the QEMU guest agent.
+    pub guest_agent: bool,
+    /// SMBIOS system UUID, if it is not the domain's.
+    pub system_uuid: Option<Uuid>,
+}
+
+/// The CPU that the guest sees.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CpuMode {
+    /// All that the accelerator can do.
+    #[default]
+    Default,
+    /// The named model nearest to the host's. Software emulation has no such thing and does all it can.
+    HostModel,
+}
+
+/// A variable in the environment of the emulator. Values do not appear in debug output.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Variable {
+    /// Its name.
+    pub name: String,
+    /// Its value, which may be a token.
+    pub value: String,
+}
+
+/// A virtio disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disk {
+    /// Where its bytes are.
+    pub source: DiskSource,
+    /// How they are arranged.
+    pub format: DiskFormat,
+    /// Whether space that the guest discards is given back.
+    pub discard: bool,
+    /// Whether the guest may only read.
+    pub read_only: bool,
+    /// What the guest sees as the disk's serial number, 20 characters of `[A-Za-z0-9_.+-]`.
+    pub serial: Option<String>,
+}
+
+/// Where a disk's bytes are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DiskSource {
+    /// In a file.
+    File(PathBuf),
+    /// In a file that holds only the differences from a base image. The base is read as it is: libvirt neither
+    /// probes it nor changes its owner, so QEMU's user must be able to read it.
+    Overlay {
+        /// The differences.
+        path: PathBuf,
+        /// The base image.
+        base: PathBuf,
+        /// How the base is arranged.
+        base_format: DiskFormat,
+    },
+    /// On a block device.
+    Block(PathBuf),
+}
+
+/// How a disk's bytes are arranged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskFormat {
+    /// QEMU's copy-on-write format.
+    Qcow2,
+    /// Byte by byte.
+    Raw,
+}
+
+/// Serial port 0: a socket to attach to, and a file that QEMU appends all output to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Console {
+    /// Where QEMU listens; its user must be able to write to the directory.
+    pub socket: PathBuf,
+    /// Where the output goes.
+    pub log: PathBuf,
+}
+
+impl DomainSpec {
+    /// Names the pod, for people; one line.
+    pub(super) fn title(&self) -> String {
+        let title = format!("{}/{}", self.pod_namespace, self.pod_name);
+        // libvirt takes no line breaks here.
+        title.replace(|c: char| c.is_control(), " ")
+    }
+}
+
+impl Variable {
+    /// A variable.
+    pub fn new(name: impl Into<String>, value: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            value: value.into(),
+        }
+    }
+}
+
+impl fmt::Debug for Variable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}=…", self.name)
+    }
+}

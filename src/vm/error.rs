@@ -1,0 +1,148 @@
+//! Why a request about a container fails.
+//!
+//! Invariant: the variant names the step; the cause is the source.
+//! Failure: see the variants.
+
+use std::path::PathBuf;
+
+use podspec::{AnnotationError, ContainerId, SandboxId};
+
+use super::console;
+use super::state::Phase;
+use crate::tasks::Aborted;
+use crate::{images, metadata};
+
+/// A request about a container that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The sandbox does not exist.
+    #[error("no sandbox has the id {0}")]
+    NoSandbox(SandboxId),
+    /// The container does not exist.
+    #[error("no container has the id {0}")]
+    NoContainer(ContainerId),
+    /// The sandbox has no network (any more).
+    #[error("sandbox {0} is not ready: make a new one")]
+    SandboxNotReady(SandboxId),
+    /// The sandbox has a machine already.
+    #[error(
+        "sandbox {sandbox} has a virtual machine already, container {container} ({phase}): \
+         a pod has one container, remove that one or wait until it has exited"
+    )]
+    Live {
+        /// The sandbox.
+        sandbox: SandboxId,
+        /// The container that is there.
+        container: ContainerId,
+        /// Where it is in its life.
+        phase: Phase,
+    },
+    /// The container is in a phase that does not allow this.
+    #[error("container {id} is {phase}: it cannot be {verb}")]
+    Phase {
+        /// The container.
+        id: ContainerId,
+        /// Where it is in its life.
+        phase: Phase,
+        /// What was to be done with it.
+        verb: &'static str,
+    },
+    /// An annotation or a resource limit makes no sense.
+    #[error(transparent)]
+    Machine(#[from] AnnotationError),
+    /// The image is not on this node, or the image store failed.
+    #[error(transparent)]
+    Image(#[from] images::Error),
+    /// The image that the root disk stands on is gone from disk.
+    #[error("the image under the root disk of sandbox {0} is gone from disk: pull it again")]
+    ImageLost(SandboxId),
+    /// The root disk could not be made.
+    #[error("make root disk {}: {reason}", path.display())]
+    Disk {
+        /// The disk.
+        path: PathBuf,
+        /// What `qemu-img` or the kernel said.
+        reason: String,
+    },
+    /// A file or directory of the container could not be made or removed.
+    #[error("{step} {}", path.display())]
+    Files {
+        /// What was to be done.
+        step: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// The kernel's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The console could not be followed.
+    #[error("follow the console")]
+    Console(#[from] console::Error),
+    /// No accelerator can run the machine.
+    #[error("choose an accelerator")]
+    Accelerator(#[from] super::accel::Error),
+    /// The description of the domain could not be written.
+    #[error("describe the domain")]
+    Describe(#[source] super::xml::Error),
+    /// The owner of networks did not allow the start.
+    #[error("prepare the network of sandbox {id} for a start")]
+    Network {
+        /// The sandbox.
+        id: SandboxId,
+        /// The owner's reason.
+        #[source]
+        source: tapmanager::client::Error,
+    },
+    /// libvirt did not do its part.
+    #[error("{step} the virtual machine")]
+    Hypervisor {
+        /// `define`, `start`, `stop` and so on.
+        step: &'static str,
+        /// libvirt's reason.
+        #[source]
+        source: libvirt::Error,
+    },
+    /// The machine did not end although it was killed.
+    #[error("container {0} was killed, but its end is not confirmed yet: try again")]
+    StillRunning(ContainerId),
+    /// The row changed under the request.
+    #[error(transparent)]
+    Table(#[from] metadata::TableError),
+    /// The database failed.
+    #[error(transparent)]
+    Db(#[from] metadata::Error),
+    /// The work ended early.
+    #[error(transparent)]
+    Aborted(#[from] Aborted),
+}
+
+impl Error {
+    /// Whether the same request may succeed once a helper is back; nothing is decided by this failure.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Network { source, .. } => {
+                !matches!(source, tapmanager::client::Error::Refused(_))
+            }
+            Self::Hypervisor { source, .. } => source.is_unavailable(),
+            Self::Db(_) | Self::Table(_) | Self::Aborted(_) => true,
+            _ => false,
+        }
+    }
+}
+
+/// Turns libvirt's error into ours, naming the step.
+pub(super) fn hypervisor(step: &'static str) -> impl FnOnce(libvirt::Error) -> Error {
+    move |source| Error::Hypervisor { step, source }
+}
+
+/// Turns a file error into ours, naming the step.
+pub(super) fn files(
+    step: &'static str,
+    path: &std::path::Path,
+) -> impl FnOnce(std::io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Files { step, path, source }
+}
+
+/// Outcome of a request about a container.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,145 @@
+//! What is remembered of a container.
+//!
+//! Invariant: labels, annotations and metadata are kept byte for byte as the client gave them. Environment
+//! variables are not kept: they may hold secrets, and the machine does not use them.
+//! Failure: none here; validation happened where the request was decoded.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use podspec::{ContainerId, Machine, SandboxId};
+use serde::{Deserialize, Serialize};
+
+use super::state::Phase;
+
+/// A container and where it is in its life.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Container {
+    /// Its id.
+    pub id: ContainerId,
+    /// The sandbox it belongs to.
+    pub sandbox: SandboxId,
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// Nanoseconds since the epoch.
+    pub created_at: i64,
+    /// Nanoseconds since the epoch; 0 until it ran.
+    pub started_at: i64,
+    /// Nanoseconds since the epoch; 0 until it ended.
+    pub finished_at: i64,
+    /// When a stop in progress kills it, in nanoseconds since the epoch; 0 without one.
+    pub kill_at: i64,
+    /// How it ended.
+    pub exit: Option<Exit>,
+    /// What was asked for, and what was made of it.
+    pub spec: Spec,
+}
+
+/// The part of a container that never changes after its creation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spec {
+    /// What the client asked for.
+    pub config: ContainerConfig,
+    /// The machine it describes.
+    pub machine: Machine,
+    /// `sha256:…` of the image that its root disk stands on.
+    pub image_digest: String,
+    /// Absolute path of the CRI log.
+    pub log_path: PathBuf,
+}
+
+/// How a container ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// 0 when the guest powered itself off, 137 when it was killed or died, 128 when it never started.
+    pub code: i32,
+    /// `Completed`, `Error` or `StartError`.
+    pub reason: String,
+    /// A sentence for people; empty for a power-off.
+    pub message: String,
+}
+
+/// What a client asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerConfig {
+    /// Names of the container.
+    pub metadata: ContainerMetadata,
+    /// Image to boot.
+    pub image: ImageSpec,
+    /// Labels, as given.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations, as given.
+    pub annotations: BTreeMap<String, String>,
+    /// Mounts, echoed in the status.
+    pub mounts: Vec<Mount>,
+    /// Path of the log below the sandbox's log directory; empty when not given.
+    pub log_path: String,
+    /// Resources, echoed in the status.
+    pub resources: LinuxResources,
+    /// Number of the CRI signal, echoed in the status; 0 when not given.
+    pub stop_signal: i32,
+}
+
+/// Names of a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerMetadata {
+    /// Name within the pod.
+    pub name: String,
+    /// How often the container was created before.
+    pub attempt: u32,
+}
+
+/// The image of a request.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageSpec {
+    /// Name, digest or id.
+    pub image: String,
+    /// The text of the pod's specification.
+    pub user_specified_image: String,
+    /// Annotations, as given.
+    pub annotations: BTreeMap<String, String>,
+    /// RuntimeClass handler, as given.
+    pub runtime_handler: String,
+}
+
+/// A mount of a request.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// Path in the guest.
+    pub container_path: String,
+    /// Path on the node.
+    pub host_path: String,
+    /// Whether the guest may not write.
+    pub readonly: bool,
+    /// Whether SELinux relabelling was asked for.
+    pub selinux_relabel: bool,
+    /// Number of the CRI propagation mode.
+    pub propagation: i32,
+    /// Whether mounts below are read-only too.
+    pub recursive_read_only: bool,
+}
+
+/// CRI's Linux resources; 0 is "not given".
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinuxResources {
+    /// CPU period in microseconds.
+    pub cpu_period: i64,
+    /// CPU quota in microseconds.
+    pub cpu_quota: i64,
+    /// CPU shares.
+    pub cpu_shares: i64,
+    /// Memory limit in bytes.
+    pub memory_limit_in_bytes: i64,
+    /// OOM score adjustment.
+    pub oom_score_adj: i64,
+    /// CPUs, as a list such as `0-3,7`.
+    pub cpuset_cpus: String,
+    /// Memory nodes, as a list.
+    pub cpuset_mems: String,
+    /// Huge pages: page size and limit in bytes.
+    pub hugepage_limits: Vec<(String, u64)>,
+    /// cgroup v2 files and values.
+    pub unified: BTreeMap<String, String>,
+    /// Memory and swap limit in bytes.
+    pub memory_swap_limit_in_bytes: i64,
+}

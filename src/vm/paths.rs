@@ -1,0 +1,103 @@
+//! Where the files of machines are.
+//!
+//! Invariant: names are made of ids only, never of anything a client chose; directories on the way to a
+//! disk or a socket can be traversed, not listed, by QEMU's user.
+//! Failure: none here.
+
+use std::path::{Path, PathBuf};
+
+use podspec::{ContainerId, Id, SandboxId};
+
+/// Digits of an id in file names: unique in practice, and short enough for a socket's path.
+const DIGITS: usize = 20;
+
+/// The state directory and what lies below it.
+#[derive(Debug, Clone)]
+pub struct Paths {
+    state: PathBuf,
+}
+
+impl Paths {
+    /// Below this state directory.
+    pub fn new(state: &Path) -> Self {
+        Self {
+            state: state.to_owned(),
+        }
+    }
+
+    /// Directory of all sandboxes' disks.
+    pub fn pods(&self) -> PathBuf {
+        self.state.join("pods")
+    }
+
+    /// Directory of one sandbox's disks.
+    pub fn pod(&self, id: &SandboxId) -> PathBuf {
+        self.pods().join(cut(id))
+    }
+
+    /// The root disk of a sandbox.
+    pub fn root_disk(&self, id: &SandboxId) -> PathBuf {
+        self.pod(id).join("root.qcow2")
+    }
+
+    /// Directory of all consoles.
+    pub fn consoles(&self) -> PathBuf {
+        self.state.join("console")
+    }
+
+    /// The file that QEMU appends the serial port to.
+    pub fn console_file(&self, id: &ContainerId) -> PathBuf {
+        self.consoles().join(format!("{}.raw", cut(id)))
+    }
+
+    /// The directory that belongs to QEMU's user, for sockets.
+    pub fn sockets(&self, id: &ContainerId) -> PathBuf {
+        self.consoles().join(cut(id))
+    }
+
+    /// The socket that leads to the serial port.
+    pub fn console_socket(&self, id: &ContainerId) -> PathBuf {
+        self.sockets(id).join("serial")
+    }
+
+    /// The log of a container whose client named none.
+    pub fn default_log(&self, id: &ContainerId) -> PathBuf {
+        self.consoles().join(format!("{}.log", cut(id)))
+    }
+
+    /// The beginning of the id that a file name in [`Self::pods`] or [`Self::consoles`] belongs to.
+    pub fn owner(name: &str) -> Option<&str> {
+        name.get(..DIGITS)
+    }
+}
+
+fn cut<K: podspec::Kind>(id: &Id<K>) -> &str {
+    &id.as_str()[..DIGITS]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_a_container_belongs_to_its_id() {
+        let paths = Paths::new(Path::new("/var/lib/vmlet"));
+        let id = ContainerId::generate();
+        for path in [
+            paths.console_file(&id),
+            paths.sockets(&id),
+            paths.default_log(&id),
+        ] {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            assert!(id.as_str().starts_with(Paths::owner(name).unwrap()));
+        }
+        assert_eq!(Paths::owner("short"), None);
+    }
+
+    #[test]
+    fn the_console_socket_fits_into_a_socket_address() {
+        let paths = Paths::new(Path::new("/var/lib/vmlet"));
+        let longest = paths.console_socket(&ContainerId::generate());
+        assert!(longest.as_os_str().len() < 70, "{}", longest.display());
+    }
+}

@@ -1,0 +1,253 @@
+//! The containers of this node, each a virtual machine.
+//!
+//! Invariant: whoever changes a container holds its sandbox's lock, except for recording its end, which
+//! has a lock of its own; each effect is announced by a phase that is stored before it.
+//! Failure: a request that fails half-way is undone, or leaves a phase that the next one settles.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use libvirt::Hypervisor;
+use podspec::{ContainerId, Defaults, SandboxId};
+
+use super::accel::{Accelerator, Choice};
+use super::consoles::Consoles;
+use super::error::{Error, Result, hypervisor};
+use super::model::{Container, ContainerConfig};
+use super::paths::Paths;
+use super::settings::Settings;
+use super::state::Event;
+use crate::images::Images;
+use crate::locks::{Guard, Locks};
+use crate::metadata::{LookupError, Table};
+use crate::sandbox::{PodNetwork, Sandbox};
+use crate::tasks::Tasks;
+
+/// The services and rows that machines are made from.
+#[derive(Debug)]
+pub struct Parts<H, N> {
+    /// Rows of containers.
+    pub table: Arc<Table<Container>>,
+    /// Rows of sandboxes, read only.
+    pub sandboxes: Arc<Table<Sandbox>>,
+    /// Runs the machines.
+    pub hypervisor: Arc<H>,
+    /// Hands out their taps.
+    pub network: Arc<N>,
+    /// Holds their images.
+    pub images: Arc<Images>,
+    /// Shared with the sandboxes.
+    pub locks: Locks,
+    /// Shared with the sandboxes.
+    pub tasks: Tasks,
+}
+
+/// The containers of this node.
+#[derive(Debug)]
+pub struct Containers<H, N> {
+    pub(super) parts: Parts<H, N>,
+    pub(super) settings: Settings,
+    pub(super) paths: Paths,
+    pub(super) accelerator: tokio::sync::OnceCell<Choice>,
+    pub(super) consoles: Consoles,
+    /// Containers with a task that sees their stop through.
+    pub(super) stoppers: Mutex<HashSet<ContainerId>>,
+    /// Containers created by this process: their clients have got the answer.
+    pub(super) answered: Mutex<HashSet<ContainerId>>,
+}
+
+impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+    /// The service over these parts.
+    pub fn new(parts: Parts<H, N>, settings: Settings) -> Self {
+        let paths = Paths::new(&settings.state_dir);
+        Self {
+            parts,
+            settings,
+            paths,
+            accelerator: tokio::sync::OnceCell::new(),
+            consoles: Consoles::default(),
+            stoppers: Mutex::default(),
+            answered: Mutex::default(),
+        }
+    }
+
+    /// The one container whose id begins with `prefix`.
+    pub fn find(&self, prefix: &str) -> Result<Arc<Container>, LookupError> {
+        self.parts
+            .table
+            .find(prefix, |container| container.phase.is_listed())
+    }
+
+    /// All containers that clients may see.
+    pub fn list(&self) -> Vec<Arc<Container>> {
+        let mut all = self.parts.table.all();
+        all.retain(|container| container.phase.is_listed());
+        all
+    }
+
+    /// Where the files of containers are.
+    pub const fn paths(&self) -> &Paths {
+        &self.paths
+    }
+
+    /// The accelerator and why it was chosen, once that is known.
+    pub fn accelerator(&self) -> Option<&Choice> {
+        self.accelerator.get()
+    }
+
+    /// Makes a container in a ready sandbox.
+    pub async fn create(
+        self: &Arc<Self>,
+        sandbox: &SandboxId,
+        config: ContainerConfig,
+    ) -> Result<ContainerId> {
+        let (this, sandbox) = (Arc::clone(self), sandbox.clone());
+        self.parts
+            .tasks
+            .finish(async move { this.create_to_end(&sandbox, config).await })
+            .await
+    }
+
+    /// Starts the machine of a container; returns when QEMU runs.
+    pub async fn start(self: &Arc<Self>, id: &ContainerId) -> Result<()> {
+        let (this, id) = (Arc::clone(self), id.clone());
+        self.parts
+            .tasks
+            .finish(async move { this.start_to_end(&id).await })
+            .await
+    }
+
+    /// Asks the guest to power off and kills it after `grace`; returns when it has ended.
+    pub async fn stop(self: &Arc<Self>, id: &ContainerId, grace: Duration) -> Result<()> {
+        let (this, id) = (Arc::clone(self), id.clone());
+        self.parts
+            .tasks
+            .finish(async move { this.stop_to_end(&id, grace).await })
+            .await
+    }
+
+    /// Removes a container, killing its machine; success when there is none.
+    pub async fn remove(self: &Arc<Self>, id: &ContainerId) -> Result<()> {
+        let (this, id) = (Arc::clone(self), id.clone());
+        self.parts
+            .tasks
+            .finish(async move { this.remove_to_end(&id).await })
+            .await
+    }
+
+    /// Starts a new log file after the client renamed the old one.
+    pub async fn reopen_log(&self, id: &ContainerId) -> Result<()> {
+        let _end = self.end_lock(id).await;
+        let row = self.row(id)?;
+        if !row.phase.runs() {
+            return Err(Error::Phase {
+                id: id.clone(),
+                phase: row.phase,
+                verb: "given a new log",
+            });
+        }
+        // Not followed yet when the daemon has just started and libvirt is away.
+        self.follow(&row).await?;
+        Ok(self.consoles.reopen(id).await?)
+    }
+
+    pub(super) fn row(&self, id: &ContainerId) -> Result<Arc<Container>> {
+        self.parts
+            .table
+            .get(id)
+            .ok_or_else(|| Error::NoContainer(id.clone()))
+    }
+
+    /// All containers of a sandbox.
+    pub(super) fn of_sandbox(&self, sandbox: &SandboxId) -> Vec<Arc<Container>> {
+        let mut all = self.parts.table.all();
+        all.retain(|container| container.sandbox == *sandbox);
+        all
+    }
+
+    /// The sandbox, if machines may be made and started in it.
+    pub(super) fn ready_sandbox(&self, id: &SandboxId) -> Result<Arc<Sandbox>> {
+        let sandbox = self
+            .parts
+            .sandboxes
+            .get(id)
+            .ok_or_else(|| Error::NoSandbox(id.clone()))?;
+        match sandbox.phase {
+            crate::sandbox::state::Phase::Ready => Ok(sandbox),
+            _ => Err(Error::SandboxNotReady(id.clone())),
+        }
+    }
+
+    /// Stores the phase after `event`, with whatever else `change` sets.
+    pub(super) async fn move_on(
+        &self,
+        row: &Container,
+        event: Event,
+        verb: &'static str,
+        change: impl FnOnce(&mut Container) + Send,
+    ) -> Result<Arc<Container>> {
+        let refused = || Error::Phase {
+            id: row.id.clone(),
+            phase: row.phase,
+            verb,
+        };
+        let next = row.phase.on(event).ok_or_else(refused)?;
+        let both = |row: &mut Container| {
+            row.phase = next;
+            change(row);
+        };
+        Ok(self.parts.table.change(&row.id, row.phase, both).await?)
+    }
+
+    /// Probes for the accelerator once; later calls answer from memory.
+    pub async fn choose_accelerator(&self) -> Result<Accelerator> {
+        let settings = &self.settings;
+        let choose = || async {
+            let choice = super::accel::choose(settings.accelerator, &settings.host()).await?;
+            tracing::info!(accelerator = %choice.accelerator, reason = %choice.reason, "chosen");
+            Ok::<_, Error>(choice)
+        };
+        Ok(self.accelerator.get_or_try_init(choose).await?.accelerator)
+    }
+
+    pub(super) fn remember_answer(&self, id: &ContainerId) {
+        self.answered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(id.clone());
+    }
+
+    pub(super) fn was_answered(&self, id: &ContainerId) -> bool {
+        self.answered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(id)
+    }
+
+    pub(super) fn forget_answer(&self, id: &ContainerId) {
+        self.answered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(id);
+    }
+
+    /// What applies when a pod says nothing about its machine.
+    pub(super) const fn defaults(&self) -> Defaults {
+        self.settings.defaults
+    }
+
+    /// Held by whoever records the end of a container, or works on its console while it runs.
+    pub(super) async fn end_lock(&self, id: &ContainerId) -> Guard {
+        self.parts.locks.lock(&format!("end of {id}")).await
+    }
+
+    /// Fails at once when libvirt is away.
+    pub(super) fn check_connected(&self, step: &'static str) -> Result<()> {
+        if self.parts.hypervisor.is_connected() {
+            return Ok(());
+        }
+        let reason = "the connection is down, it is being re-established".to_owned();
+        Err(hypervisor(step)(libvirt::Error::Unavailable { reason }))
+    }
+}

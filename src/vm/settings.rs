@@ -1,0 +1,38 @@
+//! What the daemon's configuration says about machines.
+//!
+//! Invariant: paths are absolute; the user exists.
+//! Failure: none here; the configuration was validated before.
+
+use std::path::PathBuf;
+
+use podspec::Defaults;
+
+use super::accel::{Host, Setting};
+
+/// Settings of the machines of this node.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Directory of everything the daemon keeps.
+    pub state_dir: PathBuf,
+    /// Which accelerator to use.
+    pub accelerator: Setting,
+    /// The real emulator.
+    pub emulator: PathBuf,
+    /// The program that libvirt starts as emulator.
+    pub wrapper: PathBuf,
+    /// Where the wrapper fetches descriptors.
+    pub handoff_socket: PathBuf,
+    /// User that QEMU runs as.
+    pub uid: u32,
+    /// Group that QEMU runs as.
+    pub gid: u32,
+    /// What applies when a pod says nothing.
+    pub defaults: Defaults,
+}
+
+impl Settings {
+    /// What the probe for an accelerator needs to know.
+    pub(super) fn host(&self) -> Host {
+        Host::new(&self.emulator, self.uid, self.gid, &self.state_dir)
+    }
+}

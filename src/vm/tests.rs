@@ -1,0 +1,11 @@
+//! The machines of a node whose hypervisor and networks only keep state.
+//!
+//! Invariant: each test has a node of its own; disks, rows, images and consoles are real.
+//! Failure: waits have a deadline; what a failed test made goes with its scratch directory.
+
+mod collect;
+mod create;
+mod life;
+mod reconcile;
+mod start;
+mod stop;

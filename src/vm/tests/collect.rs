@@ -1,0 +1,91 @@
+//! What no row accounts for.
+//!
+//! Invariant: domains of ours, files and pins without a row go, in this order; everything else stays.
+//! Failure: what was left, or what was taken that was not ours.
+
+use libvirt::{Hypervisor, State};
+use podspec::{ContainerId, SandboxId};
+use uuid::Uuid;
+
+use crate::testbed::Node;
+
+const FOREIGN: Uuid = Uuid::from_u128(0xf0);
+
+/// Forgets all rows behind the services' back, as when the database is lost.
+async fn lose_rows(node: &Node) {
+    for row in node.rows.all() {
+        node.rows.remove(&row.id).await.unwrap();
+    }
+    for row in node.sandbox_rows.all() {
+        node.sandbox_rows.remove(&row.id).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_domain_of_ours_without_a_row_goes_and_a_foreign_one_stays() {
+    let node = Node::new().await;
+    let id = node.started().await;
+    let foreign = format!("<domain><name>theirs</name><uuid>{FOREIGN}</uuid></domain>");
+    node.hypervisor.define(foreign).await.unwrap();
+    node.hypervisor.start(FOREIGN).await.unwrap();
+    lose_rows(&node).await;
+    node.containers.reconcile().await.unwrap();
+    assert_eq!(node.domain(&id).await, None);
+    let foreign = node.hypervisor.state(FOREIGN).await.unwrap();
+    assert_eq!(foreign, Some(State::Active));
+}
+
+#[tokio::test]
+async fn files_without_a_row_go_only_after_the_machine_that_has_them_open() {
+    let node = Node::new().await;
+    node.started().await;
+    lose_rows(&node).await;
+    let node = node.restarted().await;
+    node.hypervisor.disconnect();
+    node.containers.reconcile().await.unwrap_err();
+    assert!(node.files().len() > 2, "{:?}", node.files());
+    node.hypervisor.reconnect();
+    node.containers.reconcile().await.unwrap();
+    assert!(node.files().is_empty(), "{:?}", node.files());
+}
+
+#[tokio::test]
+async fn the_files_of_every_row_stay() {
+    let node = Node::new().await;
+    let id = node.started().await;
+    let paths = node.containers.paths();
+    let stray = [
+        paths.pod(&SandboxId::generate()),
+        paths.console_file(&ContainerId::generate()),
+        paths.pods().join("short"),
+    ];
+    let own = [
+        paths.pod(&node.row(&id).sandbox),
+        paths.console_file(&id),
+        paths.sockets(&id),
+    ];
+    for path in &stray {
+        std::fs::write(path, "").unwrap();
+    }
+    node.containers.reconcile().await.unwrap();
+    assert!(own.iter().all(|path| path.exists()), "{:?}", node.files());
+    assert!(
+        !stray.iter().any(|path| path.exists()),
+        "{:?}",
+        node.files()
+    );
+}
+
+#[tokio::test]
+async fn an_image_pinned_for_nobody_is_let_go() {
+    let node = Node::new().await;
+    let id = node.created().await;
+    let sandbox = node.row(&id).sandbox.clone();
+    let lost = SandboxId::generate();
+    let image = node.image("other");
+    for owner in [lost.as_str(), "no id at all"] {
+        node.images.pin(owner, &image).await.unwrap();
+    }
+    node.containers.reconcile().await.unwrap();
+    assert_eq!(node.images.owners(), [sandbox.to_string()]);
+}

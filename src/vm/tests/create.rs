@@ -1,0 +1,138 @@
+//! Creation: the image, its pin and the disk.
+//!
+//! Invariant: what is refused leaves no container; a pin ends with its sandbox at the latest.
+//! Failure: the rule that was broken.
+
+use std::os::unix::fs::MetadataExt;
+
+use crate::images;
+use crate::testbed::Node;
+use crate::vm::Error;
+use crate::vm::state::Phase;
+
+#[tokio::test]
+async fn an_image_that_is_not_here_is_refused_and_nothing_is_left() {
+    let node = Node::new().await;
+    let sandbox = node.ready().await;
+    let refused = node
+        .containers
+        .create(&sandbox, node.machine_of("nowhere", 0))
+        .await;
+    assert!(
+        matches!(refused, Err(Error::Image(images::Error::Absent { .. }))),
+        "{refused:?}"
+    );
+    assert!(node.rows.all().is_empty() && node.images.owners().is_empty());
+    assert!(node.files().is_empty());
+}
+
+#[tokio::test]
+async fn a_name_that_means_nothing_does_not_boot_the_old_disk() {
+    let node = Node::new().await;
+    let first = node.created().await;
+    let row = node.row(&first);
+    let disk = node.containers.paths().root_disk(&row.sandbox);
+    let inode = disk.metadata().unwrap().ino();
+    node.containers.remove(&first).await.unwrap();
+    node.images.remove(&node.image("disk")).await.unwrap();
+
+    for name in ["nowhere", "disk"] {
+        let config = node.machine_of(name, 1);
+        let refused = node.containers.create(&row.sandbox, config).await;
+        assert!(
+            matches!(refused, Err(Error::Image(images::Error::Absent { .. }))),
+            "{name}: {refused:?}"
+        );
+    }
+    assert!(disk.exists(), "a refusal costs the guest nothing");
+
+    let mut same = node.machine(2);
+    same.image.image.clone_from(&row.spec.image_digest);
+    node.containers.create(&row.sandbox, same).await.unwrap();
+    assert_eq!(disk.metadata().unwrap().ino(), inode);
+}
+
+#[tokio::test]
+async fn another_image_brings_another_disk_and_lets_the_old_image_go() {
+    let node = Node::new().await;
+    let first = node.created().await;
+    let sandbox = node.row(&first).sandbox.clone();
+    node.containers.remove(&first).await.unwrap();
+    let second = node
+        .containers
+        .create(&sandbox, node.machine_of("other", 1))
+        .await
+        .unwrap();
+    let other = node.images.find(&node.image("other")).unwrap();
+    let pinned = node.images.pinned(sandbox.as_str()).unwrap();
+    assert_eq!(pinned.digest, other.digest);
+    assert_eq!(
+        node.row(&second).spec.image_digest,
+        other.digest.to_string()
+    );
+    let disk = std::fs::read(node.containers.paths().root_disk(&sandbox)).unwrap();
+    let base = other.path.to_str().unwrap().as_bytes();
+    assert!(disk.windows(base.len()).any(|part| part == base));
+}
+
+#[tokio::test]
+async fn a_disk_that_cannot_be_made_leaves_no_container_and_its_pin_goes_with_the_sandbox() {
+    let node = Node::new().await;
+    let sandbox = node.ready().await;
+    let obstacle = node.containers.paths().pod(&sandbox);
+    std::fs::write(&obstacle, "").unwrap();
+    let refused = node.containers.create(&sandbox, node.machine(0)).await;
+    assert!(matches!(refused, Err(Error::Files { .. })), "{refused:?}");
+    assert!(node.rows.all().is_empty());
+    std::fs::remove_file(&obstacle).unwrap();
+    node.sandboxes.remove(&sandbox).await.unwrap();
+    assert!(node.images.owners().is_empty());
+}
+
+#[tokio::test]
+async fn an_equal_request_is_answered_again_only_after_a_restart_and_only_once() {
+    let node = Node::new().await;
+    let first = node.created().await;
+    let sandbox = node.row(&first).sandbox.clone();
+    let again = node.containers.create(&sandbox, node.machine(0)).await;
+    assert!(matches!(again, Err(Error::Live { .. })), "{again:?}");
+
+    let node = node.restarted().await;
+    let other = node.containers.create(&sandbox, node.machine(1)).await;
+    assert!(matches!(other, Err(Error::Live { .. })), "{other:?}");
+    let again = node.containers.create(&sandbox, node.machine(0)).await;
+    assert_eq!(again.unwrap(), first);
+    let again = node.containers.create(&sandbox, node.machine(0)).await;
+    assert!(matches!(again, Err(Error::Live { .. })), "{again:?}");
+}
+
+#[tokio::test]
+async fn a_creation_that_was_cut_short_does_not_take_the_place() {
+    let node = Node::new().await;
+    let cut = node.created().await;
+    node.force(&cut, |row| row.phase = Phase::Creating).await;
+    assert!(node.containers.list().is_empty());
+    let sandbox = node.row(&cut).sandbox.clone();
+    let made = node.containers.create(&sandbox, node.machine(0)).await;
+    assert_ne!(made.unwrap(), cut);
+    assert!(node.rows.get(&cut).is_none());
+}
+
+#[tokio::test]
+async fn a_stopped_sandbox_takes_no_machine() {
+    let node = Node::new().await;
+    let created = node.created().await;
+    let sandbox = node.row(&created).sandbox.clone();
+    node.sandboxes.stop(&sandbox).await.unwrap();
+    let refused = node.containers.start(&created).await;
+    assert!(
+        matches!(refused, Err(Error::SandboxNotReady(_))),
+        "{refused:?}"
+    );
+    node.containers.remove(&created).await.unwrap();
+    let refused = node.containers.create(&sandbox, node.machine(1)).await;
+    assert!(
+        matches!(refused, Err(Error::SandboxNotReady(_))),
+        "{refused:?}"
+    );
+}

@@ -1,0 +1,160 @@
+//! Stops: the guest is asked, waited for and killed in time.
+//!
+//! Invariant: a stop ends when the guest does, and at the earliest deadline otherwise, whoever still listens.
+//! Failure: the exit, or a wait that took too long.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libvirt::{FakeHypervisor, Shutdown};
+use podspec::ContainerId;
+use tokio::task::JoinHandle;
+
+use crate::clock;
+use crate::testbed::{Node, PATIENCE};
+use crate::vm::state::Phase;
+use crate::vm::{Error, Result};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn deaf() -> FakeHypervisor {
+    FakeHypervisor::default().guest_ignores_shutdown()
+}
+
+fn stop(node: &Node, id: &ContainerId, grace: Duration) -> JoinHandle<Result<()>> {
+    let (containers, id) = (Arc::clone(&node.containers), id.clone());
+    tokio::spawn(async move { containers.stop(&id, grace).await })
+}
+
+async fn ends(stop: JoinHandle<Result<()>>) -> Result<()> {
+    let ended = tokio::time::timeout(PATIENCE, stop).await;
+    ended.expect("in time").unwrap()
+}
+
+#[tokio::test]
+async fn a_guest_that_does_not_listen_is_killed_when_its_grace_ends_and_not_before() {
+    let node = Node::with(deaf()).await;
+    let id = node.started().await;
+    let (begun, grace) = (Instant::now(), Duration::from_millis(300));
+    ends(stop(&node, &id, grace)).await.unwrap();
+    assert!(begun.elapsed() >= grace);
+    assert_eq!(node.exit(&id), (137, "Error".to_owned()));
+    let row = node.row(&id);
+    assert!(row.exit.as_ref().unwrap().message.contains("grace period"));
+    assert!(row.finished_at >= row.kill_at && row.kill_at > row.started_at);
+    let asked = node.hypervisor.shutdowns();
+    assert_eq!(asked[0], (id.domain(), Shutdown::Agent));
+    assert_eq!(asked[1], (id.domain(), Shutdown::Acpi));
+}
+
+#[tokio::test]
+async fn a_shorter_stop_cuts_a_longer_one_and_a_longer_one_changes_nothing() {
+    let node = Node::with(deaf()).await;
+    let id = node.started().await;
+    let first = stop(&node, &id, HOUR);
+    node.until(&id, |row| row.phase == Phase::Stopping).await;
+    let kill_at = node.row(&id).kill_at;
+    let longer = stop(&node, &id, HOUR * 2);
+    let shorter = stop(&node, &id, Duration::from_millis(100));
+    node.until(&id, |row| row.kill_at < kill_at).await;
+    for stop in [first, longer, shorter] {
+        ends(stop).await.unwrap();
+    }
+    assert_eq!(node.exit(&id), (137, "Error".to_owned()));
+}
+
+#[tokio::test]
+async fn a_stop_without_grace_asks_nobody() {
+    let node = Node::new().await;
+    let id = node.started().await;
+    ends(stop(&node, &id, Duration::ZERO)).await.unwrap();
+    assert_eq!(node.exit(&id), (137, "Error".to_owned()));
+    assert!(node.hypervisor.shutdowns().is_empty());
+}
+
+#[tokio::test]
+async fn a_stop_ends_when_the_guest_does() {
+    let node = Node::with(deaf()).await;
+    let id = node.started().await;
+    let stop = stop(&node, &id, HOUR);
+    node.until(&id, |row| row.phase == Phase::Stopping).await;
+    node.hypervisor.power_off(id.domain());
+    ends(stop).await.unwrap();
+    assert_eq!(node.exit(&id), (0, "Completed".to_owned()));
+}
+
+#[tokio::test]
+async fn a_stop_goes_on_when_its_client_goes_away() {
+    let node = Node::with(deaf()).await;
+    let id = node.started().await;
+    let client = stop(&node, &id, Duration::from_millis(200));
+    node.until(&id, |row| row.phase == Phase::Stopping).await;
+    client.abort();
+    node.until(&id, |row| row.phase == Phase::Exited).await;
+}
+
+#[tokio::test]
+async fn a_kill_whose_event_is_lost_is_recorded_all_the_same() {
+    let mut node = Node::with(deaf()).await;
+    let id = node.started().await;
+    node.lose_events();
+    ends(stop(&node, &id, Duration::from_millis(10)))
+        .await
+        .unwrap();
+    assert_eq!(node.exit(&id), (137, "Error".to_owned()));
+}
+
+#[tokio::test]
+async fn without_libvirt_a_stop_fails_at_once_and_changes_nothing() {
+    let node = Node::new().await;
+    let id = node.started().await;
+    node.hypervisor.disconnect();
+    let refused = ends(stop(&node, &id, HOUR)).await;
+    let Err(Error::Hypervisor { source, .. }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(source.is_unavailable());
+    assert_eq!(node.phase(&id), Phase::Running);
+    node.hypervisor.reconnect();
+    ends(stop(&node, &id, HOUR)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_kill_that_was_due_while_libvirt_was_away_comes_when_it_is_back() {
+    let node = Node::with(deaf()).await;
+    let id = node.started().await;
+    let stop = stop(&node, &id, HOUR);
+    node.until(&id, |row| row.phase == Phase::Stopping).await;
+    node.hypervisor.disconnect();
+    node.force(&id, |row| row.kill_at = clock::now()).await;
+    tokio::time::timeout(PATIENCE, async {
+        while node.containers.is_seen_through(&id) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("the kill fails");
+    assert_eq!(node.phase(&id), Phase::Stopping);
+    node.hypervisor.reconnect();
+    node.containers.reconcile().await.unwrap();
+    ends(stop).await.unwrap();
+    assert_eq!(node.exit(&id), (137, "Error".to_owned()));
+}
+
+#[tokio::test]
+async fn a_restart_finishes_a_stop() {
+    let node = Node::with(deaf()).await;
+    let id = node.started().await;
+    let soon = clock::from_now(Duration::from_millis(200));
+    node.force(&id, |row| {
+        row.phase = Phase::Stopping;
+        row.kill_at = soon;
+    })
+    .await;
+    let node = node.restarted().await;
+    node.containers.reconcile().await.unwrap();
+    assert_eq!(node.phase(&id), Phase::Stopping, "it has time left");
+    node.until(&id, |row| row.phase == Phase::Exited).await;
+    assert!(node.row(&id).finished_at >= soon);
+    assert_eq!(node.exit(&id), (137, "Error".to_owned()));
+}

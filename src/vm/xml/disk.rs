@@ -1,0 +1,209 @@
+//! Disks on virtio-blk, named in the order of the list.
+//!
+//! Invariant: the root disk is `vda` and the only one to boot from. The base of an overlay is described to the
+//! end of its chain, so that libvirt follows no name that an image file contains.
+//! Failure: a path that is not UTF-8.
+
+use serde::Serialize;
+
+use super::{Result, Switch, text};
+use crate::vm::domain::{Disk as Spec, DiskFormat, DiskSource};
+
+const LETTERS: usize = 26;
+
+#[derive(Debug, Serialize)]
+pub(super) struct Disk {
+    #[serde(rename = "@type")]
+    kind: &'static str,
+    #[serde(rename = "@device")]
+    device: &'static str,
+    driver: Driver,
+    source: Source,
+    #[serde(rename = "backingStore", skip_serializing_if = "Option::is_none")]
+    backing: Option<Backing>,
+    target: Target,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    readonly: Option<Switch>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    serial: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    boot: Option<Boot>,
+}
+
+#[derive(Debug, Serialize)]
+struct Driver {
+    #[serde(rename = "@name")]
+    name: &'static str,
+    #[serde(rename = "@type")]
+    format: &'static str,
+    #[serde(rename = "@discard")]
+    discard: &'static str,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Source {
+    #[serde(rename = "@file", skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    #[serde(rename = "@dev", skip_serializing_if = "Option::is_none")]
+    dev: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seclabel: Option<SecLabel>,
+}
+
+#[derive(Debug, Serialize)]
+struct SecLabel {
+    #[serde(rename = "@model")]
+    model: &'static str,
+    #[serde(rename = "@relabel")]
+    relabel: &'static str,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Backing {
+    #[serde(rename = "@type", skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    format: Option<Format>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<Source>,
+    /// An empty element ends the chain.
+    #[serde(rename = "backingStore", skip_serializing_if = "Option::is_none")]
+    end: Option<Switch>,
+}
+
+#[derive(Debug, Serialize)]
+struct Format {
+    #[serde(rename = "@type")]
+    kind: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Target {
+    #[serde(rename = "@dev")]
+    dev: String,
+    #[serde(rename = "@bus")]
+    bus: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Boot {
+    #[serde(rename = "@order")]
+    order: u8,
+}
+
+/// The root disk and the others.
+pub(super) fn all(root: &Spec, others: &[Spec]) -> Result<Vec<Disk>> {
+    std::iter::once(root)
+        .chain(others)
+        .enumerate()
+        .map(|(index, spec)| Disk::new(spec, index))
+        .collect()
+}
+
+impl Disk {
+    fn new(spec: &Spec, index: usize) -> Result<Self> {
+        let (kind, source, backing) = match &spec.source {
+            DiskSource::File(path) => ("file", Source::file(text(path)?), Backing::default()),
+            DiskSource::Block(path) => ("block", Source::dev(text(path)?), Backing::default()),
+            DiskSource::Overlay {
+                path,
+                base,
+                base_format,
+            } => (
+                "file",
+                Source::file(text(path)?),
+                Backing::file(text(base)?, *base_format),
+            ),
+        };
+        Ok(Self {
+            kind,
+            device: "disk",
+            driver: Driver {
+                name: "qemu",
+                format: spec.format.name(),
+                discard: if spec.discard { "unmap" } else { "ignore" },
+            },
+            source,
+            backing: Some(backing),
+            target: Target {
+                dev: name(index),
+                bus: "virtio",
+            },
+            readonly: spec.read_only.then(Switch::default),
+            serial: spec.serial.clone(),
+            boot: (index == 0).then_some(Boot { order: 1 }),
+        })
+    }
+}
+
+impl Source {
+    fn file(path: String) -> Self {
+        Self {
+            file: Some(path),
+            ..Self::default()
+        }
+    }
+
+    fn dev(path: String) -> Self {
+        Self {
+            dev: Some(path),
+            ..Self::default()
+        }
+    }
+}
+
+impl Backing {
+    fn file(path: String, format: DiskFormat) -> Self {
+        Self {
+            kind: Some("file"),
+            format: Some(Format {
+                kind: format.name(),
+            }),
+            source: Some(Source {
+                // Many guests read one base: its owner must not follow the last of them.
+                seclabel: Some(SecLabel {
+                    model: "dac",
+                    relabel: "no",
+                }),
+                ..Source::file(path)
+            }),
+            end: Some(Switch::default()),
+        }
+    }
+}
+
+impl DiskFormat {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Qcow2 => "qcow2",
+            Self::Raw => "raw",
+        }
+    }
+}
+
+/// `vda` … `vdz`, `vdaa` …, as the guest's kernel counts.
+fn name(index: usize) -> String {
+    let mut letters = Vec::new();
+    let mut rest = index + 1;
+    while rest > 0 {
+        rest -= 1;
+        let letter = u8::try_from(rest % LETTERS).unwrap_or_default();
+        letters.push(char::from(b'a' + letter));
+        rest /= LETTERS;
+    }
+    "vd".chars().chain(letters.into_iter().rev()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::name;
+
+    #[test]
+    fn disks_are_named_as_the_kernel_counts() {
+        let names = [0, 1, 25, 26, 27, 51, 52, 701, 702].map(name);
+        let expected = [
+            "vda", "vdb", "vdz", "vdaa", "vdab", "vdaz", "vdba", "vdzz", "vdaaa",
+        ];
+        assert_eq!(names, expected);
+    }
+}

@@ -1,0 +1,102 @@
+//! The machine itself: board, memory, CPUs in number, power management.
+//!
+//! Invariant: q35 with ACPI and APIC for every guest.
+//! Failure: none.
+
+use serde::Serialize;
+
+/// An element whose presence says everything.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Switch {}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Memory {
+    #[serde(rename = "@unit")]
+    unit: &'static str,
+    #[serde(rename = "$text")]
+    amount: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Vcpus {
+    #[serde(rename = "@placement")]
+    placement: &'static str,
+    #[serde(rename = "$text")]
+    number: u16,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Os {
+    #[serde(rename = "type")]
+    kind: OsType,
+}
+
+#[derive(Debug, Serialize)]
+struct OsType {
+    #[serde(rename = "@arch")]
+    arch: &'static str,
+    #[serde(rename = "@machine")]
+    machine: &'static str,
+    #[serde(rename = "$text")]
+    kind: &'static str,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Features {
+    acpi: Switch,
+    apic: Switch,
+}
+
+/// A guest that sleeps would look like one that hangs: it is not offered to sleep.
+#[derive(Debug, Serialize)]
+pub(super) struct Pm {
+    #[serde(rename = "suspend-to-mem")]
+    to_memory: Enabled,
+    #[serde(rename = "suspend-to-disk")]
+    to_disk: Enabled,
+}
+
+#[derive(Debug, Serialize)]
+struct Enabled {
+    #[serde(rename = "@enabled")]
+    enabled: &'static str,
+}
+
+impl Memory {
+    pub(super) const fn mib(amount: u64) -> Self {
+        Self {
+            unit: "MiB",
+            amount,
+        }
+    }
+}
+
+impl Vcpus {
+    pub(super) const fn fixed(number: u16) -> Self {
+        Self {
+            placement: "static",
+            number,
+        }
+    }
+}
+
+impl Os {
+    pub(super) const fn q35() -> Self {
+        Self {
+            kind: OsType {
+                arch: "x86_64",
+                machine: "q35",
+                kind: "hvm",
+            },
+        }
+    }
+}
+
+impl Pm {
+    pub(super) const fn none() -> Self {
+        Self {
+            to_memory: Enabled { enabled: "no" },
+            to_disk: Enabled { enabled: "no" },
+        }
+    }
+}

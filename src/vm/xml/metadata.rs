@@ -1,0 +1,36 @@
+//! The element that marks a domain as ours.
+//!
+//! Invariant: every domain of ours carries it; nothing without it is ever touched.
+//! Failure: none.
+
+use serde::Serialize;
+
+use crate::vm::domain::DomainSpec;
+
+#[derive(Debug, Serialize)]
+pub(super) struct Metadata {
+    #[serde(rename = "vmlet:vm")]
+    vm: Vm,
+}
+
+#[derive(Debug, Serialize)]
+struct Vm {
+    #[serde(rename = "@xmlns:vmlet")]
+    namespace: &'static str,
+    #[serde(rename = "@container")]
+    container: String,
+    #[serde(rename = "@sandbox")]
+    sandbox: String,
+}
+
+impl Metadata {
+    pub(super) fn new(spec: &DomainSpec) -> Self {
+        Self {
+            vm: Vm {
+                namespace: libvirt::METADATA_NAMESPACE,
+                container: spec.container.clone(),
+                sandbox: spec.sandbox.clone(),
+            },
+        }
+    }
+}

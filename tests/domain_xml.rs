@@ -1,0 +1,194 @@
+//! Our domain definitions before the real libvirt and the real QEMU.
+//!
+//! Invariant: libvirtd is the test's own; the guest is a boot sector that writes one letter per timer tick.
+//! Failure: a definition that libvirt refuses, rewrites or runs otherwise than meant.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests"
+)]
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use daemon::vm::accel::Accelerator;
+use daemon::vm::domain::{
+    Console, CpuMode, Disk, DiskFormat, DiskSource, DomainSpec, EMULATOR, START_TOKEN, Variable,
+};
+use libvirt::harness::Libvirtd;
+use libvirt::{Hypervisor, Settings, State};
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
+use uuid::Uuid;
+
+/// `sti; 1: hlt; mov dx,0x3f8; mov al,'V'; out dx,al; jmp 1b`
+const WRITER: [u8; 10] = [0xfb, 0xf4, 0xba, 0xf8, 0x03, 0xb0, b'V', 0xee, 0xeb, 0xf7];
+const SYSTEM_UUID: Uuid = Uuid::from_u128(0xabcd);
+
+fn run(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().unwrap();
+    assert!(output.status.success(), "{program} {args:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A spec whose disks exist below `dir`, which the emulator's user can reach.
+fn spec(dir: &Path) -> DomainSpec {
+    let mut sector = WRITER.to_vec();
+    sector.resize(510, 0);
+    sector.extend([0x55, 0xaa]);
+    // The firmware does not boot from a disk of a single sector.
+    sector.resize(1 << 20, 0);
+    let (base, overlay) = (dir.join("base.raw"), dir.join("root & <disk>'s.qcow2"));
+    fs::write(&base, sector).unwrap();
+    let options = [
+        "create",
+        "-q",
+        "-f",
+        "qcow2",
+        "-F",
+        "raw",
+        "-b",
+        path(&base),
+        path(&overlay),
+    ];
+    run("qemu-img", &options);
+    let seed = dir.join("seed.raw");
+    fs::write(&seed, [0; 4096]).unwrap();
+    let consoles = dir.join("console");
+    fs::create_dir(&consoles).unwrap();
+    fs::set_permissions(&consoles, fs::Permissions::from_mode(0o777)).unwrap();
+    DomainSpec {
+        uuid: Uuid::new_v4(),
+        name: "vmlet-xml-test".to_owned(),
+        container: "c0ffee".to_owned(),
+        sandbox: "5a4db0".to_owned(),
+        pod_name: "web <1>".to_owned(),
+        pod_namespace: "shop".to_owned(),
+        accelerator: Accelerator::Tcg,
+        vcpus: 2,
+        memory_mib: 64,
+        cpu: CpuMode::HostModel,
+        emulator: "/usr/bin/qemu-system-x86_64".into(),
+        environment: vec![
+            Variable::new(START_TOKEN, "tok<en>\"&'"),
+            Variable::new(EMULATOR, "/usr/bin/qemu-system-x86_64"),
+        ],
+        root: Disk {
+            source: DiskSource::Overlay {
+                path: overlay,
+                base,
+                base_format: DiskFormat::Raw,
+            },
+            format: DiskFormat::Qcow2,
+            discard: true,
+            read_only: false,
+            serial: None,
+        },
+        disks: vec![Disk {
+            source: DiskSource::File(seed),
+            format: DiskFormat::Raw,
+            discard: false,
+            read_only: true,
+            serial: Some("cidata".to_owned()),
+        }],
+        console: Console {
+            socket: consoles.join("serial.sock"),
+            log: consoles.join("serial.raw"),
+        },
+        guest_agent: true,
+        system_uuid: Some(SYSTEM_UUID),
+    }
+}
+
+/// Slots on the root bus that libvirt has given away.
+fn slots_on_root_bus(xml: &str) -> Vec<u8> {
+    let address = "type='pci' domain='0x0000' bus='0x00' slot='0x";
+    xml.split(address)
+        .skip(1)
+        .map(|rest| u8::from_str_radix(&rest[..2], 16).unwrap())
+        .collect()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn libvirt_takes_the_definition_as_it_is_meant() {
+    let mut libvirtd = Libvirtd::start().unwrap();
+    let hv = libvirtd.connect(Settings::default()).await.unwrap();
+    let spec = spec(libvirtd.dir());
+    let file = libvirtd.dir().join("domain.xml");
+    fs::write(&file, daemon::vm::xml::to_xml(&spec).unwrap()).unwrap();
+    let uri = libvirtd.uri();
+    let virsh = |args: &[&str]| run("virsh", &[&["-c", &uri], args].concat());
+    virsh(&["define", "--validate", path(&file)]);
+    let id = spec.uuid.to_string();
+    let kept = virsh(&["dumpxml", "--inactive", &id]);
+    for part in [
+        "<title>shop/web &lt;1&gt;</title>",
+        "container=\"c0ffee\" sandbox=\"5a4db0\"",
+        "<cpu mode='maximum'",
+        "<timer name='rtc' tickpolicy='catchup'/>",
+        "<suspend-to-mem enabled='no'/>",
+        "type='qcow2' discard='unmap'",
+        "root &amp; &lt;disk&gt;&apos;s.qcow2",
+        "<seclabel model='dac' relabel='no'/>",
+        "<serial>cidata</serial>",
+        "<boot order='1'/>",
+        "<readonly/>",
+        "<controller type='usb' index='0' model='none'/>",
+        "serial.raw' append='on'/>",
+        "name='org.qemu.guest_agent.0'",
+        "<backend model='random'>/dev/urandom</backend>",
+        "freePageReporting='on'",
+        "<stats period='10'/>",
+        "value='tok&lt;en&gt;&quot;&amp;&apos;'",
+    ] {
+        assert!(kept.contains(part), "{part} is not in {kept}");
+    }
+    assert!(
+        !kept.contains("<interface") && !kept.contains("<graphics") && !kept.contains("<video")
+    );
+    let slots = slots_on_root_bus(&kept);
+    assert!(!slots.is_empty());
+    assert!(
+        slots.iter().all(|slot| !(0x10..=0x17).contains(slot)),
+        "{slots:x?}"
+    );
+    assert_eq!(hv.list().await.unwrap()[0].container, "c0ffee");
+
+    hv.start(spec.uuid).await.unwrap();
+    let mut console = UnixStream::connect(&spec.console.socket).await.unwrap();
+    let letter = tokio::time::timeout(Duration::from_secs(60), console.read_u8());
+    assert_eq!(letter.await.expect("a letter in time").unwrap(), b'V');
+    assert!(fs::read(&spec.console.log).unwrap().contains(&b'V'));
+    let DiskSource::Overlay { path, base, .. } = &spec.root.source else {
+        panic!("the root is an overlay")
+    };
+    assert_eq!(
+        fs::metadata(base).unwrap().uid(),
+        0,
+        "the base keeps its owner"
+    );
+    assert_ne!(
+        fs::metadata(path).unwrap().uid(),
+        0,
+        "QEMU's user writes the overlay"
+    );
+    let monitor = virsh(&["qemu-monitor-command", "--hmp", &id, "info uuid"]);
+    assert!(monitor.contains(&SYSTEM_UUID.to_string()), "{monitor}");
+
+    libvirtd.kill();
+    libvirtd.launch().unwrap();
+    let hv = libvirtd.connect(Settings::default()).await.unwrap();
+    assert_eq!(hv.state(spec.uuid).await.unwrap(), Some(State::Active));
+    hv.destroy(spec.uuid).await.unwrap();
+    hv.undefine(spec.uuid).await.unwrap();
+}
