@@ -1,0 +1,55 @@
+//! `vmletctl`: runs VM pods without Kubernetes, looks at them, and checks nodes.
+//!
+//! Invariant: results go to stdout, everything else to stderr, so that output can be piped.
+//! Failure: one line that names the step, one that says what to do where that is known, exit code 1.
+
+mod args;
+mod commands;
+mod console;
+mod context;
+mod interrupt;
+mod logs;
+mod manifest;
+mod pods;
+mod request;
+mod runtime;
+mod table;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let args = args::Args::parse();
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => return report(&anyhow::Error::from(error).context("start")),
+    };
+    let outcome = runtime.block_on(commands::dispatch(args));
+    // A write to a terminal that nobody reads must not keep the process.
+    runtime.shutdown_background();
+    outcome.unwrap_or_else(|error| report(&error))
+}
+
+/// Prints an error with its advice and chooses the exit code.
+fn report(error: &anyhow::Error) -> ExitCode {
+    let cause = |kind| {
+        let io = error
+            .chain()
+            .find_map(|cause| cause.downcast_ref::<std::io::Error>());
+        io.is_some_and(|io| io.kind() == kind)
+    };
+    if cause(std::io::ErrorKind::BrokenPipe) {
+        // Whoever read our output has seen enough.
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("error: {error:#}");
+    if let Some(advice) = context::advice(error) {
+        eprintln!("  {advice}");
+    }
+    ExitCode::from(commands::exit_code(error))
+}

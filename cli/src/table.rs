@@ -1,0 +1,84 @@
+//! Text for people: tables and ages.
+//!
+//! Invariant: nothing that a pod or a guest chose reaches the terminal as a control character.
+//! Failure: none.
+
+use std::time::Duration;
+
+/// Columns aligned to the left, two spaces apart, without spaces at the end of lines.
+pub(crate) fn render<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> String {
+    let rows: Vec<[String; N]> = rows
+        .iter()
+        .map(|row| row.each_ref().map(|cell| printable(cell)))
+        .collect();
+    let mut widths = header.map(str::len);
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = line(&widths, &header);
+    for row in &rows {
+        text.push_str(&line(&widths, &row.each_ref().map(String::as_str)));
+    }
+    text
+}
+
+fn line(widths: &[usize], cells: &[&str]) -> String {
+    let mut text = String::new();
+    for (width, cell) in widths.iter().zip(cells) {
+        text.push_str(&format!("{cell:width$}  "));
+    }
+    format!("{}\n", text.trim_end())
+}
+
+/// The text with control characters replaced, so that it cannot steer a terminal.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
+}
+
+/// An age in its largest whole unit, as kubectl prints it.
+pub(crate) fn age(age: Duration) -> String {
+    match age.as_secs() {
+        s @ 0..120 => format!("{s}s"),
+        s @ 120..7200 => format!("{}m", s / 60),
+        s @ 7200..172_800 => format!("{}h", s / 3600),
+        s => format!("{}d", s / 86_400),
+    }
+}
+
+/// The part of an id that people see and type.
+pub(crate) fn short(id: &str) -> String {
+    id.chars().take(13).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [
+            ["a".to_owned(), "x".to_owned()],
+            ["longer".to_owned(), String::new()],
+        ];
+        assert_eq!(
+            render(["N", "STATE"], &rows),
+            "N       STATE\na       x\nlonger\n"
+        );
+    }
+
+    #[test]
+    fn a_name_cannot_steer_the_terminal() {
+        assert_eq!(printable("a\u{1b}[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
+    }
+
+    #[test]
+    fn ages_are_in_their_largest_whole_unit() {
+        let shown = [0, 119, 120, 7199, 7200, 172_799, 172_800]
+            .map(|seconds| age(Duration::from_secs(seconds)));
+        assert_eq!(shown, ["0s", "119s", "2m", "119m", "2h", "47h", "2d"]);
+    }
+}
