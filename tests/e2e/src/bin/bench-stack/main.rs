@@ -1,0 +1,95 @@
+//! Measures a running node stack; `cargo xtask bench start` starts it and judges what it says.
+//!
+//! Invariant: prints one JSON object, see [`Samples`]; what a part makes in the stack it takes away again,
+//! but for the rows of `record`, which `clear` takes away.
+//! Failure: exit code 1 and one line on stderr; `cargo xtask down` then clears the stack.
+
+#![allow(clippy::print_stdout, reason = "the samples are this program's output")]
+
+mod by_hand;
+mod console;
+mod events;
+mod first_write;
+mod lists;
+mod memory;
+mod pod_cgroup;
+mod record;
+mod samples;
+mod stack;
+mod starts;
+mod wrapper;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Parser, ValueEnum};
+
+use crate::samples::Samples;
+use crate::stack::Stack;
+
+/// Measures one thing in a running node stack.
+#[derive(Debug, Parser)]
+struct Args {
+    /// The stack's directory.
+    #[arg(long)]
+    dir: PathBuf,
+    /// The name of its network namespace.
+    #[arg(long, env = "VMLET_NETNS")]
+    netns: String,
+    /// The image that boots.
+    #[arg(long, env = "VMLET_TEST_IMAGE")]
+    image: String,
+    /// How often, or how many.
+    #[arg(long)]
+    count: u32,
+    /// What.
+    part: Part,
+}
+
+/// What can be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// The three calls that start a machine, and the helpers' share of each.
+    Starts,
+    /// The first byte on a guest's console, with and without us.
+    Console,
+    /// The detour over vmwrapper.
+    Wrapper,
+    /// Both lists, and resident memory afterwards.
+    Lists,
+    /// Resident memory before and while machines run.
+    Machines,
+    /// Ends the daemon and writes ended machines into its database.
+    Record,
+    /// Takes them away again.
+    Clear,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match measure(Args::parse()).await {
+        Ok(samples) => {
+            println!("{}", samples.to_json());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("bench-stack: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn measure(args: Args) -> Result<Samples> {
+    let stack = Stack::new(&args.dir, args.netns, args.image)?;
+    match args.part {
+        Part::Starts => starts::measure(&stack, args.count).await,
+        Part::Console => console::measure(&stack, args.count).await,
+        Part::Wrapper => wrapper::measure(&stack, args.count).await,
+        Part::Lists => lists::measure(&stack, args.count).await,
+        Part::Machines => memory::measure(&stack, args.count).await,
+        Part::Record => record::record(&stack, args.count).await,
+        Part::Clear => record::clear(&stack, args.count).await,
+    }
+    .with_context(|| format!("{:?}", args.part))
+}

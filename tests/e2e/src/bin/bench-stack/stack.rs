@@ -1,0 +1,143 @@
+//! The stack that is measured, which somebody else brought up.
+//!
+//! Invariant: reaches only what lies below the stack's directory.
+//! Failure: what is missing is named.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use e2e::{Cri, PodOptions, v1};
+use nix::unistd::Pid;
+
+/// Where a stack is, and what it boots.
+#[derive(Debug)]
+pub(crate) struct Stack {
+    dir: PathBuf,
+    netns: String,
+    image: String,
+}
+
+/// A pod with a running machine.
+#[derive(Debug)]
+pub(crate) struct Booted {
+    pub(crate) sandbox: String,
+    pub(crate) container: String,
+}
+
+/// How long the three calls took.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Calls {
+    pub(crate) run: Duration,
+    pub(crate) create: Duration,
+    pub(crate) start: Duration,
+}
+
+impl Stack {
+    /// The stack in a directory.
+    pub(crate) fn new(dir: &Path, netns: String, image: String) -> Result<Self> {
+        let dir = dir
+            .canonicalize()
+            .with_context(|| format!("no stack in {}", dir.display()))?;
+        Ok(Self { dir, netns, image })
+    }
+
+    /// A path below the stack's directory.
+    pub(crate) fn path(&self, below: &str) -> PathBuf {
+        self.dir.join(below)
+    }
+
+    /// The process id of one of the stack's programs.
+    pub(crate) fn pid(&self, program: &str) -> Result<Pid> {
+        let file = self.path(&format!("{program}.pid"));
+        let text =
+            std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        Ok(Pid::from_raw(text.trim().parse()?))
+    }
+
+    /// Everything that a program has logged from byte `from` on.
+    pub(crate) fn log_from(&self, program: &str, from: usize) -> Result<String> {
+        let bytes = self.log_bytes(program)?;
+        Ok(String::from_utf8_lossy(bytes.get(from..).unwrap_or_default()).into_owned())
+    }
+
+    /// How many bytes a program has logged.
+    pub(crate) fn log_size(&self, program: &str) -> Result<usize> {
+        Ok(self.log_bytes(program)?.len())
+    }
+
+    fn log_bytes(&self, program: &str) -> Result<Vec<u8>> {
+        let file = self.path(&format!("log/{program}.log"));
+        std::fs::read(&file).with_context(|| format!("read {}", file.display()))
+    }
+
+    /// The name of the stack's network namespace.
+    pub(crate) fn netns_name(&self) -> &str {
+        &self.netns
+    }
+
+    /// A client of the daemon.
+    pub(crate) async fn cri(&self) -> Result<Cri> {
+        Cri::connect(&self.path("run/vmlet.sock")).await
+    }
+
+    /// A client of a daemon that has the image.
+    pub(crate) async fn cri_with_image(&self) -> Result<Cri> {
+        let cri = self.cri().await?;
+        cri.await_ready().await?;
+        cri.pull(&self.image).await.context("PullImage")?;
+        Ok(cri)
+    }
+
+    /// A pod of this name.
+    pub(crate) fn pod(&self, name: &str) -> PodOptions {
+        PodOptions {
+            name: name.to_owned(),
+            logs: self.path("logs").join(name),
+            ..PodOptions::default()
+        }
+    }
+
+    /// The container of a pod.
+    pub(crate) fn container(&self, pod: &PodOptions) -> v1::ContainerConfig {
+        pod.container(&self.image, 0)
+    }
+
+    /// Boots a pod; times each call.
+    pub(crate) async fn boot(&self, cri: &Cri, pod: &PodOptions) -> Result<(Booted, Calls)> {
+        let begun = Instant::now();
+        let sandbox = cri.run(pod.sandbox()).await.context("RunPodSandbox")?;
+        let run = begun.elapsed();
+        let begun = Instant::now();
+        let container = self.create(cri, pod, &sandbox).await?;
+        let create = begun.elapsed();
+        let begun = Instant::now();
+        cri.start(&container).await.context("StartContainer")?;
+        let start = begun.elapsed();
+        Ok((Booted { sandbox, container }, Calls { run, create, start }))
+    }
+
+    /// Creates the container of a pod.
+    pub(crate) async fn create(
+        &self,
+        cri: &Cri,
+        pod: &PodOptions,
+        sandbox: &str,
+    ) -> Result<String> {
+        Box::pin(cri.create(sandbox, self.container(pod), pod.sandbox()))
+            .await
+            .context("CreateContainer")
+    }
+
+    /// Takes a pod away again, whatever its machine does.
+    pub(crate) async fn remove(&self, cri: &Cri, sandbox: &str) -> Result<()> {
+        cri.stop_pod(sandbox).await.context("StopPodSandbox")?;
+        cri.remove_pod(sandbox).await.context("RemovePodSandbox")
+    }
+}
+
+/// A path in the words of a command line.
+pub(crate) fn text(path: &Path) -> Result<&str> {
+    path.to_str()
+        .with_context(|| format!("{} is not UTF-8", path.display()))
+}

@@ -1,0 +1,14 @@
+//! Real node stacks for tests: libvirtd, QEMU, CNI plugins, our programs, in a directory of their own.
+//!
+//! Invariant: a test that passes leaves nothing behind; a stack that leaks fails its test.
+//! Failure: every helper returns an error that says what was awaited and shows the end of the logs.
+
+mod cri;
+mod guest;
+mod stack;
+
+pub use cri::{Cri, PodOptions, await_text};
+pub use guest::{Tick, ticks};
+pub use stack::{Stack, eventually};
+
+pub use cri_proto::v1;

@@ -1,0 +1,356 @@
+//! One node stack, started and stopped by `cargo xtask up` and `down`.
+//!
+//! Invariant: everything of a stack lies below its directory or in its network namespace.
+//! Failure: `down` names what the stack leaked, and the test fails with that text.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::cri::Cri;
+
+/// Links that every stack's namespace has: loopback, the node's interface, the plugin's bridge.
+const OWN_LINKS: [&str; 3] = ["lo", "node0", "cni0"];
+
+/// A running node stack.
+#[derive(Debug)]
+pub struct Stack {
+    dir: PathBuf,
+    env: BTreeMap<String, String>,
+    down: bool,
+    _scratch: tempfile::TempDir,
+}
+
+impl Stack {
+    /// Starts a stack in a fresh directory; `cargo xtask test` has built what it needs.
+    pub fn up() -> Result<Self> {
+        let scratch = tempfile::Builder::new()
+            .prefix("vmlet-")
+            .tempdir_in("/tmp")?;
+        let dir = scratch.path().join("s");
+        xtask(&["up", "--no-build", "--dir", path(&dir)])?;
+        Ok(Self {
+            env: read_env(&dir.join("env.sh"))?,
+            dir,
+            down: false,
+            _scratch: scratch,
+        })
+    }
+
+    /// Stops the stack; an error when it leaked anything.
+    pub fn down(mut self) -> Result<()> {
+        self.down = true;
+        xtask(&["down", "--dir", path(&self.dir)]).map(drop)
+    }
+
+    /// The stack's directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A variable of `env.sh`.
+    pub fn var(&self, name: &str) -> Result<&str> {
+        self.env
+            .get(name)
+            .map(String::as_str)
+            .with_context(|| format!("env.sh has no {name}"))
+    }
+
+    /// The name of the image that boots.
+    pub fn image(&self) -> Result<&str> {
+        self.var("VMLET_TEST_IMAGE")
+    }
+
+    /// A client of the stack's daemon.
+    pub async fn cri(&self) -> Result<Cri> {
+        Cri::connect(&self.dir.join("run/vmlet.sock")).await
+    }
+
+    /// A command inside the stack's network namespace, with the stack's environment.
+    pub fn command(&self, program: &str) -> Command {
+        let netns = self
+            .env
+            .get("VMLET_NETNS")
+            .map(String::as_str)
+            .unwrap_or_default();
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net=/run/netns/{netns}"))
+            .arg(program)
+            .envs(&self.env);
+        command
+    }
+
+    /// Runs crictl and returns what it printed; an error shows both streams.
+    pub fn crictl(&self, arguments: &[&str]) -> Result<String> {
+        let output = self
+            .command("crictl")
+            .args(["-t", "60s"])
+            .args(arguments)
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "crictl {arguments:?}: {}",
+            streams(&output)
+        );
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    }
+
+    /// The body of a page, fetched from inside the namespace; waits until it can be had.
+    pub async fn fetch(&self, url: &str, within: Duration) -> Result<String> {
+        eventually(within, &format!("GET {url}"), || async {
+            let output = self
+                .command("curl")
+                .args(["-fsS", "-m", "3", url])
+                .output()?;
+            ensure!(output.status.success(), "curl: {}", streams(&output));
+            Ok(String::from_utf8(output.stdout)?)
+        })
+        .await
+    }
+
+    /// The process id of one of the stack's programs.
+    pub fn pid(&self, program: &str) -> Result<Pid> {
+        let file = self.dir.join(format!("{program}.pid"));
+        let text = std::fs::read_to_string(&file).with_context(|| format!("read {file:?}"))?;
+        Ok(Pid::from_raw(text.trim().parse()?))
+    }
+
+    /// Sends a signal to one of the stack's programs and waits until it is gone.
+    pub async fn kill(&self, program: &str, signal: Signal) -> Result<()> {
+        // The file goes with a program that ends in order: read it before.
+        let pid = self.pid(program)?;
+        kill(pid, signal)?;
+        let stat = PathBuf::from(format!("/proc/{pid}/stat"));
+        let within = Duration::from_secs(30);
+        eventually(within, &format!("the end of {program}"), || async {
+            // A zombie is dead: its parent has not looked yet.
+            let state = std::fs::read_to_string(&stat).unwrap_or_default();
+            let dead = state.is_empty() || state.contains(") Z ");
+            ensure!(dead, "{program} still runs");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Whether a program runs.
+    pub fn is_alive(&self, program: &str) -> bool {
+        self.pid(program).is_ok_and(|pid| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            !stat.is_empty() && !stat.contains(") Z ")
+        })
+    }
+
+    /// Starts a program again, after stopping it if it runs.
+    pub fn restart(&self, program: &str) -> Result<()> {
+        xtask(&["restart", "--dir", path(&self.dir), program]).map(drop)
+    }
+
+    /// Arms a crash point: whichever program reaches it dies there, once.
+    pub fn arm(&self, point: &str) -> Result<()> {
+        let dir = self.dir.join("faults");
+        std::fs::create_dir_all(&dir)?;
+        Ok(std::fs::write(dir.join(point), "")?)
+    }
+
+    /// Whether a crash point is armed and was not reached.
+    pub fn is_armed(&self, point: &str) -> bool {
+        self.dir.join("faults").join(point).exists()
+    }
+
+    /// The log of a program.
+    pub fn log(&self, program: &str) -> String {
+        let file = self.dir.join(format!("log/{program}.log"));
+        String::from_utf8_lossy(&std::fs::read(file).unwrap_or_default()).into_owned()
+    }
+
+    /// What is left of sandboxes and machines: names of files, links, domains and namespaces.
+    pub fn leftovers(&self) -> Result<Vec<String>> {
+        let mut left = Vec::new();
+        for part in ["netns", "state/pods", "state/console", "state/network"] {
+            // A lock keeps a second program away; it belongs to no sandbox.
+            let names = names(&self.dir.join(part))?
+                .into_iter()
+                .filter(|name| name != "lock");
+            left.extend(names.map(|name| format!("{part}/{name}")));
+        }
+        for network in names(&self.dir.join("cni/ipam"))? {
+            let leases = names(&self.dir.join("cni/ipam").join(&network))?;
+            let is_lease = |name: &String| name.parse::<std::net::IpAddr>().is_ok();
+            left.extend(
+                leases
+                    .into_iter()
+                    .filter(is_lease)
+                    .map(|ip| format!("lease {ip}")),
+            );
+        }
+        for name in names(&self.dir.join("cni/cache/results"))? {
+            left.push(format!("cni result {name}"));
+        }
+        let links = self.command("ip").args(["-o", "link"]).output()?;
+        for line in String::from_utf8_lossy(&links.stdout).lines() {
+            let name = line.split(": ").nth(1).unwrap_or_default();
+            let name = name.split('@').next().unwrap_or_default();
+            if !OWN_LINKS.contains(&name) {
+                left.push(format!("link {name}"));
+            }
+        }
+        left.extend(
+            self.domains()?
+                .into_iter()
+                .map(|name| format!("domain {name}")),
+        );
+        left.extend(self.log_readers());
+        Ok(left)
+    }
+
+    /// Names of all libvirt domains.
+    pub fn domains(&self) -> Result<Vec<String>> {
+        let socket = self.dir.join("libvirt/sock/libvirt-sock");
+        let uri = format!("qemu+unix:///system?socket={}", socket.display());
+        let output = Command::new("virsh")
+            .args(["-c", &uri, "list", "--all", "--name"])
+            .output()?;
+        ensure!(output.status.success(), "virsh: {}", streams(&output));
+        let text = String::from_utf8(output.stdout)?;
+        Ok(text.split_whitespace().map(ToOwned::to_owned).collect())
+    }
+
+    fn log_readers(&self) -> Vec<String> {
+        let Ok(pid) = self.pid("vmlet") else {
+            return Vec::new();
+        };
+        let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
+            return Vec::new();
+        };
+        let targets = entries
+            .flatten()
+            .filter_map(|e| std::fs::read_link(e.path()).ok());
+        let console = self.dir.join("state/console");
+        targets
+            .filter(|target| target.starts_with(&console))
+            .map(|target| format!("open {}", target.display()))
+            .collect()
+    }
+
+    /// Waits until nothing of any sandbox is left.
+    pub async fn await_clean(&self) -> Result<()> {
+        eventually(Duration::from_secs(15), "a clean node", || async {
+            let left = self.leftovers()?;
+            ensure!(left.is_empty(), "left behind: {left:?}");
+            Ok(())
+        })
+        .await
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        if self.down {
+            return;
+        }
+        // The test failed: show what the programs said, then clean up whatever is there.
+        for program in ["vmlet", "vmlet-tapmanager"] {
+            let log = self.log(program);
+            let lines: Vec<&str> = log.lines().collect();
+            let tail = lines[lines.len().saturating_sub(40)..].join("\n");
+            eprintln!("--- end of {program}.log\n{tail}");
+        }
+        if let Err(error) = xtask(&["down", "--dir", path(&self.dir)]) {
+            eprintln!("--- down: {error:#}");
+        }
+    }
+}
+
+/// Repeats `attempt` until it succeeds or the time is over; the last error is the reason.
+pub async fn eventually<T, F>(within: Duration, what: &str, attempt: impl Fn() -> F) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    let deadline = Instant::now() + within;
+    let mut pause = tokio::time::interval(Duration::from_millis(100));
+    loop {
+        pause.tick().await;
+        match attempt().await {
+            Ok(value) => return Ok(value),
+            Err(error) if Instant::now() > deadline => {
+                return Err(error.context(format!("{what}: not within {within:?}")));
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+fn xtask(arguments: &[&str]) -> Result<String> {
+    let program = programs()?.join("xtask");
+    let output = Command::new(&program)
+        .args(arguments)
+        .output()
+        .with_context(|| {
+            format!(
+                "start {}: run `cargo xtask test --only e2e`",
+                program.display()
+            )
+        })?;
+    if !output.status.success() {
+        bail!("xtask {arguments:?}: {}", streams(&output));
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// The directory that cargo builds programs into.
+fn programs() -> Result<PathBuf> {
+    let test = std::env::current_exe()?;
+    let dir = test
+        .ancestors()
+        .nth(2)
+        .ok_or_else(|| anyhow!("{test:?} is not in a target folder"))?;
+    Ok(dir.to_owned())
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap_or_default()
+}
+
+fn names(dir: &Path) -> Result<Vec<String>> {
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return Ok(Vec::new());
+    };
+    entries
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect()
+}
+
+fn streams(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    format!(
+        "{}; stdout: {}; stderr: {}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    )
+}
+
+/// The exported variables, as a shell that reads the file has them.
+fn read_env(file: &Path) -> Result<BTreeMap<String, String>> {
+    let output = Command::new("sh")
+        .args(["-c", ". \"$0\" && env -0", path(file)])
+        .output()?;
+    ensure!(
+        output.status.success(),
+        "read {}: {}",
+        file.display(),
+        streams(&output)
+    );
+    let text = String::from_utf8(output.stdout)?;
+    let pairs = text.split('\0').filter_map(|pair| pair.split_once('='));
+    Ok(pairs
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect())
+}

@@ -1,0 +1,154 @@
+//! kill -9 at every crash point of the daemon and of the owner of networks.
+//!
+//! Invariant: after a restart the same request succeeds, and after removal nothing is left.
+//! Failure: the test names the crash point, and what was refused or left.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cri, PodOptions, Stack, eventually};
+use tonic::Status;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_request_that_was_killed_anywhere_can_be_repeated() -> Result<()> {
+    let points = crash_points()?;
+    ensure!(
+        points.len() > 30,
+        "the sources have crash points: {points:?}"
+    );
+    let stack = Stack::up()?;
+    stack.cri().await?.await_ready().await?;
+    for point in &points {
+        stack.arm(point)?;
+        live(&stack, point)
+            .await
+            .with_context(|| format!("killed at {point}"))?;
+        ensure!(!stack.is_armed(point), "no request reached {point}");
+        stack
+            .await_clean()
+            .await
+            .with_context(|| format!("killed at {point}"))?;
+    }
+    stack.down()
+}
+
+/// A whole life, each step repeated after whatever died is back.
+async fn live(stack: &Stack, point: &str) -> Result<()> {
+    let image = stack.image()?.to_owned();
+    let pod = PodOptions::named(&point.replace('.', "-"), stack);
+    step(stack, "PullImage", async |cri| cri.pull(&image).await).await?;
+    let sandbox = step(stack, "RunPodSandbox", async |cri| {
+        cri.run(pod.sandbox()).await
+    })
+    .await?;
+    let create = async |cri: Cri| {
+        Box::pin(cri.create(&sandbox, pod.container(&image, 0), pod.sandbox())).await
+    };
+    let container = step(stack, "CreateContainer", create).await?;
+    step(stack, "StartContainer", async |cri| {
+        cri.start(&container).await
+    })
+    .await?;
+    step(stack, "StopContainer", async |cri| {
+        cri.stop(&container, 0).await
+    })
+    .await?;
+    step(stack, "RemoveContainer", async |cri| {
+        cri.remove(&container).await
+    })
+    .await?;
+    if point.starts_with("images.unpin") {
+        // The file goes with the last disk that stands on it, not with its name.
+        step(stack, "RemoveImage", async |cri| {
+            cri.remove_image(&image).await
+        })
+        .await?;
+    }
+    step(stack, "StopPodSandbox", async |cri| {
+        cri.stop_pod(&sandbox).await
+    })
+    .await?;
+    step(stack, "RemovePodSandbox", async |cri| {
+        cri.remove_pod(&sandbox).await
+    })
+    .await?;
+    step(stack, "RemoveImage", async |cri| {
+        cri.remove_image(&image).await
+    })
+    .await?;
+    let cri = stack.cri().await?;
+    ensure!(cri.containers().await?.is_empty() && cri.sandboxes().await?.is_empty());
+    ensure!(cri.image_ids().await?.is_empty());
+    Ok(())
+}
+
+/// One request; when it fails because a program died, that program is started and the request repeated.
+async fn step<T, F>(stack: &Stack, name: &str, request: impl Fn(Cri) -> F) -> Result<T>
+where
+    F: Future<Output = Result<T, Status>>,
+{
+    let first = request(stack.cri().await?).await;
+    let refused = match first {
+        Ok(value) if restart_dead(stack).await? == 0 => return Ok(value),
+        // The program died after it had answered, or another one died at the same time.
+        Ok(_) => Status::unknown("answered, then killed"),
+        Err(status) => {
+            let dead = eventually(PATIENCE, "the death of a program", || async {
+                let dead = restart_dead(stack).await?;
+                ensure!(
+                    dead > 0,
+                    "{name} failed although everything runs: {status:?}"
+                );
+                Ok(dead)
+            });
+            dead.await?;
+            status
+        }
+    };
+    let cri = stack.cri().await?;
+    cri.await_ready().await?;
+    request(cri)
+        .await
+        .with_context(|| format!("{name} again, after {refused:?}"))
+}
+
+async fn restart_dead(stack: &Stack) -> Result<usize> {
+    let mut count = 0;
+    for program in ["vmlet-tapmanager", "vmlet"] {
+        if !stack.is_alive(program) {
+            stack.restart(program)?;
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
+/// The names of all crash points in the sources.
+fn crash_points() -> Result<BTreeSet<String>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut points = BTreeSet::new();
+    for folder in ["src", "tapmanager/src"] {
+        collect(&root.join(folder), &mut points)?;
+    }
+    Ok(points)
+}
+
+fn collect(folder: &Path, points: &mut BTreeSet<String>) -> Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect(&path, points)?;
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            let text = std::fs::read_to_string(&path)?;
+            let calls = text.split("faultpoint::point(\"").skip(1);
+            points.extend(calls.filter_map(|call| Some(call.split_once('"')?.0.to_owned())));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,251 @@
+//! Bad input from every side: refused with a clear error, and nothing is left of it.
+//!
+//! Invariant: the daemon and the owner of networks go on serving.
+//! Failure: a wrong code, an error without the word that helps, or a leftover.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use e2e::{PodOptions, Stack, v1};
+use tonic::{Code, Status};
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn bad_requests_are_refused_and_leave_nothing() -> Result<()> {
+    let stack = Stack::up()?;
+    let cri = stack.cri().await?;
+    cri.await_ready().await?;
+    let image = stack.image()?.to_owned();
+    cri.pull(&image).await?;
+    let pod = PodOptions::named("refused", &stack);
+
+    expect(
+        cri.run(v1::PodSandboxConfig::default()).await,
+        Code::InvalidArgument,
+        "metadata",
+    )?;
+    let no_config = v1::RunPodSandboxRequest::default();
+    let answer = cri
+        .runtime
+        .clone()
+        .run_pod_sandbox(no_config)
+        .await
+        .map(drop);
+    expect(answer, Code::InvalidArgument, "config")?;
+    let mut host = pod.sandbox();
+    host.linux = Some(host_network());
+    expect(cri.run(host).await, Code::InvalidArgument, "network")?;
+
+    let unknown = format!("{}766d6c74", "0".repeat(56));
+    let create = Box::pin(cri.create(&unknown, pod.container(&image, 0), pod.sandbox()));
+    expect(create.await, Code::NotFound, "sandbox")?;
+    expect(cri.start(&unknown).await, Code::NotFound, "container")?;
+    expect(cri.container(&unknown).await, Code::NotFound, "container")?;
+    expect(cri.sandbox(&unknown).await, Code::NotFound, "sandbox")?;
+    cri.stop(&unknown, 0).await?;
+    cri.remove(&unknown).await?;
+    cri.stop_pod(&unknown).await?;
+    cri.remove_pod(&unknown).await?;
+
+    let annotated = [
+        ("vmlet.dev/vcpu-count", "minus one"),
+        ("VirtletVCPUCount", "-1"),
+        ("vmlet.dev/memory", "a lot"),
+    ];
+    for (name, value) in annotated {
+        let mut pod = PodOptions::named("annotated", &stack);
+        pod.annotations = [(name.to_owned(), value.to_owned())].into();
+        let sandbox = cri.run(pod.sandbox()).await?;
+        let create = Box::pin(cri.create(&sandbox, pod.container(&image, 0), pod.sandbox()));
+        let error = expect(create.await, Code::InvalidArgument, name)?;
+        ensure!(error.contains(value), "{error}");
+        cri.remove_pod(&sandbox).await?;
+    }
+
+    let sandbox = cri.run(pod.sandbox()).await?;
+    let create = Box::pin(cri.create(&sandbox, pod.container("absent", 0), pod.sandbox()));
+    expect(create.await, Code::NotFound, "absent")?;
+    let nameless = v1::ContainerConfig::default();
+    let create = Box::pin(cri.create(&sandbox, nameless, pod.sandbox()));
+    expect(create.await, Code::InvalidArgument, "metadata")?;
+    cri.remove_pod(&sandbox).await?;
+    ensure!(cri.containers().await?.is_empty());
+    stack.await_clean().await?;
+    stack.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn images_that_cannot_be_had_are_refused_by_name() -> Result<()> {
+    let stack = Stack::up()?;
+    let cri = stack.cri().await?;
+    let url = stack.var("VMLET_TEST_IMAGE_URL")?.to_owned();
+    let wrong = format!("{url}@sha256:{}", "0".repeat(64));
+    let error = cri
+        .pull(&wrong)
+        .await
+        .err()
+        .map(|e| e.to_string())
+        .unwrap_or_default();
+    ensure!(
+        error.contains("digest") && error.contains(&"0".repeat(64)),
+        "{error}"
+    );
+    let (base, _) = url.rsplit_once('/').unwrap_or_default();
+    let error = cri.pull(&format!("{base}/nothing")).await.err();
+    ensure!(
+        error.as_ref().is_some_and(|e| e.message().contains("404")),
+        "{error:?}"
+    );
+    let error = cri.pull("Not A Name").await.err();
+    ensure!(
+        error
+            .as_ref()
+            .is_some_and(|e| e.code() == Code::InvalidArgument),
+        "{error:?}"
+    );
+    ensure!(cri.image_ids().await?.is_empty(), "an image is left");
+    stack.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_plugin_chain_that_fails_half_way_is_undone() -> Result<()> {
+    let stack = Stack::up()?;
+    let cri = stack.cri().await?;
+    cri.await_ready().await?;
+    let file = stack.dir().join("cni/conf/10-vmlet.conflist");
+    let good = std::fs::read_to_string(&file)?;
+    let mut broken: serde_json::Value = serde_json::from_str(&good)?;
+    let failing = serde_json::json!({"type": "tuning", "sysctl": {"net.ipv4.no_such_knob": "1"}});
+    if let Some(plugins) = broken["plugins"].as_array_mut() {
+        plugins.push(failing);
+    }
+    std::fs::write(&file, broken.to_string())?;
+    let pod = PodOptions::named("half", &stack);
+    let error = cri.run(pod.sandbox()).await.err();
+    ensure!(
+        error
+            .as_ref()
+            .is_some_and(|e| e.message().contains("tuning")),
+        "{error:?}"
+    );
+    ensure!(cri.sandboxes().await?.is_empty(), "a sandbox is left");
+    stack.await_clean().await?;
+    std::fs::write(&file, "{ not json")?;
+    let error = cri.run(pod.sandbox()).await.err();
+    ensure!(
+        error
+            .as_ref()
+            .is_some_and(|e| e.code() == Code::Unavailable),
+        "{error:?}"
+    );
+    std::fs::write(&file, good)?;
+    let sandbox = cri.run(pod.sandbox()).await?;
+    cri.remove_pod(&sandbox).await?;
+    stack.await_clean().await?;
+    stack.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn noise_on_the_socket_harms_nobody() -> Result<()> {
+    let stack = Stack::up()?;
+    let cri = stack.cri().await?;
+    cri.await_ready().await?;
+    let socket = stack.dir().join("run/vmlet.sock");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&socket)?.permissions());
+    ensure!(mode & 0o777 == 0o600, "the socket has mode {mode:o}");
+    for round in 0..1000_u32 {
+        let mut stream = UnixStream::connect(&socket)?;
+        stream.set_write_timeout(Some(Duration::from_secs(1)))?;
+        stream.set_read_timeout(Some(Duration::from_millis(20)))?;
+        // A peer that hangs up while we write is an answer, too.
+        let _ = stream.write_all(&noise(round));
+        let _ = stream.read(&mut [0; 64]);
+    }
+    ensure!(stack.is_alive("vmlet"), "the daemon died");
+    cri.await_ready().await?;
+    stack.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn another_user_gets_nothing_even_through_an_open_socket() -> Result<()> {
+    let stack = Stack::up()?;
+    stack.cri().await?.await_ready().await?;
+    let socket = stack.dir().join("run/vmlet.sock");
+    for dir in [
+        stack.dir().parent().unwrap_or(stack.dir()),
+        stack.dir(),
+        &stack.dir().join("run"),
+    ] {
+        open(dir, 0o755)?;
+    }
+    open(&socket, 0o666)?;
+    let output = std::process::Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(stack.dir().join("bin/vmletctl"))
+        .arg("--endpoint")
+        .arg(format!("unix://{}", socket.display()))
+        .arg("ps")
+        .output()?;
+    ensure!(
+        !output.status.success(),
+        "a stranger was served: {output:?}"
+    );
+    stack.cri().await?.await_ready().await?;
+    stack.down()
+}
+
+fn open(path: &std::path::Path, mode: u32) -> Result<()> {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+    Ok(std::fs::set_permissions(path, mode)?)
+}
+
+/// Bytes that look less and less like HTTP/2.
+fn noise(round: u32) -> Vec<u8> {
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let mut bytes = if round.is_multiple_of(3) {
+        Vec::new()
+    } else {
+        preface.to_vec()
+    };
+    let mut state = round.wrapping_mul(2_654_435_761).wrapping_add(1);
+    for _ in 0..(round % 200) {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        bytes.push(state.to_le_bytes()[0]);
+    }
+    bytes
+}
+
+fn host_network() -> v1::LinuxPodSandboxConfig {
+    let options = v1::NamespaceOption {
+        network: v1::NamespaceMode::Node.into(),
+        ..Default::default()
+    };
+    let context = v1::LinuxSandboxSecurityContext {
+        namespace_options: Some(options),
+        ..Default::default()
+    };
+    v1::LinuxPodSandboxConfig {
+        security_context: Some(context),
+        ..Default::default()
+    }
+}
+
+fn expect<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, word: &str) -> Result<String> {
+    let Err(status) = answer else {
+        anyhow::bail!("{answer:?} instead of {code:?}")
+    };
+    ensure!(status.code() == code, "{status:?} instead of {code:?}");
+    ensure!(
+        status.message().contains(word),
+        "{status:?} does not say {word:?}"
+    );
+    Ok(status.message().to_owned())
+}

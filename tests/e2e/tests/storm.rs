@@ -1,0 +1,85 @@
+//! Many clients at once, with duplicate and conflicting requests for the same pods.
+//!
+//! Invariant: every request ends, in success or in an honest refusal, and nothing is left in the end.
+//! Failure: a request that does not end within its time, or a leftover.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cri, PodOptions, Stack};
+
+const PODS: usize = 20;
+const CLIENTS: usize = 4;
+
+/// Far more than any request needs, and far less than for ever.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs root"]
+async fn twenty_pods_live_and_die_in_parallel() -> Result<()> {
+    let stack = Arc::new(Stack::up()?);
+    stack.cri().await?.await_ready().await?;
+    let image = stack.image()?.to_owned();
+    stack.cri().await?.pull(&image).await?;
+    let mut clients = Vec::new();
+    for client in 0..CLIENTS {
+        let (stack, image) = (Arc::clone(&stack), image.clone());
+        clients.push(tokio::spawn(async move {
+            let cri = stack.cri().await?;
+            for pod in (client..PODS).step_by(CLIENTS) {
+                let pod = PodOptions::named(&format!("storm-{pod}"), &stack);
+                let life = Box::pin(life(&cri, &pod, &image));
+                tokio::time::timeout(PATIENCE, life)
+                    .await
+                    .context("a life that does not end")??;
+            }
+            Ok::<(), anyhow::Error>(())
+        }));
+    }
+    for client in clients {
+        client.await??;
+    }
+    let cri = stack.cri().await?;
+    ensure!(cri.containers().await?.is_empty(), "containers are left");
+    ensure!(cri.sandboxes().await?.is_empty(), "sandboxes are left");
+    stack.await_clean().await?;
+    Arc::into_inner(stack)
+        .context("the stack is still shared")?
+        .down()
+}
+
+/// One pod, with every request sent twice at once and some that contradict each other.
+async fn life(cri: &Cri, pod: &PodOptions, image: &str) -> Result<()> {
+    let (a, b) = tokio::join!(cri.run(pod.sandbox()), cri.run(pod.sandbox()));
+    let sandbox = a.or(b).context("neither RunPodSandbox succeeded")?;
+    let create =
+        |attempt| Box::pin(cri.create(&sandbox, pod.container(image, attempt), pod.sandbox()));
+    let (a, b) = tokio::join!(create(0), create(1));
+    ensure!(
+        a.is_ok() != b.is_ok(),
+        "exactly one container fits: {a:?}, {b:?}"
+    );
+    let container = a.or(b)?;
+    let (a, b) = tokio::join!(cri.start(&container), cri.start(&container));
+    ensure!(
+        a.is_ok() || b.is_ok(),
+        "neither StartContainer succeeded: {a:?}, {b:?}"
+    );
+    let (a, b, c) = tokio::join!(
+        cri.stop(&container, 1),
+        cri.stop(&container, 0),
+        cri.start(&container)
+    );
+    a.and(b).context("StopContainer")?;
+    // The third came too early or too late, and was told so.
+    let _ = c;
+    let (a, b, c) = tokio::join!(
+        cri.remove(&container),
+        cri.stop_pod(&sandbox),
+        cri.remove_pod(&sandbox)
+    );
+    // They may get in each other's way; the last word settles it.
+    let _ = (a, b, c);
+    cri.remove_pod(&sandbox).await.context("RemovePodSandbox")
+}

@@ -1,0 +1,187 @@
+//! kill -9 of each of our programs, and of libvirtd, under a running guest.
+//!
+//! Invariant: the guest never notices: its uptime and its counter go on, its log has no gap, its network
+//! answers, and it can still be stopped.
+//! Failure: the test says which program's death was noticed, and how.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cri, PodOptions, Stack, Tick, await_text, eventually, ticks};
+use nix::sys::signal::Signal;
+
+const BOOT: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_guest_survives_the_death_of_every_program() -> Result<()> {
+    let stack = Stack::up()?;
+    let cri = stack.cri().await?;
+    cri.await_ready().await?;
+    let image = stack.image()?.to_owned();
+    cri.pull(&image).await?;
+    let pod = PodOptions::named("survivor", &stack);
+    let (sandbox, container) = cri.boot(&pod, &image).await?;
+    let log = pod.log(0);
+    await_text(&log, "VMLET-GUEST-READY", BOOT).await?;
+    let ip = cri.ip(&sandbox).await?;
+    let page = format!("http://{ip}/");
+    stack.fetch(&page, BOOT).await?;
+
+    for program in ["vmlet", "vmlet-tapmanager", "libvirtd"] {
+        stack.kill(program, Signal::SIGKILL).await?;
+        stack.restart(program)?;
+        check_alive(&stack, &pod, &container, &page)
+            .await
+            .with_context(|| program.to_owned())?;
+    }
+    for program in ["vmlet", "vmlet-tapmanager", "libvirtd"] {
+        stack.kill(program, Signal::SIGKILL).await?;
+    }
+    for program in ["libvirtd", "vmlet-tapmanager", "vmlet"] {
+        stack.restart(program)?;
+    }
+    check_alive(&stack, &pod, &container, &page)
+        .await
+        .context("all at once")?;
+
+    let cri = stack.cri().await?;
+    eventually(BOOT, "a stop", || async {
+        Ok(cri.stop(&container, 30).await?)
+    })
+    .await?;
+    let status = cri.container(&container).await?;
+    ensure!(
+        (status.exit_code, status.reason.as_str()) == (0, "Completed"),
+        "{status:?}"
+    );
+    check_counter(&ticks(&std::fs::read_to_string(&log)?))?;
+    cri.remove_pod(&sandbox).await?;
+    stack.await_clean().await?;
+    stack.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn requests_fail_with_a_sentence_while_libvirt_is_away() -> Result<()> {
+    let stack = Stack::up()?;
+    let cri = stack.cri().await?;
+    cri.await_ready().await?;
+    let image = stack.image()?.to_owned();
+    cri.pull(&image).await?;
+    let pod = PodOptions::named("waiting", &stack);
+    let sandbox = cri.run(pod.sandbox()).await?;
+    let container = Box::pin(cri.create(&sandbox, pod.container(&image, 0), pod.sandbox())).await?;
+    stack.kill("libvirtd", Signal::SIGKILL).await?;
+    let refused = eventually(BOOT, "an honest answer", || async {
+        let answer = tokio::time::timeout(Duration::from_secs(5), cri.start(&container)).await?;
+        answer.err().context("a start without libvirt succeeded")
+    })
+    .await?;
+    ensure!(refused.code() == tonic::Code::Unavailable, "{refused:?}");
+    ensure!(refused.message().contains("libvirt"), "{refused:?}");
+    stack.restart("libvirtd")?;
+    cri.await_ready().await?;
+    eventually(BOOT, "the start", || async {
+        Ok(cri.start(&container).await?)
+    })
+    .await?;
+    cri.remove_pod(&sandbox).await?;
+    stack.await_clean().await?;
+    stack.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_guest_that_powers_off_exits_at_once_and_a_killed_one_says_137() -> Result<()> {
+    let stack = Stack::up()?;
+    let cri = stack.cri().await?;
+    cri.await_ready().await?;
+    let image = stack.image()?.to_owned();
+    cri.pull(&image).await?;
+    let pod = PodOptions::named("off", &stack);
+    let (sandbox, first) = cri.boot(&pod, &image).await?;
+    await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
+    let page = format!("http://{}/", cri.ip(&sandbox).await?);
+    stack.fetch(&page, BOOT).await?;
+    // QEMU forgets what it has not read yet when the other end hangs up.
+    let _console = type_on_console(&stack, &first, "poweroff\n")?;
+    let status = cri.await_exit(&first, BOOT).await?;
+    ensure!(
+        (status.exit_code, status.reason.as_str()) == (0, "Completed"),
+        "{status:?}"
+    );
+    ensure!(
+        status.finished_at >= status.started_at && status.started_at > 0,
+        "{status:?}"
+    );
+
+    let created = Box::pin(cri.create(&sandbox, pod.container(&image, 1), pod.sandbox())).await?;
+    cri.start(&created).await?;
+    cri.stop(&created, 0).await?;
+    let status = cri.container(&created).await?;
+    ensure!(
+        (status.exit_code, status.reason.as_str()) == (137, "Error"),
+        "{status:?}"
+    );
+    ensure!(!status.message.is_empty(), "a kill has a message");
+    cri.remove_pod(&sandbox).await?;
+    stack.await_clean().await?;
+    stack.down()
+}
+
+/// Types on the guest's serial console through its socket, which stays open.
+fn type_on_console(stack: &Stack, container: &str, text: &str) -> Result<UnixStream> {
+    let socket = stack
+        .dir()
+        .join("state/console")
+        .join(&container[..20])
+        .join("serial");
+    let mut stream = UnixStream::connect(&socket)?;
+    stream.write_all(text.as_bytes())?;
+    Ok(stream)
+}
+
+async fn check_alive(stack: &Stack, pod: &PodOptions, container: &str, page: &str) -> Result<()> {
+    let cri: Cri = stack.cri().await?;
+    cri.await_ready().await?;
+    let before = last(&pod.log(0))?;
+    let after = eventually(BOOT, "the guest's next words", || async {
+        let now = last(&pod.log(0))?;
+        ensure!(now.count > before.count + 1, "{now:?}");
+        Ok(now)
+    })
+    .await?;
+    ensure!(
+        after.uptime > before.uptime,
+        "the guest started again: {before:?}, {after:?}"
+    );
+    check_counter(&ticks(&std::fs::read_to_string(pod.log(0))?))?;
+    stack.fetch(page, BOOT).await?;
+    let status = cri.container(container).await?;
+    ensure!(
+        status.state == e2e::v1::ContainerState::ContainerRunning as i32,
+        "{status:?}"
+    );
+    Ok(())
+}
+
+fn last(log: &std::path::Path) -> Result<Tick> {
+    ticks(&std::fs::read_to_string(log)?)
+        .last()
+        .copied()
+        .context("no tick yet")
+}
+
+/// Every number once, in order.
+fn check_counter(ticks: &[Tick]) -> Result<()> {
+    for pair in ticks.windows(2) {
+        ensure!(
+            pair[1].count == pair[0].count + 1,
+            "a gap or a double: {pair:?}"
+        );
+    }
+    Ok(())
+}
