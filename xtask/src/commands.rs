@@ -1,0 +1,68 @@
+//! The verbs of `cargo xtask`, one module each.
+//!
+//! Invariant: a verb returns an exit code; 0 means that everything it stands for has happened.
+//! Failure: whatever stopped it comes back as an error with its context.
+
+mod bench;
+mod critest;
+mod demo;
+mod down;
+mod guest;
+mod restart;
+mod run_test;
+mod setup;
+mod test;
+mod tools;
+mod up;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::stack;
+
+/// Every chore of the repository.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about)]
+pub(crate) struct Xtask {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Demo(demo::Demo),
+    Test(test::Test),
+    Critest(critest::Critest),
+    Bench(bench::Bench),
+    Setup(setup::Setup),
+    Tools(tools::Tools),
+    Guest(guest::Guest),
+    Up(up::Up),
+    Down(down::Down),
+    Restart(restart::Restart),
+    RunTest(run_test::RunTest),
+    #[command(flatten)]
+    Inner(stack::Inner),
+}
+
+impl Xtask {
+    /// Runs the chosen verb.
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self.verb {
+            Verb::Demo(verb) => verb.run(),
+            Verb::Test(verb) => verb.run(),
+            Verb::Critest(verb) => verb.run(),
+            Verb::Bench(verb) => verb.run(),
+            Verb::Setup(verb) => verb.run(),
+            Verb::Tools(verb) => verb.run(),
+            Verb::Guest(verb) => verb.run(),
+            Verb::Up(verb) => verb.run(),
+            Verb::Down(verb) => verb.run(),
+            Verb::Restart(verb) => verb.run(),
+            Verb::RunTest(verb) => verb.run(),
+            Verb::Inner(verb) => verb.run().map(|()| ExitCode::SUCCESS),
+        }
+    }
+}

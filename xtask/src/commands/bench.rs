@@ -1,0 +1,99 @@
+//! `bench`: measures what `docs/performance.md` promises, and prints the promises beside it.
+//!
+//! Invariant: measures release builds in a node stack of its own and leaves nothing of it; asserts nothing:
+//! a number beyond its budget is marked, with the reason as far as numbers tell it.
+//! Failure: exit code 1 when something could not be measured, or the stack leaked.
+
+mod machine;
+mod plan;
+mod rows;
+mod samples;
+mod table;
+
+use std::fs;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use self::machine::Machine;
+use self::samples::Samples;
+use super::up::Build;
+use super::{guest, setup};
+use crate::stack::Session;
+use crate::{run, workspace};
+
+/// Measures Vmlet and compares with its budgets.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Bench {
+    #[command(subcommand)]
+    subject: Subject,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Subject {
+    /// What it takes to start a machine and to keep it: time, latency, memory.
+    Start(Start),
+}
+
+#[derive(Debug, clap::Args)]
+struct Start {
+    /// Take the release builds and the guest image as they are.
+    #[arg(long)]
+    no_build: bool,
+}
+
+impl Bench {
+    /// Runs the command.
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        match &self.subject {
+            Subject::Start(start) => start.run(),
+        }
+    }
+}
+
+impl Start {
+    fn run(&self) -> Result<ExitCode> {
+        if setup::ensure(false)? != ExitCode::SUCCESS {
+            return Ok(ExitCode::FAILURE);
+        }
+        if !self.no_build {
+            println!("bench: building");
+            guest::ensure()?;
+            Build::RELEASE.programs()?;
+            build_program()?;
+        }
+        let session = Session::up_release("bench")?;
+        let measured = plan::measure(&session);
+        let down = session.down();
+        let samples = measured?;
+        down.context("take the stack down")?;
+        publish(&samples)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The program that speaks CRI and the tapmanager's protocol, which this one does not link.
+fn build_program() -> Result<()> {
+    let mut cargo = workspace::cargo();
+    cargo.args(["build", "--quiet", "--release", "-p", "e2e", "--bin"]);
+    run::check(cargo.arg(plan::PROGRAM))
+}
+
+fn publish(samples: &Samples) -> Result<()> {
+    let machine = Machine::read(samples);
+    let rows = rows::all(samples)?;
+    println!("\n{machine}\n\n{}", table::Table(&rows));
+    let rows: Vec<_> = rows.iter().map(table::Row::to_json).collect();
+    let document = json!({
+        "machine": machine.to_json(),
+        "rows": rows,
+        "samples": samples.to_json(),
+    });
+    let path = workspace::target().join("bench/start.json");
+    fs::create_dir_all(path.with_file_name(""))?;
+    fs::write(&path, serde_json::to_string_pretty(&document)? + "\n")
+        .with_context(|| format!("write {}", path.display()))?;
+    println!("\nbench: all samples are in {}", path.display());
+    Ok(())
+}

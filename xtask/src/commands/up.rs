@@ -1,0 +1,119 @@
+//! `up`: a node stack for hands-on work.
+//!
+//! Invariant: when it returns, CRI answers and `DIR/env.sh` tells how to reach it.
+//! Failure: nothing is left of a stack that did not come up.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use nix::unistd::geteuid;
+
+use super::guest;
+use crate::{run, stack, workspace};
+
+/// Starts libvirtd, vmlet-tapmanager and vmlet in a directory and network namespace of their own.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Up {
+    /// The stack's directory; absent or empty. As many stacks side by side as you like.
+    #[arg(long)]
+    dir: PathBuf,
+    #[command(flatten)]
+    build: Build,
+}
+
+/// How our own programs are built.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct Build {
+    /// Release builds, without crash points.
+    #[arg(long)]
+    release: bool,
+    /// Take the programs and the guest image as they are.
+    #[arg(long)]
+    no_build: bool,
+}
+
+impl Up {
+    /// Runs the command.
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        if !self.build.no_build {
+            guest::ensure()?;
+        }
+        let built = self.build.programs()?;
+        if !geteuid().is_root() {
+            let mut up = run::myself_as_root()?;
+            up.arg("up").arg("--dir").arg(&self.dir).arg("--no-build");
+            up.args(self.build.release.then_some("--release"));
+            run::check(&mut up)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let options = stack::Options {
+            dir: self.dir.clone(),
+            built,
+        };
+        let (layout, record) = stack::bring_up(&options)?;
+        println!("up: CRI on unix://{}", layout.cri_socket().display());
+        println!("up: image vmlet.dev/hello served at {}", record.image_url());
+        println!(
+            "up: source {} and try crictl info",
+            layout.path("env.sh").display()
+        );
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Build {
+    /// Development builds, made when something changed.
+    pub(crate) const DEVELOPMENT: Self = Self {
+        release: false,
+        no_build: false,
+    };
+
+    /// Release builds, made when something changed.
+    pub(crate) const RELEASE: Self = Self {
+        release: true,
+        no_build: false,
+    };
+
+    /// Builds our programs as told; returns the folder that holds them.
+    pub(crate) fn programs(self) -> Result<PathBuf> {
+        let profile = if self.release { "release" } else { "debug" };
+        if !self.no_build {
+            for packages in self.package_groups() {
+                let mut cargo = workspace::cargo();
+                cargo.args(["build", "--quiet"]).args(*packages);
+                cargo.args(self.release.then_some("--release"));
+                run::check(&mut cargo)?;
+            }
+        }
+        Ok(workspace::target().join(profile))
+    }
+
+    /// In release builds the crash points are left out, which is a matter of features per package.
+    fn package_groups(self) -> &'static [&'static [&'static str]] {
+        if self.release {
+            &[
+                &["-p", "vmlet", "--no-default-features"],
+                &[
+                    "-p",
+                    "tapmanager",
+                    "--no-default-features",
+                    "--features",
+                    "server",
+                ],
+                &["-p", "vmwrapper", "-p", "vmletctl"],
+            ]
+        } else {
+            &[&[
+                "-p",
+                "vmlet",
+                "-p",
+                "tapmanager",
+                "-p",
+                "vmwrapper",
+                "-p",
+                "vmletctl",
+            ]]
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Builds the guest image of the examples and tests: a disk that boots by BIOS from its own boot sector,
+//! made from distribution packages only.
+//!
+//! Invariant: no loop device, no root; the finished image appears by one rename.
+//! Failure: names the step; the previous image stays in place.
+
+mod disk;
+mod initramfs;
+mod kernel;
+mod modules;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::stamp::Stamp;
+use crate::{packages, workspace};
+
+/// Raised when the way of building changes in a manner that the stamp cannot see.
+const RECIPE: &str = "1";
+
+/// Builds the image unless it is there and made from the same inputs. Returns whether it was built.
+pub(crate) fn ensure() -> Result<bool> {
+    let work = workspace::target().join("guest");
+    let sources = workspace::root().join("xtask/guest");
+    fs::create_dir_all(&work).with_context(|| format!("create {}", work.display()))?;
+    let stamp = inputs(&work, &sources)?;
+    let image = workspace::guest_image();
+    if stamp.is_fresh(std::slice::from_ref(&image)) {
+        return Ok(false);
+    }
+    build(&work, &sources, &image).context("build the guest image")?;
+    stamp.write()?;
+    Ok(true)
+}
+
+fn inputs(work: &Path, sources: &Path) -> Result<Stamp> {
+    let mut stamp = Stamp::new(work.join("hello.stamp"))
+        .value("recipe", RECIPE)
+        .folder(sources)?;
+    for (name, version) in packages::installed(&["busybox-static", "qemu-guest-agent", "syslinux"])?
+    {
+        stamp = stamp.value(&name, &version);
+    }
+    Ok(stamp)
+}
+
+fn build(work: &Path, sources: &Path, image: &Path) -> Result<()> {
+    let kernel = kernel::fetch(work).context("kernel package")?;
+    let initramfs = initramfs::build(work, sources, &kernel).context("initramfs")?;
+    let finished = disk::build(work, sources, &kernel.image, &initramfs).context("disk")?;
+    fs::rename(&finished, image).with_context(|| format!("rename to {}", image.display()))?;
+    // A hundred megabytes that are made again with the next image.
+    for folder in ["packages", "kernel", "initramfs"] {
+        fs::remove_dir_all(work.join(folder)).with_context(|| format!("remove {folder}"))?;
+    }
+    Ok(())
+}
+
+/// Makes `path` an empty folder.
+fn fresh_folder(path: PathBuf) -> Result<PathBuf> {
+    if path.exists() {
+        fs::remove_dir_all(&path).with_context(|| format!("empty {}", path.display()))?;
+    }
+    fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
+    Ok(path)
+}

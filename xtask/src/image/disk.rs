@@ -1,0 +1,88 @@
+//! Puts boot loader, kernel and initramfs on a disk with one FAT32 partition.
+//!
+//! Invariant: the partition starts at 1 MiB and is marked active; the boot sector is syslinux's own.
+//! Failure: names the tool that failed.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::run;
+
+const DISK_BYTES: u64 = 64 << 20;
+const PARTITION_SECTOR: u64 = 2048;
+const SECTOR_BYTES: u64 = 512;
+/// The boot code's share of the first sector; the partition table follows.
+const BOOT_CODE_BYTES: u64 = 440;
+const BOOT_CODE: &str = "/usr/lib/syslinux/mbr/mbr.bin";
+
+/// Builds the compressed image below `work`.
+pub(crate) fn build(
+    work: &Path,
+    sources: &Path,
+    kernel: &Path,
+    initramfs: &Path,
+) -> Result<PathBuf> {
+    let raw = work.join("hello.raw");
+    File::create(&raw)?
+        .set_len(DISK_BYTES)
+        .context("size the raw disk")?;
+    partition(&raw)?;
+
+    let sector = PARTITION_SECTOR.to_string();
+    let offset = PARTITION_SECTOR * SECTOR_BYTES;
+    let blocks = ((DISK_BYTES - offset) / 1024).to_string();
+    run::output(
+        run::command("mkfs.vfat")
+            .args(["-F", "32", "-n", "VMLET", "--offset", &sector])
+            .arg(&raw)
+            .arg(blocks),
+    )?;
+    for (file, name) in [
+        (kernel, "vmlinuz"),
+        (initramfs, "initrd"),
+        (&sources.join("syslinux.cfg"), "syslinux.cfg"),
+    ] {
+        let mut copy = run::command("mcopy");
+        copy.arg("-i").arg(format!("{}@@{offset}", raw.display()));
+        run::output(copy.arg(file).arg(format!("::{name}")))?;
+    }
+    run::output(
+        run::command("syslinux")
+            .args(["--install", "--offset", &offset.to_string()])
+            .arg(&raw),
+    )?;
+
+    let finished = work.join("hello.qcow2.new");
+    run::output(
+        run::command("qemu-img")
+            .args(["convert", "-c", "-f", "raw", "-O", "qcow2"])
+            .args([&raw, &finished]),
+    )?;
+    fs::remove_file(&raw).context("remove the raw disk")?;
+    Ok(finished)
+}
+
+fn partition(raw: &Path) -> Result<()> {
+    let script = "label: dos\nstart=2048, type=c, bootable\n";
+    let mut table = run::command("sh");
+    table.args([
+        "-ec",
+        "printf %s \"$2\" | sfdisk --quiet --no-reread \"$1\"",
+        "sfdisk",
+    ]);
+    run::output(table.arg(raw).arg(script))?;
+
+    let mut code = Vec::new();
+    File::open(BOOT_CODE)
+        .and_then(|file| file.take(BOOT_CODE_BYTES).read_to_end(&mut code))
+        .with_context(|| format!("read {BOOT_CODE}"))?;
+    let mut disk = OpenOptions::new()
+        .write(true)
+        .open(raw)
+        .context("open the raw disk")?;
+    disk.seek(SeekFrom::Start(0))?;
+    disk.write_all(&code).context("write the boot code")
+}

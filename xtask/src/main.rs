@@ -1,0 +1,30 @@
+//! `cargo xtask`: the index of the repository's chores.
+//!
+//! Invariant: it builds on a bare machine with Rust and a C compiler; it links neither libvirt nor
+//! anything else that `setup` has yet to install.
+//! Failure: exit code 1 and one line on stderr that names the step and its cause.
+
+#![allow(clippy::print_stdout, reason = "a command-line tool talks on stdout")]
+
+mod commands;
+mod image;
+mod packages;
+mod report;
+mod run;
+mod stack;
+mod stamp;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    match commands::Xtask::parse().run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

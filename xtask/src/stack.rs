@@ -1,0 +1,70 @@
+//! A node stack: libvirtd, vmlet-tapmanager, vmlet and an image server in a directory and a network
+//! namespace of their own, as many side by side as one likes.
+//!
+//! Invariant: everything a stack owns is below its directory, in its namespaces, or a child of its
+//! supervisor, so that `down` can find all of it.
+//! Failure: a stack that does not come up is taken down again; the error carries the log that explains it.
+
+mod bring_up;
+mod config;
+mod control;
+mod http;
+mod kvm;
+mod layout;
+mod leaks;
+mod libvirtd;
+mod mounts;
+mod netns;
+mod program;
+mod record;
+mod session;
+mod supervisor;
+mod take_down;
+
+pub(crate) use bring_up::{Options, bring_up, restart};
+pub(crate) use layout::Layout;
+pub(crate) use program::Program;
+pub(crate) use record::Record;
+pub(crate) use session::Session;
+pub(crate) use take_down::{Logs, take_down};
+
+use anyhow::Result;
+
+/// The hidden half of the program: what runs below `up`.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Inner {
+    #[command(hide = true)]
+    /// Owns the programs of one stack until it is told to end.
+    Supervise {
+        /// The stack's directory.
+        #[arg(long)]
+        dir: std::path::PathBuf,
+    },
+    #[command(hide = true)]
+    /// Takes a stack down when stdin ends.
+    Guard {
+        /// The stack's directory.
+        #[arg(long)]
+        dir: std::path::PathBuf,
+    },
+    #[command(hide = true)]
+    /// Enters the namespaces of one program and becomes it.
+    Exec {
+        /// The stack's directory.
+        #[arg(long)]
+        dir: std::path::PathBuf,
+        /// The program to become.
+        program: Program,
+    },
+}
+
+impl Inner {
+    /// Runs the hidden command.
+    pub(crate) fn run(&self) -> Result<()> {
+        match self {
+            Self::Supervise { dir } => supervisor::run(Layout::existing(dir)?),
+            Self::Guard { dir } => session::guard(dir),
+            Self::Exec { dir, program } => program.become_it(&Layout::existing(dir)?),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Brings a stack up, or one program of it back.
+//!
+//! Invariant: when this returns well every program has answered on its socket.
+//! Failure: the stack is taken down again; the error ends with the log of the program that did not answer.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::control::{self, Request};
+use super::{Layout, Logs, Program, Record, config, kvm, libvirtd, netns, take_down};
+use crate::run;
+
+/// How often a program that does not answer yet is tried again.
+const RETRY: Duration = Duration::from_millis(20);
+const LOG_TAIL_LINES: usize = 20;
+
+/// What to run, and where.
+#[derive(Debug)]
+pub(crate) struct Options {
+    /// The stack's directory, absent or empty.
+    pub(crate) dir: PathBuf,
+    /// The folder with our built programs.
+    pub(crate) built: PathBuf,
+}
+
+/// Brings a new stack up.
+pub(crate) fn bring_up(options: &Options) -> Result<(Layout, Record)> {
+    let layout = Layout::create(&options.dir)?;
+    match prepare_and_start(&layout, &options.built) {
+        Ok(record) => Ok((layout, record)),
+        Err(error) => {
+            // What is left over is of no interest now: the first error is.
+            if let Err(trouble) = take_down(&layout, Logs::Remove) {
+                eprintln!("xtask: clean-up after the failure below: {trouble:#}");
+            }
+            Err(error.context(format!("bring up the stack in {}", layout.dir().display())))
+        }
+    }
+}
+
+/// Stops a program if it runs, starts it, and waits until it answers.
+pub(crate) fn restart(layout: &Layout, program: Program) -> Result<()> {
+    control::ask(layout, &Request::Stop(program))?;
+    control::ask(layout, &Request::Start(program))?;
+    wait_for(layout, program)
+}
+
+fn prepare_and_start(layout: &Layout, built: &Path) -> Result<Record> {
+    let kvm = kvm::is_usable().context("probe KVM")?;
+    let mut record = Record {
+        kvm,
+        kernel_links: Vec::new(),
+        http_port: None,
+    };
+    record.write(layout)?;
+    config::install_programs(layout, built)?;
+    libvirtd::install(layout)?;
+    record.kernel_links = netns::create(layout).context("network namespace")?;
+    record.http_port = Some(supervise(layout).context("start the supervisor")?);
+    record.write(layout)?;
+    config::write_all(layout, &record)?;
+
+    for program in [Program::Libvirtd, Program::VmletTapmanager] {
+        control::ask(layout, &Request::Start(program))?;
+    }
+    wait_for(layout, Program::Libvirtd)?;
+    wait_for(layout, Program::VmletTapmanager)?;
+    control::ask(layout, &Request::Start(Program::Vmlet))?;
+    wait_for(layout, Program::Vmlet)?;
+    Ok(record)
+}
+
+/// Starts the supervisor; returns the port of its image server.
+fn supervise(layout: &Layout) -> Result<u16> {
+    let log = File::create(layout.log("supervisor"))?;
+    let mut command = run::command("/proc/self/exe");
+    command
+        .arg0("vmlet-stack-supervisor")
+        .arg("supervise")
+        .arg("--dir")
+        .arg(layout.dir());
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .current_dir("/")
+        .spawn()?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        // Ends when it has said its port, or when it died.
+        BufReader::new(stdout).read_line(&mut line)?;
+    }
+    line.trim()
+        .parse()
+        .ok()
+        .with_context(|| log_tail(layout, "supervisor"))
+}
+
+fn wait_for(layout: &Layout, program: Program) -> Result<()> {
+    let deadline = Instant::now() + program.patience();
+    while !program.answers(layout) {
+        if Instant::now() > deadline {
+            bail!(
+                "{program} does not answer after {} s\n{}",
+                program.patience().as_secs(),
+                log_tail(layout, program.name())
+            );
+        }
+        // A wait that ends early when there is nothing left to wait for.
+        if let Some(how) = control::ask(layout, &Request::Watch(program, RETRY))?.ended {
+            bail!("{program} {how}\n{}", log_tail(layout, program.name()));
+        }
+    }
+    Ok(())
+}
+
+fn log_tail(layout: &Layout, program: &str) -> String {
+    let path = layout.log(program);
+    match fs::read(&path) {
+        Ok(text) if text.is_empty() => format!("{} is empty", path.display()),
+        Ok(text) => {
+            let tail = run::tail(&String::from_utf8_lossy(&text), LOG_TAIL_LINES);
+            format!("the end of {}:\n{tail}", path.display())
+        }
+        Err(error) => format!("{} cannot be read: {error}", path.display()),
+    }
+}

@@ -1,0 +1,218 @@
+//! Writes the configuration of everything in a stack, and the environment for people and tests.
+//!
+//! Invariant: this is the only place that knows the spelling of a setting.
+//! Failure: a file that cannot be written is named.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use nix::unistd::{Group, User};
+use serde_json::json;
+
+use super::layout::{Layout, QEMU_USER};
+use super::netns::POD_BRIDGE;
+use super::record::Record;
+use crate::{run, workspace};
+
+/// The image that every stack can pull and boot, less its tag.
+const IMAGE: &str = "vmlet.dev/hello";
+/// Pods' addresses; private to the stack's network namespace, so all stacks use the same.
+const POD_SUBNET: &str = "10.88.0.0/16";
+
+/// Writes all of it.
+pub(crate) fn write_all(layout: &Layout, record: &Record) -> Result<()> {
+    write(layout, "libvirt/libvirtd.conf", &libvirtd_conf(layout))?;
+    write(layout, "libvirt/etc/qemu.conf", &qemu_conf(&qemu_group()?))?;
+    write(layout, "cni/conf/10-vmlet.conflist", &conflist(layout)?)?;
+    write(layout, "vmlet.toml", &vmlet_toml(layout, record))?;
+    write(layout, "env.sh", &env_sh(layout, record))
+}
+
+fn write(layout: &Layout, name: &str, text: &str) -> Result<()> {
+    let path = layout.path(name);
+    fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+}
+
+fn vmlet_toml(layout: &Layout, record: &Record) -> String {
+    let path = |below: &str| toml_string(&layout.path(below).to_string_lossy());
+    let mut text = String::new();
+    let _ = write!(
+        text,
+        "listen = {listen}\nstate_dir = {state}\n\n\
+         [log]\nlevel = \"info\"\nformat = \"text\"\n\n\
+         [libvirt]\nuri = {uri}\n\n\
+         [network]\ntapmanager_socket = {tapmanager}\nhandoff_socket = {handoff}\n\n\
+         [vm]\naccelerator = \"auto\"\nemulator = \"/usr/bin/qemu-system-x86_64\"\n\
+         wrapper = {wrapper}\nuser = {user}\n\n\
+         [images]\nprotocol = \"http\"\n\n\
+         [[images.translations]]\nname = {image}\nurl = {url}\n",
+        listen = toml_string(&layout.cri_socket().to_string_lossy()),
+        state = path("state"),
+        uri = toml_string(&layout.libvirt_uri()),
+        tapmanager = path("run/tapmanager.sock"),
+        handoff = path("run/handoff.sock"),
+        wrapper = path("bin/vmwrapper"),
+        user = toml_string(QEMU_USER),
+        image = toml_string(IMAGE),
+        url = toml_string(&record.image_url()),
+    );
+    text
+}
+
+fn conflist(layout: &Layout) -> Result<String> {
+    let list = json!({
+        "cniVersion": "1.0.0",
+        "name": "vmlet",
+        "plugins": [
+            {
+                "type": "bridge",
+                "bridge": POD_BRIDGE,
+                "isGateway": true,
+                "ipMasq": true,
+                "hairpinMode": true,
+                "ipam": {
+                    "type": "host-local",
+                    "ranges": [[{ "subnet": POD_SUBNET }]],
+                    "routes": [{ "dst": "0.0.0.0/0" }],
+                    "dataDir": layout.path("cni/ipam"),
+                },
+            },
+            { "type": "portmap", "capabilities": { "portMappings": true }, "snat": true },
+        ],
+    });
+    Ok(serde_json::to_string_pretty(&list)? + "\n")
+}
+
+fn libvirtd_conf(layout: &Layout) -> String {
+    format!(
+        "unix_sock_dir = \"{}\"\nunix_sock_rw_perms = \"0700\"\nauth_unix_ro = \"none\"\n\
+         auth_unix_rw = \"none\"\nlog_level = 3\nlog_outputs = \"3:stderr\"\n",
+        layout.path("libvirt/sock").display()
+    )
+}
+
+/// No cgroups (QEMU is placed by its pod), no mount namespaces (they do not work on a private `/dev`), no
+/// log daemon.
+fn qemu_conf(group: &str) -> String {
+    format!(
+        "user = \"{QEMU_USER}\"\ngroup = \"{group}\"\ndynamic_ownership = 1\n\
+         security_driver = \"none\"\nstdio_handler = \"file\"\ncgroup_controllers = [ ]\n\
+         namespaces = [ ]\n"
+    )
+}
+
+/// The group of QEMU's user: its own where the distribution made one, otherwise its primary one.
+fn qemu_group() -> Result<String> {
+    if Group::from_name(QEMU_USER)
+        .context("look up QEMU's group")?
+        .is_some()
+    {
+        return Ok(QEMU_USER.to_owned());
+    }
+    let user = User::from_name(QEMU_USER).context("look up QEMU's user")?;
+    let user =
+        user.with_context(|| format!("there is no user {QEMU_USER}: run cargo xtask setup"))?;
+    Ok(format!("+{}", user.gid))
+}
+
+/// The name under which the guest image can be pulled.
+pub(crate) fn test_image() -> String {
+    format!("{IMAGE}:latest")
+}
+
+/// The variables of `env.sh`, for programs that are started by us.
+pub(crate) fn variables(layout: &Layout, record: &Record) -> Vec<(&'static str, String)> {
+    let endpoint = format!("unix://{}", layout.cri_socket().display());
+    vec![
+        ("CONTAINER_RUNTIME_ENDPOINT", endpoint.clone()),
+        ("IMAGE_SERVICE_ENDPOINT", endpoint),
+        ("VMLET_NETNS", layout.netns_name()),
+        ("VMLET_TEST_IMAGE", test_image()),
+        ("VMLET_TEST_IMAGE_URL", record.image_url()),
+    ]
+}
+
+/// The PATH on which the stack's own programs come first, then the tools.
+pub(crate) fn search_path(layout: &Layout) -> String {
+    let tools = workspace::tools_bin();
+    format!(
+        "{}:{}:{}",
+        layout.path("bin").display(),
+        tools.display(),
+        run::search_path()
+    )
+}
+
+fn env_sh(layout: &Layout, record: &Record) -> String {
+    let mut text = "# The environment of this stack: . env.sh\n".to_owned();
+    for (name, value) in variables(layout, record) {
+        let _ = writeln!(text, "export {name}={}", shell_quote(&value));
+    }
+    let folders = format!(
+        "{}:{}",
+        layout.path("bin").display(),
+        workspace::tools_bin().display()
+    );
+    let _ = writeln!(text, "export PATH=\"{}:$PATH\"", double_quote(&folders));
+    text
+}
+
+fn shell_quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// For text between double quotes, where the shell still looks for variables and commands.
+fn double_quote(text: &str) -> String {
+    let escape = |c| {
+        if matches!(c, '"' | '\\' | '$' | '`') {
+            format!("\\{c}")
+        } else {
+            format!("{c}")
+        }
+    };
+    text.chars().map(escape).collect()
+}
+
+fn toml_string(text: &str) -> String {
+    // A JSON string is a TOML basic string.
+    json!(text).to_string()
+}
+
+/// Copies our programs into the stack, where QEMU's user can reach them wherever the checkout is.
+pub(crate) fn install_programs(layout: &Layout, built: &Path) -> Result<()> {
+    for name in ["vmlet", "vmlet-tapmanager", "vmwrapper", "vmletctl"] {
+        let from = built.join(name);
+        fs::copy(&from, layout.path("bin").join(name))
+            .with_context(|| format!("copy {}: was it built?", from.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quoted_value_survives_the_shell() {
+        for value in [
+            "plain",
+            "two words",
+            "it's",
+            "$HOME `x` \"y\"",
+            "back\\slash",
+        ] {
+            let script = format!("printf %s {}", shell_quote(value));
+            assert_eq!(
+                run::output(run::command("sh").args(["-c", &script])).unwrap(),
+                value
+            );
+        }
+    }
+
+    #[test]
+    fn strings_in_the_configuration_are_escaped() {
+        assert_eq!(toml_string("a\"b\\c"), "\"a\\\"b\\\\c\"");
+    }
+}

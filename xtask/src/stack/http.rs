@@ -1,0 +1,192 @@
+//! The image server of a stack: the guest image over HTTP, with ranges and an entity tag.
+//!
+//! Invariant: it serves exactly one file, on loopback only, in the host's network namespace and in the
+//! stack's on the same port.
+//! Failure: an unreadable file is a 500 to that one request; a client that goes away costs one thread.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow};
+use tiny_http::{Header, Method, Request, Response, Server, StatusCode};
+
+use super::{Layout, netns};
+
+const NAME: &str = "/hello.qcow2";
+
+/// What a `Range` header asks of a file.
+#[derive(Debug, PartialEq, Eq)]
+enum Range {
+    /// The whole file.
+    Whole,
+    /// Bytes from `start` on, `length` of them.
+    Part { start: u64, length: u64 },
+    /// Bytes that do not exist.
+    Unsatisfiable,
+}
+
+/// Starts serving `file` in both namespaces; returns the port.
+pub(crate) fn serve(layout: &Layout, file: &Path) -> Result<u16> {
+    let outside = TcpListener::bind("127.0.0.1:0").context("listen on loopback")?;
+    let port = outside.local_addr()?.port();
+    let inside = netns::inside(&layout.netns_path(), || {
+        TcpListener::bind(("127.0.0.1", port)).with_context(|| format!("listen on port {port}"))
+    })?;
+    let file: Arc<Path> = Arc::from(file);
+    for listener in [outside, inside] {
+        let server = Server::from_listener(listener, None).map_err(|error| anyhow!("{error}"))?;
+        let file = Arc::clone(&file);
+        std::thread::Builder::new()
+            .name("http".to_owned())
+            .spawn(move || accept(&server, &file))?;
+    }
+    Ok(port)
+}
+
+fn accept(server: &Server, file: &Arc<Path>) {
+    for request in server.incoming_requests() {
+        let file = Arc::clone(file);
+        // A client that stops reading must not hold up the next one.
+        std::thread::spawn(move || answer(request, &file));
+    }
+}
+
+fn answer(request: Request, file: &Path) {
+    let outcome = if request.url() != NAME {
+        request.respond(Response::empty(404))
+    } else if !matches!(request.method(), Method::Get | Method::Head) {
+        request.respond(Response::empty(405))
+    } else {
+        match open(&request, file) {
+            Ok(response) => request.respond(response),
+            Err(error) => {
+                request.respond(Response::from_string(format!("{error:#}\n")).with_status_code(500))
+            }
+        }
+    };
+    if let Err(error) = outcome {
+        eprintln!("image server: {error}");
+    }
+}
+
+fn open(request: &Request, path: &Path) -> Result<Response<Box<dyn Read + Send>>> {
+    let mut file = File::open(path).with_context(|| format!("open {}", path.display()))?;
+    let metadata = file.metadata()?;
+    let size = metadata.len();
+    let tag = format!(
+        "\"{:x}-{:x}-{size:x}\"",
+        metadata.mtime(),
+        metadata.mtime_nsec()
+    );
+    let mut headers = vec![header("Accept-Ranges", "bytes")?, header("ETag", &tag)?];
+
+    if value(request, "If-None-Match").is_some_and(|wanted| wanted == tag) {
+        return Ok(Response::new(
+            StatusCode(304),
+            headers,
+            Box::new(std::io::empty()),
+            Some(0),
+            None,
+        ));
+    }
+    // A part of another version of the file is of no use to the client.
+    let same_version = value(request, "If-Range").is_none_or(|wanted| wanted == tag);
+    let range = value(request, "Range").filter(|_| same_version);
+    let (status, start, length) = match range.map_or(Range::Whole, |range| parse_range(range, size))
+    {
+        Range::Whole => (200, 0, size),
+        Range::Part { start, length } => {
+            headers.push(header(
+                "Content-Range",
+                &format!("bytes {start}-{}/{size}", start + length - 1),
+            )?);
+            (206, start, length)
+        }
+        Range::Unsatisfiable => {
+            headers.push(header("Content-Range", &format!("bytes */{size}"))?);
+            (416, 0, 0)
+        }
+    };
+    file.seek(SeekFrom::Start(start))?;
+    let body: Box<dyn Read + Send> = Box::new(file.take(length));
+    let response = Response::new(
+        StatusCode(status),
+        headers,
+        body,
+        Some(usize::try_from(length)?),
+        None,
+    );
+    // Clients want a length, not chunks.
+    Ok(response.with_chunked_threshold(usize::MAX))
+}
+
+fn header(name: &str, value: &str) -> Result<Header> {
+    Header::from_bytes(name, value).map_err(|()| anyhow!("header {name}: {value}"))
+}
+
+fn value<'a>(request: &'a Request, name: &'static str) -> Option<&'a str> {
+    let header = request
+        .headers()
+        .iter()
+        .find(|header| header.field.equiv(name))?;
+    Some(header.value.as_str())
+}
+
+/// A header that makes no sense, or that asks for several ranges, counts as absent: both are legal.
+fn parse_range(header: &str, size: u64) -> Range {
+    let Some((first, last)) = header
+        .strip_prefix("bytes=")
+        .and_then(|range| range.split_once('-'))
+    else {
+        return Range::Whole;
+    };
+    let bounds = match (first.trim().parse::<u64>(), last.trim().parse::<u64>()) {
+        (Ok(first), Ok(last)) if first <= last => (first, last.saturating_add(1).min(size)),
+        (Ok(first), Err(_)) if last.trim().is_empty() => (first, size),
+        (Err(_), Ok(count)) if first.trim().is_empty() => (size.saturating_sub(count), size),
+        _ => return Range::Whole,
+    };
+    if bounds.0 >= bounds.1 {
+        return Range::Unsatisfiable;
+    }
+    Range::Part {
+        start: bounds.0,
+        length: bounds.1 - bounds.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_header_selects_bytes_that_exist() {
+        let part = |start, length| Range::Part { start, length };
+        for (header, want) in [
+            ("bytes=0-0", part(0, 1)),
+            ("bytes=10-19", part(10, 10)),
+            ("bytes=90-", part(90, 10)),
+            ("bytes=90-1000", part(90, 10)),
+            ("bytes=-30", part(70, 30)),
+            ("bytes=-1000", part(0, 100)),
+            ("bytes=100-", Range::Unsatisfiable),
+            ("bytes=-0", Range::Unsatisfiable),
+            ("bytes=5-3", Range::Whole),
+            ("bytes=0-1,5-6", Range::Whole),
+            ("bytes=a-b", Range::Whole),
+            ("lines=0-1", Range::Whole),
+            ("bytes=0-18446744073709551615", part(0, 100)),
+        ] {
+            assert_eq!(parse_range(header, 100), want, "{header}");
+        }
+    }
+
+    #[test]
+    fn nothing_of_an_empty_file_can_be_selected() {
+        assert_eq!(parse_range("bytes=0-", 0), Range::Unsatisfiable);
+    }
+}

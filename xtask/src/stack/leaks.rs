@@ -1,0 +1,133 @@
+//! Looks for everything that a stack may have left behind.
+//!
+//! Invariant: looking changes nothing; each finding names the thing so that it can be looked at.
+//! Failure: a place that cannot be looked at is itself reported, since it may hide something.
+
+pub(crate) mod cgroups;
+mod files;
+pub(crate) mod processes;
+
+use std::fmt;
+
+use anyhow::Result;
+
+use super::netns::{self, NODE_LINK, POD_BRIDGE};
+use super::{Layout, Record, mounts};
+use crate::run;
+
+/// One thing that should not be there any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Leak {
+    /// What sort of thing.
+    pub(crate) kind: &'static str,
+    /// Which one.
+    pub(crate) what: String,
+}
+
+impl Leak {
+    /// A finding.
+    pub(crate) fn new(kind: &'static str, what: impl Into<String>) -> Self {
+        Self {
+            kind,
+            what: what.into(),
+        }
+    }
+}
+
+impl fmt::Display for Leak {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} {}", self.kind, self.what)
+    }
+}
+
+/// Everything found while libvirtd still runs and our own programs do not.
+pub(crate) fn find(layout: &Layout, record: &Record, supervisor: Option<i32>) -> Vec<Leak> {
+    let searches: [(&'static str, Result<Vec<Leak>>); 6] = [
+        ("processes", processes::find(layout, supervisor)),
+        ("libvirt domains", domains(layout)),
+        ("links", links(layout, record)),
+        ("mounts", mounts(layout)),
+        ("cgroups", cgroups::find(layout)),
+        ("files", files::find(layout)),
+    ];
+    let mut found = Vec::new();
+    for (what, outcome) in searches {
+        match outcome {
+            Ok(leaks) => found.extend(leaks),
+            Err(error) => found.push(Leak::new(
+                "unknown",
+                format!("cannot look for {what}: {error:#}"),
+            )),
+        }
+    }
+    found
+}
+
+fn domains(layout: &Layout) -> Result<Vec<Leak>> {
+    let mut virsh = run::command("virsh");
+    virsh.args([
+        "-c",
+        &layout.libvirt_uri(),
+        "--quiet",
+        "list",
+        "--all",
+        "--name",
+    ]);
+    let names = match run::capture_within(&mut virsh, std::time::Duration::from_secs(10))? {
+        Some(output) if output.status.success() => String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .map(str::to_owned)
+            .collect(),
+        // libvirtd is gone; what it knew is in its files.
+        _ => files::domain_names(layout)?,
+    };
+    let names = names.into_iter().filter(|name| !name.is_empty());
+    Ok(names.map(|name| Leak::new("domain", name)).collect())
+}
+
+fn links(layout: &Layout, record: &Record) -> Result<Vec<Leak>> {
+    if !layout.netns_path().exists() {
+        return Ok(vec![Leak::new(
+            "lost",
+            format!("network namespace {}", layout.netns_name()),
+        )]);
+    }
+    Ok(foreign_links(netns::links(layout)?, &record.kernel_links))
+}
+
+fn foreign_links(links: Vec<String>, kernel: &[String]) -> Vec<Leak> {
+    let known = |name: &str| {
+        name == "lo"
+            || name == NODE_LINK
+            || name == POD_BRIDGE
+            || kernel.iter().any(|link| link == name)
+    };
+    links
+        .into_iter()
+        .filter(|name| !known(name))
+        .map(|name| Leak::new("link", name))
+        .collect()
+}
+
+fn mounts(layout: &Layout) -> Result<Vec<Leak>> {
+    let points = mounts::below(layout.dir())?;
+    Ok(points
+        .iter()
+        .map(|point| Leak::new("mount", point.display().to_string()))
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_links_that_somebody_added_are_leaks() {
+        let links = ["lo", "node0", "cni0", "tunl0", "veth12ab"]
+            .map(str::to_owned)
+            .to_vec();
+        let found = foreign_links(links, &["lo".to_owned(), "tunl0".to_owned()]);
+        assert_eq!(found, [Leak::new("link", "veth12ab")]);
+        assert_eq!(found[0].to_string(), "link veth12ab");
+    }
+}

@@ -1,0 +1,141 @@
+//! Files that belong to pods, VMs or their addresses.
+//!
+//! Invariant: images, databases and logs are not leaks; they go with the directory.
+//! Failure: a folder that is absent counts as empty.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::Leak;
+use crate::stack::Layout;
+
+/// Folders whose every entry belongs to a pod.
+const PER_POD: &[(&str, &str)] = &[
+    ("network namespace", "netns"),
+    ("file", "state/pods"),
+    ("file", "state/console"),
+    ("file", "state/network"),
+    ("CNI cache entry", "cni/cache/results"),
+];
+
+/// The file by which a program keeps a second one away; it stays.
+const OWN_LOCK: &str = "lock";
+
+/// What pods have left below the stack's directory.
+pub(super) fn find(layout: &Layout) -> Result<Vec<Leak>> {
+    let mut found = Vec::new();
+    for (kind, folder) in PER_POD {
+        for path in entries(&layout.path(folder))? {
+            if path.file_name().is_some_and(|name| name == OWN_LOCK) {
+                continue;
+            }
+            found.push(Leak::new(kind, path.display().to_string()));
+        }
+    }
+    for network in entries(&layout.path("cni/ipam"))? {
+        for path in entries(&network)? {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            // Beside the leases lie the plugin's own lock and its last address.
+            if name.parse::<IpAddr>().is_ok() {
+                found.push(Leak::new("IPAM lease", path.display().to_string()));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The domains that a libvirtd that is gone has on disk.
+pub(super) fn domain_names(layout: &Layout) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for folder in ["libvirt/etc/qemu", "libvirt/run/qemu"] {
+        for path in entries(&layout.path(folder))? {
+            if path.extension().is_some_and(|extension| extension == "xml") {
+                names.push(
+                    path.file_stem()
+                        .unwrap_or_default()
+                        .to_string_lossy()
+                        .into_owned(),
+                );
+            }
+        }
+    }
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
+        other => other.with_context(|| format!("list {}", folder.display()))?,
+    };
+    let mut paths = entries
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<Vec<_>>>()?;
+    paths.sort();
+    Ok(paths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_disks_and_namespaces_are_leaks_and_images_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::existing(dir.path()).unwrap();
+        let add = |name: &str| {
+            let path = layout.path(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        };
+        assert_eq!(find(&layout).unwrap(), []);
+
+        for innocent in [
+            "cni/ipam/vmlet/lock",
+            "cni/ipam/vmlet/last_reserved_ip.0",
+            "state/images/x",
+            "log/a.log",
+        ] {
+            add(innocent);
+        }
+        assert_eq!(find(&layout).unwrap(), []);
+
+        for leak in [
+            "cni/ipam/vmlet/10.88.0.2",
+            "netns/pod",
+            "state/pods/a",
+            "cni/cache/results/vmlet-a-eth0",
+        ] {
+            add(leak);
+        }
+        let found = find(&layout).unwrap();
+        let kinds: Vec<_> = found.iter().map(|leak| leak.kind).collect();
+        assert_eq!(
+            kinds,
+            ["network namespace", "file", "CNI cache entry", "IPAM lease"]
+        );
+    }
+
+    #[test]
+    fn a_dead_libvirtd_still_tells_its_domains() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::existing(dir.path()).unwrap();
+        fs::create_dir_all(layout.path("libvirt/etc/qemu")).unwrap();
+        fs::create_dir_all(layout.path("libvirt/run/qemu")).unwrap();
+        for file in [
+            "etc/qemu/vm-a.xml",
+            "run/qemu/vm-a.xml",
+            "run/qemu/vm-a.pid",
+        ] {
+            fs::write(layout.path("libvirt").join(file), "").unwrap();
+        }
+        assert_eq!(domain_names(&layout).unwrap(), ["vm-a"]);
+    }
+}

@@ -1,0 +1,141 @@
+//! The programs of a stack: their command lines, the socket that tells that they answer, and how one
+//! process turns into them.
+//!
+//! Invariant: each runs in the stack's network namespace; libvirtd also in a mount namespace of its own.
+//! Failure: a program that cannot be started leaves its reason in its log.
+
+use std::fmt;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use serde::{Deserialize, Serialize};
+
+use super::layout::QEMU_USER;
+use super::{Layout, libvirtd, netns};
+use crate::run;
+
+/// Where distributions put the CNI plugins.
+const CNI_BIN_DIR: &str = "/usr/lib/cni";
+
+/// One supervised program.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    clap::ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Program {
+    /// The virtualisation daemon.
+    Libvirtd,
+    /// The owner of pod networks.
+    #[value(alias = "tapmanager")]
+    VmletTapmanager,
+    /// The CRI daemon.
+    Vmlet,
+}
+
+impl Program {
+    /// The name of its log and process id file.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Libvirtd => "libvirtd",
+            Self::VmletTapmanager => "vmlet-tapmanager",
+            Self::Vmlet => "vmlet",
+        }
+    }
+
+    /// How long it may take until it answers.
+    pub(crate) fn patience(self) -> Duration {
+        Duration::from_secs(30)
+    }
+
+    /// Whether it answers on its socket.
+    pub(crate) fn answers(self, layout: &Layout) -> bool {
+        match self {
+            Self::Libvirtd => {
+                UnixStream::connect(layout.path("libvirt/sock/libvirt-sock")).is_ok()
+                    && run::output(run::command("virsh").args(["-c", &layout.libvirt_uri(), "uri"]))
+                        .is_ok()
+            }
+            Self::VmletTapmanager => seqpacket_accepts(layout).is_ok(),
+            Self::Vmlet => UnixStream::connect(layout.cri_socket()).is_ok(),
+        }
+    }
+
+    /// Turns this process into the program. Returns only if that fails.
+    pub(crate) fn become_it(self, layout: &Layout) -> Result<()> {
+        netns::enter(&layout.netns_path())?;
+        if self == Self::Libvirtd {
+            libvirtd::enter_mount_namespace(layout).context("libvirtd's mount namespace")?;
+        }
+        let mut command = self.command(layout);
+        // Nothing that cargo or the environment of another stack has set.
+        command
+            .env_clear()
+            .env("PATH", run::search_path())
+            .env("LANG", "C.UTF-8");
+        for name in ["HOME", "RUST_BACKTRACE", "RUST_LOG"] {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
+        command
+            .env("VMLET_FAULT_DIR", layout.path("faults"))
+            .current_dir("/");
+        let line = run::describe(&command);
+        Err(anyhow!(command.exec()).context(format!("run {line}")))
+    }
+
+    fn command(self, layout: &Layout) -> Command {
+        match self {
+            Self::Libvirtd => libvirtd::command(layout),
+            Self::VmletTapmanager => {
+                let mut command = run::command(layout.path("bin/vmlet-tapmanager"));
+                command
+                    .arg("--control-socket")
+                    .arg(layout.path("run/tapmanager.sock"));
+                command
+                    .arg("--handoff-socket")
+                    .arg(layout.path("run/handoff.sock"));
+                command.arg("--state-dir").arg(layout.path("state/network"));
+                command.arg("--netns-dir").arg(layout.path("netns"));
+                command.arg("--cni-conf-dir").arg(layout.path("cni/conf"));
+                command.arg("--cni-bin-dir").arg(CNI_BIN_DIR);
+                command.arg("--cni-cache-dir").arg(layout.path("cni/cache"));
+                command.arg("--qemu-user").arg(QEMU_USER);
+                command
+            }
+            Self::Vmlet => {
+                let mut command = run::command(layout.path("bin/vmlet"));
+                command.arg("--config").arg(layout.path("vmlet.toml"));
+                command
+            }
+        }
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+fn seqpacket_accepts(layout: &Layout) -> Result<()> {
+    let address = UnixAddr::new(&layout.path("run/tapmanager.sock"))?;
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+    Ok(connect(socket.as_raw_fd(), &address)?)
+}

@@ -1,0 +1,48 @@
+//! What a stack must remember from `up` to `down`: DIR/stack.json.
+//!
+//! Invariant: written before the first thing outside the directory is created, so that an interrupted `up`
+//! can be taken down.
+//! Failure: without it a directory is not a stack and nothing in it is touched.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::Layout;
+
+/// The facts about a stack that cannot be derived from its directory.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// Whether libvirtd sees a `/dev/kvm`.
+    pub(crate) kvm: bool,
+    /// Links that the kernel puts into each new network namespace here.
+    pub(crate) kernel_links: Vec<String>,
+    /// The image server's port on 127.0.0.1, once it listens.
+    pub(crate) http_port: Option<u16>,
+}
+
+impl Record {
+    /// Reads the record of a stack.
+    pub(crate) fn read(layout: &Layout) -> Result<Self> {
+        let path = layout.path("stack.json");
+        let text = fs::read_to_string(&path)
+            .with_context(|| format!("no stack in {}", layout.dir().display()))?;
+        serde_json::from_str(&text).with_context(|| format!("parse {}", path.display()))
+    }
+
+    /// Writes it.
+    pub(crate) fn write(&self, layout: &Layout) -> Result<()> {
+        let path = layout.path("stack.json");
+        let text = serde_json::to_string_pretty(self)?;
+        fs::write(&path, text + "\n").with_context(|| format!("write {}", path.display()))
+    }
+
+    /// Where the guest image is served, as seen from the host and from inside the stack.
+    pub(crate) fn image_url(&self) -> String {
+        format!(
+            "http://127.0.0.1:{}/hello.qcow2",
+            self.http_port.unwrap_or_default()
+        )
+    }
+}

@@ -1,0 +1,86 @@
+//! Owns the programs of one stack: starts and stops them on request, collects whatever dies below it.
+//!
+//! Invariant: it is the reaper of all descendants and collects at once, since libvirt waits until a QEMU
+//! that it killed is really gone; a program that died stays dead until somebody asks for it.
+//! Failure: when it is killed the programs live on without a reaper; `down` still finds them by their pid
+//! files.
+
+mod children;
+
+use std::fs;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sys::prctl;
+use nix::unistd::{Pid, setsid};
+
+use self::children::Children;
+use super::control::{self, Reply, Request};
+use super::{Layout, http};
+use crate::workspace;
+
+/// How long a program may take to follow SIGTERM.
+const GRACE: Duration = Duration::from_secs(15);
+
+/// Serves until it is told to quit. Prints the image server's port on stdout when all is ready.
+pub(crate) fn run(layout: Layout) -> Result<()> {
+    // Fails only for the leader of a process group, which we then are anyway.
+    let _ = setsid();
+    prctl::set_child_subreaper(true).context("become the reaper of orphans")?;
+    let listener = UnixListener::bind(layout.supervisor_socket()).context("listen")?;
+    let port = http::serve(&layout, &workspace::guest_image()).context("image server")?;
+    fs::write(layout.pid_file("supervisor"), format!("{}\n", Pid::this()))?;
+
+    let children = Arc::new(Children::new(layout));
+    let reaper = Arc::clone(&children);
+    std::thread::Builder::new()
+        .name("reaper".to_owned())
+        .spawn(move || reaper.collect())?;
+    let (quit, quitting) = mpsc::channel();
+    std::thread::Builder::new()
+        .name("control".to_owned())
+        .spawn(move || accept(&listener, &children, &quit))?;
+
+    println!("{port}");
+    // Also ends when the control thread is gone: without it nobody could end us.
+    let _ = quitting.recv();
+    Ok(())
+}
+
+fn accept(listener: &UnixListener, children: &Arc<Children>, quit: &mpsc::Sender<()>) {
+    for stream in listener.incoming().flatten() {
+        let children = Arc::clone(children);
+        let quit = quit.clone();
+        std::thread::spawn(move || {
+            if let Err(error) = converse(stream, &children, &quit) {
+                eprintln!("supervisor: {error:#}");
+            }
+        });
+    }
+}
+
+fn converse(mut stream: UnixStream, children: &Children, quit: &mpsc::Sender<()>) -> Result<()> {
+    let request: Request = control::receive(&stream)?;
+    let outcome = match request {
+        Request::Start(program) => children.start(program).map(|()| None),
+        Request::Stop(program) => children.stop(program, GRACE).map(|()| None),
+        Request::Watch(program, time) => Ok(children.wait_for_end(program, time)),
+        Request::Status | Request::Quit => Ok(None),
+    };
+    let mut reply = Reply {
+        running: children.running(),
+        supervisor: Pid::this().as_raw(),
+        ..Reply::default()
+    };
+    match outcome {
+        Ok(ended) => reply.ended = ended,
+        Err(error) => reply.error = Some(format!("{error:#}")),
+    }
+    control::send(&mut stream, &reply)?;
+    if matches!(request, Request::Quit) {
+        quit.send(())?;
+    }
+    Ok(())
+}

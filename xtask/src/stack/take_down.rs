@@ -1,0 +1,140 @@
+//! Takes a stack down: stops its programs, looks for leaks, then removes whatever there is.
+//!
+//! Invariant: leaks are named before anything is cleaned up; afterwards nothing of the stack is left,
+//! leaks or not.
+//! Failure: a step of the clean-up that is refused is an error, after all other steps were tried.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::mount::{MntFlags, umount2};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::control::{self, Request};
+use super::leaks::{self, Leak, processes};
+use super::{Layout, Program, Record, mounts, netns};
+
+/// How long killed processes may take to disappear.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What becomes of the logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Logs {
+    /// DIR and everything below it goes.
+    Remove,
+    /// DIR/log and DIR/logs stay.
+    Keep,
+}
+
+/// Stops and removes a stack. Returns what was found leaked.
+pub(crate) fn take_down(layout: &Layout, logs: Logs) -> Result<Vec<Leak>> {
+    let record = Record::read(layout)?;
+    let supervisor = control::ask(layout, &Request::Status)
+        .map(|reply| reply.supervisor)
+        .ok();
+    // libvirtd must live to be asked for domains, and to be the parent of nothing.
+    if supervisor.is_some() {
+        stop(layout, Program::Vmlet);
+        stop(layout, Program::VmletTapmanager);
+    }
+    let found = leaks::find(layout, &record, supervisor);
+
+    let mut trouble = Vec::new();
+    let mut attempt = |step: &str, outcome: Result<()>| {
+        if let Err(error) = outcome {
+            trouble.push(format!("{step}: {error:#}"));
+        }
+    };
+    if supervisor.is_some() {
+        stop(layout, Program::Libvirtd);
+    }
+    attempt("kill processes", kill_leftovers(layout, supervisor));
+    attempt("remove cgroups", leaks::cgroups::remove(layout));
+    attempt("unmount", unmount_below(layout.dir()));
+    if supervisor.is_some() {
+        attempt("end the supervisor", end_supervisor(layout));
+    }
+    attempt("delete the network namespace", netns::delete(layout));
+    attempt("remove files", remove_files(layout.dir(), logs));
+    if !trouble.is_empty() {
+        bail!(
+            "clean-up of {}: {}",
+            layout.dir().display(),
+            trouble.join("; ")
+        );
+    }
+    Ok(found)
+}
+
+/// A program that cannot be stopped shows up among the leaked processes.
+fn stop(layout: &Layout, program: Program) {
+    if let Err(error) = control::ask(layout, &Request::Stop(program)) {
+        eprintln!("xtask: stop {program}: {error:#}");
+    }
+}
+
+fn kill_leftovers(layout: &Layout, supervisor: Option<i32>) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let left = processes::owned(layout, supervisor)?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        for process in &left {
+            // It may have ended in the meantime.
+            let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
+        }
+        if Instant::now() > deadline {
+            bail!("process {} does not end after SIGKILL", left[0].pid);
+        }
+        // The kernel needs a moment; there is no event for processes that are not our children.
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+fn end_supervisor(layout: &Layout) -> Result<()> {
+    let pid = control::ask(layout, &Request::Quit)?.supervisor;
+    let deadline = Instant::now() + PATIENCE;
+    while processes::is_alive(pid) {
+        if Instant::now() > deadline {
+            bail!("the supervisor, process {pid}, does not end");
+        }
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+fn unmount_below(dir: &Path) -> Result<()> {
+    // The last mounted first.
+    for point in mounts::below(dir)?.iter().rev() {
+        umount2(point, MntFlags::MNT_DETACH)
+            .with_context(|| format!("unmount {}", point.display()))?;
+    }
+    Ok(())
+}
+
+fn remove_files(dir: &Path, logs: Logs) -> Result<()> {
+    if logs == Logs::Remove {
+        return fs::remove_dir_all(dir).with_context(|| format!("remove {}", dir.display()));
+    }
+    for entry in fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))? {
+        let entry = entry?;
+        let path = entry.path();
+        if ["log", "logs"]
+            .iter()
+            .any(|kept| entry.file_name() == *kept)
+        {
+            continue;
+        }
+        let removed = if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(&path)
+        } else {
+            fs::remove_file(&path)
+        };
+        removed.with_context(|| format!("remove {}", path.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! Who may depend on whom among our own crates.
+//!
+//! Invariant: `tests/fixtures/edges.txt` lists every edge; a new one is a decision, not an accident.
+//! Failure: the test shows the edges that are not in the list and those that are only in the list.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+    kind: Option<String>,
+    path: Option<PathBuf>,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Lines such as `vmlet -> libvirt`, with the kind behind it for build and test dependencies.
+fn edges(metadata: &Metadata) -> BTreeSet<String> {
+    let mut edges = BTreeSet::new();
+    for package in &metadata.packages {
+        for dependency in package
+            .dependencies
+            .iter()
+            .filter(|dependency| dependency.path.is_some())
+        {
+            let kind = dependency
+                .kind
+                .as_ref()
+                .map(|kind| format!(" ({kind})"))
+                .unwrap_or_default();
+            edges.insert(format!("{} -> {}{kind}", package.name, dependency.name));
+        }
+    }
+    edges
+}
+
+#[test]
+fn our_crates_depend_on_each_other_only_as_listed() {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "metadata",
+            "--no-deps",
+            "--format-version",
+            "1",
+            "--offline",
+        ])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let found = edges(&serde_json::from_slice(&output.stdout).unwrap());
+
+    let list = std::fs::read_to_string(root().join("tests/fixtures/edges.txt")).unwrap();
+    let listed: BTreeSet<String> = list
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(str::to_owned)
+        .collect();
+
+    let new: Vec<_> = found.difference(&listed).collect();
+    let gone: Vec<_> = listed.difference(&found).collect();
+    assert!(
+        new.is_empty() && gone.is_empty(),
+        "not in edges.txt: {new:?}; only in edges.txt: {gone:?}"
+    );
+}
+
+#[test]
+fn no_library_depends_on_a_program() {
+    let list = std::fs::read_to_string(root().join("tests/fixtures/edges.txt")).unwrap();
+    let programs = ["vmlet", "vmletctl", "vmwrapper", "xtask"];
+    for line in list.lines().filter(|line| !line.starts_with('#')) {
+        let Some((_, to)) = line.split_once(" -> ") else {
+            continue;
+        };
+        let to = to.split(' ').next().unwrap_or_default();
+        assert!(!programs.contains(&to), "{line}");
+    }
+}
