@@ -9,3 +9,4 @@ mod life;
 mod reconcile;
 mod start;
 mod stop;
+mod storm;
