@@ -44,7 +44,12 @@ impl Tools {
     }
 }
 
-/// The part that `test` shares.
+/// Whether the tools that are written in Go can be built here.
+pub(crate) fn can_build() -> bool {
+    run::capture(run::command("go").arg("version")).is_ok_and(|output| output.status.success())
+}
+
+/// The part that `test` and `up` share.
 pub(crate) fn ensure(tools: &[Tool]) -> Result<()> {
     fs::create_dir_all(workspace::tools_bin()).context("create target/tools/bin")?;
     for tool in tools {

@@ -9,7 +9,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use nix::unistd::geteuid;
 
-use super::guest;
+use super::tools::{self, Tool};
+use super::{guest, setup};
 use crate::{run, stack, workspace};
 
 /// Starts libvirtd, vmlet-tapmanager and vmlet in a directory and network namespace of their own.
@@ -36,8 +37,8 @@ pub(crate) struct Build {
 impl Up {
     /// Runs the command.
     pub(crate) fn run(&self) -> Result<ExitCode> {
-        if !self.build.no_build {
-            guest::ensure()?;
+        if !self.build.no_build && prepare()? != ExitCode::SUCCESS {
+            return Ok(ExitCode::FAILURE);
         }
         let built = self.build.programs()?;
         if !geteuid().is_root() {
@@ -60,6 +61,21 @@ impl Up {
         );
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Packages, guest image, and crictl where it can be built.
+fn prepare() -> Result<ExitCode> {
+    let installed = setup::ensure(false)?;
+    if installed != ExitCode::SUCCESS {
+        return Ok(installed);
+    }
+    guest::ensure()?;
+    if tools::can_build() {
+        tools::ensure(&[Tool::Crictl])?;
+    } else {
+        println!("up: there is no Go to build crictl with; vmletctl serves without");
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 impl Build {
