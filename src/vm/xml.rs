@@ -26,7 +26,7 @@ use device::{Balloon, Controller, Rng};
 use disk::Disk;
 use machine::{Features, Memory, Os, Pm, Switch, Vcpus};
 use metadata::Metadata;
-use qemu::CommandLine;
+use qemu::{Capabilities, CommandLine};
 
 /// A domain that cannot be written as XML.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +70,8 @@ struct Domain {
     devices: Devices,
     #[serde(rename = "qemu:commandline")]
     command_line: CommandLine,
+    #[serde(rename = "qemu:capabilities", skip_serializing_if = "Option::is_none")]
+    capabilities: Option<Capabilities>,
 }
 
 #[derive(Debug, Serialize)]
@@ -88,6 +90,7 @@ struct Devices {
 
 impl Domain {
     pub(super) fn new(spec: &DomainSpec) -> Result<Self> {
+        let cpu = Cpu::new(spec.accelerator, spec.cpu);
         Ok(Self {
             kind: match spec.accelerator {
                 Accelerator::Kvm => "kvm",
@@ -102,7 +105,8 @@ impl Domain {
             vcpu: Vcpus::fixed(spec.vcpus),
             os: Os::q35(),
             features: Features::default(),
-            cpu: Cpu::new(spec.accelerator, spec.cpu),
+            capabilities: (!cpu.is_verified()).then(Capabilities::without_cpu_questions),
+            cpu,
             clock: Clock::new(spec.accelerator),
             on_poweroff: "destroy",
             on_reboot: "restart",
