@@ -8,12 +8,13 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use libvirt::{FakeHypervisor, Hypervisor, State};
 use podspec::{ContainerId, Defaults, Mib, SandboxId, Vcpus};
 use tempfile::TempDir;
+use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::images::{self, Images};
@@ -45,6 +46,7 @@ pub(crate) struct Node {
     pub(crate) rows: Arc<Table<Container>>,
     pub(crate) sandbox_rows: Arc<Table<Sandbox>>,
     pub(crate) locks: Locks,
+    db: Db,
     events: Option<AbortOnDropHandle<()>>,
     web: Web,
     scratch: TempDir,
@@ -79,7 +81,7 @@ impl Node {
         };
         let images = Arc::new(Images::open(db.clone(), settings).await.unwrap());
         let sandbox_rows = Arc::new(Table::load(db.clone()).await.unwrap());
-        let rows = Arc::new(Table::load(db).await.unwrap());
+        let rows = Arc::new(Table::load(db.clone()).await.unwrap());
         let (locks, tasks) = (Locks::default(), Tasks::default());
         let parts = vm::Parts {
             table: Arc::clone(&rows),
@@ -111,6 +113,7 @@ impl Node {
             rows,
             sandbox_rows,
             locks,
+            db,
             events: Some(events),
             web,
             scratch,
@@ -128,6 +131,22 @@ impl Node {
     /// Events do not arrive any more.
     pub(crate) fn lose_events(&mut self) {
         self.events = None;
+    }
+
+    /// Nothing is written to the database until what this returns is dropped.
+    pub(crate) async fn hold_writes(&self) -> mpsc::Sender<()> {
+        let (release, held) = mpsc::channel();
+        let (holding, begun) = oneshot::channel();
+        let db = self.db.clone();
+        let hold = move |_: &rusqlite::Transaction<'_>| {
+            holding.send(()).unwrap();
+            // An error is what it waits for: the other end is gone.
+            let _ = held.recv();
+            Ok(())
+        };
+        tokio::spawn(async move { db.write(hold).await });
+        begun.await.unwrap();
+        release
     }
 
     pub(crate) fn image(&self, name: &str) -> String {
@@ -220,21 +239,25 @@ impl Node {
         in_time.unwrap_or_else(|_| panic!("not in time: {:?}", self.row(id)));
     }
 
-    /// The guest prints a line; waits until it is in the log.
-    pub(crate) async fn says(&self, id: &ContainerId, line: &str) {
+    /// The guest prints something.
+    pub(crate) fn prints(&self, id: &ContainerId, text: &str) {
         let mut console = OpenOptions::new();
         let console = console
             .append(true)
             .open(self.containers.paths().console_file(id));
-        writeln!(console.unwrap(), "{line}").unwrap();
+        console.unwrap().write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Waits until the log of a container has this text.
+    pub(crate) async fn logged(&self, id: &ContainerId, text: &str) {
         let log = self.row(id).spec.log_path.clone();
         let waiting = async {
-            while !std::fs::read_to_string(&log).is_ok_and(|log| log.contains(line)) {
+            while !std::fs::read_to_string(&log).is_ok_and(|log| log.contains(text)) {
                 tokio::task::yield_now().await;
             }
         };
         let in_time = tokio::time::timeout(PATIENCE, waiting).await;
-        in_time.expect("the line is in the log");
+        in_time.expect("the text is in the log");
     }
 
     pub(crate) async fn domain(&self, id: &ContainerId) -> Option<State> {

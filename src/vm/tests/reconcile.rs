@@ -36,7 +36,8 @@ async fn a_machine_that_runs_is_adopted_and_its_console_followed() {
         node.containers.reconcile().await.unwrap();
         assert_eq!(node.phase(&id), Phase::Running, "from {phase}");
         assert!(node.row(&id).started_at > 0);
-        node.says(&id, "still here").await;
+        node.prints(&id, "still here\n");
+        node.logged(&id, "still here").await;
     }
 }
 

@@ -71,7 +71,8 @@ async fn an_emulator_that_fails_without_the_owner_of_networks_is_not_to_blame() 
     node.network.set_away(false);
     node.hypervisor.accept_starts();
     node.containers.start(&id).await.unwrap();
-    node.says(&id, "the new console").await;
+    node.prints(&id, "the new console\n");
+    node.logged(&id, "the new console").await;
 }
 
 #[tokio::test]

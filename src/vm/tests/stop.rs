@@ -158,3 +158,50 @@ async fn a_restart_finishes_a_stop() {
     assert!(node.row(&id).finished_at >= soon);
     assert_eq!(node.exit(&id), (137, "Error".to_owned()));
 }
+
+#[tokio::test]
+async fn an_end_that_is_recorded_while_a_stop_is_does_not_get_lost() {
+    let node = Node::with(deaf()).await;
+    let id = node.started().await;
+    let held = node.hold_writes().await;
+    let stop = stop(&node, &id, HOUR);
+    settle().await;
+    // Without a newline they reach the log only when the machine has ended.
+    node.prints(&id, "last words");
+    node.hypervisor.power_off(id.domain());
+    node.logged(&id, "last words").await;
+    settle().await;
+    assert_eq!(node.phase(&id), Phase::Running, "neither is recorded yet");
+    drop(held);
+    ends(stop).await.unwrap();
+    assert_eq!(node.exit(&id), (0, "Completed".to_owned()));
+}
+
+#[tokio::test]
+async fn a_removal_copes_with_a_start_that_slips_in() {
+    let node = Node::new().await;
+    let id = node.created().await;
+    let held = node.hold_writes().await;
+    let start = {
+        let (containers, id) = (Arc::clone(&node.containers), id.clone());
+        tokio::spawn(async move { containers.start(&id).await })
+    };
+    settle().await;
+    let remove = {
+        let (containers, id) = (Arc::clone(&node.containers), id.clone());
+        tokio::spawn(async move { containers.remove(&id).await })
+    };
+    settle().await;
+    assert_eq!(node.phase(&id), Phase::Created, "the start has the lock");
+    drop(held);
+    ends(start).await.unwrap();
+    ends(remove).await.unwrap();
+    assert_eq!((node.rows.get(&id), node.domain(&id).await), (None, None));
+}
+
+/// Lets every other task go on until it waits for something else.
+async fn settle() {
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+}
