@@ -24,9 +24,10 @@ impl<N: PodNetwork, G: Guests> Sandboxes<N, G> {
     /// One round over all sandboxes.
     pub async fn reconcile(self: &Arc<Self>) -> Result<()> {
         let networks = self.network.list().await.map_err(Error::Networks)?;
+        let listed: Arc<HashSet<String>> = Arc::new(networks.iter().cloned().collect());
         let looks = self.table.all().into_iter().map(|sandbox| {
-            let this = Arc::clone(self);
-            async move { this.reconcile_one(&sandbox).await }
+            let (this, listed) = (Arc::clone(self), Arc::clone(&listed));
+            async move { this.reconcile_one(&sandbox, &listed).await }
         });
         let mut looks = stream::iter(looks).buffer_unordered(ABREAST);
         let mut outcome = Ok(());
@@ -37,9 +38,11 @@ impl<N: PodNetwork, G: Guests> Sandboxes<N, G> {
         outcome
     }
 
-    async fn reconcile_one(&self, sandbox: &Sandbox) -> Result<()> {
+    async fn reconcile_one(&self, sandbox: &Sandbox, listed: &HashSet<String>) -> Result<()> {
         let settled = match sandbox.phase {
             Phase::Creating => self.reconcile_creating(sandbox).await,
+            // What is listed and not found is there and cannot be described: its machine may well run.
+            Phase::Ready if listed.contains(sandbox.id.as_str()) => Ok(()),
             Phase::Ready => self.reconcile_ready(&sandbox.id).await,
             Phase::Stopping => self.stop_to_end(&sandbox.id).await,
             Phase::Removing => self.remove_to_end(&sandbox.id).await,
