@@ -37,14 +37,7 @@ fn main() -> ExitCode {
 
 /// Prints an error with its advice and chooses the exit code.
 fn report(error: &anyhow::Error) -> ExitCode {
-    let cause = |kind| {
-        let io = error
-            .chain()
-            .find_map(|cause| cause.downcast_ref::<std::io::Error>());
-        io.is_some_and(|io| io.kind() == kind)
-    };
-    if cause(std::io::ErrorKind::BrokenPipe) {
-        // Whoever read our output has seen enough.
+    if commands::is_unread(error) {
         return ExitCode::SUCCESS;
     }
     eprintln!("error: {error:#}");
