@@ -36,6 +36,7 @@ const OTHERS: &[&str] = &[
     "mtools",
     "nftables",
     "pkg-config",
+    "runc",
     "syslinux",
     "syslinux-common",
     "util-linux",

@@ -4,22 +4,45 @@
 //! the same versions builds nothing.
 //! Failure: without Go, or without access to the module proxy, the error is Go's own.
 
+mod go;
+
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 
+pub(crate) use self::go::can_build;
+use self::go::{Family, Verb};
 use crate::stamp::Stamp;
 use crate::{run, workspace};
 
 const CARGO_DENY_VERSION: &str = "0.20.2";
 
-/// Builds crictl, critest and cargo-deny into target/tools/bin.
+/// What a cluster is made of, besides our own programs.
+pub(crate) const CLUSTER: &[Tool] = &[
+    Tool::Containerd,
+    Tool::ContainerdShimRuncV2,
+    Tool::Crictl,
+    Tool::Ctr,
+    Tool::Etcd,
+    Tool::KubeApiserver,
+    Tool::KubeControllerManager,
+    Tool::KubeProxy,
+    Tool::KubeScheduler,
+    Tool::Kubectl,
+    Tool::Kubelet,
+];
+
+/// Builds the programs that the tests need into target/tools/bin.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Tools {
-    /// Only this one.
-    name: Option<Tool>,
+    /// Only these.
+    names: Vec<Tool>,
+    /// Only what a cluster is made of.
+    #[arg(long, conflicts_with = "names")]
+    cluster: bool,
 }
 
 /// A program that only the tests need.
@@ -31,35 +54,52 @@ pub(crate) enum Tool {
     Critest,
     /// The checker of licences and sources of dependencies.
     CargoDeny,
+    /// The container runtime of the cluster's ordinary pods.
+    Containerd,
+    /// What containerd starts for each of them.
+    ContainerdShimRuncV2,
+    /// containerd's own client, which imports images.
+    Ctr,
+    /// The cluster's database.
+    Etcd,
+    /// The cluster's API.
+    KubeApiserver,
+    /// Its controllers.
+    KubeControllerManager,
+    /// Its scheduler.
+    KubeScheduler,
+    /// What makes Services reachable on a node.
+    KubeProxy,
+    /// The cluster's command-line client.
+    Kubectl,
+    /// The node agent.
+    Kubelet,
 }
 
 impl Tools {
     /// Runs the command.
     pub(crate) fn run(&self) -> Result<ExitCode> {
-        match self.name {
-            Some(tool) => ensure(&[tool])?,
-            None => ensure(&[Tool::Crictl, Tool::Critest, Tool::CargoDeny])?,
-        }
+        ensure(match self.names.as_slice() {
+            [] if self.cluster => CLUSTER,
+            [] => Tool::value_variants(),
+            names => names,
+        })?;
         Ok(ExitCode::SUCCESS)
     }
-}
-
-/// Whether the tools that are written in Go can be built here.
-pub(crate) fn can_build() -> bool {
-    run::capture(run::command("go").arg("version")).is_ok_and(|output| output.status.success())
 }
 
 /// The part that `test` and `up` share.
 pub(crate) fn ensure(tools: &[Tool]) -> Result<()> {
     fs::create_dir_all(workspace::tools_bin()).context("create target/tools/bin")?;
     for tool in tools {
-        let stamp = tool.inputs()?;
-        let product = workspace::tools_bin().join(tool.name());
+        let name = tool.name();
+        let stamp = tool.inputs(&name)?;
+        let product = workspace::tools_bin().join(&name);
         let fresh = stamp.is_fresh(std::slice::from_ref(&product));
         if !fresh {
-            println!("tools: building {}", tool.name());
+            println!("tools: building {name}");
             tool.build(&product)
-                .with_context(|| format!("build {}", tool.name()))?;
+                .with_context(|| format!("build {name}"))?;
             stamp.write()?;
         }
         println!(
@@ -71,83 +111,77 @@ pub(crate) fn ensure(tools: &[Tool]) -> Result<()> {
     Ok(())
 }
 
+/// Where a tool comes from.
+enum Source {
+    /// A package of a pinned Go module.
+    Go(Family, Verb, &'static str),
+    /// cargo-deny, from the crate registry.
+    Crate,
+}
+
 impl Tool {
-    fn name(self) -> &'static str {
+    fn name(self) -> String {
+        self.to_possible_value()
+            .map(|value| value.get_name().to_owned())
+            .unwrap_or_default()
+    }
+
+    fn source(self) -> Source {
+        use Family::{Containerd, CriTools, Etcd, Kubernetes};
         match self {
-            Self::Crictl => "crictl",
-            Self::Critest => "critest",
-            Self::CargoDeny => "cargo-deny",
+            Self::Crictl => Source::Go(CriTools, Verb::Build, "cmd/crictl"),
+            Self::Critest => Source::Go(CriTools, Verb::BuildTest, "cmd/critest"),
+            Self::CargoDeny => Source::Crate,
+            Self::Containerd => Source::Go(Containerd, Verb::Build, "cmd/containerd"),
+            Self::ContainerdShimRuncV2 => {
+                Source::Go(Containerd, Verb::Build, "cmd/containerd-shim-runc-v2")
+            }
+            Self::Ctr => Source::Go(Containerd, Verb::Build, "cmd/ctr"),
+            // Its root package is the program.
+            Self::Etcd => Source::Go(Etcd, Verb::Build, ""),
+            Self::KubeApiserver => Source::Go(Kubernetes, Verb::Build, "cmd/kube-apiserver"),
+            Self::KubeControllerManager => {
+                Source::Go(Kubernetes, Verb::Build, "cmd/kube-controller-manager")
+            }
+            Self::KubeScheduler => Source::Go(Kubernetes, Verb::Build, "cmd/kube-scheduler"),
+            Self::KubeProxy => Source::Go(Kubernetes, Verb::Build, "cmd/kube-proxy"),
+            Self::Kubectl => Source::Go(Kubernetes, Verb::Build, "cmd/kubectl"),
+            Self::Kubelet => Source::Go(Kubernetes, Verb::Build, "cmd/kubelet"),
         }
     }
 
-    fn inputs(self) -> Result<Stamp> {
-        let stamp = Stamp::new(workspace::target().join(format!("tools/{}.stamp", self.name())));
-        match self {
-            Self::Crictl | Self::Critest => stamp
-                .file(&module().join("go.mod"))?
-                .file(&module().join("go.sum")),
-            Self::CargoDeny => Ok(stamp.value("version", CARGO_DENY_VERSION)),
+    fn inputs(self, name: &str) -> Result<Stamp> {
+        let stamp = Stamp::new(workspace::target().join(format!("tools/{name}.stamp")));
+        match self.source() {
+            Source::Go(family, ..) => family.inputs(stamp),
+            Source::Crate => Ok(stamp.value("version", CARGO_DENY_VERSION)),
         }
     }
 
     fn build(self, product: &Path) -> Result<()> {
-        match self {
-            Self::Crictl => go(&["build"], "crictl", product),
-            Self::Critest => go(&["test", "-c"], "critest", product),
-            Self::CargoDeny => {
-                let mut cargo = workspace::cargo();
-                cargo.args([
-                    "install",
-                    "--quiet",
-                    "--locked",
-                    "--version",
-                    CARGO_DENY_VERSION,
-                ]);
-                cargo.arg("--root").arg(workspace::target().join("tools"));
-                cargo
-                    .arg("--target-dir")
-                    .arg(workspace::target().join("tools/build"));
-                run::check(cargo.arg("cargo-deny"))?;
-                // Two hundred megabytes that nothing needs any more.
-                fs::remove_dir_all(workspace::target().join("tools/build")).context("tidy up")
-            }
+        match self.source() {
+            Source::Go(family, verb, package) => family.build(verb, package, product),
+            Source::Crate => cargo_deny(),
         }
     }
 }
 
-/// The Go module that pins the Container Runtime Interface tools.
-fn module() -> PathBuf {
-    workspace::root().join("tests/tools/cri")
-}
-
-fn go(verb: &[&str], name: &str, product: &Path) -> Result<()> {
-    let mut go = run::command("go");
-    go.current_dir(module())
-        .args(verb)
-        .args(["-mod=mod", "-trimpath", "-ldflags", &ldflags()?]);
-    go.arg("-o")
-        .arg(product)
-        .arg(format!("sigs.k8s.io/cri-tools/cmd/{name}"));
-    run::check(&mut go)
-}
-
-/// Without symbols, and with the version that the program reports about itself.
-fn ldflags() -> Result<String> {
-    let path = module().join("go.mod");
-    let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    let version = cri_tools_version(&text).context("go.mod does not require cri-tools")?;
-    Ok(format!(
-        "-s -w -X sigs.k8s.io/cri-tools/pkg/version.Version={version}"
-    ))
-}
-
-fn cri_tools_version(go_mod: &str) -> Option<&str> {
-    let line = go_mod
-        .lines()
-        .find(|line| line.contains("sigs.k8s.io/cri-tools "))?;
-    line.split_whitespace()
-        .find_map(|word| word.strip_prefix('v'))
-        .filter(|version| version.starts_with(|c: char| c.is_ascii_digit()))
+fn cargo_deny() -> Result<()> {
+    let mut cargo = workspace::cargo();
+    cargo.args([
+        "install",
+        "--quiet",
+        "--locked",
+        "--version",
+        CARGO_DENY_VERSION,
+    ]);
+    cargo.arg("--root").arg(workspace::target().join("tools"));
+    cargo
+        .arg("--target-dir")
+        .arg(workspace::target().join("tools/build"));
+    run::check(cargo.arg("cargo-deny"))?;
+    // Two hundred megabytes that nothing needs any more.
+    fs::remove_dir_all(workspace::target().join("tools/build")).context("tidy up")
 }
 
 #[cfg(test)]
@@ -155,9 +189,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_is_the_one_of_the_require_line() {
-        let text = "module x\n\ngo 1.26.2\n\nrequire sigs.k8s.io/cri-tools v1.36.0\n";
-        assert_eq!(cri_tools_version(text), Some("1.36.0"));
-        assert_eq!(cri_tools_version("module x\n"), None);
+    fn every_tool_has_the_name_of_its_program() {
+        assert_eq!(Tool::ContainerdShimRuncV2.name(), "containerd-shim-runc-v2");
+        for tool in Tool::value_variants() {
+            if let Source::Go(_, _, package) = tool.source() {
+                let last = package.rsplit('/').next().unwrap_or_default();
+                assert!(last.is_empty() || last == tool.name(), "{package}");
+            }
+        }
     }
 }
