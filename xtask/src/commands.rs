@@ -8,6 +8,7 @@ mod critest;
 mod demo;
 mod down;
 mod guest;
+mod image;
 mod restart;
 mod run_test;
 mod setup;
@@ -39,6 +40,7 @@ enum Verb {
     Setup(setup::Setup),
     Tools(tools::Tools),
     Guest(guest::Guest),
+    Image(image::Image),
     Up(up::Up),
     Down(down::Down),
     Restart(restart::Restart),
@@ -58,6 +60,7 @@ impl Xtask {
             Verb::Setup(verb) => verb.run(),
             Verb::Tools(verb) => verb.run(),
             Verb::Guest(verb) => verb.run(),
+            Verb::Image(verb) => verb.run(),
             Verb::Up(verb) => verb.run(),
             Verb::Down(verb) => verb.run(),
             Verb::Restart(verb) => verb.run(),

@@ -8,7 +8,9 @@
 
 mod commands;
 mod image;
+mod oci;
 mod packages;
+mod pod_images;
 mod report;
 mod run;
 mod stack;
