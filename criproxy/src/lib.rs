@@ -1,0 +1,7 @@
+//! One CRI endpoint for kubelet over several CRI runtimes: a primary and any number of others.
+//!
+//! Invariant: what belongs to one backend passes as the bytes that it is; a backend that is down never looks
+//! like one that has no pods.
+//! Failure: the gRPC code of the answer tells; trouble with one backend stays with the calls that need it.
+
+// pub mod state;
