@@ -1,11 +1,12 @@
 //! A node stack: libvirtd, vmlet-tapmanager, vmlet and an image server in a directory and a network
-//! namespace of their own, as many side by side as one likes.
+//! namespace of their own, as many side by side as one likes; or whole clusters of them.
 //!
 //! Invariant: everything a stack owns is below its directory, in its namespaces, or a child of its
 //! supervisor, so that `down` can find all of it.
 //! Failure: a stack that does not come up is taken down again; the error carries the log that explains it.
 
 mod bring_up;
+mod cluster;
 mod config;
 mod control;
 mod http;
@@ -22,6 +23,7 @@ mod supervisor;
 mod take_down;
 
 pub(crate) use bring_up::{Options, bring_up, restart};
+pub(crate) use cluster::{Guests, MAX_NODES, Plan};
 pub(crate) use layout::Layout;
 pub(crate) use program::Program;
 pub(crate) use record::Record;

@@ -11,7 +11,7 @@ use nix::unistd::geteuid;
 
 use super::tools::{self, Tool};
 use super::{guest, setup};
-use crate::{run, stack, workspace};
+use crate::{pod_images, run, stack, workspace};
 
 /// Starts libvirtd, vmlet-tapmanager and vmlet in a directory and network namespace of their own.
 #[derive(Debug, clap::Args)]
@@ -19,6 +19,16 @@ pub(crate) struct Up {
     /// The stack's directory; absent or empty. As many stacks side by side as you like.
     #[arg(long)]
     dir: PathBuf,
+    /// A whole Kubernetes cluster: control plane, kubelet, containerd and the CRI proxy besides.
+    #[arg(long)]
+    cluster: bool,
+    /// How many nodes the cluster has.
+    #[arg(long, default_value_t = 1, requires = "cluster",
+          value_parser = clap::value_parser!(u8).range(1..=i64::from(stack::MAX_NODES)))]
+    nodes: u8,
+    /// Nodes with containerd, kubelet and the proxy only, for whoever deploys Vmlet into the cluster.
+    #[arg(long, requires = "cluster")]
+    no_vmlet: bool,
     #[command(flatten)]
     build: Build,
 }
@@ -37,7 +47,7 @@ pub(crate) struct Build {
 impl Up {
     /// Runs the command.
     pub(crate) fn run(&self) -> Result<ExitCode> {
-        if !self.build.no_build && prepare()? != ExitCode::SUCCESS {
+        if !self.build.no_build && self.prepare()? != ExitCode::SUCCESS {
             return Ok(ExitCode::FAILURE);
         }
         let built = self.build.programs()?;
@@ -45,26 +55,64 @@ impl Up {
             let mut up = run::myself_as_root()?;
             up.arg("up").arg("--dir").arg(&self.dir).arg("--no-build");
             up.args(self.build.release.then_some("--release"));
+            up.args(self.cluster.then_some("--cluster"));
+            up.args(self.no_vmlet.then_some("--no-vmlet"));
+            if self.cluster {
+                up.arg("--nodes").arg(self.nodes.to_string());
+            }
             run::check(&mut up)?;
             return Ok(ExitCode::SUCCESS);
         }
         let options = stack::Options {
             dir: self.dir.clone(),
             built,
+            cluster: self.plan(),
         };
         let (layout, record) = stack::bring_up(&options)?;
         println!("up: CRI on unix://{}", layout.cri_socket().display());
         println!("up: image vmlet.dev/hello served at {}", record.image_url());
+        let hint = if self.cluster {
+            "kubectl get nodes"
+        } else {
+            "crictl info"
+        };
         println!(
-            "up: source {} and try crictl info",
+            "up: source {} and try {hint}",
             layout.path("env.sh").display()
         );
         Ok(ExitCode::SUCCESS)
     }
+
+    fn plan(&self) -> Option<stack::Plan> {
+        let guests = if self.no_vmlet {
+            stack::Guests::Deployed
+        } else {
+            stack::Guests::Vmlet
+        };
+        self.cluster.then_some(stack::Plan {
+            nodes: self.nodes,
+            guests,
+        })
+    }
+
+    fn prepare(&self) -> Result<ExitCode> {
+        let prepared = prepare_alone()?;
+        if self.cluster && prepared == ExitCode::SUCCESS {
+            prepare_cluster()?;
+        }
+        Ok(prepared)
+    }
+}
+
+/// What clusters need besides packages and our own programs.
+pub(crate) fn prepare_cluster() -> Result<()> {
+    tools::ensure(tools::CLUSTER)?;
+    pod_images::pause_image()?;
+    pod_images::tool_image().map(drop)
 }
 
 /// Packages, guest image, and crictl where it can be built.
-fn prepare() -> Result<ExitCode> {
+fn prepare_alone() -> Result<ExitCode> {
     let installed = setup::ensure(false)?;
     if installed != ExitCode::SUCCESS {
         return Ok(installed);

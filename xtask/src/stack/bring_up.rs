@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::control::{self, Request};
+use super::cluster::{self, Node, Plan};
+use super::control::{self, Ports, Request};
 use super::{Layout, Logs, Program, Record, config, kvm, libvirtd, netns, take_down};
 use crate::run;
 
@@ -27,12 +28,14 @@ pub(crate) struct Options {
     pub(crate) dir: PathBuf,
     /// The folder with our built programs.
     pub(crate) built: PathBuf,
+    /// The cluster to make of it, if any.
+    pub(crate) cluster: Option<Plan>,
 }
 
 /// Brings a new stack up.
 pub(crate) fn bring_up(options: &Options) -> Result<(Layout, Record)> {
     let layout = Layout::create(&options.dir)?;
-    match prepare_and_start(&layout, &options.built) {
+    match bring_up_all(&layout, options) {
         Ok(record) => Ok((layout, record)),
         Err(error) => {
             // What is left over is of no interest now: the first error is.
@@ -46,38 +49,90 @@ pub(crate) fn bring_up(options: &Options) -> Result<(Layout, Record)> {
 
 /// Stops a program if it runs, starts it, and waits until it answers.
 pub(crate) fn restart(layout: &Layout, program: Program) -> Result<()> {
+    if !Record::read(layout)?.programs().contains(&program) {
+        bail!("there is no {program} in this stack");
+    }
     control::ask(layout, &Request::Stop(program))?;
-    control::ask(layout, &Request::Start(program))?;
+    start(layout, program)?;
     wait_for(layout, program)
 }
 
-fn prepare_and_start(layout: &Layout, built: &Path) -> Result<Record> {
+/// Asks the supervisor to start a program.
+pub(super) fn start(layout: &Layout, program: Program) -> Result<()> {
+    control::ask(layout, &Request::Start(program)).map(drop)
+}
+
+fn bring_up_all(layout: &Layout, options: &Options) -> Result<Record> {
+    let Some(plan) = &options.cluster else {
+        return bring_up_alone(layout, &options.built);
+    };
+    let node = |number, api_port| Node {
+        number,
+        control: layout.dir().to_owned(),
+        api_port,
+        guests: plan.guests,
+    };
+    let record = bring_up_node(layout, &options.built, node(1, 0), plan)?;
+    let port = record.node.as_ref().map_or(0, |node| node.api_port);
+    for number in 2..=plan.nodes {
+        let worker = Layout::create(&layout.path(&format!("node{number}")))?;
+        bring_up_node(&worker, &options.built, node(number, port), plan)?;
+    }
+    cluster::wait_until_ready(&node(1, port), plan)?;
+    Ok(record)
+}
+
+fn bring_up_node(layout: &Layout, built: &Path, node: Node, plan: &Plan) -> Result<Record> {
+    let address = node.address();
+    let record = prepare(layout, built, &address, Some(node))?;
+    let node = record.node.as_ref().context("a node without a place")?;
+    cluster::bring_up_node(layout, node, plan)?;
+    Ok(record)
+}
+
+fn bring_up_alone(layout: &Layout, built: &Path) -> Result<Record> {
+    let record = prepare(layout, built, netns::NODE_ADDRESS, None)?;
+    for program in [Program::Libvirtd, Program::VmletTapmanager] {
+        start(layout, program)?;
+    }
+    wait_for(layout, Program::Libvirtd)?;
+    wait_for(layout, Program::VmletTapmanager)?;
+    start(layout, Program::Vmlet)?;
+    wait_for(layout, Program::Vmlet)?;
+    Ok(record)
+}
+
+/// Everything but the programs: namespaces, supervisor, configuration.
+fn prepare(layout: &Layout, built: &Path, address: &str, node: Option<Node>) -> Result<Record> {
     let kvm = kvm::is_usable().context("probe KVM")?;
     let mut record = Record {
         kvm,
         kernel_links: Vec::new(),
         http_port: None,
+        node,
     };
     record.write(layout)?;
-    config::install_programs(layout, built)?;
+    config::install_programs(layout, built, &record)?;
     libvirtd::install(layout)?;
-    record.kernel_links = netns::create(layout).context("network namespace")?;
-    record.http_port = Some(supervise(layout).context("start the supervisor")?);
+    record.kernel_links = netns::create(layout, address).context("network namespace")?;
+    if record.node.is_some() {
+        cluster::create_cgroup(layout).context("control group")?;
+    }
+    let ports = supervise(layout).context("start the supervisor")?;
+    record.http_port = Some(ports.images);
+    if let Some(node) = &mut record.node
+        && node.is_control()
+    {
+        node.api_port = ports.api;
+        netns::reserve_port(layout, ports.api)?;
+    }
     record.write(layout)?;
     config::write_all(layout, &record)?;
-
-    for program in [Program::Libvirtd, Program::VmletTapmanager] {
-        control::ask(layout, &Request::Start(program))?;
-    }
-    wait_for(layout, Program::Libvirtd)?;
-    wait_for(layout, Program::VmletTapmanager)?;
-    control::ask(layout, &Request::Start(Program::Vmlet))?;
-    wait_for(layout, Program::Vmlet)?;
     Ok(record)
 }
 
-/// Starts the supervisor; returns the port of its image server.
-fn supervise(layout: &Layout) -> Result<u16> {
+/// Starts the supervisor; returns the ports that it listens on.
+fn supervise(layout: &Layout) -> Result<Ports> {
     let log = File::create(layout.log("supervisor"))?;
     let mut command = run::command("/proc/self/exe");
     command
@@ -95,13 +150,13 @@ fn supervise(layout: &Layout) -> Result<u16> {
         // Ends when it has said its port, or when it died.
         BufReader::new(stdout).read_line(&mut line)?;
     }
-    line.trim()
-        .parse()
+    serde_json::from_str(&line)
         .ok()
         .with_context(|| log_tail(layout, "supervisor"))
 }
 
-fn wait_for(layout: &Layout, program: Program) -> Result<()> {
+/// Waits until a program answers.
+pub(super) fn wait_for(layout: &Layout, program: Program) -> Result<()> {
     let deadline = Instant::now() + program.patience();
     while !program.answers(layout) {
         if Instant::now() > deadline {

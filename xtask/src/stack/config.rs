@@ -5,16 +5,17 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use nix::unistd::{Group, User};
 use serde_json::json;
 
+use super::cluster::{self, Node};
 use super::layout::{Layout, QEMU_USER};
 use super::netns::POD_BRIDGE;
 use super::record::Record;
-use crate::{run, workspace};
+use crate::{pod_images, run, workspace};
 
 /// The image that every stack can pull and boot, less its tag.
 const IMAGE: &str = "vmlet.dev/hello";
@@ -25,7 +26,8 @@ const POD_SUBNET: &str = "10.88.0.0/16";
 pub(crate) fn write_all(layout: &Layout, record: &Record) -> Result<()> {
     write(layout, "libvirt/libvirtd.conf", &libvirtd_conf(layout))?;
     write(layout, "libvirt/etc/qemu.conf", &qemu_conf(&qemu_group()?))?;
-    write(layout, "cni/conf/10-vmlet.conflist", &conflist(layout)?)?;
+    let conflist = conflist(layout, record)?;
+    write(layout, "cni/conf/10-vmlet.conflist", &conflist)?;
     write(layout, "vmlet.toml", &vmlet_toml(layout, record))?;
     write(layout, "env.sh", &env_sh(layout, record))
 }
@@ -61,20 +63,25 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
     text
 }
 
-fn conflist(layout: &Layout) -> Result<String> {
+/// In a cluster two runtimes share the network: neither may collect what the other one has, and pods keep
+/// their addresses on the way to other nodes.
+fn conflist(layout: &Layout, record: &Record) -> Result<String> {
+    let node = record.node.as_ref();
+    let subnet = node.map_or_else(|| POD_SUBNET.to_owned(), Node::pod_subnet);
     let list = json!({
         "cniVersion": "1.0.0",
         "name": "vmlet",
+        "disableGC": node.is_some(),
         "plugins": [
             {
                 "type": "bridge",
                 "bridge": POD_BRIDGE,
                 "isGateway": true,
-                "ipMasq": true,
+                "ipMasq": node.is_none(),
                 "hairpinMode": true,
                 "ipam": {
                     "type": "host-local",
-                    "ranges": [[{ "subnet": POD_SUBNET }]],
+                    "ranges": [[{ "subnet": subnet }]],
                     "routes": [{ "dst": "0.0.0.0/0" }],
                     "dataDir": layout.path("cni/ipam"),
                 },
@@ -125,13 +132,27 @@ pub(crate) fn test_image() -> String {
 /// The variables of `env.sh`, for programs that are started by us.
 pub(crate) fn variables(layout: &Layout, record: &Record) -> Vec<(&'static str, String)> {
     let endpoint = format!("unix://{}", layout.cri_socket().display());
-    vec![
+    let mut variables = vec![
         ("CONTAINER_RUNTIME_ENDPOINT", endpoint.clone()),
         ("IMAGE_SERVICE_ENDPOINT", endpoint),
         ("VMLET_NETNS", layout.netns_name()),
         ("VMLET_TEST_IMAGE", test_image()),
         ("VMLET_TEST_IMAGE_URL", record.image_url()),
-    ]
+    ];
+    if let Some(node) = &record.node {
+        let unix = |socket: PathBuf| format!("unix://{}", socket.display());
+        variables.extend([
+            ("KUBECONFIG", node.kubeconfig().display().to_string()),
+            (
+                "VMLET_CONTAINERD_ENDPOINT",
+                unix(cluster::containerd_socket(layout)),
+            ),
+            ("VMLET_PROXY_ENDPOINT", unix(cluster::proxy_socket(layout))),
+            ("VMLET_NODE_NAME", node.name()),
+            ("VMLET_TOOL_IMAGE", pod_images::TOOLS.to_owned()),
+        ]);
+    }
+    variables
 }
 
 /// The PATH on which the stack's own programs come first, then the tools.
@@ -175,14 +196,18 @@ fn double_quote(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-fn toml_string(text: &str) -> String {
+pub(super) fn toml_string(text: &str) -> String {
     // A JSON string is a TOML basic string.
     json!(text).to_string()
 }
 
 /// Copies our programs into the stack, where QEMU's user can reach them wherever the checkout is.
-pub(crate) fn install_programs(layout: &Layout, built: &Path) -> Result<()> {
-    for name in ["vmlet", "vmlet-tapmanager", "vmwrapper", "vmletctl"] {
+pub(crate) fn install_programs(layout: &Layout, built: &Path, record: &Record) -> Result<()> {
+    let proxy = (record.node.is_some() && built.join("vmlet-criproxy").exists()).then_some("vmlet-criproxy");
+    for name in ["vmlet", "vmlet-tapmanager", "vmwrapper", "vmletctl"]
+        .into_iter()
+        .chain(proxy)
+    {
         let from = built.join(name);
         fs::copy(&from, layout.path("bin").join(name))
             .with_context(|| format!("copy {}: was it built?", from.display()))?;

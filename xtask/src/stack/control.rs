@@ -41,6 +41,15 @@ pub(crate) struct Reply {
     pub(crate) supervisor: i32,
 }
 
+/// The ports on the host's loopback that a supervisor says when it is ready.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Ports {
+    /// Of the image server.
+    pub(crate) images: u16,
+    /// That leads to the cluster's API server; 0 if there is none on this node.
+    pub(crate) api: u16,
+}
+
 /// Asks the supervisor of a stack.
 pub(crate) fn ask(layout: &Layout, request: &Request) -> Result<Reply> {
     let socket = layout.supervisor_socket();

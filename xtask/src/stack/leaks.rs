@@ -8,9 +8,11 @@ mod files;
 pub(crate) mod processes;
 
 use std::fmt;
+use std::path::Path;
 
 use anyhow::Result;
 
+use super::cluster::{KUBELET_ROOT, PEER_PREFIX};
 use super::netns::{self, NODE_LINK, POD_BRIDGE};
 use super::{Layout, Record, mounts};
 use crate::run;
@@ -40,15 +42,29 @@ impl fmt::Display for Leak {
     }
 }
 
+/// What became of the pods before the search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pods {
+    /// They were gone, kubelet had time to tidy up after them.
+    Gone,
+    /// Some were left running: what kubelet holds for them is no leak.
+    Abandoned,
+}
+
 /// Everything found while libvirtd still runs and our own programs do not.
-pub(crate) fn find(layout: &Layout, record: &Record, supervisor: Option<i32>) -> Vec<Leak> {
+pub(crate) fn find(
+    layout: &Layout,
+    record: &Record,
+    supervisor: Option<i32>,
+    pods: Pods,
+) -> Vec<Leak> {
     let searches: [(&'static str, Result<Vec<Leak>>); 6] = [
         ("processes", processes::find(layout, supervisor)),
         ("libvirt domains", domains(layout)),
         ("links", links(layout, record)),
-        ("mounts", mounts(layout)),
-        ("cgroups", cgroups::find(layout)),
-        ("files", files::find(layout)),
+        ("mounts", mounts(layout, record, supervisor, pods)),
+        ("cgroups", cgroups::find(layout, record)),
+        ("files", files::find(layout, pods)),
     ];
     let mut found = Vec::new();
     for (what, outcome) in searches {
@@ -100,6 +116,7 @@ fn foreign_links(links: Vec<String>, kernel: &[String]) -> Vec<Leak> {
         name == "lo"
             || name == NODE_LINK
             || name == POD_BRIDGE
+            || name.starts_with(PEER_PREFIX)
             || kernel.iter().any(|link| link == name)
     };
     links
@@ -109,8 +126,31 @@ fn foreign_links(links: Vec<String>, kernel: &[String]) -> Vec<Leak> {
         .collect()
 }
 
-fn mounts(layout: &Layout) -> Result<Vec<Leak>> {
-    let points = mounts::below(layout.dir())?;
+fn mounts(
+    layout: &Layout,
+    record: &Record,
+    supervisor: Option<i32>,
+    pods: Pods,
+) -> Result<Vec<Leak>> {
+    let mut points = mounts::below(layout.dir())?;
+    // A cluster's node has a mount namespace of its own, which ends with its last process.
+    if let (Some(_), Some(pid)) = (&record.node, supervisor) {
+        let own = layout.netns_name();
+        let kubelet = Path::new(KUBELET_ROOT);
+        points.extend(
+            mounts::of(pid)?
+                .into_iter()
+                .map(|mount| mount.point)
+                .filter(|point| {
+                    let of_kubelet = point.starts_with(kubelet) && point != kubelet;
+                    let of_runtime =
+                        point.starts_with("/run/containerd") || point.starts_with("/run/netns");
+                    let below = of_runtime || point.starts_with(layout.dir());
+                    let own = point.file_name().is_some_and(|name| *name == *own);
+                    !own && (below || of_kubelet && pods == Pods::Gone)
+                }),
+        );
+    }
     Ok(points
         .iter()
         .map(|point| Leak::new("mount", point.display().to_string()))

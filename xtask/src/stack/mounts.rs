@@ -18,8 +18,16 @@ pub(crate) struct Mount {
 
 /// All mounts that this process sees.
 pub(crate) fn all() -> Result<Vec<Mount>> {
-    let text =
-        std::fs::read_to_string("/proc/self/mountinfo").context("read /proc/self/mountinfo")?;
+    read("/proc/self/mountinfo")
+}
+
+/// All mounts that another process sees.
+pub(crate) fn of(pid: i32) -> Result<Vec<Mount>> {
+    read(&format!("/proc/{pid}/mountinfo"))
+}
+
+fn read(file: &str) -> Result<Vec<Mount>> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("read {file}"))?;
     Ok(parse(&text))
 }
 

@@ -17,7 +17,8 @@ use crate::run;
 pub(crate) const NODE_LINK: &str = "node0";
 /// The bridge of the CNI configuration.
 pub(crate) const POD_BRIDGE: &str = "cni0";
-const NODE_ADDRESS: &str = "10.200.0.10/24";
+/// The address of a node that is alone.
+pub(crate) const NODE_ADDRESS: &str = "10.200.0.10";
 
 #[derive(Deserialize)]
 struct Link {
@@ -25,14 +26,15 @@ struct Link {
 }
 
 /// Creates the namespace; returns the links that the kernel put there.
-pub(crate) fn create(layout: &Layout) -> Result<Vec<String>> {
+pub(crate) fn create(layout: &Layout, address: &str) -> Result<Vec<String>> {
     let name = layout.netns_name();
     run::output(run::command("ip").args(["netns", "add", &name]))?;
     let kernel_links = links(layout)?;
     let ip = |args: &[&str]| run::output(run::command("ip").args(["-n", &name]).args(args));
     ip(&["link", "set", "lo", "up"])?;
     ip(&["link", "add", NODE_LINK, "type", "bridge"])?;
-    ip(&["address", "add", NODE_ADDRESS, "dev", NODE_LINK])?;
+    let address = format!("{address}/24");
+    ip(&["address", "add", &address, "dev", NODE_LINK])?;
     ip(&["link", "set", NODE_LINK, "up"])?;
     ip(&["route", "add", "default", "dev", NODE_LINK])?;
     inside(&layout.netns_path(), || {
@@ -43,6 +45,17 @@ pub(crate) fn create(layout: &Layout) -> Result<Vec<String>> {
         Ok(())
     })?;
     Ok(kernel_links)
+}
+
+/// Keeps a port from being taken for an outgoing connection.
+pub(crate) fn reserve_port(layout: &Layout, port: u16) -> Result<()> {
+    inside(&layout.netns_path(), || {
+        fs::write(
+            "/proc/sys/net/ipv4/ip_local_reserved_ports",
+            port.to_string(),
+        )
+        .with_context(|| format!("reserve port {port}"))
+    })
 }
 
 /// The names of all links in the stack's namespace.

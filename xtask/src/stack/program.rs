@@ -2,6 +2,7 @@
 //! process turns into them.
 //!
 //! Invariant: each runs in the stack's network namespace; libvirtd also in a mount namespace of its own.
+//! All carry the stack's directory in their environment, by which `down` recognises them.
 //! Failure: a program that cannot be started leaves its reason in its log.
 
 use std::fmt;
@@ -16,11 +17,14 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 use serde::{Deserialize, Serialize};
 
 use super::layout::QEMU_USER;
-use super::{Layout, libvirtd, netns};
+use super::{Layout, cluster, config, libvirtd, netns};
 use crate::run;
 
 /// Where distributions put the CNI plugins.
-const CNI_BIN_DIR: &str = "/usr/lib/cni";
+pub(crate) const CNI_BIN_DIR: &str = "/usr/lib/cni";
+
+/// The variable that tells which stack a process belongs to.
+pub(crate) const OWNER: &str = "VMLET_STACK_DIR";
 
 /// One supervised program.
 #[derive(
@@ -45,6 +49,23 @@ pub(crate) enum Program {
     VmletTapmanager,
     /// The CRI daemon.
     Vmlet,
+    /// The cluster's database.
+    Etcd,
+    /// The cluster's API.
+    KubeApiserver,
+    /// Its controllers.
+    KubeControllerManager,
+    /// Its scheduler.
+    KubeScheduler,
+    /// The runtime of ordinary pods.
+    Containerd,
+    /// What kubelet takes for its runtime.
+    #[value(alias = "criproxy")]
+    VmletCriproxy,
+    /// The node agent.
+    Kubelet,
+    /// What makes Services reachable on a node.
+    KubeProxy,
 }
 
 impl Program {
@@ -54,12 +75,24 @@ impl Program {
             Self::Libvirtd => "libvirtd",
             Self::VmletTapmanager => "vmlet-tapmanager",
             Self::Vmlet => "vmlet",
+            Self::Etcd => "etcd",
+            Self::KubeApiserver => "kube-apiserver",
+            Self::KubeControllerManager => "kube-controller-manager",
+            Self::KubeScheduler => "kube-scheduler",
+            Self::Containerd => "containerd",
+            Self::VmletCriproxy => "vmlet-criproxy",
+            Self::Kubelet => "kubelet",
+            Self::KubeProxy => "kube-proxy",
         }
     }
 
     /// How long it may take until it answers.
     pub(crate) fn patience(self) -> Duration {
-        Duration::from_secs(30)
+        match self {
+            Self::Libvirtd | Self::VmletTapmanager | Self::Vmlet => Duration::from_secs(30),
+            // Kubernetes takes its time on a machine that is busy with other things.
+            _ => Duration::from_secs(90),
+        }
     }
 
     /// Whether it answers on its socket.
@@ -72,6 +105,7 @@ impl Program {
             }
             Self::VmletTapmanager => seqpacket_accepts(layout).is_ok(),
             Self::Vmlet => UnixStream::connect(layout.cri_socket()).is_ok(),
+            other => cluster::answers(layout, other),
         }
     }
 
@@ -81,11 +115,12 @@ impl Program {
         if self == Self::Libvirtd {
             libvirtd::enter_mount_namespace(layout).context("libvirtd's mount namespace")?;
         }
-        let mut command = self.command(layout);
+        let mut command = self.command(layout)?;
         // Nothing that cargo or the environment of another stack has set.
         command
             .env_clear()
-            .env("PATH", run::search_path())
+            .env("PATH", config::search_path(layout))
+            .env(OWNER, layout.dir())
             .env("LANG", "C.UTF-8");
         for name in ["HOME", "RUST_BACKTRACE", "RUST_LOG"] {
             if let Some(value) = std::env::var_os(name) {
@@ -99,8 +134,8 @@ impl Program {
         Err(anyhow!(command.exec()).context(format!("run {line}")))
     }
 
-    fn command(self, layout: &Layout) -> Command {
-        match self {
+    fn command(self, layout: &Layout) -> Result<Command> {
+        let command = match self {
             Self::Libvirtd => libvirtd::command(layout),
             Self::VmletTapmanager => {
                 let mut command = run::command(layout.path("bin/vmlet-tapmanager"));
@@ -123,7 +158,9 @@ impl Program {
                 command.arg("--config").arg(layout.path("vmlet.toml"));
                 command
             }
-        }
+            other => cluster::command(layout, other)?,
+        };
+        Ok(command)
     }
 }
 

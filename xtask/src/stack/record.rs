@@ -9,7 +9,8 @@ use std::fs;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::Layout;
+use super::cluster::Node;
+use super::{Layout, Program};
 
 /// The facts about a stack that cannot be derived from its directory.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -20,6 +21,9 @@ pub(crate) struct Record {
     pub(crate) kernel_links: Vec<String>,
     /// The image server's port on 127.0.0.1, once it listens.
     pub(crate) http_port: Option<u16>,
+    /// Its place in a cluster, if it is in one.
+    #[serde(default)]
+    pub(crate) node: Option<Node>,
 }
 
 impl Record {
@@ -36,6 +40,14 @@ impl Record {
         let path = layout.path("stack.json");
         let text = serde_json::to_string_pretty(self)?;
         fs::write(&path, text + "\n").with_context(|| format!("write {}", path.display()))
+    }
+
+    /// Its programs, in the order in which they are started.
+    pub(crate) fn programs(&self) -> Vec<Program> {
+        self.node.as_ref().map_or_else(
+            || vec![Program::Libvirtd, Program::VmletTapmanager, Program::Vmlet],
+            Node::programs,
+        )
     }
 
     /// Where the guest image is served, as seen from the host and from inside the stack.

@@ -17,20 +17,29 @@ use nix::sys::prctl;
 use nix::unistd::{Pid, setsid};
 
 use self::children::Children;
-use super::control::{self, Reply, Request};
-use super::{Layout, http};
+use super::control::{self, Ports, Reply, Request};
+use super::{Layout, Record, cluster, http};
 use crate::workspace;
 
 /// How long a program may take to follow SIGTERM.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// Serves until it is told to quit. Prints the image server's port on stdout when all is ready.
+/// Serves until it is told to quit. Prints its ports on stdout when all is ready.
 pub(crate) fn run(layout: Layout) -> Result<()> {
     // Fails only for the leader of a process group, which we then are anyway.
     let _ = setsid();
     prctl::set_child_subreaper(true).context("become the reaper of orphans")?;
     let listener = UnixListener::bind(layout.supervisor_socket()).context("listen")?;
-    let port = http::serve(&layout, &workspace::guest_image()).context("image server")?;
+    let node = Record::read(&layout)?.node;
+    if node.is_some() {
+        // While there is only one thread. All programs inherit it.
+        cluster::enter_view(&layout).context("the node's mount namespace")?;
+    }
+    let images = http::serve(&layout, &workspace::guest_image()).context("image server")?;
+    let api = match node {
+        Some(node) if node.is_control() => cluster::forward(&layout).context("API forwarder")?,
+        _ => 0,
+    };
     fs::write(layout.pid_file("supervisor"), format!("{}\n", Pid::this()))?;
 
     let children = Arc::new(Children::new(layout));
@@ -43,7 +52,7 @@ pub(crate) fn run(layout: Layout) -> Result<()> {
         .name("control".to_owned())
         .spawn(move || accept(&listener, &children, &quit))?;
 
-    println!("{port}");
+    println!("{}", serde_json::to_string(&Ports { images, api })?);
     // Also ends when the control thread is gone: without it nobody could end us.
     let _ = quitting.recv();
     Ok(())

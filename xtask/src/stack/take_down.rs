@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 
 use super::control::{self, Request};
 use super::leaks::{self, Leak, processes};
-use super::{Layout, Program, Record, mounts, netns};
+use super::{Layout, Program, Record, cluster, mounts, netns};
 
 /// How long killed processes may take to disappear.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -29,18 +29,39 @@ pub(crate) enum Logs {
     Keep,
 }
 
-/// Stops and removes a stack. Returns what was found leaked.
+/// Stops and removes a stack, with all nodes of its cluster. Returns what was found leaked.
 pub(crate) fn take_down(layout: &Layout, logs: Logs) -> Result<Vec<Leak>> {
+    let mut found = Vec::new();
+    for worker in cluster::workers(layout) {
+        // One that was about to be created has nothing to take down yet.
+        if let Ok(worker) = Layout::existing(&worker)
+            && Record::read(&worker).is_ok()
+        {
+            found.extend(take_down_node(&worker, logs)?);
+        }
+    }
+    found.extend(take_down_node(layout, logs)?);
+    Ok(found)
+}
+
+fn take_down_node(layout: &Layout, logs: Logs) -> Result<Vec<Leak>> {
     let record = Record::read(layout)?;
     let supervisor = control::ask(layout, &Request::Status)
         .map(|reply| reply.supervisor)
         .ok();
+    let left_running = empty(layout, &record, supervisor.is_some());
     // libvirtd must live to be asked for domains, and to be the parent of nothing.
+    let mut rest = record.programs();
+    rest.retain(|program| *program != Program::Libvirtd);
     if supervisor.is_some() {
-        stop(layout, Program::Vmlet);
-        stop(layout, Program::VmletTapmanager);
+        rest.iter().rev().for_each(|program| stop(layout, *program));
     }
-    let found = leaks::find(layout, &record, supervisor);
+    let pods = if left_running {
+        leaks::Pods::Abandoned
+    } else {
+        leaks::Pods::Gone
+    };
+    let found = leaks::find(layout, &record, supervisor, pods);
 
     let mut trouble = Vec::new();
     let mut attempt = |step: &str, outcome: Result<()>| {
@@ -67,6 +88,34 @@ pub(crate) fn take_down(layout: &Layout, logs: Logs) -> Result<Vec<Leak>> {
         );
     }
     Ok(found)
+}
+
+/// Removes the pods of a cluster's node, once nobody makes new ones. True if there were any.
+fn empty(layout: &Layout, record: &Record, supervised: bool) -> bool {
+    let Some(node) = &record.node else {
+        return false;
+    };
+    if supervised {
+        let makers = [
+            Program::Kubelet,
+            Program::KubeControllerManager,
+            Program::KubeScheduler,
+            Program::VmletCriproxy,
+        ];
+        let own = record.programs();
+        makers
+            .iter()
+            .filter(|program| own.contains(program))
+            .for_each(|program| stop(layout, *program));
+    }
+    let drained = cluster::drain(layout, node);
+    for sandbox in &drained.found {
+        eprintln!("xtask: pod {sandbox} was still on {}", node.name());
+    }
+    for trouble in &drained.trouble {
+        eprintln!("xtask: {trouble}");
+    }
+    !drained.found.is_empty() || !drained.trouble.is_empty()
 }
 
 /// A program that cannot be stopped shows up among the leaked processes.
@@ -123,10 +172,9 @@ fn remove_files(dir: &Path, logs: Logs) -> Result<()> {
     for entry in fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))? {
         let entry = entry?;
         let path = entry.path();
-        if ["log", "logs"]
-            .iter()
-            .any(|kept| entry.file_name() == *kept)
-        {
+        // Further nodes have kept theirs already.
+        let name = entry.file_name();
+        if name == "log" || name == "logs" || name.to_string_lossy().starts_with("node") {
             continue;
         }
         let removed = if entry.file_type()?.is_dir() {

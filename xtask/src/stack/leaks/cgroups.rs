@@ -1,24 +1,67 @@
-//! Control groups named after a stack: tests put pods below `/<netns name>` in each hierarchy.
+//! Control groups named after a stack: tests put pods below `/<netns name>` in each hierarchy, kubelet has
+//! its own there.
 //!
 //! Invariant: only groups of exactly that name, and what is below them, are looked at or removed.
 //! Failure: a group that still holds a process cannot be removed and is named.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use super::Leak;
-use crate::stack::Layout;
+use crate::stack::{Layout, Record};
 
 const TOP: &str = "/sys/fs/cgroup";
+/// How long the kernel may take to notice that a group is empty.
+const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The groups that are there.
-pub(super) fn find(layout: &Layout) -> Result<Vec<Leak>> {
-    Ok(groups(layout)
+/// The groups that are there. On a cluster's node they are kubelet's, down to those of pods, which it may
+/// not have had the time to remove; what runtimes made below those is a leak.
+pub(super) fn find(layout: &Layout, record: &Record) -> Result<Vec<Leak>> {
+    let mut groups = groups(layout);
+    if record.node.is_some() {
+        groups = groups
+            .iter()
+            .flat_map(|group| below(group))
+            .filter(|group| group.parent().is_some_and(is_pod))
+            .collect();
+    }
+    Ok(groups
         .iter()
         .map(|path| Leak::new("cgroup", path.display().to_string()))
         .collect())
+}
+
+/// The processes in the groups.
+pub(super) fn processes(layout: &Layout) -> Vec<i32> {
+    let tops = groups(layout);
+    let groups = tops.iter().flat_map(|top| below(top)).chain(tops.clone());
+    groups
+        .filter_map(|group| fs::read_to_string(group.join("cgroup.procs")).ok())
+        .flat_map(|text| {
+            text.lines()
+                .filter_map(|line| line.parse().ok())
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// Whether kubelet made the group for one pod.
+fn is_pod(group: &Path) -> bool {
+    let name = group.file_name().unwrap_or_default().to_string_lossy();
+    name.starts_with("pod") && group.ancestors().any(|above| above.ends_with("kubepods"))
+}
+
+/// All groups below one.
+fn below(group: &Path) -> Vec<PathBuf> {
+    let children = fs::read_dir(group).into_iter().flatten().flatten();
+    let children = children.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    children
+        .flat_map(|child| [vec![child.path()], below(&child.path())].concat())
+        .collect()
 }
 
 /// Removes them, the innermost first.
@@ -59,5 +102,14 @@ fn remove_tree(path: &Path) -> Result<()> {
             remove_tree(&entry.path())?;
         }
     }
-    fs::remove_dir(path).with_context(|| format!("remove {}", path.display()))
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match fs::remove_dir(path) {
+            // Its last process is dead but not collected.
+            Err(error) if error.kind() == ErrorKind::ResourceBusy && Instant::now() < deadline => {
+                std::thread::park_timeout(Duration::from_millis(10));
+            }
+            other => return other.with_context(|| format!("remove {}", path.display())),
+        }
+    }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::Leak;
+use super::{Leak, Pods};
 use crate::stack::Layout;
 
 /// Folders whose every entry belongs to a pod.
@@ -20,17 +20,25 @@ const PER_POD: &[(&str, &str)] = &[
     ("file", "state/console"),
     ("file", "state/network"),
     ("CNI cache entry", "cni/cache/results"),
+    ("CNI cache entry", "host/cni/results"),
+    ("network namespace", "host/run/netns"),
 ];
+
+/// What kubelet removes some time after a pod has gone.
+const KUBELET: &[(&str, &str)] = &[("pod folder", "host/kubelet/pods")];
 
 /// The file by which a program keeps a second one away; it stays.
 const OWN_LOCK: &str = "lock";
 
 /// What pods have left below the stack's directory.
-pub(super) fn find(layout: &Layout) -> Result<Vec<Leak>> {
+pub(super) fn find(layout: &Layout, pods: Pods) -> Result<Vec<Leak>> {
     let mut found = Vec::new();
-    for (kind, folder) in PER_POD {
+    let of_kubelet = KUBELET.iter().filter(|_| pods == Pods::Gone);
+    let own_netns = layout.netns_name();
+    for (kind, folder) in PER_POD.iter().chain(of_kubelet) {
         for path in entries(&layout.path(folder))? {
-            if path.file_name().is_some_and(|name| name == OWN_LOCK) {
+            let is = |own: &str| path.file_name().is_some_and(|name| name == own);
+            if is(OWN_LOCK) || is(&own_netns) {
                 continue;
             }
             found.push(Leak::new(kind, path.display().to_string()));
@@ -95,7 +103,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "").unwrap();
         };
-        assert_eq!(find(&layout).unwrap(), []);
+        assert_eq!(find(&layout, Pods::Gone).unwrap(), []);
 
         for innocent in [
             "cni/ipam/vmlet/lock",
@@ -105,7 +113,7 @@ mod tests {
         ] {
             add(innocent);
         }
-        assert_eq!(find(&layout).unwrap(), []);
+        assert_eq!(find(&layout, Pods::Gone).unwrap(), []);
 
         for leak in [
             "cni/ipam/vmlet/10.88.0.2",
@@ -115,7 +123,7 @@ mod tests {
         ] {
             add(leak);
         }
-        let found = find(&layout).unwrap();
+        let found = find(&layout, Pods::Gone).unwrap();
         let kinds: Vec<_> = found.iter().map(|leak| leak.kind).collect();
         assert_eq!(
             kinds,

@@ -1,7 +1,8 @@
 //! Processes that outlived their stack.
 //!
-//! Invariant: a process counts as the stack's own if the supervisor is its parent, or if it is one of the
-//! stack's programs or a QEMU with the stack's directory in its command line. Others that merely sit in
+//! Invariant: a process counts as the stack's own if the supervisor is its parent, if its environment says
+//! so, if it is in the stack's control group, or if it is one of the stack's programs or a QEMU with the
+//! stack's directory in its command line. Others that merely sit in
 //! the stack's network namespace are reported but never killed.
 //! Failure: a process that ends while it is looked at is not there.
 
@@ -12,8 +13,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use nix::unistd::Pid;
 
-use super::Leak;
+use super::{Leak, cgroups};
 use crate::stack::Layout;
+use crate::stack::program::OWNER;
 
 /// A process as `/proc` shows it.
 #[derive(Debug)]
@@ -54,10 +56,14 @@ pub(super) fn find(layout: &Layout, supervisor: Option<i32>) -> Result<Vec<Leak>
 /// The processes that belong to the stack, less its supervisor.
 pub(crate) fn owned(layout: &Layout, supervisor: Option<i32>) -> Result<Vec<Process>> {
     let relatives = ancestors();
+    let grouped = cgroups::processes(layout);
     let is_owned = |process: &Process| {
         !relatives.contains(&process.pid)
             && Some(process.pid) != supervisor
-            && (Some(process.parent) == supervisor || process.belongs_to(layout.dir()))
+            && (Some(process.parent) == supervisor
+                || grouped.contains(&process.pid)
+                || process.says_it_belongs_to(layout.dir())
+                || process.belongs_to(layout.dir()))
     };
     Ok(all()?.into_iter().filter(is_owned).collect())
 }
@@ -87,6 +93,14 @@ impl Process {
                 .ok()
                 .map(|metadata| metadata.ino()),
         })
+    }
+
+    fn says_it_belongs_to(&self, dir: &Path) -> bool {
+        let own = [OWNER.as_bytes(), b"=", dir.as_os_str().as_encoded_bytes()].concat();
+        let environment = fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default();
+        environment
+            .split(|byte| *byte == 0)
+            .any(|variable| variable == own)
     }
 
     fn belongs_to(&self, dir: &Path) -> bool {
@@ -148,6 +162,7 @@ fn ancestors() -> Vec<i32> {
 
 /// The stack's network namespace and those of its pods.
 fn namespaces(layout: &Layout) -> Vec<u64> {
+    // A cluster's node has them in a mount namespace of its own: there they are found by control group.
     let pods = fs::read_dir(layout.path("netns"))
         .into_iter()
         .flatten()

@@ -1,0 +1,165 @@
+//! A Kubernetes cluster of node stacks: the control plane on the first node, kubelet, containerd and the
+//! CRI proxy on each.
+//!
+//! Invariant: every node has a network namespace, a mount namespace and a cgroup of its own; nothing of a
+//! cluster is visible to another one.
+//! Failure: a node that does not come up takes the whole cluster down with it; the error names the program.
+
+mod cgroup;
+mod commands;
+mod configs;
+mod drain;
+mod forward;
+mod images;
+mod kubeconfig;
+mod links;
+mod pki;
+mod start;
+mod view;
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::cgroup::create as create_cgroup;
+pub(crate) use self::commands::{answers, command};
+pub(crate) use self::drain::drain;
+pub(crate) use self::forward::serve as forward;
+pub(crate) use self::links::PEER_PREFIX;
+pub(crate) use self::start::{bring_up_node, wait_until_ready};
+pub(crate) use self::view::enter as enter_view;
+
+use super::{Layout, Program};
+
+/// The handler and name of the RuntimeClass, and the name of our backend in the proxy.
+const RUNTIME: &str = "vmlet";
+/// The label of nodes that run VM pods.
+const NODE_LABEL: &str = "vmlet.dev/node=true";
+/// Addresses of Services.
+const SERVICE_SUBNET: &str = "10.96.0.0/16";
+/// Addresses of pods, all nodes together.
+const CLUSTER_SUBNET: &str = "10.88.0.0/16";
+/// What is mounted over the host's folder of the same name, in `/var/lib`.
+pub(crate) const KUBELET_ROOT: &str = "/var/lib/kubelet";
+
+/// What a cluster consists of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    /// How many nodes.
+    pub(crate) nodes: u8,
+    /// Whether our node stack runs on them.
+    pub(crate) guests: Guests,
+}
+
+/// Whether a node runs our node stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Guests {
+    /// libvirtd, vmlet-tapmanager and vmlet run.
+    Vmlet,
+    /// Only containerd, kubelet and the proxy do; whoever deploys Vmlet listens below `/run/vmlet`.
+    Deployed,
+}
+
+/// One node's place in its cluster.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Node {
+    /// Counts from 1; the first one has the control plane.
+    pub(crate) number: u8,
+    /// The directory of the first node.
+    pub(crate) control: PathBuf,
+    /// The API server's port, the same inside the first node and on the host's loopback. 0 until known.
+    pub(crate) api_port: u16,
+    /// Whether our node stack runs.
+    pub(crate) guests: Guests,
+}
+
+impl Node {
+    /// Its name in the cluster.
+    pub(crate) fn name(&self) -> String {
+        node_name(self.number)
+    }
+
+    /// Its address.
+    pub(crate) fn address(&self) -> String {
+        node_address(self.number)
+    }
+
+    /// The addresses of its pods.
+    pub(crate) fn pod_subnet(&self) -> String {
+        pod_subnet(self.number)
+    }
+
+    /// Whether it has the control plane.
+    pub(crate) fn is_control(&self) -> bool {
+        self.number == 1
+    }
+
+    /// A file below the folder of keys and certificates, which the first node has for all.
+    pub(crate) fn pki(&self, name: &str) -> PathBuf {
+        self.control.join("pki").join(name)
+    }
+
+    /// The administrator's access to the cluster, for the host and for the first node.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.control.join("kubeconfig")
+    }
+
+    /// The programs of this node, in the order in which they are started.
+    pub(crate) fn programs(&self) -> Vec<Program> {
+        let mut programs = Vec::new();
+        if self.is_control() {
+            programs.extend([
+                Program::Etcd,
+                Program::KubeApiserver,
+                Program::KubeControllerManager,
+                Program::KubeScheduler,
+            ]);
+        }
+        programs.push(Program::Containerd);
+        if self.guests == Guests::Vmlet {
+            programs.extend([Program::Libvirtd, Program::VmletTapmanager, Program::Vmlet]);
+        }
+        programs.extend([Program::VmletCriproxy, Program::Kubelet, Program::KubeProxy]);
+        programs
+    }
+}
+
+/// Where the other nodes of a cluster lie; empty for a stack that has none.
+pub(crate) fn workers(layout: &Layout) -> Vec<PathBuf> {
+    (2..=MAX_NODES)
+        .map(|number| worker_dir(layout.dir(), number))
+        .filter(|dir| dir.exists())
+        .collect()
+}
+
+/// As many as the addresses allow, and more than a machine for tests has room for.
+pub(crate) const MAX_NODES: u8 = 9;
+
+fn worker_dir(control: &Path, number: u8) -> PathBuf {
+    control.join(node_name(number))
+}
+
+fn node_name(number: u8) -> String {
+    format!("node{number}")
+}
+
+fn node_address(number: u8) -> String {
+    format!("10.200.0.{}", 9 + number)
+}
+
+fn pod_subnet(number: u8) -> String {
+    format!("10.88.{number}.0/24")
+}
+
+/// containerd's CRI socket.
+pub(crate) fn containerd_socket(layout: &Layout) -> PathBuf {
+    layout.path("run/containerd.sock")
+}
+
+/// The proxy's CRI socket, which is kubelet's.
+pub(crate) fn proxy_socket(layout: &Layout) -> PathBuf {
+    if !layout.path("bin/vmlet-criproxy").exists() {
+        return containerd_socket(layout);
+    }
+    layout.path("run/criproxy.sock")
+}

@@ -1,0 +1,144 @@
+//! The configuration files of a node's programs.
+//!
+//! Invariant: times are short, so that tests need not wait; everything else is as on a real node.
+//! Failure: a file that cannot be written is named.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::{
+    CLUSTER_SUBNET, Guests, Node, RUNTIME, containerd_socket, kubeconfig, pki, proxy_socket,
+};
+use crate::pod_images;
+use crate::stack::program::CNI_BIN_DIR;
+use crate::stack::{Layout, config};
+
+/// Where a deployed daemon listens.
+const DEPLOYED_SOCKET: &str = "/run/vmlet/vmlet.sock";
+/// There when the kernel shows bridged packets to its packet filter.
+const BRIDGE_FILTER: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
+
+/// Writes all of them.
+pub(super) fn write_all(layout: &Layout, node: &Node) -> Result<()> {
+    let text =
+        |value: &Value| -> Result<String> { Ok(serde_json::to_string_pretty(value)? + "\n") };
+    write(layout, "containerd.toml", &containerd(layout))?;
+    write(layout, "criproxy.toml", &criproxy(layout, node))?;
+    write(layout, "kubelet.json", &text(&kubelet(layout, node))?)?;
+    write(layout, "kube-proxy.json", &text(&kube_proxy(node))?)?;
+    // No cluster DNS: what pods get unless they say otherwise.
+    write(
+        layout,
+        "resolv.conf",
+        "nameserver 10.96.0.10\nsearch cluster.local\n",
+    )
+}
+
+fn write(layout: &Layout, name: &str, text: &str) -> Result<()> {
+    let path = layout.path(name);
+    fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+}
+
+fn quoted(path: &Path) -> String {
+    config::toml_string(&path.to_string_lossy())
+}
+
+/// `restrict_oom_score_adj`: containers may keep the score that their starter has, which works without
+/// CAP_SYS_RESOURCE too.
+fn containerd(layout: &Layout) -> String {
+    format!(
+        "version = 3\nroot = \"/var/lib/containerd\"\nstate = \"/run/containerd\"\n\n\
+         [grpc]\naddress = {socket}\n\n\
+         [plugins.'io.containerd.internal.v1.opt']\npath = \"/var/lib/containerd/opt\"\n\n\
+         [plugins.'io.containerd.cri.v1.images'.pinned_images]\nsandbox = \"{pause}\"\n\n\
+         [plugins.'io.containerd.cri.v1.runtime']\nrestrict_oom_score_adj = true\n\n\
+         [plugins.'io.containerd.cri.v1.runtime'.cni]\nbin_dirs = [\"{CNI_BIN_DIR}\"]\n\
+         conf_dir = {conf}\n\n\
+         [plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = \"runc\"\n\n\
+         [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n\
+         runtime_type = \"io.containerd.runc.v2\"\n",
+        socket = quoted(&containerd_socket(layout)),
+        pause = pod_images::PAUSE,
+        conf = quoted(&layout.path("cni/conf")),
+    )
+}
+
+fn criproxy(layout: &Layout, node: &Node) -> String {
+    let vmlet = match node.guests {
+        Guests::Vmlet => layout.cri_socket(),
+        Guests::Deployed => DEPLOYED_SOCKET.into(),
+    };
+    format!(
+        "listen = {listen}\nstate_dir = {state}\n\n\
+         [primary]\nname = \"containerd\"\nsocket = {containerd}\n\n\
+         [[secondary]]\nname = \"{RUNTIME}\"\nsocket = {vmlet}\nhandlers = [\"{RUNTIME}\"]\n\
+         target_runtimes = [\"{RUNTIME}\", \"virtlet.cloud\"]\n\
+         image_prefixes = [\"vmlet.dev/\", \"virtlet.cloud/\"]\nid_suffix = \"766d6c74\"\n\n\
+         [metrics]\nlisten = \"127.0.0.1:9621\"\n\n\
+         [log]\nlevel = \"info\"\nformat = \"text\"\n",
+        listen = quoted(&proxy_socket(layout)),
+        state = quoted(&layout.path("criproxy")),
+        containerd = quoted(&containerd_socket(layout)),
+        vmlet = quoted(&vmlet),
+    )
+}
+
+fn kubelet(layout: &Layout, node: &Node) -> Value {
+    let certificate = |kind: &str| node.pki(&format!("{}.{kind}", pki::kubelet(node.number)));
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "anonymous": { "enabled": false },
+            "webhook": { "enabled": true },
+            "x509": { "clientCAFile": node.pki("ca.crt") },
+        },
+        "authorization": { "mode": "Webhook" },
+        "tlsCertFile": certificate("crt"),
+        "tlsPrivateKeyFile": certificate("key"),
+        "containerRuntimeEndpoint": format!("unix://{}", proxy_socket(layout).display()),
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": format!("/{}", layout.netns_name()),
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "makeIPTablesUtilChains": false,
+        "resolvConf": layout.path("resolv.conf"),
+        "staticPodPath": layout.path("manifests"),
+        "volumePluginDir": "/var/lib/kubelet/volume-plugins",
+        "evictionHard": {
+            "memory.available": "100Mi",
+            "nodefs.available": "1%",
+            "imagefs.available": "1%",
+        },
+        "imageGCHighThresholdPercent": 100,
+        "imageMinimumGCAge": "1s",
+        "serializeImagePulls": false,
+        "containerLogMaxSize": "64Ki",
+        "containerLogMaxFiles": 3,
+        "containerLogMonitorInterval": "3s",
+        "fileCheckFrequency": "1s",
+        "nodeStatusUpdateFrequency": "1s",
+        "nodeStatusReportFrequency": "10s",
+        "syncFrequency": "5s",
+        "volumeStatsAggPeriod": "5s",
+    })
+}
+
+fn kube_proxy(node: &Node) -> Value {
+    json!({
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "mode": "nftables",
+        "clientConnection": { "kubeconfig": kubeconfig::path(node, "kube-proxy") },
+        "clusterCIDR": CLUSTER_SUBNET,
+        "hostnameOverride": node.name(),
+        "healthzBindAddress": "127.0.0.1:10256",
+        "metricsBindAddress": "127.0.0.1:10249",
+        "conntrack": { "maxPerCore": 0, "min": 0 },
+        // Answers between two pods of one bridge come back the same way only if the filter sees them.
+        "nftables": { "masqueradeAll": !Path::new(BRIDGE_FILTER).exists() },
+    })
+}

@@ -1,0 +1,106 @@
+//! Empties a node whose kubelet has been stopped.
+//!
+//! Invariant: sandboxes that are still there are named before they are removed; they are pods that
+//! somebody left running, not leaks.
+//! Failure: a runtime that does not answer is reported; what it holds shows up among the leaks.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use super::{Guests, Node, containerd_socket};
+use crate::stack::Layout;
+use crate::{run, workspace};
+
+/// How long a runtime may take over one request; removing a VM waits for its end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A pod that was still there.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Sandbox {
+    id: String,
+    metadata: Metadata,
+}
+
+#[derive(Debug, Deserialize)]
+struct Metadata {
+    name: String,
+    namespace: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Sandboxes {
+    #[serde(default)]
+    items: Vec<Sandbox>,
+}
+
+impl std::fmt::Display for Sandbox {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Metadata { name, namespace } = &self.metadata;
+        write!(formatter, "{namespace}/{name}")
+    }
+}
+
+/// What was found on a node.
+#[derive(Debug, Default)]
+pub(crate) struct Drained {
+    /// Sandboxes that were there; they are gone.
+    pub(crate) found: Vec<Sandbox>,
+    /// What did not work.
+    pub(crate) trouble: Vec<String>,
+}
+
+/// Removes every sandbox from both runtimes.
+pub(crate) fn drain(layout: &Layout, node: &Node) -> Drained {
+    let mut sockets = vec![containerd_socket(layout)];
+    if node.guests == Guests::Vmlet {
+        sockets.push(layout.cri_socket());
+    }
+    let mut drained = Drained::default();
+    for socket in sockets {
+        match remove_all(&socket) {
+            Ok(sandboxes) => drained.found.extend(sandboxes),
+            Err(error) => {
+                let trouble = format!("empty {}: {error:#}", socket.display());
+                drained.trouble.push(trouble);
+            }
+        }
+    }
+    drained
+}
+
+fn remove_all(socket: &Path) -> Result<Vec<Sandbox>> {
+    if !socket.exists() {
+        return Ok(Vec::new());
+    }
+    let list = crictl(socket, &["pods", "--output", "json"])?;
+    let list: Sandboxes = serde_json::from_str(&list).context("parse the list of sandboxes")?;
+    for sandbox in &list.items {
+        crictl(socket, &["rmp", "--force", &sandbox.id])
+            .with_context(|| format!("remove the sandbox of {sandbox}"))?;
+    }
+    Ok(list.items)
+}
+
+fn crictl(socket: &Path, arguments: &[&str]) -> Result<String> {
+    let mut crictl = run::command(workspace::tools_bin().join("crictl"));
+    crictl
+        .arg("--runtime-endpoint")
+        .arg(format!("unix://{}", socket.display()));
+    crictl
+        .arg("--image-endpoint")
+        .arg(format!("unix://{}", socket.display()));
+    crictl
+        .arg("--timeout")
+        .arg(format!("{}s", PATIENCE.as_secs()))
+        .args(arguments);
+    match run::capture_within(&mut crictl, PATIENCE)? {
+        Some(output) if output.status.success() => {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        }
+        Some(output) => bail!("{}", run::tail(&String::from_utf8_lossy(&output.stderr), 3)),
+        None => bail!("no answer within {} s", PATIENCE.as_secs()),
+    }
+}

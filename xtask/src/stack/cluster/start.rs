@@ -1,0 +1,117 @@
+//! Starts the programs of a node in the order in which they need each other, as many at once as can be.
+//!
+//! Invariant: when the last node is up, it is Ready and pods can be created.
+//! Failure: the first program that does not answer is the error, with the end of its log.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+
+use super::{
+    Guests, NODE_LABEL, Node, Plan, RUNTIME, commands, configs, images, kubeconfig, links, pki,
+};
+use crate::run;
+use crate::stack::bring_up::{start, wait_for};
+use crate::stack::{Layout, Program};
+
+/// How long the cluster may take to take a new node in.
+const PATIENCE: &str = "--timeout=90s";
+
+/// Writes the configuration and starts everything of one node.
+pub(crate) fn bring_up_node(layout: &Layout, node: &Node, plan: &Plan) -> Result<()> {
+    if node.is_control() {
+        pki::issue(&layout.path("pki"), plan).context("certificates")?;
+        kubeconfig::write_all(node, plan)?;
+        start(layout, Program::Etcd)?;
+    } else {
+        links::connect(&Layout::existing(&node.control)?, layout, node).context("join")?;
+    }
+    configs::write_all(layout, node)?;
+    start(layout, Program::Containerd)?;
+    if node.guests == Guests::Vmlet {
+        start(layout, Program::Libvirtd)?;
+        start(layout, Program::VmletTapmanager)?;
+    }
+    if node.is_control() {
+        wait_for(layout, Program::Etcd)?;
+        start(layout, Program::KubeApiserver)?;
+    }
+    wait_for(layout, Program::Containerd)?;
+    images::import(layout).context("images")?;
+    if node.guests == Guests::Vmlet {
+        wait_for(layout, Program::Libvirtd)?;
+        wait_for(layout, Program::VmletTapmanager)?;
+        start(layout, Program::Vmlet)?;
+        wait_for(layout, Program::Vmlet)?;
+    }
+    if layout.path("bin/vmlet-criproxy").exists() {
+    start(layout, Program::VmletCriproxy)?;
+    wait_for(layout, Program::VmletCriproxy)?;
+    }
+    let mut last = vec![Program::Kubelet, Program::KubeProxy];
+    if node.is_control() {
+        wait_for(layout, Program::KubeApiserver)?;
+        last.extend([Program::KubeControllerManager, Program::KubeScheduler]);
+    }
+    for program in &last {
+        start(layout, *program)?;
+    }
+    last.iter()
+        .try_for_each(|program| wait_for(layout, *program))
+}
+
+/// Makes the cluster ready for pods: nodes, RuntimeClass, the account that pods run as.
+pub(crate) fn wait_until_ready(node: &Node, plan: &Plan) -> Result<()> {
+    if plan.guests == Guests::Vmlet {
+        apply(node, &runtime_class())?;
+    }
+    let wait = |arguments: &[&str]| -> Result<String> {
+        run::output(
+            commands::kubectl(node)
+                .arg("wait")
+                .arg(PATIENCE)
+                .args(arguments),
+        )
+    };
+    for number in 1..=plan.nodes {
+        let name = format!("node/{}", super::node_name(number));
+        wait(&["--for=create", &name])?;
+        wait(&["--for=condition=Ready", &name])?;
+        if plan.guests == Guests::Vmlet {
+            run::output(commands::kubectl(node).args(["label", &name, NODE_LABEL]))?;
+        }
+    }
+    wait(&["--for=create", "serviceaccount/default"]).map(drop)
+}
+
+/// Beside the guest's memory a VM takes what QEMU itself needs.
+fn runtime_class() -> serde_json::Value {
+    json!({
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": { "name": RUNTIME },
+        "handler": RUNTIME,
+        "overhead": { "podFixed": { "cpu": "10m", "memory": "64Mi" } },
+        "scheduling": { "nodeSelector": { "vmlet.dev/node": "true" } },
+    })
+}
+
+fn apply(node: &Node, object: &serde_json::Value) -> Result<()> {
+    let mut kubectl = commands::kubectl(node);
+    kubectl.args(["apply", "--filename", "-"]);
+    let mut child = kubectl
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("run kubectl")?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(object.to_string().as_bytes())?;
+    }
+    let output = child.wait_with_output()?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "kubectl apply: {}", words.trim());
+    Ok(())
+}
