@@ -1,11 +1,11 @@
-//! The packet filter that keeps DHCP between guest and our server.
+//! The packet filter: a guest says only what it is, and configuration stays between guest and our servers.
 //!
-//! Invariant: with the rules of [`rules`] no DHCP request of the guest leaves over the plugin's link, no
-//! foreign offer comes in, and nothing that the namespace's own stack says leaves either; every
-//! DHCP request of the guest reaches the bridge's own stack, whatever address it was sent to.
+//! Invariant: with the rules of [`rules`] a guest claims no address but its own, reaches nothing in the
+//! namespace but our servers, and configures nobody; no request for configuration leaves over the
+//! plugin's link, no foreign offer comes in, and nothing that the namespace's own stack says leaves
+//! either; every DHCP request of the guest reaches the bridge's own stack, whatever address it was sent to.
 //! Failure: without a working `nft` (package nftables) there is no filter, and that is an error.
 
-use std::fmt::Write as _;
 use std::io;
 use std::process::Stdio;
 use std::time::Duration;
@@ -13,8 +13,12 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
-use crate::mac::Mac;
 use crate::namespace::{self, Namespace};
+
+mod rules;
+
+pub use rules::Guard;
+pub(crate) use rules::{Port, no_rules, rules};
 
 const PROGRAM: &str = "nft";
 const TABLE: &str = "vmlet";
@@ -40,47 +44,6 @@ pub enum Error {
     /// The program or the kernel refuses the rules.
     #[error("nft: {0}")]
     Refused(String),
-}
-
-/// The parts of one NIC that the rules name.
-pub(crate) struct Port<'a> {
-    pub(crate) link: &'a str,
-    pub(crate) tap: &'a str,
-    pub(crate) bridge_mac: Mac,
-}
-
-/// Rules that replace whatever was loaded before. Names must be plain (see `surgery`).
-pub(crate) fn rules<'a>(ports: impl Iterator<Item = Port<'a>>) -> String {
-    let (mut requests, mut crossing, mut own) = (String::new(), String::new(), String::new());
-    for Port {
-        link,
-        tap,
-        bridge_mac,
-    } in ports
-    {
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            requests,
-            "    iifname \"{tap}\" udp dport 67 meta pkttype set host ether daddr set {bridge_mac} accept"
-        );
-        let _ = writeln!(crossing, "    oifname \"{link}\" udp dport 67 drop");
-        let _ = writeln!(crossing, "    iifname \"{link}\" udp dport 68 drop");
-        let _ = writeln!(own, "    oifname \"{link}\" drop");
-    }
-    format!(
-        "table bridge {TABLE}\n\
-         delete table bridge {TABLE}\n\
-         table bridge {TABLE} {{\n\
-         \x20 chain requests {{\n    type filter hook prerouting priority -300;\n{requests}  }}\n\
-         \x20 chain crossing {{\n    type filter hook forward priority -200;\n{crossing}  }}\n\
-         \x20 chain own {{\n    type filter hook output priority -200;\n{own}  }}\n\
-         }}\n"
-    )
-}
-
-/// Rules that leave nothing behind.
-pub(crate) fn no_rules() -> String {
-    format!("table bridge {TABLE}\ndelete table bridge {TABLE}\n")
 }
 
 /// Whether the program that loads the packet filter is installed.
@@ -133,22 +96,7 @@ async fn feed(mut child: Child, rules: String) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rules_name_each_port_in_each_chain() {
-        let mac = Mac::new([2, 0, 0, 0, 0, 1]);
-        let text = rules(
-            [Port {
-                link: "eth0",
-                tap: "vmtap0",
-                bridge_mac: mac,
-            }]
-            .into_iter(),
-        );
-        assert!(text.contains("iifname \"vmtap0\" udp dport 67"), "{text}");
-        assert!(text.contains("ether daddr set 02:00:00:00:00:01"), "{text}");
-        assert_eq!(text.matches("oifname \"eth0\"").count(), 2, "{text}");
-    }
+    use crate::mac::Mac;
 
     #[tokio::test]
     #[ignore = "needs root"]
@@ -156,14 +104,23 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let ns = Namespace::create(dir.path(), "a").await.unwrap();
         let mac = Mac::new([2, 0, 0, 0, 0, 1]);
-        for _ in 0..2 {
-            let port = Port {
-                link: "eth0",
-                tap: "vmtap0",
-                bridge_mac: mac,
-            };
-            load(&ns, rules([port].into_iter())).await.unwrap();
+        let guards = [
+            Guard::Open,
+            Guard::Own(Vec::new()),
+            Guard::Own(vec![[10, 0, 0, 1].into(), [10, 0, 0, 2].into()]),
+            Guard::Own(vec!["fd00::1".parse().unwrap(), [10, 0, 0, 2].into()]),
+        ];
+        let ports = |guard| Port {
+            link: "eth0",
+            tap: "vmtap0",
+            mac,
+            bridge_mac: mac,
+            guard,
+        };
+        for guard in &guards {
+            load(&ns, rules([ports(guard)].into_iter())).await.unwrap();
         }
+        load(&ns, rules(guards.iter().map(ports))).await.unwrap();
         load(&ns, no_rules()).await.unwrap();
         load(&ns, no_rules()).await.unwrap();
         let refused = load(&ns, "nonsense".to_owned()).await;

@@ -14,7 +14,7 @@ pub mod surgery;
 mod sysctl;
 mod tap;
 
-pub use filter::available as filter_available;
+pub use filter::{Guard, available as filter_available};
 pub use mac::{Mac, ParseMacError};
 pub use namespace::{Error as NamespaceError, Namespace};
 pub use tap::{Error as TapError, Tap, open as open_tap};

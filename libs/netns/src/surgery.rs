@@ -16,7 +16,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::dhcp::SERVER_ADDRESS;
-use crate::filter::{self, Port};
+use crate::filter::{self, Guard, Port};
 use crate::mac::Mac;
 use crate::netlink::{
     Address, Error as NetlinkError, Link, LinkKind, Netlink, Route, SCOPE_LINK, Setting,
@@ -175,22 +175,49 @@ fn check(link: &Link) -> Result<Mac, Error> {
 }
 
 /// Rearranges the links that `records` describe in a namespace that was [prepared](prepare), and brings
-/// everything up.
+/// everything up. Each guest NIC may say what the guard at its record's place allows.
 ///
 /// # Errors
 /// The step that failed; the caller is to [`restore`].
-pub async fn apply(net: &impl Netlink, records: &[LinkRecord]) -> Result<(), Error> {
-    let ports = records.iter().map(|record| Port {
-        link: &record.link,
-        tap: &record.tap,
-        bridge_mac: record.bridge_mac,
-    });
+pub async fn apply(
+    net: &impl Netlink,
+    records: &[LinkRecord],
+    guards: &[Guard],
+) -> Result<(), Error> {
     // The filter names links that need not exist yet, and loading it is the slowest step.
-    tokio::try_join!(net.filter(filter::rules(ports)), make_links(net, records))?;
+    tokio::try_join!(
+        net.filter(filter_text(records, guards)),
+        make_links(net, records)
+    )?;
     for record in records {
         connect(net, record).await?;
     }
     Ok(())
+}
+
+/// Puts the filter of [`apply`] in force once more, whatever is in force now, without a gap.
+///
+/// # Errors
+/// When the kernel refuses; what was in force stays so.
+pub async fn protect(
+    net: &impl Netlink,
+    records: &[LinkRecord],
+    guards: &[Guard],
+) -> Result<(), Error> {
+    Ok(net.filter(filter_text(records, guards)).await?)
+}
+
+fn filter_text(records: &[LinkRecord], guards: &[Guard]) -> String {
+    // A NIC about which nothing is said may say nothing.
+    static NOTHING: Guard = Guard::Own(Vec::new());
+    let guards = guards.iter().chain(std::iter::repeat(&NOTHING));
+    filter::rules(records.iter().zip(guards).map(|(record, guard)| Port {
+        link: &record.link,
+        tap: &record.tap,
+        mac: record.mac,
+        bridge_mac: record.bridge_mac,
+        guard,
+    }))
 }
 
 async fn make_links(net: &impl Netlink, records: &[LinkRecord]) -> Result<(), NetlinkError> {

@@ -14,7 +14,7 @@ use std::os::fd::AsRawFd;
 use guest::{Guest, Scratch, run};
 use netns::dhcp::{Lease, Server};
 use netns::netlink::Kernel;
-use netns::{Namespace, open_tap, surgery};
+use netns::{Guard, Namespace, open_tap, surgery};
 
 /// A pod whose `eth0` (10.1.2.5/24, MTU 1400) leads to `out0` (10.1.2.1) of another namespace.
 async fn pod(dir: &Scratch) -> (Namespace, Namespace) {
@@ -61,7 +61,8 @@ async fn a_guest_gets_its_lease_and_reaches_its_gateway_and_no_dhcp_leaves() {
     let net = Kernel::open(&pod).await.unwrap();
     surgery::prepare(&net).await.unwrap();
     let records = surgery::survey(&net).await.unwrap();
-    surgery::apply(&net, &records).await.unwrap();
+    let own = Guard::Own(vec![Ipv4Addr::new(10, 1, 2, 5).into()]);
+    surgery::apply(&net, &records, &[own]).await.unwrap();
     let leases = vec![(records[0].bridge.clone(), lease(&records[0]))];
     let server = Server::start(&pod, leases).await.unwrap();
     let tap = open_tap(&pod, &records[0].tap).await.unwrap();

@@ -55,7 +55,7 @@ async fn eth0_comes_first_and_only_links_of_plugins_are_taken() {
 async fn the_guest_side_gets_a_tap_and_the_link_loses_its_identity() {
     let fake = calico();
     let records = survey(&fake).await.unwrap();
-    apply(&fake, &records).await.unwrap();
+    apply(&fake, &records, &[]).await.unwrap();
     let (link, tap, bridge) = (
         fake.get("eth0").unwrap(),
         fake.get("vmtap0").unwrap(),
@@ -83,7 +83,7 @@ async fn restoring_gives_plugins_what_they_left() {
     let fake = calico();
     let records = survey(&fake).await.unwrap();
     let before = (fake.get("eth0").unwrap(), fake.get("net1").unwrap());
-    apply(&fake, &records).await.unwrap();
+    apply(&fake, &records, &[]).await.unwrap();
     restore(&fake, &records).await.unwrap();
     let after = fake.get("eth0").unwrap();
     assert_eq!(after.addresses, before.0.addresses);
@@ -105,7 +105,7 @@ async fn restoring_works_after_any_step_of_a_failed_rearrangement_and_twice() {
     ] {
         let fake = calico().failing(verb);
         let records = survey(&fake).await.unwrap();
-        apply(&fake, &records).await.unwrap_err();
+        apply(&fake, &records, &[]).await.unwrap_err();
         for _ in 0..2 {
             // Its outcome depends on the verb that never works; what can be done must be done.
             let _ = restore(&fake, &records).await;
@@ -121,7 +121,7 @@ async fn restoring_works_after_any_step_of_a_failed_rearrangement_and_twice() {
 async fn a_link_that_is_gone_is_skipped() {
     let fake = calico();
     let records = survey(&fake).await.unwrap();
-    apply(&fake, &records).await.unwrap();
+    apply(&fake, &records, &[]).await.unwrap();
     fake.remove("net1");
     restore(&fake, &records).await.unwrap();
     assert_eq!(fake.get("eth0").unwrap().addresses.len(), 2);
@@ -132,7 +132,7 @@ async fn a_device_that_is_busy_while_up_is_taken_down_to_change_its_address() {
     let fake = Fake::new();
     fake.add("eth0", LinkKind::Device, &["10.0.0.2/24"], &[]);
     let records = survey(&fake).await.unwrap();
-    apply(&fake, &records).await.unwrap();
+    apply(&fake, &records, &[]).await.unwrap();
     let link = fake.get("eth0").unwrap().link;
     assert_eq!((link.mac, link.up), (Some(records[0].port_mac), true));
 }
@@ -175,7 +175,7 @@ async fn the_kernel_agrees() {
     let mut before = survey(&net).await.unwrap();
     before.retain(|record| record.link == "eth0");
     let work = async {
-        apply(&net, &before).await?;
+        apply(&net, &before, &[]).await?;
         let links = net.links().await?;
         let eth0 = links.iter().find(|l| l.name == "eth0").unwrap().clone();
         let during = (

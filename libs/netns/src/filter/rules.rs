@@ -1,0 +1,247 @@
+//! The text of the packet filter.
+//!
+//! Invariant: what a guest says is judged by what it may say: a frame, or a part of one, that cannot be
+//! read is dropped. Everything is judged before the bridge looks at it, so nobody, neighbour or
+//! namespace, hears what is not allowed.
+//! Failure: none; names of links must be plain (see `surgery`), the rest is numbers.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::TABLE;
+use crate::mac::Mac;
+
+/// What a guest may claim to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Guard {
+    /// The MAC address of its NIC, these addresses, and the IPv6 link-local address that belongs to
+    /// the MAC address.
+    Own(Vec<IpAddr>),
+    /// Anything: it routes or bridges for others, who may even be configured by it.
+    Open,
+}
+
+/// The parts of one NIC that the rules name.
+pub(crate) struct Port<'a> {
+    pub(crate) link: &'a str,
+    pub(crate) tap: &'a str,
+    /// The guest's.
+    pub(crate) mac: Mac,
+    pub(crate) bridge_mac: Mac,
+    pub(crate) guard: &'a Guard,
+}
+
+/// Rules that replace whatever was loaded before.
+pub(crate) fn rules<'a>(ports: impl Iterator<Item = Port<'a>>) -> String {
+    let (mut guards, mut requests, mut crossing) = (String::new(), String::new(), String::new());
+    let (mut input, mut own) = (String::new(), String::new());
+    for (number, port) in ports.enumerate() {
+        let Port { link, tap, .. } = port;
+        let bridge_mac = port.bridge_mac;
+        // Writing to a String cannot fail.
+        if let Guard::Own(addresses) = port.guard {
+            guards.push_str(&guard(number, port.mac, addresses));
+            let _ = writeln!(requests, "    iifname \"{tap}\" jump guest{number}");
+        }
+        let _ = writeln!(
+            requests,
+            "    iifname \"{tap}\" ether type ip udp dport 67 meta pkttype set host ether daddr set {bridge_mac} accept"
+        );
+        let _ = write!(
+            crossing,
+            "    oifname \"{link}\" udp dport {{ 67, 547 }} drop\n\
+             \x20   oifname \"{link}\" icmpv6 type nd-router-solicit drop\n\
+             \x20   iifname \"{link}\" udp dport {{ 68, 546 }} drop\n\
+             \x20   iifname \"{link}\" icmpv6 type nd-router-advert drop\n"
+        );
+        let _ = write!(
+            input,
+            "    iifname \"{tap}\" ether type arp accept\n\
+             \x20   iifname \"{tap}\" ether type ip udp dport 67 accept\n\
+             \x20   iifname \"{tap}\" ether type ip6 udp dport 547 accept\n\
+             \x20   iifname \"{tap}\" ether type ip6 icmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }} accept\n\
+             \x20   iifname {{ \"{tap}\", \"{link}\" }} drop\n"
+        );
+        let _ = writeln!(own, "    oifname \"{link}\" drop");
+    }
+    format!(
+        "table bridge {TABLE}\n\
+         delete table bridge {TABLE}\n\
+         table bridge {TABLE} {{\n{guards}\
+         \x20 chain requests {{\n    type filter hook prerouting priority -300;\n{requests}  }}\n\
+         \x20 chain crossing {{\n    type filter hook forward priority -200;\n{crossing}  }}\n\
+         \x20 chain stack {{\n    type filter hook input priority -200;\n{input}  }}\n\
+         \x20 chain own {{\n    type filter hook output priority -200;\n{own}  }}\n\
+         }}\n"
+    )
+}
+
+/// Rules that leave nothing behind.
+pub(crate) fn no_rules() -> String {
+    format!("table bridge {TABLE}\ndelete table bridge {TABLE}\n")
+}
+
+/// The chain that every frame of guest `number` passes. What it returns from may go on.
+///
+/// Frames of other kinds than ARP, IPv4 and IPv6 go nowhere: no VLAN tags, no spanning tree, no LLDP.
+fn guard(number: usize, mac: Mac, addresses: &[IpAddr]) -> String {
+    let mut text = String::new();
+    let _ = write!(
+        text,
+        "  chain udp{number} {{\n\
+         \x20   ip frag-off & 0x1fff != 0 return\n\
+         \x20   frag frag-off != 0 return\n\
+         \x20   udp sport != {{ 67, 547 }} udp dport != {{ 68, 546 }} return\n\
+         \x20   drop\n  }}\n"
+    );
+    let (mut frames, mut solicited) = (String::new(), String::new());
+    if let Some(own) = set(addresses.iter().filter(|ip| ip.is_ipv4()).copied()) {
+        let _ = write!(
+            text,
+            "  chain arp{number} {{\n\
+             \x20   arp htype 1 arp ptype ip arp hlen 6 arp plen 4 arp saddr ether {mac} arp saddr ip {own} return\n\
+             \x20   arp htype 1 arp ptype ip arp hlen 6 arp plen 4 arp saddr ether {mac} arp saddr ip 0.0.0.0 arp operation request arp daddr ip {own} return\n\
+             \x20   drop\n  }}\n"
+        );
+        let _ = write!(
+            frames,
+            "    ether type arp goto arp{number}\n\
+             \x20   ether type ip ip saddr {own} meta l4proto udp goto udp{number}\n\
+             \x20   ether type ip ip saddr {own} meta l4proto != udp return\n"
+        );
+    }
+    // Whoever has no address yet asks for one; that never leaves the pod.
+    let _ = writeln!(
+        frames,
+        "    ether type ip ip saddr 0.0.0.0 udp sport 68 udp dport 67 return"
+    );
+    let link_local = IpAddr::V6(link_local(mac));
+    let six = addresses.iter().filter(|ip| ip.is_ipv6()).copied();
+    if let (Some(own), Some(targets)) = (
+        set(six.clone().chain([link_local])),
+        raw_set(six.chain([link_local])),
+    ) {
+        let _ = write!(
+            text,
+            "  chain icmp{number} {{\n\
+             \x20   frag frag-off != 0 return\n\
+             \x20   icmpv6 type nd-neighbor-advert @th,64,128 {targets} return\n\
+             \x20   icmpv6 type != {{ nd-router-advert, nd-neighbor-advert, nd-redirect }} return\n\
+             \x20   drop\n  }}\n"
+        );
+        let _ = write!(
+            frames,
+            "    ether type ip6 ip6 saddr {own} meta l4proto vmap {{ udp : goto udp{number}, icmpv6 : goto icmp{number} }}\n\
+             \x20   ether type ip6 ip6 saddr {own} meta l4proto != {{ udp, icmpv6 }} return\n"
+        );
+        let _ = writeln!(
+            solicited,
+            "    ether type ip6 ip6 saddr :: icmpv6 type nd-neighbor-solicit @th,64,128 {targets} return"
+        );
+    }
+    // Guests choose other link-local addresses, too. They may ask us and join groups with them, no more.
+    let _ = write!(
+        solicited,
+        "    ether type ip6 ip6 saddr {{ ::, fe80::/10 }} icmpv6 type {{ nd-router-solicit, mld-listener-report, mld-listener-done, mld2-listener-report }} return\n\
+         \x20   ether type ip6 ip6 saddr fe80::/10 udp sport 546 udp dport 547 return\n"
+    );
+    let _ = write!(
+        text,
+        "  chain guest{number} {{\n\
+         \x20   ether saddr != {mac} drop\n\
+         \x20   ether daddr & ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 drop\n\
+         {frames}{solicited}    drop\n  }}\n"
+    );
+    text
+}
+
+/// The address that a guest makes of its MAC address (RFC 4291, appendix A).
+fn link_local(mac: Mac) -> Ipv6Addr {
+    let [a, b, c, d, e, f] = mac.bytes();
+    Ipv6Addr::from([
+        0xfe,
+        0x80,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        a ^ 2,
+        b,
+        c,
+        0xff,
+        0xfe,
+        d,
+        e,
+        f,
+    ])
+}
+
+/// `None` of no addresses, for which there is no notation.
+fn set(addresses: impl Iterator<Item = IpAddr>) -> Option<String> {
+    join(addresses.map(|ip| ip.to_string()))
+}
+
+/// The same for a place in a packet that has no name.
+fn raw_set(addresses: impl Iterator<Item = IpAddr>) -> Option<String> {
+    join(addresses.map(|ip| match ip {
+        IpAddr::V4(ip) => format!("{:#x}", u32::from(ip)),
+        IpAddr::V6(ip) => format!("{:#x}", u128::from(ip)),
+    }))
+}
+
+fn join(mut words: impl Iterator<Item = String>) -> Option<String> {
+    let mut text = format!("{{ {}", words.next()?);
+    for word in words {
+        text.push_str(", ");
+        text.push_str(&word);
+    }
+    Some(text + " }")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: Mac = Mac::new([2, 0, 0, 0, 0, 1]);
+
+    fn text(guard: &Guard) -> String {
+        rules(std::iter::once(Port {
+            link: "eth0",
+            tap: "vmtap0",
+            mac: MAC,
+            bridge_mac: Mac::new([2, 0, 0, 0, 0, 9]),
+            guard,
+        }))
+    }
+
+    #[test]
+    fn rules_name_each_port_in_each_chain() {
+        let text = text(&Guard::Own(vec![[10, 1, 2, 3].into()]));
+        assert!(text.contains("iifname \"vmtap0\" jump guest0"), "{text}");
+        assert!(text.contains("ether daddr set 02:00:00:00:00:09"), "{text}");
+        assert!(text.contains("arp saddr ip { 10.1.2.3 } return"), "{text}");
+        assert!(text.contains("{ fe80::ff:fe00:1 }"), "{text}");
+        assert_eq!(text.matches("oifname \"eth0\"").count(), 3, "{text}");
+    }
+
+    #[test]
+    fn an_open_guest_is_not_judged_but_kept_from_the_namespace() {
+        let text = text(&Guard::Open);
+        assert!(!text.contains("guest0"), "{text}");
+        assert!(text.contains("iifname { \"vmtap0\", \"eth0\" } drop"));
+    }
+
+    #[test]
+    fn a_guest_without_ipv4_has_no_arp() {
+        let text = text(&Guard::Own(vec![
+            "fd00::5".parse().unwrap_or([0; 16].into()),
+        ]));
+        assert!(!text.contains("arp saddr"), "{text}");
+        assert!(
+            text.contains("0xfd000000000000000000000000000005"),
+            "{text}"
+        );
+    }
+}
