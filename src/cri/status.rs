@@ -84,7 +84,7 @@ fn sandbox_code(error: &sandbox::Error) -> Code {
     use sandbox::Error as E;
     match error {
         E::Exists { .. } => Code::AlreadyExists,
-        E::Bandwidth(_) => Code::InvalidArgument,
+        E::Bandwidth(_) | E::Annotation(_) => Code::InvalidArgument,
         E::Phase { .. } => Code::FailedPrecondition,
         E::Network { source, .. } | E::Networks(source) => network_code(source),
         E::Guests { source, .. } => container_code(source),

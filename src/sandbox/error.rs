@@ -24,6 +24,9 @@ pub enum Error {
     /// An annotation makes no sense.
     #[error("annotation kubernetes.io/ingress-bandwidth or egress-bandwidth")]
     Bandwidth(#[source] podspec::QuantityError),
+    /// Another annotation about the network makes no sense.
+    #[error("network of the pod")]
+    Annotation(#[source] podspec::AnnotationError),
     /// The sandbox is in a phase that does not allow this.
     #[error("sandbox {id} is {phase}: it cannot be {verb}")]
     Phase {

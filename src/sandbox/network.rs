@@ -5,7 +5,7 @@
 
 use std::future::Future;
 
-use podspec::SandboxId;
+use podspec::{Annotations, Key, SandboxId};
 use tapmanager::client::{Client, Error};
 use tapmanager::wire::{
     AddRequest, Bandwidth, Dns, ErrorCode, Network, PortMapping, StartRequest, Status,
@@ -13,8 +13,8 @@ use tapmanager::wire::{
 
 use super::model::{DnsConfig, Protocol, Sandbox};
 
-/// Burst when only a rate is given, in bits: as much as plugins accept.
-const UNLIMITED_BURST: u64 = i32::MAX as u64;
+/// Least and largest burst in bits: packets of several segments must fit, and plugins must accept it.
+const BURST: std::ops::RangeInclusive<u64> = (256 * 1024 * 8)..=(i32::MAX as u64);
 
 /// Makes and removes the networks of sandboxes.
 pub trait PodNetwork: Send + Sync + 'static {
@@ -72,8 +72,15 @@ impl PodNetwork for Client {
 }
 
 /// What the owner of networks needs to know about a sandbox.
-pub(super) fn add_request(sandbox: &Sandbox) -> Result<AddRequest, podspec::QuantityError> {
+///
+/// # Errors
+/// An annotation that makes no sense.
+pub(super) fn add_request(sandbox: &Sandbox) -> Result<AddRequest, super::Error> {
     let config = &sandbox.config;
+    let annotations = Annotations::new(&config.annotations);
+    let allow_spoofing = annotations
+        .get(Key::AllowSpoofing)
+        .map_err(super::Error::Annotation)?;
     let mapping = |p: &super::model::PortMapping| PortMapping {
         host_port: p.host_port,
         container_port: p.container_port,
@@ -94,7 +101,9 @@ pub(super) fn add_request(sandbox: &Sandbox) -> Result<AddRequest, podspec::Quan
             .filter(|p| p.host_port > 0)
             .map(mapping)
             .collect(),
-        bandwidth: bandwidth(|name| config.annotations.get(name).map(String::as_str))?,
+        bandwidth: bandwidth(|name| config.annotations.get(name).map(String::as_str))
+            .map_err(super::Error::Bandwidth)?,
+        allow_spoofing: allow_spoofing.unwrap_or(false),
     })
 }
 
@@ -105,7 +114,10 @@ fn bandwidth<'a>(
     let rate = |name| annotation(name).map(podspec::parse_quantity).transpose();
     let ingress = rate("kubernetes.io/ingress-bandwidth")?;
     let egress = rate("kubernetes.io/egress-bandwidth")?;
-    let burst = |rate: Option<u64>| rate.map_or(0, |_| UNLIMITED_BURST);
+    // A tenth of a second's worth. With no limit, as containers have it, a rate of some megabits would
+    // count from the second minute on, and the kernel's field for it overflows.
+    let burst =
+        |rate: Option<u64>| rate.map_or(0, |rate| (rate / 10).clamp(*BURST.start(), *BURST.end()));
     Ok((ingress.is_some() || egress.is_some()).then(|| Bandwidth {
         ingress_rate: ingress.unwrap_or(0),
         ingress_burst: burst(ingress),
@@ -135,13 +147,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bandwidth_annotations_become_rates_with_the_largest_burst() {
+    fn bandwidth_annotations_become_rates_with_the_burst_of_a_tenth_of_a_second() {
+        for (rate, bits, burst) in [
+            ("10M", 10_000_000, 2_097_152),
+            ("1G", 1_000_000_000, 100_000_000),
+            ("100G", 100_000_000_000, 2_147_483_647),
+        ] {
+            let given = |name: &str| (name == "kubernetes.io/ingress-bandwidth").then_some(rate);
+            let limits = bandwidth(given).unwrap().unwrap();
+            assert_eq!((limits.ingress_rate, limits.ingress_burst), (bits, burst));
+        }
         let given = |name: &str| (name == "kubernetes.io/ingress-bandwidth").then_some("10M");
         let limits = bandwidth(given).unwrap().unwrap();
-        assert_eq!(
-            (limits.ingress_rate, limits.ingress_burst),
-            (10_000_000, 2_147_483_647)
-        );
         assert_eq!((limits.egress_rate, limits.egress_burst), (0, 0));
         assert_eq!(bandwidth(|_| None), Ok(None));
         assert!(bandwidth(|_| Some("fast")).is_err());

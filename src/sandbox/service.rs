@@ -111,7 +111,7 @@ impl<N: PodNetwork, G: Guests> Sandboxes<N, G> {
             config,
             network: None,
         };
-        let request = add_request(&sandbox).map_err(Error::Bandwidth)?;
+        let request = add_request(&sandbox)?;
         let id = sandbox.id.clone();
         let _lock = self.locks.lock(id.as_str()).await;
         self.table.insert(sandbox).await?;

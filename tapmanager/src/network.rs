@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use ipnet::{IpNet, Ipv4Net};
+use netns::Guard;
 use netns::dhcp::Lease;
 use netns::netlink::{self, SCOPE_GLOBAL};
 use netns::surgery::LinkRecord;
@@ -191,6 +192,17 @@ fn dns(wanted: &Dns, result: &Value) -> Dns {
         searches: list("search"),
         options: list("options"),
     }
+}
+
+/// What each NIC's guest may claim to be.
+pub(crate) fn guards(request: &AddRequest, network: &Network) -> Vec<Guard> {
+    let guard = |nic: &Nic| {
+        if request.allow_spoofing {
+            return Guard::Open;
+        }
+        Guard::Own(nic.addresses.iter().map(|a| a.net.addr()).collect())
+    };
+    network.nics.iter().map(guard).collect()
 }
 
 /// What DHCP tells each NIC that has an IPv4 address, with the bridge to tell it on.

@@ -77,6 +77,9 @@ pub struct AddRequest {
     pub port_mappings: Vec<PortMapping>,
     /// Passed to plugins with the capability `bandwidth`.
     pub bandwidth: Option<Bandwidth>,
+    /// The guest may send with any MAC and IP address, and configure others; for pods that route.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub allow_spoofing: bool,
 }
 
 /// A port of the node that leads to a port of the guest.

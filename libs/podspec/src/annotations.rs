@@ -24,6 +24,8 @@ pub enum Key {
     RootVolumeSize,
     /// SMBIOS system UUID.
     SystemUuid,
+    /// Whether the guest may send as anybody. Only for whoever may set annotations of a `.protected` domain.
+    AllowSpoofing,
 }
 
 impl Key {
@@ -35,6 +37,7 @@ impl Key {
             Self::CpuModel => ("vmlet.dev/cpu-model", Some("VirtletCPUModel")),
             Self::RootVolumeSize => ("vmlet.dev/root-volume-size", Some("VirtletRootVolumeSize")),
             Self::SystemUuid => ("vmlet.dev/system-uuid", Some("VirtletSystemUUID")),
+            Self::AllowSpoofing => ("vmlet.dev.protected/allow-spoofing", None),
         }
     }
 }

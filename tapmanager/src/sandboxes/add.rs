@@ -124,7 +124,8 @@ impl Sandboxes {
         )
         .map_err(Failure::Network)?;
         self.journal.put(entry).await?;
-        surgery::apply(&kernel, &entry.links).await?;
+        let guards = network::guards(&entry.request, &network);
+        surgery::apply(&kernel, &entry.links, &guards).await?;
         faultpoint::point("tap.add.links");
         entry.network = Some(network.clone());
         entry.phase = Phase::Up;

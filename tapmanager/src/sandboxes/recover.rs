@@ -6,9 +6,10 @@
 
 use std::sync::Arc;
 
-use netns::Namespace;
 use netns::dhcp::Server;
-use tapmanager::wire::AddRequest;
+use netns::netlink::Kernel;
+use netns::{Namespace, surgery};
+use tapmanager::wire::{AddRequest, Network};
 use tokio_util::task::TaskTracker;
 
 use super::{Live, Sandboxes, Slot};
@@ -75,7 +76,8 @@ impl Sandboxes {
         entry
     }
 
-    /// Whether the network of `slot` still exists. Its DHCP server runs again then.
+    /// Whether the network of `slot` still exists. Its rules are those of this program, and its DHCP server
+    /// runs again then.
     async fn reopen(&self, slot: &mut Slot) -> bool {
         let Some(Live { entry, ns, dhcp }) = slot.as_mut() else {
             return false;
@@ -95,6 +97,15 @@ impl Sandboxes {
                 return true;
             }
         };
+        if let Err(failure) = protect(&found, entry, network).await {
+            // What is in force stays in force.
+            tracing::error!(
+                sandbox = id,
+                error = chain(&failure),
+                outcome = "kept",
+                "packet filter"
+            );
+        }
         match Server::start(&found, network::leases(network, &entry.request.hostname)).await {
             Ok(server) => *dhcp = Some(server),
             Err(error) => {
@@ -127,4 +138,11 @@ impl Sandboxes {
             }
         }
     }
+}
+
+/// Puts the rules of this program in the place of an earlier one's.
+async fn protect(ns: &Namespace, entry: &Entry, network: &Network) -> Result<(), Failure> {
+    let kernel = Kernel::open(ns).await?;
+    let guards = network::guards(&entry.request, network);
+    Ok(surgery::protect(&kernel, &entry.links, &guards).await?)
 }

@@ -11,6 +11,15 @@ use std::net::{IpAddr, Ipv6Addr};
 use super::TABLE;
 use crate::mac::Mac;
 
+/// The chain for parts of IPv6 packets. A first part must show what it is of: what follows it in the frame
+/// need not be of the packet, and receivers would go on with the next part (RFC 7112, RFC 6980).
+const PARTS: &str = "  chain parts {
+    ip6 nexthdr != 44 drop
+    frag nexthdr { 0, 43, 44, 51, 60, 135, 139, 140 } drop
+    frag frag-off 0 frag nexthdr 58 icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect } drop
+  }
+";
+
 /// What a guest may claim to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Guard {
@@ -67,7 +76,7 @@ pub(crate) fn rules<'a>(ports: impl Iterator<Item = Port<'a>>) -> String {
     format!(
         "table bridge {TABLE}\n\
          delete table bridge {TABLE}\n\
-         table bridge {TABLE} {{\n{guards}\
+         table bridge {TABLE} {{\n{PARTS}{guards}\
          \x20 chain requests {{\n    type filter hook prerouting priority -300;\n{requests}  }}\n\
          \x20 chain crossing {{\n    type filter hook forward priority -200;\n{crossing}  }}\n\
          \x20 chain stack {{\n    type filter hook input priority -200;\n{input}  }}\n\
@@ -150,6 +159,7 @@ fn guard(number: usize, mac: Mac, addresses: &[IpAddr]) -> String {
         "  chain guest{number} {{\n\
          \x20   ether saddr != {mac} drop\n\
          \x20   ether daddr & ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 drop\n\
+         \x20   ether type ip6 exthdr frag exists jump parts\n\
          {frames}{solicited}    drop\n  }}\n"
     );
     text
