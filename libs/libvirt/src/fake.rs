@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 mod hypervisor;
 
+use crate::read::Mark;
 use crate::{End, Event, Shutdown, State};
 
 /// Events that a receiver may lag behind.
@@ -36,12 +37,16 @@ struct Inner {
     agent: Option<VecDeque<Value>>,
     commands: Vec<Value>,
     shutdowns: Vec<(Uuid, Shutdown)>,
+    stats_calls: usize,
+    hangs: bool,
 }
 
 #[derive(Debug)]
 struct FakeDomain {
     name: String,
-    container: Option<String>,
+    mark: Option<Mark>,
+    cpu_nanoseconds: u64,
+    cpus: Vec<u32>,
     xml: String,
     state: State,
 }
@@ -57,6 +62,8 @@ impl Default for FakeHypervisor {
                 agent: None,
                 commands: Vec::new(),
                 shutdowns: Vec::new(),
+                stats_calls: 0,
+                hangs: false,
             })),
             events: broadcast::channel(EVENT_BACKLOG).0,
         }
@@ -116,6 +123,33 @@ impl FakeHypervisor {
     /// The domain vanishes without an event, as by the hand of an administrator.
     pub fn lose(&self, domain: Uuid) {
         self.lock().domains.remove(&domain);
+    }
+
+    /// The emulator has used this much CPU since its start.
+    pub fn burn(&self, domain: Uuid, nanoseconds: u64) {
+        if let Some(domain) = self.lock().domains.get_mut(&domain) {
+            domain.cpu_nanoseconds = nanoseconds;
+        }
+    }
+
+    /// Requests for statistics are not answered any more, or again.
+    pub fn hang_stats(&self, hangs: bool) {
+        self.lock().hangs = hangs;
+    }
+
+    /// How often statistics were asked for.
+    pub fn stats_calls(&self) -> usize {
+        self.lock().stats_calls
+    }
+
+    /// The CPUs that a domain was last told to use.
+    pub fn pinned(&self, domain: Uuid) -> Vec<u32> {
+        let inner = self.lock();
+        inner
+            .domains
+            .get(&domain)
+            .map(|d| d.cpus.clone())
+            .unwrap_or_default()
     }
 
     /// The XML by which a domain was last defined.

@@ -10,6 +10,8 @@
 
 mod callbacks;
 mod domain;
+mod stats;
 
 pub(crate) use callbacks::{Signal, Subscription};
 pub(crate) use domain::{set_agent_timeout, state};
+pub(crate) use stats::all as all_stats;

@@ -6,6 +6,7 @@
 //! the request itself was refused.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -46,6 +47,10 @@ pub trait Hypervisor: Send + Sync + 'static {
     fn state(&self, domain: Uuid) -> impl Future<Output = Result<Option<State>>> + Send;
     /// All domains that carry our metadata element, running or not.
     fn list(&self) -> impl Future<Output = Result<Vec<DomainInfo>>> + Send;
+    /// What all running domains have used, ours and others, in one request that asks no emulator.
+    fn stats(&self) -> impl Future<Output = Result<Vec<DomainStats>>> + Send;
+    /// Lets every thread of a running emulator run on these CPUs of the node only.
+    fn pin(&self, domain: Uuid, cpus: Vec<u32>) -> impl Future<Output = Result<()>> + Send;
     /// Sends one QEMU guest agent command and returns its `return` value.
     fn agent(
         &self,
@@ -103,6 +108,26 @@ pub struct DomainInfo {
     pub state: State,
     /// The attribute `container` of our metadata element.
     pub container: String,
+    /// The attribute `installation`: whose it is.
+    pub owner: Owner,
+}
+
+/// Who made a domain of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Owner {
+    /// The installation with this id.
+    Installation(String),
+    /// An earlier version, which did not say; the file of its first serial port, which lies in its state directory.
+    Unnamed(Option<PathBuf>),
+}
+
+/// What a running domain has used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DomainStats {
+    /// Its UUID.
+    pub domain: Uuid,
+    /// CPU time of the emulator with all its threads, in nanoseconds since its start, if libvirt knows it.
+    pub cpu_nanoseconds: Option<u64>,
 }
 
 /// Something happened.

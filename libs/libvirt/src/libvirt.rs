@@ -21,9 +21,12 @@ mod calls;
 mod connection;
 mod event_loop;
 mod listing;
+mod pin;
 
 use crate::error::Context;
-use crate::{DomainInfo, Event, Hypervisor, Result, Shutdown, State, Versions, event, ffi};
+use crate::{
+    DomainInfo, DomainStats, Event, Hypervisor, Result, Shutdown, State, Versions, event, ffi,
+};
 use calls::Calls;
 use connection::Link;
 
@@ -185,6 +188,23 @@ impl Hypervisor for Libvirt {
         self.calls
             .run(context, self.settings.call_deadline, listing::ours)
             .await
+    }
+
+    async fn stats(&self) -> Result<Vec<DomainStats>> {
+        let context = Context {
+            call: "stats",
+            domain: None,
+        };
+        self.calls
+            .run(context, self.settings.call_deadline, ffi::all_stats)
+            .await
+    }
+
+    async fn pin(&self, domain: Uuid, cpus: Vec<u32>) -> Result<()> {
+        self.on_domain("pin", domain, self.settings.call_deadline, move |d| {
+            pin::all_threads(d, &cpus)
+        })
+        .await
     }
 
     async fn agent(&self, domain: Uuid, command: Value, deadline: Duration) -> Result<Value> {

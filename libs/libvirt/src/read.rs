@@ -3,6 +3,8 @@
 //! Invariant: what is not asked for is skipped, so that a newer libvirt never breaks a reader.
 //! Failure: `None` for text that is not XML or lacks what is asked for.
 
+use std::path::PathBuf;
+
 use serde::Deserialize;
 
 /// Our metadata element, whatever prefix libvirt gives it.
@@ -10,12 +12,61 @@ use serde::Deserialize;
 struct Metadata {
     #[serde(rename = "@container")]
     container: Option<String>,
+    #[serde(rename = "@installation")]
+    installation: Option<String>,
 }
 
-/// The attribute `container` of our metadata element; empty when it has none.
-pub(crate) fn container(xml: &str) -> Option<String> {
+/// What our metadata element says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// The attribute `container`; empty when it has none.
+    pub(crate) container: String,
+    /// The attribute `installation`.
+    pub(crate) installation: Option<String>,
+}
+
+impl From<Metadata> for Mark {
+    fn from(element: Metadata) -> Self {
+        Self {
+            container: element.container.unwrap_or_default(),
+            installation: element.installation,
+        }
+    }
+}
+
+/// What our metadata element says.
+pub(crate) fn mark(xml: &str) -> Option<Mark> {
     let element: Metadata = quick_xml::de::from_str(xml).ok()?;
-    Some(element.container.unwrap_or_default())
+    Some(element.into())
+}
+
+/// A domain definition, as far as it says where the console goes.
+#[derive(Debug, Deserialize)]
+struct Domain {
+    devices: Devices,
+}
+
+#[derive(Debug, Deserialize)]
+struct Devices {
+    #[serde(default)]
+    serial: Vec<Serial>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Serial {
+    log: Option<Log>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Log {
+    #[serde(rename = "@file")]
+    file: PathBuf,
+}
+
+/// The file that a domain's first serial port is logged to.
+pub(crate) fn console_file(xml: &str) -> Option<PathBuf> {
+    let domain: Domain = quick_xml::de::from_str(xml).ok()?;
+    Some(domain.devices.serial.into_iter().next()?.log?.file)
 }
 
 /// What the fake keeps of a definition.
@@ -47,10 +98,9 @@ impl Definition {
         self.uuid.parse().ok()
     }
 
-    /// The attribute `container` of our metadata element; `None` when the domain is not ours.
-    pub(crate) fn container(&self) -> Option<String> {
-        let vm = self.metadata.as_ref()?.vm.as_ref()?;
-        Some(vm.container.clone().unwrap_or_default())
+    /// What our metadata element says; `None` when the domain is not ours.
+    pub(crate) fn mark(self) -> Option<Mark> {
+        Some(self.metadata?.vm?.into())
     }
 }
 
@@ -62,13 +112,26 @@ mod tests {
     fn the_container_is_found_with_and_without_a_prefix() {
         let plain = r#"<vm container="c1" sandbox="s1"/>"#;
         let prefixed = r#"<vmlet:vm xmlns:vmlet="https://vmlet.dev/domain/1" container="c1"/>"#;
-        assert_eq!(container(plain).as_deref(), Some("c1"));
-        assert_eq!(container(prefixed).as_deref(), Some("c1"));
+        assert_eq!(mark(plain).unwrap().container, "c1");
+        assert_eq!(mark(prefixed).unwrap().container, "c1");
     }
 
     #[test]
     fn an_element_of_another_version_is_still_ours() {
-        assert_eq!(container("<vm new='x'><more/></vm>").as_deref(), Some(""));
-        assert_eq!(container("not xml at all <"), None);
+        assert_eq!(mark("<vm new='x'><more/></vm>"), Some(Mark::default()));
+        assert_eq!(mark("not xml at all <"), None);
+    }
+
+    #[test]
+    fn the_installation_and_the_console_of_a_domain_are_found() {
+        let named = mark(r#"<vm container="c1" installation="i1"/>"#).unwrap();
+        assert_eq!(named.installation.as_deref(), Some("i1"));
+        let serial =
+            r#"<serial type="unix"><log file="/s/console/a.raw" append="on"/><target/></serial>"#;
+        let domain = format!(
+            "<domain id='3'><name>x</name><devices><disk/>{serial}<console/></devices></domain>"
+        );
+        assert_eq!(console_file(&domain), Some("/s/console/a.raw".into()));
+        assert_eq!(console_file("<domain><devices/></domain>"), None);
     }
 }

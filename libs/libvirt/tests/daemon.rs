@@ -65,6 +65,17 @@ async fn a_guest_starts_is_seen_and_is_destroyed() {
     assert_eq!(next(&mut events).await, Event::Started(id));
     assert_eq!(libvirtd.emulators().len(), 1);
     assert_eq!(hv.list().await.unwrap()[0].container, "of-one");
+    let stats = hv.stats().await.unwrap();
+    assert_eq!(stats.len(), 1);
+    assert_eq!(stats[0].domain, id);
+    assert!(
+        stats[0].cpu_nanoseconds.is_some_and(|used| used > 0),
+        "{stats:?}"
+    );
+    hv.pin(id, vec![0]).await.unwrap();
+    let status = format!("/proc/{}/status", libvirtd.emulators()[0]);
+    let status = std::fs::read_to_string(status).unwrap();
+    assert!(status.contains("Cpus_allowed_list:\t0\n"), "{status}");
     assert!(matches!(hv.start(id).await, Err(Error::Refused { .. })));
     assert!(matches!(hv.undefine(id).await, Err(Error::Refused { .. })));
     // The firmware ignores the power button, so the guest stays.

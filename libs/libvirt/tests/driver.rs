@@ -59,6 +59,10 @@ async fn a_domain_lives_and_dies_on_the_test_driver() {
     assert_eq!(hv.state(id).await.unwrap(), Some(State::Active));
     assert!(matches!(hv.undefine(id).await, Err(Error::Refused { .. })));
 
+    let stats = hv.stats().await.unwrap();
+    let ours = stats.iter().find(|s| s.domain == id).unwrap();
+    assert!(ours.cpu_nanoseconds.is_none_or(|used| used > 0));
+
     // The driver comes with a domain of its own, which is not ours to see.
     let list = hv.list().await.unwrap();
     assert_eq!(list.len(), 1);

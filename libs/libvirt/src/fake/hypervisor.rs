@@ -10,8 +10,11 @@ use tokio::sync::broadcast;
 use uuid::Uuid;
 
 use super::{FakeDomain, FakeHypervisor, Inner, silence};
-use crate::read::Definition;
-use crate::{DomainInfo, End, Error, Event, Hypervisor, Result, Shutdown, State, Versions};
+use crate::read::{Definition, console_file};
+use crate::{
+    DomainInfo, DomainStats, End, Error, Event, Hypervisor, Owner, Result, Shutdown, State,
+    Versions,
+};
 
 impl Inner {
     fn check(&self) -> Result<()> {
@@ -51,14 +54,17 @@ impl Hypervisor for FakeHypervisor {
                 definition.name
             )));
         }
-        let container = definition.container();
+        let name = definition.name.clone();
+        let mark = definition.mark();
         let domain = inner.domains.entry(uuid).or_insert(FakeDomain {
-            name: definition.name,
-            container: None,
+            name,
+            mark: None,
+            cpu_nanoseconds: 0,
+            cpus: Vec::new(),
             xml: String::new(),
             state: State::Inactive(End::Unknown),
         });
-        domain.container = container;
+        domain.mark = mark;
         domain.xml = xml;
         Ok(())
     }
@@ -138,14 +144,42 @@ impl Hypervisor for FakeHypervisor {
         let inner = self.lock();
         inner.check()?;
         let ours = inner.domains.iter().filter_map(|(uuid, domain)| {
+            let mark = domain.mark.as_ref()?;
             Some(DomainInfo {
                 uuid: *uuid,
                 name: domain.name.clone(),
                 state: domain.state,
-                container: domain.container.clone()?,
+                container: mark.container.clone(),
+                owner: match &mark.installation {
+                    Some(id) => Owner::Installation(id.clone()),
+                    None => Owner::Unnamed(console_file(&domain.xml)),
+                },
             })
         });
         Ok(ours.collect())
+    }
+
+    async fn stats(&self) -> Result<Vec<DomainStats>> {
+        self.lock().stats_calls += 1;
+        if self.lock().hangs {
+            std::future::pending::<()>().await;
+        }
+        let inner = self.lock();
+        inner.check()?;
+        let active = inner
+            .domains
+            .iter()
+            .filter(|(_, d)| d.state == State::Active);
+        let stats = active.map(|(uuid, domain)| DomainStats {
+            domain: *uuid,
+            cpu_nanoseconds: Some(domain.cpu_nanoseconds),
+        });
+        Ok(stats.collect())
+    }
+
+    async fn pin(&self, domain: Uuid, cpus: Vec<u32>) -> Result<()> {
+        self.lock().domain(domain)?.cpus = cpus;
+        Ok(())
     }
 
     async fn agent(&self, domain: Uuid, command: Value, deadline: Duration) -> Result<Value> {
