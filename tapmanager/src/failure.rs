@@ -7,7 +7,7 @@
 use netns::surgery;
 use tapmanager::wire::{ErrorCode, WireError};
 
-use crate::{cgroup, journal, network};
+use crate::{journal, network};
 
 /// Longest message in characters.
 const MAX_MESSAGE: usize = 4096;

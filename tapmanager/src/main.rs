@@ -3,7 +3,6 @@
 //! Invariant: the program ends without touching any network; only requests take networks down.
 //! Failure: exit code 1 with one line when it cannot serve, 2 for wrong arguments.
 
-mod cgroup;
 mod config;
 mod failure;
 mod journal;

@@ -10,10 +10,10 @@ use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use cgroup::PodCgroup;
 use tapmanager::wire::{HandoffNic, StartRequest};
 
 use super::{Live, Sandboxes, up};
-use crate::cgroup::PodCgroup;
 use crate::failure::Failure;
 use crate::journal::{Entry, Phase, Start};
 

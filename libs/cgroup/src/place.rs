@@ -9,35 +9,60 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// Below the pod's directory on version 2, where a directory with children holds no processes.
-const LEAF: &str = "vmlet";
+use super::LEAF;
 
 /// A process that was not placed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub enum Error {
+    /// The name cannot be one of kubelet's.
     #[error("{0:?} is not the path of a pod's cgroup")]
     Path(String),
+    /// The mount cannot be read.
     #[error("list the cgroup hierarchies in {path}")]
-    List { path: PathBuf, source: io::Error },
+    List {
+        /// The mount.
+        path: PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// kubelet has not made it, or has removed it.
     #[error("cgroup {parent} does not exist in any hierarchy below {root}")]
-    Missing { parent: String, root: PathBuf },
+    Missing {
+        /// The pod's cgroup, relative to each hierarchy.
+        parent: String,
+        /// The mount.
+        root: PathBuf,
+    },
+    /// The directory below the pod's cannot be made.
     #[error("make the cgroup {path}")]
-    Leaf { path: PathBuf, source: io::Error },
+    Leaf {
+        /// The directory.
+        path: PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The kernel does not move the process.
     #[error("move process {pid} into {path}")]
     Move {
+        /// The process.
         pid: i32,
+        /// The file that takes it.
         path: PathBuf,
+        /// The kernel's reason.
         source: io::Error,
     },
 }
 
 /// The cgroup of a pod, relative to each hierarchy's root.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PodCgroup(PathBuf);
+pub struct PodCgroup(PathBuf);
 
 impl PodCgroup {
     /// Parses kubelet's name: an absolute path, or the name of a systemd slice.
-    pub(crate) fn parse(name: &str) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Path`].
+    pub fn parse(name: &str) -> Result<Self, Error> {
         let wrong = || Error::Path(name.chars().take(256).collect());
         if name.len() > 1024 || name.contains(|c: char| c.is_control()) {
             return Err(wrong());
@@ -65,8 +90,16 @@ impl PodCgroup {
         Ok(Self(relative))
     }
 
+    /// The directory, relative to each hierarchy's root.
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// Moves process `pid` there, in every hierarchy below `root` that knows the pod.
-    pub(crate) fn place(&self, root: &Path, pid: i32) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub fn place(&self, root: &Path, pid: i32) -> Result<(), Error> {
         let mut found = false;
         for (hierarchy, leaf) in hierarchies(root)? {
             let pod = hierarchy.join(&self.0);
