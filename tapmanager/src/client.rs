@@ -11,8 +11,8 @@ use fdpass::AsyncConnection;
 use serde_json::Error as JsonError;
 
 use crate::wire::{
-    AddRequest, Answer, MAX_MESSAGE, Network, PROTOCOL_VERSION, Reply, Request, StartRequest,
-    Status, WireError,
+    AddRequest, Answer, MAX_MESSAGE, Network, PROTOCOL_VERSION, Reply, Request, SandboxCounters,
+    StartRequest, Status, WireError,
 };
 
 /// Calls that run plugins get this much more than others, unless told otherwise: a chain of plugins
@@ -160,6 +160,29 @@ impl Client {
         }
     }
 
+    /// Traffic of all guests. Sandboxes that are being worked on are left out.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn counters(&self) -> Result<Vec<SandboxCounters>, Error> {
+        let (mut all, mut after) = (Vec::new(), String::new());
+        loop {
+            let request = Request::Counters {
+                after: after.clone(),
+            };
+            let (sandboxes, more) = match self.call(&request, self.deadline).await? {
+                Answer::Counters { sandboxes, more } => (sandboxes, more),
+                other => return Err(unexpected(&other)),
+            };
+            all.extend(sandboxes);
+            match more {
+                // Whoever does not get on would ask for ever.
+                Some(next) if next > after => after = next,
+                _ => return Ok(all),
+            }
+        }
+    }
+
     async fn call(&self, request: &Request, deadline: Duration) -> Result<Answer, Error> {
         tokio::time::timeout(deadline, self.exchange(request))
             .await
@@ -237,6 +260,7 @@ fn unexpected(answer: &Answer) -> Error {
         Answer::Ids { .. } => "ids",
         Answer::Status(_) => "status",
         Answer::Token { .. } => "token",
+        Answer::Counters { .. } => "counters",
         Answer::Done => "done",
     };
     Error::Protocol(format!("unexpected answer {kind}"))

@@ -13,6 +13,7 @@
 mod add;
 mod check;
 mod collect;
+mod counters;
 mod del;
 mod recover;
 mod start;

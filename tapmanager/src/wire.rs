@@ -55,6 +55,11 @@ pub enum Request {
     Status,
     /// Allows one start of a virtual machine. Answer: [`Answer::Token`].
     PrepareStart(StartRequest),
+    /// Traffic of the guests, sandbox by sandbox in the order of their ids. Answer: [`Answer::Counters`].
+    Counters {
+        /// Only sandboxes whose ids come after this one; empty for the first.
+        after: String,
+    },
 }
 
 /// What [`Request::Add`] needs to know about a pod.
@@ -156,6 +161,13 @@ pub enum Answer {
         /// 64 hex digits, good for one hand-off.
         token: String,
     },
+    /// To [`Request::Counters`].
+    Counters {
+        /// Those that could be read at once; others are left out.
+        sandboxes: Vec<SandboxCounters>,
+        /// The `after` of the next request, if there are more.
+        more: Option<String>,
+    },
     /// To requests without a result.
     Done,
 }
@@ -251,6 +263,30 @@ pub struct Route {
     pub dst: IpNet,
     /// Next hop; none for a route on the link.
     pub gw: Option<IpAddr>,
+}
+
+/// Traffic of one sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxCounters {
+    /// Sandbox id.
+    pub id: String,
+    /// In the order of the guest's NICs.
+    pub nics: Vec<NicCounters>,
+}
+
+/// Traffic of one NIC since the sandbox was made, as the guest sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NicCounters {
+    /// Name of the plugin's link in the pod's namespace, such as `eth0`.
+    pub link: String,
+    /// Bytes that the guest has received.
+    pub rx_bytes: u64,
+    /// Packets for the guest that were lost because of errors.
+    pub rx_errors: u64,
+    /// Bytes that the guest has sent.
+    pub tx_bytes: u64,
+    /// Packets of the guest that were lost because of errors.
+    pub tx_errors: u64,
 }
 
 /// Name service settings.

@@ -5,6 +5,7 @@
 //! a thread of its own that ends afterwards. Sockets made inside stay there and are driven from outside.
 //! Failure: every step reports which one it was; [`surgery::restore`] undoes as much as it can.
 
+mod counters;
 pub mod dhcp;
 mod filter;
 mod mac;
@@ -14,6 +15,7 @@ pub mod surgery;
 mod sysctl;
 mod tap;
 
+pub use counters::{LinkCounters, counters};
 pub use filter::{Guard, available as filter_available};
 pub use mac::{Mac, ParseMacError};
 pub use namespace::{Error as NamespaceError, Namespace};

@@ -164,7 +164,7 @@ impl AsFd for Namespace {
 }
 
 /// Runs `job` on a fresh thread and waits for it without blocking the runtime.
-async fn on_thread<T, F>(job: F) -> Result<T, Error>
+pub(crate) async fn on_thread<T, F>(job: F) -> Result<T, Error>
 where
     T: Send + 'static,
     F: FnOnce() -> T + Send + 'static,

@@ -95,6 +95,10 @@ async fn dispatch(sandboxes: &Sandboxes, request: Request) -> Result<Answer, Fai
             ids: sandboxes.gc(&keep).await,
         },
         Request::Status => Answer::Status(sandboxes.status().await),
+        Request::Counters { after } => {
+            let (sandboxes, more) = sandboxes.counters(&after).await?;
+            Answer::Counters { sandboxes, more }
+        }
         Request::PrepareStart(start) => Answer::Token {
             token: sandboxes.prepare_start(start).await?,
         },

@@ -4,10 +4,36 @@
 //! Failure: the program's log is in the panic, or what was left behind.
 use std::collections::BTreeSet;
 
-use crate::guest::{Guest, run};
+use crate::guest::{Guest, NIC, run};
 use crate::node::{Node, pod};
 use tapmanager::client::Error;
 use tapmanager::wire::{ErrorCode, HandoffReply, Network, PortMapping};
+
+/// What the guest sends, and nobody answers, is counted as sent by it.
+async fn count(node: &Node, guest: &Guest) {
+    let counted = async || {
+        let all = node.client().counters().await.unwrap();
+        assert_eq!((all.len(), all[0].id.as_str()), (1, "one"));
+        assert_eq!(
+            (all[0].nics.len(), all[0].nics[0].link.as_str()),
+            (1, "eth0")
+        );
+        all[0].nics[0].clone()
+    };
+    let before = counted().await;
+    assert!(before.rx_bytes > 0 && before.tx_bytes > 0, "{before:?}");
+    guest
+        .run(&format!(
+            "busybox arping -q -c 3 -w 3 -I {NIC} 10.88.7.99; true"
+        ))
+        .await;
+    let after = counted().await;
+    let (sent, received) = (
+        after.tx_bytes - before.tx_bytes,
+        after.rx_bytes - before.rx_bytes,
+    );
+    assert!(sent >= 84 && received < sent / 2, "{before:?} {after:?}");
+}
 
 /// A guest that has the network's first NIC.
 pub(crate) async fn boot(node: &Node, network: &Network, name: &str) -> Guest {
@@ -63,6 +89,7 @@ async fn a_guest_gets_the_network_of_its_pod_and_nothing_is_left_after_del() {
     guest.run("busybox ping -c 1 -W 5 10.88.7.1").await;
     speak(&guest, &network).await;
     run(&node.ns, &format!("busybox ping -c 1 -W 5 {address}")).await;
+    count(&node, &guest).await;
     let rules = run(&node.ns, "iptables -w 5 -t nat -S").await;
     assert!(
         rules.contains(&format!("--to-destination {address}:80")),

@@ -1,0 +1,106 @@
+//! How much traffic the guests have had.
+//!
+//! Invariant: nobody is waited for: a sandbox that is being worked on is left out this time. Directions are the
+//! guest's: what its tap receives is what it has sent.
+//! Failure: a namespace that cannot be read is left out.
+
+use std::sync::PoisonError;
+
+use netns::{LinkCounters, Namespace, counters};
+use tapmanager::wire::{NicCounters, SandboxCounters};
+
+use super::{Live, Sandboxes};
+use crate::failure::Failure;
+
+/// Sandboxes in one answer, and NICs of all of them: what fits into a message.
+const SANDBOXES: usize = 256;
+const NICS: usize = 400;
+
+/// A sandbox with the names of its links and taps.
+type Wanted = (String, Vec<(String, String)>);
+
+impl Sandboxes {
+    /// Counters of the sandboxes whose ids follow `after`, and where to go on, if there are more.
+    ///
+    /// # Errors
+    /// When the thread that reads them cannot be had.
+    pub(crate) async fn counters(
+        &self,
+        after: &str,
+    ) -> Result<(Vec<SandboxCounters>, Option<String>), Failure> {
+        let (open, more) = self.open_after(after);
+        let counted = counters(open).await?;
+        let sandboxes = counted.into_iter().map(|((id, nics), links)| {
+            let nics = nics.into_iter();
+            let nics = nics.filter_map(|(link, tap)| of_guest(link, &tap, &links));
+            SandboxCounters {
+                id,
+                nics: nics.collect(),
+            }
+        });
+        Ok((sandboxes.collect(), more))
+    }
+
+    fn open_after(&self, after: &str) -> (Vec<(Wanted, Namespace)>, Option<String>) {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ids: Vec<&String> = slots.keys().filter(|id| id.as_str() > after).collect();
+        ids.sort_unstable();
+        let (mut open, mut count) = (Vec::new(), 0);
+        for id in ids {
+            let Some(slot) = slots.get(id).and_then(|slot| slot.try_lock().ok()) else {
+                continue;
+            };
+            let Some(Live {
+                entry,
+                ns: Some(ns),
+                ..
+            }) = slot.as_ref()
+            else {
+                continue;
+            };
+            let nics = entry.network.iter().flat_map(|network| &network.nics);
+            let nics: Vec<_> = nics
+                .map(|nic| (nic.link.clone(), nic.tap.clone()))
+                .collect();
+            count += nics.len();
+            open.push(((id.clone(), nics), ns.clone()));
+            if open.len() >= SANDBOXES || count >= NICS {
+                return (open, Some(id.clone()));
+            }
+        }
+        (open, None)
+    }
+}
+
+/// The tap's counters with the directions turned round.
+fn of_guest(link: String, tap: &str, links: &[LinkCounters]) -> Option<NicCounters> {
+    let tap = links.iter().find(|found| found.link == tap)?;
+    Some(NicCounters {
+        link,
+        rx_bytes: tap.tx_bytes,
+        rx_errors: tap.tx_errors,
+        tx_bytes: tap.rx_bytes,
+        tx_errors: tap.rx_errors,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_tap_receives_is_what_the_guest_has_sent() {
+        let tap = LinkCounters {
+            link: "tap0".to_owned(),
+            rx_bytes: 1,
+            rx_errors: 2,
+            tx_bytes: 3,
+            tx_errors: 4,
+        };
+        let nic = of_guest("eth0".to_owned(), "tap0", std::slice::from_ref(&tap)).unwrap();
+        assert_eq!((nic.tx_bytes, nic.tx_errors), (1, 2));
+        assert_eq!((nic.rx_bytes, nic.rx_errors), (3, 4));
+        assert_eq!(nic.link, "eth0");
+        assert_eq!(of_guest("eth1".to_owned(), "tap1", &[tap]), None);
+    }
+}
