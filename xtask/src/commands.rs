@@ -7,6 +7,7 @@ mod bench;
 mod critest;
 mod demo;
 mod down;
+mod e2e;
 mod guest;
 mod image;
 mod restart;
@@ -35,6 +36,7 @@ pub(crate) struct Xtask {
 enum Verb {
     Demo(demo::Demo),
     Test(test::Test),
+    E2e(e2e::E2e),
     Critest(critest::Critest),
     Bench(bench::Bench),
     Setup(setup::Setup),
@@ -55,6 +57,7 @@ impl Xtask {
         match self.verb {
             Verb::Demo(verb) => verb.run(),
             Verb::Test(verb) => verb.run(),
+            Verb::E2e(verb) => verb.run(),
             Verb::Critest(verb) => verb.run(),
             Verb::Bench(verb) => verb.run(),
             Verb::Setup(verb) => verb.run(),

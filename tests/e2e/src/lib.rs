@@ -3,12 +3,16 @@
 //! Invariant: a test that passes leaves nothing behind; a stack that leaks fails its test.
 //! Failure: every helper returns an error that says what was awaited and shows the end of the logs.
 
+mod cluster;
 mod cri;
 mod guest;
+mod manifests;
 mod stack;
 
+pub use cluster::{Cluster, Options};
 pub use cri::{Cri, PodOptions, await_text};
 pub use guest::{Tick, ticks};
-pub use stack::{Stack, eventually};
+pub use manifests::{container_pod, vm_pod};
+pub use stack::{Endpoint, Stack, eventually};
 
 pub use cri_proto::v1;

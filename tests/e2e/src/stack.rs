@@ -17,6 +17,33 @@ use crate::cri::Cri;
 
 /// Links that every stack's namespace has: loopback, the node's interface, the plugin's bridge.
 const OWN_LINKS: [&str; 3] = ["lo", "node0", "cni0"];
+/// What the wires to the other nodes of a cluster are called.
+const PEER_LINKS: &str = "peer";
+
+/// Folders whose every entry belongs to a pod; the last ones only on nodes of a cluster.
+const PER_POD: [&str; 7] = [
+    "netns",
+    "state/pods",
+    "state/console",
+    "state/network",
+    "host/kubelet/pods",
+    "host/run/netns",
+    "host/cni/results",
+];
+
+/// How long kubelet and the runtimes may take to tidy up.
+const CLEAN: Duration = Duration::from_secs(30);
+
+/// A CRI socket of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Endpoint {
+    /// Our daemon's.
+    Vmlet,
+    /// containerd's; only in a cluster.
+    Containerd,
+    /// The proxy's, which is kubelet's; only in a cluster.
+    Proxy,
+}
 
 /// A running node stack.
 #[derive(Debug)]
@@ -24,22 +51,38 @@ pub struct Stack {
     dir: PathBuf,
     env: BTreeMap<String, String>,
     down: bool,
-    _scratch: tempfile::TempDir,
+    _scratch: Option<tempfile::TempDir>,
 }
 
 impl Stack {
     /// Starts a stack in a fresh directory; `cargo xtask test` has built what it needs.
     pub fn up() -> Result<Self> {
+        Self::up_with(&[])
+    }
+
+    /// The same with further options of `cargo xtask up`.
+    pub(crate) fn up_with(options: &[&str]) -> Result<Self> {
         let scratch = tempfile::Builder::new()
             .prefix("vmlet-")
             .tempdir_in("/tmp")?;
         let dir = scratch.path().join("s");
-        xtask(&["up", "--no-build", "--dir", path(&dir)])?;
+        xtask(&[&["up", "--no-build", "--dir", path(&dir)], options].concat())?;
         Ok(Self {
             env: read_env(&dir.join("env.sh"))?,
             dir,
             down: false,
-            _scratch: scratch,
+            _scratch: Some(scratch),
+        })
+    }
+
+    /// A further node of a cluster, which goes down with the first one.
+    pub(crate) fn worker(control: &Self, number: u8) -> Result<Self> {
+        let dir = control.dir.join(format!("node{number}"));
+        Ok(Self {
+            env: read_env(&dir.join("env.sh"))?,
+            dir,
+            down: true,
+            _scratch: None,
         })
     }
 
@@ -87,10 +130,34 @@ impl Stack {
         command
     }
 
+    /// The same, also inside the mount namespace that a cluster's node has.
+    pub fn command_inside(&self, program: &str) -> Result<Command> {
+        let supervisor = self.pid("supervisor")?;
+        let netns = self.var("VMLET_NETNS")?;
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net=/run/netns/{netns}"))
+            .arg(format!("--mount=/proc/{supervisor}/ns/mnt"))
+            .arg(program)
+            .envs(&self.env);
+        Ok(command)
+    }
+
     /// Runs crictl and returns what it printed; an error shows both streams.
     pub fn crictl(&self, arguments: &[&str]) -> Result<String> {
+        self.crictl_at(Endpoint::Vmlet, arguments)
+    }
+
+    /// The same, against another runtime of the node.
+    pub fn crictl_at(&self, endpoint: Endpoint, arguments: &[&str]) -> Result<String> {
+        let endpoint = self.var(match endpoint {
+            Endpoint::Vmlet => "CONTAINER_RUNTIME_ENDPOINT",
+            Endpoint::Containerd => "VMLET_CONTAINERD_ENDPOINT",
+            Endpoint::Proxy => "VMLET_PROXY_ENDPOINT",
+        })?;
         let output = self
             .command("crictl")
+            .args(["-r", endpoint, "-i", endpoint])
             .args(["-t", "60s"])
             .args(arguments)
             .output()?;
@@ -173,11 +240,13 @@ impl Stack {
     /// What is left of sandboxes and machines: names of files, links, domains and namespaces.
     pub fn leftovers(&self) -> Result<Vec<String>> {
         let mut left = Vec::new();
-        for part in ["netns", "state/pods", "state/console", "state/network"] {
-            // A lock keeps a second program away; it belongs to no sandbox.
+        for part in PER_POD {
+            // A lock keeps a second program away; it belongs to no sandbox. Nor does the node's own
+            // namespace.
+            let netns = self.var("VMLET_NETNS")?;
             let names = names(&self.dir.join(part))?
                 .into_iter()
-                .filter(|name| name != "lock");
+                .filter(|name| name != "lock" && name != netns);
             left.extend(names.map(|name| format!("{part}/{name}")));
         }
         for network in names(&self.dir.join("cni/ipam"))? {
@@ -197,15 +266,14 @@ impl Stack {
         for line in String::from_utf8_lossy(&links.stdout).lines() {
             let name = line.split(": ").nth(1).unwrap_or_default();
             let name = name.split('@').next().unwrap_or_default();
-            if !OWN_LINKS.contains(&name) {
+            if !OWN_LINKS.contains(&name) && !name.starts_with(PEER_LINKS) {
                 left.push(format!("link {name}"));
             }
         }
-        left.extend(
-            self.domains()?
-                .into_iter()
-                .map(|name| format!("domain {name}")),
-        );
+        if self.is_alive("libvirtd") {
+            let domains = self.domains()?.into_iter();
+            left.extend(domains.map(|name| format!("domain {name}")));
+        }
         left.extend(self.log_readers());
         Ok(left)
     }
@@ -241,7 +309,7 @@ impl Stack {
 
     /// Waits until nothing of any sandbox is left.
     pub async fn await_clean(&self) -> Result<()> {
-        eventually(Duration::from_secs(15), "a clean node", || async {
+        eventually(CLEAN, "a clean node", || async {
             let left = self.leftovers()?;
             ensure!(left.is_empty(), "left behind: {left:?}");
             Ok(())
@@ -327,7 +395,7 @@ fn names(dir: &Path) -> Result<Vec<String>> {
         .collect()
 }
 
-fn streams(output: &Output) -> String {
+pub(crate) fn streams(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     format!(
         "{}; stdout: {}; stderr: {}",

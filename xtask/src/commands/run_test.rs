@@ -5,6 +5,7 @@
 //! Failure: the test program's own exit code.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -13,6 +14,8 @@ use crate::{run, workspace};
 
 /// The crate whose tests drive whole node stacks.
 const E2E: &str = "e2e";
+/// What its test programs that need a whole cluster are called.
+const CLUSTER_TESTS: &str = "cluster_";
 
 /// Runs one test program as root, if it belongs to the part.
 #[derive(Debug, clap::Args)]
@@ -28,20 +31,22 @@ pub(crate) struct RunTest {
 pub(crate) enum Part {
     /// All but the end-to-end tests.
     Integration,
-    /// The end-to-end tests.
+    /// The end-to-end tests with single nodes.
     E2e,
+    /// Those with whole clusters.
+    Cluster,
 }
 
 impl RunTest {
     /// Runs the command.
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let package = std::env::var("CARGO_PKG_NAME").context("cargo did not name the package")?;
-        if (package == E2E) != (self.part == Part::E2e) {
-            return Ok(ExitCode::SUCCESS);
-        }
         let [program, arguments @ ..] = self.command.as_slice() else {
             bail!("no test program given");
         };
+        if self.part != Part::of(&package, Path::new(program)) {
+            return Ok(ExitCode::SUCCESS);
+        }
         let mut test = run::root_command(program);
         let status = test
             .args(arguments)
@@ -56,27 +61,80 @@ impl RunTest {
     }
 }
 
+impl Part {
+    /// The part that a package's test program belongs to.
+    fn of(package: &str, program: &Path) -> Self {
+        let file = program.file_name().unwrap_or_default().to_string_lossy();
+        match package == E2E {
+            false => Self::Integration,
+            true if file.starts_with(CLUSTER_TESTS) => Self::Cluster,
+            true => Self::E2e,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Integration => "integration",
+            Self::E2e => "e2e",
+            Self::Cluster => "cluster",
+        }
+    }
+}
+
 /// `cargo test` over the whole workspace that runs only the ignored tests of `part`.
 pub(crate) fn cargo(part: Part, threads: usize) -> Result<Command> {
-    let word = match part {
-        Part::Integration => "integration",
-        Part::E2e => "e2e",
-    };
-    let runner = serde_json::json!([run::myself()?, "run-test", word]);
-    let mut cargo = workspace::cargo();
-    cargo
-        .arg("--config")
-        .arg(format!("target.'cfg(all())'.runner={runner}"));
-    cargo.args([
-        "test",
-        "--workspace",
-        "--lib",
-        "--bins",
-        "--tests",
-        "--no-fail-fast",
-    ]);
+    let mut cargo = cargo_test(part)?;
+    cargo.args(["--lib", "--bins", "--tests"]);
     cargo
         .args(["--", "--ignored"])
         .arg(format!("--test-threads={threads}"));
     Ok(cargo)
+}
+
+/// The cluster tests, or those of one file (with or without its prefix), or those with `name` in theirs.
+pub(crate) fn cargo_cluster(name: Option<&str>) -> Result<Command> {
+    let mut cargo = cargo_test(Part::Cluster)?;
+    let tests = workspace::root().join("tests/e2e/tests");
+    let is_file =
+        |file: &str| file.starts_with(CLUSTER_TESTS) && tests.join(format!("{file}.rs")).exists();
+    let full = name.map(|name| format!("{CLUSTER_TESTS}{name}"));
+    let file = [name, full.as_deref()]
+        .into_iter()
+        .flatten()
+        .find(|file| is_file(file));
+    let all = format!("{CLUSTER_TESTS}*");
+    cargo.args(["--test", file.unwrap_or(&all), "--"]);
+    if file.is_none() {
+        cargo.args(name);
+    }
+    cargo.args(["--ignored", "--test-threads=1"]);
+    Ok(cargo)
+}
+
+fn cargo_test(part: Part) -> Result<Command> {
+    let runner = serde_json::json!([run::myself()?, "run-test", part.word()]);
+    let mut cargo = workspace::cargo();
+    cargo
+        .arg("--config")
+        .arg(format!("target.'cfg(all())'.runner={runner}"));
+    cargo.args(["test", "--workspace", "--no-fail-fast"]);
+    Ok(cargo)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_program_belongs_to_one_part() {
+        let program = |name: &str| Path::new("/target/debug/deps").join(name);
+        for (package, name, part) in [
+            ("vmlet", "restart-0123", Part::Integration),
+            ("vmlet", "cluster_name-0123", Part::Integration),
+            ("e2e", "survival-0123", Part::E2e),
+            ("e2e", "cluster_basic-0123", Part::Cluster),
+        ] {
+            assert_eq!(Part::of(package, &program(name)), part, "{package} {name}");
+        }
+    }
 }

@@ -143,8 +143,10 @@ fn mounts(
                 .map(|mount| mount.point)
                 .filter(|point| {
                     let of_kubelet = point.starts_with(kubelet) && point != kubelet;
-                    let of_runtime =
-                        point.starts_with("/run/containerd") || point.starts_with("/run/netns");
+                    // containerd mounts the folder itself, to share it.
+                    let netns = Path::new("/run/netns");
+                    let of_runtime = point.starts_with("/run/containerd")
+                        || point.starts_with(netns) && point != netns;
                     let below = of_runtime || point.starts_with(layout.dir());
                     let own = point.file_name().is_some_and(|name| *name == *own);
                     !own && (below || of_kubelet && pods == Pods::Gone)

@@ -95,6 +95,15 @@ impl Program {
         }
     }
 
+    /// How long it may take to follow SIGTERM.
+    pub(crate) fn grace(self) -> Duration {
+        match self {
+            // They wait for clients that mean to stay for ever.
+            Self::Etcd | Self::KubeApiserver => Duration::from_secs(1),
+            _ => Duration::from_secs(15),
+        }
+    }
+
     /// Whether it answers on its socket.
     pub(crate) fn answers(self, layout: &Layout) -> bool {
         match self {

@@ -10,7 +10,6 @@ mod children;
 use std::fs;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::prctl;
@@ -20,9 +19,6 @@ use self::children::Children;
 use super::control::{self, Ports, Reply, Request};
 use super::{Layout, Record, cluster, http};
 use crate::workspace;
-
-/// How long a program may take to follow SIGTERM.
-const GRACE: Duration = Duration::from_secs(15);
 
 /// Serves until it is told to quit. Prints its ports on stdout when all is ready.
 pub(crate) fn run(layout: Layout) -> Result<()> {
@@ -74,7 +70,7 @@ fn converse(mut stream: UnixStream, children: &Children, quit: &mpsc::Sender<()>
     let request: Request = control::receive(&stream)?;
     let outcome = match request {
         Request::Start(program) => children.start(program).map(|()| None),
-        Request::Stop(program) => children.stop(program, GRACE).map(|()| None),
+        Request::Stop(program) => children.stop(program, program.grace()).map(|()| None),
         Request::Watch(program, time) => Ok(children.wait_for_end(program, time)),
         Request::Status | Request::Quit => Ok(None),
     };

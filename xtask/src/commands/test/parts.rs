@@ -11,7 +11,7 @@ use anyhow::Result;
 use super::{Count, cargo_test};
 use crate::commands::tools::{self, Tool};
 use crate::commands::up::Build;
-use crate::commands::{critest, guest, run_test};
+use crate::commands::{critest, e2e, guest, run_test};
 use crate::{run, workspace};
 
 /// One part.
@@ -29,19 +29,22 @@ pub(super) enum Part {
     Integration,
     /// Real node stacks, driven by crictl and by our own client.
     E2e,
+    /// Whole Kubernetes clusters.
+    Cluster,
     /// The conformance suite.
     Critest,
 }
 
 impl Part {
     /// All of them, the quick ones first.
-    pub(super) const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::Fmt,
         Self::Clippy,
         Self::Deny,
         Self::Unit,
         Self::Integration,
         Self::E2e,
+        Self::Cluster,
         Self::Critest,
     ];
 
@@ -87,6 +90,10 @@ impl Part {
                 Build::DEVELOPMENT.programs()?;
                 cargo_test::run(&mut run_test::cargo(run_test::Part::E2e, 1)?)
             }
+            Self::Cluster => {
+                e2e::prepare()?;
+                cargo_test::run(&mut run_test::cargo(run_test::Part::Cluster, 1)?)
+            }
             Self::Critest => {
                 let tally = critest::suite(None)?;
                 Ok(Count {
@@ -107,6 +114,7 @@ impl fmt::Display for Part {
             Self::Unit => "unit",
             Self::Integration => "integration",
             Self::E2e => "e2e",
+            Self::Cluster => "cluster",
             Self::Critest => "critest",
         })
     }

@@ -1,0 +1,206 @@
+//! A Kubernetes cluster, started and stopped by `cargo xtask up --cluster` and `down`.
+//!
+//! Invariant: a node is a [`Stack`] with everything that a stack has; the cluster is the first one's.
+//! Failure: `down` names what any node leaked. A test that fails shows pods, events and the ends of logs.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::stack::{Stack, streams};
+
+/// What a cluster is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// How many nodes.
+    pub nodes: u8,
+    /// Nodes without libvirtd, vmlet-tapmanager and vmlet.
+    pub no_vmlet: bool,
+}
+
+/// A running cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    /// In order; taking the first one down takes all of them down.
+    nodes: Vec<Stack>,
+    down: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            nodes: 1,
+            no_vmlet: false,
+        }
+    }
+}
+
+impl Cluster {
+    /// Starts a cluster of one node.
+    pub fn up() -> Result<Self> {
+        Self::with(Options::default())
+    }
+
+    /// Starts a cluster; when this returns all nodes are Ready.
+    pub fn with(options: Options) -> Result<Self> {
+        let count = options.nodes.to_string();
+        let mut arguments = vec!["--cluster", "--nodes", &count];
+        arguments.extend(options.no_vmlet.then_some("--no-vmlet"));
+        let control = Stack::up_with(&arguments)?;
+        let mut nodes = vec![control];
+        for number in 2..=options.nodes {
+            nodes.push(Stack::worker(&nodes[0], number)?);
+        }
+        Ok(Self { nodes, down: false })
+    }
+
+    /// Stops the cluster; an error when it leaked anything.
+    pub fn down(mut self) -> Result<()> {
+        self.down = true;
+        self.nodes.swap_remove(0).down()
+    }
+
+    /// The first node, which also has the control plane.
+    pub fn stack(&self) -> &Stack {
+        &self.nodes[0]
+    }
+
+    /// A node by its number, from 1 on.
+    pub fn node(&self, number: usize) -> &Stack {
+        &self.nodes[number - 1]
+    }
+
+    /// A kubectl command line, for tests that read a stream.
+    pub fn kubectl_command(&self, arguments: &[&str]) -> Result<Command> {
+        let stack = self.stack();
+        let mut command = Command::new("kubectl");
+        command
+            .env("PATH", stack.var("PATH")?)
+            .env("KUBECONFIG", stack.var("KUBECONFIG")?)
+            .arg("--cache-dir")
+            .arg(stack.dir().join("kubectl-cache"))
+            .args(arguments)
+            .stdin(Stdio::null());
+        Ok(command)
+    }
+
+    /// Runs kubectl and returns what it printed; an error shows both streams.
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        let output = self.kubectl_command(arguments)?.output()?;
+        ensure!(
+            output.status.success(),
+            "kubectl {arguments:?}: {}",
+            streams(&output)
+        );
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    }
+
+    /// What `kubectl get` says about something.
+    pub fn get_json(&self, arguments: &[&str]) -> Result<Value> {
+        let text = self.kubectl(&[&["get", "-o", "json"], arguments].concat())?;
+        serde_json::from_str(&text).context("parse kubectl's answer")
+    }
+
+    /// Applies manifests: YAML, or a JSON value.
+    pub fn apply(&self, manifests: impl ToString) -> Result<()> {
+        let mut child = self
+            .kubectl_command(&["apply", "--filename", "-"])?
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let mut stdin = child.stdin.take().context("kubectl's stdin")?;
+        stdin.write_all(manifests.to_string().as_bytes())?;
+        drop(stdin);
+        let output = child.wait_with_output()?;
+        ensure!(
+            output.status.success(),
+            "kubectl apply: {}",
+            streams(&output)
+        );
+        Ok(())
+    }
+
+    /// Waits until `kind/name` is ready, in the sense of its kind.
+    pub fn await_ready(&self, kind_name: &str, within: Duration) -> Result<()> {
+        let condition = match kind_name.split_once('/').map(|(kind, _)| kind) {
+            Some("deployment") => "condition=Available",
+            Some("job") => "condition=Complete",
+            _ => "condition=Ready",
+        };
+        self.await_condition(kind_name, condition, within)
+    }
+
+    /// Waits until something no longer exists.
+    pub fn await_gone(&self, kind_name: &str, within: Duration) -> Result<()> {
+        self.await_condition(kind_name, "delete", within)
+    }
+
+    /// `kubectl wait --for=CONDITION`; the error shows what the thing looks like.
+    pub fn await_condition(
+        &self,
+        kind_name: &str,
+        condition: &str,
+        within: Duration,
+    ) -> Result<()> {
+        let condition = format!("--for={condition}");
+        let within = format!("--timeout={}s", within.as_secs());
+        self.kubectl(&["wait", &condition, &within, kind_name])
+            .map(drop)
+            .with_context(|| self.kubectl(&["describe", kind_name]).unwrap_or_default())
+    }
+
+    /// Deletes something and waits until it is gone.
+    pub fn delete(&self, kind_name: &str, within: Duration) -> Result<()> {
+        let within = format!("--timeout={}s", within.as_secs());
+        self.kubectl(&["delete", kind_name, "--wait", &within])
+            .map(drop)
+    }
+
+    /// The address of a pod.
+    pub fn pod_ip(&self, name: &str) -> Result<String> {
+        let ip = self.kubectl(&["get", "pod", name, "-o", "jsonpath={.status.podIP}"])?;
+        ensure!(!ip.is_empty(), "pod {name} has no address yet");
+        Ok(ip)
+    }
+
+    /// Waits until no node holds anything of any pod.
+    pub async fn await_clean(&self) -> Result<()> {
+        for node in &self.nodes {
+            node.await_clean()
+                .await
+                .with_context(|| node.dir().display().to_string())?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if self.down {
+            return;
+        }
+        // The test failed.
+        for what in ["pods", "events"] {
+            let text = self.kubectl(&["get", what, "--all-namespaces", "-o", "wide"]);
+            eprintln!(
+                "--- {what}\n{}",
+                text.unwrap_or_else(|error| format!("{error:#}"))
+            );
+        }
+        for node in &self.nodes {
+            for program in ["kubelet", "vmlet-criproxy"] {
+                let log = node.log(program);
+                let lines: Vec<&str> = log.lines().collect();
+                let tail = lines[lines.len().saturating_sub(30)..].join("\n");
+                eprintln!(
+                    "--- end of {program}.log in {}\n{tail}",
+                    node.dir().display()
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The pods that cluster tests are made of.
+//!
+//! Invariant: they are plain values, so that a test changes what it is about and nothing else.
+//! Failure: none here; the API server tells what it refuses.
+
+use serde_json::{Value, json};
+
+/// A pod that is a virtual machine: the test guest with one vCPU, by RuntimeClass.
+pub fn vm_pod(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": name, "labels": { "app": name } },
+        "spec": {
+            "runtimeClassName": "vmlet",
+            "terminationGracePeriodSeconds": 30,
+            "containers": [{
+                "name": "vm",
+                "image": "vmlet.dev/hello",
+                "imagePullPolicy": "IfNotPresent",
+                "ports": [{ "containerPort": 80 }],
+                // Ready means that the guest answers.
+                "readinessProbe": {
+                    "httpGet": { "path": "/", "port": 80 },
+                    "periodSeconds": 1,
+                    "failureThreshold": 1,
+                    "timeoutSeconds": 3,
+                },
+                "resources": {
+                    "requests": { "cpu": "50m", "memory": "96Mi" },
+                    "limits": { "memory": "128Mi" },
+                },
+            }],
+        },
+    })
+}
+
+/// An ordinary pod that runs a shell script in the tool image; it ends at once when told to.
+pub fn container_pod(name: &str, script: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": name, "labels": { "app": name } },
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": "box",
+                "image": "localhost/tools:1",
+                "imagePullPolicy": "Never",
+                "command": ["/bin/sh", "-c", script],
+            }],
+        },
+    })
+}

@@ -1,0 +1,147 @@
+//! The cluster fixture itself: both kinds of pods run, reach each other, and nothing stays behind.
+//!
+//! Invariant: a guest's page is fetched by an ordinary pod, so that every part between them works.
+//! Failure: pods, events and the ends of logs are shown.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cluster, Endpoint, Options, container_pod, eventually, vm_pod};
+use serde_json::json;
+
+const READY: Duration = Duration::from_secs(90);
+const SERVE: &str = "hostname >/tmp/index.html; exec httpd -f -p 80 -h /tmp";
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_container_fetches_a_page_from_a_vm_directly_and_through_a_service() -> Result<()> {
+    let cluster = Cluster::up()?;
+    cluster.apply(container_pod("box", SERVE))?;
+    cluster.apply(vm_pod("machine"))?;
+    cluster.apply(service("machine"))?;
+    cluster.await_ready("pod/box", READY)?;
+    cluster.await_ready("pod/machine", READY)?;
+    ensure!(cluster.kubectl(&["exec", "box", "--", "hostname"])? == "box");
+
+    let vms = cluster.stack().crictl(&["pods", "-q"])?;
+    ensure!(vms.lines().count() == 1, "VM pods: {vms}");
+    let containers = cluster
+        .stack()
+        .crictl_at(Endpoint::Containerd, &["pods", "-q"])?;
+    ensure!(containers.lines().count() == 1, "containers: {containers}");
+    let both = cluster
+        .stack()
+        .crictl_at(Endpoint::Proxy, &["pods", "-q"])?;
+    ensure!(both.lines().count() == 2, "through the proxy: {both}");
+
+    let direct = wget(&cluster, "box", &cluster.pod_ip("machine")?).await?;
+    ensure!(direct.contains("machine"), "{direct}");
+    let service = cluster.get_json(&["service", "machine"])?;
+    let address = service["spec"]["clusterIP"].as_str().context("clusterIP")?;
+    let through = wget(&cluster, "box", address).await?;
+    ensure!(through.contains("machine"), "{through}");
+
+    cluster.delete("pod/machine", READY)?;
+    cluster.delete("pod/box", READY)?;
+    cluster.await_clean().await?;
+    cluster.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn every_program_can_be_restarted_under_running_pods() -> Result<()> {
+    let cluster = Cluster::up()?;
+    cluster.apply(container_pod("before", SERVE))?;
+    cluster.await_ready("pod/before", READY)?;
+    for program in [
+        "etcd",
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+        "kube-proxy",
+        "containerd",
+        "libvirtd",
+        "vmlet-tapmanager",
+        "vmlet",
+        "vmlet-criproxy",
+        "kubelet",
+    ] {
+        let before = cluster.stack().pid(program)?;
+        cluster.stack().restart(program)?;
+        ensure!(cluster.stack().pid(program)? != before, "{program}");
+    }
+    cluster.apply(container_pod("after", SERVE))?;
+    cluster.await_ready("pod/after", READY)?;
+    wget(&cluster, "after", &cluster.pod_ip("before")?).await?;
+    let pod = cluster.get_json(&["pod", "before"])?;
+    let restarts = &pod["status"]["containerStatuses"][0]["restartCount"];
+    ensure!(*restarts == 0, "restarted {restarts} times");
+    cluster.delete("pod/before", READY)?;
+    cluster.delete("pod/after", READY)?;
+    cluster.await_clean().await?;
+    cluster.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn pods_reach_each_other_across_two_nodes() -> Result<()> {
+    let cluster = Cluster::with(Options {
+        nodes: 2,
+        ..Options::default()
+    })?;
+    let mut pods = [
+        container_pod("near", SERVE),
+        container_pod("far", SERVE),
+        vm_pod("machine"),
+    ];
+    for (pod, node) in pods.iter_mut().zip(["node1", "node2", "node2"]) {
+        pod["spec"]["nodeName"] = json!(node);
+        cluster.apply(&*pod)?;
+    }
+    for name in ["near", "far", "machine"] {
+        cluster.await_ready(&format!("pod/{name}"), READY)?;
+    }
+    let page = wget(&cluster, "near", &cluster.pod_ip("machine")?).await?;
+    ensure!(page.contains("machine"), "{page}");
+    let page = wget(&cluster, "far", &cluster.pod_ip("near")?).await?;
+    ensure!(page.contains("near"), "{page}");
+    ensure!(cluster.node(2).crictl(&["pods", "-q"])?.lines().count() == 1);
+    ensure!(cluster.node(1).crictl(&["pods", "-q"])?.is_empty());
+    for name in ["near", "far", "machine"] {
+        cluster.delete(&format!("pod/{name}"), READY)?;
+    }
+    cluster.await_clean().await?;
+    cluster.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_node_without_vmlet_runs_ordinary_pods_and_down_removes_what_was_left_running()
+-> Result<()> {
+    let cluster = Cluster::with(Options {
+        no_vmlet: true,
+        ..Options::default()
+    })?;
+    cluster.apply(container_pod("left", SERVE))?;
+    cluster.await_ready("pod/left", READY)?;
+    ensure!(!cluster.stack().is_alive("vmlet") && !cluster.stack().is_alive("libvirtd"));
+    cluster.down()
+}
+
+/// A page, fetched by a container.
+async fn wget(cluster: &Cluster, from: &str, address: &str) -> Result<String> {
+    let url = format!("http://{address}/");
+    eventually(READY, &format!("{url} from {from}"), || async {
+        cluster.kubectl(&["exec", from, "--", "wget", "-q", "-T", "3", "-O", "-", &url])
+    })
+    .await
+}
+
+fn service(name: &str) -> serde_json::Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": { "name": name },
+        "spec": { "selector": { "app": name }, "ports": [{ "port": 80 }] },
+    })
+}
