@@ -8,6 +8,7 @@
 
 mod commands;
 mod image;
+mod node_image;
 mod oci;
 mod packages;
 mod pod_images;

@@ -7,18 +7,27 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use crate::node_image::{self, Profile};
 use crate::pod_images;
 
 /// Builds container images, as archives that `ctr images import` reads.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Image {
-    /// Only these.
+    /// Only these; the node image unless one is named.
     names: Vec<Name>,
+    /// The tag of the node image.
+    #[arg(long, default_value = env!("CARGO_PKG_VERSION"))]
+    tag: String,
+    /// Put debug builds into the node image: quicker, and with crash points.
+    #[arg(long)]
+    debug: bool,
 }
 
 /// A container image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Name {
+    /// Our programs with libvirt and QEMU, for the DaemonSet in deploy/.
+    Node,
     /// What holds the namespaces of a test cluster's pods.
     Pause,
     /// A shell and the usual tools, for a test cluster's pods.
@@ -29,16 +38,28 @@ impl Image {
     /// Runs the command.
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let names = match self.names.as_slice() {
-            [] => <Name as clap::ValueEnum>::value_variants(),
+            [] => &[Name::Node],
             names => names,
         };
         for name in names {
             let (reference, archive) = match name {
-                Name::Pause => (pod_images::PAUSE, pod_images::pause_image()?),
-                Name::Tools => (pod_images::TOOLS, pod_images::tool_image()?),
+                Name::Node => (
+                    format!("{}:{}", node_image::NAME, self.tag),
+                    node_image::ensure(self.profile(), &self.tag)?,
+                ),
+                Name::Pause => (pod_images::PAUSE.to_owned(), pod_images::pause_image()?),
+                Name::Tools => (pod_images::TOOLS.to_owned(), pod_images::tool_image()?),
             };
             println!("image: {reference} is {}", archive.display());
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    fn profile(&self) -> Profile {
+        if self.debug {
+            Profile::Debug
+        } else {
+            Profile::Release
+        }
     }
 }

@@ -67,6 +67,11 @@ impl Tree {
         self.add(path.as_ref(), Entry::Name { of })
     }
 
+    /// Whether something has this path.
+    pub(crate) fn holds(&self, path: impl AsRef<Path>) -> bool {
+        self.entries.contains_key(path.as_ref())
+    }
+
     /// Writes the tree as a tar stream.
     pub(super) fn write(&self, out: &mut dyn Write) -> Result<()> {
         let mut tar = tar::Builder::new(out);

@@ -1,0 +1,139 @@
+//! Builds the node image: our programs, libvirt, QEMU and the usual network tools, from distribution
+//! packages.
+//!
+//! Invariant: the same packages, programs and scripts give the same bytes; the machine's own package
+//! sources are the only ones asked.
+//! Failure: names the package, program or file that is missing; an older image stays in place.
+
+mod libraries;
+mod packages;
+mod root;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use self::packages::Package;
+use crate::oci::{self, Tree};
+use crate::stamp::Stamp;
+use crate::{run, workspace};
+
+/// The image's name, less its tag. It lies outside of what the proxy sends to Vmlet: the image belongs to
+/// the node's ordinary runtime.
+pub(crate) const NAME: &str = "localhost/vmlet-node";
+
+/// Raised when the way of building changes in a manner that the stamp cannot see.
+const RECIPE: &str = "1";
+
+/// Where our programs lie in the image.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("vmlet", "usr/sbin/vmlet"),
+    ("vmlet-tapmanager", "usr/sbin/vmlet-tapmanager"),
+    ("vmletctl", "usr/bin/vmletctl"),
+    ("vmwrapper", "usr/libexec/vmlet/vmwrapper"),
+];
+
+/// How the programs are compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Profile {
+    /// Quick to build, with crash points: for tests.
+    Debug,
+    /// For nodes.
+    Release,
+}
+
+/// Builds the image when it is not there or its inputs have changed; returns the archive.
+pub(crate) fn ensure(profile: Profile, tag: &str) -> Result<PathBuf> {
+    build_programs(profile)?;
+    let packages = packages::closure().context("list the packages")?;
+    let stamp = inputs(profile, tag, &packages)?;
+    let archive = folder().join(format!("node-{tag}.tar"));
+    if !stamp.is_fresh(std::slice::from_ref(&archive)) {
+        fs::create_dir_all(folder()).context("create target/images")?;
+        build(profile, tag, &packages, &archive).context("build the node image")?;
+        stamp.write()?;
+    }
+    Ok(archive)
+}
+
+fn inputs(profile: Profile, tag: &str, packages: &[Package]) -> Result<Stamp> {
+    let mut stamp = Stamp::new(folder().join(format!("node-{tag}.stamp")))
+        .value("recipe", RECIPE)
+        .folder(&scripts())?;
+    for (program, _) in PROGRAMS {
+        stamp = stamp.file(&built(profile).join(program))?;
+    }
+    Ok(packages.iter().fold(stamp, |stamp, package| {
+        stamp.value(&package.name, &package.version)
+    }))
+}
+
+fn build(profile: Profile, tag: &str, packages: &[Package], archive: &Path) -> Result<()> {
+    let work = workspace::target().join("node-image");
+    let files = packages::download(packages, &work.join("packages"))?;
+    let root = root::unpack(&files, &work.join("root"))?;
+    libraries::check(&root, &built(profile))?;
+    let mut tree = root::tree(&root)?;
+    install(profile, &work, &mut tree)?;
+    let image = oci::Image {
+        name: &format!("{NAME}:{tag}"),
+        tree: &tree,
+        config: json!({
+            "Env": ["PATH=/usr/sbin:/usr/bin"],
+            "Cmd": ["/usr/sbin/vmlet"],
+        }),
+        level: if profile == Profile::Release { 19 } else { 1 },
+    };
+    let digest = oci::write(&image, archive)?;
+    println!("image: {}:{tag} has digest sha256:{digest}", NAME);
+    // Hundreds of megabytes that are unpacked again for the next image.
+    fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))
+}
+
+/// Adds our programs, without the symbols that only a debugger needs, and our scripts.
+fn install(profile: Profile, work: &Path, tree: &mut Tree) -> Result<()> {
+    for (program, place) in PROGRAMS {
+        let stripped = work.join(program);
+        let mut objcopy = run::command("objcopy");
+        objcopy
+            .arg("--strip-debug")
+            .arg(built(profile).join(program));
+        run::output(objcopy.arg(&stripped))?;
+        tree.copy(place, 0o755, &stripped)?;
+    }
+    for script in fs::read_dir(scripts()).context("list deploy/image")? {
+        let script = script.context("list deploy/image")?.path();
+        let name = script.file_name().unwrap_or_default();
+        tree.copy(Path::new("usr/libexec/vmlet").join(name), 0o755, &script)?;
+    }
+    Ok(())
+}
+
+fn build_programs(profile: Profile) -> Result<()> {
+    let mut cargo = workspace::cargo();
+    cargo.args(["build", "--quiet"]);
+    cargo.args(["-p", "vmlet", "-p", "tapmanager", "-p", "vmwrapper"]);
+    cargo.args(["-p", "vmletctl"]);
+    if profile == Profile::Release {
+        cargo.args(["--release", "--no-default-features"]);
+    }
+    run::check(&mut cargo).context("build our programs")
+}
+
+fn built(profile: Profile) -> PathBuf {
+    workspace::target().join(match profile {
+        Profile::Debug => "debug",
+        Profile::Release => "release",
+    })
+}
+
+/// What the containers of the DaemonSet run first.
+fn scripts() -> PathBuf {
+    workspace::root().join("deploy/image")
+}
+
+fn folder() -> PathBuf {
+    workspace::target().join("images")
+}
