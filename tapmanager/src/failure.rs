@@ -100,6 +100,7 @@ impl Failure {
                 surgery::Error::NoLink
                 | surgery::Error::TooManyLinks(_)
                 | surgery::Error::Unsupported { .. }
+                | surgery::Error::VirtualFunction { .. }
                 | surgery::Error::Name(_),
             )
             | Self::Network(_) => ErrorCode::Plugin,

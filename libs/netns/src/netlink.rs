@@ -129,6 +129,8 @@ pub struct Link {
     pub up: bool,
     /// Index of the bridge that it is a port of.
     pub bridge: Option<u32>,
+    /// Name of the PCI function behind it, such as `0000:3b:02.1`.
+    pub pci: Option<String>,
 }
 
 /// Addresses with this scope are good everywhere.
@@ -198,6 +200,9 @@ pub trait Netlink: Send + Sync {
         link: u32,
         bridge: Option<u32>,
     ) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Makes the bridge of port `link` send frames for `mac` out of that port, even when the address is
+    /// that of another port.
+    fn direct(&self, link: u32, mac: Mac) -> impl Future<Output = Result<(), Error>> + Send;
     /// Changes the hardware address.
     fn set_mac(&self, link: u32, mac: Mac) -> impl Future<Output = Result<(), Error>> + Send;
     /// Changes the packet size.

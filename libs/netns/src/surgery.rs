@@ -4,13 +4,13 @@
 //!  before            after
 //!  eth0 (MAC, IP)    eth0 (other MAC, no IP) ── vmbr0 ── vmtap0 ── guest's NIC (MAC, IP)
 //! ```
+//! A macvlan lets in only frames for its own address. It keeps it, and the bridge is told that the address
+//! is behind the tap.
 //!
 //! Invariant: [`survey`] changes nothing and its records suffice to [`restore`], so they are to be saved
 //! before [`apply`]; the filter is in force before the first port is attached.
 //! Failure: `apply` stops at the first step that fails; `restore` works whatever was done so far, tries
 //! every step and reports the first that failed.
-
-use std::cmp::Reverse;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -22,8 +22,12 @@ use crate::netlink::{
     Address, Error as NetlinkError, Link, LinkKind, Netlink, Route, SCOPE_LINK, Setting,
 };
 
-/// Most links that become NICs.
-pub const MAX_LINKS: usize = 16;
+mod survey;
+
+pub use survey::survey;
+
+/// Most links that become NICs: a machine has slots for so many.
+pub const MAX_LINKS: usize = 8;
 
 /// Why a namespace cannot be used for a guest.
 #[derive(Debug, thiserror::Error)]
@@ -36,13 +40,27 @@ pub enum Error {
     TooManyLinks(usize),
     /// A link cannot be a port of a bridge with the guest's address behind it.
     #[error(
-        "link {link} is of kind {kind}, which cannot carry a guest; veth pairs and whole devices can"
+        "link {link} is of kind {kind}, which cannot carry a guest: {reason}; use a plugin that leaves \
+         a veth pair (bridge, ptp), a macvlan or a whole device"
     )]
     Unsupported {
         /// The link.
         link: String,
         /// The kernel's word for it.
         kind: String,
+        /// What stands in the way.
+        reason: &'static str,
+    },
+    /// A link is a virtual function of a network card.
+    #[error(
+        "link {link} is the SR-IOV virtual function {pci}: those are not supported yet; use the card \
+         through the plugin macvlan or bridge, or give the pod a whole device"
+    )]
+    VirtualFunction {
+        /// The link.
+        link: String,
+        /// The function's place on the PCI bus.
+        pci: String,
     },
     /// A link has a name that is not plain.
     #[error("link {0:?} has a name that cannot be used in a packet filter")]
@@ -75,7 +93,8 @@ pub struct LinkRecord {
     pub bridge: String,
     /// The tap of the guest.
     pub tap: String,
-    /// Address of the link while the guest has the original.
+    /// Address of the link while the guest has the original; the same for a macvlan, which lets nothing
+    /// in for another one.
     pub port_mac: Mac,
     /// Address of the bridge.
     pub bridge_mac: Mac,
@@ -101,77 +120,6 @@ pub async fn prepare(net: &impl Netlink) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// Describes every link that plugins made: `eth0` first, then in the order of their making.
-///
-/// # Errors
-/// When there is no such link, or one that cannot carry a guest.
-pub async fn survey(net: &impl Netlink) -> Result<Vec<LinkRecord>, Error> {
-    let mut links: Vec<Link> = net
-        .links()
-        .await?
-        .into_iter()
-        .filter(is_from_plugin)
-        .collect();
-    links.sort_by_key(|link| (Reverse(link.name == "eth0"), link.index));
-    if links.is_empty() {
-        return Err(Error::NoLink);
-    }
-    if links.len() > MAX_LINKS {
-        return Err(Error::TooManyLinks(links.len()));
-    }
-    let mut records = Vec::with_capacity(links.len());
-    for (number, link) in links.into_iter().enumerate() {
-        let mac = check(&link)?;
-        let addresses = net.addresses(link.index).await?;
-        let mut routes = net.routes(link.index).await?;
-        // Those that come back with the addresses are not ours to put back; next hops must be reachable first.
-        routes.retain(|route| route.protocol != Route::PROTOCOL_KERNEL);
-        routes.sort_by_key(|route| route.gateway.is_some());
-        records.push(LinkRecord {
-            link: link.name,
-            mac,
-            mtu: link.mtu,
-            addresses,
-            routes,
-            bridge: format!("vmbr{number}"),
-            tap: format!("vmtap{number}"),
-            port_mac: Mac::random().map_err(Error::Random)?,
-            bridge_mac: Mac::random().map_err(Error::Random)?,
-        });
-    }
-    Ok(records)
-}
-
-fn is_from_plugin(link: &Link) -> bool {
-    !matches!(
-        link.kind,
-        LinkKind::Loopback | LinkKind::Tunnel | LinkKind::Bridge | LinkKind::Tun
-    )
-}
-
-fn check(link: &Link) -> Result<Mac, Error> {
-    let unsupported = |kind: &str| Error::Unsupported {
-        link: link.name.clone(),
-        kind: kind.to_owned(),
-    };
-    // Names go into file names and filter rules.
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@');
-    if !link.name.bytes().all(plain) || matches!(link.name.as_str(), "all" | "default" | "lo") {
-        return Err(Error::Name(link.name.clone()));
-    }
-    match &link.kind {
-        // These let only frames for their own address in, and the guest has another one.
-        LinkKind::Other(kind)
-            if matches!(kind.as_str(), "macvlan" | "ipvlan" | "macvtap" | "ipvtap") =>
-        {
-            Err(unsupported(kind))
-        }
-        _ => link
-            .mac
-            .ok_or_else(|| unsupported("without an Ethernet address")),
-    }
 }
 
 /// Rearranges the links that `records` describe in a namespace that was [prepared](prepare), and brings
@@ -252,10 +200,16 @@ async fn connect(net: &impl Netlink, record: &LinkRecord) -> Result<(), Error> {
             NetlinkError::is_missing,
         )?;
     }
-    change_mac(net, link, record.port_mac).await?;
+    if record.port_mac != record.mac {
+        change_mac(net, link, record.port_mac).await?;
+    }
     net.set_mtu(tap, record.mtu).await?;
     net.attach(link, Some(bridge)).await?;
     net.attach(tap, Some(bridge)).await?;
+    if record.port_mac == record.mac {
+        // The bridge takes frames for the address of a port as its own.
+        net.direct(tap, record.mac).await?;
+    }
     let own = Address {
         net: IpNet::from(std::net::IpAddr::from(SERVER_ADDRESS)),
         scope: SCOPE_LINK,

@@ -41,8 +41,8 @@ impl Sandboxes {
                     return changed(format!("{name} is no running port of {}", record.bridge));
                 }
             }
-            if find(&record.link).is_some_and(|link| link.mac == Some(record.mac)) {
-                return changed(format!("{} has the guest's address", record.link));
+            if find(&record.link).is_some_and(|link| link.mac != Some(record.port_mac)) {
+                return changed(format!("{} has another MAC address", record.link));
             }
         }
         Ok(())

@@ -17,6 +17,7 @@ pub(crate) struct FakeLink {
     pub(crate) addresses: Vec<Address>,
     pub(crate) routes: Vec<Route>,
     pub(crate) ipv6: bool,
+    pub(crate) directed: Option<Mac>,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +52,7 @@ impl Fake {
             kind,
             up: true,
             bridge: None,
+            pci: None,
         };
         let address = |net: &&str| Address {
             net: net.parse().unwrap(),
@@ -61,6 +63,7 @@ impl Fake {
             addresses: addresses.iter().map(address).collect(),
             routes: routes.to_vec(),
             ipv6: true,
+            directed: None,
         });
     }
 
@@ -154,6 +157,14 @@ impl Netlink for Fake {
     async fn attach(&self, link: u32, bridge: Option<u32>) -> Result<(), Error> {
         self.change("attach", link, |l| {
             l.link.bridge = bridge;
+            Ok(())
+        })
+    }
+
+    async fn direct(&self, link: u32, mac: Mac) -> Result<(), Error> {
+        self.change("direct", link, |l| {
+            l.link.bridge.ok_or(Errno::EINVAL)?;
+            l.directed = Some(mac);
             Ok(())
         })
     }

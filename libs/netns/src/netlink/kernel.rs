@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures_util::TryStreamExt;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::link::BridgeStpState;
+use rtnetlink::packet_route::neighbour::{NeighbourFlags, NeighbourState};
 use rtnetlink::packet_route::route::RouteMessage;
 use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec};
 use tokio::task::AbortHandle;
@@ -185,6 +186,17 @@ impl Netlink for Kernel {
         let port = LinkBridgePort::new(link).learning(false).build();
         let set = self.handle.link().set_port(port).execute();
         request("set up port", format!("link {link}"), set).await
+    }
+
+    async fn direct(&self, link: u32, mac: Mac) -> Result<(), Error> {
+        let entry = self
+            .handle
+            .neighbours()
+            .add_bridge(link, &mac.bytes())
+            .state(NeighbourState::Noarp)
+            .flags(NeighbourFlags::Controller)
+            .replace();
+        request("direct frames to", format!("link {link}"), entry.execute()).await
     }
 
     async fn set_mac(&self, link: u32, mac: Mac) -> Result<(), Error> {

@@ -32,12 +32,16 @@ pub(super) fn link(message: LinkMessage) -> Link {
         kind: LinkKind::Device,
         up: header.flags.contains(LinkFlags::Up),
         bridge: None,
+        pci: None,
     };
+    let mut bus = String::new();
     for attribute in message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name = name,
             LinkAttribute::Mtu(mtu) => link.mtu = mtu,
             LinkAttribute::Controller(index) => link.bridge = Some(index),
+            LinkAttribute::ParentDevName(name) => link.pci = Some(name),
+            LinkAttribute::ParentDevBusName(name) => bus = name,
             LinkAttribute::Address(bytes) if header.link_layer_type == LinkLayerType::Ether => {
                 link.mac = <[u8; 6]>::try_from(bytes).ok().map(Mac::new);
             }
@@ -51,6 +55,7 @@ pub(super) fn link(message: LinkMessage) -> Link {
             _ => {}
         }
     }
+    link.pci = link.pci.filter(|_| bus == "pci");
     if header.flags.contains(LinkFlags::Loopback) {
         link.kind = LinkKind::Loopback;
     } else if header.link_layer_type != LinkLayerType::Ether {

@@ -138,14 +138,37 @@ async fn a_device_that_is_busy_while_up_is_taken_down_to_change_its_address() {
 }
 
 #[tokio::test]
+async fn a_macvlan_keeps_its_address_and_the_bridge_knows_that_the_guest_has_it() {
+    let fake = Fake::new();
+    let kind = LinkKind::Other("macvlan".to_owned());
+    fake.add("eth0", kind, &["10.0.0.2/24"], &[]);
+    let records = survey(&fake).await.unwrap();
+    let mac = records[0].mac;
+    apply(&fake, &records, &[]).await.unwrap();
+    assert_eq!(fake.get("eth0").unwrap().link.mac, Some(mac));
+    assert_eq!(fake.get("vmtap0").unwrap().directed, Some(mac));
+    restore(&fake, &records).await.unwrap();
+    assert_eq!(fake.get("eth0").unwrap().addresses.len(), 1);
+}
+
+#[tokio::test]
 async fn namespaces_that_cannot_serve_a_guest_are_refused() {
     assert!(matches!(survey(&Fake::new()).await, Err(Error::NoLink)));
-    let fake = Fake::new();
-    fake.add("eth0", LinkKind::Other("macvlan".to_owned()), &[], &[]);
-    assert!(matches!(
-        survey(&fake).await,
-        Err(Error::Unsupported { .. })
-    ));
+    for (kind, words) in [
+        ("ipvlan", "MAC address of its own"),
+        ("ipvtap", "macvlan"),
+        ("macvtap", "tap itself"),
+    ] {
+        let fake = Fake::new();
+        fake.add(
+            "eth0",
+            LinkKind::Other(kind.to_owned()),
+            &["10.0.0.2/24"],
+            &[],
+        );
+        let error = survey(&fake).await.unwrap_err().to_string();
+        assert!(error.contains(kind) && error.contains(words), "{error}");
+    }
     let fake = Fake::new();
     fake.add("a\"b", LinkKind::Veth, &[], &[]);
     assert!(matches!(survey(&fake).await, Err(Error::Name(_))));
