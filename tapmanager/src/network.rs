@@ -15,6 +15,12 @@ use netns::surgery::LinkRecord;
 use serde_json::{Value, json};
 use tapmanager::wire::{AddRequest, Address, Dns, Network, Nic, Route};
 
+mod kinds;
+mod repair;
+
+pub(crate) use kinds::obstacle;
+pub(crate) use repair::repairs;
+
 /// Name of the link that plugins are asked for.
 pub(crate) const LINK: &str = "eth0";
 
@@ -92,7 +98,7 @@ fn nic(link: &LinkRecord, result: &cni::CNIResult) -> Nic {
     let mut addresses: Vec<Address> = link
         .addresses
         .iter()
-        .filter(|found| found.scope == SCOPE_GLOBAL)
+        .filter(|found| found.scope == SCOPE_GLOBAL && is_usable(found.net.addr()))
         .map(|found| Address {
             net: found.net,
             gateway: gateway(found.net, &routes, result),
@@ -137,17 +143,11 @@ fn gateway(net: IpNet, routes: &[Route], result: &cni::CNIResult) -> Option<IpAd
 
 /// For plugins that report what they do not configure.
 fn from_result(link: &LinkRecord, result: &cni::CNIResult) -> (Vec<Address>, Vec<Route>) {
-    let belongs = |ip: &&cni::IpConfig| match ip.interface {
-        Some(index) => usize::try_from(index)
-            .ok()
-            .and_then(|index| result.interfaces.get(index))
-            .is_some_and(|interface| interface.name == link.link && interface.sandbox.is_some()),
-        None => link.link == LINK,
-    };
     let addresses: Vec<Address> = result
         .ips
         .iter()
-        .filter(belongs)
+        .filter(|ip| repair::named_link(ip, result).unwrap_or(LINK) == link.link)
+        .filter(|ip| is_usable(ip.address.addr()))
         .map(|ip| Address {
             net: ip.address,
             gateway: ip.gateway,
@@ -170,6 +170,12 @@ fn from_result(link: &LinkRecord, result: &cni::CNIResult) -> (Vec<Address>, Vec
         })
         .collect();
     (addresses, routes)
+}
+
+/// Whether a host can have the address.
+fn is_usable(ip: IpAddr) -> bool {
+    let nobody = ip.is_unspecified() || ip.is_loopback() || ip.is_multicast();
+    !nobody && ip != IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
 fn dns(wanted: &Dns, result: &Value) -> Dns {
@@ -232,7 +238,9 @@ pub(crate) fn leases(network: &Network, hostname: &str) -> Vec<(String, Lease)> 
                 None => None,
             };
             match v4(route.dst) {
-                Some(dst) if dst.prefix_len() == 0 => lease.gateway = lease.gateway.or(hop),
+                Some(dst) if dst.prefix_len() == 0 && hop.is_some() => {
+                    lease.gateway = lease.gateway.or(hop);
+                }
                 Some(dst) => lease.routes.push((dst, hop)),
                 None => {}
             }

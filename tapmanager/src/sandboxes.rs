@@ -30,6 +30,7 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, RwLock};
 use crate::config::Config;
 use crate::failure::{Failure, chain};
 use crate::journal::{Entry, Journal, Phase};
+use crate::network;
 
 /// A sandbox with its open parts.
 #[derive(Debug)]
@@ -131,9 +132,14 @@ impl Sandboxes {
                 status
                     .details
                     .insert("cniVersion".to_owned(), network.version().to_string());
-                match self.runtime.status(&network).await {
-                    Ok(()) => status.ready = true,
-                    Err(error) => status.message = chain(&error),
+                let kinds = network.plugins().iter().map(|p| p.kind());
+                match (
+                    network::obstacle(kinds),
+                    self.runtime.status(&network).await,
+                ) {
+                    (Some(words), _) => status.message = words,
+                    (None, Ok(())) => status.ready = true,
+                    (None, Err(error)) => status.message = chain(&error),
                 }
             }
         }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::*;
 
-fn link(name: &str, addresses: &[&str], routes: &[(&str, Option<&str>)]) -> LinkRecord {
+pub(super) fn link(name: &str, addresses: &[&str], routes: &[(&str, Option<&str>)]) -> LinkRecord {
     let route = |(dst, gateway): &(&str, Option<&str>)| LinkRoute {
         dst: dst.parse().unwrap(),
         gateway: gateway.map(|gateway| gateway.parse().unwrap()),
@@ -36,11 +36,11 @@ fn link(name: &str, addresses: &[&str], routes: &[(&str, Option<&str>)]) -> Link
     }
 }
 
-fn result(raw: Value) -> cni::AddResult {
+pub(super) fn result(raw: Value) -> cni::AddResult {
     cni::parse_result(raw, cni::SpecVersion::CURRENT).unwrap()
 }
 
-fn network(links: &[LinkRecord], raw: Value) -> Result<Network, Error> {
+pub(super) fn network(links: &[LinkRecord], raw: Value) -> Result<Network, Error> {
     describe(
         &request(),
         Path::new("/run/netns/x"),

@@ -44,6 +44,9 @@ impl Sandboxes {
         }
         requirements().map_err(Failure::NotReady)?;
         let config = self.runtime.network().await.map_err(Failure::NoNetwork)?;
+        if let Some(words) = network::obstacle(config.plugins().iter().map(|p| p.kind())) {
+            return Err(Failure::NotReady(words));
+        }
         let entry = Entry::new(request, self.netns_path(&id));
         network::attachment(&entry.request, &entry.netns)
             .validate()
@@ -123,6 +126,10 @@ impl Sandboxes {
             &result,
         )
         .map_err(Failure::Network)?;
+        for repair in network::repairs(&entry.links, &result.parsed, &network) {
+            let sandbox = &entry.request.id;
+            tracing::info!(sandbox, repair, outcome = "repaired", "CNI result");
+        }
         self.journal.put(entry).await?;
         let guards = network::guards(&entry.request, &network);
         surgery::apply(&kernel, &entry.links, &guards).await?;

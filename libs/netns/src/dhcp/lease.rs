@@ -85,7 +85,11 @@ impl Lease {
         let further: Vec<_> = self
             .routes
             .iter()
-            .filter(|(dst, _)| dst.prefix_len() > 0 && *dst != subnet)
+            // A default route without a next hop is one, too, if there is no better one.
+            .filter(|(dst, hop)| {
+                let default = dst.prefix_len() == 0;
+                *dst != subnet && (!default || hop.is_none() && self.gateway.is_none())
+            })
             .collect();
         let outside = |hop: Ipv4Addr| !subnet.contains(&hop);
         if further.is_empty() && !self.gateway.is_some_and(outside) {

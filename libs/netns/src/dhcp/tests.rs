@@ -10,6 +10,8 @@ use dhcproto::{Decodable, Encodable};
 use proptest::prelude::*;
 use rstest::rstest;
 
+use ipnet::Ipv4Net;
+
 use super::{Lease, SERVER_ADDRESS, decode, encode, reply};
 use crate::mac::Mac;
 
@@ -263,6 +265,20 @@ fn a_gateway_outside_the_subnet_gets_a_route_on_the_link_first() {
         )
         .1,
         expected
+    );
+}
+
+#[test]
+fn everybody_can_be_a_neighbour() {
+    let lease = Lease {
+        address: "10.1.0.5/32".parse().unwrap(),
+        gateway: None,
+        routes: vec![(Ipv4Net::default(), None)],
+        ..lease()
+    };
+    assert_eq!(
+        routes(&lease, None),
+        (false, pairs(&[("0.0.0.0/0", "0.0.0.0")]))
     );
 }
 

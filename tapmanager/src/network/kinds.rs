@@ -1,0 +1,37 @@
+//! Plugins whose links cannot carry a guest, known by their names before they have done anything.
+//!
+//! Invariant: a plugin that is not named here gets its try; what it leaves is judged by the link surgery.
+//! Failure: none; the sentence says what stands in the way and what to use instead.
+
+/// Why the network cannot be used, if it cannot.
+pub(crate) fn obstacle<'a>(plugins: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    plugins.into_iter().find_map(|kind| {
+        let why = match kind {
+            "ipvlan" => {
+                "its links have the MAC address of their parent and take packets by IP address, while a \
+                 guest needs a MAC address of its own"
+            }
+            "sriov" => "SR-IOV virtual functions are not supported yet",
+            _ => return None,
+        };
+        Some(format!(
+            "the plugin {kind} cannot carry guests: {why}; use bridge, ptp, macvlan or a plugin that \
+             leaves a veth pair"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::obstacle;
+
+    #[test]
+    fn the_sentence_names_plugin_reason_and_way_out() {
+        let words = obstacle(["bandwidth", "ipvlan"]).unwrap();
+        for part in ["ipvlan", "MAC address", "macvlan"] {
+            assert!(words.contains(part), "{words}");
+        }
+        assert!(obstacle(["sriov"]).unwrap().contains("not supported yet"));
+        assert_eq!(obstacle(["bridge", "ptp", "macvlan", "multus"]), None);
+    }
+}
