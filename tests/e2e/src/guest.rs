@@ -1,7 +1,46 @@
-//! What the guest of the test image says on its console.
+//! The guest of the test image: commands inside it, and what it says on its console.
 //!
-//! Invariant: only whole lines are read; a line that is cut or foreign is passed over.
-//! Failure: none here; callers compare.
+//! Invariant: of the console only whole lines are read; a line that is cut or foreign is passed over.
+//! Failure: a command that fails in the guest shows both of its streams.
+
+use anyhow::{Result, ensure};
+
+use crate::stack::Stack;
+
+/// The guest of a pod, reached through its agent.
+#[derive(Debug)]
+pub struct Guest<'a> {
+    stack: &'a Stack,
+    container: String,
+}
+
+impl<'a> Guest<'a> {
+    /// The guest that runs now in the pod of this name; a restart makes another one.
+    pub fn of(stack: &'a Stack, pod: &str) -> Result<Self> {
+        let name = format!("^{pod}$");
+        let sandbox = stack.crictl(&["pods", "-q", "--state", "ready", "--name", &name])?;
+        ensure!(!sandbox.is_empty(), "no sandbox of {pod} is ready");
+        let container = stack.crictl(&["ps", "-q", "--pod", &sandbox])?;
+        ensure!(!container.is_empty(), "no container of {pod} runs");
+        Ok(Self { stack, container })
+    }
+
+    /// The id of its container.
+    pub fn container(&self) -> &str {
+        &self.container
+    }
+
+    /// Runs a command in the guest and returns what it printed.
+    pub fn run(&self, command: &[&str]) -> Result<String> {
+        let arguments = [&["exec", "--sync", self.container.as_str()], command].concat();
+        self.stack.crictl(&arguments)
+    }
+
+    /// A page, fetched by the guest.
+    pub fn wget(&self, url: &str) -> Result<String> {
+        self.run(&["wget", "-q", "-T", "3", "-O", "-", url])
+    }
+}
 
 /// A line `VMLET-TICK <n> uptime=<seconds>`.
 #[derive(Debug, Clone, Copy, PartialEq)]

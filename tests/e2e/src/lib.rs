@@ -11,7 +11,7 @@ mod stack;
 
 pub use cluster::{Cluster, Options};
 pub use cri::{Cri, PodOptions, await_text};
-pub use guest::{Tick, ticks};
+pub use guest::{Guest, Tick, ticks};
 pub use manifests::{container_pod, vm_pod};
 pub use stack::{Endpoint, Stack, eventually};
 

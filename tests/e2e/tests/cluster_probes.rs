@@ -1,0 +1,256 @@
+//! Probes, restarts and their policies, as kubelet applies them to virtual machines.
+//!
+//! Invariant: what a probe sees is inside the guest; a restart boots the same root disk.
+//! Failure: the step is named, with what kubectl describes; pods, events and logs follow.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cluster, Guest, eventually, vm_pod};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+const READY: Duration = Duration::from_secs(120);
+const GONE: Duration = Duration::from_secs(60);
+/// Longer than a guest that behaves needs to go down.
+const GRACE: u64 = 40;
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn probes_look_into_the_guest_and_a_sick_one_boots_the_same_disk_again() -> Result<()> {
+    let cluster = Cluster::up()?;
+    readiness_by_exec(&cluster)
+        .await
+        .context("readiness by exec")?;
+    liveness(&cluster).await.context("liveness")?;
+    slow_probe(&cluster)
+        .await
+        .context("a probe that takes too long")?;
+    cluster.await_clean().await?;
+    cluster.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn restart_policies_and_crash_loops_are_those_of_containers() -> Result<()> {
+    let cluster = Cluster::up()?;
+    never(&cluster).await.context("Never")?;
+    on_failure(&cluster).await.context("OnFailure")?;
+    always_and_crash_loop(&cluster).await.context("Always")?;
+    grace(&cluster).await.context("grace period")?;
+    cluster.await_clean().await?;
+    cluster.down()
+}
+
+/// TCP says that the guest is up; the file inside it says whether it is ready.
+async fn readiness_by_exec(cluster: &Cluster) -> Result<()> {
+    let mut pod = vm_pod("ready");
+    let container = &mut pod["spec"]["containers"][0];
+    container["startupProbe"] =
+        json!({ "tcpSocket": { "port": 80 }, "periodSeconds": 1, "failureThreshold": 90 });
+    container["readinessProbe"] = exec_probe(&["test", "-e", "/tmp/ready"], 2);
+    cluster.apply(pod)?;
+    cluster.await_condition(
+        "pod/ready",
+        "jsonpath={.status.containerStatuses[0].started}=true",
+        READY,
+    )?;
+    await_event(cluster, "ready", "Unhealthy", "Readiness probe failed").await?;
+    let guest = Guest::of(cluster.stack(), "ready")?;
+    guest.run(&["touch", "/tmp/ready"])?;
+    cluster.await_ready("pod/ready", READY)?;
+    guest.run(&["rm", "/tmp/ready"])?;
+    cluster.await_condition("pod/ready", "condition=Ready=false", READY)?;
+    cluster.delete("pod/ready", GONE)
+}
+
+async fn liveness(cluster: &Cluster) -> Result<()> {
+    let mut pod = vm_pod("alive");
+    pod["spec"]["containers"][0]["livenessProbe"] =
+        exec_probe(&["test", "!", "-e", "/tmp/sick"], 2);
+    pod["spec"]["containers"][0]["startupProbe"] =
+        json!({ "tcpSocket": { "port": 80 }, "periodSeconds": 1, "failureThreshold": 90 });
+    cluster.apply(pod)?;
+    cluster.await_ready("pod/alive", READY)?;
+    let (first, address) = (container_id(cluster, "alive")?, cluster.pod_ip("alive")?);
+    Guest::of(cluster.stack(), "alive")?.run(&["touch", "/tmp/sick"])?;
+    await_restarts(cluster, "alive", 1).await?;
+    await_event(cluster, "alive", "Killing", "failed liveness probe").await?;
+    cluster.await_ready("pod/alive", READY)?;
+    ensure!(
+        container_id(cluster, "alive")? != first,
+        "the container is the same"
+    );
+    ensure!(
+        cluster.pod_ip("alive")? == address,
+        "the address has changed"
+    );
+    let log = cluster.kubectl(&["logs", "alive"])?;
+    ensure!(log.contains("VMLET-BOOTS 2"), "not the same disk:\n{log}");
+    cluster.delete("pod/alive", GONE)
+}
+
+/// The process of a probe that runs too long is killed in the guest.
+async fn slow_probe(cluster: &Cluster) -> Result<()> {
+    let mut pod = vm_pod("slow");
+    pod["spec"]["containers"][0]["readinessProbe"] = exec_probe(&["sleep", "4711"], 1);
+    cluster.apply(pod)?;
+    await_event(cluster, "slow", "Unhealthy", "timed out").await?;
+    let guest = Guest::of(cluster.stack(), "slow")?;
+    eventually(
+        Duration::from_secs(30),
+        "an instant without the probe's process",
+        || async {
+            let processes = guest.run(&["ps"])?;
+            let count = processes
+                .lines()
+                .filter(|line| line.contains("sleep 4711"))
+                .count();
+            ensure!(count == 0, "{count} are left:\n{processes}");
+            Ok(())
+        },
+    )
+    .await?;
+    cluster.delete("pod/slow", GONE)
+}
+
+async fn never(cluster: &Cluster) -> Result<()> {
+    start(cluster, "never", "Never")?;
+    kill_qemu(cluster, "never")?;
+    cluster.await_condition("pod/never", "jsonpath={.status.phase}=Failed", READY)?;
+    let ended = state(cluster, "never")?["terminated"].take();
+    ensure!(ended["exitCode"] == 137, "{ended}");
+    cluster.delete("pod/never", GONE)
+}
+
+async fn on_failure(cluster: &Cluster) -> Result<()> {
+    start(cluster, "failing", "OnFailure")?;
+    kill_qemu(cluster, "failing")?;
+    await_restarts(cluster, "failing", 1).await?;
+    cluster.await_ready("pod/failing", READY)?;
+    power_off(cluster, "failing")?;
+    cluster.await_condition("pod/failing", "jsonpath={.status.phase}=Succeeded", READY)?;
+    let ended = state(cluster, "failing")?["terminated"].take();
+    ensure!(
+        ended["exitCode"] == 0 && ended["reason"] == "Completed",
+        "{ended}"
+    );
+    cluster.delete("pod/failing", GONE)
+}
+
+async fn always_and_crash_loop(cluster: &Cluster) -> Result<()> {
+    start(cluster, "looping", "Always")?;
+    power_off(cluster, "looping")?;
+    await_restarts(cluster, "looping", 1).await?;
+    cluster.await_ready("pod/looping", READY)?;
+    power_off(cluster, "looping")?;
+    eventually(READY, "CrashLoopBackOff", || async {
+        let state = state(cluster, "looping")?;
+        ensure!(state["waiting"]["reason"] == "CrashLoopBackOff", "{state}");
+        Ok(())
+    })
+    .await?;
+    await_event(
+        cluster,
+        "looping",
+        "BackOff",
+        "Back-off restarting failed container",
+    )
+    .await?;
+    await_restarts(cluster, "looping", 2).await?;
+    cluster.await_ready("pod/looping", READY)?;
+    let log = cluster.kubectl(&["logs", "looping"])?;
+    ensure!(log.contains("VMLET-BOOTS 3"), "not the same disk:\n{log}");
+    cluster.delete("pod/looping", GONE)
+}
+
+/// A guest that goes down when asked is not waited for longer; one that does not is killed in time.
+async fn grace(cluster: &Cluster) -> Result<()> {
+    start(cluster, "good", "Always")?;
+    let since = Instant::now();
+    cluster.delete("pod/good", GONE)?;
+    let took = since.elapsed().as_secs();
+    ensure!(took < GRACE, "a guest that goes down took {took} s");
+
+    start(cluster, "deaf", "Always")?;
+    let guest = Guest::of(cluster.stack(), "deaf")?;
+    // Neither the agent nor the power button can bring this one down.
+    guest.run(&[
+        "sh",
+        "-c",
+        "mount --bind /bin/true /sbin/shutdown; kill -STOP $(pidof acpid)",
+    ])?;
+    let since = Instant::now();
+    cluster.kubectl(&["delete", "pod", "deaf", "--grace-period=8", "--timeout=60s"])?;
+    let took = since.elapsed().as_secs();
+    ensure!(
+        (8..30).contains(&took),
+        "a deaf guest took {took} s of a grace period of 8 s"
+    );
+    Ok(())
+}
+
+fn start(cluster: &Cluster, name: &str, policy: &str) -> Result<()> {
+    let mut pod = vm_pod(name);
+    pod["spec"]["restartPolicy"] = json!(policy);
+    pod["spec"]["terminationGracePeriodSeconds"] = json!(GRACE);
+    cluster.apply(pod)?;
+    cluster.await_ready(&format!("pod/{name}"), READY)
+}
+
+fn exec_probe(command: &[&str], timeout: u32) -> Value {
+    json!({
+        "exec": { "command": command },
+        "periodSeconds": 1,
+        "timeoutSeconds": timeout,
+        "failureThreshold": 2,
+    })
+}
+
+fn power_off(cluster: &Cluster, pod: &str) -> Result<()> {
+    // The guest goes down while the request is under way: only what comes of it counts.
+    let _ = Guest::of(cluster.stack(), pod)?.run(&["poweroff"]);
+    Ok(())
+}
+
+fn kill_qemu(cluster: &Cluster, pod: &str) -> Result<()> {
+    let guest = Guest::of(cluster.stack(), pod)?;
+    let text = cluster.stack().crictl(&["inspect", guest.container()])?;
+    let status: Value = serde_json::from_str(&text)?;
+    let pid = status["info"]["pid"]
+        .as_i64()
+        .context("no pid in the verbose status")?;
+    kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGKILL)?;
+    Ok(())
+}
+
+async fn await_restarts(cluster: &Cluster, pod: &str, count: u64) -> Result<()> {
+    eventually(READY, &format!("restart {count} of {pod}"), || async {
+        let status = cluster.get_json(&["pod", pod])?["status"].take();
+        let restarts = status["containerStatuses"][0]["restartCount"].as_u64();
+        ensure!(restarts >= Some(count), "{restarts:?} restarts");
+        Ok(())
+    })
+    .await
+}
+
+async fn await_event(cluster: &Cluster, pod: &str, reason: &str, words: &str) -> Result<()> {
+    let selector = format!("involvedObject.name={pod},reason={reason}");
+    eventually(READY, &format!("event {reason} of {pod}"), || async {
+        let events =
+            cluster.kubectl(&["get", "events", "--field-selector", &selector, "-o", "wide"])?;
+        ensure!(events.contains(words), "no {words:?} in {events:?}");
+        Ok(())
+    })
+    .await
+}
+
+fn container_id(cluster: &Cluster, pod: &str) -> Result<String> {
+    let path = "jsonpath={.status.containerStatuses[0].containerID}";
+    cluster.kubectl(&["get", "pod", pod, "-o", path])
+}
+
+fn state(cluster: &Cluster, pod: &str) -> Result<Value> {
+    Ok(cluster.get_json(&["pod", pod])?["status"]["containerStatuses"][0]["state"].take())
+}

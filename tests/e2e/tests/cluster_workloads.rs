@@ -1,0 +1,184 @@
+//! Every kind of workload that makes pods makes VM pods too, chosen by RuntimeClass or by annotation, beside
+//! ordinary pods on the same node.
+//!
+//! Invariant: a workload counts as running only when its guest has answered on the pod's address.
+//! Failure: the step is named, with what kubectl describes; pods, events and logs follow.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cluster, Endpoint, Guest, container_pod, eventually, vm_pod};
+use serde_json::{Value, json};
+
+const READY: Duration = Duration::from_secs(120);
+const GONE: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn workloads_of_every_kind_run_as_virtual_machines() -> Result<()> {
+    let cluster = Cluster::up()?;
+    cluster.apply(container_pod("box", "exec httpd -f -p 80 -h /etc"))?;
+    cluster.await_ready("pod/box", READY)?;
+    by_annotation(&cluster).context("by annotation")?;
+    deployment(&cluster).context("Deployment")?;
+    stateful_set(&cluster).context("StatefulSet")?;
+    daemon_set(&cluster).context("DaemonSet")?;
+    job(&cluster).await.context("Job")?;
+    let pod = cluster.get_json(&["pod", "box"])?;
+    let restarts = &pod["status"]["containerStatuses"][0]["restartCount"];
+    ensure!(*restarts == 0, "the ordinary pod was restarted: {restarts}");
+    cluster.delete("pod/box", GONE)?;
+    cluster.await_clean().await?;
+    cluster.down()
+}
+
+/// Virtlet's way: no RuntimeClass, but an annotation on the pod.
+fn by_annotation(cluster: &Cluster) -> Result<()> {
+    for (name, target) in [("ours", "vmlet"), ("theirs", "virtlet.cloud")] {
+        let mut pod = vm_pod(name);
+        let spec = pod["spec"].as_object_mut().context("spec")?;
+        spec.remove("runtimeClassName");
+        pod["metadata"]["annotations"] = json!({ "kubernetes.io/target-runtime": target });
+        cluster.apply(pod)?;
+    }
+    for name in ["ours", "theirs"] {
+        cluster.await_ready(&format!("pod/{name}"), READY)?;
+    }
+    let vms = cluster.stack().crictl(&["pods", "-q"])?;
+    ensure!(vms.lines().count() == 2, "not both are VMs: {vms}");
+    let containers = cluster
+        .stack()
+        .crictl_at(Endpoint::Containerd, &["pods", "-q"])?;
+    ensure!(
+        containers.lines().count() == 1,
+        "containerd has more than the box: {containers}"
+    );
+    for name in ["ours", "theirs"] {
+        cluster.delete(&format!("pod/{name}"), GONE)?;
+    }
+    Ok(())
+}
+
+/// Two replicas; one that is deleted is replaced, and scaling down removes the machine.
+fn deployment(cluster: &Cluster) -> Result<()> {
+    let template = template("web");
+    cluster.apply(json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": { "name": "web" },
+        "spec": { "replicas": 2, "selector": { "matchLabels": { "app": "web" } }, "template": template },
+    }))?;
+    cluster.kubectl(&["rollout", "status", "deployment/web", "--timeout=120s"])?;
+    let pods = names(cluster, "app=web")?;
+    ensure!(pods.len() == 2, "{pods:?}");
+    cluster.delete(&format!("pod/{}", pods[0]), GONE)?;
+    cluster.kubectl(&["rollout", "status", "deployment/web", "--timeout=120s"])?;
+    let after = names(cluster, "app=web")?;
+    ensure!(
+        after.len() == 2 && !after.contains(&pods[0]),
+        "{pods:?}, then {after:?}"
+    );
+    cluster.delete("deployment/web", GONE)?;
+    await_none(cluster, "app=web")
+}
+
+/// A machine that is deleted comes back under its own name.
+fn stateful_set(cluster: &Cluster) -> Result<()> {
+    cluster.apply(json!({
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": { "name": "db" },
+        "spec": {
+            "replicas": 1, "serviceName": "db",
+            "selector": { "matchLabels": { "app": "db" } }, "template": template("db"),
+        },
+    }))?;
+    cluster.kubectl(&["rollout", "status", "statefulset/db", "--timeout=120s"])?;
+    let uid = ["get", "pod", "db-0", "-o", "jsonpath={.metadata.uid}"];
+    let before = cluster.kubectl(&uid)?;
+    cluster.delete("pod/db-0", GONE)?;
+    cluster.kubectl(&["rollout", "status", "statefulset/db", "--timeout=120s"])?;
+    cluster.await_ready("pod/db-0", READY)?;
+    ensure!(
+        cluster.kubectl(&uid)? != before,
+        "the old pod is still there"
+    );
+    cluster.delete("statefulset/db", GONE)?;
+    await_none(cluster, "app=db")
+}
+
+fn daemon_set(cluster: &Cluster) -> Result<()> {
+    cluster.apply(json!({
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": { "name": "each" },
+        "spec": { "selector": { "matchLabels": { "app": "each" } }, "template": template("each") },
+    }))?;
+    cluster.kubectl(&["rollout", "status", "daemonset/each", "--timeout=120s"])?;
+    ensure!(names(cluster, "app=each")?.len() == 1);
+    cluster.delete("daemonset/each", GONE)?;
+    await_none(cluster, "app=each")
+}
+
+/// A guest that powers itself off has done its work.
+async fn job(cluster: &Cluster) -> Result<()> {
+    let mut template = template("task");
+    template["spec"]["restartPolicy"] = json!("Never");
+    cluster.apply(json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": { "name": "task" },
+        "spec": { "backoffLimit": 0, "template": template },
+    }))?;
+    let running = eventually(READY, "the Job's guest", || async {
+        let pods = names(cluster, "app=task")?;
+        let pod = pods.first().context("no pod yet")?;
+        cluster.kubectl(&[
+            "wait",
+            "--for=condition=Ready",
+            "--timeout=1s",
+            &format!("pod/{pod}"),
+        ])?;
+        Ok(pod.clone())
+    })
+    .await?;
+    // The guest goes down while the request is under way: only what comes of it counts.
+    let _ = Guest::of(cluster.stack(), &running)?.run(&["poweroff"]);
+    cluster.await_ready("job/task", READY)?;
+    let pod = cluster.get_json(&["pod", &running])?;
+    ensure!(pod["status"]["phase"] == "Succeeded", "{}", pod["status"]);
+    let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
+    ensure!(
+        ended["exitCode"] == 0 && ended["reason"] == "Completed",
+        "{ended}"
+    );
+    cluster.delete("job/task", GONE)?;
+    await_none(cluster, "app=task")
+}
+
+/// A pod template of a VM pod.
+fn template(app: &str) -> Value {
+    let mut pod = vm_pod(app);
+    json!({
+        "metadata": { "labels": { "app": app } },
+        "spec": pod["spec"].take(),
+    })
+}
+
+fn names(cluster: &Cluster, selector: &str) -> Result<Vec<String>> {
+    let path = "-o=jsonpath={range .items[?(!@.metadata.deletionTimestamp)]}{.metadata.name}{\"\\n\"}{end}";
+    let text = cluster.kubectl(&["get", "pods", "--selector", selector, path])?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+fn await_none(cluster: &Cluster, selector: &str) -> Result<()> {
+    let arguments = [
+        "wait",
+        "--for=delete",
+        "pod",
+        "--selector",
+        selector,
+        "--timeout=60s",
+    ];
+    cluster.kubectl(&arguments).map(drop)
+}
