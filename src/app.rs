@@ -90,6 +90,7 @@ impl App {
         prepare_directories(&config.state_dir)?;
         let claim = claim(&config.state_dir)?;
         let db = Db::open(&config.state_dir.join("vmlet.db"))?;
+        let installation = metadata::node::installation(&db).await?;
         let images = Arc::new(Images::open(db.clone(), settings::images(config)).await?);
         let hypervisor = Arc::new(Libvirt::connect(
             config.libvirt.uri.to_string(),
@@ -110,7 +111,10 @@ impl App {
             locks: locks.clone(),
             tasks: tasks.clone(),
         };
-        let containers = Arc::new(Containers::new(parts, settings::machines(config)?));
+        let containers = Arc::new(Containers::new(
+            parts,
+            settings::machines(config, installation)?,
+        ));
         let sandboxes = Sandboxes::new(
             sandbox_rows,
             Arc::clone(&network),

@@ -37,6 +37,9 @@ schema::settings! {
         listen: AbsolutePath = "/run/vmlet/vmlet.sock";
         /// Directory of the database, images, disks and console files.
         state_dir: AbsolutePath = "/var/lib/vmlet";
+        /// File that says which boot of the node this is. After another boot nothing of the rows' machines and networks
+        /// is believed to be there. Only tests need another file than the kernel's.
+        boot_id_file: AbsolutePath = "/proc/sys/kernel/random/boot_id";
     }
 
     /// What the daemon says on standard error.
@@ -54,6 +57,8 @@ schema::settings! {
         /// cgroup driver that kubelet is told: `systemd`, `cgroupfs`, or `auto`, which is `systemd` where that
         /// runs. It must be the one of the node's other runtime.
         cgroup_driver: CgroupDriver = "auto";
+        /// Where cgroups are mounted. What pods use is read there; nothing is written.
+        cgroup_root: AbsolutePath = "/sys/fs/cgroup";
     }
 
     /// The hypervisor.

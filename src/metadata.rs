@@ -5,6 +5,7 @@
 //! Failure: an error here fails the request; the row stays as it was.
 
 mod db;
+pub mod node;
 mod table;
 
 pub use db::{Db, Error, Result};

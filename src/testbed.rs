@@ -284,6 +284,8 @@ fn settings_of(scratch: &Path) -> vm::Settings {
         handoff_socket: "/run/vmlet/handoff.sock".into(),
         uid: nix::unistd::geteuid().as_raw(),
         gid: nix::unistd::getegid().as_raw(),
+        cgroup_root: scratch.join("cgroup"),
+        installation: "testbed".to_owned(),
         defaults: Defaults {
             vcpus: Vcpus::ONE,
             memory: Mib::new(64),

@@ -53,7 +53,7 @@ pub(super) fn libvirt(config: &Config) -> libvirt::Settings {
 }
 
 /// For the machines.
-pub(super) fn machines(config: &Config) -> Result<vm::Settings, UnknownUser> {
+pub(super) fn machines(config: &Config, installation: String) -> Result<vm::Settings, UnknownUser> {
     let name = &*config.vm.user;
     let user = nix::unistd::User::from_name(name).ok().flatten();
     let user = user.ok_or_else(|| UnknownUser {
@@ -71,6 +71,8 @@ pub(super) fn machines(config: &Config) -> Result<vm::Settings, UnknownUser> {
         handoff_socket: config.network.handoff_socket.to_path_buf(),
         uid: user.uid.as_raw(),
         gid: user.gid.as_raw(),
+        cgroup_root: config.cri.cgroup_root.to_path_buf(),
+        installation,
         defaults: podspec::Defaults {
             vcpus: *config.vm.default_vcpus,
             memory: *config.vm.default_memory,

@@ -7,6 +7,7 @@
 pub(super) mod container;
 pub(super) mod image;
 pub(super) mod sandbox;
+pub(super) mod stats;
 
 mod check;
 

@@ -83,6 +83,7 @@ pub(super) fn container(container: &Container, sandbox: Option<&Sandbox>, facts:
     let machine = &container.spec.machine;
     let value = json!({
         "sandboxID": container.sandbox,
+        "pid": facts.pid,
         "phase": container.phase.to_string(),
         "config": container.spec.config,
         "vm": {

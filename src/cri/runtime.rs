@@ -4,6 +4,7 @@
 //! `Unimplemented`.
 //! Failure: statuses from [`status`](super::status).
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use cri_proto::v1;
@@ -14,6 +15,7 @@ use tonic::{Request, Response, Status};
 mod container;
 mod node;
 mod sandbox;
+mod stats;
 
 use super::info;
 use crate::app::App;
@@ -27,6 +29,8 @@ pub(super) struct Runtime {
     cgroup_driver: v1::CgroupDriver,
     /// For verbose answers.
     paths: Value,
+    /// Where root disks are.
+    state_dir: PathBuf,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -37,6 +41,7 @@ impl Runtime {
             app,
             cgroup_driver: node::cgroup_driver(config.cri.cgroup_driver),
             paths: info::paths(config),
+            state_dir: config.state_dir.to_path_buf(),
         }
     }
 }
@@ -83,4 +88,9 @@ methods! {
     container_status(ContainerStatusRequest) -> ContainerStatusResponse;
     list_containers(ListContainersRequest) -> ListContainersResponse;
     reopen_container_log(ReopenContainerLogRequest) -> ReopenContainerLogResponse;
+
+    container_stats(ContainerStatsRequest) -> ContainerStatsResponse;
+    list_container_stats(ListContainerStatsRequest) -> ListContainerStatsResponse;
+    pod_sandbox_stats(PodSandboxStatsRequest) -> PodSandboxStatsResponse;
+    list_pod_sandbox_stats(ListPodSandboxStatsRequest) -> ListPodSandboxStatsResponse;
 }

@@ -14,7 +14,10 @@ use rusqlite::Connection;
 use rusqlite_migration::{M, Migrations};
 
 /// Schema steps in order; `user_version` counts the applied ones.
-const STEPS: &[M<'static>] = &[M::up(include_str!("migrations/0001_initial.sql"))];
+const STEPS: &[M<'static>] = &[
+    M::up(include_str!("migrations/0001_initial.sql")),
+    M::up(include_str!("migrations/0002_node.sql")),
+];
 const MIGRATIONS: Migrations<'static> = Migrations::from_slice(STEPS);
 
 /// A database that cannot be opened or a statement that fails.

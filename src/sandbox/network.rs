@@ -8,7 +8,8 @@ use std::future::Future;
 use podspec::{Annotations, Key, SandboxId};
 use tapmanager::client::{Client, Error};
 use tapmanager::wire::{
-    AddRequest, Bandwidth, Dns, ErrorCode, Network, PortMapping, StartRequest, Status,
+    AddRequest, Bandwidth, Dns, ErrorCode, Network, PortMapping, SandboxCounters, StartRequest,
+    Status,
 };
 
 use super::model::{DnsConfig, Protocol, Sandbox};
@@ -28,6 +29,8 @@ pub trait PodNetwork: Send + Sync + 'static {
     fn list(&self) -> impl Future<Output = Result<Vec<String>, Error>> + Send;
     /// Takes down every network but those of the ids named; returns the ids whose network went.
     fn gc(&self, keep: Vec<String>) -> impl Future<Output = Result<Vec<String>, Error>> + Send;
+    /// Traffic of all guests; what is being worked on is left out.
+    fn counters(&self) -> impl Future<Output = Result<Vec<SandboxCounters>, Error>> + Send;
     /// Whether networks can be made.
     fn status(&self) -> impl Future<Output = Result<Status, Error>> + Send;
     /// A token with which one emulator may fetch its descriptors.
@@ -60,6 +63,10 @@ impl PodNetwork for Client {
 
     async fn gc(&self, keep: Vec<String>) -> Result<Vec<String>, Error> {
         Self::gc(self, keep).await
+    }
+
+    async fn counters(&self) -> Result<Vec<SandboxCounters>, Error> {
+        Self::counters(self).await
     }
 
     async fn status(&self) -> Result<Status, Error> {

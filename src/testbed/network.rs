@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use podspec::SandboxId;
 use tapmanager::client::Error;
-use tapmanager::wire::{AddRequest, Dns, ErrorCode, Network, StartRequest, Status, WireError};
+use tapmanager::wire::{
+    AddRequest, Dns, ErrorCode, Network, NicCounters, SandboxCounters, StartRequest, Status,
+    WireError,
+};
 use tokio::sync::Notify;
 
 use crate::sandbox::PodNetwork;
@@ -34,6 +37,7 @@ struct State {
     hangs: BTreeSet<String>,
     collections: usize,
     starts: Vec<StartRequest>,
+    traffic: BTreeMap<String, NicCounters>,
 }
 
 impl FakeNetwork {
@@ -77,6 +81,18 @@ impl FakeNetwork {
     /// The network vanishes, as at a reboot.
     pub(crate) fn lose(&self, id: &SandboxId) {
         self.lock().networks.remove(id.as_str());
+    }
+
+    /// The guest has received and sent this many bytes.
+    pub(crate) fn transfer(&self, id: &SandboxId, rx_bytes: u64, tx_bytes: u64) {
+        let nic = NicCounters {
+            link: "eth0".to_owned(),
+            rx_bytes,
+            rx_errors: 0,
+            tx_bytes,
+            tx_errors: 0,
+        };
+        self.lock().traffic.insert(id.to_string(), nic);
     }
 
     pub(crate) fn ids(&self) -> Vec<String> {
@@ -152,6 +168,15 @@ impl PodNetwork for FakeNetwork {
             .partition::<BTreeMap<_, _>, _>(|(id, _)| keep.contains(id));
         state.networks = kept;
         Ok(gone.into_keys().collect())
+    }
+
+    async fn counters(&self) -> Result<Vec<SandboxCounters>, Error> {
+        let state = self.here()?;
+        let counters = state.networks.iter().map(|(id, _)| SandboxCounters {
+            id: id.clone(),
+            nics: state.traffic.get(id).cloned().into_iter().collect(),
+        });
+        Ok(counters.collect())
     }
 
     async fn status(&self) -> Result<Status, Error> {

@@ -46,6 +46,8 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             finished_at: 0,
             kill_at: 0,
             exit: None,
+            oom_kills: 0,
+            updated: None,
             spec,
         };
         let row = self.parts.table.insert(row).await?;

@@ -32,6 +32,8 @@ pub struct DomainSpec {
     pub container: String,
     /// The sandbox that it belongs to.
     pub sandbox: String,
+    /// The installation that made it.
+    pub installation: String,
     /// Name of the pod, for people.
     pub pod_name: String,
     /// Namespace of the pod, for people.
@@ -40,6 +42,8 @@ pub struct DomainSpec {
     pub accelerator: Accelerator,
     /// Virtual CPUs, at least one.
     pub vcpus: u16,
+    /// CPUs of the node that they and the emulator may use; all when empty.
+    pub cpus: Vec<u32>,
     /// Memory in MiB.
     pub memory_mib: u64,
     /// The CPU that the guest sees.

@@ -168,6 +168,8 @@ mod tests {
             finished_at: 0,
             kill_at,
             exit: None,
+            oom_kills: 0,
+            updated: None,
             spec: Spec {
                 config: Default::default(),
                 machine,

@@ -1,9 +1,10 @@
 //! What is known of a container beyond its row, for verbose answers.
 //!
-//! Invariant: answered from memory; nothing is asked of libvirt or the guest.
+//! Invariant: nothing is asked of libvirt or the guest; the process is looked for in the kernel's list.
 //! Failure: none; what is not known is absent.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use libvirt::Hypervisor;
 
@@ -20,14 +21,17 @@ pub struct Facts {
     pub console_file: PathBuf,
     /// The root disk.
     pub root_disk: PathBuf,
+    /// The emulator's process, where it runs and the daemon sees it.
+    pub pid: Option<i32>,
     /// `kvm` or `tcg`, once chosen.
     pub accelerator: Option<String>,
 }
 
 impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     /// What is known of a container.
-    pub fn facts(&self, row: &Container) -> Facts {
+    pub async fn facts(&self, row: &Container) -> Facts {
         Facts {
+            pid: self.pid(row).await,
             console_socket: self.paths.console_socket(&row.id),
             console_file: self.paths.console_file(&row.id),
             root_disk: self.paths.root_disk(&row.sandbox),
@@ -35,5 +39,15 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
                 .accelerator()
                 .map(|choice| choice.accelerator.to_string()),
         }
+    }
+
+    async fn pid(&self, row: &Container) -> Option<i32> {
+        if !row.phase.runs() {
+            return None;
+        }
+        let (processes, user) = (Arc::clone(&self.meter.processes), self.settings.uid);
+        let domain = row.id.domain();
+        let look = tokio::task::spawn_blocking(move || processes.locate(domain, user));
+        look.await.ok().flatten()
     }
 }

@@ -31,8 +31,19 @@ pub struct Container {
     pub kill_at: i64,
     /// How it ended.
     pub exit: Option<Exit>,
+    /// Processes of the pod's cgroup that had been killed for want of memory when the machine was started.
+    pub oom_kills: i64,
+    /// Resources after an update; see [`Self::resources`].
+    pub updated: Option<LinuxResources>,
     /// What was asked for, and what was made of it.
     pub spec: Spec,
+}
+
+impl Container {
+    /// The resources in force.
+    pub fn resources(&self) -> &LinuxResources {
+        self.updated.as_ref().unwrap_or(&self.spec.config.resources)
+    }
 }
 
 /// The part of a container that never changes after its creation.
@@ -51,9 +62,10 @@ pub struct Spec {
 /// How a container ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
-    /// 0 when the guest powered itself off, 137 when it was killed or died, 128 when it never started.
+    /// 0 when the guest powered itself off, 137 when it was killed or died, 128 when it never started, 255 when the node
+    /// was rebooted under it.
     pub code: i32,
-    /// `Completed`, `Error` or `StartError`.
+    /// `Completed`, `Error`, `OOMKilled`, `StartError` or `Unknown`.
     pub reason: String,
     /// A sentence for people; empty for a power-off.
     pub message: String,

@@ -24,7 +24,8 @@ impl Row for Container {
 
     fn load(t: &Transaction<'_>) -> rusqlite::Result<Vec<Self>> {
         let mut statement = t.prepare(
-            "SELECT id, sandbox, phase, created_at, started_at, finished_at, kill_at, exit, spec
+            "SELECT id, sandbox, phase, created_at, started_at, finished_at, kill_at, exit, spec,
+                    oom_kills, resources
              FROM containers",
         )?;
         let rows = statement.query_map([], |row| {
@@ -43,6 +44,11 @@ impl Row for Container {
                     .map(|json| serde_json::from_str(&json).map_err(decode(7)))
                     .transpose()?,
                 spec: serde_json::from_str(&row.get::<_, String>(8)?).map_err(decode(8))?,
+                oom_kills: row.get(9)?,
+                updated: row
+                    .get::<_, Option<String>>(10)?
+                    .map(|json| serde_json::from_str(&json).map_err(decode(10)))
+                    .transpose()?,
             })
         })?;
         rows.collect()
@@ -66,14 +72,17 @@ impl Row for Container {
     fn update(&self, t: &Transaction<'_>, expected: Phase) -> rusqlite::Result<usize> {
         t.execute(
             "UPDATE containers
-             SET phase = ?1, started_at = ?2, finished_at = ?3, kill_at = ?4, exit = ?5
-             WHERE id = ?6 AND phase = ?7",
+             SET phase = ?1, started_at = ?2, finished_at = ?3, kill_at = ?4, exit = ?5,
+                 oom_kills = ?6, resources = ?7
+             WHERE id = ?8 AND phase = ?9",
             params![
                 self.phase.as_str(),
                 self.started_at,
                 self.finished_at,
                 self.kill_at,
                 self.exit.as_ref().map(encode).transpose()?,
+                self.oom_kills,
+                self.updated.as_ref().map(encode).transpose()?,
                 self.id.as_str(),
                 expected.as_str(),
             ],

@@ -18,6 +18,7 @@ use super::model::{Container, ContainerConfig};
 use super::paths::Paths;
 use super::settings::Settings;
 use super::state::Event;
+use super::stats::Meter;
 use crate::images::Images;
 use crate::locks::{Guard, Locks};
 use crate::metadata::{LookupError, Table};
@@ -51,6 +52,7 @@ pub struct Containers<H, N> {
     pub(super) paths: Paths,
     pub(super) accelerator: tokio::sync::OnceCell<Choice>,
     pub(super) consoles: Consoles,
+    pub(super) meter: Meter,
     /// Containers with a task that sees their stop through.
     pub(super) stoppers: Mutex<HashSet<ContainerId>>,
     /// Containers created by this process: their clients have got the answer.
@@ -67,6 +69,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             paths,
             accelerator: tokio::sync::OnceCell::new(),
             consoles: Consoles::default(),
+            meter: Meter::default(),
             stoppers: Mutex::default(),
             answered: Mutex::default(),
         }

@@ -26,6 +26,10 @@ pub struct Settings {
     pub uid: u32,
     /// Group that QEMU runs as.
     pub gid: u32,
+    /// Where cgroups are mounted.
+    pub cgroup_root: PathBuf,
+    /// What tells our domains from those of another daemon on the same libvirt.
+    pub installation: String,
     /// What applies when a pod says nothing.
     pub defaults: Defaults,
 }

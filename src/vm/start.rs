@@ -123,10 +123,12 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             name: format!("vmlet-{}", &row.id.as_str()[..20]),
             container: row.id.to_string(),
             sandbox: sandbox.id.to_string(),
+            installation: self.settings.installation.clone(),
             pod_name: sandbox.config.metadata.name.clone(),
             pod_namespace: sandbox.config.metadata.namespace.clone(),
             accelerator,
             vcpus: machine.vcpus.get().into(),
+            cpus: super::cpus::parse(&row.resources().cpuset_cpus).unwrap_or_default(),
             memory_mib: machine.memory.get(),
             cpu: match machine.cpu_model {
                 CpuModel::Default => CpuMode::Default,

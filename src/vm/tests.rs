@@ -8,5 +8,6 @@ mod create;
 mod life;
 mod reconcile;
 mod start;
+mod stats;
 mod stop;
 mod storm;

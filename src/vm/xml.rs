@@ -102,7 +102,7 @@ impl Domain {
             title: spec.title(),
             metadata: Metadata::new(spec),
             memory: Memory::mib(spec.memory_mib),
-            vcpu: Vcpus::fixed(spec.vcpus),
+            vcpu: Vcpus::fixed(spec.vcpus, &spec.cpus),
             os: Os::q35(),
             features: Features::default(),
             capabilities: (!cpu.is_verified()).then(Capabilities::without_cpu_questions),

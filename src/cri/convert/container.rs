@@ -157,7 +157,7 @@ pub(in crate::cri) fn status(container: &Container, image: Option<&Image>) -> v1
         mounts: config.mounts.iter().map(wire_mount).collect(),
         log_path: container.spec.log_path.to_string_lossy().into_owned(),
         resources: Some(v1::ContainerResources {
-            linux: Some(wire_resources(&config.resources)),
+            linux: Some(wire_resources(container.resources())),
             windows: None,
         }),
         image_id: container.spec.image_digest.clone(),
@@ -169,7 +169,7 @@ pub(in crate::cri) fn status(container: &Container, image: Option<&Image>) -> v1
     }
 }
 
-fn metadata(metadata: &ContainerMetadata) -> v1::ContainerMetadata {
+pub(super) fn metadata(metadata: &ContainerMetadata) -> v1::ContainerMetadata {
     v1::ContainerMetadata {
         name: metadata.name.clone(),
         attempt: metadata.attempt,

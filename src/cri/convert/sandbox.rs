@@ -196,7 +196,7 @@ fn network(sandbox: &Sandbox) -> v1::PodSandboxNetworkStatus {
     }
 }
 
-fn wire_metadata(metadata: &PodMetadata) -> v1::PodSandboxMetadata {
+pub(super) fn wire_metadata(metadata: &PodMetadata) -> v1::PodSandboxMetadata {
     v1::PodSandboxMetadata {
         name: metadata.name.clone(),
         uid: metadata.uid.clone(),

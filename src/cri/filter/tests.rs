@@ -60,6 +60,8 @@ fn container(start: &str, inside: &str, phase: Phase, pairs: &[(&str, &str)]) ->
         finished_at: 0,
         kill_at: 0,
         exit: None,
+        oom_kills: 0,
+        updated: None,
         spec: Spec {
             machine: Machine::from_pod(&config.annotations, PodResources::default(), defaults)
                 .unwrap(),

@@ -23,7 +23,7 @@ impl Runtime {
         Ok(found)
     }
 
-    fn container(&self, id: &str) -> Result<Arc<Container>, Status> {
+    pub(super) fn container(&self, id: &str) -> Result<Arc<Container>, Status> {
         let container = self.app.containers.find(id)?;
         Span::current().record("container", container.id.as_str());
         Ok(container)
@@ -83,7 +83,7 @@ impl Runtime {
         let info = match request.verbose {
             true => {
                 let sandbox = self.app.sandboxes.find(container.sandbox.as_str()).ok();
-                let facts = self.app.containers.facts(&container);
+                let facts = self.app.containers.facts(&container).await;
                 info::container(&container, sandbox.as_deref(), &facts)
             }
             false => info::Info::new(),

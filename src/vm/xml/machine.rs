@@ -21,6 +21,8 @@ pub(super) struct Memory {
 pub(super) struct Vcpus {
     #[serde(rename = "@placement")]
     placement: &'static str,
+    #[serde(rename = "@cpuset", skip_serializing_if = "Option::is_none")]
+    cpus: Option<String>,
     #[serde(rename = "$text")]
     number: u16,
 }
@@ -72,9 +74,11 @@ impl Memory {
 }
 
 impl Vcpus {
-    pub(super) const fn fixed(number: u16) -> Self {
+    /// This many, from the start to the end, on these CPUs of the node or on any.
+    pub(super) fn fixed(number: u16, cpus: &[u32]) -> Self {
         Self {
             placement: "static",
+            cpus: crate::vm::cpus::text(cpus),
             number,
         }
     }

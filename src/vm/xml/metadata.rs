@@ -21,6 +21,8 @@ struct Vm {
     container: String,
     #[serde(rename = "@sandbox")]
     sandbox: String,
+    #[serde(rename = "@installation")]
+    installation: String,
 }
 
 impl Metadata {
@@ -30,6 +32,7 @@ impl Metadata {
                 namespace: libvirt::METADATA_NAMESPACE,
                 container: spec.container.clone(),
                 sandbox: spec.sandbox.clone(),
+                installation: spec.installation.clone(),
             },
         }
     }

@@ -1,0 +1,126 @@
+//! What containers and sandboxes have used.
+//!
+//! Invariant: attributes and metadata are always there; a figure that is not known is absent, never zero. The
+//! mount point of a writable layer exists on the node.
+//! Failure: none.
+
+use std::path::Path;
+
+use cri_proto::v1;
+use tapmanager::wire::NicCounters;
+
+use super::{container, sandbox};
+use crate::sandbox::Sandbox;
+use crate::vm::Container;
+use crate::vm::stats::{Cpu, Disk, Memory, PodUsage, Traffic, Usage};
+
+/// Of a container; `disk` is there for the one that has the sandbox's root disk.
+pub(in crate::cri) fn of_container(
+    row: &Container,
+    usage: &Usage,
+    disk: Option<Disk>,
+    state_dir: &Path,
+) -> v1::ContainerStats {
+    let config = &row.spec.config;
+    v1::ContainerStats {
+        attributes: Some(v1::ContainerAttributes {
+            id: row.id.to_string(),
+            metadata: Some(container::metadata(&config.metadata)),
+            labels: config.labels.clone(),
+            annotations: config.annotations.clone(),
+        }),
+        cpu: usage.cpu.map(cpu),
+        memory: usage.memory.map(memory),
+        writable_layer: disk.map(|disk| v1::FilesystemUsage {
+            timestamp: disk.at,
+            fs_id: Some(v1::FilesystemIdentifier {
+                mountpoint: state_dir.to_string_lossy().into_owned(),
+            }),
+            used_bytes: number(disk.bytes),
+            inodes_used: number(disk.inodes),
+        }),
+        swap: None,
+        io: None,
+    }
+}
+
+/// Of a sandbox with its containers.
+pub(in crate::cri) fn of_sandbox(
+    row: &Sandbox,
+    usage: &PodUsage,
+    processes: u64,
+    at: i64,
+    containers: Vec<v1::ContainerStats>,
+) -> v1::PodSandboxStats {
+    v1::PodSandboxStats {
+        attributes: Some(v1::PodSandboxAttributes {
+            id: row.id.to_string(),
+            metadata: Some(sandbox::wire_metadata(&row.config.metadata)),
+            labels: row.config.labels.clone(),
+            annotations: row.config.annotations.clone(),
+        }),
+        linux: Some(v1::LinuxPodSandboxStats {
+            cpu: usage.cpu.map(cpu),
+            memory: usage.memory.map(memory),
+            network: usage.network.as_ref().map(network),
+            process: Some(v1::ProcessUsage {
+                timestamp: at,
+                process_count: number(processes),
+            }),
+            containers,
+            io: None,
+        }),
+        windows: None,
+    }
+}
+
+fn cpu(cpu: Cpu) -> v1::CpuUsage {
+    v1::CpuUsage {
+        timestamp: cpu.at,
+        usage_core_nano_seconds: number(cpu.nanoseconds),
+        usage_nano_cores: cpu.rate.and_then(number),
+        psi: None,
+    }
+}
+
+fn memory(memory: Memory) -> v1::MemoryUsage {
+    let now = memory.now;
+    let left = now.limit.map(|limit| limit.saturating_sub(now.working_set));
+    v1::MemoryUsage {
+        timestamp: memory.at,
+        working_set_bytes: number(now.working_set),
+        available_bytes: left.and_then(number),
+        usage_bytes: number(now.usage),
+        rss_bytes: number(now.rss),
+        page_faults: number(now.page_faults),
+        major_page_faults: number(now.major_page_faults),
+        psi: None,
+    }
+}
+
+fn network(traffic: &Traffic) -> v1::NetworkUsage {
+    let mut nics = traffic.nics.iter().map(nic);
+    v1::NetworkUsage {
+        timestamp: traffic.at,
+        default_interface: nics.next(),
+        interfaces: nics.collect(),
+    }
+}
+
+fn nic(nic: &NicCounters) -> v1::NetworkInterfaceUsage {
+    v1::NetworkInterfaceUsage {
+        name: nic.link.clone(),
+        rx_bytes: number(nic.rx_bytes),
+        rx_errors: number(nic.rx_errors),
+        tx_bytes: number(nic.tx_bytes),
+        tx_errors: number(nic.tx_errors),
+    }
+}
+
+#[allow(
+    clippy::unnecessary_wraps,
+    reason = "every number of these messages is optional"
+)]
+const fn number(value: u64) -> Option<v1::UInt64Value> {
+    Some(v1::UInt64Value { value })
+}

@@ -1,0 +1,127 @@
+//! Requests about what containers and sandboxes use.
+//!
+//! Invariant: a request costs one look at all machines at most, which others share; it never fails because
+//! a helper is away, and lists hold every object that fits, with or without figures.
+//! Failure: `NotFound` for an object that is not there.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cri_proto::v1;
+use podspec::{ContainerId, SandboxId};
+use tonic::Status;
+
+use super::Runtime;
+use crate::clock;
+use crate::cri::{convert, filter};
+use crate::sandbox::{Sandbox, state::Phase};
+use crate::vm::Container;
+use crate::vm::stats::Snapshot;
+
+/// Everything that answers are made from.
+struct Look<'a> {
+    runtime: &'a Runtime,
+    snapshot: Arc<Snapshot>,
+    containers: Vec<Arc<Container>>,
+    /// The container that has each sandbox's root disk: the newest one.
+    holders: HashMap<SandboxId, ContainerId>,
+}
+
+impl Runtime {
+    async fn look(&self) -> Look<'_> {
+        let snapshot = self.app.containers.stats().await;
+        let containers = self.app.containers.list();
+        let mut newest: HashMap<SandboxId, &Container> = HashMap::new();
+        for row in &containers {
+            let holder = newest.entry(row.sandbox.clone()).or_insert(row);
+            if holder.created_at < row.created_at {
+                *holder = row;
+            }
+        }
+        let holders = newest.into_iter().map(|(id, row)| (id, row.id.clone()));
+        Look {
+            runtime: self,
+            snapshot,
+            holders: holders.collect(),
+            containers,
+        }
+    }
+
+    pub(super) async fn container_stats(
+        &self,
+        request: v1::ContainerStatsRequest,
+    ) -> Result<v1::ContainerStatsResponse, Status> {
+        let container = self.container(&request.container_id)?;
+        let stats = Some(self.look().await.container(&container));
+        Ok(v1::ContainerStatsResponse { stats })
+    }
+
+    pub(super) async fn list_container_stats(
+        &self,
+        request: v1::ListContainerStatsRequest,
+    ) -> Result<v1::ListContainerStatsResponse, Status> {
+        let look = self.look().await;
+        let filter = request.filter.map(|filter| v1::ContainerFilter {
+            id: filter.id,
+            state: None,
+            pod_sandbox_id: filter.pod_sandbox_id,
+            label_selector: filter.label_selector,
+        });
+        let containers = filter::containers(look.containers.clone(), filter);
+        let stats = containers.iter().map(|row| look.container(row)).collect();
+        Ok(v1::ListContainerStatsResponse { stats })
+    }
+
+    pub(super) async fn pod_sandbox_stats(
+        &self,
+        request: v1::PodSandboxStatsRequest,
+    ) -> Result<v1::PodSandboxStatsResponse, Status> {
+        let sandbox = self.sandbox(&request.pod_sandbox_id)?;
+        let look = self.look().await;
+        let containers = look.containers.iter();
+        let containers: Vec<_> = containers.filter(|c| c.sandbox == sandbox.id).collect();
+        let stats = Some(look.sandbox(&sandbox, &containers));
+        Ok(v1::PodSandboxStatsResponse { stats })
+    }
+
+    /// Only of sandboxes that are ready: the others use nothing.
+    pub(super) async fn list_pod_sandbox_stats(
+        &self,
+        request: v1::ListPodSandboxStatsRequest,
+    ) -> Result<v1::ListPodSandboxStatsResponse, Status> {
+        let look = self.look().await;
+        let filter = request.filter.map(|filter| v1::PodSandboxFilter {
+            id: filter.id,
+            state: None,
+            label_selector: filter.label_selector,
+        });
+        let mut sandboxes = filter::sandboxes(self.app.sandboxes.list(), filter);
+        sandboxes.retain(|sandbox| sandbox.phase == Phase::Ready);
+        let mut inside: HashMap<&SandboxId, Vec<&Arc<Container>>> = HashMap::new();
+        for row in &look.containers {
+            inside.entry(&row.sandbox).or_default().push(row);
+        }
+        let stats = sandboxes.iter().map(|sandbox| {
+            let containers = inside.get(&sandbox.id).map_or(&[][..], Vec::as_slice);
+            look.sandbox(sandbox, containers)
+        });
+        let stats = stats.collect();
+        Ok(v1::ListPodSandboxStatsResponse { stats })
+    }
+}
+
+impl Look<'_> {
+    fn container(&self, row: &Container) -> v1::ContainerStats {
+        let holds = self.holders.get(&row.sandbox) == Some(&row.id);
+        let disk = self.snapshot.disk(&row.sandbox).filter(|_| holds);
+        let state_dir = &self.runtime.state_dir;
+        convert::stats::of_container(row, &self.snapshot.machine(&row.id), disk, state_dir)
+    }
+
+    fn sandbox(&self, row: &Sandbox, containers: &[&Arc<Container>]) -> v1::PodSandboxStats {
+        let running = containers.iter().filter(|c| c.phase.runs()).count() as u64;
+        let containers = containers.iter().map(|c| self.container(c)).collect();
+        let usage = self.snapshot.pod(&row.id);
+        convert::stats::of_sandbox(row, &usage, running, clock::now(), containers)
+    }
+}

@@ -1,0 +1,178 @@
+//! One look at all machines.
+//!
+//! Invariant: libvirt, the owner of networks and the kernel are asked at the same time, each with a deadline. A
+//! machine's memory is that of its pod's cgroup, which holds nothing else, because it is what kubelet limits and evicts by;
+//! without a cgroup it is what its emulator has in memory.
+//! Failure: without libvirt CPU figures are those of the last look, with their own time; without the owner of
+//! networks so is the traffic.
+
+use std::collections::{HashMap, HashSet};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cgroup::PodCgroup;
+use libvirt::{DomainStats, Hypervisor};
+use tapmanager::wire::NicCounters;
+use uuid::Uuid;
+
+use super::host::{Answers, Questions};
+use super::{Cpu, Memory, PodUsage, Snapshot, Traffic, Usage};
+use crate::clock;
+use crate::sandbox::{PodNetwork, Sandbox, state::Phase};
+use crate::vm::process::Resident;
+use crate::vm::{Container, Containers};
+
+/// Time for each of those that are asked.
+const DEADLINE: Duration = Duration::from_millis(1500);
+
+impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+    pub(super) async fn look(&self, last: &Snapshot) -> Snapshot {
+        let taken = Some(Instant::now());
+        let mut running = self.parts.table.all();
+        running.retain(|row| row.phase.runs());
+        let sandboxes = self.parts.sandboxes.all();
+        let ready = sandboxes.iter().any(|s| s.phase == Phase::Ready);
+        let (domains, traffic, host) = tokio::join!(
+            answered(
+                "libvirt",
+                !running.is_empty(),
+                self.parts.hypervisor.stats()
+            ),
+            answered("vmlet-tapmanager", ready, self.parts.network.counters()),
+            self.ask_host(&running, &sandboxes),
+        );
+        let at = clock::now();
+        let domains: HashMap<Uuid, DomainStats> = domains
+            .into_iter()
+            .flatten()
+            .map(|d| (d.domain, d))
+            .collect();
+        let mut machines = HashMap::new();
+        let mut of_sandbox = HashMap::new();
+        for row in &running {
+            let used = domains.get(&row.id.domain());
+            let before = last.machine(&row.id).cpu;
+            let cpu = used.and_then(|domain| domain.cpu_nanoseconds);
+            let usage = Usage {
+                cpu: cpu.map(|used| Cpu::after(before, at, used)).or(before),
+                ..from_host(row, &host)
+            };
+            machines.insert(row.id.clone(), usage);
+            of_sandbox.insert(row.sandbox.clone(), usage);
+        }
+        let traffic: Option<HashMap<_, _>> =
+            traffic.map(|all| all.into_iter().map(|s| (s.id, s.nics)).collect());
+        let pods = sandboxes.iter().map(|sandbox| {
+            let machine = of_sandbox.get(&sandbox.id).copied().unwrap_or_default();
+            let nics = traffic
+                .as_ref()
+                .and_then(|all| all.get(sandbox.id.as_str()));
+            let before = last.pod(&sandbox.id);
+            (
+                sandbox.id.clone(),
+                pod(sandbox, before, machine, nics, &host),
+            )
+        });
+        Snapshot {
+            pods: pods.collect(),
+            machines,
+            taken,
+        }
+    }
+
+    async fn ask_host(&self, running: &[Arc<Container>], all: &[Arc<Sandbox>]) -> Answers {
+        let of_running: HashSet<_> = running.iter().map(|row| &row.sandbox).collect();
+        let pod = |sandbox: &Arc<Sandbox>| {
+            let runs = of_running.contains(&sandbox.id);
+            let cgroup = PodCgroup::parse(&sandbox.config.cgroup_parent).ok();
+            let disk = self.paths.root_disk(&sandbox.id);
+            (sandbox.id.clone(), disk, cgroup.filter(|_| runs))
+        };
+        let questions = Questions {
+            processes: Arc::clone(&self.meter.processes),
+            cgroup_root: self.settings.cgroup_root.clone(),
+            user: self.settings.uid,
+            machines: running.iter().map(|row| row.id.clone()).collect(),
+            pods: all.iter().map(pod).collect(),
+        };
+        let reading = tokio::task::spawn_blocking(move || questions.answer());
+        // A disk that hangs keeps a thread, not the figures of everything else.
+        match tokio::time::timeout(DEADLINE, reading).await {
+            Ok(Ok(answers)) => answers,
+            _ => Answers::default(),
+        }
+    }
+}
+
+/// The answer, if it comes in time and is needed at all.
+async fn answered<T, E: std::error::Error>(
+    whom: &str,
+    needed: bool,
+    request: impl Future<Output = Result<T, E>>,
+) -> Option<T> {
+    if !needed {
+        return None;
+    }
+    match tokio::time::timeout(DEADLINE, request).await {
+        Ok(Ok(answer)) => Some(answer),
+        Ok(Err(e)) => {
+            tracing::debug!(whom, error = crate::one_line(&e), "no statistics");
+            None
+        }
+        Err(_) => {
+            tracing::debug!(whom, error = "no answer in time", "no statistics");
+            None
+        }
+    }
+}
+
+/// Process and memory of a machine.
+fn from_host(row: &Container, host: &Answers) -> Usage {
+    let of_pod = host
+        .pods
+        .get(&row.sandbox)
+        .and_then(|(_, usage)| usage.memory);
+    let process = host.machines.get(&row.id);
+    let resident = process.and_then(|(_, resident)| *resident).map(plain);
+    Usage {
+        cpu: None,
+        memory: of_pod.or(resident).map(|now| Memory { at: host.at, now }),
+        pid: process.map(|(pid, _)| *pid),
+    }
+}
+
+/// The memory of a process that no cgroup accounts for.
+const fn plain(resident: Resident) -> cgroup::Memory {
+    cgroup::Memory {
+        usage: resident.bytes,
+        working_set: resident.bytes,
+        rss: resident.bytes,
+        page_faults: resident.faults,
+        major_page_faults: resident.major_faults,
+        limit: None,
+    }
+}
+
+fn pod(
+    sandbox: &Sandbox,
+    before: PodUsage,
+    machine: Usage,
+    nics: Option<&Vec<NicCounters>>,
+    host: &Answers,
+) -> PodUsage {
+    let (disk, of_cgroup) = host.pods.get(&sandbox.id).copied().unwrap_or_default();
+    let cpu = of_cgroup.cpu_nanoseconds;
+    let network = nics.map(|nics| Traffic {
+        at: clock::now(),
+        nics: nics.clone(),
+    });
+    PodUsage {
+        cpu: cpu
+            .map(|used| Cpu::after(before.cpu, host.at, used))
+            .or(machine.cpu),
+        memory: machine.memory,
+        network: network.or(before.network.filter(|_| sandbox.phase == Phase::Ready)),
+        disk: disk.or(before.disk),
+    }
+}
