@@ -39,7 +39,10 @@ async fn a_rate_comes_with_the_second_look_and_traffic_with_each() {
     let first = node.containers.stats().await;
     assert_eq!(first.machine(&id).cpu.unwrap().rate, None);
     let traffic = first.pod(&sandbox).network.unwrap();
-    assert_eq!((traffic.nics[0].rx_bytes, traffic.nics[0].tx_bytes), (10, 20));
+    assert_eq!(
+        (traffic.nics[0].rx_bytes, traffic.nics[0].tx_bytes),
+        (10, 20)
+    );
     assert!(first.disk(&sandbox).unwrap().bytes > 0);
     later().await;
     node.hypervisor.burn(id.domain(), 105_000_000);

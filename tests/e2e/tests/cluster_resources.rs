@@ -1,0 +1,201 @@
+//! What a VM pod takes is the pod's: cgroup, limits, overhead, eviction; static pods and drains know it.
+//!
+//! Invariant: what is claimed of a cgroup is read from the kernel's files, for QEMU's own process.
+//! Failure: the step is named, with what kubectl describes; pods, events and logs follow.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cluster, Guest, eventually, vm_pod};
+use serde_json::{Value, json};
+
+const READY: Duration = Duration::from_secs(120);
+const GONE: Duration = Duration::from_secs(60);
+const MIB: u64 = 1 << 20;
+/// What the cluster's RuntimeClass adds.
+const OVERHEAD: u64 = 64 * MIB;
+const LIMIT: u64 = 128 * MIB;
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_machine_lives_and_dies_by_the_limits_of_its_pod() -> Result<()> {
+    let cluster = Cluster::up()?;
+    cgroups(&cluster).context("cgroups")?;
+    out_of_memory(&cluster).await.context("out of memory")?;
+    cluster.await_clean().await?;
+    cluster.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn static_pods_drains_and_evictions_treat_machines_as_pods() -> Result<()> {
+    let cluster = Cluster::up()?;
+    static_pod(&cluster).await.context("static pod")?;
+    drain(&cluster).context("drain")?;
+    eviction(&cluster).await.context("eviction")?;
+    cluster.await_clean().await?;
+    cluster.down()
+}
+
+fn cgroups(cluster: &Cluster) -> Result<()> {
+    let mut pod = vm_pod("limited");
+    pod["spec"]["containers"][0]["resources"] = json!({
+        "requests": { "cpu": "100m", "memory": "128Mi" },
+        "limits": { "cpu": "500m", "memory": "128Mi" },
+    });
+    cluster.apply(pod)?;
+    cluster.await_ready("pod/limited", READY)?;
+    let pod = cluster.get_json(&["pod", "limited"])?;
+    ensure!(
+        pod["spec"]["overhead"]["memory"] == "64Mi",
+        "{}",
+        pod["spec"]["overhead"]
+    );
+    let uid = pod["metadata"]["uid"].as_str().context("uid")?;
+
+    let qemu = qemu(cluster, "limited")?;
+    let memory = cgroup(qemu, "memory")?;
+    ensure!(
+        memory.to_string_lossy().contains(uid),
+        "QEMU's memory is in {memory:?}"
+    );
+    let limit = number(&memory.join("memory.limit_in_bytes"))?;
+    ensure!(limit == LIMIT + OVERHEAD, "the limit is {limit} bytes");
+    let used = number(&memory.join("memory.usage_in_bytes"))?;
+    ensure!(
+        used > 32 * MIB,
+        "a running guest is said to use {used} bytes"
+    );
+
+    let cpu = cgroup(qemu, "cpu")?;
+    ensure!(
+        cpu.to_string_lossy().contains(uid),
+        "QEMU's CPU time is in {cpu:?}"
+    );
+    let (quota, period) = (
+        number(&cpu.join("cpu.cfs_quota_us"))?,
+        number(&cpu.join("cpu.cfs_period_us"))?,
+    );
+    // The overhead has a CPU part too.
+    ensure!(
+        quota * 1000 / period == 510,
+        "a quota of {quota} us in {period} us"
+    );
+    cluster.delete("pod/limited", GONE)
+}
+
+/// Without any overhead QEMU itself does not fit beside a guest that uses all its memory.
+async fn out_of_memory(cluster: &Cluster) -> Result<()> {
+    cluster.apply(json!({
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": { "name": "tight" },
+        "handler": "vmlet",
+    }))?;
+    let mut pod = vm_pod("greedy");
+    pod["spec"]["runtimeClassName"] = json!("tight");
+    pod["spec"]["restartPolicy"] = json!("Never");
+    cluster.apply(pod)?;
+    cluster.await_ready("pod/greedy", READY)?;
+    let eat = "mkdir -p /tmp/eat; mount -t tmpfs -o size=100% eat /tmp/eat; \
+               dd if=/dev/urandom of=/tmp/eat/all bs=1M";
+    // It ends with the machine, or is broken off.
+    let _ = Guest::of(cluster.stack(), "greedy")?.run(&["sh", "-c", eat]);
+    cluster.await_condition("pod/greedy", "jsonpath={.status.phase}=Failed", READY)?;
+    let pod = cluster.get_json(&["pod", "greedy"])?;
+    let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
+    ensure!(
+        ended["reason"] == "OOMKilled" && ended["exitCode"] == 137,
+        "{ended}"
+    );
+    cluster.delete("pod/greedy", GONE)
+}
+
+async fn static_pod(cluster: &Cluster) -> Result<()> {
+    let folder = cluster.stack().dir().join("manifests");
+    fs::create_dir_all(&folder)?;
+    let file = folder.join("fixed.json");
+    fs::write(&file, vm_pod("fixed").to_string())?;
+    cluster.await_condition("pod/fixed-node1", "create", READY)?;
+    cluster.await_ready("pod/fixed-node1", READY)?;
+    fs::remove_file(&file)?;
+    cluster.await_gone("pod/fixed-node1", GONE)
+}
+
+fn drain(cluster: &Cluster) -> Result<()> {
+    cluster.apply(vm_pod("drained"))?;
+    cluster.await_ready("pod/drained", READY)?;
+    let arguments = [
+        "drain",
+        "node1",
+        "--force",
+        "--ignore-daemonsets",
+        "--timeout=60s",
+    ];
+    let words = cluster.kubectl(&arguments)?;
+    ensure!(words.contains("node/node1 drained"), "{words}");
+    let left = cluster.kubectl(&["get", "pods", "-o", "name"])?;
+    ensure!(left.is_empty(), "a drained node still has {left}");
+    cluster.kubectl(&["uncordon", "node1"]).map(drop)
+}
+
+/// A node that says it has no memory left takes machines down as it does containers.
+async fn eviction(cluster: &Cluster) -> Result<()> {
+    cluster.apply(vm_pod("evicted"))?;
+    cluster.await_ready("pod/evicted", READY)?;
+    let path = cluster.stack().dir().join("kubelet.json");
+    let before = fs::read_to_string(&path)?;
+    let mut settings: Value = serde_json::from_str(&before)?;
+    settings["evictionHard"]["memory.available"] = json!("1Pi");
+    settings["evictionPressureTransitionPeriod"] = json!("1s");
+    fs::write(&path, settings.to_string())?;
+    cluster.stack().restart("kubelet")?;
+    cluster.await_condition("pod/evicted", "jsonpath={.status.phase}=Failed", READY)?;
+    let pod = cluster.get_json(&["pod", "evicted"])?;
+    ensure!(pod["status"]["reason"] == "Evicted", "{}", pod["status"]);
+    let within = Duration::from_secs(60);
+    eventually(within, "the machine to be gone", || async {
+        let running = cluster.stack().crictl(&["ps", "-q"])?;
+        ensure!(running.is_empty(), "{running} runs on");
+        Ok(())
+    })
+    .await?;
+    fs::write(&path, before)?;
+    cluster.stack().restart("kubelet")?;
+    cluster.delete("pod/evicted", GONE)
+}
+
+fn qemu(cluster: &Cluster, pod: &str) -> Result<i64> {
+    let guest = Guest::of(cluster.stack(), pod)?;
+    let text = cluster.stack().crictl(&["inspect", guest.container()])?;
+    let status: Value = serde_json::from_str(&text)?;
+    status["info"]["pid"]
+        .as_i64()
+        .context("no pid in the verbose status")
+}
+
+/// The folder of a process's cgroup in one hierarchy of version 1.
+fn cgroup(pid: i64, controller: &str) -> Result<PathBuf> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+    let path = text.lines().find_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        controllers
+            .split(',')
+            .any(|name| name == controller)
+            .then_some(path)
+    });
+    let path = path.with_context(|| format!("no {controller} in {text}"))?;
+    Ok(Path::new("/sys/fs/cgroup")
+        .join(controller)
+        .join(path.trim_start_matches('/')))
+}
+
+fn number(path: &Path) -> Result<u64> {
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    text.trim()
+        .parse()
+        .with_context(|| format!("{}: {text}", path.display()))
+}
