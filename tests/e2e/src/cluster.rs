@@ -3,6 +3,7 @@
 //! Invariant: a node is a [`Stack`] with everything that a stack has; the cluster is the first one's.
 //! Failure: `down` names what any node leaked. A test that fails shows pods, events and the ends of logs.
 
+use std::fmt::Display;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -104,8 +105,8 @@ impl Cluster {
         serde_json::from_str(&text).context("parse kubectl's answer")
     }
 
-    /// Applies manifests: YAML, or a JSON value.
-    pub fn apply(&self, manifests: impl ToString) -> Result<()> {
+    /// Applies manifests: YAML text, or a JSON value.
+    pub fn apply(&self, manifests: &(impl Display + ?Sized)) -> Result<()> {
         let mut child = self
             .kubectl_command(&["apply", "--filename", "-"])?
             .stdin(Stdio::piped())

@@ -16,9 +16,9 @@ const SERVE: &str = "hostname >/tmp/index.html; exec httpd -f -p 80 -h /tmp";
 #[ignore = "needs root"]
 async fn a_container_fetches_a_page_from_a_vm_directly_and_through_a_service() -> Result<()> {
     let cluster = Cluster::up()?;
-    cluster.apply(container_pod("box", SERVE))?;
-    cluster.apply(vm_pod("machine"))?;
-    cluster.apply(service("machine"))?;
+    cluster.apply(&container_pod("box", SERVE))?;
+    cluster.apply(&vm_pod("machine"))?;
+    cluster.apply(&service("machine"))?;
     cluster.await_ready("pod/box", READY)?;
     cluster.await_ready("pod/machine", READY)?;
     ensure!(cluster.kubectl(&["exec", "box", "--", "hostname"])? == "box");
@@ -51,7 +51,7 @@ async fn a_container_fetches_a_page_from_a_vm_directly_and_through_a_service() -
 #[ignore = "needs root"]
 async fn every_program_can_be_restarted_under_running_pods() -> Result<()> {
     let cluster = Cluster::up()?;
-    cluster.apply(container_pod("before", SERVE))?;
+    cluster.apply(&container_pod("before", SERVE))?;
     cluster.await_ready("pod/before", READY)?;
     for program in [
         "etcd",
@@ -70,7 +70,7 @@ async fn every_program_can_be_restarted_under_running_pods() -> Result<()> {
         cluster.stack().restart(program)?;
         ensure!(cluster.stack().pid(program)? != before, "{program}");
     }
-    cluster.apply(container_pod("after", SERVE))?;
+    cluster.apply(&container_pod("after", SERVE))?;
     cluster.await_ready("pod/after", READY)?;
     wget(&cluster, "after", &cluster.pod_ip("before")?).await?;
     let pod = cluster.get_json(&["pod", "before"])?;
@@ -96,7 +96,7 @@ async fn pods_reach_each_other_across_two_nodes() -> Result<()> {
     ];
     for (pod, node) in pods.iter_mut().zip(["node1", "node2", "node2"]) {
         pod["spec"]["nodeName"] = json!(node);
-        cluster.apply(&*pod)?;
+        cluster.apply(pod)?;
     }
     for name in ["near", "far", "machine"] {
         cluster.await_ready(&format!("pod/{name}"), READY)?;
@@ -122,7 +122,7 @@ async fn a_node_without_vmlet_runs_ordinary_pods_and_down_removes_what_was_left_
         no_vmlet: true,
         ..Options::default()
     })?;
-    cluster.apply(container_pod("left", SERVE))?;
+    cluster.apply(&container_pod("left", SERVE))?;
     cluster.await_ready("pod/left", READY)?;
     ensure!(!cluster.stack().is_alive("vmlet") && !cluster.stack().is_alive("libvirtd"));
     cluster.down()

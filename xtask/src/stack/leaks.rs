@@ -63,7 +63,7 @@ pub(crate) fn find(
         ("libvirt domains", domains(layout)),
         ("links", links(layout, record)),
         ("mounts", mounts(layout, record, supervisor, pods)),
-        ("cgroups", cgroups::find(layout, record)),
+        ("cgroups", cgroups::find(layout, record, pods)),
         ("files", files::find(layout, pods)),
     ];
     let mut found = Vec::new();

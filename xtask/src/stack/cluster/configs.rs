@@ -16,6 +16,8 @@ use crate::pod_images;
 use crate::stack::program::CNI_BIN_DIR;
 use crate::stack::{Layout, config};
 
+/// What pods are told to ask; nobody answers there unless a test puts a server behind it.
+const CLUSTER_DNS: &str = "10.96.0.10";
 /// Where a deployed daemon listens.
 const DEPLOYED_SOCKET: &str = "/run/vmlet/vmlet.sock";
 /// There when the kernel shows bridged packets to its packet filter.
@@ -105,6 +107,8 @@ fn kubelet(layout: &Layout, node: &Node) -> Value {
         "failCgroupV1": false,
         "failSwapOn": false,
         "makeIPTablesUtilChains": false,
+        "clusterDNS": [CLUSTER_DNS],
+        "clusterDomain": "cluster.local",
         "resolvConf": layout.path("resolv.conf"),
         "staticPodPath": layout.path("manifests"),
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",

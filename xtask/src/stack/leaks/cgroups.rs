@@ -11,22 +11,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::Leak;
+use super::{Leak, Pods};
 use crate::stack::{Layout, Record};
 
 const TOP: &str = "/sys/fs/cgroup";
 /// How long the kernel may take to notice that a group is empty.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The groups that are there. On a cluster's node they are kubelet's, down to those of pods, which it may
-/// not have had the time to remove; what runtimes made below those is a leak.
-pub(super) fn find(layout: &Layout, record: &Record) -> Result<Vec<Leak>> {
+/// The groups that are there. On a cluster's node they are kubelet's, down to those of pods. Kubelet removes
+/// those with all that is in them: what is in them now is a leak, unless kubelet was stopped before its time.
+pub(super) fn find(layout: &Layout, record: &Record, pods: Pods) -> Result<Vec<Leak>> {
     let mut groups = groups(layout);
     if record.node.is_some() {
         groups = groups
             .iter()
             .flat_map(|group| below(group))
-            .filter(|group| group.parent().is_some_and(is_pod))
+            .filter(|group| pods == Pods::Gone && group.parent().is_some_and(is_pod))
             .collect();
     }
     Ok(groups
