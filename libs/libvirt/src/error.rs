@@ -32,7 +32,8 @@ pub(crate) fn sort(error: &VirtError, context: Context, alive: bool) -> Error {
         (Some(ErrorNumber::NoConnect | ErrorNumber::InvalidConn), _) => {
             Error::Unavailable { reason }
         }
-        (Some(code), _) if is_silence(code) => Error::Agent { reason },
+        (Some(code), _) if is_silence(code) => silence(reason),
+        (Some(ErrorNumber::InternalError), _) if forbids(&reason) => Error::AgentForbids { reason },
         _ => Error::Refused {
             call: context.call,
             reason,
@@ -50,6 +51,23 @@ const fn is_silence(code: ErrorNumber) -> bool {
     )
 }
 
+/// An agent that is there and mute, or none at all: libvirt has one code for both.
+fn silence(reason: String) -> Error {
+    let absent = ["is not connected", "not available due to an error"];
+    if absent.iter().any(|words| reason.contains(words)) {
+        Error::NoAgent { reason }
+    } else {
+        Error::Agent { reason }
+    }
+}
+
+/// Whether the agent said that it does not carry out such commands.
+fn forbids(reason: &str) -> bool {
+    const AGENT: &str = "unable to execute QEMU agent command";
+    let refusals = ["has been disabled", "has not been found", "not allowed"];
+    reason.contains(AGENT) && refusals.iter().any(|words| reason.contains(words))
+}
+
 /// A bounded single line of text.
 pub(crate) fn readable(text: &str) -> String {
     text.trim()
@@ -62,6 +80,18 @@ pub(crate) fn readable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_agent_that_is_absent_one_that_is_mute_and_one_that_refuses_are_told_apart() {
+        let absent = "Guest agent is not responding: QEMU guest agent is not connected";
+        assert!(matches!(silence(absent.to_owned()), Error::NoAgent { .. }));
+        let mute = "Guest agent is not responding: Guest agent not available for now";
+        assert!(matches!(silence(mute.to_owned()), Error::Agent { .. }));
+        let disabled = "internal error: unable to execute QEMU agent command 'guest-exec': \
+                        The command guest-exec has been disabled for this instance";
+        assert!(forbids(disabled));
+        assert!(!forbids("internal error: the feature has been disabled"));
+    }
 
     #[test]
     fn a_reason_from_a_guest_is_bounded_and_prints_on_one_line() {

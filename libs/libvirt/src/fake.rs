@@ -85,8 +85,8 @@ impl FakeHypervisor {
         self
     }
 
-    /// Guests have an agent, which answers with these values in turn and then falls silent. Without this
-    /// knob no agent answers.
+    /// Guests have an agent, which answers with these values in turn and then falls silent; an object with the
+    /// key `error` is a refusal. Without this knob there is no agent.
     #[must_use]
     pub fn agent_answering(self, replies: impl IntoIterator<Item = Value>) -> Self {
         self.lock().agent = Some(replies.into_iter().collect());
@@ -196,5 +196,12 @@ impl FakeHypervisor {
 fn silence(deadline: Duration) -> crate::Error {
     crate::Error::Agent {
         reason: format!("no answer within {} s", deadline.as_secs()),
+    }
+}
+
+/// What a guest without an agent looks like from here.
+fn absence() -> crate::Error {
+    crate::Error::NoAgent {
+        reason: "QEMU guest agent is not connected".to_owned(),
     }
 }

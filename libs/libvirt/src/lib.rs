@@ -18,6 +18,7 @@ mod event;
 #[cfg(feature = "fake")]
 mod fake;
 mod ffi;
+pub mod guest;
 #[cfg(feature = "harness")]
 pub mod harness;
 mod libvirt;
@@ -172,10 +173,22 @@ pub enum Error {
     /// The domain does not exist.
     #[error("libvirt knows no domain {0}")]
     NoDomain(Uuid),
-    /// The guest agent does not answer.
+    /// There is a guest agent, but it does not answer now.
     #[error("the QEMU guest agent does not answer: {reason}")]
     Agent {
         /// libvirt's own words.
+        reason: String,
+    },
+    /// No guest agent is connected: it is not installed, not started, or not started yet.
+    #[error("no QEMU guest agent is connected: {reason}")]
+    NoAgent {
+        /// libvirt's own words.
+        reason: String,
+    },
+    /// The guest agent was set up not to carry out this command, or is too old to know it.
+    #[error("the QEMU guest agent does not allow this command: {reason}")]
+    AgentForbids {
+        /// The agent's own words.
         reason: String,
     },
     /// libvirt refused.

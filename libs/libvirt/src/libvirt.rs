@@ -1,7 +1,8 @@
 //! The hypervisor through libvirt.
 //!
-//! Invariant: a call takes a permit, runs on the blocking pool and has a deadline; guest-agent calls have
-//! their own connection and their own permits, so that no guest can hold up the life cycle of another.
+//! Invariant: a call takes a permit, runs on the blocking pool and has a deadline. Four kinds of call have
+//! their own connection and their own permits, so that none waits for another: ending machines and looking at
+//! them; the rest of the life cycle; agents that answer; agents that may not.
 //! Failure: without a connection every call fails at once with [`Error::Unavailable`]; a supervisor keeps
 //! reconnecting and says so with events.
 
@@ -40,8 +41,8 @@ pub struct Settings {
     pub call_deadline: Duration,
     /// Time for starting a domain.
     pub start_deadline: Duration,
-    /// Calls under way at once, and as many guest-agent calls besides. Keep it below `max_client_requests` of
-    /// libvirtd.conf (5 unless set): at that limit libvirtd stops reading, even keep-alive answers.
+    /// Calls under way at once on each of four connections. Keep it below `max_client_requests` of libvirtd.conf
+    /// (5 unless set): at that limit libvirtd stops reading, even keep-alive answers.
     pub parallel: usize,
 }
 
@@ -83,7 +84,24 @@ impl Libvirt {
         }
     }
 
-    /// A call about one domain, within the ordinary deadline.
+    /// A call about one domain that does not wait for starts and the like, within the ordinary deadline.
+    async fn urgently<T: Send + 'static>(
+        &self,
+        call: &'static str,
+        domain: Uuid,
+        f: impl FnOnce(&Domain) -> Result<T, VirtError> + Send + 'static,
+    ) -> Result<T> {
+        let context = Context {
+            call,
+            domain: Some(domain),
+        };
+        let deadline = self.settings.call_deadline;
+        self.calls
+            .run_urgent(context, deadline, move |connect| f(&find(connect, domain)?))
+            .await
+    }
+
+    /// A call about one domain, within `deadline`.
     async fn on_domain<T: Send + 'static>(
         &self,
         call: &'static str,
@@ -129,7 +147,7 @@ impl Hypervisor for Libvirt {
             Shutdown::Agent => self.calls.agent_shutdown(domain).await,
             Shutdown::Acpi => {
                 let flag = sys::VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN;
-                self.on_domain("shutdown", domain, self.settings.call_deadline, move |d| {
+                self.urgently("shutdown", domain, move |d| {
                     unless_off(d, d.shutdown_flags(flag).map(drop))
                 })
                 .await
@@ -139,15 +157,13 @@ impl Hypervisor for Libvirt {
     }
 
     async fn destroy(&self, domain: Uuid) -> Result<()> {
-        let done = self
-            .on_domain("destroy", domain, self.settings.call_deadline, |d| {
-                unless_off(d, d.destroy())
-            })
-            .await;
-        absent_is_fine(done)
+        self.calls.forget_agent(domain);
+        let done = self.urgently("destroy", domain, |d| unless_off(d, d.destroy()));
+        absent_is_fine(done.await)
     }
 
     async fn undefine(&self, domain: Uuid) -> Result<()> {
+        self.calls.forget_agent(domain);
         let done = self
             .on_domain("undefine", domain, self.settings.call_deadline, |d| {
                 // libvirt would turn a running domain into one that it forgets at its end.
@@ -170,10 +186,7 @@ impl Hypervisor for Libvirt {
     }
 
     async fn state(&self, domain: Uuid) -> Result<Option<State>> {
-        let found = self
-            .on_domain("state", domain, self.settings.call_deadline, ffi::state)
-            .await;
-        match found {
+        match self.urgently("state", domain, ffi::state).await {
             Ok((state, reason)) => Ok(Some(event::state(state, reason))),
             Err(crate::Error::NoDomain(_)) => Ok(None),
             Err(error) => Err(error),

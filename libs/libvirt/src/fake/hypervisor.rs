@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::sync::broadcast;
 use uuid::Uuid;
 
-use super::{FakeDomain, FakeHypervisor, Inner, silence};
+use super::{FakeDomain, FakeHypervisor, Inner, absence, silence};
 use crate::read::{Definition, console_file};
 use crate::{
     DomainInfo, DomainStats, End, Error, Event, Hypervisor, Owner, Result, Shutdown, State,
@@ -99,7 +99,7 @@ impl Hypervisor for FakeHypervisor {
                 .get(&domain)
                 .is_some_and(|d| d.state == State::Active);
             if active && how == Shutdown::Agent && inner.agent.is_none() {
-                return Err(silence(Duration::from_secs(2)));
+                return Err(absence());
             }
             active && !inner.guest_ignores
         };
@@ -185,16 +185,22 @@ impl Hypervisor for FakeHypervisor {
     async fn agent(&self, domain: Uuid, command: Value, deadline: Duration) -> Result<Value> {
         let mut inner = self.lock();
         if inner.domain(domain)?.state != State::Active {
-            return Err(Error::Agent {
+            return Err(Error::NoAgent {
                 reason: "domain is not running".to_owned(),
             });
         }
         inner.commands.push(command);
-        let reply = inner
-            .agent
-            .as_mut()
-            .and_then(std::collections::VecDeque::pop_front);
-        reply.ok_or_else(|| silence(deadline))
+        let Some(replies) = inner.agent.as_mut() else {
+            return Err(absence());
+        };
+        let reply = replies.pop_front().ok_or_else(|| silence(deadline))?;
+        match reply.get("error") {
+            Some(reason) => Err(Error::Refused {
+                call: "guest agent command",
+                reason: reason.to_string(),
+            }),
+            None => Ok(reply),
+        }
     }
 
     async fn versions(&self) -> Result<Versions> {

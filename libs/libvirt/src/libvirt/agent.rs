@@ -1,11 +1,12 @@
 //! The QEMU guest agent, which is whatever the guest wants it to be.
 //!
-//! Invariant: one command per guest at a time; the rest of a guest's callers wait without a permit. Replies are
-//! bounded and parsed before anybody sees them.
-//! Failure: [`Error::Agent`] when the guest is silent, not there or talks nonsense; [`Error::Refused`] when
-//! the agent itself answered that it will not.
+//! Invariant: one command per guest at a time; the rest of a guest's callers wait without a permit. An agent that
+//! answered last time never waits for one that did not. Replies are bounded and parsed before anybody sees them.
+//! Failure: [`Error::NoAgent`] when there is none, [`Error::Agent`] when it is silent or talks nonsense,
+//! [`Error::AgentForbids`] and [`Error::Refused`] when the agent itself answered that it will not.
 
-use std::sync::{Arc, PoisonError};
+use std::collections::HashSet;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
@@ -16,6 +17,7 @@ use virt::connect::Connect;
 use virt::error::{Error as VirtError, ErrorNumber};
 
 use super::calls::Calls;
+use super::connection::Lane;
 use crate::error::{Context, readable};
 use crate::{Error, Result, ffi};
 
@@ -59,9 +61,13 @@ impl Calls {
         let order = json!({"execute": "guest-shutdown", "arguments": {"mode": "powerdown"}});
         match self.ask(domain, order.to_string(), SHUTDOWN_REFUSAL).await {
             // Silence after a ping that was answered is how an agent obeys.
-            Ok(_) | Err(Error::Agent { .. } | Error::Deadline { .. } | Error::NoDomain(_)) => {
-                Ok(())
-            }
+            Ok(_)
+            | Err(
+                Error::Agent { .. }
+                | Error::NoAgent { .. }
+                | Error::Deadline { .. }
+                | Error::NoDomain(_),
+            ) => Ok(()),
             Err(error) if self.is_off(domain).await? => {
                 tracing::debug!(%domain, %error, "guest was off before the reply");
                 Ok(())
@@ -75,7 +81,7 @@ impl Calls {
             call: "shutdown",
             domain: Some(domain),
         };
-        self.run(context, PATIENCE_OF_LIBVIRT, move |connect| {
+        self.run_urgent(context, PATIENCE_OF_LIBVIRT, move |connect| {
             connect
                 .lookup_domain_by_uuid(domain)?
                 .is_active()
@@ -97,16 +103,37 @@ impl Calls {
             });
         };
         let left = deadline.saturating_sub(begun.elapsed());
+        let lane = self.lane_of(domain);
         let result = self
-            .run_agent(context, left + MARGIN, turn, move |connect| {
+            .run_agent(lane, context, left + MARGIN, turn, move |connect| {
                 command_guest(connect, domain, &command, left)
             })
             .await;
-        match result {
-            Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(reason)) => Err(Error::Agent { reason }),
-            Err(error) => Err(error),
+        let result = result.and_then(|reply| reply.map_err(|reason| Error::NoAgent { reason }));
+        match &result {
+            Ok(_) | Err(Error::Refused { .. } | Error::AgentForbids { .. }) => {
+                self.known_agents().insert(domain);
+            }
+            Err(_) => self.forget_agent(domain),
         }
+        result
+    }
+
+    fn lane_of(&self, domain: Uuid) -> Lane {
+        if self.known_agents().contains(&domain) {
+            Lane::Agents
+        } else {
+            Lane::Strangers
+        }
+    }
+
+    /// Treats the agent of a domain as one that may not answer.
+    pub(super) fn forget_agent(&self, domain: Uuid) {
+        self.known_agents().remove(&domain);
+    }
+
+    fn known_agents(&self) -> MutexGuard<'_, HashSet<Uuid>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until no other command to this guest is under way.
@@ -129,11 +156,9 @@ fn command_guest(
 ) -> Result<Result<String, String>, VirtError> {
     let domain = connect.lookup_domain_by_uuid(domain)?;
     let seconds = whole_seconds(time);
-    if time < PATIENCE_OF_LIBVIRT {
-        // Otherwise a dead agent costs five seconds before the command is even sent. A driver that
-        // cannot do it is only slower.
-        let _ = ffi::set_agent_timeout(&domain, seconds);
-    }
+    // Otherwise a dead agent costs five seconds before the command is even sent, or as little as somebody
+    // before us was content with. A driver that cannot do it is only slower.
+    let _ = ffi::set_agent_timeout(&domain, seconds.min(whole_seconds(PATIENCE_OF_LIBVIRT)));
     match domain.qemu_agent_command(command, seconds, 0) {
         Ok(reply) => Ok(Ok(reply)),
         Err(error) if is_mute(&error) => Ok(Err(readable(error.message()))),

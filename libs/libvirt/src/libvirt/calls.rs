@@ -4,7 +4,7 @@
 //! at most `parallel` threads per lane are ever inside libvirt.
 //! Failure: no session, no permit in time, or no answer in time; then nobody knows what libvirt did.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,18 +22,25 @@ use crate::{Error, Result};
 pub(super) struct Calls {
     link: Arc<Link>,
     control: Arc<Semaphore>,
+    urgent: Arc<Semaphore>,
     agents: Arc<Semaphore>,
+    strangers: Arc<Semaphore>,
+    /// Domains whose agent answered when it was last asked.
+    pub(super) known: Mutex<HashSet<Uuid>>,
     /// One per domain with agent calls under way.
     pub(super) channels: Mutex<HashMap<Uuid, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Calls {
     pub(super) fn new(link: Arc<Link>, parallel: usize) -> Self {
-        let permits = parallel.clamp(1, Semaphore::MAX_PERMITS);
+        let permits = || Arc::new(Semaphore::new(parallel.clamp(1, Semaphore::MAX_PERMITS)));
         Self {
             link,
-            control: Arc::new(Semaphore::new(permits)),
-            agents: Arc::new(Semaphore::new(permits)),
+            control: permits(),
+            urgent: permits(),
+            agents: permits(),
+            strangers: permits(),
+            known: Mutex::default(),
             channels: Mutex::default(),
         }
     }
@@ -48,16 +55,26 @@ impl Calls {
         self.call(Lane::Control, context, deadline, None, f).await
     }
 
-    /// Runs `f` on the connection for agents, while the caller's turn with the guest is held.
+    /// Runs `f` on the connection for calls that do not wait for starts and the like.
+    pub(super) async fn run_urgent<T: Send + 'static>(
+        &self,
+        context: Context,
+        deadline: Duration,
+        f: impl FnOnce(&Connect) -> Result<T, VirtError> + Send + 'static,
+    ) -> Result<T> {
+        self.call(Lane::Urgent, context, deadline, None, f).await
+    }
+
+    /// Runs `f` on a connection for agents, while the caller's turn with the guest is held.
     pub(super) async fn run_agent<T: Send + 'static>(
         &self,
+        lane: Lane,
         context: Context,
         deadline: Duration,
         turn: OwnedMutexGuard<()>,
         f: impl FnOnce(&Connect) -> Result<T, VirtError> + Send + 'static,
     ) -> Result<T> {
-        self.call(Lane::Agents, context, deadline, Some(turn), f)
-            .await
+        self.call(lane, context, deadline, Some(turn), f).await
     }
 
     pub(super) fn check_connected(&self) -> Result<()> {
@@ -75,7 +92,9 @@ impl Calls {
         self.check_connected()?;
         let permits = match lane {
             Lane::Control => &self.control,
+            Lane::Urgent => &self.urgent,
             Lane::Agents => &self.agents,
+            Lane::Strangers => &self.strangers,
         };
         let work = async {
             let permit = Arc::clone(permits).acquire_owned().await;

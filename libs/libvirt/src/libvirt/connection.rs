@@ -29,21 +29,30 @@ pub(super) struct Link {
     events: broadcast::Sender<Event>,
 }
 
-/// Two open connections: one for the life cycle, one for guest agents.
+/// One open connection for each lane.
 #[derive(Debug)]
 pub(super) struct Session {
     // Subscriptions go before the connections that they are registered on.
-    _subscriptions: [Subscription; 2],
+    _subscriptions: [Subscription; 4],
     control: Connect,
+    urgent: Connect,
     agents: Connect,
+    strangers: Connect,
     signals: UnboundedSender<Signal>,
 }
 
-/// Which of a session's connections a call uses.
+/// Which of a session's connections a call uses. libvirtd works on few requests of one connection at a time:
+/// what must not wait for others does not share theirs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
+    /// The life cycle, as far as it may wait for a start that hangs.
     Control,
+    /// Ending machines, and looking at them.
+    Urgent,
+    /// Guest agents that answered when they were last asked.
     Agents,
+    /// Guest agents that were never asked, or were silent then.
+    Strangers,
 }
 
 impl Link {
@@ -81,14 +90,20 @@ impl Session {
     fn open(uri: &str, signals: &UnboundedSender<Signal>) -> Result<Self, String> {
         event_loop::ensure()?;
         let open = || -> Result<Self, VirtError> {
-            let (control, agents) = (connect(uri)?, connect(uri)?);
+            let (control, urgent) = (connect(uri)?, connect(uri)?);
+            let (agents, strangers) = (connect(uri)?, connect(uri)?);
+            let close_only = |connect| Subscription::close_only(connect, signals.clone());
             Ok(Self {
                 _subscriptions: [
                     Subscription::everything(&control, signals.clone())?,
-                    Subscription::close_only(&agents, signals.clone())?,
+                    close_only(&urgent)?,
+                    close_only(&agents)?,
+                    close_only(&strangers)?,
                 ],
                 control,
+                urgent,
                 agents,
+                strangers,
                 signals: signals.clone(),
             })
         };
@@ -98,7 +113,9 @@ impl Session {
     pub(super) const fn lane(&self, lane: Lane) -> &Connect {
         match lane {
             Lane::Control => &self.control,
+            Lane::Urgent => &self.urgent,
             Lane::Agents => &self.agents,
+            Lane::Strangers => &self.strangers,
         }
     }
 

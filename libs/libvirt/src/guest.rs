@@ -1,0 +1,159 @@
+//! The commands of the QEMU guest agent that run programs in a guest.
+//!
+//! Invariant: what an agent answers is checked: sizes are bounded by the reply that carries it, base64 is
+//! decoded, numbers are in range. An agent keeps a result until it is asked for once.
+//! Failure: those of [`Hypervisor::agent`]; an answer that makes no sense is [`Error::Agent`].
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::{Error, Hypervisor, Result};
+
+/// What one stream of a program may hold so that the agent's one answer with both reaches us: libvirt's protocol
+/// carries 4 MiB of base64, and an answer beyond 10 MiB ends libvirt's connection with the agent for good. The
+/// agent itself only cuts at 16 MiB for each stream, so the program in the guest has to.
+pub const LARGEST_STREAM: usize = 1 << 20;
+
+/// A program to be run in a guest.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Program {
+    /// Path, or a name that is looked up in the agent's `PATH`.
+    pub path: String,
+    /// Arguments after the name.
+    #[serde(rename = "arg")]
+    pub arguments: Vec<String>,
+    /// What it reads from its standard input; nothing when empty.
+    #[serde(
+        rename = "input-data",
+        skip_serializing_if = "Vec::is_empty",
+        serialize_with = "as_base64"
+    )]
+    pub input: Vec<u8>,
+    /// Whether the agent keeps its output.
+    #[serde(rename = "capture-output")]
+    pub capture: bool,
+}
+
+/// A program that the agent started: its process id in the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct Process {
+    /// Process id.
+    pub pid: i64,
+}
+
+/// How a program ended, and what it had written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// How.
+    pub how: How,
+    /// Standard output, if it was captured.
+    pub out: Vec<u8>,
+    /// Standard error, if it was captured.
+    pub err: Vec<u8>,
+    /// Whether the agent threw some of either away.
+    pub truncated: bool,
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// It exited with this code.
+    Code(i32),
+    /// A signal of this number killed it.
+    Signal(i32),
+}
+
+#[derive(Deserialize)]
+struct Status {
+    exited: bool,
+    exitcode: Option<i32>,
+    signal: Option<i32>,
+    #[serde(rename = "out-data", default)]
+    out: String,
+    #[serde(rename = "err-data", default)]
+    err: String,
+    #[serde(rename = "out-truncated", default)]
+    out_truncated: bool,
+    #[serde(rename = "err-truncated", default)]
+    err_truncated: bool,
+}
+
+impl Default for How {
+    fn default() -> Self {
+        Self::Code(0)
+    }
+}
+
+/// Proves that the agent answers.
+pub async fn ping<H: Hypervisor>(hypervisor: &H, domain: Uuid, deadline: Duration) -> Result<()> {
+    let ping = json!({"execute": "guest-ping"});
+    hypervisor.agent(domain, ping, deadline).await.map(drop)
+}
+
+/// Starts a program; the agent answers as soon as it runs.
+///
+/// [`Error::Refused`] when it cannot be started, for example because it is not there.
+pub async fn exec<H: Hypervisor>(
+    hypervisor: &H,
+    domain: Uuid,
+    program: &Program,
+    deadline: Duration,
+) -> Result<Process> {
+    let command = json!({"execute": "guest-exec", "arguments": program});
+    parse(hypervisor.agent(domain, command, deadline).await?)
+}
+
+/// How a program ended; `None` while it runs or something it started holds its output open. The agent forgets a
+/// program that has ended with this answer: the next question about it is [`Error::Refused`].
+pub async fn exec_status<H: Hypervisor>(
+    hypervisor: &H,
+    domain: Uuid,
+    process: Process,
+    deadline: Duration,
+) -> Result<Option<Ended>> {
+    let command = json!({"execute": "guest-exec-status", "arguments": {"pid": process.pid}});
+    let status: Status = parse(hypervisor.agent(domain, command, deadline).await?)?;
+    if !status.exited {
+        return Ok(None);
+    }
+    let how = match (status.exitcode, status.signal) {
+        (_, Some(signal)) => How::Signal(signal),
+        (Some(code), None) => How::Code(code),
+        (None, None) => return Err(nonsense("a program ended neither by a code nor a signal")),
+    };
+    Ok(Some(Ended {
+        how,
+        out: decode(&status.out)?,
+        err: decode(&status.err)?,
+        truncated: status.out_truncated || status.err_truncated,
+    }))
+}
+
+fn parse<T: for<'a> Deserialize<'a>>(answer: Value) -> Result<T> {
+    serde_json::from_value(answer).map_err(|e| nonsense(&e.to_string()))
+}
+
+fn decode(data: &str) -> Result<Vec<u8>> {
+    STANDARD
+        .decode(data)
+        .map_err(|e| nonsense(&format!("output is not base64: {e}")))
+}
+
+fn nonsense(reason: &str) -> Error {
+    let reason = crate::error::readable(reason);
+    Error::Agent {
+        reason: format!("its answer makes no sense: {reason}"),
+    }
+}
+
+fn as_base64<S: serde::Serializer>(input: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&STANDARD.encode(input))
+}
+
+#[cfg(all(test, feature = "fake"))]
+mod tests;
