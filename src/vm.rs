@@ -14,6 +14,7 @@ mod disk;
 pub mod domain;
 mod end;
 mod error;
+pub mod exec;
 mod facts;
 mod model;
 mod paths;

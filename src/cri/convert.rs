@@ -5,6 +5,7 @@
 //! Failure: [`Invalid`] names the field as the API spells it, and what is allowed.
 
 pub(super) mod container;
+pub(super) mod exec;
 pub(super) mod image;
 pub(super) mod sandbox;
 pub(super) mod stats;

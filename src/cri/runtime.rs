@@ -13,6 +13,7 @@ use serde_json::Value;
 use tonic::{Request, Response, Status};
 
 mod container;
+mod exec;
 mod node;
 mod sandbox;
 mod stats;
@@ -93,4 +94,8 @@ methods! {
     list_container_stats(ListContainerStatsRequest) -> ListContainerStatsResponse;
     pod_sandbox_stats(PodSandboxStatsRequest) -> PodSandboxStatsResponse;
     list_pod_sandbox_stats(ListPodSandboxStatsRequest) -> ListPodSandboxStatsResponse;
+    exec_sync(ExecSyncRequest) -> ExecSyncResponse;
+    exec(ExecRequest) -> ExecResponse;
+    attach(AttachRequest) -> AttachResponse;
+    port_forward(PortForwardRequest) -> PortForwardResponse;
 }

@@ -103,10 +103,26 @@ fn container_code(error: &vm::Error) -> Code {
         E::Image(e) => image_code(e),
         E::Network { source, .. } => network_code(source),
         E::Hypervisor { source, .. } => libvirt_code(source),
+        E::Exec(e) => exec_code(e),
         E::StillRunning(_) => Code::Unavailable,
         E::Table(e) => table_code(e),
         E::Aborted(_) => Code::Aborted,
         _ => Code::Internal,
+    }
+}
+
+/// kubelet takes `DeadlineExceeded` for a probe that failed, and any other error for one that did not take place.
+const fn exec_code(error: &vm::exec::Error) -> Code {
+    use vm::exec::Error as E;
+    match error {
+        // A guest that hangs is what a liveness probe is there to find out.
+        E::Timeout(_) | E::Silent(_) => Code::DeadlineExceeded,
+        E::NoAgent(_) | E::Forbidden(_) | E::NoShell(_) | E::Ended => Code::FailedPrecondition,
+        E::NoCommand(_) => Code::InvalidArgument,
+        E::Abandoned => Code::Cancelled,
+        // Also when libvirt took too long: that says nothing about the guest.
+        E::Hypervisor(_) => Code::Unavailable,
+        E::Lost(_) => Code::Internal,
     }
 }
 

@@ -102,6 +102,9 @@ pub enum Error {
         #[source]
         source: libvirt::Error,
     },
+    /// A command did not run in the machine.
+    #[error(transparent)]
+    Exec(#[from] super::exec::Error),
     /// The machine did not end although it was killed.
     #[error("container {0} was killed, but its end is not confirmed yet: try again")]
     StillRunning(ContainerId),

@@ -14,6 +14,7 @@ use podspec::{ContainerId, Defaults, SandboxId};
 use super::accel::{Accelerator, Choice};
 use super::consoles::Consoles;
 use super::error::{Error, Result, hypervisor};
+use super::exec::Slots;
 use super::model::{Container, ContainerConfig};
 use super::paths::Paths;
 use super::settings::Settings;
@@ -53,6 +54,7 @@ pub struct Containers<H, N> {
     pub(super) accelerator: tokio::sync::OnceCell<Choice>,
     pub(super) consoles: Consoles,
     pub(super) meter: Meter,
+    pub(super) exec_slots: Slots,
     /// Containers with a task that sees their stop through.
     pub(super) stoppers: Mutex<HashSet<ContainerId>>,
     /// Containers created by this process: their clients have got the answer.
@@ -70,6 +72,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             accelerator: tokio::sync::OnceCell::new(),
             consoles: Consoles::default(),
             meter: Meter::default(),
+            exec_slots: Slots::default(),
             stoppers: Mutex::default(),
             answered: Mutex::default(),
         }

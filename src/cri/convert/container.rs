@@ -17,7 +17,7 @@ const MOST_MOUNTS: usize = 1024;
 const MOST_HUGEPAGE_SIZES: usize = 64;
 
 /// Longest grace period that is kept; nobody waits longer than ten years.
-const LONGEST_GRACE: u64 = 10 * 365 * 86_400;
+pub(super) const LONGEST_GRACE: u64 = 10 * 365 * 86_400;
 
 /// What a client asks for.
 pub(in crate::cri) fn config(config: Option<v1::ContainerConfig>) -> Result<ContainerConfig> {

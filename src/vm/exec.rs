@@ -1,0 +1,133 @@
+//! Runs commands in guests, through the QEMU guest agent.
+//!
+//! Invariant: a command that did not end in time, or whose client went away, is killed with all that it started.
+//! Both streams come back byte for byte up to a bound that the guest keeps, so that no output, however long, can
+//! break the channel to the agent.
+//! Failure: [`Error`] says what is missing in the guest; a command's own exit code, whatever it is, is no failure.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use libvirt::Hypervisor;
+use podspec::ContainerId;
+use tokio_util::sync::CancellationToken;
+
+mod command;
+mod slots;
+
+pub(super) use slots::Slots;
+
+use super::error::Result;
+use super::service::Containers;
+use crate::sandbox::PodNetwork;
+use command::Run;
+
+/// What a command without a time-out gets.
+const LONGEST: Duration = Duration::from_secs(4 * 3600);
+
+/// What a command wrote, and how it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output {
+    /// Standard output; at most 16 MiB of it.
+    pub out: Vec<u8>,
+    /// Standard error; at most 16 MiB of it.
+    pub err: Vec<u8>,
+    /// Its exit code, or 128 and the number of the signal that killed it.
+    pub code: i32,
+}
+
+/// Why a command did not run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No agent.
+    #[error(
+        "commands in a virtual machine need the QEMU guest agent, and none is connected: \
+         install the package qemu-guest-agent in the guest and start it"
+    )]
+    NoAgent(#[source] libvirt::Error),
+    /// The agent may not do it.
+    #[error(
+        "the QEMU guest agent in the virtual machine may not run commands: take guest-exec and guest-exec-status \
+         off the list of blocked commands in its configuration"
+    )]
+    Forbidden(#[source] libvirt::Error),
+    /// The agent has no shell to run commands by.
+    #[error("commands in a virtual machine need /bin/sh in the guest, and it does not run")]
+    NoShell(#[source] libvirt::Error),
+    /// There is no such program.
+    #[error("the guest has no command {0:?}")]
+    NoCommand(String),
+    /// It took too long.
+    #[error("the command did not end within {} s and was killed", .0.as_secs())]
+    Timeout(Duration),
+    /// The agent is there, and mute; the guest may hang.
+    #[error("the QEMU guest agent in the virtual machine does not answer any more")]
+    Silent(#[source] libvirt::Error),
+    /// The agent does not know the command any more.
+    #[error("the QEMU guest agent lost the command")]
+    Lost(#[source] libvirt::Error),
+    /// The machine ended under the command.
+    #[error("the virtual machine ended while the command ran")]
+    Ended,
+    /// The client went away.
+    #[error("the client went away and the command was killed")]
+    Abandoned,
+    /// libvirt did not do its part.
+    #[error("reach the QEMU guest agent")]
+    Hypervisor(#[source] libvirt::Error),
+}
+
+impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+    /// Runs a command in a running machine and waits for its end. Without a time-out it gets four hours. When the
+    /// returned future is dropped the command is killed.
+    pub async fn exec(
+        self: &Arc<Self>,
+        id: &ContainerId,
+        command: Vec<String>,
+        timeout: Option<Duration>,
+    ) -> Result<Output> {
+        let row = self.row(id)?;
+        if !row.phase.runs() {
+            return Err(super::Error::Phase {
+                id: id.clone(),
+                phase: row.phase,
+                verb: "asked to run a command",
+            });
+        }
+        self.check_connected("run a command in")?;
+        let timeout = timeout.unwrap_or(LONGEST);
+        let deadline = tokio::time::Instant::now() + timeout;
+        let slot = tokio::time::timeout_at(deadline, self.exec_slots.take(id)).await;
+        let Ok(slot) = slot else {
+            return Err(Error::Timeout(timeout).into());
+        };
+        let gone = CancellationToken::new();
+        let _gone = gone.clone().drop_guard();
+        let run = Run::new(
+            Arc::clone(&self.parts.hypervisor),
+            id.domain(),
+            command,
+            (timeout, deadline),
+            gone,
+        );
+        let (this, id) = (Arc::clone(self), id.clone());
+        let to_end = async move {
+            let _slot = slot;
+            match run.finish().await {
+                // Without a machine there is no agent either.
+                Err(Error::NoAgent(_) | Error::Silent(_) | Error::Timeout(_))
+                    if !this.is_running(&id) =>
+                {
+                    Err(Error::Ended.into())
+                }
+                other => Ok(other?),
+            }
+        };
+        self.parts.tasks.finish(to_end).await
+    }
+
+    fn is_running(&self, id: &ContainerId) -> bool {
+        let row = self.parts.table.get(id);
+        row.is_some_and(|row| row.phase.runs())
+    }
+}

@@ -1,0 +1,241 @@
+//! One command in one guest, from its start to its last byte.
+//!
+//! Invariant: `run.sh` bounds what the agent has to carry and keeps more aside for us to fetch; `kill.sh` ends
+//! whatever `run.sh` started. Between them and us are only guest-exec and guest-exec-status.
+//! Failure: what the agent refuses is told by its step; silence is borne for a while, also libvirt's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use libvirt::Hypervisor;
+use libvirt::guest::{self, Ended, How, LARGEST_STREAM, Process, Program};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::{Error, Output};
+
+const RUN: &str = include_str!("run.sh");
+const KILL: &str = include_str!("kill.sh");
+
+/// Most of a stream that is returned; `run.sh` keeps no more.
+const LONGEST_STREAM: usize = 16 << 20;
+/// Time for the agent to start a program.
+const START: Duration = Duration::from_secs(10);
+/// Time for the agent to answer how a program is doing, with all of its output.
+const STATUS: Duration = Duration::from_secs(30);
+/// Time for a kill, and for each step of fetching.
+const STEP: Duration = Duration::from_secs(30);
+/// How long an agent or libvirt may be away while a command runs.
+const TROUBLE: Duration = Duration::from_secs(30);
+/// The first pause between two looks at a program; each is longer than the one before, up to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(4);
+const LAST_PAUSE: Duration = Duration::from_millis(250);
+/// The signal by which `run.sh` says that there is no such command.
+const NO_COMMAND: i32 = 10;
+/// What the agent says when a program cannot be started.
+const NOT_STARTED: &str = "Failed to execute child process";
+
+/// A command to be run.
+#[derive(Debug)]
+pub(super) struct Run<H> {
+    hypervisor: Arc<H>,
+    domain: Uuid,
+    command: Vec<String>,
+    /// Where `run.sh` keeps output aside, in the guest.
+    stem: String,
+    timeout: Duration,
+    deadline: Instant,
+    gone: CancellationToken,
+}
+
+impl<H: Hypervisor> Run<H> {
+    pub(super) fn new(
+        hypervisor: Arc<H>,
+        domain: Uuid,
+        command: Vec<String>,
+        (timeout, deadline): (Duration, Instant),
+        gone: CancellationToken,
+    ) -> Self {
+        Self {
+            hypervisor,
+            domain,
+            command,
+            stem: format!("/tmp/.vmlet-exec-{}", Uuid::new_v4().simple()),
+            timeout,
+            deadline,
+            gone,
+        }
+    }
+
+    /// Runs the command; when it has to be given up it is killed first.
+    pub(super) async fn finish(self) -> Result<Output, Error> {
+        let process = self.start().await?;
+        let ended = tokio::select! {
+            ended = self.wait(process) => ended?,
+            () = tokio::time::sleep_until(self.deadline) => {
+                self.kill(process).await;
+                return Err(Error::Timeout(self.timeout));
+            }
+            () = self.gone.cancelled() => {
+                self.kill(process).await;
+                return Err(Error::Abandoned);
+            }
+        };
+        let code = match ended.how {
+            How::Code(code) => code,
+            How::Signal(NO_COMMAND) => {
+                return Err(Error::NoCommand(
+                    self.command.into_iter().next().unwrap_or_default(),
+                ));
+            }
+            How::Signal(signal) => 128 + signal,
+        };
+        let (mut out, mut err) = (ended.out, ended.err);
+        if out.len() >= LARGEST_STREAM || err.len() >= LARGEST_STREAM {
+            let fetched = tokio::select! {
+                fetched = self.fetch(&mut out, &mut err) => fetched,
+                () = self.gone.cancelled() => Err(Error::Abandoned),
+            };
+            self.clear().await;
+            fetched?;
+        }
+        Ok(Output { out, err, code })
+    }
+
+    /// Starts the command in a session of its own: one that signals its group must not hit the agent.
+    async fn start(&self) -> Result<Process, Error> {
+        let mut arguments = shell(RUN, "vmlet-exec", &[&self.stem]);
+        arguments.extend(self.command.iter().cloned());
+        let program = |path: &str, arguments: &[String]| Program {
+            path: path.to_owned(),
+            arguments: arguments.to_vec(),
+            input: Vec::new(),
+            capture: true,
+        };
+        let (setsid, plain) = (
+            program("setsid", &arguments),
+            program("/bin/sh", arguments.get(1..).unwrap_or_default()),
+        );
+        match self.ask(&setsid, START).await {
+            Err(e) if is_not_started(&e) => self.ask(&plain, START).await,
+            other => other,
+        }
+        .map_err(|e| {
+            if is_not_started(&e) {
+                Error::NoShell(e)
+            } else {
+                refused(e)
+            }
+        })
+    }
+
+    async fn ask(&self, program: &Program, time: Duration) -> libvirt::Result<Process> {
+        guest::exec(&*self.hypervisor, self.domain, program, time).await
+    }
+
+    /// Looks again and again until the program has ended.
+    async fn wait(&self, process: Process) -> Result<Ended, Error> {
+        let mut pause = FIRST_PAUSE;
+        let mut trouble = None;
+        loop {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 3 / 2).min(LAST_PAUSE);
+            match guest::exec_status(&*self.hypervisor, self.domain, process, STATUS).await {
+                Ok(Some(ended)) => return Ok(ended),
+                Ok(None) => trouble = None,
+                Err(libvirt::Error::Refused { call, reason }) => {
+                    return Err(Error::Lost(libvirt::Error::Refused { call, reason }));
+                }
+                Err(e @ libvirt::Error::Agent { .. }) => bear(&mut trouble, e)?,
+                Err(e) if e.is_unavailable() => bear(&mut trouble, e)?,
+                Err(e) => return Err(refused(e)),
+            }
+        }
+    }
+
+    /// Kills the program with all that it started, and has the agent forget it.
+    async fn kill(&self, process: Process) {
+        let pid = process.pid.to_string();
+        let ended = self.script(KILL, &[&pid, &self.stem]).await;
+        let forgotten = match ended {
+            Ok(_) => tokio::time::timeout(STEP, self.wait(process)).await,
+            Err(e) => Ok(Err(e)),
+        };
+        if let Ok(Err(e)) = forgotten {
+            tracing::warn!(
+                domain = %self.domain, error = crate::one_line(&e), "a command may run on in its guest"
+            );
+        }
+    }
+
+    /// Reads what `run.sh` kept aside.
+    async fn fetch(&self, out: &mut Vec<u8>, err: &mut Vec<u8>) -> Result<(), Error> {
+        for (stream, suffix) in [(out, 1), (err, 2)] {
+            let from = format!("if={}.{suffix}", self.stem);
+            let mut block = 0;
+            while stream.len() == (block + 1) * LARGEST_STREAM && stream.len() < LONGEST_STREAM {
+                let skip = format!("skip={block}");
+                let read = "exec dd \"$@\" bs=1048576 count=1 2>/dev/null";
+                stream.extend(self.script(read, &[&from, &skip]).await?.out);
+                block += 1;
+            }
+            stream.truncate(LONGEST_STREAM);
+        }
+        Ok(())
+    }
+
+    /// Removes what `run.sh` kept aside; what cannot be removed goes with the guest's next boot.
+    async fn clear(&self) {
+        let remove = "exec rm -f \"$1.1\" \"$1.2\"";
+        let removed = self.script(remove, &[&self.stem]).await;
+        if let Err(e) = removed {
+            tracing::debug!(domain = %self.domain, error = crate::one_line(&e), "clear a guest's files");
+        }
+    }
+
+    /// Runs a short script of ours to its end.
+    async fn script(&self, text: &str, arguments: &[&str]) -> Result<Ended, Error> {
+        let program = Program {
+            path: "/bin/sh".to_owned(),
+            arguments: shell(text, "vmlet", arguments).split_off(1),
+            input: Vec::new(),
+            capture: true,
+        };
+        let process = self.ask(&program, START).await.map_err(refused)?;
+        match tokio::time::timeout(STEP, self.wait(process)).await {
+            Ok(ended) => ended,
+            Err(_) => Err(Error::Timeout(STEP)),
+        }
+    }
+}
+
+/// Arguments of `setsid` that have a script run.
+fn shell(text: &str, name: &str, arguments: &[&str]) -> Vec<String> {
+    let words = ["/bin/sh", "-c", text, name];
+    let words = words.iter().chain(arguments);
+    words.map(|word| (*word).to_owned()).collect()
+}
+
+fn is_not_started(error: &libvirt::Error) -> bool {
+    matches!(error, libvirt::Error::Refused { reason, .. } if reason.contains(NOT_STARTED))
+}
+
+/// Sorts what keeps a program from being run.
+fn refused(error: libvirt::Error) -> Error {
+    match error {
+        libvirt::Error::NoAgent { .. } | libvirt::Error::NoDomain(_) => Error::NoAgent(error),
+        libvirt::Error::AgentForbids { .. } => Error::Forbidden(error),
+        libvirt::Error::Agent { .. } => Error::Silent(error),
+        _ => Error::Hypervisor(error),
+    }
+}
+
+/// Notes that there is trouble; an error when it has lasted too long.
+fn bear(since: &mut Option<Instant>, error: libvirt::Error) -> Result<(), Error> {
+    let begun = *since.get_or_insert_with(Instant::now);
+    if begun.elapsed() < TROUBLE {
+        return Ok(());
+    }
+    Err(refused(error))
+}

@@ -1,0 +1,83 @@
+//! How many commands run at once.
+//!
+//! Invariant: a machine has a bounded number, so that one with commands that hang takes nothing from the others;
+//! so has the node, since each may hold two streams of output.
+//! Failure: none; whoever finds no slot waits, for as long as the caller lets it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use podspec::ContainerId;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Commands in one machine.
+const PER_MACHINE: usize = 16;
+/// Commands on the node.
+const PER_NODE: usize = 128;
+
+/// Slots for commands.
+#[derive(Debug)]
+pub(in crate::vm) struct Slots {
+    node: Arc<Semaphore>,
+    machines: Mutex<HashMap<ContainerId, Arc<Semaphore>>>,
+}
+
+/// Held while a command runs.
+#[derive(Debug)]
+pub(super) struct Slot {
+    _machine: Option<OwnedSemaphorePermit>,
+    _node: Option<OwnedSemaphorePermit>,
+}
+
+impl Default for Slots {
+    fn default() -> Self {
+        Self {
+            node: Arc::new(Semaphore::new(PER_NODE)),
+            machines: Mutex::default(),
+        }
+    }
+}
+
+impl Slots {
+    /// Waits for a slot in this machine, then for one on the node.
+    pub(super) async fn take(&self, id: &ContainerId) -> Slot {
+        let machine = {
+            let mut machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
+            // Permits hold a reference, and so does whoever waits for one.
+            machines.retain(|_, slots| Arc::strong_count(slots) > 1);
+            let new = || Arc::new(Semaphore::new(PER_MACHINE));
+            Arc::clone(machines.entry(id.clone()).or_insert_with(new))
+        };
+        // Neither is ever closed.
+        Slot {
+            _machine: machine.acquire_owned().await.ok(),
+            _node: Arc::clone(&self.node).acquire_owned().await.ok(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_full_of_commands_leaves_slots_to_others() {
+        let slots = Slots::default();
+        let (busy, idle) = (ContainerId::generate(), ContainerId::generate());
+        let mut held = Vec::new();
+        for _ in 0..PER_MACHINE {
+            held.push(slots.take(&busy).await);
+        }
+        let soon = Duration::from_secs(1);
+        let more = tokio::time::timeout(soon, slots.take(&busy)).await;
+        assert!(more.is_err());
+        drop(slots.take(&idle).await);
+        held.pop();
+        held.push(slots.take(&busy).await);
+        held.clear();
+        drop(slots.take(&idle).await);
+        assert_eq!(slots.machines.lock().unwrap().len(), 1);
+    }
+}
