@@ -32,6 +32,7 @@ const OTHERS: &[&str] = &[
     "gcc",
     "iproute2",
     "iptables",
+    "isc-dhcp-client",
     "libc6-dev",
     "mtools",
     "nftables",

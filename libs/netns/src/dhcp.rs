@@ -9,6 +9,7 @@ mod packet;
 mod server;
 
 pub use lease::Lease;
+pub(crate) use lease::{domain, is_host_name};
 pub use packet::{decode, encode, reply};
 pub use server::{Error, Server};
 

@@ -8,6 +8,9 @@
 #[path = "support/guest.rs"]
 mod guest;
 
+#[path = "guest/ipv6.rs"]
+mod ipv6;
+
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 

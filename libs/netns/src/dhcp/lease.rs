@@ -126,7 +126,7 @@ impl Lease {
     }
 }
 
-fn is_host_name(name: &str) -> bool {
+pub(crate) fn is_host_name(name: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())
             && label
@@ -138,7 +138,7 @@ fn is_host_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-fn domain(name: &str) -> Option<Name> {
+pub(crate) fn domain(name: &str) -> Option<Name> {
     let bare = name.strip_suffix('.').unwrap_or(name);
     let plain = |label: &str| {
         (1..=63).contains(&label.len())

@@ -5,6 +5,7 @@
 //! Failure: a request without an answer fails after [`DEADLINE`].
 
 use std::future::Future;
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
@@ -51,6 +52,19 @@ impl Kernel {
             handle,
             driver,
         })
+    }
+
+    /// Every IPv6 address of the namespace with the index of its link, link-local ones too.
+    pub(crate) async fn ipv6_addresses(&self) -> Result<Vec<(u32, Ipv6Addr)>, Error> {
+        let mut get = self.handle.address().get();
+        get.message_mut().header.family = AddressFamily::Inet6;
+        let all: Vec<_> = request(
+            "list addresses of",
+            "all links".to_owned(),
+            get.execute().try_collect(),
+        )
+        .await?;
+        Ok(all.iter().filter_map(message::ipv6_address).collect())
     }
 
     async fn set(

@@ -101,6 +101,18 @@ pub(super) fn address(message: &AddressMessage) -> Option<Address> {
     })
 }
 
+/// The index of the link and its IPv6 address.
+pub(super) fn ipv6_address(message: &AddressMessage) -> Option<(u32, Ipv6Addr)> {
+    let ip = message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            AddressAttribute::Address(IpAddr::V6(ip)) => Some(*ip),
+            _ => None,
+        })?;
+    Some((message.header.index, ip))
+}
+
 pub(super) fn address_message(index: u32, address: Address) -> AddressMessage {
     let ip = address.net.addr();
     let mut message = AddressMessage::default();
