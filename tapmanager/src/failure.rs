@@ -41,6 +41,8 @@ pub(crate) enum Failure {
     Network(#[source] network::Error),
     #[error("DHCP server of the pod")]
     Dhcp(#[source] netns::dhcp::Error),
+    #[error("IPv6 server of the pod")]
+    Ipv6(#[source] netns::ipv6::Error),
     #[error("tap of the guest")]
     Tap(#[source] netns::TapError),
     #[error("cgroup of the pod")]

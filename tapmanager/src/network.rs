@@ -7,18 +7,19 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 use netns::Guard;
-use netns::dhcp::Lease;
 use netns::netlink::{self, SCOPE_GLOBAL};
 use netns::surgery::LinkRecord;
 use serde_json::{Value, json};
 use tapmanager::wire::{AddRequest, Address, Dns, Network, Nic, Route};
 
 mod kinds;
+mod leases;
 mod repair;
 
 pub(crate) use kinds::obstacle;
+pub(crate) use leases::{ipv6_leases, leases};
 pub(crate) use repair::repairs;
 
 /// Name of the link that plugins are asked for.
@@ -104,6 +105,14 @@ fn nic(link: &LinkRecord, result: &cni::CNIResult) -> Nic {
             gateway: gateway(found.net, &routes, result),
         })
         .collect();
+    // The kernel lists IPv4 first; the pod's primary address is the first that the plugins name.
+    addresses.sort_by_key(|address| {
+        let named = result.ips.iter();
+        let place = named
+            .map(|ip| ip.address.addr())
+            .position(|ip| ip == address.net.addr());
+        place.unwrap_or(usize::MAX)
+    });
     if addresses.is_empty() {
         (addresses, routes) = from_result(link, result);
     }
@@ -209,52 +218,6 @@ pub(crate) fn guards(request: &AddRequest, network: &Network) -> Vec<Guard> {
         Guard::Own(nic.addresses.iter().map(|a| a.net.addr()).collect())
     };
     network.nics.iter().map(guard).collect()
-}
-
-/// What DHCP tells each NIC that has an IPv4 address, with the bridge to tell it on.
-pub(crate) fn leases(network: &Network, hostname: &str) -> Vec<(String, Lease)> {
-    let dns: Vec<Ipv4Addr> = network
-        .dns
-        .servers
-        .iter()
-        .filter_map(|s| s.parse().ok())
-        .collect();
-    let lease = |nic: &Nic| {
-        let address = nic.addresses.iter().find_map(|address| v4(address.net))?;
-        let mut lease = Lease {
-            mac: nic.mac.parse().ok()?,
-            address,
-            gateway: None,
-            routes: Vec::new(),
-            mtu: nic.mtu,
-            dns: dns.clone(),
-            searches: network.dns.searches.clone(),
-            hostname: Some(hostname.to_owned()).filter(|name| !name.is_empty()),
-        };
-        for route in &nic.routes {
-            let hop = match route.gw {
-                Some(IpAddr::V6(_)) => continue,
-                Some(IpAddr::V4(hop)) => Some(hop),
-                None => None,
-            };
-            match v4(route.dst) {
-                Some(dst) if dst.prefix_len() == 0 && hop.is_some() => {
-                    lease.gateway = lease.gateway.or(hop);
-                }
-                Some(dst) => lease.routes.push((dst, hop)),
-                None => {}
-            }
-        }
-        Some((nic.bridge.clone(), lease))
-    };
-    network.nics.iter().filter_map(lease).collect()
-}
-
-fn v4(net: IpNet) -> Option<Ipv4Net> {
-    match net {
-        IpNet::V4(net) => Some(net),
-        IpNet::V6(_) => None,
-    }
 }
 
 #[cfg(test)]

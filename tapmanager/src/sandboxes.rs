@@ -16,6 +16,7 @@ mod collect;
 mod counters;
 mod del;
 mod recover;
+mod serve;
 mod start;
 
 use std::collections::HashMap;
@@ -23,7 +24,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use netns::Namespace;
-use netns::dhcp::Server;
 use tapmanager::wire::{Network, Status};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, RwLock};
 
@@ -37,7 +37,7 @@ use crate::network;
 pub(crate) struct Live {
     entry: Entry,
     ns: Option<Namespace>,
-    dhcp: Option<Server>,
+    servers: Option<serve::Servers>,
 }
 
 impl Live {
@@ -45,7 +45,7 @@ impl Live {
         Self {
             entry,
             ns: None,
-            dhcp: None,
+            servers: None,
         }
     }
 }

@@ -6,11 +6,11 @@
 
 use std::time::{Duration, Instant};
 
-use netns::dhcp::Server;
 use netns::netlink::Kernel;
 use netns::{Namespace, surgery};
 use tapmanager::wire::{AddRequest, Network};
 
+use super::serve::Servers;
 use super::{Live, Sandboxes, Slot, requirements};
 use crate::failure::{Failure, chain};
 use crate::journal::{Entry, Phase};
@@ -95,7 +95,7 @@ impl Sandboxes {
         let Some(Live {
             entry,
             ns: open,
-            dhcp,
+            servers,
         }) = slot.as_mut()
         else {
             return Err(Failure::Changed("it was removed meanwhile".to_owned()));
@@ -138,8 +138,7 @@ impl Sandboxes {
         entry.phase = Phase::Up;
         self.journal.put(entry).await?;
         faultpoint::point("tap.add.up");
-        let leases = network::leases(&network, &entry.request.hostname);
-        *dhcp = Some(Server::start(&ns, leases).await.map_err(Failure::Dhcp)?);
+        *servers = Some(Servers::start(&ns, &network, &entry.request.hostname).await?);
         Ok((network, result.took))
     }
 }

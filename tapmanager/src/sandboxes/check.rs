@@ -18,15 +18,15 @@ impl Sandboxes {
     pub(crate) async fn check(&self, id: &str) -> Result<(), Failure> {
         let slot = self.lock(id).await?;
         up(&slot, id)?;
-        let Some(Live { entry, dhcp, .. }) = slot.as_ref() else {
+        let Some(Live { entry, servers, .. }) = slot.as_ref() else {
             return Err(Failure::NotFound(id.to_owned()));
         };
         let changed = |what: String| Err(Failure::Changed(what));
         let Some(ns) = Namespace::open(&entry.netns)? else {
             return changed("the namespace is gone".to_owned());
         };
-        if dhcp.is_none() {
-            return changed("its DHCP server does not run".to_owned());
+        if servers.is_none() {
+            return changed("its servers of addresses do not run".to_owned());
         }
         let kernel = Kernel::open(&ns).await?;
         let links = kernel.links().await?;

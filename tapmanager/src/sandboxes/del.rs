@@ -48,7 +48,7 @@ impl Sandboxes {
         let Some(live) = slot.as_mut() else {
             return Ok(());
         };
-        live.dhcp = None;
+        live.servers = None;
         live.ns = None;
         // Only what was in use may be unknown to the CNI cache and yet be attached, if the cache was lost.
         let was_up = live.entry.network.is_some();

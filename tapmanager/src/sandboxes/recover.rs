@@ -6,16 +6,15 @@
 
 use std::sync::Arc;
 
-use netns::dhcp::Server;
 use netns::netlink::Kernel;
 use netns::{Namespace, surgery};
 use tapmanager::wire::{AddRequest, Network};
 use tokio_util::task::TaskTracker;
 
+use super::serve::Servers;
 use super::{Live, Sandboxes, Slot};
 use crate::failure::{Failure, chain};
 use crate::journal::{Entry, Loaded, Phase};
-use crate::network;
 
 impl Sandboxes {
     /// Serves what is up again, and undoes leftovers on `tasks`.
@@ -76,10 +75,10 @@ impl Sandboxes {
         entry
     }
 
-    /// Whether the network of `slot` still exists. Its rules are those of this program, and its DHCP server
-    /// runs again then.
+    /// Whether the network of `slot` still exists. Its rules are those of this program, and its
+    /// servers run again then.
     async fn reopen(&self, slot: &mut Slot) -> bool {
-        let Some(Live { entry, ns, dhcp }) = slot.as_mut() else {
+        let Some(Live { entry, ns, servers }) = slot.as_mut() else {
             return false;
         };
         let id = &entry.request.id;
@@ -106,14 +105,14 @@ impl Sandboxes {
                 "packet filter"
             );
         }
-        match Server::start(&found, network::leases(network, &entry.request.hostname)).await {
-            Ok(server) => *dhcp = Some(server),
+        match Servers::start(&found, network, &entry.request.hostname).await {
+            Ok(started) => *servers = Some(started),
             Err(error) => {
                 tracing::error!(
                     sandbox = id,
                     error = chain(&error),
                     outcome = "silent",
-                    "DHCP server"
+                    "servers of addresses"
                 );
             }
         }

@@ -1,0 +1,49 @@
+//! The servers that tell a guest its addresses.
+//!
+//! Invariant: what is served is the recorded network; dropping the value ends both servers.
+//! Failure: one server that cannot start is an error; the other one ends with it.
+
+use std::path::Path;
+
+use netns::{Namespace, dhcp, ipv6};
+use tapmanager::wire::Network;
+
+use crate::failure::Failure;
+use crate::network;
+
+/// Our own network namespace, where gateways of pods are.
+const NODE: &str = "/proc/self/ns/net";
+
+/// The servers of one pod.
+#[derive(Debug)]
+pub(super) struct Servers {
+    _dhcp: dhcp::Server,
+    _ipv6: ipv6::Server,
+}
+
+impl Servers {
+    /// Serves `network` in its namespace `ns`.
+    ///
+    /// # Errors
+    /// When a socket cannot be made.
+    pub(super) async fn start(
+        ns: &Namespace,
+        network: &Network,
+        hostname: &str,
+    ) -> Result<Self, Failure> {
+        let leases = network::leases(network, hostname);
+        let dhcp = dhcp::Server::start(ns, leases)
+            .await
+            .map_err(Failure::Dhcp)?;
+        let leases = network::ipv6_leases(network, hostname);
+        let node = Namespace::open(Path::new(NODE))?
+            .ok_or_else(|| Failure::Changed(format!("{NODE} is no namespace")))?;
+        let ipv6 = ipv6::Server::start(ns, &node, leases)
+            .await
+            .map_err(Failure::Ipv6)?;
+        Ok(Self {
+            _dhcp: dhcp,
+            _ipv6: ipv6,
+        })
+    }
+}
