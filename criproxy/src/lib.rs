@@ -4,4 +4,17 @@
 //! like one that has no pods.
 //! Failure: the gRPC code of the answer tells; trouble with one backend stays with the calls that need it.
 
+mod backend;
+pub mod check;
+pub mod config;
+mod listener;
+mod methods;
+mod metrics;
+mod proxy;
+mod routes;
+mod server;
 pub mod state;
+pub mod telemetry;
+pub mod wire;
+
+pub use server::{Error, serve};

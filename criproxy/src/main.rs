@@ -1,11 +1,125 @@
 //! The proxy `vmlet-criproxy`: arguments, configuration, logging, run.
 //!
-//! Invariant: no logic here; the exit code tells why it ended: 0 asked to, 1 it failed, 64 unusable
-//! configuration or command line.
+//! Invariant: no logic here; the exit code tells why it ended: 0 asked to, 1 it failed or a runtime that `check`
+//! asked did not answer, 64 unusable configuration or command line.
 //! Failure: one line on standard error, or one event once logging works.
 
+use std::error::Error;
+use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::{Parser, Subcommand};
+use criproxy::config::{self, Config, Overrides};
+use criproxy::{check, telemetry};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Unusable configuration or command line.
+const EX_USAGE: u8 = 64;
+
+/// One CRI endpoint for kubelet over several CRI runtimes.
+#[derive(Debug, Parser)]
+#[command(name = "vmlet-criproxy", version)]
+struct Args {
+    /// Configuration file.
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "VMLET_CRIPROXY_CONFIG",
+        default_value = config::DEFAULT_FILE
+    )]
+    config: PathBuf,
+    #[command(flatten)]
+    overrides: Overrides,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Clone, Copy, Subcommand)]
+enum Command {
+    /// Serve kubelet until SIGTERM; the same as no command.
+    Serve,
+    /// Explain the configuration and ask each runtime.
+    Check,
+}
+
 fn main() -> ExitCode {
-    ExitCode::SUCCESS
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(e) => {
+            // Help and version are no errors; nothing can be done when printing fails.
+            let _ = e.print();
+            return if e.use_stderr() {
+                ExitCode::from(EX_USAGE)
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    let config = match config::load(&args.config, &args.overrides) {
+        Ok(config) => config,
+        Err(e) => {
+            eprintln!("vmlet-criproxy: {}", one_line(&e));
+            return ExitCode::from(EX_USAGE);
+        }
+    };
+    let ended = match args.command {
+        Some(Command::Check) => run(explain(&config)),
+        Some(Command::Serve) | None => match telemetry::init(&config.log) {
+            Ok(()) => run(serve(config)),
+            Err(e) => Err(e.into()),
+        },
+    };
+    ended.unwrap_or_else(|e| {
+        eprintln!("vmlet-criproxy: {}", one_line(&*e));
+        ExitCode::FAILURE
+    })
+}
+
+type Ended = Result<ExitCode, Box<dyn Error>>;
+
+fn run(work: impl Future<Output = Ended>) -> Ended {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(2).enable_all().build()?;
+    let ended = runtime.block_on(work);
+    // Calls that are cut off are told so by the end of their connection.
+    runtime.shutdown_background();
+    ended
+}
+
+async fn serve(config: Config) -> Ended {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let told = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!(outcome = "told to end", "criproxy");
+    };
+    criproxy::serve(config, told).await?;
+    tracing::info!(outcome = "ended", "criproxy");
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn explain(config: &Config) -> Ended {
+    let report = check::report(config).await;
+    std::io::stdout().write_all(report.text.as_bytes())?;
+    Ok(if report.well {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// An error and its causes in one line.
+fn one_line(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        text = format!("{text}: {source}");
+        next = source.source();
+    }
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,0 +1,171 @@
+//! One HTTP/2 connection to a Unix socket, made again when it breaks.
+//!
+//! Invariant: at most one connection and one attempt at a time; after a failure the next attempts wait longer,
+//! up to a second, and calls in between fail at once.
+//! Failure: a few words that say why there is no connection.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::wire::Body;
+
+/// Wait after the first failure.
+const FIRST_WAIT: Duration = Duration::from_millis(20);
+
+/// Longest wait.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// Window of a stream: a whole message.
+pub(crate) const STREAM_WINDOW: u32 = 16 * 1024 * 1024 + 64 * 1024;
+
+/// Window of a connection.
+pub(crate) const CONNECTION_WINDOW: u32 = 4 * STREAM_WINDOW;
+
+/// Largest frame that we take: fewer wake-ups for long lists.
+pub(crate) const FRAME: u32 = 256 * 1024;
+
+/// Longest headers, as Go's client and server take.
+pub(crate) const HEADERS: u32 = 1024 * 1024;
+
+/// A connection that is there when it can be.
+#[derive(Debug)]
+pub(crate) struct Link {
+    socket: PathBuf,
+    patience: Duration,
+    current: Arc<Mutex<Current>>,
+    attempt: tokio::sync::Mutex<Backoff>,
+    up: Arc<watch::Sender<bool>>,
+}
+
+#[derive(Debug, Default)]
+struct Current {
+    sender: Option<SendRequest<Body>>,
+    generation: u64,
+}
+
+#[derive(Debug, Default)]
+struct Backoff {
+    not_before: Option<Instant>,
+    wait: Duration,
+    why: String,
+}
+
+impl Link {
+    pub(crate) fn new(socket: &Path, patience: Duration) -> Self {
+        Self {
+            socket: socket.into(),
+            patience,
+            current: Arc::default(),
+            attempt: tokio::sync::Mutex::default(),
+            up: Arc::new(watch::Sender::new(false)),
+        }
+    }
+
+    /// The connection and its number; connects when there is none and the time for it has come.
+    pub(crate) async fn get(&self) -> Result<(SendRequest<Body>, u64), String> {
+        if let Some(found) = self.alive() {
+            return Ok(found);
+        }
+        let mut backoff = self.attempt.lock().await;
+        if let Some(found) = self.alive() {
+            return Ok(found);
+        }
+        let now = Instant::now();
+        if backoff.not_before.is_some_and(|then| now < then) {
+            return Err(backoff.why.clone());
+        }
+        match self.connect().await {
+            Ok(found) => {
+                *backoff = Backoff::default();
+                Ok(found)
+            }
+            Err(why) => {
+                backoff.wait = (backoff.wait * 2).clamp(FIRST_WAIT, LONGEST_WAIT);
+                backoff.not_before = Some(Instant::now() + backoff.wait);
+                backoff.why.clone_from(&why);
+                Err(why)
+            }
+        }
+    }
+
+    /// Waits until the connection with this number has ended.
+    pub(crate) async fn ended(&self, generation: u64) {
+        let mut up = self.up.subscribe();
+        while self.generation() == Some(generation) {
+            if up.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The number of the connection, if there is one.
+    pub(crate) fn generation(&self) -> Option<u64> {
+        self.alive().map(|(_, generation)| generation)
+    }
+
+    /// Whether there is a connection, and when that changes.
+    pub(crate) fn watch(&self) -> watch::Receiver<bool> {
+        self.up.subscribe()
+    }
+
+    /// The connection with this number is of no use.
+    pub(crate) fn discard(&self, generation: u64) {
+        drop_sender(&self.current, &self.up, generation);
+    }
+
+    fn alive(&self) -> Option<(SendRequest<Body>, u64)> {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let sender = current.sender.as_ref().filter(|s| !s.is_closed())?;
+        Some((sender.clone(), current.generation))
+    }
+
+    async fn connect(&self) -> Result<(SendRequest<Body>, u64), String> {
+        let handshake = async {
+            let stream = UnixStream::connect(&self.socket).await;
+            let stream = stream.map_err(|e| format!("connect {}: {e}", self.socket.display()))?;
+            let mut builder = Builder::new(TokioExecutor::new());
+            builder
+                .timer(TokioTimer::new())
+                .initial_stream_window_size(STREAM_WINDOW)
+                .initial_connection_window_size(CONNECTION_WINDOW)
+                .max_frame_size(FRAME)
+                .max_header_list_size(HEADERS);
+            let made = builder.handshake::<_, Body>(TokioIo::new(stream)).await;
+            made.map_err(|e| format!("begin HTTP/2 on {}: {e}", self.socket.display()))
+        };
+        let made = tokio::time::timeout(self.patience, handshake).await;
+        let (sender, connection) =
+            made.map_err(|_| format!("no connection within {:?}", self.patience))??;
+        let generation = {
+            let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+            current.generation += 1;
+            current.sender = Some(sender.clone());
+            current.generation
+        };
+        self.up.send_replace(true);
+        let current = Arc::clone(&self.current);
+        let up = Arc::clone(&self.up);
+        let socket = self.socket.clone();
+        tokio::spawn(async move {
+            let ended = connection.await;
+            let reason = ended.err().map(|e| e.to_string());
+            tracing::debug!(socket = %socket.display(), reason, outcome = "ended", "connection");
+            drop_sender(&current, &up, generation);
+        });
+        Ok((sender, generation))
+    }
+}
+
+fn drop_sender(current: &Mutex<Current>, up: &watch::Sender<bool>, generation: u64) {
+    let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+    if current.generation == generation && current.sender.take().is_some() {
+        up.send_replace(false);
+    }
+}

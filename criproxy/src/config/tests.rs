@@ -1,0 +1,112 @@
+//! Settings from files and what is refused.
+//!
+//! Invariant: the documented example loads; each contradiction has its own sentence.
+//! Failure: the test names the example.
+
+use rstest::rstest;
+
+use super::*;
+
+const EXAMPLE: &str = r#"
+listen = "/run/vmlet/criproxy.sock"
+state_dir = "/var/lib/vmlet/criproxy"
+boot_id_file = "/proc/sys/kernel/random/boot_id"
+[primary]
+name = "containerd"
+socket = "/run/containerd/containerd.sock"
+[[secondary]]
+name = "vmlet"
+socket = "/run/vmlet/vmlet.sock"
+handlers = ["vmlet"]
+target_runtimes = ["vmlet", "virtlet.cloud"]
+image_prefixes = ["vmlet.dev/", "virtlet.cloud/"]
+id_suffix = "766d6c74"
+[metrics]
+listen = "127.0.0.1:9621"
+[log]
+level = "info"
+format = "text"
+"#;
+
+fn read(text: &str) -> Result<Config, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("criproxy.toml");
+    std::fs::write(&path, text).unwrap();
+    load(&path, &Overrides::default()).map_err(|e| match std::error::Error::source(&e) {
+        Some(source) => format!("{e}: {source}"),
+        None => e.to_string(),
+    })
+}
+
+#[test]
+fn the_documented_example_loads() {
+    let config = read(EXAMPLE).unwrap();
+    assert_eq!(config.secondary[0].targets(), ["vmlet", "virtlet.cloud"]);
+    assert_eq!(config.limits, Limits::default());
+}
+
+#[test]
+fn a_short_file_gets_defaults() {
+    let config = read("[primary]\nname = 'a'\nsocket = '/a'").unwrap();
+    assert_eq!(config.listen, Path::new("/run/vmlet/criproxy.sock"));
+    assert!(config.metrics.is_none());
+}
+
+#[test]
+fn flags_win_over_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("criproxy.toml");
+    std::fs::write(&path, EXAMPLE).unwrap();
+    let overrides = Overrides {
+        listen: Some("/tmp/x.sock".into()),
+        ..Overrides::default()
+    };
+    assert_eq!(
+        load(&path, &overrides).unwrap().listen,
+        Path::new("/tmp/x.sock")
+    );
+}
+
+#[rstest]
+#[case::unknown_key(
+    "level = \"info\"",
+    "level = \"info\"\ncolour = 1",
+    "unknown field `colour`"
+)]
+#[case::name_twice(
+    "name = \"vmlet\"",
+    "name = \"containerd\"",
+    "name \"containerd\" is given to both"
+)]
+#[case::name_with_slash("name = \"vmlet\"", "name = \"../x\"", "must be 1 to 63")]
+#[case::handler_empty("handlers = [\"vmlet\"]", "handlers = [\"\"]", "every pod")]
+#[case::handler_twice(
+    "handlers = [\"vmlet\"]",
+    "handlers = [\"a\", \"a\"]",
+    "handler \"a\" is given"
+)]
+#[case::target_of_primary(
+    "\"virtlet.cloud\"]",
+    "\"containerd\"]",
+    "annotation value \"containerd\""
+)]
+#[case::own_socket(
+    "/run/vmlet/vmlet.sock",
+    "/run/vmlet/criproxy.sock",
+    "the proxy itself"
+)]
+#[case::crio("/run/vmlet/criproxy.sock", "/x/run/crio/crio.sock", "CRI-O")]
+#[case::relative("\"/run/vmlet/vmlet.sock\"", "\"vmlet.sock\"", "absolute")]
+#[case::suffix("766d6c74", "XYZ", "hex digits")]
+#[case::public_metrics("127.0.0.1:9621", "0.0.0.0:9621", "loopback")]
+#[case::level("level = \"info\"", "level = \"a=b=c\"", "no log filter")]
+fn a_contradiction_is_refused_with_a_sentence(
+    #[case] from: &str,
+    #[case] to: &str,
+    #[case] sentence: &str,
+) {
+    let text = EXAMPLE.replace(from, to);
+    assert_ne!(text, EXAMPLE);
+    let error = read(&text).unwrap_err();
+    assert!(error.contains(sentence), "{error}");
+}

@@ -1,0 +1,188 @@
+//! The Unix socket for kubelet, and who may connect to it.
+//!
+//! Invariant: the socket has mode 0600 from the moment it has its name; a live server's socket is never
+//! taken, and nothing but a socket is ever replaced. Only processes of our own user and of root are served.
+//! Failure: [`Error`] at start-up. A peer of another user is disconnected and logged. Trouble with accepting
+//! is logged and tried again: the server never ends by it.
+
+use std::fs::{DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::unistd::{Uid, geteuid};
+use tokio::net::{UnixListener, UnixStream};
+
+/// Time that a server behind an existing socket has to accept.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// Wait after a failure to accept, such as too many open files.
+const BREATH: Duration = Duration::from_millis(100);
+
+/// Why there is no socket.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another server answers on it.
+    #[error("another server answers on {}", .0.display())]
+    Taken(PathBuf),
+    /// Something that is no socket has the name.
+    #[error("{} exists and is not a socket", .0.display())]
+    NotASocket(PathBuf),
+    /// The path has no directory or no name.
+    #[error("{} is not the path of a file", .0.display())]
+    NoName(PathBuf),
+    /// A step of making it failed.
+    #[error("{step} {}", path.display())]
+    Make {
+        /// What was to be done.
+        step: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// The kernel's reason.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A bound socket; its name goes when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+    inode: Option<(u64, u64)>,
+    own: Uid,
+}
+
+impl Listener {
+    /// Makes the directory if needed, and the socket.
+    pub(crate) async fn bind(path: &Path) -> Result<Self, Error> {
+        let failed = |step, path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::Make { step, path, source }
+        };
+        let (Some(dir), Some(_)) = (path.parent(), path.file_name()) else {
+            return Err(Error::NoName(path.into()));
+        };
+        let mut builder = DirBuilder::new();
+        let made = builder.recursive(true).mode(0o755).create(dir);
+        made.map_err(failed("make directory", dir))?;
+        check_free(path).await?;
+        // Short, so that it fits wherever the name itself does.
+        let temporary = dir.join(format!(".{}", std::process::id()));
+        match std::fs::remove_file(&temporary) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(failed("remove", &temporary)(e));
+            }
+            _ => {}
+        }
+        let socket = UnixListener::bind(&temporary).map_err(failed("bind", &temporary))?;
+        let named = std::fs::set_permissions(&temporary, Permissions::from_mode(0o600))
+            .and_then(|()| std::fs::rename(&temporary, path));
+        named.map_err(failed("name socket", path))?;
+        Ok(Self {
+            socket,
+            inode: inode(path),
+            path: path.to_owned(),
+            own: geteuid(),
+        })
+    }
+
+    /// The next connection of a user that may connect.
+    pub(crate) async fn accept(&self) -> UnixStream {
+        loop {
+            match self.socket.accept().await {
+                Ok((stream, _)) if self.admits(&stream) => return stream,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(%error, outcome = "retried", "accept");
+                    tokio::time::sleep(BREATH).await;
+                }
+            }
+        }
+    }
+
+    fn admits(&self, stream: &UnixStream) -> bool {
+        match stream.peer_cred() {
+            Ok(peer) if peer.uid() == self.own.as_raw() || peer.uid() == 0 => true,
+            Ok(peer) => {
+                let (uid, pid) = (peer.uid(), peer.pid());
+                tracing::warn!(uid, pid, outcome = "refused", "connection of another user");
+                false
+            }
+            Err(error) => {
+                tracing::warn!(%error, outcome = "refused", "connection without credentials");
+                false
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if self.inode.is_some() && self.inode == inode(&self.path) {
+            // Whoever finds it sees that nobody answers, and replaces it.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    let metadata = std::fs::symlink_metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+/// Whether the name may be taken: nothing is there, or a socket on which nobody answers.
+async fn check_free(path: &Path) -> Result<(), Error> {
+    let failed = |source| Error::Make {
+        step: "look at",
+        path: path.into(),
+        source,
+    };
+    match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(failed(e)),
+        Ok(found) if !found.file_type().is_socket() => return Err(Error::NotASocket(path.into())),
+        Ok(_) => {}
+    }
+    match tokio::time::timeout(ANSWER, UnixStream::connect(path)).await {
+        // A server whose queue is full does not answer in time, but it lives.
+        Err(_) | Ok(Ok(_)) => Err(Error::Taken(path.into())),
+        Ok(Err(e)) if e.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        Ok(Err(e)) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(Err(e)) => Err(failed(e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_live_servers_socket_is_not_taken_and_a_dead_ones_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let first = Listener::bind(&path).await.unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(matches!(Listener::bind(&path).await, Err(Error::Taken(_))));
+        drop(first);
+        assert!(!path.exists());
+
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        Listener::bind(&path).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_no_socket_is_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        std::fs::write(&path, "precious").unwrap();
+        assert!(matches!(
+            Listener::bind(&path).await,
+            Err(Error::NotASocket(_))
+        ));
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    }
+}

@@ -1,0 +1,117 @@
+//! Calls that make sandboxes and containers.
+//!
+//! Invariant: the pod's uid is remembered before the sandbox is made, so that its images are pulled where it runs.
+//! Failure: `InvalidArgument` for hints that contradict each other; else the runtime's own.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Response;
+use prost::Message;
+use tonic::Status;
+
+use super::find::{Found, ambiguous, first_id};
+use super::forward::Learn;
+use super::{Call, Proxy};
+use crate::methods::Object;
+use crate::routes::PRIMARY;
+use crate::state::{BackendIndex, Kind};
+use crate::wire::{Body, Opening, RestorePod, RunPodSandbox, SandboxConfig, keep_fields, refusal};
+
+impl Proxy {
+    /// To the runtime that the pod asks for.
+    pub(super) async fn run_sandbox(
+        self: &Arc<Self>,
+        call: &Call,
+        opening: Opening,
+        message: &Bytes,
+    ) -> Result<Response<Body>, Status> {
+        let Ok(run) = RunPodSandbox::decode(message.clone()) else {
+            // The primary says what is wrong with it, in the words that its clients know.
+            return Ok(self.forward(PRIMARY, call, opening.into(), None).await);
+        };
+        let pod = Pod {
+            config: run.config.as_ref(),
+            handler: &run.runtime_handler,
+            handler_field: 2,
+        };
+        self.make_sandbox(call, opening, message, &pod).await
+    }
+
+    /// To the runtime that the pod asks for.
+    pub(super) async fn restore_pod(
+        self: &Arc<Self>,
+        call: &Call,
+        opening: Opening,
+        message: &Bytes,
+    ) -> Result<Response<Body>, Status> {
+        let Ok(restore) = RestorePod::decode(message.clone()) else {
+            return Ok(self.forward(PRIMARY, call, opening.into(), None).await);
+        };
+        let pod = Pod {
+            config: restore.config.as_ref(),
+            handler: &restore.runtime_handler,
+            handler_field: 3,
+        };
+        self.make_sandbox(call, opening, message, &pod).await
+    }
+
+    async fn make_sandbox(
+        self: &Arc<Self>,
+        call: &Call,
+        opening: Opening,
+        message: &Bytes,
+        pod: &Pod<'_>,
+    ) -> Result<Response<Body>, Status> {
+        let choice = self.routes.sandbox(pod.handler, pod.config);
+        let choice = choice.map_err(|e| Status::invalid_argument(e.to_string()))?;
+        let uid = pod.config.map_or("", SandboxConfig::uid);
+        if !uid.is_empty() {
+            self.memory.learn_uid(uid, choice.backend);
+        }
+        let body = if choice.blank_handler {
+            let kept = keep_fields(message, |field| field.number != pod.handler_field);
+            let kept = kept.map_err(|e| Status::invalid_argument(e.to_string()))?;
+            Body::changed(opening, kept)
+        } else {
+            opening.into()
+        };
+        let learn = self.learn_id(Kind::Sandbox, choice.backend);
+        Ok(self.forward(choice.backend, call, body, learn).await)
+    }
+
+    /// To the owner of the sandbox.
+    pub(super) async fn create_container(
+        self: &Arc<Self>,
+        call: &Call,
+        opening: Opening,
+        message: &Bytes,
+    ) -> Response<Body> {
+        let id = first_id(message).unwrap_or_default();
+        let index = match self.find(call, Object::Sandbox, &id).await {
+            Found::One(index) => index,
+            Found::Nowhere(_) => PRIMARY,
+            Found::Ambiguous => return refusal(&ambiguous(&id)),
+            Found::Away(status) => return refusal(&status),
+        };
+        let learn = self.learn_id(Kind::Container, index);
+        self.forward(index, call, opening.into(), learn).await
+    }
+
+    /// Remembers whose the object is that the answer names first.
+    pub(super) fn learn_id(self: &Arc<Self>, kind: Kind, owner: BackendIndex) -> Option<Learn> {
+        let proxy = Arc::clone(self);
+        Learn::new(move |message| {
+            if let Some(id) = first_id(&message).filter(|id| !id.is_empty()) {
+                proxy.memory.learn(kind, &id, owner);
+            }
+        })
+    }
+}
+
+/// What decides about a new sandbox.
+struct Pod<'a> {
+    config: Option<&'a SandboxConfig>,
+    handler: &'a str,
+    handler_field: u32,
+}

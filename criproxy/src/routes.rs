@@ -1,0 +1,146 @@
+//! Which runtime a new pod or an image is for, by what its owner wrote.
+//!
+//! Invariant: a pure function of configuration and request. Two hints for different runtimes, or one that no
+//! runtime is known for, are errors; they never mean the primary.
+//! Failure: [`Unclear`], which tells the author of the pod what to change.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::config::Config;
+use crate::state::BackendIndex;
+use crate::wire::{Image, SandboxConfig};
+
+/// The annotation that names a runtime.
+pub(crate) const TARGET: &str = "kubernetes.io/target-runtime";
+
+/// The primary.
+pub(crate) const PRIMARY: BackendIndex = BackendIndex(0);
+
+/// Hints that do not lead to one runtime.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unclear {
+    /// No runtime is known for the annotation's value.
+    #[error("annotation {TARGET} names {0:?}, which is no runtime of this node")]
+    UnknownTarget(String),
+    /// Handler and annotation differ.
+    #[error(
+        "runtime handler {handler:?} and annotation {TARGET}: {target:?} are different runtimes"
+    )]
+    Contradiction {
+        /// The handler.
+        handler: String,
+        /// The annotation's value.
+        target: String,
+    },
+}
+
+/// Where a new sandbox goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Choice {
+    /// The runtime.
+    pub(crate) backend: BackendIndex,
+    /// The handler is one that this runtime does not know: the annotation alone decided.
+    pub(crate) blank_handler: bool,
+}
+
+/// The configured hints.
+#[derive(Debug)]
+pub(crate) struct Routes {
+    handlers: HashMap<String, BackendIndex>,
+    targets: HashMap<String, BackendIndex>,
+    prefixes: Vec<(String, BackendIndex)>,
+}
+
+impl Routes {
+    pub(crate) fn new(config: &Config) -> Self {
+        let mut routes = Self {
+            handlers: HashMap::new(),
+            targets: HashMap::from([(config.primary.name.clone(), PRIMARY)]),
+            prefixes: Vec::new(),
+        };
+        for (at, secondary) in config.secondary.iter().enumerate() {
+            let index = BackendIndex(at + 1);
+            let handlers = secondary.handlers.iter();
+            routes.handlers.extend(handlers.map(|h| (h.clone(), index)));
+            let targets = secondary.targets().iter();
+            routes.targets.extend(targets.map(|t| (t.clone(), index)));
+            let prefixes = secondary.image_prefixes.iter();
+            routes.prefixes.extend(prefixes.map(|p| (p.clone(), index)));
+        }
+        // The most specific prefix decides.
+        let longest = |(prefix, _): &(String, _)| std::cmp::Reverse(prefix.len());
+        routes.prefixes.sort_by_key(longest);
+        routes
+    }
+
+    /// The runtime that serves a handler, if a secondary does.
+    pub(crate) fn of_handler(&self, handler: &str) -> Option<BackendIndex> {
+        self.handlers.get(handler).copied()
+    }
+
+    /// Where a new sandbox goes.
+    pub(crate) fn sandbox(
+        &self,
+        handler: &str,
+        config: Option<&SandboxConfig>,
+    ) -> Result<Choice, Unclear> {
+        let none = BTreeMap::new();
+        let annotations = config.map_or(&none, |c| &c.annotations);
+        let hint = self.hint(handler, annotations)?;
+        let backend = hint.unwrap_or(PRIMARY);
+        Ok(Choice {
+            backend,
+            blank_handler: backend != PRIMARY
+                && !handler.is_empty()
+                && self.of_handler(handler).is_none(),
+        })
+    }
+
+    /// The runtime that an image's own hints name.
+    pub(crate) fn image(&self, image: &Image) -> Result<Option<BackendIndex>, Unclear> {
+        let hint = self.hint(&image.runtime_handler, &image.annotations)?;
+        Ok(hint.or_else(|| {
+            let mut prefixes = self.prefixes.iter();
+            prefixes
+                .find(|(prefix, _)| image.name.starts_with(prefix))
+                .map(|(_, backend)| *backend)
+        }))
+    }
+
+    /// The runtime that a pod's annotation names.
+    pub(crate) fn annotated(
+        &self,
+        config: &SandboxConfig,
+    ) -> Result<Option<BackendIndex>, Unclear> {
+        self.hint("", &config.annotations)
+    }
+
+    fn hint(
+        &self,
+        handler: &str,
+        annotations: &BTreeMap<String, String>,
+    ) -> Result<Option<BackendIndex>, Unclear> {
+        let by_handler = self.of_handler(handler);
+        let Some(target) = annotations.get(TARGET).filter(|target| !target.is_empty()) else {
+            return Ok(by_handler);
+        };
+        let Some(&by_target) = self.targets.get(target) else {
+            return Err(Unclear::UnknownTarget(short(target)));
+        };
+        match by_handler {
+            Some(other) if other != by_target => Err(Unclear::Contradiction {
+                handler: short(handler),
+                target: short(target),
+            }),
+            _ => Ok(Some(by_target)),
+        }
+    }
+}
+
+/// A hostile text, cut for a message.
+fn short(text: &str) -> String {
+    text.chars().take(100).collect()
+}
+
+#[cfg(test)]
+mod tests;

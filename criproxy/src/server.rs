@@ -1,0 +1,162 @@
+//! From start to end of the proxy.
+//!
+//! Invariant: kubelet is listened to before anything else can be slow; no runtime is waited for.
+//! Failure: [`Error`] names what makes service impossible. Trouble with one connection ends that connection.
+
+use std::convert::Infallible;
+use std::io;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::UnixStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::backend::{CONNECTION_WINDOW, FRAME, HEADERS, STREAM_WINDOW};
+use crate::config::Config;
+use crate::listener::{self, Listener};
+use crate::metrics::{self, Metrics};
+use crate::proxy::Proxy;
+use crate::state::{self, BackendSpec, Memory};
+
+/// Calls at the same time on one connection; kubelet has one.
+const STREAMS: u32 = 4096;
+
+/// Calls given up by the client that may wait to be cleared away; a client that gives up many at once is no attack.
+const RESETS: usize = 4096;
+
+/// Longest time to write down what was learned last.
+const FLUSH: Duration = Duration::from_millis(300);
+
+/// Why there is no service.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No socket for kubelet.
+    #[error(transparent)]
+    Listen(#[from] listener::Error),
+    /// No socket for metrics.
+    #[error("serve metrics")]
+    Metrics(#[from] metrics::Error),
+    /// The boot id cannot be read.
+    #[error("read the boot id from {}", path.display())]
+    BootId {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The state directory cannot be used.
+    #[error("open the state directory")]
+    State(#[source] state::Error),
+    /// The task that opened it was ended.
+    #[error("wait for the state directory")]
+    Ended(#[source] tokio::task::JoinError),
+}
+
+/// Serves until `shutdown`, then ends the calls in progress within the configured time.
+///
+/// # Errors
+///
+/// [`Error`] when service cannot begin.
+pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+    let listener = Listener::bind(&config.listen).await?;
+    let memory = open(&config).await?;
+    let metrics = Arc::new(Metrics::new());
+    let proxy = Arc::new(Proxy::new(&config, memory, &metrics));
+    let stop = CancellationToken::new();
+    let _ends_with_us = stop.clone().drop_guard();
+    if let Some(settings) = &config.metrics {
+        let metrics = Arc::clone(&metrics);
+        tokio::spawn(metrics::serve(settings.listen, metrics, stop.clone()).await?);
+    }
+    proxy.watch(&stop);
+    tracing::info!(listen = %config.listen.display(), outcome = "serving", "criproxy");
+
+    let connections = TaskTracker::new();
+    let mut shutdown = pin!(shutdown);
+    loop {
+        let stream = tokio::select! {
+            () = &mut shutdown => break,
+            stream = listener.accept() => stream,
+        };
+        connections.spawn(connection(stream, Arc::clone(&proxy), stop.clone()));
+    }
+    drop(listener);
+    stop.cancel();
+    connections.close();
+    let drained = tokio::time::timeout(config.limits.drain(), connections.wait()).await;
+    let left = connections.len();
+    tracing::info!(
+        left,
+        outcome = if drained.is_ok() {
+            "drained"
+        } else {
+            "cut off"
+        },
+        "calls"
+    );
+    let flushed = tokio::task::spawn_blocking(move || proxy.flush(FLUSH)).await;
+    if !matches!(flushed, Ok(true)) {
+        tracing::warn!(outcome = "not flushed", "state directory");
+    }
+    Ok(())
+}
+
+async fn open(config: &Config) -> Result<Memory, Error> {
+    let path = &config.boot_id_file;
+    let boot_id = std::fs::read_to_string(path).map_err(|source| Error::BootId {
+        path: path.clone(),
+        source,
+    })?;
+    let dir = config.state_dir.clone();
+    let specs = specs(config);
+    let opened = tokio::task::spawn_blocking(move || Memory::open(&dir, &specs, boot_id.trim()));
+    opened.await.map_err(Error::Ended)?.map_err(Error::State)
+}
+
+/// The runtimes, the primary first.
+pub(crate) fn specs(config: &Config) -> Vec<BackendSpec> {
+    let primary = BackendSpec {
+        name: config.primary.name.clone(),
+        id_suffix: None,
+    };
+    let others = config.secondary.iter().map(|secondary| BackendSpec {
+        name: secondary.name.clone(),
+        id_suffix: secondary.id_suffix.clone(),
+    });
+    std::iter::once(primary).chain(others).collect()
+}
+
+async fn connection(stream: UnixStream, proxy: Arc<Proxy>, stop: CancellationToken) {
+    let service = service_fn(move |request| {
+        let proxy = Arc::clone(&proxy);
+        async move { Ok::<_, Infallible>(Box::pin(proxy.answer(request)).await) }
+    });
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .auto_date_header(false)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(FRAME)
+        .max_header_list_size(HEADERS)
+        .max_concurrent_streams(STREAMS)
+        .max_pending_accept_reset_streams(RESETS);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, outcome = "broken", "connection of a client");
+    }
+}
