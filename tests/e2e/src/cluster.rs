@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::stack::{Stack, streams};
+use crate::stack::{CLEAN, Endpoint, Stack, eventually, streams};
 
 /// What a cluster is made of.
 #[derive(Debug, Clone, Copy)]
@@ -168,9 +168,20 @@ impl Cluster {
         Ok(ip)
     }
 
-    /// Waits until no node holds anything of any pod.
+    /// Waits until no node holds anything of any pod. Sandboxes that kubelet has stopped are removed here:
+    /// itself it does that once a minute.
     pub async fn await_clean(&self) -> Result<()> {
         for node in &self.nodes {
+            eventually(CLEAN, "stopped sandboxes", || async {
+                let running = node.crictl_at(Endpoint::Proxy, &["pods", "-q", "-s", "ready"])?;
+                ensure!(running.is_empty(), "still running: {running}");
+                let stopped = node.crictl_at(Endpoint::Proxy, &["pods", "-q"])?;
+                for id in stopped.lines() {
+                    node.crictl_at(Endpoint::Proxy, &["rmp", id])?;
+                }
+                Ok(())
+            })
+            .await?;
             node.await_clean()
                 .await
                 .with_context(|| node.dir().display().to_string())?;

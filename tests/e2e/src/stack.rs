@@ -32,7 +32,7 @@ const PER_POD: [&str; 7] = [
 ];
 
 /// How long kubelet and the runtimes may take to tidy up.
-const CLEAN: Duration = Duration::from_secs(30);
+pub(crate) const CLEAN: Duration = Duration::from_secs(30);
 
 /// A CRI socket of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

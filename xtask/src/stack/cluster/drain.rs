@@ -1,7 +1,7 @@
 //! Empties a node whose kubelet has been stopped.
 //!
-//! Invariant: sandboxes that are still there are named before they are removed; they are pods that
-//! somebody left running, not leaks.
+//! Invariant: sandboxes that still run are named: they are pods that somebody left, not leaks. Stopped ones
+//! wait for kubelet's next round of collection, once a minute, and are no news.
 //! Failure: a runtime that does not answer is reported; what it holds shows up among the leaks.
 
 use std::path::Path;
@@ -17,17 +17,26 @@ use crate::{run, workspace};
 /// How long a runtime may take over one request; removing a VM waits for its end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A pod that was still there.
+/// A pod as a runtime knows it.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Sandbox {
     id: String,
     metadata: Metadata,
+    state: State,
 }
 
 #[derive(Debug, Deserialize)]
 struct Metadata {
     name: String,
     namespace: String,
+}
+
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+enum State {
+    #[serde(rename = "SANDBOX_READY")]
+    Ready,
+    #[serde(rename = "SANDBOX_NOTREADY")]
+    NotReady,
 }
 
 #[derive(Debug, Deserialize)]
@@ -46,7 +55,7 @@ impl std::fmt::Display for Sandbox {
 /// What was found on a node.
 #[derive(Debug, Default)]
 pub(crate) struct Drained {
-    /// Sandboxes that were there; they are gone.
+    /// Sandboxes that ran; they are gone.
     pub(crate) found: Vec<Sandbox>,
     /// What did not work.
     pub(crate) trouble: Vec<String>,
@@ -76,11 +85,12 @@ fn remove_all(socket: &Path) -> Result<Vec<Sandbox>> {
         return Ok(Vec::new());
     }
     let list = crictl(socket, &["pods", "--output", "json"])?;
-    let list: Sandboxes = serde_json::from_str(&list).context("parse the list of sandboxes")?;
+    let mut list: Sandboxes = serde_json::from_str(&list).context("parse the list of sandboxes")?;
     for sandbox in &list.items {
         crictl(socket, &["rmp", "--force", &sandbox.id])
             .with_context(|| format!("remove the sandbox of {sandbox}"))?;
     }
+    list.items.retain(|sandbox| sandbox.state == State::Ready);
     Ok(list.items)
 }
 
