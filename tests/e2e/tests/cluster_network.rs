@@ -19,11 +19,11 @@ const HOST_PORT: u16 = 18_080;
 #[ignore = "needs root"]
 async fn services_dns_and_host_ports_work_for_machines_and_containers_alike() -> Result<()> {
     let cluster = Cluster::up()?;
-    cluster.apply(container_pod("box", SERVE))?;
-    cluster.apply(machine())?;
-    cluster.apply(vm_pod("other"))?;
+    cluster.apply(&container_pod("box", SERVE))?;
+    cluster.apply(&machine())?;
+    cluster.apply(&vm_pod("other"))?;
     for app in ["box", "machine", "other"] {
-        cluster.apply(service(app))?;
+        cluster.apply(&service(app))?;
     }
     for pod in ["box", "machine", "other"] {
         cluster.await_ready(&format!("pod/{pod}"), READY)?;

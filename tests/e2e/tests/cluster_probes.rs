@@ -50,7 +50,7 @@ async fn readiness_by_exec(cluster: &Cluster) -> Result<()> {
     container["startupProbe"] =
         json!({ "tcpSocket": { "port": 80 }, "periodSeconds": 1, "failureThreshold": 90 });
     container["readinessProbe"] = exec_probe(&["test", "-e", "/tmp/ready"], 2);
-    cluster.apply(pod)?;
+    cluster.apply(&pod)?;
     cluster.await_condition(
         "pod/ready",
         "jsonpath={.status.containerStatuses[0].started}=true",
@@ -71,7 +71,7 @@ async fn liveness(cluster: &Cluster) -> Result<()> {
         exec_probe(&["test", "!", "-e", "/tmp/sick"], 2);
     pod["spec"]["containers"][0]["startupProbe"] =
         json!({ "tcpSocket": { "port": 80 }, "periodSeconds": 1, "failureThreshold": 90 });
-    cluster.apply(pod)?;
+    cluster.apply(&pod)?;
     cluster.await_ready("pod/alive", READY)?;
     let (first, address) = (container_id(cluster, "alive")?, cluster.pod_ip("alive")?);
     Guest::of(cluster.stack(), "alive")?.run(&["touch", "/tmp/sick"])?;
@@ -95,7 +95,7 @@ async fn liveness(cluster: &Cluster) -> Result<()> {
 async fn slow_probe(cluster: &Cluster) -> Result<()> {
     let mut pod = vm_pod("slow");
     pod["spec"]["containers"][0]["readinessProbe"] = exec_probe(&["sleep", "4711"], 1);
-    cluster.apply(pod)?;
+    cluster.apply(&pod)?;
     await_event(cluster, "slow", "Unhealthy", "timed out").await?;
     let guest = Guest::of(cluster.stack(), "slow")?;
     eventually(
@@ -195,7 +195,7 @@ fn start(cluster: &Cluster, name: &str, policy: &str) -> Result<()> {
     let mut pod = vm_pod(name);
     pod["spec"]["restartPolicy"] = json!(policy);
     pod["spec"]["terminationGracePeriodSeconds"] = json!(GRACE);
-    cluster.apply(pod)?;
+    cluster.apply(&pod)?;
     cluster.await_ready(&format!("pod/{name}"), READY)
 }
 

@@ -45,7 +45,7 @@ fn cgroups(cluster: &Cluster) -> Result<()> {
         "requests": { "cpu": "100m", "memory": "128Mi" },
         "limits": { "cpu": "500m", "memory": "128Mi" },
     });
-    cluster.apply(pod)?;
+    cluster.apply(&pod)?;
     cluster.await_ready("pod/limited", READY)?;
     let pod = cluster.get_json(&["pod", "limited"])?;
     ensure!(
@@ -88,7 +88,7 @@ fn cgroups(cluster: &Cluster) -> Result<()> {
 
 /// Without any overhead QEMU itself does not fit beside a guest that uses all its memory.
 async fn out_of_memory(cluster: &Cluster) -> Result<()> {
-    cluster.apply(json!({
+    cluster.apply(&json!({
         "apiVersion": "node.k8s.io/v1",
         "kind": "RuntimeClass",
         "metadata": { "name": "tight" },
@@ -97,7 +97,7 @@ async fn out_of_memory(cluster: &Cluster) -> Result<()> {
     let mut pod = vm_pod("greedy");
     pod["spec"]["runtimeClassName"] = json!("tight");
     pod["spec"]["restartPolicy"] = json!("Never");
-    cluster.apply(pod)?;
+    cluster.apply(&pod)?;
     cluster.await_ready("pod/greedy", READY)?;
     let eat = "mkdir -p /tmp/eat; mount -t tmpfs -o size=100% eat /tmp/eat; \
                dd if=/dev/urandom of=/tmp/eat/all bs=1M";
@@ -125,7 +125,7 @@ async fn static_pod(cluster: &Cluster) -> Result<()> {
 }
 
 fn drain(cluster: &Cluster) -> Result<()> {
-    cluster.apply(vm_pod("drained"))?;
+    cluster.apply(&vm_pod("drained"))?;
     cluster.await_ready("pod/drained", READY)?;
     let arguments = [
         "drain",
@@ -143,7 +143,7 @@ fn drain(cluster: &Cluster) -> Result<()> {
 
 /// A node that says it has no memory left takes machines down as it does containers.
 async fn eviction(cluster: &Cluster) -> Result<()> {
-    cluster.apply(vm_pod("evicted"))?;
+    cluster.apply(&vm_pod("evicted"))?;
     cluster.await_ready("pod/evicted", READY)?;
     let path = cluster.stack().dir().join("kubelet.json");
     let before = fs::read_to_string(&path)?;

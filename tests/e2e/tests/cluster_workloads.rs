@@ -17,7 +17,7 @@ const GONE: Duration = Duration::from_secs(60);
 #[ignore = "needs root"]
 async fn workloads_of_every_kind_run_as_virtual_machines() -> Result<()> {
     let cluster = Cluster::up()?;
-    cluster.apply(container_pod("box", "exec httpd -f -p 80 -h /etc"))?;
+    cluster.apply(&container_pod("box", "exec httpd -f -p 80 -h /etc"))?;
     cluster.await_ready("pod/box", READY)?;
     by_annotation(&cluster).context("by annotation")?;
     deployment(&cluster).context("Deployment")?;
@@ -39,7 +39,7 @@ fn by_annotation(cluster: &Cluster) -> Result<()> {
         let spec = pod["spec"].as_object_mut().context("spec")?;
         spec.remove("runtimeClassName");
         pod["metadata"]["annotations"] = json!({ "kubernetes.io/target-runtime": target });
-        cluster.apply(pod)?;
+        cluster.apply(&pod)?;
     }
     for name in ["ours", "theirs"] {
         cluster.await_ready(&format!("pod/{name}"), READY)?;
@@ -62,7 +62,7 @@ fn by_annotation(cluster: &Cluster) -> Result<()> {
 /// Two replicas; one that is deleted is replaced, and scaling down removes the machine.
 fn deployment(cluster: &Cluster) -> Result<()> {
     let template = template("web");
-    cluster.apply(json!({
+    cluster.apply(&json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": { "name": "web" },
@@ -84,7 +84,7 @@ fn deployment(cluster: &Cluster) -> Result<()> {
 
 /// A machine that is deleted comes back under its own name.
 fn stateful_set(cluster: &Cluster) -> Result<()> {
-    cluster.apply(json!({
+    cluster.apply(&json!({
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
         "metadata": { "name": "db" },
@@ -108,7 +108,7 @@ fn stateful_set(cluster: &Cluster) -> Result<()> {
 }
 
 fn daemon_set(cluster: &Cluster) -> Result<()> {
-    cluster.apply(json!({
+    cluster.apply(&json!({
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
         "metadata": { "name": "each" },
@@ -124,7 +124,7 @@ fn daemon_set(cluster: &Cluster) -> Result<()> {
 async fn job(cluster: &Cluster) -> Result<()> {
     let mut template = template("task");
     template["spec"]["restartPolicy"] = json!("Never");
-    cluster.apply(json!({
+    cluster.apply(&json!({
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": { "name": "task" },
