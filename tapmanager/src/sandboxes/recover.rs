@@ -15,6 +15,7 @@ use super::serve::Servers;
 use super::{Live, Sandboxes, Slot};
 use crate::failure::{Failure, chain};
 use crate::journal::{Entry, Loaded, Phase};
+use crate::network;
 
 impl Sandboxes {
     /// Serves what is up again, and undoes leftovers on `tasks`.
