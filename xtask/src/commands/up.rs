@@ -165,7 +165,7 @@ impl Build {
                     "--features",
                     "server",
                 ],
-                &["-p", "vmwrapper", "-p", "vmletctl"],
+                &["-p", "vmwrapper", "-p", "vmletctl", "-p", "criproxy"],
             ]
         } else {
             &[&[
@@ -177,6 +177,8 @@ impl Build {
                 "vmwrapper",
                 "-p",
                 "vmletctl",
+                "-p",
+                "criproxy",
             ]]
         }
     }

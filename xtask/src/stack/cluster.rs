@@ -158,8 +158,5 @@ pub(crate) fn containerd_socket(layout: &Layout) -> PathBuf {
 
 /// The proxy's CRI socket, which is kubelet's.
 pub(crate) fn proxy_socket(layout: &Layout) -> PathBuf {
-    if !layout.path("bin/vmlet-criproxy").exists() {
-        return containerd_socket(layout);
-    }
     layout.path("run/criproxy.sock")
 }

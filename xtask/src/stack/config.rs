@@ -203,8 +203,7 @@ pub(super) fn toml_string(text: &str) -> String {
 
 /// Copies our programs into the stack, where QEMU's user can reach them wherever the checkout is.
 pub(crate) fn install_programs(layout: &Layout, built: &Path, record: &Record) -> Result<()> {
-    let proxy = (record.node.is_some() && built.join("vmlet-criproxy").exists())
-        .then_some("vmlet-criproxy");
+    let proxy = record.node.is_some().then_some("vmlet-criproxy");
     for name in ["vmlet", "vmlet-tapmanager", "vmwrapper", "vmletctl"]
         .into_iter()
         .chain(proxy)

@@ -46,10 +46,8 @@ pub(crate) fn bring_up_node(layout: &Layout, node: &Node, plan: &Plan) -> Result
         start(layout, Program::Vmlet)?;
         wait_for(layout, Program::Vmlet)?;
     }
-    if layout.path("bin/vmlet-criproxy").exists() {
-        start(layout, Program::VmletCriproxy)?;
-        wait_for(layout, Program::VmletCriproxy)?;
-    }
+    start(layout, Program::VmletCriproxy)?;
+    wait_for(layout, Program::VmletCriproxy)?;
     let mut last = vec![Program::Kubelet, Program::KubeProxy];
     if node.is_control() {
         wait_for(layout, Program::KubeApiserver)?;
