@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Cluster, Endpoint, Options, container_pod, eventually, vm_pod};
 use serde_json::json;
 
-const READY: Duration = Duration::from_secs(90);
+const READY: Duration = Duration::from_secs(180);
 const SERVE: &str = "hostname >/tmp/index.html; exec httpd -f -p 80 -h /tmp";
 
 #[tokio::test]
@@ -132,7 +132,9 @@ async fn a_node_without_vmlet_runs_ordinary_pods_and_down_removes_what_was_left_
 async fn wget(cluster: &Cluster, from: &str, address: &str) -> Result<String> {
     let url = format!("http://{address}/");
     eventually(READY, &format!("{url} from {from}"), || async {
-        cluster.kubectl(&["exec", from, "--", "wget", "-q", "-T", "3", "-O", "-", &url])
+        cluster.kubectl(&[
+            "exec", from, "--", "timeout", "3", "wget", "-q", "-O", "-", &url,
+        ])
     })
     .await
 }

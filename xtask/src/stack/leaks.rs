@@ -64,7 +64,7 @@ pub(crate) fn find(
         ("links", links(layout, record)),
         ("mounts", mounts(layout, record, supervisor, pods)),
         ("cgroups", cgroups::find(layout, record, pods)),
-        ("files", files::find(layout, pods)),
+        ("files", files::find(layout)),
     ];
     let mut found = Vec::new();
     for (what, outcome) in searches {

@@ -1,6 +1,7 @@
 //! Files that belong to pods, VMs or their addresses.
 //!
-//! Invariant: images, databases and logs are not leaks; they go with the directory.
+//! Invariant: images, databases and logs are not leaks; they go with the directory. Nor are kubelet's empty
+//! folders of pods, which it removes some time later.
 //! Failure: a folder that is absent counts as empty.
 
 use std::fs;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::{Leak, Pods};
+use super::Leak;
 use crate::stack::Layout;
 
 /// Folders whose every entry belongs to a pod.
@@ -24,18 +25,14 @@ const PER_POD: &[(&str, &str)] = &[
     ("network namespace", "host/run/netns"),
 ];
 
-/// What kubelet removes some time after a pod has gone.
-const KUBELET: &[(&str, &str)] = &[("pod folder", "host/kubelet/pods")];
-
 /// The file by which a program keeps a second one away; it stays.
 const OWN_LOCK: &str = "lock";
 
 /// What pods have left below the stack's directory.
-pub(super) fn find(layout: &Layout, pods: Pods) -> Result<Vec<Leak>> {
+pub(super) fn find(layout: &Layout) -> Result<Vec<Leak>> {
     let mut found = Vec::new();
-    let of_kubelet = KUBELET.iter().filter(|_| pods == Pods::Gone);
     let own_netns = layout.netns_name();
-    for (kind, folder) in PER_POD.iter().chain(of_kubelet) {
+    for (kind, folder) in PER_POD {
         for path in entries(&layout.path(folder))? {
             let is = |own: &str| path.file_name().is_some_and(|name| name == own);
             if is(OWN_LOCK) || is(&own_netns) {
@@ -103,7 +100,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "").unwrap();
         };
-        assert_eq!(find(&layout, Pods::Gone).unwrap(), []);
+        assert_eq!(find(&layout).unwrap(), []);
 
         for innocent in [
             "cni/ipam/vmlet/lock",
@@ -113,7 +110,7 @@ mod tests {
         ] {
             add(innocent);
         }
-        assert_eq!(find(&layout, Pods::Gone).unwrap(), []);
+        assert_eq!(find(&layout).unwrap(), []);
 
         for leak in [
             "cni/ipam/vmlet/10.88.0.2",
@@ -123,7 +120,7 @@ mod tests {
         ] {
             add(leak);
         }
-        let found = find(&layout, Pods::Gone).unwrap();
+        let found = find(&layout).unwrap();
         let kinds: Vec<_> = found.iter().map(|leak| leak.kind).collect();
         assert_eq!(
             kinds,
