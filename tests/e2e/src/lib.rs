@@ -7,6 +7,7 @@ mod cluster;
 mod cri;
 mod guest;
 mod manifests;
+pub mod samples;
 mod stack;
 
 pub use cluster::{Cluster, Options};

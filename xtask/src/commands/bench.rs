@@ -1,11 +1,12 @@
 //! `bench`: measures what `docs/performance.md` promises, and prints the promises beside it.
 //!
-//! Invariant: measures release builds in a node stack of its own and leaves nothing of it; asserts nothing:
+//! Invariant: measures release builds, in processes of its own, and leaves nothing of them; asserts nothing:
 //! a number beyond its budget is marked, with the reason as far as numbers tell it.
 //! Failure: exit code 1 when something could not be measured, or the stack leaked.
 
 mod machine;
 mod plan;
+mod proxy;
 mod rows;
 mod samples;
 mod table;
@@ -17,7 +18,9 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use self::machine::Machine;
+use self::proxy::Proxy;
 use self::samples::Samples;
+use self::table::{Row, Table};
 use super::up::Build;
 use super::{guest, setup};
 use crate::stack::Session;
@@ -34,6 +37,8 @@ pub(crate) struct Bench {
 enum Subject {
     /// What it takes to start a machine and to keep it: time, latency, memory.
     Start(Start),
+    /// What the detour over the CRI proxy adds to a call.
+    Proxy(Proxy),
 }
 
 #[derive(Debug, clap::Args)]
@@ -48,6 +53,7 @@ impl Bench {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         match &self.subject {
             Subject::Start(start) => start.run(),
+            Subject::Proxy(proxy) => proxy.run(),
         }
     }
 }
@@ -68,7 +74,7 @@ impl Start {
         let down = session.down();
         let samples = measured?;
         down.context("take the stack down")?;
-        publish(&samples)?;
+        publish("start", &samples, &rows::all(&samples)?)?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -80,17 +86,17 @@ fn build_program() -> Result<()> {
     run::check(cargo.arg(plan::PROGRAM))
 }
 
-fn publish(samples: &Samples) -> Result<()> {
+/// Prints the rows and writes everything to `target/bench/SUBJECT.json`.
+fn publish(subject: &str, samples: &Samples, rows: &[Row]) -> Result<()> {
     let machine = Machine::read(samples);
-    let rows = rows::all(samples)?;
-    println!("\n{machine}\n\n{}", table::Table(&rows));
-    let rows: Vec<_> = rows.iter().map(table::Row::to_json).collect();
+    println!("\n{machine}\n\n{}", Table(rows));
+    let rows: Vec<_> = rows.iter().map(Row::to_json).collect();
     let document = json!({
         "machine": machine.to_json(),
         "rows": rows,
         "samples": samples.to_json(),
     });
-    let path = workspace::target().join("bench/start.json");
+    let path = workspace::target().join(format!("bench/{subject}.json"));
     fs::create_dir_all(path.with_file_name(""))?;
     fs::write(&path, serde_json::to_string_pretty(&document)? + "\n")
         .with_context(|| format!("write {}", path.display()))?;

@@ -16,7 +16,8 @@ pub(super) struct Machine {
     cores: usize,
     processor: String,
     kernel: String,
-    accelerator: String,
+    /// `None` where no machine was started.
+    accelerator: Option<String>,
     /// Processes that wanted to run, on average of the last five minutes.
     load: String,
 }
@@ -35,7 +36,7 @@ impl Machine {
             cores: std::thread::available_parallelism().map_or(0, usize::from),
             processor: known(processor),
             kernel: known(Some(file("/proc/sys/kernel/osrelease").trim())),
-            accelerator: known(samples.fact("starts", "accelerator")),
+            accelerator: samples.fact("starts", "accelerator").map(ToOwned::to_owned),
             load: known(load.split_whitespace().nth(1)),
         }
     }
@@ -61,8 +62,12 @@ impl fmt::Display for Machine {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             formatter,
-            "bench: {} cores of {}, kernel {}, accelerator {}, load {} over the last five minutes",
-            self.cores, self.processor, self.kernel, self.accelerator, self.load
-        )
+            "bench: {} cores of {}, kernel {}, ",
+            self.cores, self.processor, self.kernel
+        )?;
+        if let Some(accelerator) = &self.accelerator {
+            write!(formatter, "accelerator {accelerator}, ")?;
+        }
+        write!(formatter, "load {} over the last five minutes", self.load)
     }
 }

@@ -79,6 +79,11 @@ impl Series {
         Self(self.0.iter().map(|number| number + more).collect())
     }
 
+    /// The same numbers in a unit of which `factor` make one.
+    pub(super) fn times(&self, factor: f64) -> Self {
+        Self(self.0.iter().map(|number| number * factor).collect())
+    }
+
     /// How many.
     pub(super) fn len(&self) -> usize {
         self.0.len()

@@ -14,7 +14,6 @@ mod lists;
 mod memory;
 mod pod_cgroup;
 mod record;
-mod samples;
 mod stack;
 mod starts;
 mod wrapper;
@@ -24,8 +23,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
+use e2e::samples::{self, Samples};
 
-use crate::samples::Samples;
 use crate::stack::Stack;
 
 /// Measures one thing in a running node stack.

@@ -10,29 +10,29 @@ use serde_json::json;
 
 /// Numbers by name, and facts that explain them.
 #[derive(Debug, Default)]
-pub(crate) struct Samples {
+pub struct Samples {
     samples: BTreeMap<&'static str, Vec<f64>>,
     facts: BTreeMap<&'static str, String>,
 }
 
 impl Samples {
     /// Adds a duration.
-    pub(crate) fn time(&mut self, name: &'static str, took: Duration) {
+    pub fn time(&mut self, name: &'static str, took: Duration) {
         self.number(name, took.as_secs_f64() * 1e3);
     }
 
     /// Adds a number.
-    pub(crate) fn number(&mut self, name: &'static str, value: f64) {
+    pub fn number(&mut self, name: &'static str, value: f64) {
         self.samples.entry(name).or_default().push(value);
     }
 
     /// Sets a fact.
-    pub(crate) fn fact(&mut self, name: &'static str, value: String) {
+    pub fn fact(&mut self, name: &'static str, value: String) {
         self.facts.insert(name, value);
     }
 
     /// `{"samples": {NAME: [NUMBER…]}, "facts": {NAME: TEXT}}` on one line.
-    pub(crate) fn to_json(&self) -> String {
+    pub fn to_json(&self) -> String {
         json!({ "samples": self.samples, "facts": self.facts }).to_string()
     }
 }
