@@ -38,7 +38,7 @@ impl<'a> Guest<'a> {
 
     /// A page, fetched by the guest.
     pub fn wget(&self, url: &str) -> Result<String> {
-        self.run(&["wget", "-q", "-T", "3", "-O", "-", url])
+        self.run(&["wget", "-q", "-O", "-", url])
     }
 }
 

@@ -36,7 +36,7 @@ async fn services_dns_and_host_ports_work_for_machines_and_containers_alike() ->
             &format!("container {from} to VM {to}"),
             to,
             &service_ip(&cluster, to)?,
-            |url| cluster.kubectl(&["exec", from, "--", "wget", "-q", "-T", "3", "-O", "-", url]),
+            |url| cluster.kubectl(&["exec", from, "--", "wget", "-q", "-O", "-", url]),
         )
         .await?;
     }
