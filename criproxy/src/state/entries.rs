@@ -5,7 +5,8 @@
 //! Failure: [`Malformed`]; an entry without a usable id has none and is skipped by those who learn.
 
 use super::Kind;
-use super::wire::{Malformed, Value, fields, put_bytes};
+use super::wire::{bytes_of, integer_of, put_bytes, text_of};
+use crate::wire::{Malformed, fields};
 
 /// Longest id or name that is learned, in bytes.
 pub(super) const MAX_NAME: usize = 1024;
@@ -45,7 +46,7 @@ pub(super) const STATUS_STATE: u32 = 3;
 pub(super) fn of_list(kind: Kind, response: &[u8]) -> Result<Vec<Entry>, Malformed> {
     let mut entries = Vec::new();
     for field in fields(response) {
-        if let Some(item) = field?.bytes_of(ITEM) {
+        if let Some(item) = bytes_of(&field?, ITEM) {
             entries.push(entry(kind, list_state(kind), item)?);
         }
     }
@@ -56,7 +57,7 @@ pub(super) fn of_list(kind: Kind, response: &[u8]) -> Result<Vec<Entry>, Malform
 pub(super) fn of_status(kind: Kind, response: &[u8]) -> Result<Option<Entry>, Malformed> {
     let mut status = Vec::new();
     for field in fields(response) {
-        if let Some(part) = field?.bytes_of(ITEM) {
+        if let Some(part) = bytes_of(&field?, ITEM) {
             status.extend_from_slice(part);
         }
     }
@@ -72,7 +73,7 @@ pub(super) fn is_empty(response: &[u8]) -> bool {
 /// Whether a list answer has an entry of that id.
 pub(super) fn mentions(response: &[u8], id: &str) -> bool {
     let is = |item| id_of(item).is_ok_and(|found| found == Some(id));
-    fields(response).any(|field| field.is_ok_and(|field| field.bytes_of(ITEM).is_some_and(is)))
+    fields(response).any(|field| field.is_ok_and(|field| bytes_of(&field, ITEM).is_some_and(is)))
 }
 
 /// The list answer without the entries of that id.
@@ -80,7 +81,7 @@ pub(super) fn without(response: &[u8], id: &str) -> Result<Vec<u8>, Malformed> {
     let mut kept = Vec::with_capacity(response.len());
     for field in fields(response) {
         let field = field?;
-        let same = match field.bytes_of(ITEM) {
+        let same = match bytes_of(&field, ITEM) {
             Some(item) => id_of(item)? == Some(id),
             None => false,
         };
@@ -101,7 +102,7 @@ pub(super) fn list_of(item: &[u8]) -> Vec<u8> {
 fn id_of(item: &[u8]) -> Result<Option<&str>, Malformed> {
     let mut id = None;
     for field in fields(item) {
-        id = field?.text_of(ID).or(id);
+        id = text_of(&field?, ID).or(id);
     }
     Ok(id)
 }
@@ -110,17 +111,15 @@ fn entry(kind: Kind, state: Option<u32>, item: &[u8]) -> Result<Entry, Malformed
     let mut entry = Entry::default();
     for field in fields(item) {
         let field = field?;
-        match (field.number, field.value) {
-            (ID, Value::Bytes(_)) => {
-                entry.id = field.text_of(ID).and_then(usable).unwrap_or_default()
+        match (field.number, field.content) {
+            (ID, Some(_)) => entry.id = text_of(&field, ID).and_then(usable).unwrap_or_default(),
+            (2, Some(metadata)) if kind == Kind::Sandbox => entry.uid = uid(metadata)?,
+            (number @ (2 | 3), Some(_)) if kind == Kind::Image => {
+                entry.names.extend(text_of(&field, number).and_then(usable));
             }
-            (2, Value::Bytes(metadata)) if kind == Kind::Sandbox => entry.uid = uid(metadata)?,
-            (2 | 3, Value::Bytes(_)) if kind == Kind::Image => {
-                entry
-                    .names
-                    .extend(field.text_of(field.number).and_then(usable));
+            (number, None) if Some(number) == state => {
+                entry.state = integer_of(&field, number).unwrap_or(entry.state);
             }
-            (number, Value::Varint(value)) if Some(number) == state => entry.state = value,
             _ => {}
         }
     }
@@ -130,7 +129,7 @@ fn entry(kind: Kind, state: Option<u32>, item: &[u8]) -> Result<Entry, Malformed
 fn uid(metadata: &[u8]) -> Result<Option<String>, Malformed> {
     let mut uid = None;
     for field in fields(metadata) {
-        uid = field?.text_of(2).and_then(usable).or(uid);
+        uid = text_of(&field?, 2).and_then(usable).or(uid);
     }
     Ok(uid)
 }

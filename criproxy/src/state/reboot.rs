@@ -6,7 +6,8 @@
 
 use super::Kind;
 use super::entries::{ITEM, STATUS_STATE, list_state};
-use super::wire::{Malformed, fields, put_bytes, put_integer};
+use super::wire::{integer_of, put_bytes, put_integer};
+use crate::wire::{Malformed, fields};
 
 /// `SANDBOX_NOTREADY`.
 const NOT_READY: u64 = 1;
@@ -86,7 +87,7 @@ fn map(
     let mut out = Vec::with_capacity(message.len() + 64);
     for field in fields(message) {
         let field = field?;
-        let changed = match field.bytes_of(field.number) {
+        let changed = match field.content {
             Some(bytes) => change(field.number, bytes)?,
             None => None,
         };
@@ -102,7 +103,7 @@ fn map(
 fn integer(message: &[u8], number: u32) -> Result<u64, Malformed> {
     let mut value = 0;
     for field in fields(message) {
-        value = field?.integer_of(number).unwrap_or(value);
+        value = integer_of(&field?, number).unwrap_or(value);
     }
     Ok(value)
 }
@@ -202,7 +203,7 @@ mod tests {
         assert_eq!(decoded.containers[0].image_ref, "sha256:1");
         assert!(after.windows(15).any(|part| part == b"from the future"));
         assert_eq!(
-            fields(&after).last().unwrap().unwrap().integer_of(999),
+            integer_of(&fields(&after).last().unwrap().unwrap(), 999),
             Some(4)
         );
         assert_eq!(list(Kind::Container, &after).unwrap(), after);
