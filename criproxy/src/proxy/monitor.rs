@@ -3,6 +3,7 @@
 //! Invariant: no call waits for this. Whatever a secondary has is remembered before the next call may need it.
 //! Failure: everything is tried again, at least once a second.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -78,6 +79,9 @@ impl Proxy {
         let version = Call::own(VERSION, "meet");
         let hello = version.copy(&Bytes::new());
         backend.unary_within(limit, version.name, hello).await?;
+        if secondary.is_none() {
+            self.answered.store(true, Ordering::Relaxed);
+        }
         if let Some(secondary) = secondary {
             self.memory.connected(backend.index);
             for listing in LISTINGS {

@@ -1,0 +1,309 @@
+//! A runtime that is away, hangs, is slow, talks nonsense or forgets.
+//!
+//! Invariant: ordinary pods notice nothing of a broken secondary, and its pods never look gone.
+//! Failure: the assertion shows what kubelet would have believed.
+
+use std::time::{Duration, Instant};
+
+use cri_proto::v1;
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixListener;
+use tonic::{Code, Status};
+
+use crate::bed::{Bed, Cri, FANOUT, eventually};
+use crate::fake::Mood;
+
+/// A pod of each runtime, seen by kubelet: sandbox and container of the ordinary one, then of the VM.
+async fn pods(cri: &mut Cri) -> [String; 4] {
+    let pod = cri.run("", "").await.unwrap();
+    let container = cri.container(&pod).await.unwrap();
+    let vm = cri.run("vmlet", "").await.unwrap();
+    let vm_container = cri.container(&vm).await.unwrap();
+    cri.sandboxes().await.unwrap();
+    cri.containers().await.unwrap();
+    cri.container_status(&vm_container).await.unwrap();
+    [pod, container, vm, vm_container]
+}
+
+/// What has to hold while the secondary does not answer.
+async fn nobody_is_missed(cri: &mut Cri, [pod, container, vm, vm_container]: &[String; 4]) {
+    assert_eq!(cri.sandboxes().await.unwrap(), [pod.clone(), vm.clone()]);
+    assert_eq!(
+        cri.containers().await.unwrap(),
+        [container.clone(), vm_container.clone()]
+    );
+    let filter = v1::ContainerFilter {
+        label_selector: [("pod".to_owned(), vm.clone())].into(),
+        ..Default::default()
+    };
+    let request = v1::ListContainersRequest {
+        filter: Some(filter),
+    };
+    let found = cri
+        .runtime
+        .list_containers(request)
+        .await
+        .unwrap()
+        .into_inner()
+        .containers;
+    assert_eq!(found.len(), 1);
+    let status = cri.container_status(vm_container).await.unwrap();
+    assert_eq!(
+        status.state,
+        i32::from(v1::ContainerState::ContainerRunning)
+    );
+    assert_eq!(cri.exec(container).await.unwrap(), b"containerd");
+}
+
+#[tokio::test]
+async fn a_killed_secondarys_pods_stay_and_everything_about_them_waits() {
+    let (mut bed, mut cri) = Bed::start().await;
+    let all = pods(&mut cri).await;
+    bed.secondary.kill();
+    nobody_is_missed(&mut cri, &all).await;
+    let [_, _, vm, vm_container] = &all;
+    for error in [
+        cri.exec(vm_container).await.unwrap_err(),
+        cri.stop_sandbox(vm).await.unwrap_err(),
+        cri.container(vm).await.unwrap_err(),
+        cri.run("vmlet", "").await.unwrap_err(),
+    ] {
+        assert_eq!(error.code(), Code::Unavailable);
+        assert!(error.message().contains("vmlet"), "{error}");
+    }
+    cri.run("", "").await.unwrap();
+
+    bed.secondary.start();
+    eventually("the secondary to be used again", async || {
+        cri.exec(vm_container).await.is_ok()
+    })
+    .await;
+    assert_eq!(cri.sandboxes().await.unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn a_hung_secondary_costs_a_list_the_deadline_and_soon_nothing() {
+    let (bed, mut cri) = Bed::start().await;
+    let all = pods(&mut cri).await;
+    bed.secondary.mood(Mood::Hung);
+    let started = Instant::now();
+    assert_eq!(cri.sandboxes().await.unwrap().len(), 2);
+    assert!(started.elapsed() >= FANOUT);
+    nobody_is_missed(&mut cri, &all).await;
+    bed.secondary.calls();
+    let mut quick = 0;
+    for _ in 0..5 {
+        let started = Instant::now();
+        assert_eq!(cri.sandboxes().await.unwrap().len(), 2);
+        quick += usize::from(started.elapsed() < FANOUT / 2);
+    }
+    assert!(quick >= 3, "only {quick} lists did without the secondary");
+
+    bed.secondary.mood(Mood::Well);
+    bed.secondary.calls();
+    eventually("the secondary to be asked again", async || {
+        cri.sandboxes().await.unwrap();
+        bed.secondary.was_called("ListPodSandbox")
+    })
+    .await;
+    let vm = cri.run("vmlet", "").await.unwrap();
+    eventually("its lists to be its own again", async || {
+        cri.sandboxes().await.unwrap().contains(&vm)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_slow_secondary_is_waited_for_within_the_deadline() {
+    let (bed, mut cri) = Bed::start().await;
+    let all = pods(&mut cri).await;
+    bed.secondary.mood(Mood::Slow(FANOUT / 3));
+    nobody_is_missed(&mut cri, &all).await;
+    bed.secondary.mood(Mood::Slow(FANOUT * 2));
+    nobody_is_missed(&mut cri, &all).await;
+}
+
+#[tokio::test]
+async fn a_secondary_that_is_still_starting_is_treated_as_away() {
+    let (bed, mut cri) = Bed::start().await;
+    let all = pods(&mut cri).await;
+    bed.secondary
+        .mood(Mood::Refusing(Status::unavailable("starting")));
+    nobody_is_missed(&mut cri, &all).await;
+}
+
+#[tokio::test]
+async fn a_secondary_that_talks_nonsense_is_treated_as_away() {
+    let (mut bed, mut cri) = Bed::start().await;
+    let all = pods(&mut cri).await;
+    bed.secondary.kill();
+    let listener = UnixListener::bind(&bed.secondary.socket).unwrap();
+    let nonsense = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nhello").await;
+        }
+    });
+    nobody_is_missed(&mut cri, &all).await;
+    nonsense.abort();
+    let _ = nonsense.await;
+    bed.secondary.start();
+    eventually("the secondary to be used again", async || {
+        cri.exec(&all[3]).await.is_ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_secondary_that_accepts_and_says_nothing_is_treated_as_away() {
+    let (mut bed, mut cri) = Bed::start().await;
+    let all = pods(&mut cri).await;
+    bed.secondary.kill();
+    let _silent = UnixListener::bind(&bed.secondary.socket).unwrap();
+    nobody_is_missed(&mut cri, &all).await;
+}
+
+#[tokio::test]
+async fn a_secondary_that_comes_back_with_nothing_is_not_believed_for_a_while() {
+    let (mut bed, mut cri) = Bed::start().await;
+    let all = pods(&mut cri).await;
+    bed.secondary.kill();
+    let kept = bed.secondary.with(|state| {
+        (
+            std::mem::take(&mut state.sandboxes),
+            std::mem::take(&mut state.containers),
+        )
+    });
+    bed.secondary.calls();
+    bed.secondary.start();
+    eventually("the secondary to be asked", async || {
+        cri.sandboxes().await.unwrap();
+        bed.secondary.was_called("ListPodSandbox")
+    })
+    .await;
+    nobody_is_missed(&mut cri, &all).await;
+    bed.secondary
+        .with(|state| (state.sandboxes, state.containers) = kept);
+    nobody_is_missed(&mut cri, &all).await;
+    assert_eq!(cri.exec(&all[3]).await.unwrap(), b"vmlet");
+    // What goes from now on goes.
+    bed.secondary.with(|state| state.containers.clear());
+    assert_eq!(cri.containers().await.unwrap(), [all[1].clone()]);
+}
+
+#[tokio::test]
+async fn a_secondary_that_has_nothing_any_more_is_believed_in_the_end() {
+    let (mut bed, mut cri) = Bed::start().await;
+    let all = pods(&mut cri).await;
+    bed.secondary.kill();
+    bed.secondary.with(|state| {
+        state.sandboxes.clear();
+        state.containers.clear();
+    });
+    bed.secondary.start();
+    nobody_is_missed(&mut cri, &all).await;
+    eventually("the empty list to be believed", async || {
+        cri.sandboxes().await.unwrap() == [all[0].clone()]
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_dead_primary_is_unavailable_and_calls_of_the_secondary_pass() {
+    let (mut bed, mut cri) = Bed::start().await;
+    let [_, container, vm, vm_container] = pods(&mut cri).await;
+    bed.primary.kill();
+    for error in [
+        cri.sandboxes().await.unwrap_err(),
+        cri.containers().await.unwrap_err(),
+        cri.exec(&container).await.unwrap_err(),
+        cri.run("", "").await.unwrap_err(),
+        cri.runtime
+            .status(v1::StatusRequest::default())
+            .await
+            .unwrap_err(),
+        cri.runtime
+            .version(v1::VersionRequest::default())
+            .await
+            .unwrap_err(),
+    ] {
+        assert_eq!(error.code(), Code::Unavailable);
+        assert!(error.message().contains("containerd"), "{error}");
+    }
+    assert_eq!(cri.exec(&vm_container).await.unwrap(), b"vmlet");
+    cri.stop_sandbox(&vm).await.unwrap();
+
+    bed.secondary.kill();
+    assert_eq!(
+        cri.exec(&vm_container).await.unwrap_err().code(),
+        Code::Unavailable
+    );
+    assert_eq!(cri.sandboxes().await.unwrap_err().code(), Code::Unavailable);
+
+    bed.primary.start();
+    bed.secondary.start();
+    eventually("both to be used again", async || {
+        cri.sandboxes().await.is_ok_and(|all| all.len() == 2)
+            && cri.exec(&vm_container).await.is_ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_primarys_own_refusal_is_the_answer_of_a_merged_call() {
+    let (bed, mut cri) = Bed::start().await;
+    bed.primary
+        .mood(Mood::Refusing(Status::data_loss("disk on fire")));
+    for error in [
+        cri.sandboxes().await.unwrap_err(),
+        cri.runtime
+            .status(v1::StatusRequest::default())
+            .await
+            .unwrap_err(),
+        cri.images
+            .image_fs_info(v1::ImageFsInfoRequest::default())
+            .await
+            .unwrap_err(),
+    ] {
+        assert_eq!(error.code(), Code::DataLoss);
+        assert_eq!(error.message(), "disk on fire");
+    }
+}
+
+#[tokio::test]
+async fn a_secondary_that_was_never_there_is_not_missed() {
+    let mut bed = Bed::new();
+    bed.secondary.kill();
+    let mut cri = bed.start_proxy().await;
+    let pod = cri.run("", "").await.unwrap();
+    assert_eq!(cri.sandboxes().await.unwrap(), [pod]);
+    cri.stop_sandbox("nobody").await.unwrap();
+    let error = cri.run("vmlet", "").await.unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable);
+    let started = Instant::now();
+    cri.runtime
+        .status(v1::StatusRequest::default())
+        .await
+        .unwrap();
+    assert!(started.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn lists_fail_when_what_a_secondary_had_is_lost() {
+    let (mut bed, mut cri) = Bed::start().await;
+    pods(&mut cri).await;
+    let mut cri = bed.lose_memory().await;
+    for error in [
+        cri.sandboxes().await.unwrap_err(),
+        cri.containers().await.unwrap_err(),
+    ] {
+        assert_eq!(error.code(), Code::Unavailable);
+        assert!(error.message().contains("vmlet"), "{error}");
+    }
+    // Calls about ordinary pods go on.
+    cri.run("", "").await.unwrap();
+    bed.secondary.start();
+    eventually("lists to be whole again", async || {
+        cri.sandboxes().await.is_ok()
+    })
+    .await;
+}
