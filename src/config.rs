@@ -20,7 +20,7 @@ pub use show::show;
 pub use translation::{Pattern, Translation};
 pub use value::{
     AbsolutePath, Accelerator, CgroupDriver, Count, Cpus, LogFilter, LogFormat, Memory,
-    OptionalPath, Protocol, Seconds, Size, Text,
+    OptionalPath, Protocol, Seconds, Size, Text, UnknownId,
 };
 
 use layer::{Effective, Layer};
@@ -69,7 +69,7 @@ schema::settings! {
         call_timeout_secs: Seconds = "30";
         /// Longest time for libvirt to start an emulator, in seconds.
         start_timeout_secs: Seconds = "120";
-        /// Calls to libvirt that run at the same time; others wait. Keep it below `max_client_requests` of
+        /// Calls to libvirt that run at the same time on each of four connections; others wait. Keep it below `max_client_requests` of
         /// `libvirtd.conf`, which is 5 unless set.
         parallel_calls: Count = "4";
     }
@@ -112,6 +112,9 @@ schema::settings! {
         stall_timeout_secs: Seconds = "60";
         /// PEM file of certificate authorities that are trusted beside the system's; empty for none.
         ca_file: OptionalPath = "";
+        /// What becomes of a container whose image has an id that is not in this store, because another runtime
+        /// gave it: `pull` the image by the name in the pod, or `refuse`.
+        unknown_id: UnknownId = "pull";
         list {
             /// Image names that stand for a URL. Each has either `name`, for this one name, or `prefix`, for
             /// all names below it, and a `url`.

@@ -23,7 +23,6 @@ mod runtime;
 mod status;
 
 pub use listener::Error as ListenError;
-pub use status::chain as one_line;
 
 use crate::app::App;
 use crate::config::Config;

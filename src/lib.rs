@@ -4,6 +4,7 @@
 //! Failure: `run` returns the first error that makes service impossible.
 
 pub mod app;
+mod causes;
 pub mod clock;
 pub mod config;
 pub mod cri;
@@ -19,5 +20,5 @@ pub mod telemetry;
 mod testbed;
 pub mod vm;
 
-pub use cri::one_line;
+pub use causes::one_line;
 pub use run::{Error, run};

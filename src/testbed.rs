@@ -290,6 +290,7 @@ fn settings_of(scratch: &Path) -> vm::Settings {
             vcpus: Vcpus::ONE,
             memory: Mib::new(64),
         },
+        unknown_image: vm::UnknownImage::Pull,
     }
 }
 

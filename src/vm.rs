@@ -37,7 +37,7 @@ pub use model::{
 };
 pub use paths::Paths;
 pub use service::{Containers, Parts};
-pub use settings::Settings;
+pub use settings::{Settings, UnknownImage};
 
 #[cfg(test)]
 mod tests;

@@ -77,5 +77,9 @@ pub(super) fn machines(config: &Config, installation: String) -> Result<vm::Sett
             vcpus: *config.vm.default_vcpus,
             memory: *config.vm.default_memory,
         },
+        unknown_image: match config.images.unknown_id {
+            config::UnknownId::Pull => vm::UnknownImage::Pull,
+            config::UnknownId::Refuse => vm::UnknownImage::Refuse,
+        },
     })
 }

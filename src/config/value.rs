@@ -84,6 +84,16 @@ words! {
 }
 
 words! {
+    /// What becomes of a container whose image has an unknown id.
+    UnknownId {
+        /// The image is pulled by its name.
+        Pull = "pull",
+        /// The container is refused.
+        Refuse = "refuse",
+    }
+}
+
+words! {
     /// cgroup driver that kubelet is told.
     CgroupDriver {
         /// systemd where it runs, else cgroupfs.

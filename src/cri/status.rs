@@ -12,11 +12,9 @@ use tapmanager::wire::ErrorCode;
 use tonic::{Code, Status};
 
 use super::convert::Invalid;
+use crate::causes::{bounded, one_line};
 use crate::metadata::{self, LookupError};
 use crate::{images, sandbox, vm};
-
-/// Longest message in bytes: it travels as a header, which clients bound.
-const LONGEST: usize = 4096;
 
 /// What the kernel, SQLite and programs such as `qemu-img` say of a full disk; some give words only.
 const DISK_FULL: [&str; 3] = [
@@ -66,7 +64,7 @@ impl From<images::Error> for Status {
 /// A failed pull. kubelet cuts the code `Unknown` off and reads the beginning of the text.
 pub(super) fn pull(error: &images::Error) -> Status {
     use images::Error as E;
-    let text = chain(error);
+    let text = one_line(error);
     match error {
         E::Unavailable { .. } | E::Fetch { .. } | E::Stalled { .. } => {
             Status::unknown(bounded(&format!("{REGISTRY_UNAVAILABLE}: {text}")))
@@ -167,37 +165,9 @@ const fn table_code(error: &metadata::TableError) -> Code {
 }
 
 fn status(code: Code, error: &dyn StdError) -> Status {
-    let text = chain(error);
+    let text = one_line(error);
     let full = code == Code::Internal && DISK_FULL.iter().any(|words| text.contains(words));
     Status::new(if full { Code::ResourceExhausted } else { code }, text)
-}
-
-/// The error and its causes on one line. A cause that its error repeats is said once.
-pub fn chain(error: &dyn StdError) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let said = cause.to_string();
-        if !text.ends_with(&said) {
-            text = format!("{text}: {said}");
-        }
-        source = cause.source();
-    }
-    bounded(&text)
-}
-
-/// Without line breaks and other control characters, and short enough for a header.
-fn bounded(text: &str) -> String {
-    let words: Vec<_> = text
-        .split(|c: char| c.is_control() || c == ' ')
-        .filter(|word| !word.is_empty())
-        .collect();
-    let mut line = words.join(" ");
-    if line.len() > LONGEST {
-        line.truncate(line.floor_char_boundary(LONGEST));
-        line.push('…');
-    }
-    line
 }
 
 #[cfg(test)]

@@ -137,6 +137,20 @@ impl Follower {
         let _ = timeout(STOP_DEADLINE, stopped).await;
     }
 
+    /// Whether it copies nothing any more although nobody told it to end: start another one.
+    pub fn is_ended(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    /// Ends its task as a lost thread does.
+    #[cfg(test)]
+    pub(super) async fn lose(&self) {
+        self.task.abort();
+        while !self.is_ended() {
+            tokio::task::yield_now().await;
+        }
+    }
+
     async fn ask(
         &self,
         command: impl FnOnce(oneshot::Sender<Result<()>>) -> Command,

@@ -23,7 +23,8 @@ impl Consoles {
     pub(super) async fn follow(&self, id: &ContainerId, paths: Paths) -> Result<()> {
         let slot = Arc::clone(self.slots().entry(id.clone()).or_default());
         let mut follower = slot.lock().await;
-        if follower.is_none() {
+        // One whose task was lost copies nothing any more.
+        if follower.as_ref().is_none_or(Follower::is_ended) {
             *follower = Some(Follower::start(paths).await?);
         }
         Ok(())
@@ -64,7 +65,38 @@ impl Consoles {
         join_all(stopped).await;
     }
 
+    /// Ends the task of a follower behind its back.
+    #[cfg(test)]
+    pub(super) async fn lose(&self, id: &ContainerId) {
+        let slot = self.slots().get(id).cloned();
+        if let Some(follower) = &*slot.expect("a slot").lock().await {
+            follower.lose().await;
+        }
+    }
+
     fn slots(&self) -> MutexGuard<'_, HashMap<ContainerId, Slot>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_console_whose_follower_was_lost_is_followed_again() {
+        let scratch = tempfile::tempdir().unwrap();
+        let paths = Paths {
+            raw: scratch.path().join("raw"),
+            log: scratch.path().join("log"),
+        };
+        let (consoles, id) = (Consoles::default(), ContainerId::generate());
+        consoles.follow(&id, paths.clone()).await.unwrap();
+        std::fs::write(&paths.raw, "first\n").unwrap();
+        consoles.lose(&id).await;
+        consoles.follow(&id, paths.clone()).await.unwrap();
+        consoles.finish(&id).await.unwrap();
+        let log = std::fs::read_to_string(&paths.log).unwrap();
+        assert!(log.contains("first"), "{log:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! Makes a container: checks the machine, pins the image, makes the root disk.
 //!
-//! Invariant: a container that is CREATED has its root disk; one that is refused leaves nothing.
+//! Invariant: a container that is CREATED has its root disk; one that is refused leaves nothing. A container that
+//! was never started gives way to a later attempt of the same name, as kubelet makes one after a failed start.
 //! Failure: a row in phase Creating that nobody works on is dropped by the next request for its sandbox.
 
 use std::path::{Component, Path, PathBuf};
@@ -9,8 +10,9 @@ use libvirt::Hypervisor;
 use podspec::{ContainerId, Machine, PodResources, SandboxId};
 
 use super::error::{Error, Result};
-use super::model::{Container, ContainerConfig, Spec};
+use super::model::{Container, ContainerConfig, ContainerMetadata, Exit, Spec};
 use super::service::Containers;
+use super::start::NEVER_RAN;
 use super::state::{Event, Phase};
 use crate::clock;
 use crate::sandbox::{PodNetwork, Sandbox};
@@ -28,7 +30,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         }
         let id = ContainerId::generate();
         let machine = machine(&sandbox, &config, self.defaults())?;
-        let image = self.wanted_image(&sandbox.id, &config.image.image).await?;
+        let image = self.wanted_image(&sandbox.id, &config.image).await?;
         let log_path = log_path(&sandbox.config.log_directory, &config.log_path)
             .unwrap_or_else(|| self.paths.default_log(&id));
         let spec = Spec {
@@ -81,6 +83,9 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
                     self.remember_answer(&row.id);
                     return Ok(Some(row.id.clone()));
                 }
+                Phase::Created if is_later(&config.metadata, &row.spec.config.metadata) => {
+                    self.give_way(&row, config.metadata.attempt).await?;
+                }
                 phase if phase.is_live() => {
                     let container = row.id.clone();
                     return Err(Error::Live {
@@ -94,6 +99,30 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         }
         Ok(None)
     }
+
+    /// Ends a container that never ran, and says why.
+    async fn give_way(&self, row: &Container, attempt: u32) -> Result<()> {
+        let now = clock::now();
+        let exit = Exit {
+            code: NEVER_RAN,
+            reason: "StartError".to_owned(),
+            message: format!("it was never started, and attempt {attempt} took its place"),
+        };
+        let ended = |row: &mut Container| {
+            row.finished_at = now;
+            row.exit = Some(exit);
+        };
+        let gone = self
+            .move_on(row, Event::Superseded, "superseded", ended)
+            .await?;
+        tracing::info!(container = %row.id, attempt, outcome = "superseded", "container");
+        self.clean_up(&gone).await
+    }
+}
+
+/// Whether the first is a later attempt at the same container as the second.
+fn is_later(new: &ContainerMetadata, old: &ContainerMetadata) -> bool {
+    new.name == old.name && new.attempt > old.attempt
 }
 
 /// The machine that the pod and its container ask for; the container's limits win over the pod's.

@@ -14,8 +14,9 @@ use podspec::SandboxId;
 use tokio::process::Command;
 
 use super::error::{Error, Result, files};
-use super::model::Container;
+use super::model::{Container, ImageSpec};
 use super::service::Containers;
+use super::settings::UnknownImage;
 use crate::images::{self, Digest, Format, Image, Reference};
 use crate::sandbox::PodNetwork;
 
@@ -23,17 +24,47 @@ use crate::sandbox::PodNetwork;
 const DEADLINE: Duration = Duration::from_secs(30);
 
 impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+    /// Brings an image by the name in the pod, when the id that kubelet gave is not one of ours: for a pod that
+    /// only its RuntimeClass sends here, kubelet asked another runtime about the image. A pull ends with its
+    /// request, and no lock is held.
+    pub(super) async fn bring_image(&self, sandbox: &SandboxId, image: &ImageSpec) -> Result<()> {
+        let images = &self.parts.images;
+        let allowed = self.settings.unknown_image == UnknownImage::Pull;
+        if allowed && !image.user_specified_image.is_empty() && self.known(sandbox, image).is_none()
+        {
+            let name = &image.user_specified_image;
+            tracing::info!(sandbox = %sandbox, "the image's id is not ours: it is pulled by its name");
+            images.pull(name).await?;
+        }
+        Ok(())
+    }
+
+    /// The image that is meant, if it is here.
+    fn known(&self, sandbox: &SandboxId, spec: &ImageSpec) -> Option<Digest> {
+        let images = &self.parts.images;
+        if let Some(image) = images.find(&spec.image) {
+            return Some(image.digest);
+        }
+        // An image that was removed serves on under the disk that stands on it, and under no other name.
+        let pinned = images.pinned(sandbox.as_str()).map(|image| image.digest);
+        if let Some(digest) = pinned.filter(|digest| named_digest(&spec.image) == Some(*digest)) {
+            return Some(digest);
+        }
+        let by_name = images.find(&spec.user_specified_image)?;
+        (self.settings.unknown_image == UnknownImage::Pull).then_some(by_name.digest)
+    }
+
     /// The image that a new container of this sandbox boots, pinned for it.
-    pub(super) async fn wanted_image(&self, sandbox: &SandboxId, name: &str) -> Result<Image> {
+    pub(super) async fn wanted_image(
+        &self,
+        sandbox: &SandboxId,
+        spec: &ImageSpec,
+    ) -> Result<Image> {
         let images = &self.parts.images;
         let pinned = images.pinned(sandbox.as_str()).map(|image| image.digest);
-        let wanted = match images.find(name) {
-            Some(image) => Some(image.digest),
-            // An image that was removed serves on under the disk that stands on it, and under no other name.
-            None => pinned.filter(|digest| named_digest(name) == Some(*digest)),
-        };
+        let wanted = self.known(sandbox, spec);
         let wanted = wanted.ok_or_else(|| images::Error::Absent {
-            reference: name.chars().take(256).collect(),
+            reference: spec.image.chars().take(256).collect(),
         })?;
         if pinned != Some(wanted) {
             // Another image was asked for: the guest's state on the old one goes.

@@ -108,6 +108,8 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         sandbox: &SandboxId,
         config: ContainerConfig,
     ) -> Result<ContainerId> {
+        self.ready_sandbox(sandbox)?;
+        self.bring_image(sandbox, &config.image).await?;
         let (this, sandbox) = (Arc::clone(self), sandbox.clone());
         self.parts
             .tasks

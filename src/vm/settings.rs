@@ -32,6 +32,17 @@ pub struct Settings {
     pub installation: String,
     /// What applies when a pod says nothing.
     pub defaults: Defaults,
+    /// What becomes of a container whose image has an id that is not here.
+    pub unknown_image: UnknownImage,
+}
+
+/// What becomes of a container whose image has an id that is not here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnknownImage {
+    /// The image is looked for and pulled by the name in the pod.
+    Pull,
+    /// It is refused.
+    Refuse,
 }
 
 impl Settings {

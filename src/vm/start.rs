@@ -26,7 +26,7 @@ use crate::images::Format;
 use crate::sandbox::{PodNetwork, Sandbox};
 
 /// Exit code of a container that never ran, as containerd gives it.
-const NEVER_RAN: i32 = 128;
+pub(super) const NEVER_RAN: i32 = 128;
 
 /// Time for the owner of networks to show that it is there.
 const ANSWER: Duration = Duration::from_secs(5);

@@ -8,6 +8,8 @@
 //!                            │                          Ended            Ended  Stopping
 //!                     RemoveRequested                     ▼                ▼    │ Ended
 //!                            └──────► Removing ◄──────  Exited ◄────────────────┘
+//!
+//! Created ──Superseded──► Exited
 //! ```
 //!
 //! Invariant: every pair of phase and event has an answer; Exited leads nowhere but to Removing.
@@ -47,6 +49,8 @@ pub enum Event {
     Started,
     /// Somebody wants it to stop.
     StopRequested,
+    /// It was never started, and a later attempt takes its place.
+    Superseded,
     /// The emulator ended, or could not be started at all.
     Ended,
     /// Somebody wants it removed.
@@ -74,7 +78,8 @@ impl Phase {
             (Self::Created, Event::StartRequested) => Some(Self::Starting),
             (Self::Starting, Event::Started) => Some(Self::Running),
             (Self::Running | Self::Stopping, Event::StopRequested) => Some(Self::Stopping),
-            (Self::Starting | Self::Running | Self::Stopping, Event::Ended) => Some(Self::Exited),
+            (Self::Starting | Self::Running | Self::Stopping, Event::Ended)
+            | (Self::Created, Event::Superseded) => Some(Self::Exited),
             (
                 Self::Creating | Self::Created | Self::Exited | Self::Removing,
                 Event::RemoveRequested,
@@ -132,12 +137,13 @@ impl fmt::Display for Phase {
 mod tests {
     use super::*;
 
-    const EVENTS: [Event; 7] = [
+    const EVENTS: [Event; 8] = [
         Event::Prepared,
         Event::StartRequested,
         Event::StartUndone,
         Event::Started,
         Event::StopRequested,
+        Event::Superseded,
         Event::Ended,
         Event::RemoveRequested,
     ];
@@ -174,6 +180,14 @@ mod tests {
                 after,
                 (event == Event::RemoveRequested).then_some(Phase::Removing)
             );
+        }
+    }
+
+    #[test]
+    fn only_a_container_that_was_never_started_gives_way() {
+        for phase in Phase::ALL {
+            let after = phase.on(Event::Superseded);
+            assert_eq!(after, (phase == Phase::Created).then_some(Phase::Exited));
         }
     }
 

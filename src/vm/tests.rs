@@ -5,6 +5,7 @@
 
 mod collect;
 mod create;
+mod exec;
 mod life;
 mod reconcile;
 mod start;

@@ -10,7 +10,7 @@ use podspec::SandboxId;
 use rstest::rstest;
 use tonic::{Code, Status};
 
-use super::{LONGEST, bounded, chain, pull};
+use super::{one_line, pull};
 use crate::cri::convert::Invalid;
 use crate::metadata::LookupError;
 use crate::{images, metadata, sandbox, vm};
@@ -65,7 +65,7 @@ fn a_transparent_error_is_said_once() {
     let error = vm::Error::Image(images::Error::Absent {
         reference: "x".into(),
     });
-    assert_eq!(chain(&error).matches("in the store").count(), 1);
+    assert_eq!(one_line(&error).matches("in the store").count(), 1);
     assert_eq!(Status::from(error).code(), Code::NotFound);
 }
 
@@ -164,11 +164,4 @@ fn a_failed_pull_reads_well_in_a_pods_events(
 ) {
     let status = pull(&error);
     assert_eq!((status.code(), status.message()), (code, message));
-}
-
-#[test]
-fn long_messages_fit_into_a_header() {
-    let text = bounded(&"ä".repeat(10_000));
-    assert!(text.len() <= LONGEST + '…'.len_utf8());
-    assert!(text.ends_with('…'));
 }

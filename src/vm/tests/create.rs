@@ -98,12 +98,59 @@ async fn an_equal_request_is_answered_again_only_after_a_restart_and_only_once()
     assert!(matches!(again, Err(Error::Live { .. })), "{again:?}");
 
     let node = node.restarted().await;
-    let other = node.containers.create(&sandbox, node.machine(1)).await;
+    let mut other = node.machine(1);
+    other.metadata.name = "other".to_owned();
+    let other = node.containers.create(&sandbox, other).await;
     assert!(matches!(other, Err(Error::Live { .. })), "{other:?}");
     let again = node.containers.create(&sandbox, node.machine(0)).await;
     assert_eq!(again.unwrap(), first);
     let again = node.containers.create(&sandbox, node.machine(0)).await;
     assert!(matches!(again, Err(Error::Live { .. })), "{again:?}");
+}
+
+#[tokio::test]
+async fn a_container_that_was_never_started_gives_way_to_a_later_attempt_and_to_no_other() {
+    let node = Node::new().await;
+    let sandbox = node.ready().await;
+    let second = node.containers.create(&sandbox, node.machine(1)).await;
+    let second = second.unwrap();
+    let earlier = node.containers.create(&sandbox, node.machine(0)).await;
+    assert!(matches!(earlier, Err(Error::Live { .. })), "{earlier:?}");
+
+    let third = node.containers.create(&sandbox, node.machine(2)).await;
+    let third = third.unwrap();
+    assert_eq!(node.exit(&second), (128, "StartError".to_owned()));
+    let row = node.row(&second);
+    assert!(row.started_at == 0 && row.finished_at >= row.created_at);
+    assert!(row.exit.as_ref().unwrap().message.contains("attempt 2"));
+    let refused = node.containers.start(&second).await;
+    assert!(matches!(refused, Err(Error::Phase { .. })), "{refused:?}");
+
+    node.containers.start(&third).await.unwrap();
+    let fourth = node.containers.create(&sandbox, node.machine(3)).await;
+    assert!(matches!(fourth, Err(Error::Live { .. })), "{fourth:?}");
+    node.containers.remove(&second).await.unwrap();
+    assert_eq!(node.phase(&third), Phase::Running);
+}
+
+#[tokio::test]
+async fn an_id_of_another_runtime_is_answered_by_the_name_in_the_pod() {
+    let node = Node::new().await;
+    let sandbox = node.ready().await;
+    let disk = node.images.find(&node.image("disk")).unwrap();
+    node.images.remove(&node.image("disk")).await.unwrap();
+    let mut config = node.machine(0);
+    config.image.image = format!("sha256:{}", "ab".repeat(32));
+    let refused = node.containers.create(&sandbox, config.clone()).await;
+    assert!(matches!(
+        refused,
+        Err(Error::Image(images::Error::Absent { .. }))
+    ));
+
+    config.image.user_specified_image = node.image("disk");
+    let made = node.containers.create(&sandbox, config).await.unwrap();
+    assert_eq!(node.row(&made).spec.image_digest, disk.digest.to_string());
+    assert!(node.images.find(&node.image("disk")).is_some(), "pulled");
 }
 
 #[tokio::test]
