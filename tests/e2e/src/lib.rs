@@ -5,6 +5,7 @@
 
 mod cluster;
 mod cri;
+mod exec;
 mod guest;
 mod manifests;
 pub mod samples;

@@ -1,0 +1,209 @@
+//! Commands in a real guest: what kubelet's exec probes and hooks need.
+//!
+//! Invariant: what is proved about the guest is read in the guest.
+//! Failure: answer, code or process that differs.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cri, PodOptions, Stack, eventually};
+use tonic::Code;
+
+const MIB: usize = 1 << 20;
+const SOON: Duration = Duration::from_secs(60);
+
+async fn guest(stack: &Stack, name: &str) -> Result<(Cri, String)> {
+    let cri = stack.cri().await?;
+    cri.await_ready().await?;
+    let image = stack.image()?.to_owned();
+    cri.pull(&image).await?;
+    let pod = PodOptions::named(name, stack);
+    let (_, container) = Box::pin(cri.boot(&pod, &image)).await?;
+    cri.await_agent(&container).await?;
+    Ok((cri, container))
+}
+
+async fn down(stack: Stack, cri: &Cri) -> Result<()> {
+    for sandbox in cri.sandboxes().await? {
+        cri.remove_pod(&sandbox.id).await?;
+    }
+    stack.await_clean().await?;
+    stack.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_command_comes_back_byte_for_byte() -> Result<()> {
+    let stack = Stack::up()?;
+    let (cri, id) = guest(&stack, "exact").await?;
+
+    let line = r"printf 'out\r\n\000\377'; printf 'err\n\001' >&2; exit 7";
+    let answer = cri.exec(&id, &["sh", "-c", line], 30).await?;
+    ensure!(answer.stdout == b"out\r\n\0\xff", "{:?}", answer.stdout);
+    ensure!(answer.stderr == b"err\n\x01", "{:?}", answer.stderr);
+    ensure!(answer.exit_code == 7, "{}", answer.exit_code);
+
+    // Words are words, whatever a shell would make of them; built-ins of a shell are no programs.
+    let words = ["echo", "-n", "$HOME", "a b", "'\"`*", "ä\n"];
+    let answer = cri.exec(&id, &words, 30).await?;
+    ensure!(
+        answer.stdout == "$HOME a b '\"`* ä\n".as_bytes(),
+        "{answer:?}"
+    );
+    for (command, code) in [(["true"].as_slice(), 0), (&["false"], 1)] {
+        let answer = cri.exec(&id, command, 30).await?;
+        ensure!(answer.exit_code == code && answer.stdout.is_empty() && answer.stderr.is_empty());
+    }
+    let killed = cri.exec(&id, &["sh", "-c", "kill -9 $$"], 30).await?;
+    ensure!(
+        killed.exit_code == 137 && killed.stderr.is_empty(),
+        "{killed:?}"
+    );
+    for missing in ["no-such-command", "/tmp", "cd"] {
+        let refused = cri.exec(&id, &[missing], 30).await.err();
+        let refused = refused.with_context(|| format!("{missing} ran"))?;
+        ensure!(refused.code() == Code::InvalidArgument, "{refused:?}");
+        ensure!(refused.message().contains(missing), "{refused:?}");
+    }
+    let empty = cri.exec(&id, &[], 30).await.err().context("no command")?;
+    ensure!(empty.code() == Code::InvalidArgument, "{empty:?}");
+
+    // A process group of its own: the agent lives on.
+    let answer = cri.exec(&id, &["sh", "-c", "kill -TERM 0"], 30).await?;
+    ensure!(
+        answer.exit_code == 143 || answer.exit_code == 137,
+        "{answer:?}"
+    );
+    cri.shell(&id, "true").await?;
+
+    long_output(&cri, &id).await?;
+    crictl(&stack, &id)?;
+    down(stack, &cri).await
+}
+
+async fn long_output(cri: &Cri, id: &str) -> Result<()> {
+    let line = "head -c 1048576 /dev/urandom >/tmp/m; cat /tmp/m; cat /tmp/m >&2";
+    let answer = cri.exec(id, &["sh", "-c", line], 120).await?;
+    ensure!(answer.stdout.len() == MIB && answer.stdout == answer.stderr);
+
+    // Beyond what the agent carries at once, and with an odd end.
+    let line = "cat /tmp/m /tmp/m; printf x; exit 3";
+    let long = cri.exec(id, &["sh", "-c", line], 120).await?;
+    ensure!(long.exit_code == 3 && long.stdout.len() == 2 * MIB + 1);
+    ensure!(long.stdout[..MIB] == answer.stdout && long.stdout[MIB..2 * MIB] == answer.stdout);
+    ensure!(long.stdout[2 * MIB] == b'x' && long.stderr.is_empty());
+    let left = cri.shell(id, "ls -A /tmp").await?;
+    ensure!(left == "m", "{left}");
+
+    // More than anybody takes: the command is not stopped by it, and the answer fits into a message.
+    let line = "head -c 20000000 /dev/zero && echo all >/tmp/done";
+    let answer = cri.exec(id, &["sh", "-c", line], 300).await?;
+    let size = answer.stdout.len();
+    ensure!(
+        size > 15 * MIB && size < 16 * MIB && answer.exit_code == 0,
+        "{size}"
+    );
+    ensure!(cri.shell(id, "cat /tmp/done; rm /tmp/done /tmp/m").await? == "all");
+    Ok(())
+}
+
+fn crictl(stack: &Stack, id: &str) -> Result<()> {
+    let said = stack.crictl(&["exec", "-s", id, "hostname"])?;
+    ensure!(said == "exact", "{said}");
+    for (arguments, instead) in [
+        (["exec", id, "true"].as_slice(), "crictl exec -s"),
+        (&["attach", id], "kubectl logs -f"),
+    ] {
+        let refused = stack.crictl(arguments).err().context("a stream")?;
+        let refused = refused.to_string();
+        ensure!(
+            refused.contains("Unimplemented") && refused.contains(instead),
+            "{refused}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs root"]
+async fn a_command_that_is_given_up_is_killed_with_all_that_it_started() -> Result<()> {
+    let stack = Stack::up()?;
+    let (cri, id) = guest(&stack, "limits").await?;
+    let sleepers = async || {
+        cri.shell(&id, "ps -o args | grep '^sleep 7[0-9][0-9]' || true")
+            .await
+    };
+    let none_sleep = async || {
+        eventually(SOON, "no sleepers", || async {
+            let left = sleepers().await?;
+            ensure!(left.is_empty(), "{left}");
+            Ok(())
+        })
+        .await
+    };
+
+    let line = "sleep 701 & (setsid sleep 702) & echo begun; sleep 703";
+    let late = cri.exec(&id, &["sh", "-c", line], 2).await.err();
+    let late = late.context("it ended in time")?;
+    ensure!(late.code() == Code::DeadlineExceeded, "{late:?}");
+    ensure!(sleepers().await?.is_empty(), "killed before the answer");
+
+    // The client goes away.
+    let gone = tokio::time::timeout(Duration::from_secs(3), async {
+        cri.exec(&id, &["sh", "-c", "sleep 704 & sleep 705"], 0)
+            .await
+    });
+    let seen = async {
+        eventually(SOON, "a sleeper", || async {
+            ensure!(sleepers().await?.contains("sleep 704"), "not yet");
+            Ok(())
+        })
+        .await
+    };
+    let (gone, seen) = tokio::join!(gone, seen);
+    seen?;
+    ensure!(gone.is_err(), "the client left");
+    none_sleep().await?;
+
+    // Eight at once in one machine, of which none waits for the others' sleep.
+    let begun = Instant::now();
+    let clients = (0..8).map(|n| {
+        let (cri, id) = (cri.clone(), id.clone());
+        tokio::spawn(async move { cri.shell(&id, &format!("sleep 3; echo {n}")).await })
+    });
+    let clients: Vec<_> = clients.collect();
+    for (n, client) in clients.into_iter().enumerate() {
+        ensure!(client.await?? == n.to_string());
+    }
+    println!("eight commands of 3 s: {:?}", begun.elapsed());
+
+    without_an_agent(&cri, &id).await?;
+    down(stack, &cri).await
+}
+
+async fn without_an_agent(cri: &Cri, id: &str) -> Result<()> {
+    // Init starts the agent again only while its port has a name.
+    let line = "mv /dev/virtio-ports/org.qemu.guest_agent.0 /tmp/port; \
+                (sleep 1; kill $(pidof qemu-ga)) </dev/null >/dev/null 2>&1 &";
+    cri.shell(id, line).await?;
+    let refused = eventually(SOON, "a guest without an agent", || async {
+        let refused = cri.exec(id, &["true"], 5).await.err();
+        let refused = refused.context("there is an agent")?;
+        ensure!(refused.code() == Code::FailedPrecondition, "{refused:?}");
+        Ok(refused)
+    });
+    let refused = refused.await?;
+    let sentence = "install the package qemu-guest-agent in the guest and start it";
+    ensure!(refused.message().contains(sentence), "{refused:?}");
+
+    // The power button serves then.
+    cri.stop(id, 60).await?;
+    ensure!(cri.container(id).await?.exit_code == 0);
+    let refused = cri.exec(id, &["true"], 5).await.err();
+    let refused = refused.context("a machine that is off runs commands")?;
+    ensure!(refused.code() == Code::FailedPrecondition, "{refused:?}");
+    ensure!(refused.message().contains("is exited"), "{refused:?}");
+    let unknown = cri.exec(&"0".repeat(64), &["true"], 5).await.err();
+    ensure!(unknown.context("nobody")?.code() == Code::NotFound);
+    Ok(())
+}
