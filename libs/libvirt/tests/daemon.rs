@@ -4,11 +4,14 @@
 //! Failure: the deadline of [`next`], with libvirtd's log at hand in the scratch directory.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use libvirt::harness::Libvirtd;
 use libvirt::{End, Error, Event, Hypervisor, Libvirt, Settings, Shutdown, State};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 use serde_json::json;
 use tokio::sync::broadcast::Receiver;
@@ -18,6 +21,10 @@ use uuid::Uuid;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn xml(id: Uuid, name: &str) -> String {
+    xml_with(id, name, "/usr/bin/qemu-system-x86_64")
+}
+
+fn xml_with(id: Uuid, name: &str, emulator: &str) -> String {
     format!(
         r#"<domain type="qemu"><name>{name}</name><uuid>{id}</uuid>
   <metadata><vmlet:vm xmlns:vmlet="https://vmlet.dev/domain/1" container="of-{name}"/></metadata>
@@ -25,7 +32,7 @@ fn xml(id: Uuid, name: &str) -> String {
   <os><type arch="x86_64" machine="q35">hvm</type></os>
   <features><acpi/></features>
   <on_poweroff>destroy</on_poweroff><on_crash>destroy</on_crash>
-  <devices><emulator>/usr/bin/qemu-system-x86_64</emulator><memballoon model="none"/>
+  <devices><emulator>{emulator}</emulator><memballoon model="none"/>
     <channel type="unix"><target type="virtio" name="org.qemu.guest_agent.0"/></channel>
   </devices></domain>"#
     )
@@ -195,4 +202,53 @@ async fn a_call_to_a_frozen_libvirtd_ends_at_its_deadline() {
     tokio::time::timeout(PATIENCE, patient)
         .await
         .expect("calls work again");
+}
+
+/// An emulator that hangs for guests whose name begins with `hang`, on the opening of a pipe that nobody writes.
+fn hanging_emulator(libvirtd: &Libvirtd) -> String {
+    let (script, pipe) = (libvirtd.dir().join("emulator"), libvirtd.dir().join("pipe"));
+    nix::unistd::mkfifo(&pipe, Mode::from_bits_truncate(0o666)).unwrap();
+    std::fs::set_permissions(&pipe, Permissions::from_mode(0o666)).unwrap();
+    let text = format!(
+        "#!/bin/sh\ncase \"$*\" in *guest=hang*) read -r nothing <{} ;; esac\n\
+         exec /usr/bin/qemu-system-x86_64 \"$@\"\n",
+        pipe.display()
+    );
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+    script.to_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn starts_that_hang_do_not_keep_a_machine_from_being_killed() {
+    let libvirtd = Libvirtd::start().unwrap();
+    let settings = Settings {
+        call_deadline: Duration::from_secs(10),
+        ..Settings::default()
+    };
+    let hv = libvirtd.connect(settings).await.unwrap();
+    let victim = running(&hv, "victim").await;
+    let emulator = hanging_emulator(&libvirtd);
+    let mut hung = Vec::new();
+    for n in 0..settings.parallel {
+        let id = Uuid::new_v4();
+        let name = format!("hang-{n}");
+        hv.define(xml_with(id, &name, &emulator)).await.unwrap();
+        let hv = hv.clone();
+        hung.push(tokio::spawn(async move { hv.start(id).await }));
+    }
+    // All permits are taken when an ordinary call finds none.
+    while hv.list().await.is_ok() {}
+    assert!(hung.iter().all(|start| !start.is_finished()));
+    let begun = Instant::now();
+    hv.destroy(victim).await.unwrap();
+    assert!(matches!(
+        hv.state(victim).await.unwrap(),
+        Some(State::Inactive(End::Destroyed))
+    ));
+    assert!(begun.elapsed() < settings.call_deadline);
+    for start in hung {
+        start.abort();
+    }
 }

@@ -207,3 +207,48 @@ async fn without_an_agent(cri: &Cri, id: &str) -> Result<()> {
     ensure!(unknown.context("nobody")?.code() == Code::NotFound);
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs root"]
+async fn an_agent_that_hangs_delays_neither_other_guests_nor_its_own_end() -> Result<()> {
+    let stack = Stack::up()?;
+    let (cri, mute) = guest(&stack, "mute").await?;
+    let (_, well) = Box::pin(cri.boot(&PodOptions::named("well", &stack), stack.image()?)).await?;
+    cri.await_agent(&well).await?;
+    cri.shell(
+        &mute,
+        "(sleep 1; kill -STOP $(pidof qemu-ga)) </dev/null >/dev/null 2>&1 &",
+    )
+    .await?;
+
+    // A guest that hangs is one whose probe fails, not one without an agent.
+    let late = eventually(SOON, "a mute agent", || async {
+        let late = cri.exec(&mute, &["true"], 3).await.err();
+        late.context("it answers")
+    });
+    let late = late.await?;
+    ensure!(late.code() == Code::DeadlineExceeded, "{late:?}");
+
+    let clients = (0..12).map(|_| {
+        let (cri, mute) = (cri.clone(), mute.clone());
+        tokio::spawn(async move { cri.exec(&mute, &["true"], 60).await })
+    });
+    let clients: Vec<_> = clients.collect();
+    let begun = Instant::now();
+    for n in 0..5 {
+        ensure!(cri.shell(&well, &format!("echo {n}")).await? == n.to_string());
+    }
+    println!("five commands beside a mute agent: {:?}", begun.elapsed());
+    ensure!(
+        clients.iter().any(|c| !c.is_finished()),
+        "nobody waits for the mute one"
+    );
+    let begun = Instant::now();
+    cri.stop(&mute, 0).await?;
+    println!("the end of its guest: {:?}", begun.elapsed());
+    ensure!(cri.container(&mute).await?.exit_code == 137);
+    for client in clients {
+        ensure!(client.await?.is_err(), "a command ran");
+    }
+    down(stack, &cri).await
+}
