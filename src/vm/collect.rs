@@ -1,6 +1,6 @@
 //! Removes what no row accounts for: domains, files and pins of images.
 //!
-//! Invariant: only domains that carry our metadata element are touched. Domains go before files, so that
+//! Invariant: only domains that carry our metadata element and this installation's id are touched. Domains go before files, so that
 //! no machine loses a disk while it runs; a row is there before what it accounts for and goes after it,
 //! so that whatever is found without one has no owner, also while requests are served.
 //! Failure: a domain that cannot be removed keeps all files where they are, until the next round.
@@ -11,7 +11,7 @@ use std::path::Path;
 use libvirt::{DomainInfo, Hypervisor};
 use podspec::{ContainerId, Kind, SandboxId};
 
-use super::error::{Result, files};
+use super::error::{Result, files, hypervisor};
 use super::paths::Paths;
 use super::service::Containers;
 use crate::metadata::{LookupError, Row, Table};
@@ -36,8 +36,22 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         if owner.is_ok_and(|id| self.parts.table.get(&id).is_some()) {
             return Ok(());
         }
+        if !self.is_ours(domain).await? {
+            return Ok(());
+        }
         tracing::warn!(domain = %domain.name, "a domain of ours without a container is removed");
         self.forget_domain(domain.uuid).await
+    }
+
+    /// Whether it is ours to remove: this installation made it, or one that had the same state directory, or an
+    /// earlier version, which left no name. Another daemon on the same libvirt has files elsewhere.
+    async fn is_ours(&self, domain: &DomainInfo) -> Result<bool> {
+        if domain.installation.as_ref() == Some(&self.settings.installation) {
+            return Ok(true);
+        }
+        let console = self.parts.hypervisor.console_file(domain.uuid).await;
+        let console = console.map_err(hypervisor("describe"))?;
+        Ok(console.is_some_and(|file| file.starts_with(self.paths.consoles())))
     }
 
     /// Lets the images of sandboxes go that are gone.

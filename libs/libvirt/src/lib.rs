@@ -48,6 +48,8 @@ pub trait Hypervisor: Send + Sync + 'static {
     fn state(&self, domain: Uuid) -> impl Future<Output = Result<Option<State>>> + Send;
     /// All domains that carry our metadata element, running or not.
     fn list(&self) -> impl Future<Output = Result<Vec<DomainInfo>>> + Send;
+    /// The file that a domain's first serial port is logged to; `None` when it has none or does not exist.
+    fn console_file(&self, domain: Uuid) -> impl Future<Output = Result<Option<PathBuf>>> + Send;
     /// What all running domains have used, ours and others, in one request that asks no emulator.
     fn stats(&self) -> impl Future<Output = Result<Vec<DomainStats>>> + Send;
     /// Lets every thread of a running emulator run on these CPUs of the node only.
@@ -109,17 +111,8 @@ pub struct DomainInfo {
     pub state: State,
     /// The attribute `container` of our metadata element.
     pub container: String,
-    /// The attribute `installation`: whose it is.
-    pub owner: Owner,
-}
-
-/// Who made a domain of ours.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Owner {
-    /// The installation with this id.
-    Installation(String),
-    /// An earlier version, which did not say; the file of its first serial port, which lies in its state directory.
-    Unnamed(Option<PathBuf>),
+    /// The attribute `installation`: who made it. Earlier versions did not say.
+    pub installation: Option<String>,
 }
 
 /// What a running domain has used.

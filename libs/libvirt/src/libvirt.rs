@@ -6,6 +6,7 @@
 //! Failure: without a connection every call fails at once with [`Error::Unavailable`]; a supervisor keeps
 //! reconnecting and says so with events.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ mod pin;
 
 use crate::error::Context;
 use crate::{
-    DomainInfo, DomainStats, Event, Hypervisor, Result, Shutdown, State, Versions, event, ffi,
+    DomainInfo, DomainStats, Event, Hypervisor, Result, Shutdown, State, Versions, event, ffi, read,
 };
 use calls::Calls;
 use connection::Link;
@@ -201,6 +202,19 @@ impl Hypervisor for Libvirt {
         self.calls
             .run(context, self.settings.call_deadline, listing::ours)
             .await
+    }
+
+    async fn console_file(&self, domain: Uuid) -> Result<Option<PathBuf>> {
+        let xml = self
+            .on_domain("describe", domain, self.settings.call_deadline, |d| {
+                d.xml_desc(0)
+            })
+            .await;
+        match xml {
+            Ok(xml) => Ok(read::console_file(&xml)),
+            Err(crate::Error::NoDomain(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     async fn stats(&self) -> Result<Vec<DomainStats>> {

@@ -36,6 +36,35 @@ async fn a_domain_of_ours_without_a_row_goes_and_a_foreign_one_stays() {
 }
 
 #[tokio::test]
+async fn another_daemons_domain_stays_and_one_with_files_in_our_directory_goes() {
+    let node = Node::new().await;
+    let own = node.containers.paths().consoles().join("x.raw");
+    let (own, other) = (own.display().to_string(), "/elsewhere/console/x.raw");
+    let cases = [
+        (1, " installation='other'", other, true),
+        (2, "", other, true),
+        (3, " installation='other'", own.as_str(), false),
+        (4, "", own.as_str(), false),
+        (5, " installation='testbed'", other, false),
+    ];
+    for (number, more, console, _) in cases {
+        let uuid = Uuid::from_u128(number);
+        let xml = format!(
+            "<domain><name>n{number}</name><uuid>{uuid}</uuid>\
+             <metadata><vm container='c'{more}/></metadata>\
+             <devices><serial><log file='{console}'/></serial></devices></domain>"
+        );
+        node.hypervisor.define(xml).await.unwrap();
+        node.hypervisor.start(uuid).await.unwrap();
+    }
+    node.containers.reconcile().await.unwrap();
+    for (number, _, _, stays) in cases {
+        let state = node.hypervisor.state(Uuid::from_u128(number)).await;
+        assert_eq!(state.unwrap().is_some(), stays, "{number}");
+    }
+}
+
+#[tokio::test]
 async fn files_without_a_row_go_only_after_the_machine_that_has_them_open() {
     let node = Node::new().await;
     node.started().await;

@@ -3,6 +3,7 @@
 //! Invariant: one lock, never held while an event is sent.
 //! Failure: the errors that the real hypervisor gives in the same place.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -12,8 +13,7 @@ use uuid::Uuid;
 use super::{FakeDomain, FakeHypervisor, Inner, absence, silence};
 use crate::read::{Definition, console_file};
 use crate::{
-    DomainInfo, DomainStats, End, Error, Event, Hypervisor, Owner, Result, Shutdown, State,
-    Versions,
+    DomainInfo, DomainStats, End, Error, Event, Hypervisor, Result, Shutdown, State, Versions,
 };
 
 impl Inner {
@@ -150,13 +150,18 @@ impl Hypervisor for FakeHypervisor {
                 name: domain.name.clone(),
                 state: domain.state,
                 container: mark.container.clone(),
-                owner: match &mark.installation {
-                    Some(id) => Owner::Installation(id.clone()),
-                    None => Owner::Unnamed(console_file(&domain.xml)),
-                },
+                installation: mark.installation.clone(),
             })
         });
         Ok(ours.collect())
+    }
+
+    async fn console_file(&self, domain: Uuid) -> Result<Option<PathBuf>> {
+        match self.lock().domain(domain) {
+            Ok(found) => Ok(console_file(&found.xml)),
+            Err(Error::NoDomain(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     async fn stats(&self) -> Result<Vec<DomainStats>> {

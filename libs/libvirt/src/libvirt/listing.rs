@@ -8,7 +8,7 @@ use virt::domain::Domain;
 use virt::error::{Error as VirtError, ErrorNumber};
 use virt::sys;
 
-use crate::{DomainInfo, METADATA_NAMESPACE, Owner, Result, Versions, event, ffi, read};
+use crate::{DomainInfo, METADATA_NAMESPACE, Result, Versions, event, ffi, read};
 
 /// All domains of ours.
 pub(super) fn ours(connect: &Connect) -> Result<Vec<DomainInfo>, VirtError> {
@@ -33,16 +33,12 @@ fn info(domain: &Domain) -> Result<Option<DomainInfo>, VirtError> {
     };
     let (state, reason) = ffi::state(domain)?;
     let mark = read::mark(&element).unwrap_or_default();
-    let owner = match mark.installation {
-        Some(id) => Owner::Installation(id),
-        None => Owner::Unnamed(read::console_file(&domain.xml_desc(0)?)),
-    };
     Ok(Some(DomainInfo {
         uuid: domain.uuid()?,
         name: domain.name()?,
         state: event::state(state, reason),
         container: mark.container,
-        owner,
+        installation: mark.installation,
     }))
 }
 
