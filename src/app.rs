@@ -22,6 +22,7 @@ use crate::tasks::Tasks;
 use crate::{sandbox, vm};
 
 mod background;
+mod boot;
 mod settings;
 
 pub use settings::UnknownUser;
@@ -63,6 +64,12 @@ pub enum Error {
     /// The image store cannot be opened.
     #[error("open the image store")]
     Images(#[from] images::Error),
+    /// What a reboot has done cannot be recorded for sandboxes.
+    #[error("record what a reboot has done to sandboxes")]
+    LostSandboxes(#[source] Box<sandbox::Error>),
+    /// What a reboot has done cannot be recorded for containers.
+    #[error("record what a reboot has done to containers")]
+    LostContainers(#[source] Box<vm::Error>),
     /// QEMU cannot run as the configured user.
     #[error(transparent)]
     User(#[from] UnknownUser),
@@ -103,7 +110,7 @@ impl App {
         let sandbox_rows = Arc::new(Table::load(db.clone()).await?);
         let (locks, tasks) = (Locks::default(), Tasks::default());
         let parts = vm::Parts {
-            table: Arc::new(Table::load(db).await?),
+            table: Arc::new(Table::load(db.clone()).await?),
             sandboxes: Arc::clone(&sandbox_rows),
             hypervisor: Arc::clone(&hypervisor),
             network: Arc::clone(&network),
@@ -135,6 +142,7 @@ impl App {
             tasks,
             _claim: Arc::new(claim),
         };
+        app.settle_boot(&db, &config.boot_id_file).await?;
         app.start_background();
         Ok(app)
     }

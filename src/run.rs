@@ -15,6 +15,9 @@ use crate::cri;
 /// Time for threads that still block when everything else has ended.
 const STRAGGLERS: Duration = Duration::from_secs(1);
 
+/// Open files that 1,000 machines need, with room for requests.
+const ENOUGH_FILES: u64 = 8192;
+
 /// Why the daemon ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -31,6 +34,7 @@ pub enum Error {
 
 /// Runs the daemon until it is told to end.
 pub fn run(config: &Config) -> Result<(), Error> {
+    allow_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -38,6 +42,21 @@ pub fn run(config: &Config) -> Result<(), Error> {
     let ended = runtime.block_on(serve(config));
     runtime.shutdown_timeout(STRAGGLERS);
     ended
+}
+
+/// A running machine needs some descriptors: console, log and what watches them.
+fn allow_open_files() {
+    match fdpass::raise_open_files() {
+        Ok(limit) if limit < ENOUGH_FILES => {
+            tracing::warn!(
+                limit,
+                enough = ENOUGH_FILES,
+                "few open files are allowed: raise the hard limit for many machines"
+            );
+        }
+        Ok(limit) => tracing::debug!(limit, "open files allowed"),
+        Err(e) => tracing::warn!(error = crate::one_line(&e), "open files"),
+    }
 }
 
 async fn serve(config: &Config) -> Result<(), Error> {

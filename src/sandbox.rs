@@ -7,6 +7,7 @@
 mod error;
 mod model;
 mod network;
+mod reboot;
 mod reconcile;
 mod rows;
 mod service;

@@ -264,6 +264,11 @@ impl Node {
         self.hypervisor.state(id.domain()).await.unwrap()
     }
 
+    /// What the daemon takes for the mount of cgroups.
+    pub(crate) fn cgroup_root(&self) -> PathBuf {
+        self.scratch.path().join("cgroup")
+    }
+
     /// Names of everything below the directories of disks and of consoles.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let paths = self.containers.paths();

@@ -259,7 +259,7 @@ impl<N: PodNetwork, G: Guests> Sandboxes<N, G> {
     }
 
     /// Stores the phase after `event`; the caller holds the sandbox's lock.
-    async fn move_on(
+    pub(super) async fn move_on(
         &self,
         id: &SandboxId,
         event: Event,

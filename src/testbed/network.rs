@@ -172,7 +172,7 @@ impl PodNetwork for FakeNetwork {
 
     async fn counters(&self) -> Result<Vec<SandboxCounters>, Error> {
         let state = self.here()?;
-        let counters = state.networks.iter().map(|(id, _)| SandboxCounters {
+        let counters = state.networks.keys().map(|id| SandboxCounters {
             id: id.clone(),
             nics: state.traffic.get(id).cloned().into_iter().collect(),
         });

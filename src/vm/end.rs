@@ -24,18 +24,35 @@ const KILLED: i32 = 137;
 impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     /// The emulator of a container ended.
     pub(super) async fn ended(&self, id: &ContainerId, end: End) -> Result<()> {
+        let killed = match end {
+            End::Crashed | End::Unknown => self.was_killed_for_memory(id).await,
+            End::GuestShutdown | End::Destroyed => false,
+        };
+        let end = |row: &Container, at| exit(end, killed, row, at);
+        match self.record_end(id, end).await? {
+            Some(row) => self.clean_up(&row).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Records the end of a container that runs, once; returns its row if it was this call that did so.
+    pub(super) async fn record_end(
+        &self,
+        id: &ContainerId,
+        exit: impl Fn(&Container, i64) -> Exit,
+    ) -> Result<Option<Arc<Container>>> {
         // Events, stops and reconciliation may all see the same end.
         let _once = self.end_lock(id).await;
         let Some(row) = self.running(id) else {
-            return Ok(());
+            return Ok(None);
         };
         let finished_at = clock::now();
         self.drain(&row).await;
         let row = loop {
             let Some(row) = self.running(id) else {
-                return Ok(());
+                return Ok(None);
             };
-            let exit = exit(end, &row, finished_at);
+            let exit = exit(&row, finished_at);
             let record = |row: &mut Container| {
                 row.finished_at = finished_at;
                 row.exit = Some(exit);
@@ -46,10 +63,11 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
                 recorded => break recorded?,
             }
         };
-        let code = row.exit.as_ref().map(|exit| exit.code);
-        tracing::info!(container = %id, outcome = "exited", code, ?end, "container");
+        if let Some(Exit { code, reason, .. }) = &row.exit {
+            tracing::info!(container = %id, outcome = "exited", code, reason, "container");
+        }
         faultpoint::point("vm.stop.exited");
-        self.clean_up(&row).await
+        Ok(Some(row))
     }
 
     fn running(&self, id: &ContainerId) -> Option<Arc<Container>> {
@@ -105,6 +123,11 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     /// Removes domain, console file and sockets of a container whose machine is not to run; may be repeated.
     pub(super) async fn clean_up(&self, row: &Container) -> Result<()> {
         self.forget_domain(row.id.domain()).await?;
+        self.remove_console(row).await
+    }
+
+    /// Removes console file and sockets; may be repeated.
+    pub(super) async fn remove_console(&self, row: &Container) -> Result<()> {
         super::console::remove(&self.console(row)).await?;
         let sockets = self.paths.sockets(&row.id);
         match tokio::fs::remove_dir_all(&sockets).await {
@@ -123,13 +146,19 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
 }
 
 /// What clients are told about an end.
-fn exit(end: End, row: &Container, finished_at: i64) -> Exit {
+fn exit(end: End, killed_for_memory: bool, row: &Container, finished_at: i64) -> Exit {
     let error = |message: &str| Exit {
         code: KILLED,
         reason: "Error".to_owned(),
         message: message.to_owned(),
     };
     match end {
+        End::Crashed | End::Unknown if killed_for_memory => Exit {
+            code: KILLED,
+            reason: "OOMKilled".to_owned(),
+            message: "the kernel killed the emulator because the pod had used up its memory limit"
+                .to_owned(),
+        },
         End::GuestShutdown => Exit {
             code: 0,
             reason: "Completed".to_owned(),
@@ -182,7 +211,7 @@ mod tests {
     #[test]
     fn a_power_off_is_success_even_when_it_was_asked_for() {
         for phase in [Phase::Running, Phase::Stopping] {
-            let exit = exit(End::GuestShutdown, &row(phase, 10), 5);
+            let exit = exit(End::GuestShutdown, true, &row(phase, 10), 5);
             assert_eq!(
                 (exit.code, exit.reason.as_str(), exit.message.as_str()),
                 (0, "Completed", "")
@@ -199,9 +228,21 @@ mod tests {
             (End::Unknown, Phase::Running, "not known"),
         ];
         for (end, phase, word) in ends {
-            let exit = exit(end, &row(phase, 10), 20);
+            let exit = exit(end, false, &row(phase, 10), 20);
             assert_eq!((exit.code, exit.reason.as_str()), (137, "Error"));
             assert!(exit.message.contains(word), "{}", exit.message);
+        }
+    }
+
+    #[test]
+    fn a_kill_of_ours_is_never_taken_for_want_of_memory() {
+        for (end, reason) in [
+            (End::Crashed, "OOMKilled"),
+            (End::Unknown, "OOMKilled"),
+            (End::Destroyed, "Error"),
+        ] {
+            let exit = exit(end, true, &row(Phase::Stopping, 10), 20);
+            assert_eq!((exit.code, exit.reason.as_str()), (137, reason));
         }
     }
 }

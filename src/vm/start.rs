@@ -52,8 +52,11 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         let sandbox = self.ready_sandbox(&sandbox)?;
         self.check_connected("start")?;
         let begun = Instant::now();
+        let oom_kills = self.oom_kills(&sandbox).await;
         let row = self
-            .move_on(&row, Event::StartRequested, "started", |_| {})
+            .move_on(&row, Event::StartRequested, "started", |row| {
+                row.oom_kills = oom_kills;
+            })
             .await?;
         faultpoint::point("vm.start.recorded");
         let waits = match self.launch(&row, &sandbox).await {

@@ -7,6 +7,8 @@ mod collect;
 mod create;
 mod exec;
 mod life;
+mod memory;
+mod reboot;
 mod reconcile;
 mod start;
 mod stats;

@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 const ENVIRONMENT_PREFIX: &str = "VMLET_TAPMANAGER_";
 /// Names after the prefix; the file's keys are the same in lower case.
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "CONFIG",
     "CONTROL_SOCKET",
     "HANDOFF_SOCKET",
@@ -24,6 +24,7 @@ const KEYS: [&str; 13] = [
     "CNI_BIN_DIR",
     "CNI_CACHE_DIR",
     "CGROUP_ROOT",
+    "BOOT_ID_FILE",
     "QEMU_USER",
     "CNI_TIMEOUT_SECS",
     "LOG_FORMAT",
@@ -69,6 +70,10 @@ struct Settings {
     /// Where cgroups are mounted [default: /sys/fs/cgroup].
     #[arg(long, env = "VMLET_TAPMANAGER_CGROUP_ROOT")]
     cgroup_root: Option<PathBuf>,
+    /// File that says which boot of the node this is; only tests need another one
+    /// [default: /proc/sys/kernel/random/boot_id].
+    #[arg(long, env = "VMLET_TAPMANAGER_BOOT_ID_FILE")]
+    boot_id_file: Option<PathBuf>,
     /// User that QEMU and vmwrapper run as [default: libvirt-qemu].
     #[arg(long, env = "VMLET_TAPMANAGER_QEMU_USER", value_name = "NAME")]
     qemu_user: Option<String>,
@@ -105,6 +110,7 @@ pub(crate) struct Config {
     pub(crate) cni_bin_dirs: Vec<PathBuf>,
     pub(crate) cni_cache_dir: PathBuf,
     pub(crate) cgroup_root: PathBuf,
+    pub(crate) boot_id_file: PathBuf,
     pub(crate) qemu_uid: Uid,
     pub(crate) cni_timeout: Duration,
     pub(crate) log_format: LogFormat,
@@ -155,6 +161,7 @@ impl Settings {
             cni_bin_dir: self.cni_bin_dir.or(below.cni_bin_dir),
             cni_cache_dir: self.cni_cache_dir.or(below.cni_cache_dir),
             cgroup_root: self.cgroup_root.or(below.cgroup_root),
+            boot_id_file: self.boot_id_file.or(below.boot_id_file),
             qemu_user: self.qemu_user.or(below.qemu_user),
             cni_timeout_secs: self.cni_timeout_secs.or(below.cni_timeout_secs),
             log_format: self.log_format.or(below.log_format),
@@ -199,6 +206,11 @@ fn validate(s: Settings) -> Result<Config> {
             .collect::<Result<_>>()?,
         cni_cache_dir: absolute("cni-cache-dir", s.cni_cache_dir, "/var/lib/vmlet/cni")?,
         cgroup_root: absolute("cgroup-root", s.cgroup_root, "/sys/fs/cgroup")?,
+        boot_id_file: absolute(
+            "boot-id-file",
+            s.boot_id_file,
+            "/proc/sys/kernel/random/boot_id",
+        )?,
         qemu_uid: uid,
         cni_timeout: Duration::from_secs(seconds),
         log_format: s.log_format.unwrap_or_default(),

@@ -51,6 +51,9 @@ pub(crate) struct Entry {
     pub(crate) network: Option<Network>,
     /// The start that is allowed and has not happened.
     pub(crate) start: Option<Start>,
+    /// The boot of the node in which it was made; empty when that is not known.
+    #[serde(default)]
+    pub(crate) boot: String,
 }
 
 /// One allowed start.
@@ -89,6 +92,11 @@ fn seconds(time: SystemTime) -> u64 {
 }
 
 impl Entry {
+    /// Whether it was made in another boot than `now`: no namespace, tap or token of it can be left.
+    pub(crate) fn is_of_another_boot(&self, now: &str) -> bool {
+        !self.boot.is_empty() && !now.is_empty() && self.boot != now
+    }
+
     /// A sandbox of which nothing exists yet.
     pub(crate) fn new(request: AddRequest, netns: PathBuf) -> Self {
         let (links, network, start) = (Vec::new(), None, None);
@@ -100,6 +108,7 @@ impl Entry {
             links,
             network,
             start,
+            boot: String::new(),
         }
     }
 }

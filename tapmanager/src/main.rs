@@ -18,6 +18,9 @@ use tracing_subscriber::EnvFilter;
 
 use config::{Config, Flags, LogFormat};
 
+/// Open files that 1,000 sandboxes need, with room for requests.
+const ENOUGH_FILES: u64 = 8192;
+
 fn main() -> ExitCode {
     match start(Flags::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -40,12 +43,28 @@ fn start(flags: Flags) -> anyhow::Result<()> {
         }
     };
     log_to_stderr(&config)?;
+    allow_open_files();
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .context("start the runtime")?
         .block_on(server::run(&config))
+}
+
+/// A sandbox needs some descriptors: its namespace and its DHCP server's sockets.
+fn allow_open_files() {
+    match fdpass::raise_open_files() {
+        Ok(limit) if limit < ENOUGH_FILES => {
+            tracing::warn!(
+                limit,
+                enough = ENOUGH_FILES,
+                "few open files are allowed: raise the hard limit for many sandboxes"
+            );
+        }
+        Ok(limit) => tracing::debug!(limit, "open files allowed"),
+        Err(error) => tracing::warn!(error = failure::chain(&error), "open files"),
+    }
 }
 
 fn log_to_stderr(config: &Config) -> anyhow::Result<()> {

@@ -60,6 +60,8 @@ pub(crate) struct Sandboxes {
     runtime: cni::Runtime,
     netns_dir: PathBuf,
     cgroup_root: PathBuf,
+    /// Which boot of the node this is; empty when the node does not say.
+    boot: String,
     slots: Mutex<HashMap<String, Arc<AsyncMutex<Option<Live>>>>>,
     /// Sandbox by token of an allowed start. A hint: the slot's entry decides.
     tokens: Mutex<HashMap<String, String>>,
@@ -84,6 +86,7 @@ impl Sandboxes {
             runtime: cni::Runtime::new(settings).with_neighbours(neighbours(&config.cni_cache_dir)),
             netns_dir: config.netns_dir.clone(),
             cgroup_root: config.cgroup_root.clone(),
+            boot: boot(&config.boot_id_file),
             slots: Mutex::default(),
             tokens: Mutex::default(),
             attaching: RwLock::default(),
@@ -180,6 +183,17 @@ fn up<'a>(slot: &'a Slot, id: &str) -> Result<&'a Entry, Failure> {
     match slot.as_ref() {
         Some(Live { entry, .. }) if entry.phase == Phase::Up => Ok(entry),
         _ => Err(Failure::NotFound(id.to_owned())),
+    }
+}
+
+/// The node's word for this boot, or nothing.
+fn boot(file: &std::path::Path) -> String {
+    match std::fs::read_to_string(file) {
+        Ok(text) => text.trim().chars().take(MAX_ID).collect(),
+        Err(error) => {
+            tracing::warn!(file = %file.display(), error = %error, "the node does not say which boot this is");
+            String::new()
+        }
     }
 }
 

@@ -47,7 +47,8 @@ impl Sandboxes {
         if let Some(words) = network::obstacle(config.plugins().iter().map(|p| p.kind())) {
             return Err(Failure::NotReady(words));
         }
-        let entry = Entry::new(request, self.netns_path(&id));
+        let mut entry = Entry::new(request, self.netns_path(&id));
+        entry.boot.clone_from(&self.boot);
         network::attachment(&entry.request, &entry.netns)
             .validate()
             .map_err(|e| Failure::Invalid(chain(&e)))?;

@@ -51,7 +51,11 @@ impl Sandboxes {
                     continue;
                 }
             };
-            let up = entry.phase == Phase::Up;
+            let lost = entry.is_of_another_boot(&self.boot);
+            if lost {
+                tracing::info!(sandbox = id, outcome = "lost", "network of an earlier boot");
+            }
+            let up = entry.phase == Phase::Up && !lost;
             *slot = Some(Live::closed(entry));
             if up && self.reopen(&mut slot).await {
                 serving += 1;

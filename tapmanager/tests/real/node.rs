@@ -82,6 +82,22 @@ impl Node {
         node
     }
 
+    /// The same, with a file of its own that says which boot this is.
+    pub(crate) async fn start_in_boot(id: &str) -> Self {
+        let mut node = Self::new().await;
+        node.configure(&real_plugins(node.scratch.path())).await;
+        node.boot(id);
+        let file = node.scratch.path().join("boot");
+        node.flag("--boot-id-file", file.to_str().unwrap());
+        node.launch().await;
+        node
+    }
+
+    /// From now on this is another boot.
+    pub(crate) fn boot(&self, id: &str) {
+        std::fs::write(self.scratch.path().join("boot"), id).unwrap();
+    }
+
     /// A node without network configuration and with the program not running.
     pub(crate) async fn new() -> Self {
         let scratch = Scratch::new();

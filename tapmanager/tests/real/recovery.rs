@@ -52,6 +52,36 @@ async fn termination_leaves_networks_up() {
 
 #[tokio::test]
 #[ignore = "needs root"]
+async fn after_a_reboot_every_network_is_detached_and_its_address_is_free_whatever_is_mounted() {
+    let mut node = Node::start_in_boot("one").await;
+    let network = node.client().add(pod("one")).await.unwrap();
+    let token = node.token("one").await;
+    node.kill().await;
+    node.boot("two");
+    node.launch().await;
+    // The journal is worked off before the first request for the sandbox is.
+    node.client().del("one").await.unwrap();
+    assert!(matches!(
+        node.redeem(&token).await.0,
+        HandoffReply::Error(e) if e.code == ErrorCode::NotFound
+    ));
+    assert_eq!(node.leftovers().await, Vec::<String>::new());
+    assert!(
+        node.log().contains("network of an earlier boot"),
+        "{}",
+        node.log()
+    );
+    let again = node.client().add(pod("one")).await.unwrap();
+    assert_eq!(again.nics.len(), network.nics.len());
+    node.kill().await;
+    node.launch().await;
+    assert_eq!(node.client().get("one").await.unwrap(), again);
+    node.client().del("one").await.unwrap();
+    assert_eq!(node.leftovers().await, Vec::<String>::new());
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
 async fn networks_whose_namespace_did_not_survive_are_detached_at_the_start() {
     let mut node = Node::start().await;
     let network = node.client().add(pod("one")).await.unwrap();

@@ -28,6 +28,8 @@ pub(crate) fn write_all(layout: &Layout, record: &Record) -> Result<()> {
     write(layout, "libvirt/etc/qemu.conf", &qemu_conf(&qemu_group()?))?;
     let conflist = conflist(layout, record)?;
     write(layout, "cni/conf/10-vmlet.conflist", &conflist)?;
+    // A file of the stack's own, so that a test can say that the node was rebooted.
+    write(layout, "boot-id", "the first boot\n")?;
     write(layout, "vmlet.toml", &vmlet_toml(layout, record))?;
     write(layout, "env.sh", &env_sh(layout, record))
 }
@@ -42,7 +44,7 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
     let mut text = String::new();
     let _ = write!(
         text,
-        "listen = {listen}\nstate_dir = {state}\n\n\
+        "listen = {listen}\nstate_dir = {state}\nboot_id_file = {boot}\n\n\
          [log]\nlevel = \"info\"\nformat = \"text\"\n\n\
          [libvirt]\nuri = {uri}\n\n\
          [network]\ntapmanager_socket = {tapmanager}\nhandoff_socket = {handoff}\n\n\
@@ -52,6 +54,7 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
          [[images.translations]]\nname = {image}\nurl = {url}\n",
         listen = toml_string(&layout.cri_socket().to_string_lossy()),
         state = path("state"),
+        boot = path("boot-id"),
         uri = toml_string(&layout.libvirt_uri()),
         tapmanager = path("run/tapmanager.sock"),
         handoff = path("run/handoff.sock"),

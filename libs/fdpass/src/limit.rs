@@ -1,0 +1,32 @@
+//! How many descriptors this process may have open.
+//!
+//! Invariant: only the soft limit changes, which needs no capability.
+//! Failure: the limit stays as it was.
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use crate::{Error, Result};
+
+/// Raises the limit of open files to what the process is allowed, and returns it.
+pub fn raise_open_files() -> Result<u64> {
+    let failed = |errno: nix::errno::Errno| Error::Limit(errno.into());
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(failed)?;
+    if soft < hard {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(failed)?;
+    }
+    Ok(hard)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_soft_limit_is_raised_to_the_hard_one() {
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, hard.min(512), hard).unwrap();
+        assert_eq!(raise_open_files().unwrap(), hard);
+        let raised = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        assert_eq!(raised, (hard, hard));
+    }
+}
