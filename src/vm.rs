@@ -23,6 +23,7 @@ mod process;
 mod reboot;
 mod reconcile;
 mod remove;
+mod resize;
 mod rows;
 mod service;
 mod settings;

@@ -15,6 +15,7 @@ use tonic::{Request, Response, Status};
 mod container;
 mod exec;
 mod node;
+mod resize;
 mod sandbox;
 mod stats;
 
@@ -89,6 +90,9 @@ methods! {
     container_status(ContainerStatusRequest) -> ContainerStatusResponse;
     list_containers(ListContainersRequest) -> ListContainersResponse;
     reopen_container_log(ReopenContainerLogRequest) -> ReopenContainerLogResponse;
+
+    update_container_resources(UpdateContainerResourcesRequest) -> UpdateContainerResourcesResponse;
+    update_pod_sandbox_resources(UpdatePodSandboxResourcesRequest) -> UpdatePodSandboxResourcesResponse;
 
     container_stats(ContainerStatsRequest) -> ContainerStatsResponse;
     list_container_stats(ListContainerStatsRequest) -> ListContainerStatsResponse;

@@ -96,7 +96,9 @@ fn container_code(error: &vm::Error) -> Code {
     use vm::Error as E;
     match error {
         E::NoSandbox(_) | E::NoContainer(_) | E::ImageLost(_) => Code::NotFound,
-        E::SandboxNotReady(_) | E::Live { .. } | E::Phase { .. } => Code::FailedPrecondition,
+        E::SandboxNotReady(_) | E::Live { .. } | E::Phase { .. } | E::Resize { .. } => {
+            Code::FailedPrecondition
+        }
         E::Machine(_) => Code::InvalidArgument,
         E::Image(e) => image_code(e),
         E::Network { source, .. } => network_code(source),

@@ -105,6 +105,16 @@ pub enum Error {
     /// A command did not run in the machine.
     #[error(transparent)]
     Exec(#[from] super::exec::Error),
+    /// The machine cannot be changed like this.
+    #[error("{what} of container {id} cannot be changed: {reason}")]
+    Resize {
+        /// The container.
+        id: ContainerId,
+        /// What was to be changed.
+        what: &'static str,
+        /// Why not, and what to do.
+        reason: String,
+    },
     /// The machine did not end although it was killed.
     #[error("container {0} was killed, but its end is not confirmed yet: try again")]
     StillRunning(ContainerId),

@@ -70,6 +70,10 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         faultpoint::point("vm.start.running");
         let (took, Waits { define, start }) = (begun.elapsed(), waits);
         tracing::info!(container = %id, ?took, ?define, ?start, outcome = "running", "container");
+        let score = row.resources().oom_score_adj;
+        if score != 0 {
+            self.prefer_for_kill(&row, score).await;
+        }
         // Its end may have come before anybody expected it.
         if let Err(e) = self.end_if_inactive(id).await {
             tracing::warn!(container = %id, error = crate::one_line(&e), "look after a start");

@@ -10,6 +10,7 @@ mod life;
 mod memory;
 mod reboot;
 mod reconcile;
+mod resize;
 mod start;
 mod stats;
 mod stop;

@@ -37,7 +37,10 @@ pub(in crate::cri) fn config(config: Option<v1::ContainerConfig>) -> Result<Cont
         annotations: check::map("config.annotations", config.annotations)?,
         mounts: check::list("config.mounts", config.mounts, MOST_MOUNTS, mount)?,
         log_path: check::relative_path("config.log_path", config.log_path)?,
-        resources: resources(linux.resources.unwrap_or_default())?,
+        resources: resources(
+            "config.linux.resources",
+            linux.resources.unwrap_or_default(),
+        )?,
         stop_signal: check::known::<v1::Signal>("config.stop_signal", config.stop_signal)?.into(),
     })
 }
@@ -85,9 +88,12 @@ fn mount(field: &str, mount: v1::Mount) -> Result<Mount> {
     })
 }
 
-fn resources(resources: v1::LinuxContainerResources) -> Result<LinuxResources> {
-    const FIELD: &str = "config.linux.resources";
-    let of = |name| format!("{FIELD}.{name}");
+/// The resources at `field` of a request.
+pub(in crate::cri) fn resources(
+    field: &str,
+    resources: v1::LinuxContainerResources,
+) -> Result<LinuxResources> {
+    let of = |name| format!("{field}.{name}");
     let pages = |field: &str, limit: v1::HugepageLimit| {
         Ok((check::text(field, limit.page_size)?, limit.limit))
     };
