@@ -10,6 +10,8 @@ mod guest;
 
 #[path = "guest/ipv6.rs"]
 mod ipv6;
+#[path = "support/speaks6.rs"]
+mod speaks6;
 
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;

@@ -8,7 +8,10 @@
 mod guest;
 mod handoff;
 mod hostile;
+mod ipv6;
 mod network;
 mod node;
 mod plugins;
 mod recovery;
+#[path = "../../../libs/netns/tests/support/speaks6.rs"]
+mod speaks6;

@@ -4,25 +4,12 @@
 //! Invariant: the guest's kernel is set up as distributions do; nothing but our servers tells it anything.
 //! Failure: the test prints what the guest was told.
 
-use std::collections::BTreeMap;
-use std::path::Path;
-
 use netns::ipv6::{Lease, Server};
 use netns::netlink::Kernel;
-use netns::{Namespace, open_tap, surgery};
+use netns::{Guard, Namespace, open_tap, surgery};
 
 use crate::guest::{Guest, NIC, Scratch, run};
-
-/// What `dhclient` runs: it keeps the variables and sets the address.
-const SCRIPT: &str = r#"#!/bin/sh
-case "$reason" in
-BOUND6|REBOOT6|RENEW6|REBIND6)
-  ip addr replace "$new_ip6_address/$new_ip6_prefixlen" dev "$interface"
-  env > "$REPORT.part"
-  mv "$REPORT.part" "$REPORT"
-  ;;
-esac
-"#;
+use crate::speaks6::{dhclient, routed, wake};
 
 /// A pod whose `eth0` leads to `out0` of a node that has `fd00:99::1` behind it.
 async fn pod(dir: &Scratch) -> (Namespace, Namespace) {
@@ -57,44 +44,6 @@ fn lease(record: &surgery::LinkRecord) -> Lease {
     }
 }
 
-/// Switches the guest's IPv6 on, as it comes up in a fresh kernel.
-async fn wake(guest: &Guest) {
-    let wake = format!(
-        "cd /proc/sys/net/ipv6/conf/{NIC} && echo 128 > accept_ra_rt_info_max_plen \
-         && echo 1 > accept_ra && echo 0 > disable_ipv6"
-    );
-    guest.run(&wake).await;
-}
-
-/// Waits until the guest's kernel has a default route; returns all its routes.
-async fn routed(guest: &Guest) -> String {
-    guest
-        .run("until ip -6 route show default | grep -q via; do busybox sleep 0.05; done; ip -6 route")
-        .await
-}
-
-/// Asks for a lease and returns the variables of the client's script.
-async fn dhclient(guest: &Guest, dir: &Path) -> BTreeMap<String, String> {
-    let at = |name: &str| dir.join(name).display().to_string();
-    tokio::fs::write(at("dhclient.sh"), SCRIPT).await.unwrap();
-    let ask = format!(
-        "chmod +x {script}; rm -f {report}; REPORT={report}; export REPORT; \
-         until ! ip -6 addr show dev {NIC} scope link | grep -q tentative; do busybox sleep 0.05; done; \
-         dhclient -6 -1 -d -v -cf /dev/null -lf {leases} -pf {pid} -sf {script} -e REPORT={report} {NIC} & \
-         until [ -e {report} ]; do busybox sleep 0.05; done; kill $!; wait",
-        script = at("dhclient.sh"),
-        report = at("lease6"),
-        leases = at("leases6"),
-        pid = at("dhclient.pid"),
-    );
-    guest.run(&ask).await;
-    let text = tokio::fs::read_to_string(at("lease6")).await.unwrap();
-    let pairs = text.lines().filter_map(|line| line.split_once('='));
-    pairs
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .collect()
-}
-
 #[tokio::test]
 #[ignore = "needs root"]
 async fn a_guest_gets_its_ipv6_address_and_routes_through_the_gateway_of_its_pod() {
@@ -103,11 +52,23 @@ async fn a_guest_gets_its_ipv6_address_and_routes_through_the_gateway_of_its_pod
     let net = Kernel::open(&pod).await.unwrap();
     surgery::prepare(&net).await.unwrap();
     let records = surgery::survey(&net).await.unwrap();
-    surgery::apply(&net, &records).await.unwrap();
+    let own = Guard::Own(vec!["fd00:7::5".parse().unwrap()]);
+    surgery::apply(&net, &records, &[own]).await.unwrap();
     let leases = vec![(records[0].tap.clone(), lease(&records[0]))];
-    let server = Server::start(&pod, &node, leases.clone()).await.unwrap();
+    let server = Server::start(&pod, &node, leases).await.unwrap();
     let tap = open_tap(&pod, &records[0].tap).await.unwrap();
     let guest = Guest::plug(dir.path(), "guest", tap, &records[0].mac.to_string()).await;
+
+    // A DHCPv6 server outside would hear every request that gets out.
+    let ears = node
+        .run(|| std::net::UdpSocket::bind("[::]:547"))
+        .await
+        .unwrap()
+        .unwrap();
+    ears.set_nonblocking(true).unwrap();
+    let link = run(&node, "ip -o link show out0 | cut -d: -f1").await;
+    ears.join_multicast_v6(&"ff02::1:2".parse().unwrap(), link.trim().parse().unwrap())
+        .unwrap();
 
     wake(&guest).await;
     let routes = routed(&guest).await;
@@ -120,6 +81,8 @@ async fn a_guest_gets_its_ipv6_address_and_routes_through_the_gateway_of_its_pod
         .await;
     guest.run("busybox ping -6 -c 1 -W 5 fd00:99::1").await;
     let outside = run(&node, "ip -6 -o addr show dev out0 scope link").await;
+    let heard = run(&node, "cat /proc/net/dev_snmp6/out0").await;
+    let leaked = ears.recv_from(&mut [0; 16]);
     let inside = run(&pod, "ip -6 -o addr").await;
 
     let get = |name: &str| told.get(name).map(String::as_str);
@@ -156,5 +119,11 @@ async fn a_guest_gets_its_ipv6_address_and_routes_through_the_gateway_of_its_pod
         !inside.contains("eth0") && !inside.contains("vm"),
         "{inside}"
     );
+    assert!(leaked.is_err(), "a DHCPv6 request left the pod: {leaked:?}");
+    let solicitations = heard
+        .lines()
+        .find(|line| line.contains("InRouterSolicits"))
+        .unwrap();
+    assert_eq!(solicitations.split_whitespace().nth(1), Some("0"));
     drop(server);
 }
