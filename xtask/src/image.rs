@@ -4,6 +4,7 @@
 //! Invariant: no loop device, no root; the finished image appears by one rename.
 //! Failure: names the step; the previous image stays in place.
 
+mod client;
 mod disk;
 mod initramfs;
 mod kernel;
@@ -18,7 +19,7 @@ use crate::stamp::Stamp;
 use crate::{packages, workspace};
 
 /// Raised when the way of building changes in a manner that the stamp cannot see.
-const RECIPE: &str = "1";
+const RECIPE: &str = "2";
 
 /// Builds the image unless it is there and made from the same inputs. Returns whether it was built.
 pub(crate) fn ensure() -> Result<bool> {
@@ -48,11 +49,12 @@ fn inputs(work: &Path, sources: &Path) -> Result<Stamp> {
 
 fn build(work: &Path, sources: &Path, image: &Path) -> Result<()> {
     let kernel = kernel::fetch(work).context("kernel package")?;
-    let initramfs = initramfs::build(work, sources, &kernel).context("initramfs")?;
+    let client = client::fetch(work).context("DHCPv6 client")?;
+    let initramfs = initramfs::build(work, sources, &kernel, &client).context("initramfs")?;
     let finished = disk::build(work, sources, &kernel.image, &initramfs).context("disk")?;
     fs::rename(&finished, image).with_context(|| format!("rename to {}", image.display()))?;
     // A hundred megabytes that are made again with the next image.
-    for folder in ["packages", "kernel", "initramfs"] {
+    for folder in ["packages", "kernel", "client", "initramfs"] {
         fs::remove_dir_all(work.join(folder)).with_context(|| format!("remove {folder}"))?;
     }
     Ok(())

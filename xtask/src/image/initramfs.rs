@@ -1,7 +1,7 @@
 //! The guest's whole user space, packed as the kernel's initial file system.
 //!
 //! Invariant: everything in it comes from `xtask/guest`, busybox, the QEMU guest agent with the libraries
-//! that the dynamic linker names, and the kernel package.
+//! that the dynamic linker names, the DHCPv6 client, and the kernel package.
 //! Failure: names the file or program that is missing.
 
 use std::fs;
@@ -20,6 +20,8 @@ const PLACES: &[(&str, &str)] = &[
     ("init", "init"),
     ("inittab", "etc/inittab"),
     ("udhcpc", "etc/udhcpc"),
+    ("ipv6", "etc/ipv6"),
+    ("dhcp6c", "etc/dhcp6c"),
     ("ready", "etc/ready"),
     ("ticker", "etc/ticker"),
     ("agent", "etc/agent"),
@@ -30,8 +32,13 @@ const PLACES: &[(&str, &str)] = &[
     ("shutdown", "etc/acpi/PWRF/00000080"),
 ];
 
-/// Builds the archive below `work`.
-pub(crate) fn build(work: &Path, sources: &Path, kernel: &Kernel) -> Result<PathBuf> {
+/// Builds the archive below `work`; `client` are the files of the DHCPv6 client with their places.
+pub(crate) fn build(
+    work: &Path,
+    sources: &Path,
+    kernel: &Kernel,
+    client: &[(&str, PathBuf)],
+) -> Result<PathBuf> {
     let root = fresh_folder(work.join("initramfs"))?;
     for folder in [
         "bin",
@@ -60,6 +67,9 @@ pub(crate) fn build(work: &Path, sources: &Path, kernel: &Kernel) -> Result<Path
 
     busybox(&root)?;
     guest_agent(&root)?;
+    for (place, file) in client {
+        install(file, &root.join(place), 0o755)?;
+    }
     let order = Modules::scan(&kernel.modules)?.install(&root.join("lib/modules"))?;
     fs::write(root.join("etc/modules"), order.join("\n") + "\n")?;
     pack(work, &root)

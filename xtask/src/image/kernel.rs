@@ -70,7 +70,8 @@ fn resolve() -> Result<Option<Vec<String>>> {
     Ok(None)
 }
 
-fn download(folder: &Path, names: &[String]) -> Result<()> {
+/// Downloads the packages of these names into `folder`.
+pub(super) fn download(folder: &Path, names: &[String]) -> Result<()> {
     println!("guest: downloading {}", names.join(" "));
     let mut apt = run::command("apt-get");
     apt.args(["download", "--quiet", "-o", "APT::Sandbox::User=root"])
@@ -100,7 +101,8 @@ fn locate(root: &Path) -> Result<Kernel> {
     bail!("no modules in the kernel package")
 }
 
-fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+/// What is in a folder.
+pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
     entries.map(|entry| Ok(entry?.path())).collect()
 }

@@ -161,7 +161,12 @@ pub fn reply(lease: &Lease, request: &Message) -> Option<Message> {
             }
         }
     }
-    describe(lease, request, &mut answer);
+    if !matches!(
+        kind,
+        MessageType::Confirm | MessageType::Release | MessageType::Decline
+    ) {
+        describe(lease, request, &mut answer);
+    }
     Some(answer)
 }
 
