@@ -150,3 +150,6 @@ fn add(options: &mut Vec<u8>, option: &[u8]) {
         options.extend(option);
     }
 }
+
+#[cfg(test)]
+mod tests;

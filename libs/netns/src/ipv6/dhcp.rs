@@ -7,14 +7,18 @@
 
 use std::net::Ipv6Addr;
 
+use dhcproto::Encodable;
 use dhcproto::v6::{
     DhcpOption, IAAddr, IANA, IAPD, IATA, Message, MessageType, ORO, OptionCode, Status,
     StatusCode, UnknownOption,
 };
-use dhcproto::{Decodable, Encodable};
 
 use super::SERVER_MAC;
 use super::lease::Lease;
+
+mod parse;
+
+pub use parse::decode;
 
 /// Seconds an address is good for; the other two as fractions that RFC 8415 recommends.
 const LEASE_SECONDS: u32 = 86_400;
@@ -22,77 +26,10 @@ const RENEW_SECONDS: u32 = LEASE_SECONDS / 2;
 const REBIND_SECONDS: u32 = LEASE_SECONDS / 5 * 4;
 /// RFC 8415 allows a DUID no more.
 const MAX_DUID: usize = 130;
-/// Associations of a request that are answered, and addresses of one that are looked at.
-const MAX_ASSOCIATIONS: usize = 8;
+/// Addresses of the lease that are told; more would not fit.
+const MAX_ADDRESSES: usize = 16;
 /// What fits the smallest packet of IPv6.
 const LIMIT: usize = 1280 - 48;
-
-mod code {
-    pub(super) const NON_TEMPORARY: u16 = 3;
-    pub(super) const TEMPORARY: u16 = 4;
-    pub(super) const ADDRESS: u16 = 5;
-    pub(super) const PREFIXES: u16 = 25;
-    /// Client, server, list of wanted options, rapid commit, name: read as they are.
-    pub(super) const READ: [u16; 5] = [1, 2, 6, 14, 39];
-}
-
-/// Parses the payload of a datagram; `None` unless it is a client's message.
-#[must_use]
-pub fn decode(datagram: &[u8]) -> Option<Message> {
-    let (fixed, mut left) = datagram.split_at_checked(4)?;
-    let mut known = fixed.to_vec();
-    let mut associations = 0;
-    while !left.is_empty() {
-        let (name, value, after) = option(left)?;
-        left = after;
-        let kept = match name {
-            name if code::READ.contains(&name) => value.to_vec(),
-            code::NON_TEMPORARY => association(value, 12)?,
-            code::TEMPORARY => value.get(..4)?.to_vec(),
-            code::PREFIXES => value.get(..12)?.to_vec(),
-            _ => continue,
-        };
-        if !code::READ.contains(&name) {
-            associations += 1;
-            if associations > MAX_ASSOCIATIONS {
-                continue;
-            }
-        }
-        put(&mut known, name, &kept);
-    }
-    Message::from_bytes(&known).ok()
-}
-
-/// An association's fixed part with the addresses in it, and nothing else.
-fn association(value: &[u8], fixed: usize) -> Option<Vec<u8>> {
-    let (fixed, mut left) = value.split_at_checked(fixed)?;
-    let mut kept = fixed.to_vec();
-    let mut addresses = 0;
-    while !left.is_empty() {
-        let (name, value, after) = option(left)?;
-        left = after;
-        if name == code::ADDRESS && addresses < MAX_ASSOCIATIONS {
-            addresses += 1;
-            put(&mut kept, name, value.get(..24)?);
-        }
-    }
-    Some(kept)
-}
-
-fn option(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
-    let (head, rest) = bytes.split_first_chunk::<4>()?;
-    let [a, b, c, d] = *head;
-    let (value, after) = rest.split_at_checked(usize::from(u16::from_be_bytes([c, d])))?;
-    Some((u16::from_be_bytes([a, b]), value, after))
-}
-
-fn put(bytes: &mut Vec<u8>, name: u16, value: &[u8]) {
-    // Cannot be longer than what came with a length of two bytes.
-    let length = u16::try_from(value.len()).unwrap_or_default();
-    bytes.extend(name.to_be_bytes());
-    bytes.extend(length.to_be_bytes());
-    bytes.extend(value);
-}
 
 /// Bytes of an answer; `None` when it cannot be encoded.
 #[must_use]
@@ -198,6 +135,7 @@ fn assignments(lease: &Lease, request: &Message, renewing: bool) -> Vec<DhcpOpti
             let own = lease
                 .addresses
                 .iter()
+                .take(MAX_ADDRESSES)
                 .map(|net| address_option(net.addr(), LEASE_SECONDS));
             Some(DhcpOption::IANA(IANA {
                 id: ia.id,
@@ -302,3 +240,6 @@ fn describe(lease: &Lease, request: &Message, answer: &mut Message) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
