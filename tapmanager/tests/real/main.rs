@@ -9,6 +9,7 @@ mod guest;
 mod handoff;
 mod hostile;
 mod ipv6;
+mod kinds;
 mod network;
 mod node;
 mod plugins;

@@ -126,6 +126,12 @@ impl Guest {
         text.lines().filter_map(pair).collect()
     }
 
+    /// Where the guest is.
+    #[allow(dead_code)] // for tests that bring sockets of their own
+    pub(crate) fn namespace(&self) -> Namespace {
+        self.ns.clone()
+    }
+
     /// Runs a shell command in the guest, which must succeed, and returns its output.
     pub(crate) async fn run(&self, command: &str) -> String {
         run(&self.ns, command).await
