@@ -4,6 +4,7 @@
 //! Failure: panics carry the program's log.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests fail by panicking
 
+mod guards;
 #[path = "../../../libs/netns/tests/support/guest.rs"]
 mod guest;
 mod handoff;
@@ -16,3 +17,4 @@ mod plugins;
 mod recovery;
 #[path = "../../../libs/netns/tests/support/speaks6.rs"]
 mod speaks6;
+mod repairs;
