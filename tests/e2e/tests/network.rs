@@ -1,0 +1,294 @@
+//! Networks with real guests: hostile ones, and the plugins that clusters use.
+//!
+//! Invariant: guests get their orders by the serial console; what gets out of a pod is counted on the
+//! node's bridge, before anybody there could act on it.
+//! Failure: the guest's own words, or the counters.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cri, PodOptions, Stack, await_text, eventually};
+use serde_json::{Value, json};
+
+const BOOT: Duration = Duration::from_secs(90);
+
+/// A shell in a guest.
+struct Console {
+    stream: UnixStream,
+    log: std::path::PathBuf,
+    orders: u32,
+}
+
+impl Console {
+    fn open(stack: &Stack, pod: &PodOptions, container: &str) -> Result<Self> {
+        let console = stack.dir().join("state/console").join(&container[..20]);
+        Ok(Self {
+            stream: UnixStream::connect(console.join("serial"))?,
+            log: pod.log(0),
+            orders: 0,
+        })
+    }
+
+    /// Runs a command; its output and the line `exit N`.
+    async fn order(&mut self, command: &str) -> Result<String> {
+        self.orders += 1;
+        let (start, end) = (format!("<{}>", self.orders), format!("</{}>", self.orders));
+        // The echo of what is typed must not look like the answer.
+        let line = format!(
+            "echo \"<\"{n}\">\"; {command}; echo exit $? \"<\"/{n}\">\"\n",
+            n = self.orders
+        );
+        self.stream.write_all(line.as_bytes())?;
+        eventually(BOOT, &format!("the answer to {command:?}"), || async {
+            let log = std::fs::read_to_string(&self.log)?;
+            let from = log.find(&start).context("no answer yet")? + start.len();
+            let to = log[from..].find(&end).context("no end yet")? + from;
+            Ok(log[from..to].to_owned())
+        })
+        .await
+    }
+
+    /// Runs a command that must end like this.
+    async fn expect(&mut self, command: &str, success: bool) -> Result<String> {
+        let answer = self.order(command).await?;
+        ensure!(answer.contains("exit 0 ") == success, "{command}: {answer}");
+        Ok(answer)
+    }
+}
+
+async fn boot(stack: &Stack, cri: &Cri, pod: &PodOptions) -> Result<(String, Console)> {
+    let (sandbox, container) = Box::pin(cri.boot(pod, stack.image()?)).await?;
+    await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
+    Ok((sandbox, Console::open(stack, pod, &container)?))
+}
+
+fn node(stack: &Stack, command: &str) -> Result<String> {
+    let output = stack.command("sh").args(["-ec", command]).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let words = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command}: {text}{words}");
+    Ok(text)
+}
+
+/// Counts on the pods' bridge what `guest` (its address) says, and what nobody may say.
+fn spy(stack: &Stack, guest: &str) -> Result<()> {
+    let rules = format!(
+        "table bridge spy {{ chain all {{ type filter hook prerouting priority -300; \
+         ip saddr {guest} counter comment \"honest\"; \
+         ether saddr 02:00:00:00:00:66 counter comment \"another MAC\"; \
+         arp saddr ip 10.88.99.99 counter comment \"ARP for another\"; \
+         ip saddr 10.88.99.99 counter comment \"another address\"; \
+         udp sport 67 counter comment \"DHCP server\"; \
+         ip saddr {guest} ip daddr 169.254.0.0/16 counter comment \"link-local\"; \
+         ip6 saddr fe80::1 counter comment \"another link-local address\"; }} }}"
+    );
+    node(stack, &format!("nft '{rules}'")).map(drop)
+}
+
+/// Packets by comment.
+fn counted(stack: &Stack, comment: &str) -> Result<u64> {
+    let rules = node(stack, "nft list table bridge spy")?;
+    let line = rules
+        .lines()
+        .find(|line| line.contains(&format!("\"{comment}\"")));
+    let words = line.context("no such rule")?.split(' ');
+    let count = words.skip_while(|word| *word != "packets").nth(1);
+    Ok(count.context("no counter")?.parse()?)
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_hostile_guest_is_not_heard() -> Result<()> {
+    let stack = Stack::up()?;
+    let cri = stack.cri().await?;
+    cri.await_ready().await?;
+    cri.pull(stack.image()?).await?;
+    let pod = PodOptions::named("hostile", &stack);
+    let (sandbox, mut guest) = boot(&stack, &cri, &pod).await?;
+    let ip = cri.ip(&sandbox).await?;
+    spy(&stack, &ip)?;
+    let ready = "nic=$(ls /sys/class/net | grep -v lo | head -1); \
+                 gw=$(ip route | awk '/^default/ {print $3}'); mac=$(cat /sys/class/net/$nic/address)";
+    guest.expect(ready, true).await?;
+    guest.expect("ping -c 1 -W 5 $gw", true).await?;
+
+    guest
+        .expect("ip addr add 10.88.99.99/16 dev $nic", true)
+        .await?;
+    guest
+        .expect("ping -c 2 -W 1 -I 10.88.99.99 $gw", false)
+        .await?;
+    guest
+        .order("arping -U -c 2 -w 2 -I $nic -s 10.88.99.99 10.88.99.99")
+        .await?;
+    guest
+        .expect("arping -c 2 -w 2 -I $nic -s 10.88.99.99 $gw", false)
+        .await?;
+    guest
+        .expect("ip addr del 10.88.99.99/16 dev $nic", true)
+        .await?;
+    // The address that the namespace has for our server, and whatever else it listens on.
+    guest
+        .expect("ip route add 169.254.254.1 dev $nic", true)
+        .await?;
+    guest.expect("ping -c 2 -W 1 169.254.254.1", false).await?;
+    guest
+        .expect("nc -w 2 169.254.254.1 22 </dev/null", false)
+        .await?;
+    guest
+        .order("ip -6 addr add fe80::1/64 dev $nic; ping6 -c 1 -W 1 -I $nic ff02::1")
+        .await?;
+
+    // A server, and somebody who asks for one.
+    let server = "mkdir -p /run/d; : >/run/d/leases; printf 'interface %s\\nstart 10.88.99.50\\n\
+                  end 10.88.99.60\\nlease_file /run/d/leases\\npidfile /run/d/pid\\n' $nic >/run/d/conf; \
+                  udhcpd -f /run/d/conf >/run/d/log 2>&1 & sleep 1; kill -0 $!";
+    guest.expect(server, true).await?;
+    let asked = node(
+        &stack,
+        "! busybox udhcpc -i cni0 -f -n -q -t 3 -T 1 -s /bin/true 2>&1",
+    )?;
+    ensure!(asked.contains("no lease"), "{asked}");
+    guest
+        .expect("cat /run/d/log; kill $(cat /run/d/pid)", true)
+        .await?;
+
+    let change = |mac: &str| {
+        format!(
+            "ip link set $nic down; ip link set $nic address {mac}; ip link set $nic up; ip route add default via $gw"
+        )
+    };
+    guest.expect(&change("02:00:00:00:00:66"), true).await?;
+    guest.expect("ping -c 2 -W 1 $gw", false).await?;
+    guest.expect(&change("$mac"), true).await?;
+    guest.expect("ping -c 1 -W 5 $gw", true).await?;
+    stack.fetch(&format!("http://{ip}/"), BOOT).await?;
+
+    ensure!(counted(&stack, "honest")? > 0, "nothing is counted");
+    for lie in [
+        "another MAC",
+        "ARP for another",
+        "another address",
+        "DHCP server",
+        "link-local",
+        "another link-local address",
+    ] {
+        ensure!(counted(&stack, lie)? == 0, "{lie} got out");
+    }
+
+    let mut open = PodOptions::named("router", &stack);
+    open.annotations = annotations(&[("vmlet.dev.protected/allow-spoofing", "perhaps")]);
+    let refused = cri
+        .run(open.sandbox())
+        .await
+        .err()
+        .context("it was taken")?;
+    ensure!(refused.message().contains("allow-spoofing"), "{refused:?}");
+    open.annotations = annotations(&[("vmlet.dev.protected/allow-spoofing", "true")]);
+    let (other, mut router) = boot(&stack, &cri, &open).await?;
+    router.expect(ready, true).await?;
+    router
+        .expect("ip addr add 10.88.99.99/16 dev $nic", true)
+        .await?;
+    router
+        .expect("ping -c 1 -W 5 -I 10.88.99.99 $gw", true)
+        .await?;
+    for sandbox in [sandbox, other] {
+        cri.remove_pod(&sandbox).await?;
+    }
+    stack.await_clean().await?;
+    stack.down()
+}
+
+fn annotations(pairs: &[(&str, &str)]) -> std::collections::BTreeMap<String, String> {
+    let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+    pairs.iter().map(own).collect()
+}
+
+/// Makes these the plugins of the next pod.
+fn configure(stack: &Stack, plugins: &Value) -> Result<()> {
+    let list = json!({"cniVersion": "1.0.0", "name": "vmlet", "plugins": plugins});
+    let file = stack.dir().join("cni/conf/10-vmlet.conflist");
+    Ok(std::fs::write(file, list.to_string())?)
+}
+
+fn host_local(stack: &Stack, subnet: &str) -> Value {
+    json!({
+        "type": "host-local", "dataDir": stack.dir().join("cni/ipam"),
+        "ranges": [[{"subnet": subnet, "rangeStart": subnet.replace(".0/24", ".20")}]],
+        "routes": [{"dst": "0.0.0.0/0"}]
+    })
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn guests_live_behind_the_links_of_other_plugins() -> Result<()> {
+    let stack = Stack::up()?;
+    let cri = stack.cri().await?;
+    cri.await_ready().await?;
+    cri.pull(stack.image()?).await?;
+
+    let ipam = host_local(&stack, "10.67.0.0/24");
+    configure(
+        &stack,
+        &json!([{"type": "ptp", "ipMasq": true, "ipam": ipam}]),
+    )?;
+    let pod = PodOptions::named("routed", &stack);
+    let (sandbox, mut guest) = boot(&stack, &cri, &pod).await?;
+    let ip = cri.ip(&sandbox).await?;
+    stack.fetch(&format!("http://{ip}/"), BOOT).await?;
+    guest
+        .expect("ping -c 1 -W 5 10.67.0.1; ip route", true)
+        .await?;
+    cri.remove_pod(&sandbox).await?;
+
+    let ipam = host_local(&stack, "10.68.0.0/24");
+    let bridge =
+        json!({"type": "bridge", "bridge": "cni0", "isGateway": true, "mtu": 9000, "ipam": ipam});
+    let limits = json!({"type": "bandwidth", "capabilities": {"bandwidth": true}});
+    configure(&stack, &json!([bridge, limits]))?;
+    let mut pod = PodOptions::named("large", &stack);
+    pod.annotations = annotations(&[
+        ("kubernetes.io/ingress-bandwidth", "20M"),
+        ("kubernetes.io/egress-bandwidth", "10M"),
+    ]);
+    let (sandbox, mut guest) = boot(&stack, &cri, &pod).await?;
+    let links = guest.expect("ip link", true).await?;
+    ensure!(links.contains("mtu 9000"), "{links}");
+    guest
+        .expect("ping -c 1 -W 5 -s 8972 10.68.0.1", true)
+        .await?;
+    let shaped = node(&stack, "tc qdisc")?;
+    for rate in ["rate 20Mbit", "rate 10Mbit"] {
+        ensure!(shaped.contains(rate), "{rate}: {shaped}");
+    }
+    cri.remove_pod(&sandbox).await?;
+    node(&stack, "ip link del cni0")?;
+
+    // The parent itself never meets its macvlans, so the node gets one, too.
+    let macvlan = "ip link add spy0 link node0 type macvlan mode bridge && ip link set spy0 up \
+                   && ip addr add 10.69.0.1/24 dev spy0";
+    node(&stack, macvlan)?;
+    let ipam = host_local(&stack, "10.69.0.0/24");
+    let plugin = json!({"type": "macvlan", "master": "node0", "mode": "bridge", "ipam": ipam});
+    configure(&stack, &json!([plugin]))?;
+    let pod = PodOptions::named("shared", &stack);
+    let (sandbox, mut guest) = boot(&stack, &cri, &pod).await?;
+    let ip = cri.ip(&sandbox).await?;
+    stack.fetch(&format!("http://{ip}/"), BOOT).await?;
+    guest.expect("ping -c 1 -W 5 10.69.0.1", true).await?;
+    cri.remove_pod(&sandbox).await?;
+    node(&stack, "ip link del spy0")?;
+
+    configure(&stack, &json!([{"type": "ipvlan", "master": "node0"}]))?;
+    let pod = PodOptions::named("impossible", &stack);
+    let refused = cri.run(pod.sandbox()).await.err().context("it was taken")?;
+    ensure!(
+        refused.message().contains("use bridge, ptp, macvlan"),
+        "{refused:?}"
+    );
+    stack.await_clean().await?;
+    stack.down()
+}
