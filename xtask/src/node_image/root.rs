@@ -16,7 +16,8 @@ use crate::run;
 /// Folders that distributions have moved below `/usr`.
 const MERGED: &[&str] = &["bin", "lib", "lib64", "sbin"];
 
-/// Documentation, translations, and the means of an init system or desktop that is not there.
+/// Documentation, translations, the means of an init system or desktop that is not there, and the parts of
+/// libvirt that would look after the node's network and devices.
 const LEFT_OUT: &[&str] = &[
     "etc/apparmor.d",
     "etc/cron.daily",
@@ -27,6 +28,10 @@ const LEFT_OUT: &[&str] = &[
     "etc/xdg",
     "usr/include",
     "usr/lib/systemd",
+    "usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvirt_driver_interface.so",
+    "usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvirt_driver_network.so",
+    "usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvirt_driver_nodedev.so",
+    "usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvirt_driver_nwfilter.so",
     "usr/lib/tmpfiles.d",
     "usr/sbin/arpd",
     "usr/lib/sysusers.d",

@@ -1,0 +1,237 @@
+//! The manifests in `deploy/`, applied to a node that has only containerd, kubelet and the proxy.
+//!
+//! Invariant: both image tags are built from the same inputs, so their digests show whether the build can be
+//! repeated; nothing of `deploy/` is changed but the tag and what this node's image server is called.
+//! Failure: pods, events and the ends of logs are shown.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cluster, Options, eventually, ticks, vm_pod};
+use serde_json::Value;
+
+const READY: Duration = Duration::from_secs(120);
+const NAMESPACE: &str = "vmlet-system";
+const DAEMON_SET: &str = "daemonset/vmlet-node";
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_deployed_node_runs_a_vm_which_outlives_an_upgrade_and_nothing_stays_after_removal()
+-> Result<()> {
+    let (first, second) = (build_image("deploy-a")?, build_image("deploy-b")?);
+    ensure!(
+        digest(&first)? == digest(&second)?,
+        "two builds of the same inputs differ"
+    );
+    let cluster = Cluster::with(Options {
+        no_vmlet: true,
+        ..Options::default()
+    })?;
+    let before = state_of_node(&cluster)?;
+    connect_to_network(&cluster)?;
+    for image in [&first, &second] {
+        import(&cluster, image)?;
+    }
+
+    deploy(&cluster, "deploy-a")?;
+    await_rollout(&cluster)?;
+    cluster.apply(&vm_pod("machine"))?;
+    cluster.await_ready("pod/machine", READY)?;
+    let booted = last_uptime(&cluster)?;
+
+    deploy(&cluster, "deploy-b")?;
+    await_rollout(&cluster)?;
+    // Nothing of the first image may be needed any more, not even by the machine that it started.
+    remove_image(&cluster, "deploy-a")?;
+    eventually(READY, "the guest's clock goes on", || async {
+        let now = last_uptime(&cluster)?;
+        ensure!(now > booted + 5.0, "{booted} s, then {now} s");
+        Ok(())
+    })
+    .await?;
+    let pod = cluster.get_json(&["pod", "machine"])?;
+    let restarts = &pod["status"]["containerStatuses"][0]["restartCount"];
+    ensure!(*restarts == 0, "restarted {restarts} times");
+    cluster.await_ready("pod/machine", READY)?;
+    let page = format!("http://{}/", cluster.pod_ip("machine")?);
+    let page = cluster.stack().fetch(&page, READY).await?;
+    ensure!(page.contains("machine"), "{page}");
+
+    cluster.delete("pod/machine", READY)?;
+    undeploy(&cluster)?;
+    remove_state(&cluster)?;
+    eventually(READY, "a node as it was", || async {
+        let after = state_of_node(&cluster)?;
+        ensure!(after == before, "it was\n{before}\nand is\n{after}");
+        Ok(())
+    })
+    .await?;
+    cluster.down()
+}
+
+/// Builds the node image with a tag; returns its archive.
+fn build_image(tag: &str) -> Result<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut xtask = Command::new(env!("CARGO"));
+    xtask.current_dir(&root);
+    xtask.args(["run", "--quiet", "-p", "xtask", "--"]);
+    xtask.args(["image", "node", "--debug", "--tag", tag]);
+    let said = run(&mut xtask)?;
+    said.lines()
+        .find_map(|line| line.split_once(&format!(":{tag} is ")))
+        .map(|(_, archive)| PathBuf::from(archive))
+        .with_context(|| format!("no archive in {said}"))
+}
+
+/// The digest of an archive's manifest.
+fn digest(archive: &Path) -> Result<Value> {
+    let index = run(Command::new("tar")
+        .arg("-xOf")
+        .arg(archive)
+        .arg("index.json"))?;
+    let index: Value = serde_json::from_str(&index)?;
+    Ok(index["manifests"][0]["digest"].clone())
+}
+
+fn ctr(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
+    let endpoint = cluster.stack().var("VMLET_CONTAINERD_ENDPOINT")?;
+    let socket = endpoint.trim_start_matches("unix://");
+    let mut ctr = cluster.stack().command("ctr");
+    run(ctr
+        .args(["--address", socket, "--namespace", "k8s.io"])
+        .args(arguments))
+}
+
+fn import(cluster: &Cluster, archive: &Path) -> Result<()> {
+    let archive = archive.to_str().context("a path in UTF-8")?;
+    ctr(cluster, &["images", "import", "--local", archive]).map(drop)
+}
+
+fn remove_image(cluster: &Cluster, tag: &str) -> Result<()> {
+    let name = format!("localhost/vmlet-node:{tag}");
+    ctr(cluster, &["images", "rm", "--sync", &name]).map(drop)
+}
+
+/// Gives VM pods the network of the node's other pods, in the place where network plugins are looked for,
+/// with a share of its addresses.
+fn connect_to_network(cluster: &Cluster) -> Result<()> {
+    let file = cluster.stack().dir().join("cni/conf/10-vmlet.conflist");
+    let mut network: Value = serde_json::from_str(&fs::read_to_string(file)?)?;
+    let ipam = &mut network["plugins"][0]["ipam"];
+    let range = &mut ipam["ranges"][0][0];
+    let subnet = range["subnet"].as_str().context("the subnet")?;
+    let start = subnet.replace(".0/24", ".200");
+    range["rangeStart"] = start.into();
+    ipam["dataDir"] = "/var/lib/cni/machines".into();
+    on_node(
+        cluster,
+        &format!(
+            "mkdir -p /etc/cni/net.d && echo '{network}' >/etc/cni/net.d/10-machines.conflist"
+        ),
+    )
+    .map(drop)
+}
+
+/// Applies `deploy/` with this tag, as an operator's overlay does.
+fn deploy(cluster: &Cluster, tag: &str) -> Result<()> {
+    let overlay = cluster.stack().dir().join("overlay");
+    fs::create_dir_all(&overlay)?;
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../deploy")
+        .canonicalize()?;
+    // A base may lie anywhere, but is named relative to the overlay.
+    let up = "../".repeat(overlay.components().count() - 1);
+    let base = format!("{up}{}", deploy.strip_prefix("/")?.display());
+    fs::write(
+        overlay.join("kustomization.yaml"),
+        format!(
+            "resources: [\"{base}\"]\n\
+             namespace: {NAMESPACE}\n\
+             configMapGenerator:\n  - {{name: vmlet-node, behavior: merge, files: [vmlet.toml]}}\n\
+             images:\n  - {{name: localhost/vmlet-node, newTag: {tag}}}\n"
+        ),
+    )?;
+    let settings = fs::read_to_string(deploy.join("node/vmlet.toml"))?;
+    let url = cluster.stack().var("VMLET_TEST_IMAGE_URL")?;
+    let translation =
+        format!("\n[[images.translations]]\nname = \"vmlet.dev/hello\"\nurl = \"{url}\"\n");
+    fs::write(overlay.join("vmlet.toml"), settings + &translation)?;
+    let overlay = overlay.to_str().context("a path in UTF-8")?;
+    cluster.kubectl(&["apply", "--kustomize", overlay])?;
+    Ok(())
+}
+
+fn await_rollout(cluster: &Cluster) -> Result<()> {
+    let within = format!("--timeout={}s", READY.as_secs());
+    cluster
+        .kubectl(&["-n", NAMESPACE, "rollout", "status", &within, DAEMON_SET])
+        .map(drop)
+        .with_context(|| {
+            cluster
+                .kubectl(&["-n", NAMESPACE, "describe", "pods"])
+                .unwrap_or_default()
+        })
+}
+
+fn undeploy(cluster: &Cluster) -> Result<()> {
+    let overlay = cluster.stack().dir().join("overlay");
+    let overlay = overlay.to_str().context("a path in UTF-8")?;
+    cluster
+        .kubectl(&["delete", "--kustomize", overlay, "--wait"])
+        .map(drop)
+}
+
+/// What `docs/operations.md` tells to do on a node that is to be rid of Vmlet. The state directory itself is a
+/// mount here; the rest undoes [`connect_to_network`].
+fn remove_state(cluster: &Cluster) -> Result<()> {
+    on_node(
+        cluster,
+        "rm -r /run/vmlet; find /var/lib/vmlet -mindepth 1 -delete; \
+         rmdir --ignore-fail-on-non-empty --parents /opt/cni/bin; \
+         rm -r /etc/cni /var/lib/cni/machines",
+    )
+    .map(drop)
+}
+
+/// What Vmlet could have left: files, namespaces, packet filters, processes in pods.
+fn state_of_node(cluster: &Cluster) -> Result<String> {
+    let cgroup = cluster.stack().var("VMLET_NETNS")?;
+    on_node(
+        cluster,
+        &format!(
+            "find /run /etc/cni /opt/cni /var/lib/vmlet /var/lib/cni /var/log/pods 2>/dev/null \
+             | grep -v /run/containerd | sort; \
+             grep -c nsfs /proc/self/mountinfo; \
+             nft list tables | grep -Ev 'kube-proxy|nat' | sort; \
+             find /sys/fs/cgroup/*/{cgroup}/kubepods -name cgroup.procs -exec cat {{}} +"
+        ),
+    )
+}
+
+/// The seconds that the guest's kernel has run, as its console said last.
+fn last_uptime(cluster: &Cluster) -> Result<f64> {
+    let log = cluster.kubectl(&["logs", "machine", "--tail=5"])?;
+    ticks(&log)
+        .last()
+        .map(|tick| tick.uptime)
+        .with_context(|| format!("no tick in {log}"))
+}
+
+/// A shell script in the node's mount and network namespaces.
+fn on_node(cluster: &Cluster, script: &str) -> Result<String> {
+    let mut shell = cluster.stack().command_inside("sh")?;
+    run(shell.args(["-c", script]))
+}
+
+fn run(command: &mut Command) -> Result<String> {
+    let output = command.output()?;
+    ensure!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(String::from_utf8(output.stdout)?)
+}
