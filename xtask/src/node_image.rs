@@ -88,8 +88,12 @@ fn build(profile: Profile, tag: &str, packages: &[Package], archive: &Path) -> R
     };
     let digest = oci::write(&image, archive)?;
     println!("image: {}:{tag} has digest sha256:{digest}", NAME);
-    // Hundreds of megabytes that are unpacked again for the next image.
-    fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))
+    // Hundreds of megabytes that are unpacked again for the next image; the packages are kept.
+    fs::remove_dir_all(&root).with_context(|| format!("remove {}", root.display()))?;
+    for (program, _) in PROGRAMS {
+        fs::remove_file(work.join(program)).with_context(|| format!("remove {program}"))?;
+    }
+    Ok(())
 }
 
 /// Adds our programs, without the symbols that only a debugger needs, and our scripts.

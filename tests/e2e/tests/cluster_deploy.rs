@@ -36,6 +36,8 @@ async fn a_deployed_node_runs_a_vm_which_outlives_an_upgrade_and_nothing_stays_a
         import(&cluster, image)?;
     }
 
+    let node = cluster.stack().var("VMLET_NODE_NAME")?;
+    cluster.kubectl(&["label", "node", node, "vmlet.dev/node=true"])?;
     deploy(&cluster, "deploy-a")?;
     await_rollout(&cluster)?;
     cluster.apply(&vm_pod("machine"))?;

@@ -82,25 +82,38 @@ pub(super) fn closure() -> Result<Vec<Package>> {
     Ok(packages)
 }
 
-/// Fetches the files of `packages` into `folder`; what is there already is kept.
+/// Fetches the files of `packages` into `folder`; what is there already is kept, other versions are not.
 pub(super) fn download(packages: &[Package], folder: &Path) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
-    let mut apt = run::command("apt-get");
-    apt.current_dir(folder).args(["--quiet", "download"]);
-    // The download needs no user of its own: the folder is below ours.
-    apt.args(["-o", "APT::Sandbox::User=root"]);
-    apt.args(
-        packages
-            .iter()
-            .map(|package| format!("{}={}", package.name, package.version)),
-    );
-    run::output(&mut apt)?;
+    let absent: Vec<String> = packages
+        .iter()
+        .filter(|package| file_of(package, folder).is_err())
+        .map(|package| format!("{}={}", package.name, package.version))
+        .collect();
+    if !absent.is_empty() {
+        let mut apt = run::command("apt-get");
+        apt.current_dir(folder).args(["--quiet", "download"]);
+        // The download needs no user of its own: the folder is below ours.
+        apt.args(["-o", "APT::Sandbox::User=root"]);
+        run::output(apt.args(absent))?;
+    }
     let mut files = packages
         .iter()
         .map(|package| file_of(package, folder))
         .collect::<Result<Vec<_>>>()?;
     files.sort();
+    remove_others(&files, folder)?;
     Ok(files)
+}
+
+fn remove_others(files: &[PathBuf], folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
+        let file = entry?.path();
+        if !files.contains(&file) {
+            fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
+        }
+    }
+    Ok(())
 }
 
 fn file_of(package: &Package, folder: &Path) -> Result<PathBuf> {
