@@ -15,6 +15,6 @@ mod network;
 mod node;
 mod plugins;
 mod recovery;
+mod repairs;
 #[path = "../../../libs/netns/tests/support/speaks6.rs"]
 mod speaks6;
-mod repairs;

@@ -38,7 +38,12 @@ fn by_annotation(cluster: &Cluster) -> Result<()> {
         let mut pod = vm_pod(name);
         let spec = pod["spec"].as_object_mut().context("spec")?;
         spec.remove("runtimeClassName");
-        pod["metadata"]["annotations"] = json!({ "kubernetes.io/target-runtime": target });
+        // Without a RuntimeClass nothing adds QEMU's own needs: the limit has to leave room for them.
+        pod["spec"]["containers"][0]["resources"] = json!({ "limits": { "memory": "320Mi" } });
+        pod["metadata"]["annotations"] = json!({
+            "kubernetes.io/target-runtime": target,
+            "vmlet.dev/memory": "128Mi",
+        });
         cluster.apply(&pod)?;
     }
     for name in ["ours", "theirs"] {

@@ -51,6 +51,8 @@ impl RunTest {
         let status = test
             .args(arguments)
             .stdin(Stdio::null())
+            // An error of a test names its steps; a trace of the test runner's frames would bury them.
+            .env("RUST_LIB_BACKTRACE", "0")
             .status()
             .with_context(|| run::describe(&test))?;
         Ok(if status.success() {
