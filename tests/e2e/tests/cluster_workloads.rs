@@ -170,10 +170,14 @@ fn template(app: &str) -> Value {
     })
 }
 
+/// The pods of a workload, less those that are going.
 fn names(cluster: &Cluster, selector: &str) -> Result<Vec<String>> {
-    let path = "-o=jsonpath={range .items[?(!@.metadata.deletionTimestamp)]}{.metadata.name}{\"\\n\"}{end}";
-    let text = cluster.kubectl(&["get", "pods", "--selector", selector, path])?;
-    Ok(text.lines().map(str::to_owned).collect())
+    let pods = cluster.get_json(&["pods", "--selector", selector])?;
+    let pods = pods["items"].as_array().context("items")?;
+    let staying = pods.iter().map(|pod| &pod["metadata"]);
+    let staying = staying.filter(|metadata| metadata["deletionTimestamp"].is_null());
+    let names = staying.filter_map(|metadata| metadata["name"].as_str());
+    Ok(names.map(str::to_owned).collect())
 }
 
 fn await_none(cluster: &Cluster, selector: &str) -> Result<()> {
