@@ -10,6 +10,7 @@ mod down;
 mod e2e;
 mod guest;
 mod image;
+mod reboot;
 mod restart;
 mod run_test;
 mod setup;
@@ -46,6 +47,7 @@ enum Verb {
     Up(up::Up),
     Down(down::Down),
     Restart(restart::Restart),
+    Reboot(reboot::Reboot),
     RunTest(run_test::RunTest),
     #[command(flatten)]
     Inner(stack::Inner),
@@ -67,6 +69,7 @@ impl Xtask {
             Verb::Up(verb) => verb.run(),
             Verb::Down(verb) => verb.run(),
             Verb::Restart(verb) => verb.run(),
+            Verb::Reboot(verb) => verb.run(),
             Verb::RunTest(verb) => verb.run(),
             Verb::Inner(verb) => verb.run().map(|()| ExitCode::SUCCESS),
         }

@@ -219,6 +219,11 @@ impl Stack {
         xtask(&["restart", "--dir", path(&self.dir), program]).map(drop)
     }
 
+    /// Cuts the power of a cluster's node and boots it again.
+    pub fn reboot(&self) -> Result<()> {
+        xtask(&["reboot", "--dir", path(&self.dir)]).map(drop)
+    }
+
     /// Arms a crash point: whichever program reaches it dies there, once.
     pub fn arm(&self, point: &str) -> Result<()> {
         let dir = self.dir.join("faults");

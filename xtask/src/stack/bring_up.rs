@@ -114,6 +114,13 @@ fn prepare(layout: &Layout, built: &Path, address: &str, node: Option<Node>) -> 
     record.write(layout)?;
     config::install_programs(layout, built, &record)?;
     libvirtd::install(layout)?;
+    found(layout, &mut record, address)?;
+    config::write_all(layout, &record)?;
+    Ok(record)
+}
+
+/// Namespaces, control group and supervisor: what is gone after a power cut.
+pub(super) fn found(layout: &Layout, record: &mut Record, address: &str) -> Result<()> {
     record.kernel_links = netns::create(layout, address).context("network namespace")?;
     if record.node.is_some() {
         cluster::create_cgroup(layout).context("control group")?;
@@ -126,9 +133,7 @@ fn prepare(layout: &Layout, built: &Path, address: &str, node: Option<Node>) -> 
         node.api_port = ports.api;
         netns::reserve_port(layout, ports.api)?;
     }
-    record.write(layout)?;
-    config::write_all(layout, &record)?;
-    Ok(record)
+    record.write(layout)
 }
 
 /// Starts the supervisor; returns the ports that it listens on.

@@ -26,8 +26,8 @@ pub(crate) use self::commands::{answers, command};
 pub(crate) use self::drain::drain;
 pub(crate) use self::forward::serve as forward;
 pub(crate) use self::links::PEER_PREFIX;
-pub(crate) use self::start::{bring_up_node, wait_until_ready};
-pub(crate) use self::view::enter as enter_view;
+pub(crate) use self::start::{boot, bring_up_node, rejoin, wait_until_ready};
+pub(crate) use self::view::{enter as enter_view, new_boot_id};
 
 use super::{Layout, Program};
 
@@ -132,6 +132,17 @@ pub(crate) fn workers(layout: &Layout) -> Vec<PathBuf> {
         .collect()
 }
 
+/// The network namespaces of the other nodes, by number.
+fn worker_namespaces(control: &Layout) -> Vec<(u8, String)> {
+    (2..=MAX_NODES)
+        .filter_map(|number| {
+            let worker = Layout::existing(&worker_dir(control.dir(), number)).ok()?;
+            let ready = worker.netns_path().exists();
+            ready.then(|| (number, worker.netns_name()))
+        })
+        .collect()
+}
+
 /// As many as the addresses allow, and more than a machine for tests has room for.
 pub(crate) const MAX_NODES: u8 = 9;
 
@@ -151,7 +162,7 @@ fn pod_subnet(number: u8) -> String {
     format!("10.88.{number}.0/24")
 }
 
-/// containerd's CRI socket.
+/// containerd's CRI socket: a link, since the node's own programs look for it in its usual place.
 pub(crate) fn containerd_socket(layout: &Layout) -> PathBuf {
     layout.path("run/containerd.sock")
 }

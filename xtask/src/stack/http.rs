@@ -29,9 +29,10 @@ enum Range {
     Unsatisfiable,
 }
 
-/// Starts serving `file` in both namespaces; returns the port.
-pub(crate) fn serve(layout: &Layout, file: &Path) -> Result<u16> {
-    let outside = TcpListener::bind("127.0.0.1:0").context("listen on loopback")?;
+/// Starts serving `file` in both namespaces, on the port that it had before; returns the port.
+pub(crate) fn serve(layout: &Layout, file: &Path, port: Option<u16>) -> Result<u16> {
+    let address = ("127.0.0.1", port.unwrap_or(0));
+    let outside = TcpListener::bind(address).context("listen on loopback")?;
     let port = outside.local_addr()?.port();
     let inside = netns::inside(&layout.netns_path(), || {
         TcpListener::bind(("127.0.0.1", port)).with_context(|| format!("listen on port {port}"))

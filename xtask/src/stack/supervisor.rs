@@ -26,14 +26,19 @@ pub(crate) fn run(layout: Layout) -> Result<()> {
     let _ = setsid();
     prctl::set_child_subreaper(true).context("become the reaper of orphans")?;
     let listener = UnixListener::bind(layout.supervisor_socket()).context("listen")?;
-    let node = Record::read(&layout)?.node;
+    let Record {
+        node, http_port, ..
+    } = Record::read(&layout)?;
     if node.is_some() {
         // While there is only one thread. All programs inherit it.
         cluster::enter_view(&layout).context("the node's mount namespace")?;
     }
-    let images = http::serve(&layout, &workspace::guest_image()).context("image server")?;
+    let images =
+        http::serve(&layout, &workspace::guest_image(), http_port).context("image server")?;
     let api = match node {
-        Some(node) if node.is_control() => cluster::forward(&layout).context("API forwarder")?,
+        Some(node) if node.is_control() => {
+            cluster::forward(&layout, node.api_port).context("API forwarder")?
+        }
         _ => 0,
     };
     fs::write(layout.pid_file("supervisor"), format!("{}\n", Pid::this()))?;

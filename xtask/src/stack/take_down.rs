@@ -125,7 +125,8 @@ fn stop(layout: &Layout, program: Program) {
     }
 }
 
-fn kill_leftovers(layout: &Layout, supervisor: Option<i32>) -> Result<()> {
+/// Kills everything that belongs to a stack, less its supervisor, and waits until it is gone.
+pub(super) fn kill_leftovers(layout: &Layout, supervisor: Option<i32>) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let left = processes::owned(layout, supervisor)?;
@@ -144,7 +145,8 @@ fn kill_leftovers(layout: &Layout, supervisor: Option<i32>) -> Result<()> {
     }
 }
 
-fn end_supervisor(layout: &Layout) -> Result<()> {
+/// Ends the supervisor and waits until it is gone.
+pub(super) fn end_supervisor(layout: &Layout) -> Result<()> {
     let pid = control::ask(layout, &Request::Quit)?.supervisor;
     let deadline = Instant::now() + PATIENCE;
     while processes::is_alive(pid) {

@@ -53,7 +53,7 @@ fn quoted(path: &Path) -> String {
 fn containerd(layout: &Layout) -> String {
     format!(
         "version = 3\nroot = \"/var/lib/containerd\"\nstate = \"/run/containerd\"\n\n\
-         [grpc]\naddress = {socket}\n\n\
+         [grpc]\naddress = \"/run/containerd/containerd.sock\"\n\n\
          [plugins.'io.containerd.internal.v1.opt']\npath = \"/var/lib/containerd/opt\"\n\n\
          [plugins.'io.containerd.cri.v1.images'.pinned_images]\nsandbox = \"{pause}\"\n\n\
          [plugins.'io.containerd.cri.v1.runtime']\nrestrict_oom_score_adj = true\n\n\
@@ -62,7 +62,6 @@ fn containerd(layout: &Layout) -> String {
          [plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = \"runc\"\n\n\
          [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n\
          runtime_type = \"io.containerd.runc.v2\"\n",
-        socket = quoted(&containerd_socket(layout)),
         pause = pod_images::PAUSE,
         conf = quoted(&layout.path("cni/conf")),
     )

@@ -11,9 +11,9 @@ use anyhow::{Context, Result};
 
 use crate::stack::{Layout, netns};
 
-/// Starts forwarding; returns the port.
-pub(crate) fn serve(layout: &Layout) -> Result<u16> {
-    let outside = TcpListener::bind("127.0.0.1:0").context("listen on loopback")?;
+/// Starts forwarding on `port`, or on a free one if that is 0; returns the port.
+pub(crate) fn serve(layout: &Layout, port: u16) -> Result<u16> {
+    let outside = TcpListener::bind(("127.0.0.1", port)).context("listen on loopback")?;
     let port = outside.local_addr()?.port();
     let netns: PathBuf = layout.netns_path();
     std::thread::Builder::new()

@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 
-use super::{Node, node_address, pod_subnet};
+use super::{node_address, pod_subnet};
 use crate::run;
 use crate::stack::Layout;
 use crate::stack::netns::NODE_LINK;
@@ -13,28 +13,20 @@ use crate::stack::netns::NODE_LINK;
 /// Both ends of the wire, each named after the node at the other end.
 pub(crate) const PEER_PREFIX: &str = "peer";
 
-/// Connects a node to the first one and to those that joined before it.
-pub(super) fn connect(control: &Layout, layout: &Layout, node: &Node) -> Result<()> {
+/// Connects a node to the first one, and its pods to those of all nodes that are there.
+pub(super) fn connect(control: &Layout, layout: &Layout, number: u8) -> Result<()> {
     let (first, own) = (control.netns_name(), layout.netns_name());
-    let (here, there) = (
-        format!("{PEER_PREFIX}1"),
-        format!("{PEER_PREFIX}{}", node.number),
-    );
-    ip(
-        &first,
-        &[
-            "link", "add", &there, "type", "veth", "peer", "name", &here, "netns", &own,
-        ],
-    )?;
+    let (here, there) = (format!("{PEER_PREFIX}1"), format!("{PEER_PREFIX}{number}"));
+    let pair = ["type", "veth", "peer", "name", &here, "netns", &own];
+    ip(&first, &[&["link", "add", &there], &pair[..]].concat())?;
     ip(&first, &["link", "set", &there, "master", NODE_LINK, "up"])?;
     ip(&own, &["link", "set", &here, "master", NODE_LINK, "up"])?;
-    for number in 1..node.number {
-        let other = match number {
-            1 => control.clone(),
-            _ => Layout::existing(&super::worker_dir(control.dir(), number))?,
-        };
-        route(&own, number)?;
-        route(&other.netns_name(), node.number)?;
+    let others = super::worker_namespaces(control);
+    for (other, name) in others.into_iter().chain([(1, first)]) {
+        if other != number {
+            route(&own, other)?;
+            route(&name, number)?;
+        }
     }
     Ok(())
 }
@@ -42,7 +34,13 @@ pub(super) fn connect(control: &Layout, layout: &Layout, node: &Node) -> Result<
 fn route(netns: &str, to: u8) -> Result<()> {
     ip(
         netns,
-        &["route", "add", &pod_subnet(to), "via", &node_address(to)],
+        &[
+            "route",
+            "replace",
+            &pod_subnet(to),
+            "via",
+            &node_address(to),
+        ],
     )
 }
 

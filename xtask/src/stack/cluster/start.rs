@@ -4,13 +4,15 @@
 //! Failure: the first program that does not answer is the error, with the end of its log.
 
 use std::io::Write;
+use std::os::unix::fs::symlink;
 use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::{
-    Guests, NODE_LABEL, Node, Plan, RUNTIME, commands, configs, images, kubeconfig, links, pki,
+    Guests, MAX_NODES, NODE_LABEL, Node, Plan, RUNTIME, commands, configs, containerd_socket,
+    images, kubeconfig, links, pki, worker_dir,
 };
 use crate::run;
 use crate::stack::bring_up::{start, wait_for};
@@ -19,16 +21,41 @@ use crate::stack::{Layout, Program};
 /// How long the cluster may take to take a new node in.
 const PATIENCE: &str = "--timeout=90s";
 
-/// Writes the configuration and starts everything of one node.
+/// Writes the configuration of a new node and starts everything.
 pub(crate) fn bring_up_node(layout: &Layout, node: &Node, plan: &Plan) -> Result<()> {
     if node.is_control() {
         pki::issue(&layout.path("pki"), plan).context("certificates")?;
         kubeconfig::write_all(node, plan)?;
-        start(layout, Program::Etcd)?;
     } else {
-        links::connect(&Layout::existing(&node.control)?, layout, node).context("join")?;
+        let control = Layout::existing(&node.control)?;
+        links::connect(&control, layout, node.number).context("join")?;
     }
     configs::write_all(layout, node)?;
+    boot(layout, node)
+}
+
+/// Connects a node again after its network namespace was made anew.
+pub(crate) fn rejoin(node: &Node) -> Result<()> {
+    let control = Layout::existing(&node.control)?;
+    for number in 2..=MAX_NODES {
+        let is_affected = node.is_control() || node.number == number;
+        if let Ok(worker) = Layout::existing(&worker_dir(control.dir(), number))
+            && is_affected
+        {
+            links::connect(&control, &worker, number).context("join")?;
+        }
+    }
+    Ok(())
+}
+
+/// Starts everything of a node.
+pub(crate) fn boot(layout: &Layout, node: &Node) -> Result<()> {
+    if node.is_control() {
+        start(layout, Program::Etcd)?;
+    }
+    let socket = containerd_socket(layout);
+    symlink("../host/run/containerd/containerd.sock", &socket)
+        .with_context(|| format!("link {}", socket.display()))?;
     start(layout, Program::Containerd)?;
     if node.guests == Guests::Vmlet {
         start(layout, Program::Libvirtd)?;

@@ -33,6 +33,10 @@ const BINDS: &[(&str, &str)] = &[
     ("logs/pods", "/var/log/pods"),
 ];
 
+/// The kernel's name of this boot, and the file that a node sees in its place.
+const KERNEL_BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+const BOOT_ID: &str = "boot-id";
+
 /// Moves this process into a mount namespace as a node's programs need it.
 pub(crate) fn enter(layout: &Layout) -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNS).context("create a mount namespace")?;
@@ -52,7 +56,17 @@ pub(crate) fn enter(layout: &Layout) -> Result<()> {
         bind(&ours, Path::new(theirs))?;
     }
     replace_run(layout)?;
+    if !layout.path(BOOT_ID).exists() {
+        new_boot_id(layout)?;
+    }
+    bind(&layout.path(BOOT_ID), Path::new(KERNEL_BOOT_ID))?;
     propagate(MsFlags::MS_SHARED)
+}
+
+/// Makes the next programs believe that the machine was booted anew.
+pub(crate) fn new_boot_id(layout: &Layout) -> Result<()> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/uuid").context("make a boot id")?;
+    fs::write(layout.path(BOOT_ID), id).context("write the boot id")
 }
 
 /// Our copies of these mounts would keep the namespaces of others.

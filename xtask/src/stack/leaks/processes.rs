@@ -68,10 +68,11 @@ pub(crate) fn owned(layout: &Layout, supervisor: Option<i32>) -> Result<Vec<Proc
     Ok(all()?.into_iter().filter(is_owned).collect())
 }
 
-/// Whether a process with this id exists and is not a corpse.
+/// Whether a process with this id exists and is not a corpse, down to its last thread.
 pub(crate) fn is_alive(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| parse_stat(&stat).is_some_and(|(state, _)| state != 'Z'))
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.is_ok_and(|stat| parse_stat(&stat).is_some_and(|(state, _)| state != 'Z' || threads > 1))
 }
 
 impl Process {

@@ -1,0 +1,52 @@
+//! A power cut of a node: all its pods come back, machines as well as containers.
+//!
+//! Invariant: kubelet brings the same pods up again, each in a new sandbox; what the boot before left is
+//! tidied away.
+//! Failure: pods, events and the ends of logs are shown.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cluster, container_pod, eventually, vm_pod};
+
+const READY: Duration = Duration::from_secs(180);
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn pods_of_both_kinds_come_back_after_a_power_cut_and_nothing_is_orphaned() -> Result<()> {
+    let cluster = Cluster::up()?;
+    let pods = [
+        container_pod("box", "exec sleep 1000000"),
+        vm_pod("machine"),
+    ];
+    for pod in &pods {
+        cluster.apply(pod)?;
+    }
+    let mut uids = Vec::new();
+    for name in ["box", "machine"] {
+        cluster.await_ready(&format!("pod/{name}"), READY)?;
+        uids.push(cluster.get_json(&["pod", name])?["metadata"]["uid"].clone());
+    }
+
+    cluster.stack().reboot()?;
+
+    for (name, uid) in ["box", "machine"].into_iter().zip(uids) {
+        // What was true before the cut still stands in the API until kubelet has looked.
+        eventually(READY, &format!("{name} again"), || async {
+            let pod = cluster.get_json(&["pod", name])?;
+            let status = &pod["status"]["containerStatuses"][0];
+            let restarts = status["restartCount"].as_u64().context("restartCount")?;
+            ensure!(restarts == 1 && status["ready"] == true, "{status}");
+            ensure!(pod["metadata"]["uid"] == uid, "another pod");
+            Ok(())
+        })
+        .await?;
+    }
+    let machines = cluster.stack().domains()?;
+    ensure!(machines.len() == 1, "domains: {machines:?}");
+    for name in ["box", "machine"] {
+        cluster.delete(&format!("pod/{name}"), READY)?;
+    }
+    cluster.await_clean().await?;
+    cluster.down()
+}
