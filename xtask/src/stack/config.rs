@@ -29,7 +29,9 @@ pub(crate) fn write_all(layout: &Layout, record: &Record) -> Result<()> {
     let conflist = conflist(layout, record)?;
     write(layout, "cni/conf/10-vmlet.conflist", &conflist)?;
     // A file of the stack's own, so that a test can say that the node was rebooted.
-    write(layout, "boot-id", "the first boot\n")?;
+    if !layout.path("boot-id").exists() {
+        cluster::new_boot_id(layout)?;
+    }
     write(layout, "vmlet.toml", &vmlet_toml(layout, record))?;
     write(layout, "env.sh", &env_sh(layout, record))
 }
