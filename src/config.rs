@@ -69,8 +69,9 @@ schema::settings! {
         call_timeout_secs: Seconds = "30";
         /// Longest time for libvirt to start an emulator, in seconds.
         start_timeout_secs: Seconds = "120";
-        /// Calls to libvirt that run at the same time on each of four connections; others wait. Keep it below `max_client_requests` of
-        /// `libvirtd.conf`, which is 5 unless set.
+        /// Calls to libvirt that run at the same time, of each of four kinds (life cycle, ends, agents that
+        /// answer, other agents); others wait. Keep four times this below `max_workers` of `libvirtd.conf`,
+        /// which is 20 unless set.
         parallel_calls: Count = "4";
     }
 

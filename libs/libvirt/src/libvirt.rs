@@ -1,7 +1,7 @@
 //! The hypervisor through libvirt.
 //!
-//! Invariant: a call takes a permit, runs on the blocking pool and has a deadline. Four kinds of call have
-//! their own connection and their own permits, so that none waits for another: ending machines and looking at
+//! Invariant: a call takes a permit and a connection, runs on the blocking pool and has a deadline. Four kinds of
+//! call have their own connections and permits, so that none waits for another: ending machines and looking at
 //! them; the rest of the life cycle; agents that answer; agents that may not.
 //! Failure: without a connection every call fails at once with [`Error::Unavailable`]; a supervisor keeps
 //! reconnecting and says so with events.
@@ -35,6 +35,9 @@ use connection::Link;
 /// Events that a slow receiver may lag behind before it loses the oldest.
 const EVENT_BACKLOG: usize = 4096;
 
+/// Most calls of one kind; each costs a connection.
+const MOST_PARALLEL: usize = 64;
+
 /// Limits of the calls to libvirt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
@@ -42,8 +45,8 @@ pub struct Settings {
     pub call_deadline: Duration,
     /// Time for starting a domain.
     pub start_deadline: Duration,
-    /// Calls under way at once on each of four connections. Keep it below `max_client_requests` of libvirtd.conf
-    /// (5 unless set): at that limit libvirtd stops reading, even keep-alive answers.
+    /// Calls under way at once of each of four kinds, each on a connection of its own. Keep four times this below
+    /// `max_workers` of libvirtd.conf (20 unless set).
     pub parallel: usize,
 }
 
@@ -76,10 +79,16 @@ impl Libvirt {
         let (events, _) = broadcast::channel(EVENT_BACKLOG);
         let (stop, stopped) = oneshot::channel();
         let link = Arc::new(Link::new(events));
-        tokio::spawn(connection::supervise(uri, Arc::clone(&link), stopped));
+        let parallel = settings.parallel.clamp(1, MOST_PARALLEL);
+        tokio::spawn(connection::supervise(
+            uri,
+            parallel,
+            Arc::clone(&link),
+            stopped,
+        ));
         Self {
             settings,
-            calls: Arc::new(Calls::new(Arc::clone(&link), settings.parallel)),
+            calls: Arc::new(Calls::new(Arc::clone(&link), parallel)),
             link,
             _stop: Arc::new(stop),
         }
@@ -158,13 +167,13 @@ impl Hypervisor for Libvirt {
     }
 
     async fn destroy(&self, domain: Uuid) -> Result<()> {
-        self.calls.forget_agent(domain);
+        self.calls.known.remove(domain);
         let done = self.urgently("destroy", domain, |d| unless_off(d, d.destroy()));
         absent_is_fine(done.await)
     }
 
     async fn undefine(&self, domain: Uuid) -> Result<()> {
-        self.calls.forget_agent(domain);
+        self.calls.known.remove(domain);
         let done = self
             .on_domain("undefine", domain, self.settings.call_deadline, |d| {
                 // libvirt would turn a running domain into one that it forgets at its end.

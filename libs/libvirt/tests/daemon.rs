@@ -47,8 +47,11 @@ async fn next(events: &mut Receiver<Event>) -> Event {
 
 async fn running(hv: &Libvirt, name: &str) -> Uuid {
     let id = Uuid::new_v4();
+    let mut events = hv.events();
     hv.define(xml(id, name)).await.unwrap();
     hv.start(id).await.unwrap();
+    // It comes by another connection than the answer, and so perhaps later.
+    while next(&mut events).await != Event::Started(id) {}
     id
 }
 

@@ -5,8 +5,7 @@
 //! Failure: [`Error::NoAgent`] when there is none, [`Error::Agent`] when it is silent or talks nonsense,
 //! [`Error::AgentForbids`] and [`Error::Refused`] when the agent itself answered that it will not.
 
-use std::collections::HashSet;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
@@ -103,37 +102,24 @@ impl Calls {
             });
         };
         let left = deadline.saturating_sub(begun.elapsed());
-        let lane = self.lane_of(domain);
-        let result = self
-            .run_agent(lane, context, left + MARGIN, turn, move |connect| {
-                command_guest(connect, domain, &command, left)
-            })
-            .await;
-        let result = result.and_then(|reply| reply.map_err(|reason| Error::NoAgent { reason }));
-        match &result {
-            Ok(_) | Err(Error::Refused { .. } | Error::AgentForbids { .. }) => {
-                self.known_agents().insert(domain);
+        let lane = match self.known.has(domain) {
+            true => Lane::Agents,
+            false => Lane::Strangers,
+        };
+        let known = self.known.clone();
+        let work = move |connect: &Connect| {
+            // Noted before the next in turn looks, and trusted only while it answers.
+            known.remove(domain);
+            let reply = command_guest(connect, domain, &command, left);
+            if has_answered(&reply) {
+                known.add(domain);
             }
-            Err(_) => self.forget_agent(domain),
-        }
-        result
-    }
-
-    fn lane_of(&self, domain: Uuid) -> Lane {
-        if self.known_agents().contains(&domain) {
-            Lane::Agents
-        } else {
-            Lane::Strangers
-        }
-    }
-
-    /// Treats the agent of a domain as one that may not answer.
-    pub(super) fn forget_agent(&self, domain: Uuid) {
-        self.known_agents().remove(&domain);
-    }
-
-    fn known_agents(&self) -> MutexGuard<'_, HashSet<Uuid>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+            reply
+        };
+        let result = self
+            .run_agent(lane, context, left + MARGIN, turn, work)
+            .await;
+        result.and_then(|reply| reply.map_err(|reason| Error::NoAgent { reason }))
     }
 
     /// Waits until no other command to this guest is under way.
@@ -163,6 +149,14 @@ fn command_guest(
         Ok(reply) => Ok(Ok(reply)),
         Err(error) if is_mute(&error) => Ok(Err(readable(error.message()))),
         Err(error) => Err(error),
+    }
+}
+
+/// Whether there was an answer, if only a refusal.
+fn has_answered(reply: &Result<Result<String, String>, VirtError>) -> bool {
+    match reply {
+        Ok(answer) => answer.is_ok(),
+        Err(error) => error.code().is(ErrorNumber::InternalError),
     }
 }
 

@@ -5,7 +5,7 @@
 //! Failure: no session, no permit in time, or no answer in time; then nobody knows what libvirt did.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedMutexGuard, Semaphore};
@@ -17,6 +17,28 @@ use super::connection::{Lane, Link};
 use crate::error::{Context, sort};
 use crate::{Error, Result};
 
+/// Domains whose agent answered when it was last asked.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Known(Arc<Mutex<HashSet<Uuid>>>);
+
+impl Known {
+    pub(super) fn has(&self, domain: Uuid) -> bool {
+        self.set().contains(&domain)
+    }
+
+    pub(super) fn add(&self, domain: Uuid) {
+        self.set().insert(domain);
+    }
+
+    pub(super) fn remove(&self, domain: Uuid) {
+        self.set().remove(&domain);
+    }
+
+    fn set(&self) -> MutexGuard<'_, HashSet<Uuid>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Everything needed to call libvirt.
 #[derive(Debug)]
 pub(super) struct Calls {
@@ -25,22 +47,21 @@ pub(super) struct Calls {
     urgent: Arc<Semaphore>,
     agents: Arc<Semaphore>,
     strangers: Arc<Semaphore>,
-    /// Domains whose agent answered when it was last asked.
-    pub(super) known: Mutex<HashSet<Uuid>>,
+    pub(super) known: Known,
     /// One per domain with agent calls under way.
     pub(super) channels: Mutex<HashMap<Uuid, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Calls {
     pub(super) fn new(link: Arc<Link>, parallel: usize) -> Self {
-        let permits = || Arc::new(Semaphore::new(parallel.clamp(1, Semaphore::MAX_PERMITS)));
+        let permits = || Arc::new(Semaphore::new(parallel));
         Self {
             link,
             control: permits(),
             urgent: permits(),
             agents: permits(),
             strangers: permits(),
-            known: Mutex::default(),
+            known: Known::default(),
             channels: Mutex::default(),
         }
     }
@@ -99,10 +120,17 @@ impl Calls {
         let work = async {
             let permit = Arc::clone(permits).acquire_owned().await;
             // The connection may have gone while we waited.
-            let session = self.link.session()?;
+            let borrowed = self.link.session()?.borrow(lane);
+            let borrowed = borrowed.ok_or_else(|| Error::Unavailable {
+                reason: "all connections are in use".to_owned(),
+            })?;
             let work = move || {
                 let _held = (permit, turn);
-                f(session.lane(lane)).map_err(|e| sort(&e, context, session.is_alive(lane)))
+                let result = f(borrowed.connect());
+                let sorted = result.map_err(|e| sort(&e, context, borrowed.is_alive()));
+                // Before the permit: whoever gets it finds a connection.
+                drop(borrowed);
+                sorted
             };
             match tokio::task::spawn_blocking(work).await {
                 Ok(result) => result,

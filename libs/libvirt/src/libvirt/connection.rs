@@ -4,7 +4,7 @@
 //! session, [`Event::Disconnected`] follows the last; a session is closed on a blocking thread.
 //! Failure: the link is down with a reason, and the next attempt follows after 100 ms, later after 1 s.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -29,20 +29,26 @@ pub(super) struct Link {
     events: broadcast::Sender<Event>,
 }
 
-/// One open connection for each lane.
+/// Open connections, as many as there are permits: calls on one connection wait for each other, whatever libvirt
+/// says of its threads.
 #[derive(Debug)]
 pub(super) struct Session {
     // Subscriptions go before the connections that they are registered on.
-    _subscriptions: [Subscription; 4],
-    control: Connect,
-    urgent: Connect,
-    agents: Connect,
-    strangers: Connect,
+    _subscriptions: Vec<Subscription>,
+    /// By lane, those that nobody uses.
+    idle: [Mutex<Vec<Connect>>; Lane::COUNT],
     signals: UnboundedSender<Signal>,
 }
 
-/// Which of a session's connections a call uses. libvirtd works on few requests of one connection at a time:
-/// what must not wait for others does not share theirs.
+/// A connection that is in use.
+#[derive(Debug)]
+pub(super) struct Borrowed {
+    session: Arc<Session>,
+    lane: Lane,
+    connect: Connect,
+}
+
+/// Which of a session's connections a call uses: what must not wait for others does not share theirs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
     /// The life cycle, as far as it may wait for a start that hangs.
@@ -53,6 +59,11 @@ pub(super) enum Lane {
     Agents,
     /// Guest agents that were never asked, or were silent then.
     Strangers,
+}
+
+impl Lane {
+    /// How many there are.
+    pub(super) const COUNT: usize = 4;
 }
 
 impl Link {
@@ -87,47 +98,66 @@ impl Link {
 }
 
 impl Session {
-    fn open(uri: &str, signals: &UnboundedSender<Signal>) -> Result<Self, String> {
+    fn open(uri: &str, parallel: usize, signals: &UnboundedSender<Signal>) -> Result<Self, String> {
         event_loop::ensure()?;
         let open = || -> Result<Self, VirtError> {
-            let (control, urgent) = (connect(uri)?, connect(uri)?);
-            let (agents, strangers) = (connect(uri)?, connect(uri)?);
-            let close_only = |connect| Subscription::close_only(connect, signals.clone());
+            let (mut idle, mut subscriptions) = (<[Vec<Connect>; Lane::COUNT]>::default(), vec![]);
+            for lane in &mut idle {
+                for _ in 0..parallel {
+                    let connect = connect(uri)?;
+                    subscriptions.push(match subscriptions.is_empty() {
+                        true => Subscription::everything(&connect, signals.clone())?,
+                        false => Subscription::close_only(&connect, signals.clone())?,
+                    });
+                    lane.push(connect);
+                }
+            }
             Ok(Self {
-                _subscriptions: [
-                    Subscription::everything(&control, signals.clone())?,
-                    close_only(&urgent)?,
-                    close_only(&agents)?,
-                    close_only(&strangers)?,
-                ],
-                control,
-                urgent,
-                agents,
-                strangers,
+                _subscriptions: subscriptions,
+                idle: idle.map(Mutex::new),
                 signals: signals.clone(),
             })
         };
         open().map_err(|e| readable(e.message()))
     }
 
-    pub(super) const fn lane(&self, lane: Lane) -> &Connect {
-        match lane {
-            Lane::Control => &self.control,
-            Lane::Urgent => &self.urgent,
-            Lane::Agents => &self.agents,
-            Lane::Strangers => &self.strangers,
-        }
+    /// A connection of this lane that nobody uses; `None` only when more are asked for than there are permits.
+    pub(super) fn borrow(self: Arc<Self>, lane: Lane) -> Option<Borrowed> {
+        let connect = self.idle(lane).pop()?;
+        Some(Borrowed {
+            session: self,
+            lane,
+            connect,
+        })
     }
 
-    /// Looks, without asking libvirt, whether a connection still stands; ends the session if not.
-    pub(super) fn is_alive(&self, lane: Lane) -> bool {
-        let alive = self.lane(lane).is_alive().unwrap_or(false);
+    fn idle(&self, lane: Lane) -> MutexGuard<'_, Vec<Connect>> {
+        let idle = &self.idle[lane as usize];
+        idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Borrowed {
+    pub(super) const fn connect(&self) -> &Connect {
+        &self.connect
+    }
+
+    /// Looks, without asking libvirt, whether the connection still stands; ends the session if not.
+    pub(super) fn is_alive(&self) -> bool {
+        let alive = self.connect.is_alive().unwrap_or(false);
         if !alive {
             let reason = virt::sys::VIR_CONNECT_CLOSE_REASON_ERROR.cast_signed();
             // The close callback says the same; whichever comes first counts.
-            let _ = self.signals.send(Signal::Closed { reason });
+            let _ = self.session.signals.send(Signal::Closed { reason });
         }
         alive
+    }
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        let connect = self.connect.clone();
+        self.session.idle(self.lane).push(connect);
     }
 }
 
@@ -142,13 +172,18 @@ fn connect(uri: &str) -> Result<Connect, VirtError> {
 }
 
 /// Connects, passes events on, and connects again, until `stop` is dropped.
-pub(super) async fn supervise(uri: String, link: Arc<Link>, mut stop: oneshot::Receiver<()>) {
+pub(super) async fn supervise(
+    uri: String,
+    parallel: usize,
+    link: Arc<Link>,
+    mut stop: oneshot::Receiver<()>,
+) {
     let mut pause = FIRST_PAUSE;
     loop {
         let (sink, mut signals) = unbounded_channel();
         let opened = tokio::select! {
             _ = &mut stop => return,
-            opened = open(uri.clone(), sink) => opened,
+            opened = open(uri.clone(), parallel, sink) => opened,
         };
         match opened {
             Ok(session) => {
@@ -181,13 +216,17 @@ pub(super) async fn supervise(uri: String, link: Arc<Link>, mut stop: oneshot::R
 
 /// Opens a session on a thread of its own: a libvirt that accepts and says nothing blocks it without
 /// limit, which must not keep the runtime from ending.
-async fn open(uri: String, signals: UnboundedSender<Signal>) -> Result<Session, String> {
+async fn open(
+    uri: String,
+    parallel: usize,
+    signals: UnboundedSender<Signal>,
+) -> Result<Session, String> {
     let (answer, opened) = oneshot::channel();
     std::thread::Builder::new()
         .name("libvirt-open".to_owned())
         .spawn(move || {
             // If nobody waits any more, the session is closed here.
-            drop(answer.send(Session::open(&uri, &signals)));
+            drop(answer.send(Session::open(&uri, parallel, &signals)));
         })
         .map_err(|e| format!("cannot start a thread: {e}"))?;
     opened
