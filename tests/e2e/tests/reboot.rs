@@ -1,0 +1,130 @@
+//! A reboot of the node, as far as it can be had without one: every process is killed, what lies on a tmpfs is gone,
+//! and the node says that this is another boot.
+//!
+//! Invariant: the same pod runs again in its next attempt, as kubelet makes it, and nothing of the first one is left
+//! when kubelet has removed it.
+//! Failure: the phase, the exit or the leftover that was found.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{PodOptions, Stack, await_text, eventually, v1};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+const BOOT: Duration = Duration::from_secs(90);
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn after_a_reboot_the_pod_comes_back_and_nothing_is_orphaned() -> Result<()> {
+    let stack = Stack::up()?;
+    let cri = stack.cri().await?;
+    cri.await_ready().await?;
+    let image = stack.image()?.to_owned();
+    cri.pull(&image).await?;
+    let pod = PodOptions::named("phoenix", &stack);
+    let (sandbox, container) = cri.boot(&pod, &image).await?;
+    await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
+    let waiting = PodOptions::named("waiting", &stack);
+    let idle = cri.run(waiting.sandbox()).await?;
+    let created = Box::pin(cri.create(&idle, waiting.container(&image, 0), waiting.sandbox()));
+    let created = created.await?;
+
+    reboot(&stack, &container).await?;
+
+    // Before libvirt or networks are there, kubelet is told what is true.
+    stack.restart("vmlet")?;
+    let cri = stack.cri().await?;
+    let status = cri.container(&container).await?;
+    ensure!(
+        status.state == v1::ContainerState::ContainerExited as i32,
+        "{status:?}"
+    );
+    ensure!(
+        (status.exit_code, status.reason.as_str()) == (255, "Unknown"),
+        "{status:?}"
+    );
+    let status = cri.container(&created).await?;
+    ensure!(
+        status.state == v1::ContainerState::ContainerCreated as i32,
+        "{status:?}"
+    );
+    for id in [&sandbox, &idle] {
+        let status = cri.sandbox(id).await?;
+        ensure!(
+            status.state == v1::PodSandboxState::SandboxNotready as i32,
+            "{status:?}"
+        );
+        ensure!(status.network.is_none_or(|n| n.ip.is_empty()));
+    }
+    for program in ["libvirtd", "vmlet-tapmanager"] {
+        stack.restart(program)?;
+    }
+    cri.await_ready().await?;
+
+    // kubelet's next attempt for the same pod.
+    let mut again = pod.sandbox();
+    if let Some(metadata) = again.metadata.as_mut() {
+        metadata.attempt = 1;
+    }
+    let second = cri.run(again.clone()).await?;
+    ensure!(second != sandbox, "the same sandbox again");
+    let restarted = Box::pin(cri.create(&second, pod.container(&image, 1), again)).await?;
+    cri.start(&restarted).await?;
+    await_text(&pod.log(1), "VMLET-GUEST-READY", BOOT).await?;
+    let page = format!("http://{}/", cri.ip(&second).await?);
+    stack.fetch(&page, BOOT).await?;
+    let domains = stack.domains()?;
+    ensure!(domains.len() == 1, "{domains:?}");
+
+    for id in [&sandbox, &idle, &second] {
+        eventually(BOOT, "a removal", || async {
+            cri.stop_pod(id).await?;
+            Ok(cri.remove_pod(id).await?)
+        })
+        .await?;
+    }
+    stack.await_clean().await?;
+    stack.down()
+}
+
+/// Kills everything, takes away what is on a tmpfs, and changes the boot.
+async fn reboot(stack: &Stack, container: &str) -> Result<()> {
+    let status: serde_json::Value = serde_json::from_str(&stack.crictl(&["inspect", container])?)?;
+    let emulator = status["info"]["pid"].as_i64().context("no pid")?;
+    for program in ["vmlet", "vmlet-tapmanager", "libvirtd"] {
+        stack.kill(program, Signal::SIGKILL).await?;
+    }
+    kill(Pid::from_raw(i32::try_from(emulator)?), Signal::SIGKILL)?;
+    eventually(BOOT, "the end of the emulator", || async {
+        let stat = std::fs::read_to_string(format!("/proc/{emulator}/stat")).unwrap_or_default();
+        ensure!(stat.is_empty() || stat.contains(") Z "), "it still runs");
+        Ok(())
+    })
+    .await?;
+    for entry in std::fs::read_dir(stack.dir().join("netns"))? {
+        let path = entry?.path();
+        let unmounted = nix::mount::umount2(&path, nix::mount::MntFlags::MNT_DETACH);
+        unmounted.with_context(|| path.display().to_string())?;
+        std::fs::remove_file(&path)?;
+    }
+    for directory in ["run", "libvirt/run"] {
+        clear(&stack.dir().join(directory))?;
+    }
+    Ok(std::fs::write(
+        stack.dir().join("boot-id"),
+        "the second boot\n",
+    )?)
+}
+
+/// Empties a directory.
+fn clear(directory: &std::path::Path) -> Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        match path.is_dir() {
+            true => std::fs::remove_dir_all(&path)?,
+            false => std::fs::remove_file(&path)?,
+        }
+    }
+    Ok(())
+}
