@@ -69,13 +69,35 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     ) -> Result<()> {
         if before.cpuset_cpus != after.cpuset_cpus {
             let cpus = cpus::parse(&after.cpuset_cpus).unwrap_or_default();
-            let pinned = self.parts.hypervisor.pin(row.id.domain(), cpus).await;
+            let pinned = self
+                .parts
+                .hypervisor
+                .pin(row.id.domain(), cpus.clone())
+                .await;
             pinned.map_err(hypervisor("pin"))?;
+            self.move_threads(row, cpus).await;
         }
         if before.oom_score_adj != after.oom_score_adj {
             self.prefer_for_kill(row, after.oom_score_adj).await;
         }
         Ok(())
+    }
+
+    /// Moves the emulator's own threads, which libvirt leaves where they are.
+    async fn move_threads(&self, row: &Container, cpus: Vec<u32>) {
+        let (processes, user) = (Arc::clone(&self.meter.processes), self.settings.uid);
+        let domain = row.id.domain();
+        let work = move || {
+            let pid = processes.locate(domain, user)?;
+            Some(cpus::confine(pid, &cpus))
+        };
+        match tokio::task::spawn_blocking(work).await {
+            Ok(Some(Err(e))) => {
+                tracing::warn!(container = %row.id, error = %e, "threads that stay on other CPUs");
+            }
+            Ok(None) => tracing::debug!(container = %row.id, "no process to move"),
+            _ => {}
+        }
     }
 
     /// Tells the kernel how soon a machine is to be killed when the node runs out of memory, as far as the kernel lets

@@ -52,7 +52,8 @@ pub trait Hypervisor: Send + Sync + 'static {
     fn console_file(&self, domain: Uuid) -> impl Future<Output = Result<Option<PathBuf>>> + Send;
     /// What all running domains have used, ours and others, in one request that asks no emulator.
     fn stats(&self) -> impl Future<Output = Result<Vec<DomainStats>>> + Send;
-    /// Lets every thread of a running emulator run on these CPUs of the node only.
+    /// Lets virtual CPUs and main thread of a running emulator run on these CPUs of the node only. Without cgroups of its
+    /// own libvirt leaves the emulator's other threads where they are.
     fn pin(&self, domain: Uuid, cpus: Vec<u32>) -> impl Future<Output = Result<()>> + Send;
     /// Sends one QEMU guest agent command and returns its `return` value.
     fn agent(

@@ -238,7 +238,7 @@ impl Hypervisor for Libvirt {
 
     async fn pin(&self, domain: Uuid, cpus: Vec<u32>) -> Result<()> {
         self.on_domain("pin", domain, self.settings.call_deadline, move |d| {
-            pin::all_threads(d, &cpus)
+            pin::machine(d, &cpus)
         })
         .await
     }

@@ -1,14 +1,14 @@
 //! Which CPUs of the node a machine may use.
 //!
-//! Invariant: after success every virtual CPU and the emulator's own threads have the same mask.
+//! Invariant: after success every virtual CPU and the emulator's main thread have the same mask.
 //! Failure: libvirt's error; some threads may have the new mask already, so the call is to be repeated.
 
 use virt::domain::Domain;
 use virt::error::Error;
 use virt::sys;
 
-/// Sets the mask of every thread of a running domain.
-pub(super) fn all_threads(domain: &Domain, cpus: &[u32]) -> Result<(), Error> {
+/// Sets the mask of virtual CPUs and main thread of a running domain.
+pub(super) fn machine(domain: &Domain, cpus: &[u32]) -> Result<(), Error> {
     let map = bits(cpus);
     let live = sys::VIR_DOMAIN_AFFECT_LIVE;
     let vcpus = domain.vcpus_flags(sys::VIR_DOMAIN_VCPU_LIVE)?;
