@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use libvirt::Hypervisor;
+
 use crate::testbed::Node;
 use crate::vm::state::Phase;
 
@@ -27,6 +29,40 @@ async fn many_clients_share_one_request_to_libvirt() {
         assert_eq!(snapshot.machine(&id).cpu.unwrap().nanoseconds, 1_000);
     }
     assert_eq!(node.hypervisor.stats_calls(), 1);
+}
+
+/// Prints what a look at a thousand machines takes, and what the next client pays.
+#[tokio::test]
+async fn a_thousand_machines_cost_one_request_to_libvirt() {
+    let node = Node::new().await;
+    let first = node.started().await;
+    let row = node.row(&first);
+    let sandbox = node.sandbox_rows.get(&row.sandbox).unwrap();
+    for number in 1..1000 {
+        let mut pod = (*sandbox).clone();
+        pod.id = podspec::SandboxId::generate();
+        pod.config.metadata.attempt = number;
+        let mut container = (*row).clone();
+        container.id = podspec::ContainerId::generate();
+        container.sandbox = pod.id.clone();
+        node.sandbox_rows.insert(pod).await.unwrap();
+        let (name, uuid) = (format!("n{number}"), container.id.domain());
+        let xml = format!("<domain><name>{name}</name><uuid>{uuid}</uuid></domain>");
+        node.hypervisor.define(xml).await.unwrap();
+        node.hypervisor.start(uuid).await.unwrap();
+        node.rows.insert(container).await.unwrap();
+    }
+    let begun = Instant::now();
+    let look = node.containers.stats().await;
+    let took = begun.elapsed();
+    let begun = Instant::now();
+    let again = node.containers.stats().await;
+    println!("a look: {took:?}, its next client: {:?}", begun.elapsed());
+    assert_eq!(node.hypervisor.stats_calls(), 1);
+    assert!(std::sync::Arc::ptr_eq(&look, &again));
+    for row in node.rows.all() {
+        assert!(look.machine(&row.id).cpu.is_some());
+    }
 }
 
 #[tokio::test]
