@@ -4,9 +4,13 @@
 //! Invariant: the guest's kernel is set up as distributions do; nothing but our servers tells it anything.
 //! Failure: the test prints what the guest was told.
 
+use std::net::{Ipv6Addr, SocketAddrV6};
+use std::time::Duration;
+
 use netns::ipv6::{Lease, Server};
 use netns::netlink::Kernel;
 use netns::{Guard, Namespace, open_tap, surgery};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::guest::{Guest, NIC, Scratch, run};
 use crate::speaks6::{dhclient, routed, wake};
@@ -44,20 +48,26 @@ fn lease(record: &surgery::LinkRecord) -> Lease {
     }
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn a_guest_gets_its_ipv6_address_and_routes_through_the_gateway_of_its_pod() {
-    let dir = Scratch::new();
-    let (pod, node) = pod(&dir).await;
-    let net = Kernel::open(&pod).await.unwrap();
+/// A guest in the place of the pod's link, and the server that tells it.
+async fn plug(dir: &Scratch, pod: &Namespace, node: &Namespace) -> (Guest, Server) {
+    let net = Kernel::open(pod).await.unwrap();
     surgery::prepare(&net).await.unwrap();
     let records = surgery::survey(&net).await.unwrap();
     let own = Guard::Own(vec!["fd00:7::5".parse().unwrap()]);
     surgery::apply(&net, &records, &[own]).await.unwrap();
     let leases = vec![(records[0].tap.clone(), lease(&records[0]))];
-    let server = Server::start(&pod, &node, leases).await.unwrap();
-    let tap = open_tap(&pod, &records[0].tap).await.unwrap();
+    let server = Server::start(pod, node, leases).await.unwrap();
+    let tap = open_tap(pod, &records[0].tap).await.unwrap();
     let guest = Guest::plug(dir.path(), "guest", tap, &records[0].mac.to_string()).await;
+    (guest, server)
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_guest_gets_its_ipv6_address_and_routes_through_the_gateway_of_its_pod() {
+    let dir = Scratch::new();
+    let (pod, node) = pod(&dir).await;
+    let (guest, server) = plug(&dir, &pod, &node).await;
 
     // A DHCPv6 server outside would hear every request that gets out.
     let ears = node
@@ -126,4 +136,46 @@ async fn a_guest_gets_its_ipv6_address_and_routes_through_the_gateway_of_its_pod
         .unwrap();
     assert_eq!(solicitations.split_whitespace().nth(1), Some("0"));
     drop(server);
+}
+
+/// Asks for routers as a kernel does, without forgetting what it knows.
+async fn solicit(dir: &Scratch) {
+    let guest = Namespace::open(&dir.path().join("guest")).unwrap().unwrap();
+    let ask = || -> std::io::Result<usize> {
+        let socket = Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::ICMPV6))?;
+        let nic = nix::net::if_::if_nametoindex(NIC)?;
+        socket.set_multicast_if_v6(nic)?;
+        socket.set_multicast_hops_v6(255)?;
+        let routers = SocketAddrV6::new(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2), 0, 0, nic);
+        socket.send_to(&[133, 0, 0, 0, 0, 0, 0, 0], &routers.into())
+    };
+    let sent = guest.run(ask).await.unwrap();
+    sent.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_gateway_that_has_another_link_local_address_takes_the_place_of_the_old_one() {
+    let dir = Scratch::new();
+    let (pod, node) = pod(&dir).await;
+    let (guest, _server) = plug(&dir, &pod, &node).await;
+    wake(&guest).await;
+    routed(&guest).await;
+    let change = "ip addr flush dev out0 scope link; ip addr add fe80::77/64 dev out0 nodad";
+    run(&node, change).await;
+    let moved = async {
+        loop {
+            solicit(&dir).await;
+            let routes = guest.run("ip -6 route show default").await;
+            if routes.lines().count() == 1 && routes.contains("via fe80::77") {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), moved)
+        .await
+        .unwrap();
+    dhclient(&guest, dir.path()).await;
+    guest.run("busybox ping -6 -c 1 -W 5 fd00:99::1").await;
 }
