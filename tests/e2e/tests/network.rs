@@ -1,67 +1,87 @@
 //! Networks with real guests: hostile ones, and the plugins that clusters use.
 //!
-//! Invariant: guests get their orders by the serial console; what gets out of a pod is counted on the
+//! Invariant: guests get their orders by the QEMU guest agent; what gets out of a pod is counted on the
 //! node's bridge, before anybody there could act on it.
 //! Failure: the guest's own words, or the counters.
 
-use std::io::Write;
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use base64::Engine;
 use e2e::{Cri, PodOptions, Stack, await_text, eventually};
 use serde_json::{Value, json};
 
 const BOOT: Duration = Duration::from_secs(90);
 
-/// A shell in a guest.
-struct Console {
-    stream: UnixStream,
-    log: std::path::PathBuf,
-    orders: u32,
+/// Gives orders to the agent of a guest.
+struct Guest<'a> {
+    stack: &'a Stack,
+    domain: String,
+    /// What each order begins with.
+    names: String,
 }
 
-impl Console {
-    fn open(stack: &Stack, pod: &PodOptions, container: &str) -> Result<Self> {
-        let console = stack.dir().join("state/console").join(&container[..20]);
-        Ok(Self {
-            stream: UnixStream::connect(console.join("serial"))?,
-            log: pod.log(0),
-            orders: 0,
+impl Guest<'_> {
+    /// Runs a shell command; its exit code, and what it printed.
+    async fn order(&self, command: &str) -> Result<(i64, String)> {
+        let script = format!("{}; {{ {command}; }} 2>&1", self.names);
+        let start = json!({"execute": "guest-exec", "arguments": {
+            "path": "/bin/sh", "arg": ["-c", script], "env": ["PATH=/bin:/sbin"], "capture-output": true,
+        }});
+        let pid =
+            eventually(BOOT, "the guest's agent", || async { self.agent(&start) }).await?["pid"]
+                .clone();
+        let ask = json!({"execute": "guest-exec-status", "arguments": {"pid": pid}});
+        let answer = eventually(BOOT, &format!("the end of {command:?}"), || async {
+            let answer = self.agent(&ask)?;
+            ensure!(answer["exited"] == true, "it runs");
+            Ok(answer)
         })
+        .await?;
+        let code = answer["exitcode"].as_i64().context("no exit code")?;
+        let bytes = base64::engine::general_purpose::STANDARD
+            .decode(answer["out-data"].as_str().unwrap_or_default())?;
+        Ok((code, String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    /// Runs a command; its output and the line `exit N`.
-    async fn order(&mut self, command: &str) -> Result<String> {
-        self.orders += 1;
-        let (start, end) = (format!("<{}>", self.orders), format!("</{}>", self.orders));
-        // The echo of what is typed must not look like the answer.
-        let line = format!(
-            "echo \"<\"{n}\">\"; {command}; echo exit $? \"<\"/{n}\">\"\n",
-            n = self.orders
-        );
-        self.stream.write_all(line.as_bytes())?;
-        eventually(BOOT, &format!("the answer to {command:?}"), || async {
-            let log = std::fs::read_to_string(&self.log)?;
-            let from = log.find(&start).context("no answer yet")? + start.len();
-            let to = log[from..].find(&end).context("no end yet")? + from;
-            Ok(log[from..to].to_owned())
-        })
-        .await
+    /// Runs a command that must succeed, or fail.
+    async fn expect(&self, command: &str, success: bool) -> Result<String> {
+        let (code, words) = self.order(command).await?;
+        ensure!((code == 0) == success, "{command}: {code}: {words}");
+        Ok(words)
     }
 
-    /// Runs a command that must end like this.
-    async fn expect(&mut self, command: &str, success: bool) -> Result<String> {
-        let answer = self.order(command).await?;
-        ensure!(answer.contains("exit 0 ") == success, "{command}: {answer}");
-        Ok(answer)
+    fn agent(&self, request: &Value) -> Result<Value> {
+        let socket = self.stack.dir().join("libvirt/sock/libvirt-sock");
+        let uri = format!("qemu+unix:///system?socket={}", socket.display());
+        let mut virsh = std::process::Command::new("virsh");
+        virsh.args([
+            "-c",
+            &uri,
+            "qemu-agent-command",
+            &self.domain,
+            &request.to_string(),
+        ]);
+        let output = virsh.output()?;
+        let words = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "virsh: {words}");
+        let mut answer: Value = serde_json::from_slice(&output.stdout)?;
+        Ok(answer["return"].take())
     }
 }
 
-async fn boot(stack: &Stack, cri: &Cri, pod: &PodOptions) -> Result<(String, Console)> {
+async fn boot<'a>(stack: &'a Stack, cri: &Cri, pod: &PodOptions) -> Result<(String, Guest<'a>)> {
     let (sandbox, container) = Box::pin(cri.boot(pod, stack.image()?)).await?;
     await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
-    Ok((sandbox, Console::open(stack, pod, &container)?))
+    let mut guest = Guest {
+        stack,
+        domain: format!("vmlet-{}", &container[..20]),
+        names: "true".to_owned(),
+    };
+    let ask = "nic=$(ls /sys/class/net | grep -v lo | head -1); echo nic=$nic; \
+               echo gw=$(ip route | awk '/^default/ {print $3}'); echo mac=$(cat /sys/class/net/$nic/address)";
+    guest.names = guest.expect(ask, true).await?.trim().replace('\n', "; ");
+    Ok((sandbox, guest))
 }
 
 fn node(stack: &Stack, command: &str) -> Result<String> {
@@ -75,14 +95,14 @@ fn node(stack: &Stack, command: &str) -> Result<String> {
 /// Counts on the pods' bridge what `guest` (its address) says, and what nobody may say.
 fn spy(stack: &Stack, guest: &str) -> Result<()> {
     let rules = format!(
-        "table bridge spy {{ chain all {{ type filter hook prerouting priority -300; \
+        "table bridge spy {{ chain heard {{ type filter hook prerouting priority -300; \
          ip saddr {guest} counter comment \"honest\"; \
          ether saddr 02:00:00:00:00:66 counter comment \"another MAC\"; \
          arp saddr ip 10.88.99.99 counter comment \"ARP for another\"; \
          ip saddr 10.88.99.99 counter comment \"another address\"; \
          udp sport 67 counter comment \"DHCP server\"; \
          ip saddr {guest} ip daddr 169.254.0.0/16 counter comment \"link-local\"; \
-         ip6 saddr fe80::1 counter comment \"another link-local address\"; }} }}"
+         ip6 saddr fe80::1 icmpv6 type != mld2-listener-report counter comment \"another link-local address\";\n}}\n}}"
     );
     node(stack, &format!("nft '{rules}'")).map(drop)
 }
@@ -106,12 +126,9 @@ async fn a_hostile_guest_is_not_heard() -> Result<()> {
     cri.await_ready().await?;
     cri.pull(stack.image()?).await?;
     let pod = PodOptions::named("hostile", &stack);
-    let (sandbox, mut guest) = boot(&stack, &cri, &pod).await?;
+    let (sandbox, guest) = boot(&stack, &cri, &pod).await?;
     let ip = cri.ip(&sandbox).await?;
     spy(&stack, &ip)?;
-    let ready = "nic=$(ls /sys/class/net | grep -v lo | head -1); \
-                 gw=$(ip route | awk '/^default/ {print $3}'); mac=$(cat /sys/class/net/$nic/address)";
-    guest.expect(ready, true).await?;
     guest.expect("ping -c 1 -W 5 $gw", true).await?;
 
     guest
@@ -187,8 +204,7 @@ async fn a_hostile_guest_is_not_heard() -> Result<()> {
         .context("it was taken")?;
     ensure!(refused.message().contains("allow-spoofing"), "{refused:?}");
     open.annotations = annotations(&[("vmlet.dev.protected/allow-spoofing", "true")]);
-    let (other, mut router) = boot(&stack, &cri, &open).await?;
-    router.expect(ready, true).await?;
+    let (other, router) = boot(&stack, &cri, &open).await?;
     router
         .expect("ip addr add 10.88.99.99/16 dev $nic", true)
         .await?;
@@ -236,7 +252,7 @@ async fn guests_live_behind_the_links_of_other_plugins() -> Result<()> {
         &json!([{"type": "ptp", "ipMasq": true, "ipam": ipam}]),
     )?;
     let pod = PodOptions::named("routed", &stack);
-    let (sandbox, mut guest) = boot(&stack, &cri, &pod).await?;
+    let (sandbox, guest) = boot(&stack, &cri, &pod).await?;
     let ip = cri.ip(&sandbox).await?;
     stack.fetch(&format!("http://{ip}/"), BOOT).await?;
     guest
@@ -254,7 +270,7 @@ async fn guests_live_behind_the_links_of_other_plugins() -> Result<()> {
         ("kubernetes.io/ingress-bandwidth", "20M"),
         ("kubernetes.io/egress-bandwidth", "10M"),
     ]);
-    let (sandbox, mut guest) = boot(&stack, &cri, &pod).await?;
+    let (sandbox, guest) = boot(&stack, &cri, &pod).await?;
     let links = guest.expect("ip link", true).await?;
     ensure!(links.contains("mtu 9000"), "{links}");
     guest
@@ -275,7 +291,7 @@ async fn guests_live_behind_the_links_of_other_plugins() -> Result<()> {
     let plugin = json!({"type": "macvlan", "master": "node0", "mode": "bridge", "ipam": ipam});
     configure(&stack, &json!([plugin]))?;
     let pod = PodOptions::named("shared", &stack);
-    let (sandbox, mut guest) = boot(&stack, &cri, &pod).await?;
+    let (sandbox, guest) = boot(&stack, &cri, &pod).await?;
     let ip = cri.ip(&sandbox).await?;
     stack.fetch(&format!("http://{ip}/"), BOOT).await?;
     guest.expect("ping -c 1 -W 5 10.69.0.1", true).await?;

@@ -67,8 +67,6 @@ pub(crate) fn rules<'a>(ports: impl Iterator<Item = Port<'a>>) -> String {
             input,
             "    iifname \"{tap}\" ether type arp accept\n\
              \x20   iifname \"{tap}\" ether type ip udp dport 67 accept\n\
-             \x20   iifname \"{tap}\" ether type ip6 udp dport 547 accept\n\
-             \x20   iifname \"{tap}\" ether type ip6 icmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }} accept\n\
              \x20   iifname {{ \"{tap}\", \"{link}\" }} drop\n"
         );
         let _ = writeln!(own, "    oifname \"{link}\" drop");
