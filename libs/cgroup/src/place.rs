@@ -1,9 +1,11 @@
 //! Puts a process into the cgroup of its pod.
 //!
 //! Invariant: a [`PodCgroup`] names a directory below the mount, never outside it.
-//! Failure: it is an error when no hierarchy has the pod's directory. On version 1 a hierarchy without
-//! it is left alone as long as another one has it: kubelet makes pod directories only where it
-//! accounts.
+//! Afterwards the process is in no cgroup of whoever started it.
+//! Failure: it is an error when no hierarchy has the pod's directory. On version 1, kubelet makes pod
+//! directories only where it accounts; in the other hierarchies the process goes to the directory that
+//! comes nearest. Left where it was, it would end with the container of its starter: runtimes look for a
+//! container's processes in one hierarchy, and that may be such a one (`devices`).
 
 use std::collections::BTreeSet;
 use std::io;
@@ -95,43 +97,62 @@ impl PodCgroup {
         &self.0
     }
 
-    /// Moves process `pid` there, in every hierarchy below `root` that knows the pod.
+    /// Moves process `pid` there, in every hierarchy below `root`.
     ///
     /// # Errors
     /// The step that failed.
     pub fn place(&self, root: &Path, pid: i32) -> Result<(), Error> {
-        let mut found = false;
-        for (hierarchy, leaf) in hierarchies(root)? {
-            let pod = hierarchy.join(&self.0);
-            if !pod.is_dir() {
-                continue;
-            }
-            found = true;
-            let target = if leaf { pod.join(LEAF) } else { pod };
-            if leaf {
-                match std::fs::create_dir(&target) {
-                    Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
-                        return Err(Error::Leaf {
-                            path: target,
-                            source,
-                        });
-                    }
-                    _ => {}
-                }
-            }
-            let path = target.join("cgroup.procs");
-            std::fs::OpenOptions::new()
-                .write(true)
-                .open(&path)
-                .and_then(|mut file| io::Write::write_all(&mut file, pid.to_string().as_bytes()))
-                .map_err(|source| Error::Move { pid, path, source })?;
+        let hierarchies = hierarchies(root)?;
+        let knows_pod = |hierarchy: &Path| hierarchy.join(&self.0).is_dir();
+        if !hierarchies.iter().any(|(path, _)| knows_pod(path)) {
+            return Err(Error::Missing {
+                parent: self.0.display().to_string(),
+                root: root.to_owned(),
+            });
         }
-        let missing = || Error::Missing {
-            parent: self.0.display().to_string(),
-            root: root.to_owned(),
-        };
-        if found { Ok(()) } else { Err(missing()) }
+        for (hierarchy, leaf) in &hierarchies {
+            let target = match (knows_pod(hierarchy), leaf) {
+                (true, true) => Some(self.leaf(hierarchy)?),
+                (true, false) => Some(hierarchy.join(&self.0)),
+                (false, _) => self.nearest(hierarchy),
+            };
+            if let Some(target) = target {
+                move_into(&target.join("cgroup.procs"), pid)?;
+            }
+        }
+        Ok(())
     }
+
+    /// The directory for processes below the pod's.
+    fn leaf(&self, hierarchy: &Path) -> Result<PathBuf, Error> {
+        let path = hierarchy.join(&self.0).join(LEAF);
+        match std::fs::create_dir(&path) {
+            Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+                Err(Error::Leaf { path, source })
+            }
+            _ => Ok(path),
+        }
+    }
+
+    /// The lowest directory above the pod's that takes processes.
+    fn nearest(&self, hierarchy: &Path) -> Option<PathBuf> {
+        let above = self.0.ancestors().skip(1);
+        above
+            .map(|path| hierarchy.join(path))
+            .find(|path| path.join("cgroup.procs").exists())
+    }
+}
+
+fn move_into(procs: &Path, pid: i32) -> Result<(), Error> {
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(procs)
+        .and_then(|mut file| io::Write::write_all(&mut file, pid.to_string().as_bytes()))
+        .map_err(|source| Error::Move {
+            pid,
+            path: procs.to_owned(),
+            source,
+        })
 }
 
 /// `a-b.slice` lives in `a.slice/a-b.slice`; `None` for other names.

@@ -39,7 +39,27 @@ fn version_1_places_in_every_hierarchy_that_knows_the_pod() {
         content(root.path(), "cpu,cpuacct/kubepods/pod1/cgroup.procs"),
         "77"
     );
-    assert_eq!(content(root.path(), "pids/cgroup.procs"), "");
+}
+
+#[test]
+fn version_1_leaves_nobody_in_the_starters_cgroup_where_the_pod_has_none() {
+    let root = fake(&[
+        "memory/kubepods/pod1/cgroup.procs",
+        "devices/kubepods/cgroup.procs",
+        "devices/kubepods/pod2/cgroup.procs",
+        "misc/cgroup.procs",
+        "no-hierarchy/file",
+    ]);
+    PodCgroup::parse("/kubepods/pod1")
+        .unwrap()
+        .place(root.path(), 77)
+        .unwrap();
+    assert_eq!(content(root.path(), "devices/kubepods/cgroup.procs"), "77");
+    assert_eq!(
+        content(root.path(), "devices/kubepods/pod2/cgroup.procs"),
+        ""
+    );
+    assert_eq!(content(root.path(), "misc/cgroup.procs"), "77");
 }
 
 #[test]
@@ -63,6 +83,7 @@ fn a_pod_that_no_hierarchy_knows_is_an_error_with_its_name() {
         .place(root.path(), 77)
         .unwrap_err();
     assert!(error.to_string().contains("kubepods/pod1"), "{error}");
+    assert_eq!(content(root.path(), "memory/cgroup.procs"), "");
 }
 
 #[test]
