@@ -223,14 +223,27 @@ fn announced(start: &[u8]) -> usize {
 }
 
 fn refused(code: Code, headers: HeaderMap, trailers: Option<HeaderMap>) -> Failure {
-    Failure::Refused(Box::new(Refused {
-        code,
-        headers,
-        trailers,
-    }))
+    Failure::Refused(Box::new(Refused::new(code, headers, trailers)))
 }
 
 impl Refused {
+    pub(crate) fn new(code: Code, headers: HeaderMap, trailers: Option<HeaderMap>) -> Self {
+        Self {
+            code,
+            headers,
+            trailers,
+        }
+    }
+
+    /// What ends an answer that has begun.
+    pub(crate) fn into_trailers(self) -> HeaderMap {
+        self.trailers.unwrap_or_else(|| {
+            let mut headers = self.headers;
+            headers.remove(http::header::CONTENT_TYPE);
+            headers
+        })
+    }
+
     /// The runtime's own answer.
     pub(crate) fn into_response(self) -> Response<Body> {
         let mut response = Response::new(match self.trailers {

@@ -22,6 +22,7 @@ mod find;
 mod forward;
 mod images;
 mod lists;
+mod made;
 mod monitor;
 mod node;
 mod objects;

@@ -14,5 +14,5 @@ pub use frame::{PREFIX, Unreadable, payload};
 pub use messages::*;
 
 pub(crate) use body::{Body, Ending, Tap};
-pub(crate) use frame::{Opening, frame_head, read_opening};
+pub(crate) use frame::{Messages, Opening, frame_head, read_opening};
 pub(crate) use outcome::{code_of, refusal, refusal_trailers};

@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Uri};
 use crate::wire::{Body, Opening};
 
 /// A call.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Call {
     /// Its method, from a fixed table.
     pub(crate) name: &'static str,

@@ -12,7 +12,7 @@ use tonic::Status;
 
 use super::find::{Found, ambiguous, first_id};
 use super::forward::Learn;
-use super::{Call, Proxy};
+use super::{Call, Proxy, made};
 use crate::methods::Object;
 use crate::routes::PRIMARY;
 use crate::state::{BackendIndex, Kind};
@@ -76,7 +76,7 @@ impl Proxy {
         } else {
             opening.into()
         };
-        let learn = self.learn_id(Kind::Sandbox, choice.backend);
+        let learn = self.learn_made(Kind::Sandbox, choice.backend, message);
         Ok(self.forward(choice.backend, call, body, learn).await)
     }
 
@@ -94,8 +94,35 @@ impl Proxy {
             Found::Ambiguous => return refusal(&ambiguous(&id)),
             Found::Away(status) => return refusal(&status),
         };
-        let learn = self.learn_id(Kind::Container, index);
+        let learn = self.learn_made(Kind::Container, index, message);
         self.forward(index, call, opening.into(), learn).await
+    }
+
+    /// Remembers a new object; if a secondary made it, also how its next list will show it.
+    fn learn_made(
+        self: &Arc<Self>,
+        kind: Kind,
+        owner: BackendIndex,
+        request: &Bytes,
+    ) -> Option<Learn> {
+        if owner == PRIMARY {
+            return self.learn_id(kind, owner);
+        }
+        let proxy = Arc::clone(self);
+        let request = request.clone();
+        Learn::new(move |answer| {
+            let id = first_id(&answer).unwrap_or_default();
+            let entry = match kind {
+                Kind::Sandbox => made::sandbox(&id, &request),
+                Kind::Container => made::container(&id, &request),
+                Kind::Image => None,
+            };
+            match entry {
+                _ if id.is_empty() => {}
+                Some(entry) => proxy.memory.store_created(owner, kind, &entry),
+                None => proxy.memory.learn(kind, &id, owner),
+            }
+        })
     }
 
     /// Remembers whose the object is that the answer names first.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use cri_proto::MAX_MESSAGE;
+use http::HeaderMap;
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 
@@ -146,6 +147,51 @@ fn gather(chunks: &VecDeque<Bytes>, wanted: usize) -> Bytes {
             }
             whole.freeze().slice(PREFIX..)
         }
+    }
+}
+
+/// The messages of an answer, one after the other.
+#[derive(Debug)]
+pub(crate) struct Messages {
+    body: Incoming,
+    buffer: BytesMut,
+    trailers: HeaderMap,
+}
+
+impl Messages {
+    pub(crate) fn new(body: Incoming) -> Self {
+        Self {
+            body,
+            buffer: BytesMut::new(),
+            trailers: HeaderMap::new(),
+        }
+    }
+
+    /// The next message without its prefix; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Unreadable> {
+        loop {
+            if let Some(head) = self.buffer.first_chunk() {
+                let end = PREFIX + length(head)?;
+                if self.buffer.len() >= end {
+                    let message = self.buffer.split_to(end).freeze();
+                    return Ok(Some(message.slice(PREFIX..)));
+                }
+            }
+            match self.body.frame().await {
+                None if self.buffer.is_empty() => return Ok(None),
+                None => return Err(Unreadable::Truncated),
+                Some(Err(_)) => return Err(Unreadable::Broken),
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.buffer.extend_from_slice(&data),
+                    Err(frame) => self.trailers = frame.into_trailers().unwrap_or_default(),
+                },
+            }
+        }
+    }
+
+    /// What came behind the last message.
+    pub(crate) fn into_trailers(self) -> HeaderMap {
+        self.trailers
     }
 }
 

@@ -40,6 +40,8 @@ pub(crate) struct State {
     pub(crate) handlers: Vec<String>,
     pub(crate) descriptors: Vec<v1::MetricDescriptor>,
     pub(crate) mood: Mood,
+    /// Listeners for events; `None` when it has no such method.
+    pub(crate) events: Option<tokio::sync::broadcast::Sender<v1::ContainerEventResponse>>,
     pub(crate) runs: Vec<v1::RunPodSandboxRequest>,
     made: u64,
 }
@@ -131,6 +133,25 @@ impl Fake {
             ..Default::default()
         };
         self.with(|state| state.images.insert(id.into(), image));
+    }
+
+    /// From now on it tells events.
+    pub(crate) fn tell_events(&self) {
+        self.with(|state| state.events = Some(tokio::sync::broadcast::channel(100).0));
+    }
+
+    pub(crate) fn tell(&self, id: &str, event: v1::ContainerEventType) {
+        let event = v1::ContainerEventResponse {
+            container_id: id.into(),
+            container_event_type: event.into(),
+            ..Default::default()
+        };
+        self.with(|state| state.events.as_ref().unwrap().send(event).unwrap());
+    }
+
+    /// Whether somebody listens.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.with(|state| state.events.as_ref().unwrap().receiver_count() > 0)
     }
 
     pub(crate) fn add_sandbox(&self, id: &str) {

@@ -82,6 +82,16 @@ async fn a_killed_secondarys_pods_stay_and_everything_about_them_waits() {
 }
 
 #[tokio::test]
+async fn a_secondary_that_dies_before_its_next_list_keeps_what_it_made() {
+    let (mut bed, mut cri) = Bed::start().await;
+    let vm = cri.run("vmlet", "").await.unwrap();
+    let container = cri.container(&vm).await.unwrap();
+    bed.secondary.kill();
+    assert_eq!(cri.sandboxes().await.unwrap(), [vm]);
+    assert_eq!(cri.containers().await.unwrap(), [container]);
+}
+
+#[tokio::test]
 async fn a_hung_secondary_costs_a_list_the_deadline_and_soon_nothing() {
     let (bed, mut cri) = Bed::start().await;
     let all = pods(&mut cri).await;

@@ -11,6 +11,7 @@
 )]
 
 mod bed;
+mod events;
 mod fake;
 mod faults;
 mod images;

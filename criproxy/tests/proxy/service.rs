@@ -6,6 +6,8 @@
 use cri_proto::v1;
 use cri_proto::v1::image_service_server::ImageService;
 use cri_proto::v1::runtime_service_server::RuntimeService;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::BroadcastStream;
 use tonic::{Request, Response, Status};
 
 use crate::fake::Inner;
@@ -290,6 +292,20 @@ impl RuntimeService for Inner {
         Ok(Response::new(v1::ListMetricDescriptorsResponse {
             descriptors,
         }))
+    }
+
+    async fn get_container_events(
+        &self,
+        _: Request<v1::GetEventsRequest>,
+    ) -> Answer<Items<v1::ContainerEventResponse>> {
+        self.enter("GetContainerEvents").await?;
+        let state = self.state.lock().unwrap();
+        let Some(events) = &state.events else {
+            return Err(Status::unimplemented("no events"));
+        };
+        let events = BroadcastStream::new(events.subscribe());
+        let events = events.map(|event| event.map_err(|e| Status::data_loss(e.to_string())));
+        Ok(Response::new(Box::pin(events)))
     }
 
     async fn stream_pod_sandboxes(

@@ -1,0 +1,163 @@
+//! What a runtime had at one moment, and what became of it.
+//!
+//! Invariant: a pure value. Each object passes through created, started, stopped and deleted in this order, however
+//! much happened between two looks.
+//! Failure: `None` for lists that cannot be decoded.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use cri_proto::v1;
+use cri_proto::v1::ContainerEventType as Event;
+use prost::Message;
+
+/// How far an object has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Created,
+    Started,
+    Stopped,
+}
+
+/// What a runtime had.
+#[derive(Debug, Default)]
+pub(super) struct Snapshot {
+    /// By id: sandbox, stage. A sandbox is its own.
+    objects: BTreeMap<String, (String, Stage)>,
+}
+
+/// Something that happened.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    pub(super) id: String,
+    pub(super) sandbox: String,
+    pub(super) event: Event,
+}
+
+impl Snapshot {
+    pub(super) fn of(sandboxes: Bytes, containers: Bytes) -> Option<Self> {
+        let sandboxes = v1::ListPodSandboxResponse::decode(sandboxes).ok()?.items;
+        let containers = v1::ListContainersResponse::decode(containers)
+            .ok()?
+            .containers;
+        let mut objects = BTreeMap::new();
+        for sandbox in sandboxes {
+            let ready = i32::from(v1::PodSandboxState::SandboxReady);
+            let stage = if sandbox.state == ready {
+                Stage::Started
+            } else {
+                Stage::Stopped
+            };
+            objects.insert(sandbox.id.clone(), (sandbox.id, stage));
+        }
+        for container in containers {
+            let stage = match container.state() {
+                v1::ContainerState::ContainerCreated => Stage::Created,
+                v1::ContainerState::ContainerRunning => Stage::Started,
+                _ => Stage::Stopped,
+            };
+            objects.insert(container.id, (container.pod_sandbox_id, stage));
+        }
+        Some(Self { objects })
+    }
+
+    /// Ids of the containers of a sandbox.
+    pub(super) fn containers_of(&self, sandbox: &str) -> impl Iterator<Item = &str> {
+        let objects = self.objects.iter();
+        objects
+            .filter(move |(id, (of, _))| of == sandbox && *id != sandbox)
+            .map(|(id, _)| id.as_str())
+    }
+
+    /// Takes an event that was told over.
+    pub(super) fn apply(&mut self, event: &Bytes) {
+        let Ok(event) = v1::ContainerEventResponse::decode(event.clone()) else {
+            return;
+        };
+        let stage = match event.container_event_type() {
+            Event::ContainerCreatedEvent => Stage::Created,
+            Event::ContainerStartedEvent => Stage::Started,
+            Event::ContainerStoppedEvent => Stage::Stopped,
+            Event::ContainerDeletedEvent => {
+                self.objects.remove(&event.container_id);
+                return;
+            }
+        };
+        let sandbox = event.pod_sandbox_status.map(|status| status.id);
+        let sandbox = sandbox.unwrap_or_else(|| event.container_id.clone());
+        let known = self.objects.entry(event.container_id);
+        let (_, reached) = known.or_insert((sandbox, stage));
+        *reached = stage.max(*reached);
+    }
+
+    /// What happened until `now`.
+    pub(super) fn changes(&self, now: &Self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for (id, (sandbox, stage)) in &now.objects {
+            let before = self.objects.get(id).map(|(_, stage)| *stage);
+            let passed = [
+                (Stage::Created, Event::ContainerCreatedEvent),
+                (Stage::Started, Event::ContainerStartedEvent),
+                (Stage::Stopped, Event::ContainerStoppedEvent),
+            ];
+            for (reached, event) in passed {
+                if reached <= *stage && before.is_none_or(|before| before < reached) {
+                    changes.push(change(id, sandbox, event));
+                }
+            }
+        }
+        for (id, (sandbox, _)) in &self.objects {
+            if !now.objects.contains_key(id) {
+                changes.push(change(id, sandbox, Event::ContainerDeletedEvent));
+            }
+        }
+        changes
+    }
+}
+
+fn change(id: &str, sandbox: &str, event: Event) -> Change {
+    Change {
+        id: id.into(),
+        sandbox: sandbox.into(),
+        event,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(objects: &[(&str, Stage)]) -> Snapshot {
+        let objects = objects.iter();
+        let objects = objects.map(|(id, stage)| ((*id).to_owned(), ("pod".to_owned(), *stage)));
+        Snapshot {
+            objects: objects.collect(),
+        }
+    }
+
+    #[test]
+    fn each_object_passes_through_every_stage_it_skipped() {
+        let before = snapshot(&[
+            ("a", Stage::Created),
+            ("b", Stage::Started),
+            ("c", Stage::Stopped),
+        ]);
+        let now = snapshot(&[
+            ("a", Stage::Stopped),
+            ("b", Stage::Started),
+            ("d", Stage::Started),
+        ]);
+        let told: Vec<_> = (before.changes(&now).into_iter())
+            .map(|change| (change.id, change.event))
+            .collect();
+        let want = [
+            ("a", Event::ContainerStartedEvent),
+            ("a", Event::ContainerStoppedEvent),
+            ("d", Event::ContainerCreatedEvent),
+            ("d", Event::ContainerStartedEvent),
+            ("c", Event::ContainerDeletedEvent),
+        ];
+        assert_eq!(told, want.map(|(id, event)| (id.to_owned(), event)));
+        assert!(now.changes(&now).is_empty());
+    }
+}

@@ -1,0 +1,83 @@
+//! Container events of all runtimes.
+//!
+//! Invariant: the stream stays open whatever happens to the runtimes, and misses nothing.
+//! Failure: the assertion shows the events.
+
+use std::time::Duration;
+
+use cri_proto::v1;
+use cri_proto::v1::ContainerEventType as Event;
+use tonic::{Code, Streaming};
+
+use crate::bed::{Bed, Cri, eventually};
+
+type Events = Streaming<v1::ContainerEventResponse>;
+
+async fn events(cri: &mut Cri) -> Events {
+    let request = v1::GetEventsRequest {};
+    cri.runtime
+        .get_container_events(request)
+        .await
+        .unwrap()
+        .into_inner()
+}
+
+/// Waits for this event, past others.
+async fn heard(events: &mut Events, id: &str, kind: Event) -> v1::ContainerEventResponse {
+    let wait = async {
+        loop {
+            let event = events.message().await.unwrap().expect("an endless stream");
+            if event.container_id == id && event.container_event_type() == kind {
+                return event;
+            }
+        }
+    };
+    let found = tokio::time::timeout(Duration::from_secs(10), wait).await;
+    found.unwrap_or_else(|_| panic!("no {kind:?} of {id}"))
+}
+
+#[tokio::test]
+async fn events_of_the_primary_pass_and_those_of_a_silent_secondary_are_found() {
+    let (bed, mut cri) = Bed::start().await;
+    bed.primary.tell_events();
+    let vm = cri.run("vmlet", "").await.unwrap();
+    let mut events = events(&mut cri).await;
+    eventually("the proxy to listen", async || bed.primary.is_heard()).await;
+    bed.primary.tell("p", Event::ContainerStoppedEvent);
+    heard(&mut events, "p", Event::ContainerStoppedEvent).await;
+
+    let container = cri.container(&vm).await.unwrap();
+    let event = heard(&mut events, &container, Event::ContainerStartedEvent).await;
+    assert_eq!(event.pod_sandbox_status.unwrap().id, vm);
+    assert_eq!(event.containers_statuses[0].id, container);
+}
+
+#[tokio::test]
+async fn what_happens_while_a_runtime_is_away_is_told_when_it_is_back() {
+    let (mut bed, mut cri) = Bed::start().await;
+    bed.primary.tell_events();
+    let pod = cri.run("", "").await.unwrap();
+    let mut events = events(&mut cri).await;
+    eventually("the proxy to listen", async || bed.primary.is_heard()).await;
+    // The first look is over when something that it finds is told.
+    bed.primary.tell("told", Event::ContainerCreatedEvent);
+    heard(&mut events, "told", Event::ContainerCreatedEvent).await;
+    eventually("the first look", async || {
+        bed.primary.was_called("ListContainers")
+    })
+    .await;
+    bed.primary.kill();
+    bed.primary.with(|state| state.sandboxes.clear());
+    bed.primary.start();
+    heard(&mut events, &pod, Event::ContainerDeletedEvent).await;
+}
+
+#[tokio::test]
+async fn without_events_of_the_primary_there_are_none() {
+    let (bed, mut cri) = Bed::start().await;
+    bed.secondary.tell_events();
+    let mut events = events(&mut cri).await;
+    let error = events.message().await.unwrap_err();
+    assert_eq!(error.code(), Code::Unimplemented);
+    assert_eq!(error.message(), "no events");
+}
