@@ -1,0 +1,166 @@
+//! Images of VM pods as kubelet pulls them through the proxy: every policy, every way to fail.
+//!
+//! Invariant: a failure is an event or a status that says what is wrong in words.
+//! Failure: the step is named, with what kubectl describes; pods, events and logs follow.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cluster, Endpoint, Guest, container_pod, eventually, vm_pod};
+use serde_json::{Value, json};
+
+const READY: Duration = Duration::from_secs(120);
+const GONE: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn images_of_machines_follow_the_pull_policies_and_fail_with_words() -> Result<()> {
+    let cluster = Cluster::up()?;
+    cluster.apply(&container_pod("box", "exec sleep 100000"))?;
+    never(&cluster).await.context("Never, before any pull")?;
+    by_class_alone(&cluster).await.context("IfNotPresent")?;
+    always(&cluster).await.context("Always")?;
+    refused(&cluster)
+        .await
+        .context("images that cannot be had")?;
+    in_use(&cluster).await.context("an image in use")?;
+    cluster.delete("pod/box", GONE)?;
+    cluster.await_clean().await?;
+    cluster.down()
+}
+
+async fn never(cluster: &Cluster) -> Result<()> {
+    cluster.apply(&pod("never", "vmlet.dev/hello", "Never"))?;
+    await_waiting(cluster, "never", "ErrImageNeverPull", "not present").await?;
+    cluster.delete("pod/never", GONE)
+}
+
+/// Neither annotation nor prefix: only the RuntimeClass says whose image this is.
+async fn by_class_alone(cluster: &Cluster) -> Result<()> {
+    cluster.apply(&pod("plain", "hello", "IfNotPresent"))?;
+    cluster.await_ready("pod/plain", READY)?;
+    let images = cluster.stack().crictl(&["images", "-q"])?;
+    ensure!(images.lines().count() == 1, "the daemon has {images:?}");
+    let others = cluster
+        .stack()
+        .crictl_at(Endpoint::Containerd, &["images"])?;
+    ensure!(!others.contains("hello"), "containerd pulled it:\n{others}");
+    cluster.delete("pod/plain", GONE)
+}
+
+async fn always(cluster: &Cluster) -> Result<()> {
+    for _ in 0..2 {
+        cluster.apply(&pod("always", "vmlet.dev/hello", "Always"))?;
+        await_event(cluster, "always", "Pulled", "Successfully pulled image").await?;
+        cluster.kubectl(&[
+            "delete",
+            "pod",
+            "always",
+            "--grace-period=1",
+            "--timeout=60s",
+        ])?;
+        cluster.kubectl(&[
+            "delete",
+            "events",
+            "--field-selector",
+            "involvedObject.name=always",
+        ])?;
+    }
+    Ok(())
+}
+
+async fn refused(cluster: &Cluster) -> Result<()> {
+    let zeros = "0".repeat(64);
+    let wrong = format!("vmlet.dev/hello@sha256:{zeros}");
+    for (name, image, words) in [
+        ("absent", "vmlet.dev/127.0.0.1:9/no.qcow2", "127.0.0.1:9"),
+        ("digest", wrong.as_str(), "digest"),
+    ] {
+        cluster.apply(&pod(name, image, "IfNotPresent"))?;
+        await_event(cluster, name, "Failed", words)
+            .await
+            .context(name)?;
+        await_waiting(cluster, name, "ImagePullBackOff", words)
+            .await
+            .context(name)?;
+        cluster.delete(&format!("pod/{name}"), GONE)?;
+    }
+    Ok(())
+}
+
+/// kubelet's collector spares what a container names: the name must be one of the listed ones.
+async fn in_use(cluster: &Cluster) -> Result<()> {
+    cluster.apply(&pod("user", "vmlet.dev/hello", "IfNotPresent"))?;
+    cluster.await_ready("pod/user", READY)?;
+    cluster.await_ready("pod/box", READY)?;
+    let list = |what: &str| -> Result<Value> {
+        let text = cluster
+            .stack()
+            .crictl_at(Endpoint::Proxy, &[what, "-o", "json"])?;
+        Ok(serde_json::from_str(&text)?)
+    };
+    let images = list("images")?;
+    let ids: Vec<&str> = images["images"]
+        .as_array()
+        .context("images")?
+        .iter()
+        .filter_map(|image| image["id"].as_str())
+        .collect();
+    let containers = list("ps")?;
+    let containers = containers["containers"].as_array().context("containers")?;
+    ensure!(containers.len() == 2, "{containers:?}");
+    for container in containers {
+        let id = container["imageId"].as_str().context("imageId")?;
+        ensure!(
+            ids.contains(&id),
+            "{id} is not among {ids:?}: it would be collected"
+        );
+    }
+    let guest = Guest::of(cluster.stack(), "user")?;
+    let own = containers
+        .iter()
+        .find(|container| container["id"] == guest.container());
+    let image = own
+        .and_then(|container| container["imageId"].as_str())
+        .context("the machine's image")?;
+    // Whatever the answer, the machine keeps its disk.
+    let _ = cluster.stack().crictl_at(Endpoint::Proxy, &["rmi", image]);
+    guest.run(&[
+        "sh",
+        "-c",
+        "echo 3 >/proc/sys/vm/drop_caches; md5sum /boot/vmlinuz",
+    ])?;
+    cluster.delete("pod/user", GONE)
+}
+
+fn pod(name: &str, image: &str, policy: &str) -> Value {
+    let mut pod = vm_pod(name);
+    pod["spec"]["containers"][0]["image"] = json!(image);
+    pod["spec"]["containers"][0]["imagePullPolicy"] = json!(policy);
+    pod
+}
+
+async fn await_waiting(cluster: &Cluster, pod: &str, reason: &str, words: &str) -> Result<()> {
+    eventually(READY, &format!("{reason} of {pod}"), || async {
+        let status = cluster.get_json(&["pod", pod])?["status"].take();
+        let waiting = &status["containerStatuses"][0]["state"]["waiting"];
+        let message = waiting["message"].as_str().unwrap_or_default();
+        ensure!(
+            waiting["reason"] == reason && message.contains(words),
+            "{waiting}"
+        );
+        Ok(())
+    })
+    .await
+}
+
+async fn await_event(cluster: &Cluster, pod: &str, reason: &str, words: &str) -> Result<()> {
+    let selector = format!("involvedObject.name={pod},reason={reason}");
+    eventually(READY, &format!("event {reason} of {pod}"), || async {
+        let events =
+            cluster.kubectl(&["get", "events", "--field-selector", &selector, "-o", "json"])?;
+        ensure!(events.contains(words), "no {words:?} in {events}");
+        Ok(())
+    })
+    .await
+}
