@@ -15,7 +15,7 @@ const READY: Duration = Duration::from_secs(120);
 const GONE: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 /// What the cluster's RuntimeClass adds.
-const OVERHEAD: u64 = 64 * MIB;
+const OVERHEAD: u64 = 128 * MIB;
 const LIMIT: u64 = 128 * MIB;
 
 #[tokio::test]

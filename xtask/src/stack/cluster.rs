@@ -171,3 +171,45 @@ pub(crate) fn containerd_socket(layout: &Layout) -> PathBuf {
 pub(crate) fn proxy_socket(layout: &Layout) -> PathBuf {
     layout.path("run/criproxy.sock")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(number: u8, guests: Guests) -> Node {
+        Node {
+            number,
+            control: PathBuf::from("/tmp/c"),
+            api_port: 0,
+            guests,
+        }
+    }
+
+    #[test]
+    fn the_control_plane_is_on_the_first_node_only() {
+        let first = node(1, Guests::Vmlet).programs();
+        let second = node(2, Guests::Vmlet).programs();
+        assert!(first.contains(&Program::Etcd) && !second.contains(&Program::Etcd));
+        assert!(first.ends_with(&second), "{first:?} {second:?}");
+    }
+
+    #[test]
+    fn a_node_to_deploy_to_runs_nothing_of_the_node_stack() {
+        let programs = node(2, Guests::Deployed).programs();
+        let rest = [
+            Program::Containerd,
+            Program::VmletCriproxy,
+            Program::Kubelet,
+            Program::KubeProxy,
+        ];
+        assert_eq!(programs, rest);
+    }
+
+    #[test]
+    fn nodes_have_addresses_of_their_own() {
+        let all: std::collections::BTreeSet<_> = (1..=MAX_NODES)
+            .flat_map(|number| [node_address(number), pod_subnet(number), node_name(number)])
+            .collect();
+        assert_eq!(all.len(), 3 * usize::from(MAX_NODES));
+    }
+}

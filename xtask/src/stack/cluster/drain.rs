@@ -114,3 +114,28 @@ fn crictl(socket: &Path, arguments: &[&str]) -> Result<String> {
         None => bail!("no answer within {} s", PATIENCE.as_secs()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crictl_tells_a_running_sandbox_from_a_stopped_one() {
+        let list: Sandboxes = serde_json::from_str(
+            r#"{"items": [
+                {"id": "a", "metadata": {"name": "x", "namespace": "n", "uid": "u"}, "state": "SANDBOX_READY"},
+                {"id": "b", "metadata": {"name": "y", "namespace": "n"}, "state": "SANDBOX_NOTREADY"}
+            ]}"#,
+        )
+        .unwrap();
+        let states: Vec<_> = list.items.iter().map(|sandbox| &sandbox.state).collect();
+        assert_eq!(states, [&State::Ready, &State::NotReady]);
+        assert_eq!(list.items[0].to_string(), "n/x");
+        assert!(
+            serde_json::from_str::<Sandboxes>("{}")
+                .unwrap()
+                .items
+                .is_empty()
+        );
+    }
+}

@@ -134,3 +134,35 @@ fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
         .and_then(|mut file| file.write_all(text.as_bytes()))
         .with_context(|| format!("write {}", path.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::stack::cluster::Guests;
+
+    #[test]
+    fn every_node_has_its_certificate_and_nobody_else_can_read_a_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let plan = Plan {
+            nodes: 2,
+            guests: Guests::Vmlet,
+        };
+        issue(folder.path(), &plan).unwrap();
+        for name in [
+            "ca.crt",
+            "admin.key",
+            "kubelet-node1.crt",
+            "kubelet-node2.key",
+        ] {
+            let file = fs::metadata(folder.path().join(name)).unwrap();
+            assert_eq!(file.permissions().mode() & 0o777, 0o600, "{name}");
+        }
+        assert!(!folder.path().join("kubelet-node3.crt").exists());
+        assert!(
+            !folder.path().join("ca.key").exists(),
+            "nobody signs any more"
+        );
+    }
+}

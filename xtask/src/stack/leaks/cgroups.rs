@@ -113,3 +113,31 @@ fn remove_tree(path: &Path) -> Result<()> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runtimes_made_below_a_pod_is_told_from_what_kubelet_made() {
+        let pod = Path::new("/sys/fs/cgroup/cpu/vmlet-0/kubepods/burstable/pod1234");
+        assert!(is_pod(pod));
+        assert!(!is_pod(pod.parent().unwrap()));
+        assert!(!is_pod(&pod.join("0123")));
+        assert!(
+            !is_pod(Path::new("/sys/fs/cgroup/cpu/vmlet-0/pod1234")),
+            "no kubelet made it"
+        );
+    }
+
+    #[test]
+    fn all_groups_below_one_are_found() {
+        let top = tempfile::tempdir().unwrap();
+        fs::create_dir_all(top.path().join("a/b")).unwrap();
+        fs::write(top.path().join("a/tasks"), "").unwrap();
+        assert_eq!(
+            below(top.path()),
+            [top.path().join("a"), top.path().join("a/b")]
+        );
+    }
+}
