@@ -19,11 +19,16 @@ pub(super) use slots::Slots;
 
 use super::error::Result;
 use super::service::Containers;
+use crate::clock;
 use crate::sandbox::PodNetwork;
 use command::Run;
 
 /// What a command without a time-out gets.
 const LONGEST: Duration = Duration::from_secs(4 * 3600);
+
+/// In the first two minutes of a machine, in nanoseconds, its agent is waited for: the guest may still boot.
+const BOOT: i64 = 120 * 1_000_000_000;
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// What a command wrote, and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +83,8 @@ pub enum Error {
 }
 
 impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
-    /// Runs a command in a running machine and waits for its end. Without a time-out it gets four hours. When the
+    /// Runs a command in a running machine and waits for its end, and for its beginning while the guest boots.
+    /// Without a time-out it gets four hours. When the
     /// returned future is dropped the command is killed.
     pub async fn exec(
         self: &Arc<Self>,
@@ -108,12 +114,30 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             id.domain(),
             command,
             (timeout, deadline),
-            gone,
+            gone.clone(),
         );
+        let booted = row.started_at.saturating_add(BOOT);
         let (this, id) = (Arc::clone(self), id.clone());
         let to_end = async move {
             let _slot = slot;
-            match run.finish().await {
+            let process = loop {
+                match run.start().await {
+                    Err(Error::NoAgent(_))
+                        if this.is_running(&id)
+                            && clock::now() < booted
+                            && deadline > tokio::time::Instant::now() + LOOK_AGAIN
+                            && !gone.is_cancelled() =>
+                    {
+                        tokio::time::sleep(LOOK_AGAIN).await;
+                    }
+                    other => break other,
+                }
+            };
+            let ended = match process {
+                Ok(process) => run.finish(process).await,
+                Err(e) => Err(e),
+            };
+            match ended {
                 // Without a machine there is no agent either.
                 Err(Error::NoAgent(_) | Error::Silent(_) | Error::Timeout(_))
                     if !this.is_running(&id) =>

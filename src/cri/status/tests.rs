@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use podspec::SandboxId;
 use rstest::rstest;
@@ -13,6 +14,7 @@ use tonic::{Code, Status};
 use super::{one_line, pull};
 use crate::cri::convert::Invalid;
 use crate::metadata::LookupError;
+use crate::vm::exec::Error as E;
 use crate::{images, metadata, sandbox, vm};
 
 fn unavailable() -> libvirt::Error {
@@ -164,4 +166,17 @@ fn a_failed_pull_reads_well_in_a_pods_events(
 ) {
     let status = pull(&error);
     assert_eq!((status.code(), status.message()), (code, message));
+}
+
+#[rstest]
+#[case::late(E::Timeout(Duration::from_secs(2)), Code::DeadlineExceeded)]
+#[case::hung(E::Silent(unavailable()), Code::DeadlineExceeded)]
+#[case::no_agent(E::NoAgent(unavailable()), Code::FailedPrecondition)]
+#[case::libvirt_is_late(
+    E::Hypervisor(libvirt::Error::Deadline { call: "x", deadline: Duration::ZERO }),
+    Code::Unavailable
+)]
+#[case::no_command(E::NoCommand("x".into()), Code::InvalidArgument)]
+fn only_what_a_guest_is_to_blame_for_fails_a_probe(#[case] error: E, #[case] code: Code) {
+    assert_eq!(Status::from(vm::Error::Exec(error)).code(), code);
 }

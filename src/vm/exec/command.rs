@@ -68,9 +68,8 @@ impl<H: Hypervisor> Run<H> {
         }
     }
 
-    /// Runs the command; when it has to be given up it is killed first.
-    pub(super) async fn finish(self) -> Result<Output, Error> {
-        let process = self.start().await?;
+    /// Waits for the end of the command; when it has to be given up it is killed first.
+    pub(super) async fn finish(self, process: Process) -> Result<Output, Error> {
         let ended = tokio::select! {
             ended = self.wait(process) => ended?,
             () = tokio::time::sleep_until(self.deadline) => {
@@ -104,7 +103,7 @@ impl<H: Hypervisor> Run<H> {
     }
 
     /// Starts the command in a session of its own: one that signals its group must not hit the agent.
-    async fn start(&self) -> Result<Process, Error> {
+    pub(super) async fn start(&self) -> Result<Process, Error> {
         let mut arguments = shell(RUN, "vmlet-exec", &[&self.stem]);
         arguments.extend(self.command.iter().cloned());
         let program = |path: &str, arguments: &[String]| Program {

@@ -77,12 +77,30 @@ async fn a_command_that_is_not_there_is_an_error_and_a_killed_one_has_a_code() {
 #[tokio::test]
 async fn a_machine_without_an_agent_says_what_to_install() {
     let node = Node::new().await;
-    let refused = run(&node, 60).await.unwrap_err();
+    let refused = run(&node, 1).await.unwrap_err();
     assert!(
         matches!(refused, Error::Exec(exec::Error::NoAgent(_))),
         "{refused:?}"
     );
     assert!(crate::one_line(&refused).contains("install the package qemu-guest-agent"));
+}
+
+#[tokio::test]
+async fn a_machine_that_ends_while_its_agent_is_waited_for_says_so() {
+    let node = Node::new().await;
+    let id = node.started().await;
+    let command = node.containers.exec(&id, vec!["x".to_owned()], None);
+    let end = async {
+        while node.hypervisor.agent_commands().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        node.hypervisor.power_off(id.domain());
+    };
+    let (refused, ()) = tokio::join!(command, end);
+    assert!(
+        matches!(refused, Err(Error::Exec(exec::Error::Ended))),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test]
