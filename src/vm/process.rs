@@ -15,6 +15,9 @@ use uuid::Uuid;
 /// Longest command line that is read, in bytes; libvirt's have some 4 KiB.
 const LONGEST: u64 = 128 * 1024;
 
+/// Nanoseconds of a clock tick as the kernel shows them to processes: always a hundredth of a second on Linux.
+const TICK: u64 = 10_000_000;
+
 /// The option by which libvirt tells QEMU the domain's UUID.
 const UUID_OPTION: &[u8] = b"-uuid";
 
@@ -32,9 +35,11 @@ struct Process {
     started: u64,
 }
 
-/// Memory of one process, in bytes.
+/// What one process uses; memory in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Resident {
+    /// CPU time of all threads in nanoseconds; what libvirt tells, too.
+    pub(super) cpu_nanoseconds: u64,
     /// Pages that are in memory.
     pub(super) bytes: u64,
     /// Page faults so far.
@@ -100,7 +105,9 @@ impl Processes {
             .lines()
             .find_map(|line| line.strip_prefix("VmRSS:"))?;
         let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        let ticks = self.stat(pid, 14)?.checked_add(self.stat(pid, 15)?)?;
         Some(Resident {
+            cpu_nanoseconds: ticks.checked_mul(TICK)?,
             bytes: kib.checked_mul(1024)?,
             faults: self.stat(pid, 10)?,
             major_faults: self.stat(pid, 12)?,
@@ -193,6 +200,7 @@ mod tests {
             (resident.bytes, resident.faults, resident.major_faults),
             (12 * 1024, 70, 9)
         );
+        assert_eq!(resident.cpu_nanoseconds, (11 + 12) * TICK);
         let own = Processes::default().resident(std::process::id().cast_signed());
         assert!(own.unwrap().bytes > 100_000);
         assert_eq!(Processes::below("/nonexistent").resident(1), None);

@@ -25,7 +25,7 @@ mod look;
 const FRESH: Duration = Duration::from_millis(500);
 
 /// Longest time that a client waits for a look.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(4);
 
 /// What all machines had used at one time.
 #[derive(Debug, Clone, Default)]
@@ -154,7 +154,7 @@ impl Meter {
 }
 
 impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
-    /// What all machines have used, as of now or a moment ago. Always answers within two seconds.
+    /// What all machines have used, as of now or a moment ago. Always answers within four seconds.
     pub async fn stats(self: &Arc<Self>) -> Arc<Snapshot> {
         let last = self.meter.last();
         if last.is_fresh() {

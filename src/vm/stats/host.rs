@@ -18,15 +18,20 @@ use crate::vm::process::{Processes, Resident};
 /// What `stat` counts in.
 const BLOCK: u64 = 512;
 
-/// What is to be read.
+/// Which processes are looked for.
 #[derive(Debug)]
-pub(super) struct Questions {
+pub(super) struct Emulators {
     pub(super) processes: Arc<Processes>,
-    pub(super) cgroup_root: PathBuf,
     /// The user that QEMU runs as.
     pub(super) user: u32,
     /// Machines that run.
     pub(super) machines: Vec<ContainerId>,
+}
+
+/// Which pods are looked at.
+#[derive(Debug)]
+pub(super) struct Pods {
+    pub(super) cgroup_root: PathBuf,
     /// Every sandbox with its root disk and, while its machine runs, its cgroup.
     pub(super) pods: Vec<(SandboxId, PathBuf, Option<PodCgroup>)>,
 }
@@ -36,29 +41,34 @@ pub(super) struct Questions {
 pub(super) struct Answers {
     /// When the reading ended, in nanoseconds since the epoch.
     pub(super) at: i64,
-    pub(super) machines: HashMap<ContainerId, (i32, Option<Resident>)>,
+    pub(super) machines: Processed,
     pub(super) pods: HashMap<SandboxId, (Option<Disk>, cgroup::Usage)>,
 }
 
-impl Questions {
-    /// Reads everything. Blocks.
-    pub(super) fn answer(&self) -> Answers {
+/// Emulators that were found, and what they use.
+pub(super) type Processed = HashMap<ContainerId, (i32, Option<Resident>)>;
+
+impl Emulators {
+    /// Reads everything. Blocks, also on a process that is in trouble.
+    pub(super) fn read(&self) -> Processed {
         let domains: Vec<_> = self.machines.iter().map(|id| id.domain()).collect();
         let pids = self.processes.find(&domains, self.user);
-        let machines = self.machines.iter().filter_map(|id| {
+        let found = self.machines.iter().filter_map(|id| {
             let pid = *pids.get(&id.domain())?;
             Some((id.clone(), (pid, self.processes.resident(pid))))
         });
+        found.collect()
+    }
+}
+
+impl Pods {
+    /// Reads everything. Blocks, also on a disk that is in trouble.
+    pub(super) fn read(&self) -> HashMap<SandboxId, (Option<Disk>, cgroup::Usage)> {
         let pods = self.pods.iter().map(|(id, disk, cgroup)| {
             let usage = cgroup.as_ref().map(|pod| pod.usage(&self.cgroup_root));
             (id.clone(), (allocated(disk), usage.unwrap_or_default()))
         });
-        let (machines, pods) = (machines.collect(), pods.collect());
-        Answers {
-            at: clock::now(),
-            machines,
-            pods,
-        }
+        pods.collect()
     }
 }
 

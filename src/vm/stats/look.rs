@@ -3,8 +3,8 @@
 //! Invariant: libvirt, the owner of networks and the kernel are asked at the same time, each with a deadline. A
 //! machine's memory is that of its pod's cgroup, which holds nothing else, because it is what kubelet limits and evicts by;
 //! without a cgroup it is what its emulator has in memory.
-//! Failure: without libvirt CPU figures are those of the last look, with their own time; without the owner of
-//! networks so is the traffic.
+//! Failure: without libvirt the CPU time is that of the emulator's process as the kernel tells it; without both it is that of the last
+//! look, with its own time; without the owner of networks so is the traffic.
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use cgroup::PodCgroup;
 use libvirt::{DomainStats, Hypervisor};
 use tapmanager::wire::NicCounters;
+use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
-use super::host::{Answers, Questions};
+use super::host::{Answers, Emulators, Pods};
 use super::{Cpu, Memory, PodUsage, Snapshot, Traffic, Usage};
 use crate::clock;
 use crate::sandbox::{PodNetwork, Sandbox, state::Phase};
@@ -24,7 +25,7 @@ use crate::vm::process::Resident;
 use crate::vm::{Container, Containers};
 
 /// Time for each of those that are asked.
-const DEADLINE: Duration = Duration::from_millis(1500);
+const DEADLINE: Duration = Duration::from_secs(3);
 
 impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     pub(super) async fn look(&self, last: &Snapshot) -> Snapshot {
@@ -54,6 +55,8 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             let used = domains.get(&row.id.domain());
             let before = last.machine(&row.id).cpu;
             let cpu = used.and_then(|domain| domain.cpu_nanoseconds);
+            let process = host.machines.get(&row.id).and_then(|(_, found)| *found);
+            let cpu = cpu.or(process.map(|process| process.cpu_nanoseconds));
             let usage = Usage {
                 cpu: cpu.map(|used| Cpu::after(before, at, used)).or(before),
                 ..from_host(row, &host)
@@ -89,18 +92,24 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             let disk = self.paths.root_disk(&sandbox.id);
             (sandbox.id.clone(), disk, cgroup.filter(|_| runs))
         };
-        let questions = Questions {
+        let emulators = Emulators {
             processes: Arc::clone(&self.meter.processes),
-            cgroup_root: self.settings.cgroup_root.clone(),
             user: self.settings.uid,
             machines: running.iter().map(|row| row.id.clone()).collect(),
+        };
+        let pods = Pods {
+            cgroup_root: self.settings.cgroup_root.clone(),
             pods: all.iter().map(pod).collect(),
         };
-        let reading = tokio::task::spawn_blocking(move || questions.answer());
-        // A disk that hangs keeps a thread, not the figures of everything else.
-        match tokio::time::timeout(DEADLINE, reading).await {
-            Ok(Ok(answers)) => answers,
-            _ => Answers::default(),
+        // A disk or a process in trouble keeps a thread, not the figures of everything else.
+        let (machines, pods) = tokio::join!(
+            tokio::time::timeout(DEADLINE, spawn_blocking(move || emulators.read())),
+            tokio::time::timeout(DEADLINE, spawn_blocking(move || pods.read())),
+        );
+        Answers {
+            at: clock::now(),
+            machines: machines.ok().and_then(Result::ok).unwrap_or_default(),
+            pods: pods.ok().and_then(Result::ok).unwrap_or_default(),
         }
     }
 }
