@@ -116,3 +116,44 @@ async fn the_primary_address_is_the_first_range_of_the_plugins() {
         node.log()
     );
 }
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn pods_whose_gateway_is_on_a_link_of_each_use_their_own() {
+    let mut node = Node::new().await;
+    run(&node.ns, "ip addr add fd00:99::1/128 dev lo").await;
+    let plugins = json!({
+        "cniVersion": "1.0.0",
+        "name": "pods",
+        "plugins": [{
+            "type": "ptp", "mtu": 1400,
+            "ipam": {
+                "type": "host-local", "dataDir": node.scratch.path().join("leases"),
+                "ranges": [[{"subnet": "fd00:88:a::/64"}]], "routes": [{"dst": "::/0"}]
+            }
+        }]
+    });
+    node.configure(&plugins).await;
+    node.launch().await;
+    for name in ["one", "two"] {
+        let network = node.client().add(pod(name)).await.unwrap();
+        let guest = boot(&node, &network, &format!("guest-{name}")).await;
+        // As NetworkManager does: the address has nothing to do with the NIC's.
+        guest
+            .run("echo 3 > /proc/sys/net/ipv6/conf/nic0/addr_gen_mode")
+            .await;
+        wake(&guest).await;
+        routed(&guest).await;
+        dhclient(&guest, node.scratch.path()).await;
+        guest.run("busybox ping -6 -c 1 -W 5 fd00:99::1").await;
+    }
+    for name in ["one", "two"] {
+        node.client().del(name).await.unwrap();
+    }
+    assert_eq!(
+        node.leftovers().await,
+        Vec::<String>::new(),
+        "{}",
+        node.log()
+    );
+}

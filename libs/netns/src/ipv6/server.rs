@@ -145,7 +145,7 @@ impl Nic {
         }
         self.looked = Some(Instant::now());
         let hops = self.lease.hops();
-        let found = match gateway::link_locals(&self.node, &hops).await {
+        let found = match gateway::link_locals(&self.node, &self.lease).await {
             Ok(found) => found,
             Err(error) => {
                 tracing::warn!(mac = %self.lease.mac, %error, outcome = "kept", "gateways");

@@ -13,7 +13,9 @@ use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::link::BridgeStpState;
 use rtnetlink::packet_route::neighbour::{NeighbourFlags, NeighbourState};
 use rtnetlink::packet_route::route::RouteMessage;
-use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec};
+use rtnetlink::{
+    Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, RouteMessageBuilder,
+};
 use tokio::task::AbortHandle;
 
 use super::{Address, Error, Link, Netlink, Route, Setting, message};
@@ -65,6 +67,22 @@ impl Kernel {
         )
         .await?;
         Ok(all.iter().filter_map(message::ipv6_address).collect())
+    }
+
+    /// Index of the link over which the namespace would send to `address`; none without a route.
+    pub(crate) async fn link_towards(&self, address: Ipv6Addr) -> Result<Option<u32>, Error> {
+        let question = RouteMessageBuilder::<Ipv6Addr>::new()
+            .destination_prefix(address, 128)
+            .build();
+        let answer = self.handle.route().get(question).execute().try_collect();
+        let answer: Result<Vec<_>, _> =
+            request("look up", format!("route to {address}"), answer).await;
+        match answer {
+            Ok(routes) => Ok(routes.iter().find_map(message::output)),
+            // The kernel has several words for having no route.
+            Err(Error::Request { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     async fn set(

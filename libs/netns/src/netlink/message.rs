@@ -179,6 +179,15 @@ pub(super) fn route(message: &RouteMessage) -> Option<(u32, Route)> {
     Some((index?, route))
 }
 
+/// The index of the link that a route leads over.
+pub(super) fn output(message: &RouteMessage) -> Option<u32> {
+    let mut attributes = message.attributes.iter();
+    attributes.find_map(|attribute| match attribute {
+        RouteAttribute::Oif(index) => Some(*index),
+        _ => None,
+    })
+}
+
 /// `None` when destination and next hop are of families that do not go together.
 pub(super) fn route_message(index: u32, route: &Route) -> Option<RouteMessage> {
     let mut builder = RouteMessageBuilder::<IpAddr>::new()

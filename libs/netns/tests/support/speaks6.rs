@@ -8,11 +8,13 @@ use std::path::Path;
 
 use crate::guest::{Guest, NIC};
 
-/// What `dhclient` runs: it keeps the variables and sets the address.
+/// What `dhclient` runs: it sets the address and keeps the variables.
 const SCRIPT: &str = r#"#!/bin/sh
 case "$reason" in
 BOUND6|REBOOT6|RENEW6|REBIND6)
   ip addr replace "$new_ip6_address/$new_ip6_prefixlen" dev "$interface"
+  # While its uniqueness is proved, an address is no source of packets.
+  while ip -6 addr show dev "$interface" | grep -q tentative; do busybox sleep 0.05; done
   env > "$REPORT.part"
   mv "$REPORT.part" "$REPORT"
   ;;
