@@ -178,3 +178,37 @@ fn capabilities_are_passed_only_when_asked_for() {
     let expected = json!([{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]);
     assert_eq!(capabilities["portMappings"], expected);
 }
+
+#[test]
+fn a_guest_may_claim_what_its_nic_was_given_unless_it_routes_for_others() {
+    let links = [
+        link("eth0", &["10.1.0.5/24", "fd00::5/64"], &[]),
+        link("net1", &[], &[]),
+    ];
+    let network = network(&links, bridge_result()).unwrap();
+    let mut request = request();
+    let own = vec!["10.1.0.5".parse().unwrap(), "fd00::5".parse().unwrap()];
+    let expected = [Guard::Own(own), Guard::Own(Vec::new())];
+    assert_eq!(guards(&request, &network), expected);
+    request.allow_spoofing = true;
+    assert_eq!(guards(&request, &network), [Guard::Open, Guard::Open]);
+}
+
+#[test]
+fn addresses_that_no_host_can_have_are_not_handed_on() {
+    let odd = [
+        "127.0.0.1",
+        "0.0.0.0",
+        "224.0.0.1",
+        "255.255.255.255",
+        "ff02::1",
+        "::",
+    ];
+    for address in odd {
+        let raw = json!({"cniVersion": "1.0.0", "ips": [{"address": format!("{address}/8")}]});
+        assert!(
+            network(&[link("eth0", &[], &[])], raw).is_err(),
+            "{address}"
+        );
+    }
+}

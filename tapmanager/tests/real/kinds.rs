@@ -12,11 +12,11 @@ use crate::guest::{Guest, run};
 use crate::network::boot;
 use crate::node::{Node, pod};
 
-fn chain(plugins: Value) -> Value {
+fn chain(plugins: &Value) -> Value {
     json!({"cniVersion": "1.0.0", "name": "pods", "plugins": plugins})
 }
 
-fn host_local(node: &Node, range: Value) -> Value {
+fn host_local(node: &Node, range: &Value) -> Value {
     json!({
         "type": "host-local", "dataDir": node.scratch.path().join("leases"),
         "ranges": [[range]], "routes": [{"dst": "0.0.0.0/0"}]
@@ -71,9 +71,9 @@ async fn no_pod_is_left(node: &Node, ids: &[&str]) {
 #[ignore = "needs root"]
 async fn ptp_guests_reach_the_node_and_each_other_by_routes_only() {
     let mut node = Node::new().await;
-    let ipam = host_local(&node, json!({"subnet": "10.67.0.0/24"}));
+    let ipam = host_local(&node, &json!({"subnet": "10.67.0.0/24"}));
     node.configure(&chain(
-        json!([{"type": "ptp", "ipMasq": true, "mtu": 1450, "ipam": ipam}]),
+        &json!([{"type": "ptp", "ipMasq": true, "mtu": 1450, "ipam": ipam}]),
     ))
     .await;
     node.launch().await;
@@ -100,9 +100,9 @@ async fn macvlan_guests_have_the_macvlans_address_and_meet_their_neighbours() {
         let (mut node, outside) = node_with_parent().await;
         let range =
             json!({"subnet": "10.66.0.0/24", "rangeStart": "10.66.0.50", "gateway": "10.66.0.1"});
-        let ipam = host_local(&node, range);
+        let ipam = host_local(&node, &range);
         let plugin = json!({"type": "macvlan", "master": "wan0", "mode": mode, "ipam": ipam});
-        node.configure(&chain(json!([plugin]))).await;
+        node.configure(&chain(&json!([plugin]))).await;
         node.launch().await;
         let (one, two) = (add(&node, "one").await, add(&node, "two").await);
         let guest = boot(&node, &one, "g1").await;
@@ -125,9 +125,9 @@ async fn macvlan_guests_have_the_macvlans_address_and_meet_their_neighbours() {
 async fn plugins_whose_links_cannot_carry_guests_are_refused_before_they_do_anything() {
     for kind in ["ipvlan", "sriov"] {
         let (mut node, _outside) = node_with_parent().await;
-        let ipam = host_local(&node, json!({"subnet": "10.66.0.0/24"}));
+        let ipam = host_local(&node, &json!({"subnet": "10.66.0.0/24"}));
         let plugin = json!({"type": kind, "master": "wan0", "ipam": ipam});
-        node.configure(&chain(json!([plugin]))).await;
+        node.configure(&chain(&json!([plugin]))).await;
         node.launch().await;
         let status = node.client().status().await.unwrap();
         assert!(!status.ready && status.message.contains(kind), "{status:?}");
@@ -144,10 +144,10 @@ async fn plugins_whose_links_cannot_carry_guests_are_refused_before_they_do_anyt
 #[ignore = "needs root"]
 async fn large_packets_cross_the_whole_way() {
     let mut node = Node::new().await;
-    let ipam = host_local(&node, json!({"subnet": "10.69.0.0/24"}));
+    let ipam = host_local(&node, &json!({"subnet": "10.69.0.0/24"}));
     let plugin =
         json!({"type": "bridge", "bridge": "cbr0", "isGateway": true, "mtu": 9000, "ipam": ipam});
-    node.configure(&chain(json!([plugin]))).await;
+    node.configure(&chain(&json!([plugin]))).await;
     node.launch().await;
     let one = add(&node, "one").await;
     assert_eq!(one.nics[0].mtu, 9000);
@@ -173,10 +173,10 @@ async fn large_packets_cross_the_whole_way() {
 #[ignore = "needs root"]
 async fn bandwidth_limits_are_in_force_on_the_nodes_end_and_go_with_the_pod() {
     let mut node = Node::new().await;
-    let ipam = host_local(&node, json!({"subnet": "10.70.0.0/24"}));
+    let ipam = host_local(&node, &json!({"subnet": "10.70.0.0/24"}));
     let bridge = json!({"type": "bridge", "bridge": "cbr0", "isGateway": true, "ipam": ipam});
     let limits = json!({"type": "bandwidth", "capabilities": {"bandwidth": true}});
-    node.configure(&chain(json!([bridge, limits]))).await;
+    node.configure(&chain(&json!([bridge, limits]))).await;
     node.launch().await;
     let mut request = pod("one");
     request.bandwidth = Some(Bandwidth {
