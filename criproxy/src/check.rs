@@ -16,7 +16,7 @@ use crate::backend::{Backend, Link};
 use crate::config::{Config, Secondary};
 use crate::metrics::Metrics;
 use crate::proxy::Call;
-use crate::state::BackendIndex;
+use crate::state::{BackendIndex, LastKnown, recall};
 
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -139,24 +139,23 @@ fn serves(text: &mut String, secondary: &Secondary) {
     }
 }
 
-/// What the state directory has of a runtime, by the look of its files.
+/// What is answered while a runtime is away.
 fn remembered(config: &Config, name: &str) -> String {
-    let dir = config.state_dir.join(name);
-    let Ok(entries) = std::fs::read_dir(&dir) else {
+    let known = recall(&config.state_dir, name);
+    if known
+        .iter()
+        .all(|known| *known == LastKnown::NeverConnected)
+    {
         return "nothing: it was never connected".into();
-    };
-    let mut files: Vec<_> = entries
-        .filter_map(|entry| {
-            let entry = entry.ok()?;
-            let bytes = entry.metadata().ok()?.len();
-            Some(format!(
-                "{} ({bytes} bytes)",
-                entry.file_name().to_string_lossy()
-            ))
+    }
+    let kinds = ["sandboxes", "containers", "images"].iter().zip(&known);
+    let parts: Vec<_> = kinds
+        .map(|(kind, known)| match known.count() {
+            Some(count) => format!("{count} {kind}"),
+            None => format!("{kind} lost"),
         })
         .collect();
-    files.sort();
-    files.join(", ")
+    parts.join(", ")
 }
 
 fn line(text: &mut String, what: &str, value: &str) {

@@ -22,7 +22,7 @@ mod crash_tests;
 mod tests;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
@@ -88,6 +88,24 @@ pub enum LastKnown {
     /// Its last complete list: a serialized `ListPodSandboxResponse`, `ListContainersResponse` or
     /// `ListImagesResponse`.
     Known(Bytes),
+}
+
+impl LastKnown {
+    /// How many objects it tells of; `None` when nobody knows.
+    pub fn count(&self) -> Option<usize> {
+        match self {
+            Self::NeverConnected | Self::OwnedNothing => Some(0),
+            Self::Lost => None,
+            Self::Known(list) => Some(entries::count(list)),
+        }
+    }
+}
+
+/// What a state directory remembers of a secondary, in the order of [`Kind::ALL`]. Blocks; changes nothing, so
+/// that it may be called while a proxy works there.
+pub fn recall(dir: &Path, name: &str) -> [LastKnown; 3] {
+    let cache = load::peek(dir, name);
+    Kind::ALL.map(|kind| cache.last_list(kind))
 }
 
 /// What has to be known of a backend to remember things of it.

@@ -103,7 +103,7 @@ impl Cache {
     /// What is known without asking.
     pub(super) fn last_list(&self, kind: Kind) -> LastKnown {
         match &self.lists[kind.index()] {
-            Some(list) if entries::is_empty(list) => LastKnown::OwnedNothing,
+            Some(list) if entries::count(list) == 0 => LastKnown::OwnedNothing,
             Some(list) => LastKnown::Known(list.clone()),
             None if self.connected => LastKnown::Lost,
             None => LastKnown::NeverConnected,

@@ -65,9 +65,10 @@ pub(super) fn of_status(kind: Kind, response: &[u8]) -> Result<Option<Entry>, Ma
     Ok((!entry.id.is_empty()).then_some(entry))
 }
 
-/// Whether a list answer has no entry.
-pub(super) fn is_empty(response: &[u8]) -> bool {
-    !fields(response).any(|field| field.is_ok_and(|field| field.number == ITEM))
+/// How many entries a list answer has.
+pub(super) fn count(response: &[u8]) -> usize {
+    let entries = fields(response).map_while(Result::ok);
+    entries.filter(|field| field.number == ITEM).count()
 }
 
 /// Whether a list answer has an entry of that id.

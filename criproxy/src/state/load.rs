@@ -96,6 +96,26 @@ pub(super) fn load(place: &Place, specs: &[BackendSpec]) -> Loaded {
     loader.loaded
 }
 
+/// Reads only the lists of one secondary; changes nothing.
+pub(super) fn peek(dir: &Path, name: &str) -> Cache {
+    let place = Place {
+        dir: dir.to_owned(),
+        names: vec![String::new(), name.to_owned()],
+        boot_id: String::new(),
+    };
+    let mut loader = Loader {
+        place: &place,
+        rebooted: false,
+        now: Instant::now(),
+        loaded: Loaded {
+            owners: Owners::new(&[]),
+            caches: Vec::new(),
+            dirty: BTreeSet::new(),
+        },
+    };
+    loader.lists(BackendIndex(1))
+}
+
 struct Loader<'a> {
     place: &'a Place,
     rebooted: bool,

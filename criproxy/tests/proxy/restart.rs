@@ -147,7 +147,24 @@ async fn check_tells_who_answers_and_who_does_not() {
         assert!(report.text.contains(part), "{part}: {}", report.text);
     }
     bed.secondary.kill();
+    cri.sandboxes().await.unwrap();
+    bed.stop_proxy().await;
     let report = criproxy::check::report(&bed.config).await;
     assert!(!report.well);
-    assert!(report.text.contains("does not answer"), "{}", report.text);
+    for part in ["does not answer", "1 sandboxes, 0 containers, 0 images"] {
+        assert!(report.text.contains(part), "{part}: {}", report.text);
+    }
+    spoil(&bed.config.state_dir.join("vmlet"));
+    let report = criproxy::check::report(&bed.config).await;
+    assert!(report.text.contains("sandboxes lost"), "{}", report.text);
+}
+
+#[tokio::test]
+async fn check_tells_a_runtime_that_was_never_there() {
+    let mut bed = Bed::new();
+    bed.secondary.kill();
+    bed.start_proxy().await;
+    let report = criproxy::check::report(&bed.config).await;
+    let expected = "nothing: it was never connected";
+    assert!(report.text.contains(expected), "{}", report.text);
 }
