@@ -1,0 +1,201 @@
+//! What people see of a machine: logs in every form, states, figures, and sentences where something is missing.
+//!
+//! Invariant: the guest's counter tells whether a log is whole and in order.
+//! Failure: the step is named, with what kubectl printed; pods, events and logs follow.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use e2e::{Cluster, Guest, Tick, eventually, ticks, vm_pod};
+use serde_json::Value;
+
+const READY: Duration = Duration::from_secs(120);
+const GONE: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn people_see_of_a_machine_what_they_see_of_a_container() -> Result<()> {
+    let cluster = Cluster::up()?;
+    cluster.apply(&vm_pod("machine"))?;
+    cluster.await_ready("pod/machine", READY)?;
+    tail_and_since(&cluster)
+        .await
+        .context("--tail and --since")?;
+    follow(&cluster).context("-f")?;
+    rotation(&cluster).await.context("rotation")?;
+    figures(&cluster).await.context("figures")?;
+    sentences(&cluster).context("what does not exist yet")?;
+    previous(&cluster).await.context("--previous")?;
+    cluster.delete("pod/machine", GONE)?;
+    cluster.await_clean().await?;
+    cluster.down()
+}
+
+async fn tail_and_since(cluster: &Cluster) -> Result<()> {
+    eventually(READY, "eight ticks", || async {
+        let seen = ticks(&cluster.kubectl(&["logs", "machine"])?).len();
+        ensure!(seen >= 8, "{seen} ticks");
+        Ok(())
+    })
+    .await?;
+    let tail = cluster.kubectl(&["logs", "machine", "--tail=3"])?;
+    ensure!(tail.lines().count() == 3, "{tail}");
+    let (all, since) = (
+        ticks(&cluster.kubectl(&["logs", "machine"])?),
+        ticks(&cluster.kubectl(&["logs", "machine", "--since=3s"])?),
+    );
+    ensure!(
+        !since.is_empty() && since.len() < all.len(),
+        "{} of {}",
+        since.len(),
+        all.len()
+    );
+    Ok(())
+}
+
+/// New lines come as the guest prints them.
+fn follow(cluster: &Cluster) -> Result<()> {
+    let mut child = cluster
+        .kubectl_command(&["logs", "machine", "-f", "--tail=1"])?
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let lines = BufReader::new(child.stdout.take().context("stdout")?).lines();
+    let text: Vec<String> = lines.take(5).collect::<Result<_, _>>()?;
+    child.kill()?;
+    child.wait()?;
+    let seen = ticks(&text.join("\n"));
+    ensure!(seen.len() >= 3, "{text:?}");
+    in_order(&seen)
+}
+
+/// The guest writes more than a log file may hold; what is left is whole.
+async fn rotation(cluster: &Cluster) -> Result<()> {
+    let guest = Guest::of(cluster.stack(), "machine")?;
+    let flood = "i=0; while [ $i -lt 1500 ]; do \
+                 echo \"flood $i 0123456789012345678901234567890123456789012345678901234567890123\"; \
+                 i=$((i+1)); done >/dev/console";
+    guest.run(&["sh", "-c", flood])?;
+    let folder = cluster.stack().dir().join("logs");
+    eventually(READY, "a rotated log", || async {
+        let names = files(cluster)?;
+        ensure!(
+            names.iter().any(|name| name.starts_with("0.log.")),
+            "{names:?} in {folder:?}"
+        );
+        Ok(())
+    })
+    .await?;
+    let before = ticks(&cluster.kubectl(&["logs", "machine"])?).pop();
+    eventually(READY, "ticks after the rotation", || async {
+        let seen = ticks(&cluster.kubectl(&["logs", "machine"])?);
+        let last = seen.last().context("none yet")?;
+        ensure!(
+            before.is_none_or(|before| last.count > before.count),
+            "{last:?}"
+        );
+        in_order(&seen)
+    })
+    .await
+}
+
+/// The names of the machine's log files, as kubelet keeps them.
+fn files(cluster: &Cluster) -> Result<Vec<String>> {
+    let guest = Guest::of(cluster.stack(), "machine")?;
+    let status: Value =
+        serde_json::from_str(&cluster.stack().crictl(&["inspect", guest.container()])?)?;
+    let path = status["status"]["logPath"].as_str().context("logPath")?;
+    // kubelet's folders are in the cluster's own mount namespace.
+    let pid = cluster.stack().pid("kubelet")?;
+    let folder = std::path::Path::new(path).parent().context("folder")?;
+    let inside = format!("/proc/{pid}/root{}", folder.display());
+    let entries = fs::read_dir(&inside).with_context(|| inside.clone())?;
+    entries
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect()
+}
+
+/// kubelet's summary: what `kubectl top` and the scheduler's helpers read.
+async fn figures(cluster: &Cluster) -> Result<()> {
+    let path = "/api/v1/nodes/node1/proxy/stats/summary";
+    eventually(READY, "figures of the machine", || async {
+        let summary: Value = serde_json::from_str(&cluster.kubectl(&["get", "--raw", path])?)?;
+        let pods = summary["pods"].as_array().context("pods")?;
+        let pod = pods.iter().find(|pod| pod["podRef"]["name"] == "machine");
+        let pod = pod.context("the machine is not in the summary")?;
+        for (what, of) in [("pod", pod), ("container", &pod["containers"][0])] {
+            let cpu = of["cpu"]["usageCoreNanoSeconds"].as_u64();
+            ensure!(
+                cpu > Some(100_000_000),
+                "CPU time of the {what}: {}",
+                of["cpu"]
+            );
+            let memory = of["memory"]["workingSetBytes"].as_u64();
+            ensure!(
+                memory > Some(16 << 20),
+                "memory of the {what}: {}",
+                of["memory"]
+            );
+        }
+        Ok(())
+    })
+    .await
+}
+
+fn sentences(cluster: &Cluster) -> Result<()> {
+    for (arguments, words) in [
+        (&["exec", "machine", "--", "true"][..], "exec"),
+        (&["attach", "machine"][..], "attach"),
+    ] {
+        let Err(error) = cluster.kubectl(arguments) else {
+            bail!("{arguments:?} works: test what it does");
+        };
+        let text = format!("{error:#}");
+        ensure!(
+            text.to_lowercase().contains(words) && text.contains("vmlet"),
+            "{arguments:?}: {text}"
+        );
+    }
+    Ok(())
+}
+
+async fn previous(cluster: &Cluster) -> Result<()> {
+    // The guest goes down while the request is under way: only what comes of it counts.
+    let _ = Guest::of(cluster.stack(), "machine")?.run(&["poweroff"]);
+    eventually(READY, "the restart", || async {
+        let log = cluster.kubectl(&["logs", "machine"])?;
+        ensure!(log.contains("VMLET-BOOTS 2"), "{log}");
+        Ok(())
+    })
+    .await?;
+    let log = cluster.kubectl(&["logs", "machine", "--previous"])?;
+    ensure!(
+        !log.contains("VMLET-BOOTS 2") && !ticks(&log).is_empty(),
+        "{log}"
+    );
+    let pod = cluster.get_json(&["pod", "machine"])?;
+    let status = &pod["status"]["containerStatuses"][0];
+    let last = &status["lastState"]["terminated"];
+    ensure!(status["restartCount"] == 1, "{status}");
+    ensure!(
+        last["exitCode"] == 0 && last["reason"] == "Completed",
+        "{last}"
+    );
+    let words = cluster.kubectl(&["describe", "pod", "machine"])?;
+    for event in ["Scheduled", "Pulled", "Created", "Started"] {
+        ensure!(words.contains(event), "no event {event}:\n{words}");
+    }
+    Ok(())
+}
+
+fn in_order(seen: &[Tick]) -> Result<()> {
+    let gap = seen
+        .windows(2)
+        .find(|pair| pair[1].count != pair[0].count + 1);
+    match gap {
+        None => Ok(()),
+        Some(pair) => bail!("after {:?} comes {:?}", pair[0], pair[1]),
+    }
+}
