@@ -11,7 +11,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::stack::{CLEAN, Endpoint, Stack, eventually, streams};
+use crate::leftovers::CLEAN;
+use crate::stack::{Endpoint, Stack, eventually, streams};
 
 /// What a cluster is made of.
 #[derive(Debug, Clone, Copy)]

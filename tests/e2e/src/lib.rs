@@ -7,6 +7,7 @@ mod cluster;
 mod cri;
 mod exec;
 mod guest;
+mod leftovers;
 mod manifests;
 pub mod samples;
 mod stack;

@@ -15,25 +15,6 @@ use nix::unistd::Pid;
 
 use crate::cri::Cri;
 
-/// Links that every stack's namespace has: loopback, the node's interface, the plugin's bridge.
-const OWN_LINKS: [&str; 3] = ["lo", "node0", "cni0"];
-/// What the wires to the other nodes of a cluster are called.
-const PEER_LINKS: &str = "peer";
-
-/// Folders whose every entry belongs to a pod; the last ones only on nodes of a cluster.
-const PER_POD: [&str; 7] = [
-    "netns",
-    "state/pods",
-    "state/console",
-    "state/network",
-    "host/kubelet/pods",
-    "host/run/netns",
-    "host/cni/results",
-];
-
-/// How long kubelet and the runtimes may take to tidy up.
-pub(crate) const CLEAN: Duration = Duration::from_secs(30);
-
 /// A CRI socket of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Endpoint {
@@ -241,86 +222,6 @@ impl Stack {
         let file = self.dir.join(format!("log/{program}.log"));
         String::from_utf8_lossy(&std::fs::read(file).unwrap_or_default()).into_owned()
     }
-
-    /// What is left of sandboxes and machines: names of files, links, domains and namespaces.
-    pub fn leftovers(&self) -> Result<Vec<String>> {
-        let mut left = Vec::new();
-        for part in PER_POD {
-            // A lock keeps a second program away; it belongs to no sandbox. Nor does the node's own
-            // namespace.
-            let netns = self.var("VMLET_NETNS")?;
-            let names = names(&self.dir.join(part))?
-                .into_iter()
-                .filter(|name| name != "lock" && name != netns);
-            left.extend(names.map(|name| format!("{part}/{name}")));
-        }
-        for network in names(&self.dir.join("cni/ipam"))? {
-            let leases = names(&self.dir.join("cni/ipam").join(&network))?;
-            let is_lease = |name: &String| name.parse::<std::net::IpAddr>().is_ok();
-            left.extend(
-                leases
-                    .into_iter()
-                    .filter(is_lease)
-                    .map(|ip| format!("lease {ip}")),
-            );
-        }
-        for name in names(&self.dir.join("cni/cache/results"))? {
-            left.push(format!("cni result {name}"));
-        }
-        let links = self.command("ip").args(["-o", "link"]).output()?;
-        for line in String::from_utf8_lossy(&links.stdout).lines() {
-            let name = line.split(": ").nth(1).unwrap_or_default();
-            let name = name.split('@').next().unwrap_or_default();
-            if !OWN_LINKS.contains(&name) && !name.starts_with(PEER_LINKS) {
-                left.push(format!("link {name}"));
-            }
-        }
-        if self.is_alive("libvirtd") {
-            let domains = self.domains()?.into_iter();
-            left.extend(domains.map(|name| format!("domain {name}")));
-        }
-        left.extend(self.log_readers());
-        Ok(left)
-    }
-
-    /// Names of all libvirt domains.
-    pub fn domains(&self) -> Result<Vec<String>> {
-        let socket = self.dir.join("libvirt/sock/libvirt-sock");
-        let uri = format!("qemu+unix:///system?socket={}", socket.display());
-        let output = Command::new("virsh")
-            .args(["-c", &uri, "list", "--all", "--name"])
-            .output()?;
-        ensure!(output.status.success(), "virsh: {}", streams(&output));
-        let text = String::from_utf8(output.stdout)?;
-        Ok(text.split_whitespace().map(ToOwned::to_owned).collect())
-    }
-
-    fn log_readers(&self) -> Vec<String> {
-        let Ok(pid) = self.pid("vmlet") else {
-            return Vec::new();
-        };
-        let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
-            return Vec::new();
-        };
-        let targets = entries
-            .flatten()
-            .filter_map(|e| std::fs::read_link(e.path()).ok());
-        let console = self.dir.join("state/console");
-        targets
-            .filter(|target| target.starts_with(&console))
-            .map(|target| format!("open {}", target.display()))
-            .collect()
-    }
-
-    /// Waits until nothing of any sandbox is left.
-    pub async fn await_clean(&self) -> Result<()> {
-        eventually(CLEAN, "a clean node", || async {
-            let left = self.leftovers()?;
-            ensure!(left.is_empty(), "left behind: {left:?}");
-            Ok(())
-        })
-        .await
-    }
 }
 
 impl Drop for Stack {
@@ -389,15 +290,6 @@ fn programs() -> Result<PathBuf> {
 
 fn path(path: &Path) -> &str {
     path.to_str().unwrap_or_default()
-}
-
-fn names(dir: &Path) -> Result<Vec<String>> {
-    let Ok(entries) = std::fs::read_dir(dir) else {
-        return Ok(Vec::new());
-    };
-    entries
-        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-        .collect()
 }
 
 pub(crate) fn streams(output: &Output) -> String {
