@@ -16,7 +16,7 @@ use tonic::{Code, Status};
 
 mod link;
 
-pub(crate) use link::{CONNECTION_WINDOW, FRAME, HEADERS, Link, STREAM_WINDOW};
+pub(crate) use link::{CONNECTION_WINDOW, FRAME, HEADERS, Link, RESETS, STREAM_WINDOW};
 
 use crate::metrics::{Metrics, Running};
 use crate::state::BackendIndex;

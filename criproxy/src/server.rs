@@ -4,8 +4,10 @@
 //! Failure: [`Error`] names what makes service impossible. Trouble with one connection ends that connection.
 
 use std::convert::Infallible;
+use std::fs::{DirBuilder, File};
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +15,12 @@ use std::time::Duration;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use nix::fcntl::{Flock, FlockArg};
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::backend::{CONNECTION_WINDOW, FRAME, HEADERS, STREAM_WINDOW};
+use crate::backend::{CONNECTION_WINDOW, FRAME, HEADERS, RESETS, STREAM_WINDOW};
 use crate::config::Config;
 use crate::listener::{self, Listener};
 use crate::metrics::{self, Metrics};
@@ -26,9 +29,6 @@ use crate::state::{self, BackendSpec, Memory};
 
 /// Calls at the same time on one connection; kubelet has one.
 const STREAMS: u32 = 4096;
-
-/// Calls given up by the client that may wait to be cleared away; a client that gives up many at once is no attack.
-const RESETS: usize = 4096;
 
 /// Longest time to write down what was learned last.
 const FLUSH: Duration = Duration::from_millis(300);
@@ -51,6 +51,15 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// Another proxy uses the state directory, or it cannot be made.
+    #[error("take the state directory {} for this proxy alone", dir.display())]
+    Lock {
+        /// The directory.
+        dir: PathBuf,
+        /// The kernel's reason.
+        #[source]
+        source: io::Error,
+    },
     /// The state directory cannot be used.
     #[error("open the state directory")]
     State(#[source] state::Error),
@@ -66,6 +75,7 @@ pub enum Error {
 /// [`Error`] when service cannot begin.
 pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
     let listener = Listener::bind(&config.listen).await?;
+    let _lock = lock(&config.state_dir)?;
     let memory = open(&config).await?;
     let metrics = Arc::new(Metrics::new());
     let proxy = Arc::new(Proxy::new(&config, memory, &metrics));
@@ -108,6 +118,19 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     Ok(())
 }
 
+/// Keeps a second proxy away from the state directory.
+fn lock(dir: &Path) -> Result<Flock<File>, Error> {
+    let failed = |source| Error::Lock {
+        dir: dir.into(),
+        source,
+    };
+    let mut builder = DirBuilder::new();
+    let made = builder.recursive(true).mode(0o700).create(dir);
+    made.map_err(failed)?;
+    let file = File::create(dir.join("lock")).map_err(failed)?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| failed(errno.into()))
+}
+
 async fn open(config: &Config) -> Result<Memory, Error> {
     let path = &config.boot_id_file;
     let boot_id = std::fs::read_to_string(path).map_err(|source| Error::BootId {
@@ -147,7 +170,8 @@ async fn connection(stream: UnixStream, proxy: Arc<Proxy>, stop: CancellationTok
         .max_frame_size(FRAME)
         .max_header_list_size(HEADERS)
         .max_concurrent_streams(STREAMS)
-        .max_pending_accept_reset_streams(RESETS);
+        .max_pending_accept_reset_streams(RESETS)
+        .max_local_error_reset_streams(None);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,

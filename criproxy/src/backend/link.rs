@@ -34,6 +34,9 @@ pub(crate) const FRAME: u32 = 256 * 1024;
 /// Longest headers, as Go's client and server take.
 pub(crate) const HEADERS: u32 = 1024 * 1024;
 
+/// Calls given up that the connection keeps in mind, for answers that are still on their way.
+pub(crate) const RESETS: usize = 4096;
+
 /// A connection that is there when it can be.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -136,7 +139,10 @@ impl Link {
                 .initial_stream_window_size(STREAM_WINDOW)
                 .initial_connection_window_size(CONNECTION_WINDOW)
                 .max_frame_size(FRAME)
-                .max_header_list_size(HEADERS);
+                .max_header_list_size(HEADERS)
+                // Calls that were given up are daily business, also many at once.
+                .max_concurrent_reset_streams(RESETS)
+                .max_local_error_reset_streams(None);
             let made = builder.handshake::<_, Body>(TokioIo::new(stream)).await;
             made.map_err(|e| format!("begin HTTP/2 on {}: {e}", self.socket.display()))
         };

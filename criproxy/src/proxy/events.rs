@@ -4,12 +4,13 @@
 //! happened meanwhile is found by comparing lists, and told as events.
 //! Failure: `Unimplemented` when the primary says so, and its other refusals; a secondary without events is polled.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use cri_proto::v1;
-use futures_util::future::{join, join_all, select};
+use futures_util::future::{Either, join_all, select};
 use http::Response;
 use hyper::body::{Body as _, Frame};
 use prost::Message;
@@ -80,13 +81,8 @@ impl Proxy {
         loop {
             let backend = &self.primary;
             let catch_up = self.catch_up_with(backend, None, &seen, out);
-            match join(
-                self.relay_events(backend, call, message, &seen, out),
-                catch_up,
-            )
-            .await
-            .0
-            {
+            let relay = self.relay_events(backend, call, message, &seen, out);
+            match beside(relay, catch_up).await {
                 End::Gone => return,
                 End::Refused(refused) if refused.code != Code::Unavailable => {
                     let _ = out.send(Frame::trailers(refused.into_trailers())).await;
@@ -110,15 +106,13 @@ impl Proxy {
         loop {
             if tells {
                 let catch_up = self.catch_up_with(backend, Some(secondary), &seen, out);
-                match join(
-                    self.relay_events(backend, call, message, &seen, out),
-                    catch_up,
-                )
-                .await
-                .0
-                {
+                let relay = self.relay_events(backend, call, message, &seen, out);
+                match beside(relay, catch_up).await {
                     End::Gone => return,
-                    End::Refused(refused) if refused.code == Code::Unimplemented => tells = false,
+                    End::Refused(refused) if refused.code == Code::Unimplemented => {
+                        tells = false;
+                        continue;
+                    }
                     End::Refused(_) | End::Broken => {}
                 }
             } else {
@@ -192,8 +186,11 @@ impl Proxy {
         seen: &Seen,
         out: &Out,
     ) {
-        let Some(now) = self.look(backend, secondary).await else {
-            return;
+        let now = loop {
+            match self.look(backend, secondary).await {
+                Some(now) => break now,
+                None => tokio::time::sleep(PAUSE).await,
+            }
         };
         let changes = lock(seen).as_ref().map(|before| before.changes(&now));
         for change in changes.unwrap_or_default() {
@@ -261,6 +258,14 @@ impl Proxy {
 
 fn lock(seen: &Seen) -> MutexGuard<'_, Option<Snapshot>> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the first comes to; the second is given up then.
+async fn beside<T>(first: impl Future<Output = T>, second: impl Future<Output = ()>) -> T {
+    match select(pin!(first), pin!(second)).await {
+        Either::Left((ended, _)) => ended,
+        Either::Right(((), first)) => first.await,
+    }
 }
 
 async fn endless(work: impl Future) {

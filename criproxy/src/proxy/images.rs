@@ -84,9 +84,10 @@ impl Proxy {
             Some(index) => vec![index],
             None => self.image_holders(call, message).await?,
         };
+        // Files may take their time to go: no deadline but the caller's.
         let removals = holders.iter().map(|index| async move {
-            let answer = self.ask(*index, call.name, call.copy(message)).await;
-            (*index, answer)
+            let backend = self.backend(*index);
+            (*index, backend.unary(call.name, call.copy(message)).await)
         });
         let mut first = None;
         for (index, answer) in join_all(removals).await {

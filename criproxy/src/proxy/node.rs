@@ -105,12 +105,9 @@ impl Proxy {
         let until = Instant::now() + hold;
         loop {
             let answer = self.primary.unary(call.name, call.copy(message)).await;
-            match &answer {
-                Err(Failure::Down(_)) => {}
-                _ => {
-                    self.answered.store(true, Ordering::Relaxed);
-                    return answer;
-                }
+            if !answer.as_ref().is_err_and(Failure::is_away) {
+                self.answered.store(true, Ordering::Relaxed);
+                return answer;
             }
             if self.answered.load(Ordering::Relaxed) || Instant::now() + PAUSE >= until {
                 return answer;

@@ -110,8 +110,18 @@ impl Secondary {
             let known = generation.is_some() && trust.generation == generation;
             let believed = if known || !(empty && had_some) {
                 true
+            } else if let Some(since) = trust.doubted {
+                since.elapsed() >= grace
             } else {
-                trust.doubted.get_or_insert_with(Instant::now).elapsed() >= grace
+                let name = &*self.backend.name;
+                tracing::warn!(
+                    backend = name,
+                    ?object,
+                    outcome = "doubted",
+                    "list without anything"
+                );
+                trust.doubted = Some(Instant::now());
+                grace.is_zero()
             };
             if believed {
                 trust.doubted = None;

@@ -3,6 +3,7 @@
 //! Invariant: everything lives in one directory and ends with the test.
 //! Failure: a deadline of ten seconds for whatever is awaited.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use cri_proto::v1;
@@ -28,6 +29,8 @@ pub(crate) struct Bed {
     pub(crate) primary: Fake,
     pub(crate) secondary: Fake,
     pub(crate) config: Config,
+    /// The configuration as a file.
+    pub(crate) file: PathBuf,
     _dir: TempDir,
     proxy: Option<Serving>,
 }
@@ -77,10 +80,13 @@ impl Bed {
             FANOUT.as_millis()
         );
         let config = toml::from_str(&text).unwrap();
+        let file = dir.path().join("criproxy.toml");
+        std::fs::write(&file, &text).unwrap();
         Self {
             primary,
             secondary,
             config,
+            file,
             _dir: dir,
             proxy: None,
         }

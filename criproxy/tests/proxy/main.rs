@@ -17,6 +17,7 @@ mod faults;
 mod images;
 mod lists;
 mod node;
+mod program;
 mod raw;
 mod restart;
 mod routing;

@@ -1,0 +1,133 @@
+//! The program as systemd runs it.
+//!
+//! Invariant: its exit code says why it ended; a kill at any time costs nothing but a restart.
+//! Failure: the assertion shows what it printed.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::bed::{Bed, eventually};
+
+fn command(bed: &Bed, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vmlet-criproxy"));
+    command.arg("--config").arg(&bed.file).args(arguments);
+    command
+}
+
+fn run(bed: &Bed, arguments: &[&str]) -> Output {
+    command(bed, arguments).output().unwrap()
+}
+
+/// The program; killed when the test fails.
+struct Program(Child);
+
+impl Program {
+    fn start(bed: &Bed) -> Self {
+        let mut command = command(bed, &["serve"]);
+        Self(command.stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.0.id()).unwrap());
+        kill(pid, signal).unwrap();
+    }
+
+    async fn ended(&mut self) -> Option<i32> {
+        let mut code = None;
+        eventually("the program to end", async || {
+            let ended = self.0.try_wait().unwrap();
+            code = ended.map(|status| status.code());
+            code.is_some()
+        })
+        .await;
+        code.flatten()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+async fn a_killed_program_is_back_at_once_and_knows_everything() {
+    let mut bed = Bed::new();
+    let mut first = Program::start(&bed);
+    let mut cri = bed.connect().await;
+    bed.met().await;
+    let vm = cri.run("vmlet", "").await.unwrap();
+    assert_eq!(cri.sandboxes().await.unwrap(), std::slice::from_ref(&vm));
+    let list = bed.config.state_dir.join("vmlet/sandboxes.list");
+    // Before that the proxy would know that it does not know, and lists would fail.
+    eventually("the list to be written", async || {
+        let bytes = std::fs::read(&list).unwrap_or_default();
+        bytes.windows(vm.len()).any(|part| part == vm.as_bytes())
+    })
+    .await;
+    first.signal(Signal::SIGKILL);
+    first.ended().await;
+    bed.secondary.kill();
+    let started = Instant::now();
+    let mut second = Program::start(&bed);
+    let mut cri = bed.connect().await;
+    assert_eq!(cri.sandboxes().await.unwrap(), [vm]);
+    assert!(
+        started.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        started.elapsed()
+    );
+    second.signal(Signal::SIGTERM);
+    assert_eq!(second.ended().await, Some(0));
+    assert!(!bed.config.listen.exists());
+}
+
+#[tokio::test]
+async fn exit_codes_tell_configuration_from_runtimes() {
+    let mut bed = Bed::new();
+    let well = run(&bed, &["check"]);
+    assert_eq!(well.status.code(), Some(0), "{well:?}");
+    bed.secondary.kill();
+    let away = run(&bed, &["check"]);
+    assert_eq!(away.status.code(), Some(1), "{away:?}");
+    let text = std::fs::read_to_string(&bed.file).unwrap();
+    std::fs::write(&bed.file, format!("colour = 1\n{text}")).unwrap();
+    let unusable = run(&bed, &["serve"]);
+    assert_eq!(unusable.status.code(), Some(64), "{unusable:?}");
+    let said = String::from_utf8_lossy(&unusable.stderr).into_owned();
+    assert!(
+        said.contains("colour") && said.lines().count() == 1,
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn metrics_are_served_on_loopback() {
+    let mut bed = Bed::new();
+    // Free a moment ago; nobody else asks for a port by number.
+    let address = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    bed.config.metrics = Some(criproxy::config::Metrics { listen: address });
+    let mut cri = bed.start_proxy().await;
+    cri.run("vmlet", "").await.unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        .await
+        .unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+    let line =
+        r#"vmlet_criproxy_requests_total{backend="vmlet",method="RunPodSandbox",code="OK"} 1"#;
+    assert!(text.contains(line), "{text}");
+}
