@@ -38,7 +38,7 @@ impl<'a> Guest<'a> {
 
     /// A page, fetched by the guest.
     pub fn wget(&self, url: &str) -> Result<String> {
-        self.run(&["wget", "-q", "-O", "-", url])
+        self.run(&["timeout", "5", "wget", "-q", "-O", "-", url])
     }
 }
 
