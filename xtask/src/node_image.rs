@@ -1,7 +1,7 @@
 //! Builds the node image: our programs, libvirt, QEMU and the usual network tools, from distribution
 //! packages.
 //!
-//! Invariant: the same packages, programs and scripts give the same bytes; the machine's own package
+//! Invariant: the same packages, programs, scripts and tag give the same bytes; the machine's own package
 //! sources are the only ones asked.
 //! Failure: names the package, program or file that is missing; an older image stays in place.
 
@@ -25,7 +25,7 @@ use crate::{run, workspace};
 pub(crate) const NAME: &str = "localhost/vmlet-node";
 
 /// Raised when the way of building changes in a manner that the stamp cannot see.
-const RECIPE: &str = "1";
+const RECIPE: &str = "2";
 
 /// Where our programs lie in the image.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -77,12 +77,14 @@ fn build(profile: Profile, tag: &str, packages: &[Package], archive: &Path) -> R
     libraries::check(&root, &built(profile))?;
     let mut tree = root::tree(&root)?;
     install(profile, &work, &mut tree)?;
+    tree.bytes("usr/libexec/vmlet/release", 0o644, format!("{tag}\n"))?;
     let image = oci::Image {
         name: &format!("{NAME}:{tag}"),
         tree: &tree,
         config: json!({
             "Env": ["PATH=/usr/sbin:/usr/bin"],
             "Cmd": ["/usr/sbin/vmlet"],
+            "Labels": { "org.opencontainers.image.version": tag },
         }),
         level: if profile == Profile::Release { 19 } else { 1 },
     };
