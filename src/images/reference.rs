@@ -135,7 +135,8 @@ impl fmt::Display for Name {
     }
 }
 
-fn without_routing(name: &str) -> &str {
+/// The name less the prefix that only says which runtime it is for.
+pub(super) fn without_routing(name: &str) -> &str {
     let bare = ROUTING_PREFIXES.iter().find_map(|p| name.strip_prefix(p));
     bare.unwrap_or(name)
 }

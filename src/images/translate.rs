@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::digest::Digest;
 use super::error::{Error, Result};
-use super::reference::Name;
+use super::reference::{Name, without_routing};
 use super::settings::{Pattern, Protocol, Translation};
 
 /// A URL that may hold secrets: shown as host and path only.
@@ -80,9 +80,11 @@ impl Translator {
     pub(super) fn translate(&self, name: &Name) -> Result<Source> {
         let given = name.repository();
         let bare = name.bare();
+        // A pod that is routed by its RuntimeClass or annotation may leave the prefix out, whatever the rule says.
         let url = self
-            .exact(given)
-            .or_else(|| self.exact(bare))
+            .exact(|rule| rule == given)
+            .or_else(|| self.exact(|rule| rule == bare))
+            .or_else(|| self.exact(|rule| without_routing(rule) == bare))
             .or_else(|| self.by_prefix(given, bare));
         let refuse = |reason| Error::InvalidName {
             name: given.to_owned(),
@@ -97,10 +99,10 @@ impl Translator {
         }
     }
 
-    fn exact(&self, name: &str) -> Option<String> {
+    fn exact(&self, matches: impl Fn(&str) -> bool) -> Option<String> {
         self.rules
             .iter()
-            .find(|rule| matches!(&rule.pattern, Pattern::Exact(exact) if exact == name))
+            .find(|rule| matches!(&rule.pattern, Pattern::Exact(exact) if matches(exact)))
             .map(|rule| rule.url.clone())
     }
 

@@ -27,6 +27,7 @@ fn rules() -> Vec<Translation> {
             "http://mirror.corp/special.img",
         ),
         rule(exact("vmlet.dev/debian"), "http://mirror.corp/routed.img"),
+        rule(exact("vmlet.dev/only"), "http://mirror.corp/only.img"),
     ]
 }
 
@@ -44,6 +45,8 @@ fn name(text: &str) -> Name {
 #[case::shorter_prefix("corp/bsd/a.img", "http://mirror.corp/all/bsd/a.img")]
 #[case::routed_rule("vmlet.dev/debian", "http://mirror.corp/routed.img")]
 #[case::rule_after_routing("virtlet.cloud/corp/x", "http://mirror.corp/all/x")]
+#[case::routed_rule_without_routing("only", "http://mirror.corp/only.img")]
+#[case::routed_rule_by_alias("virtlet.cloud/only", "http://mirror.corp/only.img")]
 #[case::no_rule("h.org:81/a.img:t", "https://h.org:81/a.img")]
 #[case::no_rule_after_routing("vmlet.dev/h.org/a", "https://h.org/a")]
 #[case::localhost("localhost/a", "https://localhost/a")]
