@@ -70,10 +70,18 @@ async fn always(cluster: &Cluster) -> Result<()> {
 }
 
 async fn refused(cluster: &Cluster) -> Result<()> {
-    let zeros = "0".repeat(64);
-    let wrong = format!("vmlet.dev/hello@sha256:{zeros}");
+    let wrong = format!("vmlet.dev/hello@sha256:{}", "0".repeat(64));
+    // Of the stack's image server, which has this one file.
+    let served = cluster.stack().var("VMLET_TEST_IMAGE_URL")?;
+    let host = served
+        .split('/')
+        .nth(2)
+        .context("no host in the image's URL")?;
+    let missing = format!("{host}/none.qcow2");
     for (name, image, words) in [
-        ("absent", "vmlet.dev/127.0.0.1:9/no.qcow2", "127.0.0.1:9"),
+        // kubelet takes no port behind a routing prefix: the RuntimeClass routes this one.
+        ("absent", "127.0.0.1:9/no.qcow2", "127.0.0.1:9"),
+        ("missing", missing.as_str(), "404"),
         ("digest", wrong.as_str(), "digest"),
     ] {
         cluster.apply(&pod(name, image, "IfNotPresent"))?;
