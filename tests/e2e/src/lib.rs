@@ -4,6 +4,7 @@
 //! Failure: every helper returns an error that says what was awaited and shows the end of the logs.
 
 mod cluster;
+pub mod conversation;
 mod cri;
 mod exec;
 mod guest;
