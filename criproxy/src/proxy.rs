@@ -26,6 +26,7 @@ mod made;
 mod monitor;
 mod node;
 mod objects;
+mod readable;
 mod remembered;
 mod secondary;
 mod streams;

@@ -19,9 +19,11 @@ use tonic::Code;
 
 use super::answer::headers;
 use super::made::nanoseconds;
+use super::readable::is_readable;
 use super::{Call, Proxy, Secondary};
 use crate::backend::{Backend, Refused};
 use crate::methods::Listing;
+use crate::routes::PRIMARY;
 use crate::wire::{Body, Messages, code_of, frame_head};
 
 mod snapshot;
@@ -35,6 +37,7 @@ const ROOM: usize = 100;
 const PAUSE: Duration = Duration::from_secs(1);
 
 const POD_STATUS: &str = "/runtime.v1.RuntimeService/PodSandboxStatus";
+const EVENTS: &str = "/runtime.v1.RuntimeService/GetContainerEvents";
 const STATUS: &str = "/runtime.v1.RuntimeService/ContainerStatus";
 
 /// The way to the client; closed when it has gone.
@@ -147,6 +150,10 @@ impl Proxy {
         loop {
             match messages.next().await {
                 Ok(Some(event)) => {
+                    if backend.index != PRIMARY && !is_readable(EVENTS, &event) {
+                        running.end(Code::Internal);
+                        return End::Broken;
+                    }
                     if let Some(snapshot) = &mut *lock(seen) {
                         snapshot.apply(&event);
                     }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::Request;
 use tokio::time::Instant;
 
+use super::readable::is_readable;
 use crate::backend::{Answer, Backend, Failure};
 use crate::config;
 use crate::methods::Object;
@@ -74,7 +75,13 @@ impl Secondary {
             Ok(permit) => permit,
             Err(refused) => return Err(Failure::Down(refused.to_string())),
         };
-        let answer = self.backend.unary_within(self.limit, method, request).await;
+        let path = request.uri().path().to_owned();
+        let mut answer = self.backend.unary_within(self.limit, method, request).await;
+        if let Ok(said) = &answer
+            && !is_readable(&path, &said.message)
+        {
+            answer = Err(Failure::Down("its answer cannot be read".into()));
+        }
         match &answer {
             Err(Failure::Late(_)) => permit.failure(),
             // Trouble that shows at once needs no breaker.

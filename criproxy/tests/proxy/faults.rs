@@ -3,15 +3,19 @@
 //! Invariant: ordinary pods notice nothing of a broken secondary, and its pods never look gone.
 //! Failure: the assertion shows what kubelet would have believed.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cri_proto::v1;
+use rstest::rstest;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 use tonic::{Code, Status};
 
 use crate::bed::{Bed, Cri, FANOUT, eventually};
 use crate::fake::Mood;
+use crate::raw;
 
 /// A pod of each runtime, seen by kubelet: sandbox and container of the ordinary one, then of the VM.
 async fn pods(cri: &mut Cri) -> [String; 4] {
@@ -314,6 +318,42 @@ async fn lists_fail_when_what_a_secondary_had_is_lost() {
     bed.secondary.start();
     eventually("lists to be whole again", async || {
         cri.sandboxes().await.is_ok()
+    })
+    .await;
+}
+
+/// Bytes behind a well-formed head and before a good end.
+#[rstest]
+#[case::no_protobuf(b"\x0a\x7f\xff")]
+#[case::no_protobuf_inside(b"\x0a\x02\x0a\x7f")]
+#[case::no_unicode(b"\x0a\x03\x0a\x01\xff")]
+#[tokio::test]
+async fn a_secondary_that_answers_what_nobody_can_read_counts_as_away(
+    #[case] bytes: &'static [u8],
+) {
+    let (mut bed, mut cri) = Bed::start().await;
+    let all = pods(&mut cri).await;
+    bed.secondary.kill();
+    let heard = Arc::new(AtomicBool::new(false));
+    let hear = Arc::clone(&heard);
+    let script = move |_| {
+        hear.store(true, Ordering::Relaxed);
+        Some(
+            Box::pin(async move { raw::answer_with(&[raw::frame(bytes)], raw::trailers("0")) })
+                as _,
+        )
+    };
+    let nonsense = raw::serve(&bed.secondary.socket, Arc::new(script));
+    eventually("the nonsense to be heard", async || {
+        heard.load(Ordering::Relaxed)
+    })
+    .await;
+    nobody_is_missed(&mut cri, &all).await;
+    nonsense.abort();
+    bed.secondary.start();
+    let [_, _, _, vm_container] = &all;
+    eventually("the secondary to be used again", async || {
+        cri.exec(vm_container).await.is_ok()
     })
     .await;
 }
