@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use super::tools::{self, Tool};
 use super::up::{self, Build};
 use super::{guest, run_test, setup};
 
@@ -37,6 +38,7 @@ impl E2e {
 /// Tools, images and our own programs.
 pub(crate) fn prepare() -> Result<()> {
     up::prepare_cluster()?;
+    tools::ensure(&[Tool::Critest])?;
     guest::ensure()?;
     Build::DEVELOPMENT.programs().map(drop)
 }
