@@ -86,7 +86,8 @@ fn cgroups(cluster: &Cluster) -> Result<()> {
     cluster.delete("pod/limited", GONE)
 }
 
-/// Without any overhead QEMU itself does not fit beside a guest that uses all its memory.
+/// Without any overhead there is no room for QEMU itself, which under software emulation shows as soon as
+/// the guest boots.
 async fn out_of_memory(cluster: &Cluster) -> Result<()> {
     cluster.apply(&json!({
         "apiVersion": "node.k8s.io/v1",
@@ -98,11 +99,6 @@ async fn out_of_memory(cluster: &Cluster) -> Result<()> {
     pod["spec"]["runtimeClassName"] = json!("tight");
     pod["spec"]["restartPolicy"] = json!("Never");
     cluster.apply(&pod)?;
-    cluster.await_ready("pod/greedy", READY)?;
-    let eat = "mkdir -p /tmp/eat; mount -t tmpfs -o size=100% eat /tmp/eat; \
-               dd if=/dev/urandom of=/tmp/eat/all bs=1M";
-    // It ends with the machine, or is broken off.
-    let _ = Guest::of(cluster.stack(), "greedy")?.run(&["sh", "-c", eat]);
     cluster.await_condition("pod/greedy", "jsonpath={.status.phase}=Failed", READY)?;
     let pod = cluster.get_json(&["pod", "greedy"])?;
     let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
@@ -151,13 +147,26 @@ async fn eviction(cluster: &Cluster) -> Result<()> {
     let path = cluster.stack().dir().join("kubelet.json");
     let before = fs::read_to_string(&path)?;
     let mut settings: Value = serde_json::from_str(&before)?;
-    settings["evictionHard"]["memory.available"] = json!("1Pi");
+    // A soft threshold takes nothing from what the node has to give, so that the pod stays admitted until then.
+    settings["evictionSoft"] = json!({ "memory.available": "99%" });
+    settings["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    settings["evictionMaxPodGracePeriod"] = json!(20);
     settings["evictionPressureTransitionPeriod"] = json!("1s");
     fs::write(&path, settings.to_string())?;
     cluster.stack().restart("kubelet")?;
-    cluster.await_condition("pod/evicted", "jsonpath={.status.phase}=Failed", READY)?;
+    // A guest that powers off in time has succeeded, as a container would have: the condition tells why it went.
+    cluster.await_condition("pod/evicted", "condition=DisruptionTarget", READY)?;
     let pod = cluster.get_json(&["pod", "evicted"])?;
-    ensure!(pod["status"]["reason"] == "Evicted", "{}", pod["status"]);
+    let conditions = pod["status"]["conditions"]
+        .as_array()
+        .context("conditions")?;
+    let disruption = conditions
+        .iter()
+        .find(|condition| condition["type"] == "DisruptionTarget");
+    ensure!(
+        disruption.is_some_and(|why| why["reason"] == "TerminationByKubelet"),
+        "{conditions:?}"
+    );
     let within = Duration::from_secs(60);
     eventually(within, "the machine to be gone", || async {
         let running = cluster.stack().crictl(&["ps", "-q"])?;
