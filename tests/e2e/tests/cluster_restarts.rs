@@ -88,11 +88,14 @@ impl Before {
 
     async fn still_holds(&self, cluster: &Cluster) -> Result<()> {
         cluster.await_condition("node/node1", "condition=Ready", READY)?;
-        let last = ticks(&cluster.kubectl(&["logs", "machine", "--tail=40"])?).pop();
-        let last = last.context("the guest has not said a thing")?;
-        let now = eventually(READY, "the guest's next tick", || async {
+        let tick = || {
             let log = cluster.kubectl(&["logs", "machine", "--tail=40"])?;
-            let tick = ticks(&log).pop().context("no tick")?;
+            ticks(&log).pop().context("no tick")
+        };
+        // A kubelet that has just started does not serve logs at once.
+        let last = eventually(READY, "a tick", || async { tick() }).await?;
+        let now = eventually(READY, "the next tick", || async {
+            let tick = tick()?;
             ensure!(tick.count > last.count, "still at {last:?}");
             Ok(tick)
         })
