@@ -89,7 +89,11 @@ async fn both_families(stack: &Stack, cri: &Cri, image: &str) -> Result<()> {
         "{ips:?}"
     );
     let ready = boot(cri, &pod, &sandbox, image).await?;
-    ensure!(ready.contains(&format!("ip={four} ip6={six}")), "{ready}");
+    // The guest does not wait for a router that may not exist: its page is what tells of IPv6.
+    ensure!(ready.contains(&format!("ip={four} ")), "{ready}");
+    if let Some((_, found)) = ready.split_once("ip6=") {
+        ensure!(found.trim() == six, "{ready}");
+    }
     let pages = [format!("http://{four}/"), format!("http://[{six}]/")];
     for page in &pages {
         ensure!(stack.fetch(page, BOOT).await?.contains("both"), "{page}");
