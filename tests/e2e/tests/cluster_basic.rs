@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cluster, Endpoint, Options, container_pod, eventually, vm_pod};
+use e2e::{Cluster, Endpoint, Guest, Options, container_pod, eventually, vm_pod};
 use serde_json::json;
 
 const READY: Duration = Duration::from_secs(180);
@@ -93,21 +93,33 @@ async fn pods_reach_each_other_across_two_nodes() -> Result<()> {
         container_pod("near", SERVE),
         container_pod("far", SERVE),
         vm_pod("machine"),
+        vm_pod("twin"),
     ];
-    for (pod, node) in pods.iter_mut().zip(["node1", "node2", "node2"]) {
+    for (pod, node) in pods.iter_mut().zip(["node1", "node2", "node2", "node1"]) {
         pod["spec"]["nodeName"] = json!(node);
         cluster.apply(pod)?;
     }
-    for name in ["near", "far", "machine"] {
+    for name in ["near", "far", "machine", "twin"] {
         cluster.await_ready(&format!("pod/{name}"), READY)?;
     }
     let page = wget(&cluster, "near", &cluster.pod_ip("machine")?).await?;
     ensure!(page.contains("machine"), "{page}");
     let page = wget(&cluster, "far", &cluster.pod_ip("near")?).await?;
     ensure!(page.contains("near"), "{page}");
-    ensure!(cluster.node(2).crictl(&["pods", "-q"])?.lines().count() == 1);
-    ensure!(cluster.node(1).crictl(&["pods", "-q"])?.is_empty());
-    for name in ["near", "far", "machine"] {
+    for (number, from, to) in [
+        (1, "twin", "machine"),
+        (2, "machine", "twin"),
+        (1, "twin", "far"),
+    ] {
+        let url = format!("http://{}/", cluster.pod_ip(to)?);
+        let page = Guest::of(cluster.node(number), from)?.wget(&url)?;
+        ensure!(page.contains(to), "{from} has from {to}: {page}");
+    }
+    for number in [1, 2] {
+        let vms = cluster.node(number).crictl(&["pods", "-q"])?;
+        ensure!(vms.lines().count() == 1, "VM pods of node {number}: {vms}");
+    }
+    for name in ["near", "far", "machine", "twin"] {
         cluster.delete(&format!("pod/{name}"), READY)?;
     }
     cluster.await_clean().await?;
