@@ -15,11 +15,11 @@ const NOT_READY: u64 = 1;
 /// `CONTAINER_EXITED`.
 const EXITED: u64 = 2;
 
-/// Exit code of a container that the reboot ended: that of a process ended by SIGKILL.
-const EXIT_CODE: u64 = 137;
+/// Exit code of a container that the reboot ended: how it ended nobody saw, and the daemon will say the same.
+const EXIT_CODE: u64 = 255;
 
 /// Reason of a container that the reboot ended.
-const REASON: &str = "NodeReboot";
+const REASON: &str = "Unknown";
 
 const FINISHED_AT: u32 = 6;
 const CODE: u32 = 7;
@@ -137,8 +137,8 @@ mod tests {
         let expected = v1::ContainerStatus {
             state: v1::ContainerState::ContainerExited.into(),
             finished_at: 77,
-            exit_code: 137,
-            reason: "NodeReboot".into(),
+            exit_code: 255,
+            reason: "Unknown".into(),
             ..running()
         };
         assert_eq!(after.status, Some(expected));
