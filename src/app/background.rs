@@ -66,11 +66,13 @@ impl App {
         if !self.hypervisor.is_connected() {
             return true;
         }
-        let outcome = self.containers.reconcile().await;
-        if let Err(e) = &outcome {
-            tracing::warn!(error = crate::one_line(e), "reconcile containers");
+        match self.containers.reconcile().await {
+            Ok(complete) => complete,
+            Err(e) => {
+                tracing::warn!(error = crate::one_line(&e), "reconcile containers");
+                false
+            }
         }
-        outcome.is_ok()
     }
 
     /// One round; true when rows and networks agree.

@@ -23,8 +23,9 @@ use crate::sandbox::PodNetwork;
 const ABREAST: usize = 8;
 
 impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
-    /// One round over all containers and domains.
-    pub async fn reconcile(self: &Arc<Self>) -> Result<()> {
+    /// One round over all containers and domains. False when a request held one that needs a look: then it has
+    /// to be looked at again soon.
+    pub async fn reconcile(self: &Arc<Self>) -> Result<bool> {
         let domains = self.parts.hypervisor.list().await;
         let domains = domains.map_err(hypervisor("list"))?;
         let by_uuid: HashMap<Uuid, State> = domains.iter().map(|d| (d.uuid, d.state)).collect();
@@ -34,26 +35,31 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             async move { this.reconcile_one(&row.id, domain).await }
         });
         let mut looks = stream::iter(looks).buffer_unordered(ABREAST);
-        let mut outcome = Ok(());
+        let (mut outcome, mut complete) = (Ok(()), true);
         while let Some(one) = looks.next().await {
-            outcome = outcome.and(one);
+            match one {
+                Ok(looked) => complete &= looked,
+                Err(e) => outcome = outcome.and(Err(e)),
+            }
         }
-        outcome.and(self.collect(&domains).await)
+        outcome.and(self.collect(&domains).await)?;
+        Ok(complete)
     }
 
+    /// False when a request holds the container.
     async fn reconcile_one(
         self: &Arc<Self>,
         id: &ContainerId,
         domain: Option<State>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let Some(row) = self.parts.table.get(id) else {
-            return Ok(());
+            return Ok(true);
         };
         let Some(_lock) = self.parts.locks.try_lock(row.sandbox.as_str()) else {
-            return Ok(());
+            return Ok(is_settled(row.phase, domain));
         };
         let Some(row) = self.parts.table.get(id) else {
-            return Ok(());
+            return Ok(true);
         };
         let settled = match row.phase {
             Phase::Creating => self.parts.table.remove(id).await.map_err(Error::from),
@@ -66,7 +72,8 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         };
         settled.inspect_err(|e| {
             tracing::warn!(container = %id, error = crate::one_line(e), "reconcile");
-        })
+        })?;
+        Ok(true)
     }
 
     async fn reconcile_running(
@@ -94,5 +101,14 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     /// Lets every console go without waiting for its end: the machines run on.
     pub async fn release_consoles(&self) {
         self.consoles.release().await;
+    }
+}
+
+/// Whether row and domain agree, so that there is nothing to do.
+const fn is_settled(phase: Phase, domain: Option<State>) -> bool {
+    match phase {
+        Phase::Running | Phase::Stopping => matches!(domain, Some(State::Active)),
+        Phase::Created | Phase::Exited => domain.is_none(),
+        Phase::Creating | Phase::Starting | Phase::Removing => false,
     }
 }

@@ -114,11 +114,19 @@ async fn what_somebody_works_on_is_left_to_them_and_nobody_waits() {
     let (node, id) = with_created(Phase::Creating).await;
     let held = node.locks.lock(node.row(&id).sandbox.as_str()).await;
     let round = tokio::time::timeout(PATIENCE, node.containers.reconcile()).await;
-    round.expect("the round ends").unwrap();
+    let complete = round.expect("the round ends").unwrap();
+    assert!(!complete, "nobody would look again soon");
     assert_eq!(node.phase(&id), Phase::Creating);
     drop(held);
-    node.containers.reconcile().await.unwrap();
+    assert!(node.containers.reconcile().await.unwrap());
     assert!(node.rows.get(&id).is_none());
+}
+
+#[tokio::test]
+async fn a_round_is_complete_when_what_is_held_needs_no_look() {
+    let (node, id) = with_running(Phase::Running).await;
+    let _held = node.locks.lock(node.row(&id).sandbox.as_str()).await;
+    assert!(node.containers.reconcile().await.unwrap());
 }
 
 #[tokio::test]
