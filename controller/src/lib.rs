@@ -1,0 +1,4 @@
+//! Part of the cluster side.
+//!
+//! Invariant: none yet.
+//! Failure: none yet.

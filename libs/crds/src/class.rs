@@ -1,0 +1,88 @@
+//! `VirtualMachineClass`: a size.
+//!
+//! Invariant: its values are copied into the pod at each start, so an edit never reaches a running machine.
+//! Failure: a class that is missing or invalid shows in the machine's `VirtualMachineClassReady`.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+/// A size of machine.
+#[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
+#[kube(
+    group = "vmlet.dev",
+    version = "v1alpha1",
+    kind = "VirtualMachineClass",
+    namespaced,
+    derive = "PartialEq",
+    shortname = "vmclass",
+    category = "vmlet"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct VirtualMachineClassSpec {
+    /// What the guest sees.
+    pub hardware: ClassHardware,
+    /// What the node reserves for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policies: Option<ClassPolicies>,
+    /// RuntimeClass of the pods; empty: `vmlet`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime_class_name: Option<String>,
+    /// libvirt machine type, such as `q35` or a versioned one; empty: the node's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_type: Option<String>,
+    /// CPU model, `host-passthrough` or `host-model`; empty: the node's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_model: Option<String>,
+    /// Nodes that machines of this class may run on.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// Which controller serves this class; empty: this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller_name: Option<String>,
+}
+
+/// What the guest sees.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClassHardware {
+    /// Number of virtual CPUs, 1 to 512.
+    pub cpus: u32,
+    /// Guest memory.
+    pub memory: Quantity,
+}
+
+/// What the node reserves.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClassPolicies {
+    /// CPU and memory as Kubernetes counts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ClassResources>,
+}
+
+/// CPU and memory as Kubernetes counts them.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClassResources {
+    /// What the scheduler reserves.
+    #[serde(default)]
+    pub requests: ResourceList,
+    /// What the cgroup allows.
+    #[serde(default)]
+    pub limits: ResourceList,
+}
+
+/// Amounts of CPU and memory.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ResourceList {
+    /// CPU; empty: nothing for requests, unlimited for limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Quantity>,
+    /// Memory; empty: the hardware's memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Quantity>,
+}

@@ -1,0 +1,134 @@
+//! Condition types and reasons, and how a condition is set.
+//!
+//! Invariant: `lastTransitionTime` changes only with `status`; a True condition without a reason has reason
+//! `True` (likewise `False`, `Unknown`).
+//! Failure: none.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// A machine's root disk exists.
+pub const CREATED: &str = "VirtualMachineCreated";
+/// The class was found and can be used.
+pub const CLASS_READY: &str = "VirtualMachineClassReady";
+/// The image was found and can be used.
+pub const IMAGE_READY: &str = "VirtualMachineImageReady";
+/// The storage class was found and can be used.
+pub const STORAGE_READY: &str = "VirtualMachineStorageReady";
+/// The bootstrap sources were found. Absent without bootstrap.
+pub const BOOTSTRAP_READY: &str = "VirtualMachineBootstrapReady";
+/// The networks were found. Absent without interfaces.
+pub const NETWORK_READY: &str = "VirtualMachineNetworkReady";
+/// A node was chosen.
+pub const PLACEMENT_READY: &str = "VirtualMachineConditionPlacementReady";
+/// The image's files are on the chosen node.
+pub const IMAGE_CACHE_READY: &str = "VirtualMachineConditionImageCacheReady";
+/// Observed power state is the desired one.
+pub const POWER_STATE_SYNCED: &str = "VirtualMachinePowerStateSynced";
+/// Every primary address also appears in per-interface data.
+pub const GUEST_NETWORK_CONFIG_SYNCED: &str = "VirtualMachineGuestNetworkConfigSynced";
+/// Linked disks were flattened, or there was nothing to flatten.
+pub const DISK_PROMOTION_SYNCED: &str = "VirtualMachineDiskPromotionSynced";
+/// The running size is that of the class.
+pub const CLASS_CONFIGURATION_SYNCED: &str = "VirtualMachineClassConfigurationSynced";
+/// The machine is where its disk is.
+pub const LOCATION_VALID: &str = "VirtualMachineLocationValid";
+/// Nobody paused reconciliation.
+pub const RECONCILE_READY: &str = "VirtualMachineReconcileReady";
+/// The guest agent answers.
+pub const GUEST_AGENT: &str = "VirtualMachineGuestAgent";
+/// The readiness probe's answer, or the pod's readiness.
+pub const READY: &str = "Ready";
+/// The last pass failed; absent when it did not.
+pub const FAILURE: &str = "Failure";
+/// The instance runs with another template than the object has.
+pub const RESTART_REQUIRED: &str = "RestartRequired";
+/// The guest's vCPUs stand still.
+pub const PAUSED: &str = "Paused";
+/// Wishes that this version cannot fulfil yet; absent when there are none.
+pub const UNSUPPORTED: &str = "UnsupportedFeatures";
+/// Data volumes named in `dataVolumeTemplates` are there.
+pub const DATA_VOLUMES_READY: &str = "DataVolumesReady";
+
+/// A condition's status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// `True`
+    True,
+    /// `False`
+    False,
+    /// `Unknown`
+    Unknown,
+}
+
+impl Status {
+    /// As Kubernetes spells it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+/// The condition of that type.
+#[must_use]
+pub fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|c| c.type_ == kind)
+}
+
+/// Whether the condition of that type exists and is exactly `True`.
+#[must_use]
+pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
+    find(conditions, kind).is_some_and(|c| c.status == "True")
+}
+
+/// Sets a condition; an empty reason becomes the status word. Returns whether anything changed.
+pub fn set(
+    conditions: &mut Vec<Condition>,
+    kind: &str,
+    status: Status,
+    reason: &str,
+    message: &str,
+    generation: Option<i64>,
+    now: &Time,
+) -> bool {
+    let reason = if reason.is_empty() {
+        status.as_str()
+    } else {
+        reason
+    };
+    let wanted = |since: Time| Condition {
+        type_: kind.to_owned(),
+        status: status.as_str().to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        observed_generation: generation,
+        last_transition_time: since,
+    };
+    match conditions.iter_mut().find(|c| c.type_ == kind) {
+        Some(old) => {
+            let since = if old.status == status.as_str() {
+                old.last_transition_time.clone()
+            } else {
+                now.clone()
+            };
+            let new = wanted(since);
+            let changed = *old != new;
+            *old = new;
+            changed
+        }
+        None => {
+            conditions.push(wanted(now.clone()));
+            true
+        }
+    }
+}
+
+/// Removes the condition of that type. Returns whether it was there.
+pub fn remove(conditions: &mut Vec<Condition>, kind: &str) -> bool {
+    let before = conditions.len();
+    conditions.retain(|c| c.type_ != kind);
+    conditions.len() != before
+}

@@ -1,0 +1,59 @@
+//! Annotation keys, labels, finalizers and fixed names that users and programs share.
+//!
+//! Invariant: a key appears here once; the key's documentation says who may set it.
+//! Failure: none; constants.
+
+/// Prefix of every annotation and label of ours.
+pub const PREFIX: &str = "vmlet.dev/";
+/// Annotations below this domain are for privileged users; an admission policy protects them.
+pub const PROTECTED_DOMAIN: &str = "vmlet.dev.protected";
+/// Overrides the work queue's priority: an integer from -1000 to 1000.
+pub const RECONCILE_PRIORITY: &str = "vmlet.dev.protected/reconcile-priority";
+/// Delete the object, leave disk and domain alone. Its presence counts, whatever its value.
+pub const SKIP_DELETE_PLATFORM_RESOURCE: &str = "vmlet.dev.protected/skip-delete-platform-resource";
+/// An administrator's pause. Its presence counts.
+pub const ADMIN_PAUSED: &str = "vmlet.dev.protected/admin-paused";
+/// When a group's power change reaches this machine: RFC 3339.
+pub const APPLY_POWER_STATE_TIME: &str = "vmlet.dev.protected/apply-power-state-time";
+/// Pauses reconciliation. Its presence counts. Anyone who may edit the machine may set it.
+pub const PAUSED: &str = "vmlet.dev/paused";
+/// `linked` or `direct`: how the root disk is made from the image; other text: the plain way.
+pub const FAST_DEPLOY: &str = "vmlet.dev/fast-deploy";
+/// Allows a resize when the class itself changed, without a new class name. Its presence counts.
+pub const SAME_VM_CLASS_RESIZE: &str = "vmlet.dev/same-vm-class-resize";
+/// Label: who paused the machine (`admin`, `devops`, `both`). Privileged.
+pub const PAUSED_LABEL: &str = "vmlet.dev/paused";
+/// Prefix of checks that hold back a power-on: `poweron.check.vmlet.dev/<component>`.
+pub const POWER_ON_CHECK_PREFIX: &str = "poweron.check.vmlet.dev/";
+/// Prefix of checks that hold back a deletion: `delete.check.vmlet.dev/<component>`.
+pub const DELETE_CHECK_PREFIX: &str = "delete.check.vmlet.dev/";
+/// Written once the machine was powered on for the first time.
+pub const FIRST_BOOT_DONE: &str = "virtualmachine.vmlet.dev/first-boot-done";
+/// Label on a machine that waits for an image cache: the cache's name.
+pub const IMAGE_CACHE_LABEL: &str = "vmicache.vmlet.dev/name";
+/// Which location of the cache it waits for: `node,store,format`.
+pub const IMAGE_CACHE_LOCATION: &str = "vmicache.vmlet.dev/location";
+/// Label on pods and tasks: the UID of the machine.
+pub const VM_UID_LABEL: &str = "vmlet.dev/vm-uid";
+/// Label on pods: `instance` (the running machine) or `provision` (chooses the node of the root disk).
+pub const POD_ROLE_LABEL: &str = "vmlet.dev/role";
+/// On pods: the generation of the machine that the pod was built from.
+pub const GENERATION: &str = "vmlet.dev/vm-generation";
+/// On pods: start with paused vCPUs when `true`.
+pub const START_PAUSED: &str = "vmlet.dev/start-paused";
+/// On pods: the root disk is the node's disk of the machine with this UID.
+pub const VM_DISK: &str = "vmlet.dev/vm-disk";
+/// On pods: UUID of the domain.
+pub const INSTANCE_UUID: &str = "vmlet.dev/instance-uuid";
+/// On pods: UUID in the guest's SMBIOS tables.
+pub const BIOS_UUID: &str = "vmlet.dev/bios-uuid";
+/// On pods: resume the saved memory beside the disk when `true`.
+pub const RESTORE: &str = "vmlet.dev/restore";
+/// Finalizer of the machine, and of its pod until the pod's end is recorded.
+pub const FINALIZER: &str = "vmlet.dev/virtualmachine";
+/// Scheduling gate of the pod that chooses the node of a root disk.
+pub const PROVISIONING_GATE: &str = "vmlet.dev/image-cache";
+/// RuntimeClass and handler of our pods.
+pub const RUNTIME_CLASS: &str = "vmlet";
+/// Name of the only `Vmlet` object.
+pub const VMLET_NAME: &str = "default";

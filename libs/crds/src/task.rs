@@ -1,0 +1,133 @@
+//! `VirtualMachineTask`: one piece of work on one node, for one machine.
+//!
+//! Invariant: the spec never changes except for `cancel`; a task runs at most once on its node.
+//! Failure: `state: Error` with a message; `transient` says whether a new task may help.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Work that the agent of a node does for a machine. Internal: users read it, controllers write it.
+#[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
+#[kube(
+    group = "vmlet.dev",
+    version = "v1alpha1",
+    kind = "VirtualMachineTask",
+    namespaced,
+    derive = "PartialEq",
+    status = "VirtualMachineTaskStatus",
+    shortname = "vmtask",
+    category = "vmlet",
+    selectable = ".spec.nodeName"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct VirtualMachineTaskSpec {
+    /// The node whose agent does it.
+    pub node_name: String,
+    /// Name of the machine, in the task's namespace.
+    pub vm_name: String,
+    /// UID of the machine.
+    #[serde(rename = "vmUID")]
+    pub vm_uid: String,
+    /// What to do.
+    pub kind: TaskKind,
+    /// Ask a task that is under way to stop.
+    #[serde(default)]
+    pub cancel: bool,
+    /// Provision: the image's name as a pod would name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Provision: virtual size in bytes; empty: that of the image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<i64>,
+    /// Provision: an overlay on the image (true) or a full copy.
+    #[serde(default)]
+    pub linked: bool,
+    /// GuestShutdown, GuestReboot: seconds to wait for the guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<u32>,
+    /// Restore: drop the saved memory instead of resuming it.
+    #[serde(default)]
+    pub discard: bool,
+}
+
+/// What a task does.
+#[derive(
+    Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema,
+)]
+pub enum TaskKind {
+    /// Make the root disk from an image.
+    Provision,
+    /// Remove the root disk and saved memory.
+    DeleteDisk,
+    /// Ask the guest to power off.
+    GuestShutdown,
+    /// Ask the guest to reboot.
+    GuestReboot,
+    /// Press the reset button.
+    Reset,
+    /// Write the memory beside the disk and end the machine.
+    Save,
+    /// Let the next start resume the saved memory, or drop it.
+    Restore,
+    /// Stop the vCPUs.
+    Pause,
+    /// Let the vCPUs run on.
+    Unpause,
+    /// Flatten the root disk.
+    Promote,
+    /// Take a snapshot.
+    Snapshot,
+    /// Go back to a snapshot.
+    Revert,
+    /// Remove a snapshot.
+    DeleteSnapshot,
+}
+
+/// How a task stands.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VirtualMachineTaskStatus {
+    /// Empty: the agent has not seen it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<TaskState>,
+    /// Error: trying again with a new task may help.
+    #[serde(default)]
+    pub transient: bool,
+    /// What failed and what to do about it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// 0 to 100.
+    #[serde(default)]
+    pub progress_percent: u32,
+    /// When the node began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
+    /// When it ended; the object is kept for 10 minutes after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion_time: Option<Time>,
+}
+
+/// State of a task.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
+pub enum TaskState {
+    /// Waits for others on its node.
+    Queued,
+    /// Under way.
+    Running,
+    /// Done.
+    Success,
+    /// Failed.
+    Error,
+    /// Stopped on request before it was done.
+    Cancelled,
+}
+
+impl TaskState {
+    /// Whether nothing more will happen.
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Success | Self::Error | Self::Cancelled)
+    }
+}

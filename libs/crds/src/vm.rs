@@ -1,0 +1,29 @@
+//! `VirtualMachine`: a machine that keeps its disk, its identity and its wishes.
+//!
+//! Invariant: exactly one of `powerState`, `runStrategy` and `running` says what its owner wants.
+//! Failure: a forbidden edit is refused by the API server; what cannot be done shows as a condition.
+
+mod bootstrap;
+mod network;
+mod probe;
+mod requests;
+mod spec;
+mod status;
+mod volumes;
+
+pub use bootstrap::{Bootstrap, CloudInit, SecretKeyRef};
+pub use network::{InterfaceSpec, NetworkSpec};
+pub use probe::{
+    GuestInfoMatch, HeartbeatProbe, HeartbeatThreshold, ReadinessProbe, TcpSocketProbe,
+};
+pub use requests::{StateChangeAction, StateChangeRequest};
+pub use spec::{
+    Affinity, ImageRef, InlineHardware, PowerOpMode, PowerState, PromoteDisksMode, RunStrategy,
+    Template, TemplateMetadata, VirtualMachine, VirtualMachineSpec,
+};
+pub use status::{
+    GuestStatus, HardwareStatus, InstanceStatus, InterfaceStatus, NetworkConfigStatus,
+    NetworkStatus, PrintableStatus, ProviderStatus, StartFailure, StorageStatus,
+    VirtualMachineStatus, VolumeStatus,
+};
+pub use volumes::{DataVolumeTemplate, Volume, VolumeClaim};

@@ -1,0 +1,46 @@
+//! First-boot data for the guest.
+//!
+//! Invariant: Secrets are named, never copied into the object.
+//! Failure: a missing source shows in `VirtualMachineBootstrapReady`.
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+/// How the guest is set up at its first boot.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Bootstrap {
+    /// cloud-init, by a seed disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cloud_init: Option<CloudInit>,
+}
+
+/// cloud-init's data.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CloudInit {
+    /// Instance id; empty: the BIOS UUID.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        rename = "instanceID"
+    )]
+    pub instance_id: Option<String>,
+    /// Secret that holds the user data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_data: Option<SecretKeyRef>,
+    /// Keys for the default user.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ssh_keys: Vec<String>,
+}
+
+/// A key of a Secret in the machine's namespace.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretKeyRef {
+    /// Name of the Secret.
+    pub name: String,
+    /// Its key; empty: `user-data`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}

@@ -1,0 +1,17 @@
+//! The daemon's node API: messages, client and server of package `vmlet.node.v1`.
+//!
+//! Invariant: `proto/node.proto` is the contract; nothing here decides anything.
+//! Failure: those of gRPC; the proto says which codes a call answers.
+
+/// Generated from `proto/node.proto`.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    unused_qualifications,
+    clippy::wildcard_imports,
+    clippy::large_futures,
+    reason = "generated"
+)]
+pub mod v1 {
+    tonic::include_proto!("vmlet.node.v1");
+}
