@@ -1,4 +1,7 @@
-//! Part of the cluster side.
+//! The cluster controller: gives VM pods the life of a machine.
 //!
-//! Invariant: none yet.
-//! Failure: none yet.
+//! Invariant: every decision is made from objects alone, so that a restart loses nothing.
+//! Failure: a pass that fails is repeated; what a user must change shows as a condition.
+
+pub mod context;
+pub mod outcome;
