@@ -25,6 +25,7 @@ const PLACES: &[(&str, &str)] = &[
     ("ready", "etc/ready"),
     ("ticker", "etc/ticker"),
     ("agent", "etc/agent"),
+    ("lease", "etc/lease"),
     ("console", "etc/console"),
     ("profile", "etc/profile"),
     ("shutdown", "sbin/shutdown"),
