@@ -4,6 +4,7 @@
 //! Failure: whatever stopped it comes back as an error with its context.
 
 mod bench;
+mod chaos;
 mod critest;
 mod demo;
 mod down;
@@ -40,6 +41,7 @@ enum Verb {
     E2e(e2e::E2e),
     Critest(critest::Critest),
     Bench(bench::Bench),
+    Chaos(chaos::Chaos),
     Setup(setup::Setup),
     Tools(tools::Tools),
     Guest(guest::Guest),
@@ -62,6 +64,7 @@ impl Xtask {
             Verb::E2e(verb) => verb.run(),
             Verb::Critest(verb) => verb.run(),
             Verb::Bench(verb) => verb.run(),
+            Verb::Chaos(verb) => verb.run(),
             Verb::Setup(verb) => verb.run(),
             Verb::Tools(verb) => verb.run(),
             Verb::Guest(verb) => verb.run(),

@@ -3,6 +3,7 @@
 //! Invariant: a test that passes leaves nothing behind; a stack that leaks fails its test.
 //! Failure: every helper returns an error that says what was awaited and shows the end of the logs.
 
+pub mod chaos;
 mod cluster;
 pub mod conversation;
 mod cri;

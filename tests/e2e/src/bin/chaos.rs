@@ -1,0 +1,53 @@
+//! `cargo xtask chaos`: a chaos run on a cluster of its own.
+//!
+//! Invariant: the cluster is taken down in the end, and must have leaked nothing.
+//! Failure: exit code 1 with the finding; the seed is the first line.
+
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use clap::Parser;
+use e2e::Cluster;
+use e2e::chaos::{Plan, run};
+
+/// Kills programs and changes wishes at random; then every machine must be as its object says.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Minutes of chaos.
+    #[arg(long, default_value_t = 20)]
+    minutes: u64,
+    /// Seed of all choices; the same seed repeats a run. Default: the clock.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How many machines.
+    #[arg(long, default_value_t = 10)]
+    machines: usize,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match chaos(&Arguments::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("chaos: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[allow(clippy::print_stdout, reason = "its output is its purpose")]
+async fn chaos(arguments: &Arguments) -> Result<()> {
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let plan = Plan {
+        duration: Duration::from_secs(arguments.minutes * 60),
+        seed: arguments.seed.unwrap_or(clock),
+        machines: arguments.machines,
+    };
+    println!("chaos: --seed {}", plan.seed);
+    let cluster = Cluster::up()?;
+    let report = run(&cluster, plan).await?;
+    cluster.down()?;
+    println!("{report}");
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! `chaos`: programs die and wishes change at random, on a cluster of its own.
+//!
+//! Invariant: everything it needs is built first; the seed is printed, and repeats a run.
+//! Failure: exit code 1 with the finding.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use super::{e2e, setup};
+use crate::{run, workspace};
+
+/// Kills programs and changes wishes at random; then every machine must be as its object says.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Chaos {
+    /// Minutes of chaos.
+    #[arg(long, default_value_t = 20)]
+    minutes: u32,
+    /// Seed of all choices; default: the clock.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How many machines.
+    #[arg(long, default_value_t = 10)]
+    machines: u32,
+}
+
+impl Chaos {
+    /// Runs the command.
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let installed = setup::ensure(false)?;
+        if installed != ExitCode::SUCCESS {
+            return Ok(installed);
+        }
+        e2e::prepare()?;
+        let mut build = workspace::cargo();
+        run::check(build.args(["build", "--quiet", "-p", "e2e", "--bin", "chaos"]))?;
+        let mut chaos = run::root_command(workspace::target().join("debug/chaos"));
+        chaos.arg("--minutes").arg(self.minutes.to_string());
+        chaos.arg("--machines").arg(self.machines.to_string());
+        if let Some(seed) = self.seed {
+            chaos.arg("--seed").arg(seed.to_string());
+        }
+        Ok(if chaos.status()?.success() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
+    }
+}
