@@ -11,18 +11,54 @@
 
 mod class;
 pub mod conditions;
+mod group;
+mod image;
+mod image_cache;
+mod image_mapping;
 pub mod names;
+mod node_config;
+mod snapshot;
 mod task;
 pub mod vm;
+mod vmlet;
 
 pub use class::{
     ClassHardware, ClassPolicies, ClassResources, ResourceList, VirtualMachineClass,
     VirtualMachineClassSpec,
 };
+pub use group::{
+    BootTier, GroupMember, GroupMemberKind, GroupMemberStatus, MemberPlacement,
+    VirtualMachineGroup, VirtualMachineGroupSpec, VirtualMachineGroupStatus,
+};
+pub use image::{
+    ClusterVirtualMachineImage, ClusterVirtualMachineImageSpec, HttpSource, ImageDisk, ImageSource,
+    IpAssurance, OciSource, OsInfo, PvcSource, VirtualMachineImage, VirtualMachineImageSpec,
+    VirtualMachineImageStatus,
+};
+pub use image_cache::{
+    CacheLocation, CacheLocationStatus, CacheMetadata, CachedFile, CachedFileType,
+    VirtualMachineImageCache, VirtualMachineImageCacheSpec, VirtualMachineImageCacheStatus,
+};
+pub use image_mapping::{
+    ImageMapping, ImageMappingSpec, ImageMappingStatus, ImageTranslation, ImageTransport,
+    SecretReference, TransportTls,
+};
+pub use node_config::{
+    AcceleratorSetting, DownloadProtocol, LogLevel, NodeConfig, NodeConfigSpec, NodeConfigStatus,
+    NodeSettings,
+};
+pub use snapshot::{
+    Quiesce, SnapshotChild, SnapshotChildType, SnapshotStorage, VirtualMachineSnapshot,
+    VirtualMachineSnapshotSpec, VirtualMachineSnapshotStatus,
+};
 pub use task::{
     TaskKind, TaskState, VirtualMachineTask, VirtualMachineTaskSpec, VirtualMachineTaskStatus,
 };
 pub use vm::{PowerState, RunStrategy, VirtualMachine, VirtualMachineSpec, VirtualMachineStatus};
+pub use vmlet::{
+    ComponentRef, ComponentVersion, Health, RelatedObject, Vmlet, VmletNodes, VmletSpec,
+    VmletStatus, VmletWatch,
+};
 
 /// The API group of every kind.
 pub const GROUP: &str = "vmlet.dev";

@@ -1,0 +1,189 @@
+//! `VirtualMachineImage` and `ClusterVirtualMachineImage`: a disk that machines start from.
+//!
+//! Invariant: both kinds have the same fields; one source is named, and it never changes, since machines
+//! that exist were made from it.
+//! Failure: an image that cannot be had shows in its `Ready`, and in `VirtualMachineImageReady` of machines.
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A disk image for the machines of one namespace.
+#[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
+#[kube(
+    group = "vmlet.dev",
+    version = "v1alpha1",
+    kind = "VirtualMachineImage",
+    namespaced,
+    derive = "PartialEq",
+    derive = "Default",
+    status = "VirtualMachineImageStatus",
+    shortname = "vmimage",
+    category = "vmlet"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct VirtualMachineImageSpec {
+    /// Where the image comes from. Immutable.
+    pub source: ImageSource,
+    /// What proves that a machine of this image has its address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ip_assurance: Option<IpAssurance>,
+}
+
+/// A disk image for the machines of every namespace.
+#[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
+#[kube(
+    group = "vmlet.dev",
+    version = "v1alpha1",
+    kind = "ClusterVirtualMachineImage",
+    derive = "PartialEq",
+    derive = "Default",
+    status = "VirtualMachineImageStatus",
+    shortname = "cvmi",
+    shortname = "cvmimage",
+    category = "vmlet"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterVirtualMachineImageSpec {
+    /// Where the image comes from. Immutable.
+    pub source: ImageSource,
+    /// What proves that a machine of this image has its address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ip_assurance: Option<IpAssurance>,
+}
+
+impl From<ClusterVirtualMachineImageSpec> for VirtualMachineImageSpec {
+    fn from(cluster: ClusterVirtualMachineImageSpec) -> Self {
+        Self {
+            source: cluster.source,
+            ip_assurance: cluster.ip_assurance,
+        }
+    }
+}
+
+/// Where an image comes from: exactly one of the three.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ImageSource {
+    /// A file on a web server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<HttpSource>,
+    /// A container disk or artifact in a registry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oci: Option<OciSource>,
+    /// A claim that holds the disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pvc: Option<PvcSource>,
+}
+
+/// A file on a web server.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HttpSource {
+    /// URL, `http` or `https`.
+    pub url: String,
+    /// Digest of the file, `sha256:` and 64 hexadecimal digits; empty: whatever the server gives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// Secret with `ca.crt`, and `tls.crt` and `tls.key` where the server wants to know who asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_secret: Option<String>,
+}
+
+/// A container disk or artifact in a registry.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OciSource {
+    /// Reference, such as `registry.example/disks/debian:12` or one with a digest.
+    pub reference: String,
+    /// Secret of type `kubernetes.io/dockerconfigjson` to pull with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pull_secret: Option<String>,
+}
+
+/// A claim that holds the disk.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PvcSource {
+    /// Name of the PersistentVolumeClaim.
+    pub name: String,
+}
+
+/// What proves that a machine has its address.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash, JsonSchema)]
+pub enum IpAssurance {
+    /// The guest agent's word, or a DHCP lease that the guest took.
+    #[default]
+    Guest,
+    /// The address that the pod was given; for guests that have neither agent nor DHCP.
+    PodIP,
+}
+
+/// What is known of an image.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VirtualMachineImageStatus {
+    /// Name for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Format of the disk, such as `qcow2` or `raw`.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "type")]
+    pub type_: Option<String>,
+    /// The image's name as pods spell it; the node's runtime resolves it.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        rename = "providerItemID"
+    )]
+    pub provider_item_id: Option<String>,
+    /// Digest of the content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider_content_version: Option<String>,
+    /// Operating system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub os_info: Option<OsInfo>,
+    /// `bios` or `efi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firmware: Option<String>,
+    /// What the image can do, such as `cloud-init` or `guest-agent`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub capabilities: Vec<String>,
+    /// Its disks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<ImageDisk>,
+    /// Details, by type: `Ready`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// Operating system of an image.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OsInfo {
+    /// One word, such as `debian`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// For people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+}
+
+/// One disk of an image.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ImageDisk {
+    /// Its name.
+    pub name: String,
+    /// Virtual size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Quantity>,
+    /// Size of the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested: Option<Quantity>,
+}

@@ -1,0 +1,120 @@
+//! `NodeConfig`: settings of the daemon on some nodes.
+//!
+//! Invariant: objects that match a node are merged by rising priority, then by name; the node's own file and
+//! flags win over all of them.
+//! Failure: a value that the daemon refuses is reported in `Ready`; the node goes on with what it had.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Settings of the daemon on some nodes.
+#[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
+#[kube(
+    group = "vmlet.dev",
+    version = "v1alpha1",
+    kind = "NodeConfig",
+    derive = "PartialEq",
+    derive = "Default",
+    status = "NodeConfigStatus",
+    shortname = "vmnc",
+    category = "vmlet"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeConfigSpec {
+    /// The one node that this is for; with `nodeSelector` too both must match, with neither all nodes do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+    /// Labels of the nodes that this is for.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// Which of several objects wins: the one with the higher number.
+    #[serde(default)]
+    pub priority: i32,
+    /// The settings; what is empty here is left to others.
+    #[serde(default)]
+    pub config: NodeSettings,
+}
+
+/// Settings of the daemon.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeSettings {
+    /// Least severe level that is logged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_level: Option<LogLevel>,
+    /// How guests are run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accelerator: Option<AcceleratorSetting>,
+    /// Scheme of image names that give none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub download_protocol: Option<DownloadProtocol>,
+    /// Largest image file that is downloaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_download: Option<Quantity>,
+    /// Largest disk that an image may present to a guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_virtual_size: Option<Quantity>,
+    /// Virtual CPUs of pods that name no number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_vcpus: Option<u32>,
+    /// Memory of pods that name no size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_memory: Option<Quantity>,
+    /// CPU model, `host-passthrough` or `host-model`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_model: Option<String>,
+}
+
+/// Least severe level that is logged.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "each value is its own description")]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+/// How guests are run.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AcceleratorSetting {
+    /// By hardware where a guest really runs under it.
+    Auto,
+    /// By hardware.
+    Kvm,
+    /// By software emulation.
+    Tcg,
+}
+
+/// Scheme of image names that give none.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "each value is its own description")]
+pub enum DownloadProtocol {
+    Http,
+    Https,
+}
+
+/// How the settings stand.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeConfigStatus {
+    /// Generation that was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// How many nodes match.
+    #[serde(default)]
+    pub nodes: u32,
+    /// Details, by type: `Ready`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+}
