@@ -110,7 +110,7 @@ pub async fn run(cluster: &Cluster, plan: Plan) -> Result<Report> {
         machines::ended(cluster).await?,
         "tasks that never ended: {unfinished:?}"
     );
-    let disks = cluster.stack().dir().join("host/vmlet/disks");
+    let disks = cluster.stack().dir().join("state/disks");
     let left: Vec<_> = std::fs::read_dir(&disks)
         .map(|entries| entries.flatten().map(|entry| entry.path()).collect())
         .unwrap_or_default();

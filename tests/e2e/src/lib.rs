@@ -10,6 +10,7 @@ mod cri;
 mod exec;
 mod guest;
 mod leftovers;
+pub mod machines;
 mod manifests;
 pub mod samples;
 mod stack;

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use fastrand::Rng;
 use serde_json::{Value, json};
 
+use crate::machines::{class, image, machine};
 use crate::{Cluster, eventually};
 
 /// The API server may be dead for a while, and is slow after its birth.
@@ -82,11 +83,12 @@ impl Machines {
             cluster.apply(&class(name, memory))?;
         }
         cluster.apply(&image(cluster.stack().image()?))?;
+        let wish = json!({ "className": "large", "powerState": "PoweredOn" });
         let wished: BTreeMap<String, Wish> = (0..count)
             .map(|n| (format!("chaos-{n}"), Wish::On))
             .collect();
         for name in wished.keys() {
-            cluster.apply(&machine(name))?;
+            cluster.apply(&machine(name, &wish))?;
         }
         let machines = Self { wished };
         machines.await_wishes(cluster, RUNNING).await?;
@@ -187,39 +189,4 @@ pub(super) async fn ended(cluster: &Cluster) -> Result<bool> {
         Ok(true)
     })
     .await
-}
-
-fn class(name: &str, memory: &str) -> Value {
-    json!({
-        "apiVersion": "vmlet.dev/v1alpha1",
-        "kind": "VirtualMachineClass",
-        "metadata": { "name": name },
-        "spec": {
-            "hardware": { "cpus": 1, "memory": memory },
-            "policies": { "resources": { "requests": { "cpu": "10m" } } },
-        },
-    })
-}
-
-fn image(name: &str) -> Value {
-    json!({
-        "apiVersion": "vmlet.dev/v1alpha1",
-        "kind": "VirtualMachineImage",
-        "metadata": { "name": "guest" },
-        "spec": { "source": { "oci": { "reference": name } } },
-    })
-}
-
-fn machine(name: &str) -> Value {
-    json!({
-        "apiVersion": "vmlet.dev/v1alpha1",
-        "kind": "VirtualMachine",
-        "metadata": { "name": name },
-        "spec": {
-            "imageName": "guest",
-            "className": "large",
-            "powerState": "PoweredOn",
-            "powerOffTimeout": "30s",
-        },
-    })
 }
