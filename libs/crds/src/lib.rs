@@ -17,6 +17,7 @@ mod image_cache;
 mod image_mapping;
 pub mod names;
 mod node_config;
+pub mod schema;
 mod snapshot;
 mod task;
 pub mod vm;

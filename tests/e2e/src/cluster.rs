@@ -59,6 +59,14 @@ impl Cluster {
         Ok(Self { nodes, down: false })
     }
 
+    /// Starts etcd and the API server, and no node. [`crate::Control`] says what it is good for.
+    pub(crate) fn without_nodes() -> Result<Self> {
+        Ok(Self {
+            nodes: vec![Stack::up_with(&["--cluster", "--no-node"])?],
+            down: false,
+        })
+    }
+
     /// Stops the cluster; an error when it leaked anything.
     pub fn down(mut self) -> Result<()> {
         self.down = true;
@@ -205,8 +213,11 @@ impl Drop for Cluster {
             );
         }
         for node in &self.nodes {
-            for program in ["kubelet", "vmlet-criproxy"] {
+            for program in ["kube-apiserver", "kubelet", "vmlet-criproxy"] {
                 let log = node.log(program);
+                if log.is_empty() {
+                    continue;
+                }
                 let lines: Vec<&str> = log.lines().collect();
                 let tail = lines[lines.len().saturating_sub(30)..].join("\n");
                 eprintln!(

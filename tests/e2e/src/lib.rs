@@ -5,6 +5,7 @@
 
 pub mod chaos;
 mod cluster;
+mod control;
 pub mod conversation;
 mod cri;
 mod exec;
@@ -16,6 +17,7 @@ pub mod samples;
 mod stack;
 
 pub use cluster::{Cluster, Options};
+pub use control::{Control, Who};
 pub use cri::{Cri, PodOptions, await_text};
 pub use guest::{Guest, Tick, ticks};
 pub use manifests::{container_pod, vm_pod};

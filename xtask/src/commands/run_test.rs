@@ -14,8 +14,8 @@ use crate::{run, workspace};
 
 /// The crate whose tests drive whole node stacks.
 const E2E: &str = "e2e";
-/// What its test programs that need a whole cluster are called.
-const CLUSTER_TESTS: &str = "cluster_";
+/// What its test programs that need a cluster are called: a whole one, or one without nodes.
+const CLUSTER_TESTS: [&str; 2] = ["cluster_", "api_"];
 
 /// Runs one test program as root, if it belongs to the part.
 #[derive(Debug, clap::Args)]
@@ -33,7 +33,7 @@ pub(crate) enum Part {
     Integration,
     /// The end-to-end tests with single nodes.
     E2e,
-    /// Those with whole clusters.
+    /// Those with clusters.
     Cluster,
 }
 
@@ -69,7 +69,7 @@ impl Part {
         let file = program.file_name().unwrap_or_default().to_string_lossy();
         match package == E2E {
             false => Self::Integration,
-            true if file.starts_with(CLUSTER_TESTS) => Self::Cluster,
+            true if is_cluster_test(&file) => Self::Cluster,
             true => Self::E2e,
         }
     }
@@ -81,6 +81,10 @@ impl Part {
             Self::Cluster => "cluster",
         }
     }
+}
+
+fn is_cluster_test(file: &str) -> bool {
+    CLUSTER_TESTS.iter().any(|prefix| file.starts_with(prefix))
 }
 
 /// `cargo test` over the whole workspace that runs only the ignored tests of `part`.
@@ -97,17 +101,19 @@ pub(crate) fn cargo(part: Part, threads: usize) -> Result<Command> {
 pub(crate) fn cargo_cluster(name: Option<&str>) -> Result<Command> {
     let mut cargo = cargo_test(Part::Cluster)?;
     let tests = workspace::root().join("tests/e2e/tests");
-    let is_file =
-        |file: &str| file.starts_with(CLUSTER_TESTS) && tests.join(format!("{file}.rs")).exists();
-    let full = name.map(|name| format!("{CLUSTER_TESTS}{name}"));
-    let file = [name, full.as_deref()]
-        .into_iter()
-        .flatten()
-        .find(|file| is_file(file));
-    let all = format!("{CLUSTER_TESTS}*");
-    cargo.args(["--test", file.unwrap_or(&all), "--"]);
-    if file.is_none() {
-        cargo.args(name);
+    let is_file = |file: &str| is_cluster_test(file) && tests.join(format!("{file}.rs")).exists();
+    let file = name.and_then(|name| {
+        let full = CLUSTER_TESTS.map(|prefix| format!("{prefix}{name}"));
+        let mut files = [name.to_owned()].into_iter().chain(full);
+        files.find(|file| is_file(file))
+    });
+    if let Some(file) = file {
+        cargo.args(["--test", &file, "--"]);
+    } else {
+        for prefix in CLUSTER_TESTS {
+            cargo.args(["--test", &format!("{prefix}*")]);
+        }
+        cargo.arg("--").args(name);
     }
     cargo.args(["--ignored", "--test-threads=1"]);
     Ok(cargo)
@@ -135,6 +141,7 @@ mod tests {
             ("vmlet", "cluster_name-0123", Part::Integration),
             ("e2e", "survival-0123", Part::E2e),
             ("e2e", "cluster_basic-0123", Part::Cluster),
+            ("e2e", "api_rules-0123", Part::Cluster),
         ] {
             assert_eq!(Part::of(package, &program(name)), part, "{package} {name}");
         }

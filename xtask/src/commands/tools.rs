@@ -35,6 +35,15 @@ pub(crate) const CLUSTER: &[Tool] = &[
     Tool::Kubelet,
 ];
 
+/// What a cluster without nodes is made of.
+pub(crate) const API: &[Tool] = &[
+    Tool::Etcd,
+    Tool::KubeApiserver,
+    Tool::KubeControllerManager,
+    Tool::KubeScheduler,
+    Tool::Kubectl,
+];
+
 /// Builds the programs that the tests need into target/tools/bin.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Tools {

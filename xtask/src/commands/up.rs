@@ -29,6 +29,9 @@ pub(crate) struct Up {
     /// Nodes with containerd, kubelet and the proxy only, for whoever deploys Vmlet into the cluster.
     #[arg(long, requires = "cluster")]
     no_vmlet: bool,
+    /// No node: etcd and the API server only. `restart` adds the controller-manager or the scheduler.
+    #[arg(long, requires = "cluster", conflicts_with_all = ["nodes", "no_vmlet"])]
+    no_node: bool,
     #[command(flatten)]
     build: Build,
 }
@@ -50,14 +53,19 @@ impl Up {
         if !self.build.no_build && self.prepare()? != ExitCode::SUCCESS {
             return Ok(ExitCode::FAILURE);
         }
-        let built = self.build.programs()?;
+        let built = if self.no_node {
+            workspace::target()
+        } else {
+            self.build.programs()?
+        };
         if !geteuid().is_root() {
             let mut up = run::myself_as_root()?;
             up.arg("up").arg("--dir").arg(&self.dir).arg("--no-build");
             up.args(self.build.release.then_some("--release"));
             up.args(self.cluster.then_some("--cluster"));
             up.args(self.no_vmlet.then_some("--no-vmlet"));
-            if self.cluster {
+            up.args(self.no_node.then_some("--no-node"));
+            if self.cluster && !self.no_node {
                 up.arg("--nodes").arg(self.nodes.to_string());
             }
             run::check(&mut up)?;
@@ -69,9 +77,13 @@ impl Up {
             cluster: self.plan(),
         };
         let (layout, record) = stack::bring_up(&options)?;
-        println!("up: CRI on unix://{}", layout.cri_socket().display());
-        println!("up: image vmlet.dev/hello served at {}", record.image_url());
-        let hint = if self.cluster {
+        if !self.no_node {
+            println!("up: CRI on unix://{}", layout.cri_socket().display());
+            println!("up: image vmlet.dev/hello served at {}", record.image_url());
+        }
+        let hint = if self.no_node {
+            "kubectl get namespaces"
+        } else if self.cluster {
             "kubectl get nodes"
         } else {
             "crictl info"
@@ -84,7 +96,9 @@ impl Up {
     }
 
     fn plan(&self) -> Option<stack::Plan> {
-        let guests = if self.no_vmlet {
+        let guests = if self.no_node {
+            stack::Guests::NoNode
+        } else if self.no_vmlet {
             stack::Guests::Deployed
         } else {
             stack::Guests::Vmlet
@@ -96,6 +110,10 @@ impl Up {
     }
 
     fn prepare(&self) -> Result<ExitCode> {
+        if self.no_node {
+            tools::ensure(tools::API)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let prepared = prepare_alone()?;
         if self.cluster && prepared == ExitCode::SUCCESS {
             prepare_cluster()?;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::cluster::{self, Node, Plan};
+use super::cluster::{self, Guests, Node, Plan};
 use super::control::{self, Ports, Request};
 use super::{Layout, Logs, Program, Record, config, kvm, libvirtd, netns, take_down};
 use crate::run;
@@ -104,18 +104,26 @@ fn bring_up_alone(layout: &Layout, built: &Path) -> Result<Record> {
 
 /// Everything but the programs: namespaces, supervisor, configuration.
 fn prepare(layout: &Layout, built: &Path, address: &str, node: Option<Node>) -> Result<Record> {
-    let kvm = kvm::is_usable().context("probe KVM")?;
+    let has_node = node
+        .as_ref()
+        .is_none_or(|node| node.guests != Guests::NoNode);
     let mut record = Record {
-        kvm,
+        kvm: has_node && kvm::is_usable().context("probe KVM")?,
         kernel_links: Vec::new(),
         http_port: None,
         node,
     };
     record.write(layout)?;
-    config::install_programs(layout, built, &record)?;
-    libvirtd::install(layout)?;
+    if has_node {
+        config::install_programs(layout, built, &record)?;
+        libvirtd::install(layout)?;
+    }
     found(layout, &mut record, address)?;
-    config::write_all(layout, &record)?;
+    if has_node {
+        config::write_all(layout, &record)?;
+    } else {
+        config::write_environment(layout, &record)?;
+    }
     Ok(record)
 }
 

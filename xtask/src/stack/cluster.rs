@@ -58,6 +58,9 @@ pub(crate) enum Guests {
     Vmlet,
     /// Only containerd, kubelet and the proxy do; whoever deploys Vmlet listens below `/run/vmlet`.
     Deployed,
+    /// There is no node at all, only the API: etcd and the API server. The controller-manager and the scheduler
+    /// are started by `restart` when somebody wants them.
+    NoNode,
 }
 
 /// One node's place in its cluster.
@@ -114,6 +117,9 @@ impl Node {
                 Program::KubeControllerManager,
                 Program::KubeScheduler,
             ]);
+        }
+        if self.guests == Guests::NoNode {
+            return programs;
         }
         programs.push(Program::Containerd);
         if self.guests == Guests::Vmlet {
@@ -203,6 +209,13 @@ mod tests {
             Program::KubeProxy,
         ];
         assert_eq!(programs, rest);
+    }
+
+    #[test]
+    fn a_cluster_without_nodes_is_its_control_plane() {
+        let programs = node(1, Guests::NoNode).programs();
+        assert!(node(1, Guests::Vmlet).programs().starts_with(&programs));
+        assert_eq!(programs.last(), Some(&Program::KubeScheduler));
     }
 
     #[test]

@@ -33,6 +33,11 @@ pub(crate) fn write_all(layout: &Layout, record: &Record) -> Result<()> {
         cluster::new_boot_id(layout)?;
     }
     write(layout, "vmlet.toml", &vmlet_toml(layout, record))?;
+    write_environment(layout, record)
+}
+
+/// Writes what people and tests need to reach the stack.
+pub(crate) fn write_environment(layout: &Layout, record: &Record) -> Result<()> {
     write(layout, "env.sh", &env_sh(layout, record))
 }
 

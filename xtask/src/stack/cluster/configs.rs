@@ -70,7 +70,7 @@ fn containerd(layout: &Layout) -> String {
 fn criproxy(layout: &Layout, node: &Node) -> String {
     let vmlet = match node.guests {
         Guests::Vmlet => layout.cri_socket(),
-        Guests::Deployed => DEPLOYED_SOCKET.into(),
+        Guests::Deployed | Guests::NoNode => DEPLOYED_SOCKET.into(),
     };
     format!(
         "listen = {listen}\nstate_dir = {state}\n\n\

@@ -68,6 +68,9 @@ pub(crate) fn drain(layout: &Layout, node: &Node) -> Drained {
         sockets.push(layout.cri_socket());
     }
     let mut drained = Drained::default();
+    if node.guests == Guests::NoNode {
+        return drained;
+    }
     for socket in sockets {
         match remove_all(&socket) {
             Ok(sandboxes) => drained.found.extend(sandboxes),

@@ -30,6 +30,9 @@ pub(crate) fn bring_up_node(layout: &Layout, node: &Node, plan: &Plan) -> Result
         let control = Layout::existing(&node.control)?;
         links::connect(&control, layout, node.number).context("join")?;
     }
+    if node.guests == Guests::NoNode {
+        return boot_api(layout);
+    }
     configs::write_all(layout, node)?;
     boot(layout, node)
 }
@@ -87,10 +90,22 @@ pub(crate) fn boot(layout: &Layout, node: &Node) -> Result<()> {
         .try_for_each(|program| wait_for(layout, *program))
 }
 
+/// Starts what there is of a cluster without nodes.
+fn boot_api(layout: &Layout) -> Result<()> {
+    for program in [Program::Etcd, Program::KubeApiserver] {
+        start(layout, program)?;
+        wait_for(layout, program)?;
+    }
+    Ok(())
+}
+
 /// Makes the cluster ready for pods: nodes, RuntimeClass, the account that pods run as.
 pub(crate) fn wait_until_ready(node: &Node, plan: &Plan) -> Result<()> {
     if plan.guests == Guests::Vmlet {
         apply(node, &runtime_class())?;
+    }
+    if plan.guests == Guests::NoNode {
+        return Ok(());
     }
     let wait = |arguments: &[&str]| -> Result<String> {
         run::output(
