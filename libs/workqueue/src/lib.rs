@@ -1,4 +1,23 @@
-//! A priority work queue.
+//! A priority work queue and the workers that it feeds.
 //!
-//! Invariant: a key is handed to at most one worker at a time, and is never lost.
+//! [`Queue`] is a plain structure: time is an argument, nothing blocks, nothing is spawned. [`Shared`] puts it
+//! behind a lock and gives it a clock, so that watches can push into it; [`run`] is the pool of workers.
+//!
+//! Invariant: a key is handed to at most one worker at a time, and a pushed key is never lost.
 //! Failure: none of its own; work that fails comes back after a growing delay.
+
+mod limiter;
+mod metrics;
+mod options;
+mod queue;
+mod runner;
+mod shared;
+mod verdict;
+
+pub use self::limiter::Limiter;
+pub use self::metrics::{Class, Metrics, Running, Tally};
+pub use self::options::{Ageing, Config, Options};
+pub use self::queue::{Popped, Queue};
+pub use self::runner::{RunConfig, run};
+pub use self::shared::Shared;
+pub use self::verdict::{Outcome, Verdict};

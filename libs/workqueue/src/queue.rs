@@ -1,0 +1,398 @@
+//! The queue itself.
+//!
+//! A key is in one of these places; beside its place it may be in flight, and it has a count of failures:
+//!
+//! ```text
+//!            push, delay                 due, or push without delay
+//!   Idle ───────────────────► Waiting ───────────────────────────────┐
+//!    │  push                                                         ▼
+//!    └───────────────────────────────────────────────────────────► Linked
+//!   Linked ── pop ──► Idle, in flight                (in its class's list)
+//!   Linked, in flight ── pop meets it at the head ──► Detached ── done ──► Front ── pop ──► Idle, in flight
+//! ```
+//!
+//! Ready keys form one list per priority, threaded through the slots; a key that is in flight keeps its place in
+//! the list until it reaches the head. It is then set aside, and once it comes back it goes before the list. So
+//! nothing is searched: `push`, `pop` and `done` cost a hash look-up, a look into an ordered map of the priorities
+//! in use, and, for delayed keys, one into an ordered set of due times.
+//!
+//! Invariant: a key has one slot; a slot is released when the key is neither queued nor in flight and has no failures.
+//! Failure: none.
+
+mod classes;
+mod links;
+mod slots;
+
+use std::collections::BTreeSet;
+use std::hash::Hash;
+use std::time::Duration;
+
+use self::classes::Classes;
+use self::links::{List, NIL};
+use self::slots::{Place, Slots};
+use crate::{Class, Config, Metrics, Options, Running};
+
+/// A key that was handed out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Popped<K> {
+    /// The key. It is in flight until [`Queue::done`].
+    pub key: K,
+    /// Its priority when it was handed out.
+    pub priority: i64,
+}
+
+/// When a waiting key becomes ready; ordered by time, then as ready keys are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Due {
+    at: u64,
+    negated_priority: i128,
+    sequence: u64,
+    slot: u32,
+}
+
+/// A key in flight, and since when.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    slot: u32,
+    since: u64,
+}
+
+/// A priority queue of keys with delays, back-off and ageing; at most one worker per key.
+///
+/// Times are durations since any fixed moment, the same for all calls, and must not go back.
+#[derive(Debug)]
+pub struct Queue<K, M = ()> {
+    slots: Slots<K>,
+    classes: Classes,
+    /// Keys that can be dispatched, the one that could first at the head.
+    ages: List,
+    waiting: BTreeSet<Due>,
+    flights: Vec<Flight>,
+    ready: usize,
+    next_sequence: u64,
+    since_aged: u32,
+    shut_down: bool,
+    config: Config,
+    metrics: M,
+}
+
+impl<K: Hash + Eq + Clone> Queue<K> {
+    /// An empty queue without metrics.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self::with_metrics(config, ())
+    }
+}
+
+impl<K: Hash + Eq + Clone, M: Metrics> Queue<K, M> {
+    /// An empty queue.
+    #[must_use]
+    pub fn with_metrics(mut config: Config, metrics: M) -> Self {
+        config.levels.sort_unstable();
+        Self {
+            slots: Slots::default(),
+            classes: Classes::default(),
+            ages: List::default(),
+            waiting: BTreeSet::new(),
+            flights: Vec::new(),
+            ready: 0,
+            next_sequence: 0,
+            since_aged: 0,
+            shut_down: false,
+            config,
+            metrics,
+        }
+    }
+
+    /// Queues a key, or merges with what is queued: the earlier time and the higher priority win.
+    pub fn push(&mut self, now: Duration, key: K, options: Options) {
+        self.push_with(|| now, key, options);
+    }
+
+    /// The same; the clock is read only where time matters.
+    pub fn push_with(&mut self, now: impl FnOnce() -> Duration, key: K, options: Options) {
+        if self.shut_down {
+            return;
+        }
+        let slot = self.slots.intern(key);
+        let delay = self.delay(slot, options);
+        if !delay.is_zero() {
+            self.metrics.retried();
+        }
+        let known = &self.slots[slot];
+        if known.place.is_ready() && options.priority <= known.priority {
+            return;
+        }
+        let now = now();
+        self.promote(nanos(now));
+        // A key that was waiting may just have become ready.
+        match self.slots[slot].place {
+            Place::Idle => {
+                self.slots[slot].priority = options.priority;
+                self.slots[slot].sequence = self.sequence();
+                if delay.is_zero() {
+                    self.make_ready(slot, nanos(now));
+                } else {
+                    self.wait(slot, nanos(now.saturating_add(delay)));
+                }
+            }
+            Place::Waiting => {
+                let due = self.due(slot);
+                self.waiting.remove(&due);
+                if options.priority > self.slots[slot].priority {
+                    self.slots[slot].priority = options.priority;
+                    self.slots[slot].sequence = self.sequence();
+                }
+                if delay.is_zero() {
+                    self.make_ready(slot, nanos(now));
+                } else {
+                    self.wait(slot, due.at.min(nanos(now.saturating_add(delay))));
+                }
+            }
+            Place::Linked | Place::Detached | Place::Front => {
+                if options.priority > self.slots[slot].priority {
+                    self.raise_ready(slot, options.priority);
+                }
+            }
+        }
+    }
+
+    /// Hands out the next key; `None` when none can be dispatched at `now`, or after [`Queue::shut_down`].
+    pub fn pop(&mut self, now: Duration) -> Option<Popped<K>> {
+        self.pop_below(now, None)
+    }
+
+    /// The same among the keys with a priority below `limit`.
+    pub fn pop_below(&mut self, now: Duration, limit: Option<i64>) -> Option<Popped<K>> {
+        if self.shut_down {
+            return None;
+        }
+        let now = nanos(now);
+        self.promote(now);
+        let slot = match self.starving(now, limit) {
+            Some(slot) => {
+                self.since_aged = 0;
+                self.unlink(slot);
+                slot
+            }
+            None => {
+                let slot = self.classes.take_first(&mut self.slots, limit)?;
+                self.since_aged = self.since_aged.saturating_add(1);
+                slot
+            }
+        };
+        // Slots in use have keys.
+        let key = self.slots.key(slot)?;
+        self.ages.unlink(&mut self.slots.ages(), slot);
+        self.ready -= 1;
+        self.depth(self.slots[slot].priority, -1);
+        let taken = &mut self.slots[slot];
+        taken.place = Place::Idle;
+        taken.flight = slots::index(self.flights.len());
+        self.metrics
+            .queued(Duration::from_nanos(now.saturating_sub(taken.time)));
+        self.flights.push(Flight { slot, since: now });
+        let priority = self.slots[slot].priority;
+        Some(Popped { key, priority })
+    }
+
+    /// Makes ready what is due at `now`. [`Queue::pop`] and [`Queue::push`] do so themselves.
+    pub fn advance(&mut self, now: Duration) {
+        self.promote(nanos(now));
+    }
+
+    /// Ends a key's flight. What was pushed meanwhile can be dispatched from now on. Unknown keys are ignored.
+    pub fn done(&mut self, now: Duration, key: &K) {
+        let Some(slot) = self.slots.find(key) else {
+            return;
+        };
+        let flight = self.slots[slot].flight;
+        if flight == NIL {
+            return;
+        }
+        let ended = self.flights.swap_remove(flight as usize);
+        if let Some(moved) = self.flights.get(flight as usize) {
+            self.slots[moved.slot].flight = flight;
+        }
+        self.slots[slot].flight = NIL;
+        self.metrics
+            .worked(Duration::from_nanos(nanos(now).saturating_sub(ended.since)));
+        match self.slots[slot].place {
+            Place::Detached => {
+                self.classes.put_before(&mut self.slots, slot);
+                self.ages.push_back(&mut self.slots.ages(), slot);
+            }
+            Place::Linked => self.ages.push_back(&mut self.slots.ages(), slot),
+            Place::Idle | Place::Waiting | Place::Front => self.slots.release_if_unused(slot),
+        }
+    }
+
+    /// Resets the key's back-off; it stays queued if it is.
+    pub fn forget(&mut self, key: &K) {
+        if let Some(slot) = self.slots.find(key) {
+            self.slots[slot].failures = 0;
+            self.slots.release_if_unused(slot);
+        }
+    }
+
+    /// How often the key was pushed with back-off since it was last forgotten.
+    #[must_use]
+    pub fn failures(&self, key: &K) -> u8 {
+        self.slots
+            .find(key)
+            .map_or(0, |slot| self.slots[slot].failures)
+    }
+
+    /// Number of ready keys, those included that are also in flight; keys whose time has not come are not.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ready
+    }
+
+    /// Whether no key is ready.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ready == 0
+    }
+
+    /// Number of keys whose time has not come.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// When the next waiting key becomes ready.
+    #[must_use]
+    pub fn next_ready_at(&self) -> Option<Duration> {
+        self.waiting.first().map(|due| Duration::from_nanos(due.at))
+    }
+
+    /// What is in flight.
+    #[must_use]
+    pub fn running(&self, now: Duration) -> Running {
+        let mut running = Running {
+            count: self.flights.len(),
+            ..Running::default()
+        };
+        for flight in &self.flights {
+            let age = Duration::from_nanos(nanos(now).saturating_sub(flight.since));
+            running.unfinished += age;
+            running.longest = running.longest.max(age);
+        }
+        running
+    }
+
+    /// From now on pushes are dropped and nothing is handed out; keys in flight may still come back.
+    pub fn shut_down(&mut self) {
+        self.shut_down = true;
+    }
+
+    /// Whether [`Queue::shut_down`] was called.
+    #[must_use]
+    pub fn is_shut_down(&self) -> bool {
+        self.shut_down
+    }
+
+    /// Where the numbers go.
+    pub fn metrics(&mut self) -> &mut M {
+        &mut self.metrics
+    }
+
+    fn delay(&mut self, slot: u32, options: Options) -> Duration {
+        let given = options.after;
+        if !options.rate_limited {
+            return given.unwrap_or_default();
+        }
+        let known = &mut self.slots[slot];
+        let limited = self.config.limiter.delay(known.failures);
+        known.failures = known.failures.saturating_add(1);
+        given.map_or(limited, |given| given.min(limited))
+    }
+
+    fn sequence(&mut self) -> u64 {
+        self.next_sequence += 1;
+        self.next_sequence
+    }
+
+    /// Moves what is due to the ready keys, in the order of becoming so.
+    fn promote(&mut self, now: u64) {
+        while let Some(due) = self.waiting.first().copied()
+            && due.at <= now
+        {
+            self.waiting.pop_first();
+            self.make_ready(due.slot, now);
+        }
+    }
+
+    /// Appends a key that is in no list to its class.
+    fn make_ready(&mut self, slot: u32, now: u64) {
+        self.slots[slot].time = now;
+        self.link(slot);
+        if self.slots[slot].flight == NIL {
+            self.ages.push_back(&mut self.slots.ages(), slot);
+        }
+        self.ready += 1;
+        self.metrics.added();
+        self.depth(self.slots[slot].priority, 1);
+    }
+
+    fn wait(&mut self, slot: u32, at: u64) {
+        self.slots[slot].place = Place::Waiting;
+        self.slots[slot].time = at;
+        let due = self.due(slot);
+        self.waiting.insert(due);
+    }
+
+    fn due(&self, slot: u32) -> Due {
+        let waiting = &self.slots[slot];
+        Due {
+            at: waiting.time,
+            negated_priority: -i128::from(waiting.priority),
+            sequence: waiting.sequence,
+            slot,
+        }
+    }
+
+    fn raise_ready(&mut self, slot: u32, priority: i64) {
+        self.unlink(slot);
+        let before = std::mem::replace(&mut self.slots[slot].priority, priority);
+        self.link(slot);
+        self.depth(before, -1);
+        self.depth(priority, 1);
+    }
+
+    fn link(&mut self, slot: u32) {
+        self.slots[slot].sequence = self.sequence();
+        self.classes.append(&mut self.slots, slot);
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        self.classes.remove(&mut self.slots, slot);
+    }
+
+    /// A key that has been ready for too long, when it is time for one.
+    fn starving(&self, now: u64, limit: Option<i64>) -> Option<u32> {
+        let ageing = self.config.ageing?;
+        if self.since_aged.saturating_add(1) < ageing.every {
+            return None;
+        }
+        let oldest = self.ages.head()?;
+        let known = &self.slots[oldest];
+        let old = now.saturating_sub(known.time) > nanos(ageing.starvation_after);
+        let allowed = limit.is_none_or(|limit| known.priority < limit);
+        (old && allowed).then_some(oldest)
+    }
+
+    fn depth(&mut self, priority: i64, change: i64) {
+        let class = match self.config.levels.binary_search(&priority) {
+            Ok(_) => Class::Level(priority),
+            Err(_) => Class::Custom,
+        };
+        self.metrics.depth(class, change);
+    }
+}
+
+/// 64 bits of nanoseconds are 584 years; what is beyond is that far away.
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
