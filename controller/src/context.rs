@@ -3,47 +3,16 @@
 //! Invariant: reads come from stores that watches feed; a pass never lists from the API server.
 //! Failure: a store that is not ready yet holds the workers back (the runner waits for all of them).
 
-use std::fmt;
 use std::sync::Arc;
 
-use crds::{VirtualMachine, VirtualMachineClass, VirtualMachineTask};
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
-use kube::runtime::reflector::Store;
 
-/// Namespace and name of an object.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key {
-    /// Empty for cluster-scoped kinds.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
+use crate::config::Config;
+use crate::events::Events;
+use crate::metrics::Metrics;
 
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
-/// What the watches keep up to date.
-#[allow(missing_debug_implementations, reason = "stores have none")]
-#[derive(Clone)]
-pub struct Stores {
-    /// Machines.
-    pub vms: Store<VirtualMachine>,
-    /// Pods that carry our role label.
-    pub pods: Store<Pod>,
-    /// Tasks.
-    pub tasks: Store<VirtualMachineTask>,
-    /// Classes.
-    pub classes: Store<VirtualMachineClass>,
-    /// Nodes.
-    pub nodes: Store<Node>,
-    /// Claims.
-    pub claims: Store<PersistentVolumeClaim>,
-}
+pub use crate::stores::{Key, Relation, Stores};
 
 /// Time, replaceable in tests.
 pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
@@ -52,10 +21,34 @@ pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 #[allow(missing_debug_implementations, reason = "clients and stores have none")]
 #[derive(Clone)]
 pub struct Context {
-    /// Writes, and the few live reads that must not be stale.
+    /// Writes, and the few live reads that must not be stale. Refuses to write once the lease is lost.
     pub client: Client,
     /// Reads.
     pub stores: Stores,
+    /// Settings.
+    pub config: Arc<Config>,
+    /// What users see with `kubectl describe`. Never waits.
+    pub events: Events,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
     /// Now.
     pub clock: Clock,
+}
+
+impl Context {
+    /// A context with empty settings and the system's clock; events go nowhere until somebody takes them
+    /// from the returned queue.
+    #[must_use]
+    pub fn new(client: Client, stores: Stores) -> (Self, crate::events::Queue) {
+        let (events, queue) = Events::channel();
+        let context = Self {
+            client,
+            stores,
+            config: Arc::default(),
+            events,
+            metrics: Arc::default(),
+            clock: Arc::new(|| Time(jiff::Timestamp::now())),
+        };
+        (context, queue)
+    }
 }

@@ -3,5 +3,9 @@
 //! Invariant: every decision is made from objects alone, so that a restart loses nothing.
 //! Failure: a pass that fails is repeated; what a user must change shows as a condition.
 
+pub mod config;
 pub mod context;
+pub mod events;
+pub mod metrics;
 pub mod outcome;
+pub mod stores;

@@ -1,0 +1,265 @@
+//! The controller's settings: defaults, then a TOML file, then environment and flags.
+//!
+//! Invariant: a [`Config`] that [`load`] returns is free of contradictions; unknown keys are refused.
+//! Failure: [`Error`] says in a sentence what is wrong, with line and column where the file is.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+mod check;
+mod flags;
+mod load;
+#[cfg(test)]
+mod tests;
+
+pub use check::Contradiction;
+pub use flags::{Args, Overrides};
+pub use load::{Error, load};
+
+/// Read when no file is named; it need not exist.
+pub const DEFAULT_FILE: &str = "/etc/vmlet/controller.toml";
+
+/// Settings of the controller.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// How the API server is reached; empty: as `KUBECONFIG` says, else from within the cluster.
+    pub kubeconfig: Option<PathBuf>,
+    /// Namespace of the controller's own objects, such as its lease.
+    pub namespace: String,
+    /// Address and port of the HTTP server for health and metrics.
+    pub listen: SocketAddr,
+    /// How passes are run.
+    pub runner: Runner,
+    /// Which object is served first.
+    pub priority: Priority,
+    /// Which of several controllers acts.
+    pub lease: Lease,
+    /// How machines are made.
+    pub machines: Machines,
+    /// What is said on standard error.
+    pub log: Log,
+}
+
+/// How passes are run.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Runner {
+    /// Passes that run at the same time.
+    pub workers: usize,
+    /// Longest time of a pass, in seconds; then it is given up and repeated.
+    pub pass_timeout_secs: u64,
+    /// How often every machine is looked at although nothing happened, in seconds.
+    pub resync_secs: u64,
+    /// First and longest delay before a failed pass is repeated, in milliseconds.
+    pub retry_min_ms: u64,
+    /// See `retry_min_ms`.
+    pub retry_max_ms: u64,
+    /// Longest time that passes are given to end when the controller is told to, in seconds.
+    pub drain_secs: u64,
+}
+
+/// Which object is served first.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Priority {
+    /// The numbers: `page` (documented) or `parity` (those of the reference implementation's source).
+    pub profile: Profile,
+    /// Recompute the priority of a machine from its present state when it is put back.
+    pub recompute: bool,
+    /// Dispatch what has been ready for so long before anything else, in seconds; 0: never.
+    pub starvation_after_secs: u64,
+    /// Keep a worker free for machines that nobody waits for, from 4 workers on.
+    pub reserve_worker: bool,
+    /// Changes of other objects take the priority that the machine itself has.
+    pub mapped_by_state: bool,
+    /// A pod that contradicts the machine's status counts as a change of its power.
+    pub pod_contradicts: bool,
+}
+
+/// A table of numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// As documented.
+    #[default]
+    Page,
+    /// As the reference implementation's source has it.
+    Parity,
+}
+
+/// Which of several controllers acts.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Lease {
+    /// Take the lease before anything is done. Only a controller that is alone may do without.
+    pub enabled: bool,
+    /// Name of the Lease object.
+    pub name: String,
+    /// Who this process is; empty: host name and a random part.
+    pub identity: String,
+    /// How long a lease that is not renewed is still respected, in seconds.
+    pub duration_secs: u32,
+    /// The holder that could not renew for so long stops, in seconds; less than `duration_secs`.
+    pub renew_deadline_secs: u32,
+    /// How often it is renewed or asked for, in seconds.
+    pub retry_secs: u32,
+}
+
+/// How machines are made.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Machines {
+    /// Machines whose root disk is made at the same time; 0: four fifths of the workers, at least 1.
+    pub creates: usize,
+    /// Allow a resize when the class was edited, without an annotation on the machine.
+    pub resize: bool,
+    /// How root disks are made unless the machine says: `direct`, `linked`, or empty for the plain way.
+    pub fast_deploy: String,
+}
+
+/// What is said on standard error.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// Least severe level, also per module.
+    pub level: String,
+    /// For people or for collectors.
+    pub format: LogFormat,
+}
+
+/// The form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For collectors.
+    Json,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            kubeconfig: None,
+            namespace: "vmlet-system".to_owned(),
+            listen: SocketAddr::from(([127, 0, 0, 1], 9630)),
+            runner: Runner::default(),
+            priority: Priority::default(),
+            lease: Lease::default(),
+            machines: Machines::default(),
+            log: Log::default(),
+        }
+    }
+}
+
+impl Default for Runner {
+    fn default() -> Self {
+        Self {
+            workers: 8,
+            pass_timeout_secs: 120,
+            resync_secs: 30 * 60,
+            retry_min_ms: 5,
+            retry_max_ms: 1_000_000,
+            drain_secs: 10,
+        }
+    }
+}
+
+impl Default for Priority {
+    fn default() -> Self {
+        Self {
+            profile: Profile::Page,
+            recompute: true,
+            starvation_after_secs: 600,
+            reserve_worker: true,
+            mapped_by_state: true,
+            pod_contradicts: true,
+        }
+    }
+}
+
+impl Default for Lease {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            name: "vmlet-controller".to_owned(),
+            identity: String::new(),
+            duration_secs: 15,
+            renew_deadline_secs: 10,
+            retry_secs: 2,
+        }
+    }
+}
+
+impl Default for Machines {
+    fn default() -> Self {
+        Self {
+            creates: 0,
+            resize: true,
+            fast_deploy: "linked".to_owned(),
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        let level = "info".to_owned();
+        let format = LogFormat::Text;
+        Self { level, format }
+    }
+}
+
+impl Config {
+    /// How many root disks may be made at the same time; at least 1.
+    #[must_use]
+    pub fn create_slots(&self) -> usize {
+        match self.machines.creates {
+            0 => (self.runner.workers * 4 / 5).max(1),
+            set => set,
+        }
+    }
+}
+
+impl Runner {
+    /// Longest time of a pass.
+    #[must_use]
+    pub const fn pass_timeout(&self) -> Duration {
+        Duration::from_secs(self.pass_timeout_secs)
+    }
+
+    /// How often every machine is looked at although nothing happened.
+    #[must_use]
+    pub const fn resync(&self) -> Duration {
+        Duration::from_secs(self.resync_secs)
+    }
+
+    /// Longest time that passes are given to end.
+    #[must_use]
+    pub const fn drain(&self) -> Duration {
+        Duration::from_secs(self.drain_secs)
+    }
+}
+
+impl Lease {
+    /// How long a lease that is not renewed is still respected.
+    #[must_use]
+    pub fn duration(&self) -> Duration {
+        Duration::from_secs(self.duration_secs.into())
+    }
+
+    /// The holder that could not renew for so long stops.
+    #[must_use]
+    pub fn renew_deadline(&self) -> Duration {
+        Duration::from_secs(self.renew_deadline_secs.into())
+    }
+
+    /// How often it is renewed or asked for.
+    #[must_use]
+    pub fn retry(&self) -> Duration {
+        Duration::from_secs(self.retry_secs.into())
+    }
+}

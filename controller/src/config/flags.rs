@@ -1,0 +1,72 @@
+//! The command line, and the environment beside it.
+//!
+//! Invariant: a flag and its variable mean the same key of the file; the flag wins.
+//! Failure: clap says what is wrong and shows the usage.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use super::{Config, LogFormat};
+
+/// Gives VM pods the life of a machine.
+#[derive(Debug, Parser)]
+#[command(name = "vmlet-controller", version)]
+pub struct Args {
+    /// Configuration file.
+    #[arg(long, value_name = "FILE", env = "VMLET_CONTROLLER_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Settings that win over the file.
+    #[command(flatten)]
+    pub overrides: Overrides,
+}
+
+/// Settings from flags and the environment, which win over the file.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Overrides {
+    /// How the API server is reached.
+    #[arg(long, value_name = "FILE", env = "VMLET_CONTROLLER_KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Namespace of the controller's own objects.
+    #[arg(long, env = "VMLET_CONTROLLER_NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Address and port for health and metrics.
+    #[arg(long, value_name = "ADDRESS:PORT", env = "VMLET_CONTROLLER_LISTEN")]
+    pub listen: Option<SocketAddr>,
+    /// Passes that run at the same time.
+    #[arg(long, value_name = "COUNT", env = "VMLET_CONTROLLER_WORKERS")]
+    pub workers: Option<usize>,
+    /// Who this process is, in the lease.
+    #[arg(long, value_name = "NAME", env = "VMLET_CONTROLLER_IDENTITY")]
+    pub identity: Option<String>,
+    /// Whether the lease is taken before anything is done.
+    #[arg(long, value_name = "BOOL", env = "VMLET_CONTROLLER_LEASE")]
+    pub lease: Option<bool>,
+    /// Least severe level that is logged, also per module.
+    #[arg(long, value_name = "LEVEL", env = "VMLET_CONTROLLER_LOG_LEVEL")]
+    pub log_level: Option<String>,
+    /// The form of log lines.
+    #[arg(long, value_name = "FORM", env = "VMLET_CONTROLLER_LOG_FORMAT")]
+    pub log_format: Option<LogFormat>,
+}
+
+impl Overrides {
+    pub(super) fn apply(&self, config: &mut Config) {
+        fn set<T: Clone>(to: &mut T, from: Option<&T>) {
+            if let Some(from) = from {
+                to.clone_from(from);
+            }
+        }
+        if self.kubeconfig.is_some() {
+            config.kubeconfig.clone_from(&self.kubeconfig);
+        }
+        set(&mut config.namespace, self.namespace.as_ref());
+        set(&mut config.listen, self.listen.as_ref());
+        set(&mut config.runner.workers, self.workers.as_ref());
+        set(&mut config.lease.identity, self.identity.as_ref());
+        set(&mut config.lease.enabled, self.lease.as_ref());
+        set(&mut config.log.level, self.log_level.as_ref());
+        set(&mut config.log.format, self.log_format.as_ref());
+    }
+}

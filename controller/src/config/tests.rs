@@ -1,0 +1,75 @@
+//! Settings as operators write them.
+//!
+//! Invariant: every test names a file of its own.
+//! Failure: the assertion shows the message that an operator would see.
+
+use clap::Parser;
+
+use super::*;
+
+fn load_text(text: &str, flags: &[&str]) -> Result<Config, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("controller.toml");
+    std::fs::write(&file, text).unwrap();
+    let mut line = vec!["vmlet-controller", "--config", file.to_str().unwrap()];
+    line.extend(flags);
+    load(&Args::try_parse_from(line).unwrap()).map_err(|error| {
+        let cause = std::error::Error::source(&error).map(ToString::to_string);
+        format!("{error}: {}", cause.unwrap_or_default())
+    })
+}
+
+#[test]
+fn an_empty_file_means_the_defaults() {
+    assert_eq!(load_text("", &[]).unwrap(), Config::default());
+}
+
+#[test]
+fn flags_win_over_the_file() {
+    let text = "namespace = \"a\"\n[runner]\nworkers = 3\n";
+    let config = load_text(text, &["--workers", "5"]).unwrap();
+    assert_eq!(config.namespace, "a");
+    assert_eq!(config.runner.workers, 5);
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_its_line() {
+    let error = load_text("[runner]\nworkes = 3\n", &[]).unwrap_err();
+    assert!(
+        error.contains("line 2") && error.contains("workes"),
+        "{error}"
+    );
+}
+
+#[rstest::rstest]
+#[case::no_worker("[runner]\nworkers = 0", "runner.workers")]
+#[case::polling("[runner]\nresync_secs = 5", "runner.resync_secs")]
+#[case::late_renewal("[lease]\nrenew_deadline_secs = 15", "lease.renew_deadline_secs")]
+#[case::bad_name("namespace = \"A b\"", "namespace")]
+#[case::bad_mode("[machines]\nfast_deploy = \"quick\"", "machines.fast_deploy")]
+fn what_cannot_be_run_is_refused(#[case] text: &str, #[case] names: &str) {
+    let error = load_text(text, &[]).unwrap_err();
+    assert!(error.contains(names), "{error}");
+}
+
+#[test]
+fn there_is_always_room_for_one_create() {
+    let mut config = Config::default();
+    assert_eq!(config.create_slots(), 6);
+    config.runner.workers = 1;
+    assert_eq!(config.create_slots(), 1);
+}
+
+#[test]
+fn the_reference_page_names_every_key() {
+    let page = include_str!("../../../docs/controller-configuration.md");
+    let text = format!("{:?}", Config::default());
+    for part in text.split(['{', ',']) {
+        let Some((key, _)) = part.trim().split_once(':') else {
+            continue;
+        };
+        let is_named =
+            page.contains(&format!("| `{key}` |")) || page.contains(&format!("## `[{key}]`"));
+        assert!(is_named, "{key} is not documented");
+    }
+}

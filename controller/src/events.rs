@@ -1,0 +1,148 @@
+//! Kubernetes events: what users see with `kubectl describe`.
+//!
+//! Invariant: a pass never waits for an event to be written; the same event again becomes a count.
+//! Failure: events that the API server refuses, or that are more than the queue holds, are lost and counted.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::{Client, Resource};
+use tokio::sync::mpsc;
+
+use crate::metrics::Metrics;
+
+/// Who reports. A plain name: slashes are refused by the API server.
+pub const REPORTER: &str = "vmlet-controller";
+/// How many events may wait to be written.
+const WAITING: usize = 1024;
+/// Longest message that the API takes, in bytes.
+const LONGEST_NOTE: usize = 1024;
+/// Longest reason that the API takes, in bytes.
+const LONGEST_REASON: usize = 128;
+
+/// An event on its way.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reported {
+    /// What it is about.
+    pub object: ObjectReference,
+    /// It should be looked at.
+    pub is_warning: bool,
+    /// One word.
+    pub reason: String,
+    /// A sentence.
+    pub message: String,
+}
+
+/// Takes events to be written.
+#[derive(Debug, Clone)]
+pub struct Events(mpsc::Sender<Reported>);
+
+/// Events that were not written yet.
+pub type Queue = mpsc::Receiver<Reported>;
+
+impl Events {
+    /// Both ends.
+    #[must_use]
+    pub fn channel() -> (Self, Queue) {
+        let (sender, receiver) = mpsc::channel(WAITING);
+        (Self(sender), receiver)
+    }
+
+    /// Something went as it should.
+    pub fn normal(&self, object: &impl Resource<DynamicType = ()>, reason: &str, message: &str) {
+        self.report(object, false, reason, message);
+    }
+
+    /// Something should be looked at.
+    pub fn warning(&self, object: &impl Resource<DynamicType = ()>, reason: &str, message: &str) {
+        self.report(object, true, reason, message);
+    }
+
+    fn report(
+        &self,
+        object: &impl Resource<DynamicType = ()>,
+        is_warning: bool,
+        reason: &str,
+        message: &str,
+    ) {
+        let reported = Reported {
+            object: object.object_ref(&()),
+            is_warning,
+            reason: shortened(reason, LONGEST_REASON),
+            message: shortened(message, LONGEST_NOTE),
+        };
+        // A full queue loses the event, as documented; a closed one means that the process ends.
+        if self.0.try_send(reported).is_err() {
+            tracing::debug!(reason, message, outcome = "lost", "event");
+        }
+    }
+}
+
+/// Writes events until every [`Events`] is gone.
+pub async fn write(client: Client, instance: String, mut queue: Queue, metrics: &Metrics) {
+    let reporter = Reporter {
+        controller: REPORTER.to_owned(),
+        instance: Some(instance),
+    };
+    let recorder = Recorder::new(client, reporter);
+    while let Some(reported) = queue.recv().await {
+        let event = Event {
+            type_: if reported.is_warning {
+                EventType::Warning
+            } else {
+                EventType::Normal
+            },
+            // The recorder counts events of the same action and reason together.
+            action: reported.reason.clone(),
+            reason: reported.reason,
+            note: Some(reported.message),
+            secondary: None,
+        };
+        if let Err(error) = recorder.publish(&event, &reported.object).await {
+            metrics.events_lost.inc();
+            tracing::debug!(error = %error, reason = event.reason, outcome = "lost", "event");
+        }
+    }
+}
+
+/// The text, or its beginning when it is longer than `limit` bytes.
+fn shortened(text: &str, limit: usize) -> String {
+    let end = (0..=limit.min(text.len()))
+        .rev()
+        .find(|end| text.is_char_boundary(*end));
+    text[..end.unwrap_or_default()].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crds::VirtualMachine;
+
+    #[test]
+    fn an_event_is_shortened_to_what_the_api_takes() {
+        let (events, mut queue) = Events::channel();
+        let vm = VirtualMachine::new("vm", Default::default());
+        events.warning(&vm, "CreateFailure", &"ä".repeat(LONGEST_NOTE));
+        let reported = queue.try_recv().unwrap();
+        assert_eq!(reported.message.len(), LONGEST_NOTE);
+        assert_eq!(reported.object.kind.as_deref(), Some("VirtualMachine"));
+        assert!(reported.is_warning);
+    }
+
+    #[test]
+    fn events_that_nobody_writes_never_hold_up_a_pass() {
+        let (events, mut queue) = Events::channel();
+        let vm = VirtualMachine::new("vm", Default::default());
+        for _ in 0..=WAITING {
+            events.normal(&vm, "UpdateSuccess", "resized");
+        }
+        queue.close();
+        events.normal(&vm, "UpdateSuccess", "resized");
+        assert_eq!(queue.len(), WAITING);
+    }
+
+    #[test]
+    fn the_reporter_has_a_name_that_the_api_takes() {
+        let plain = REPORTER.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+        assert!(plain && REPORTER.len() < 64);
+    }
+}

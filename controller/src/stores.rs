@@ -1,0 +1,167 @@
+//! What the watches keep up to date, and how objects that belong together are found.
+//!
+//! Invariant: an object is in its store before anybody is told of it; an index entry may be ahead of or
+//! behind its store, so whatever it names is looked up, never trusted to exist.
+//! Failure: none of its own; a watch that fails leaves the last known objects.
+
+mod feed;
+mod index;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+
+use crds::{VirtualMachine, VirtualMachineClass, VirtualMachineTask};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolumeClaim, Pod, Secret};
+use kube::Resource;
+use kube::core::PartialObjectMeta;
+use kube::runtime::reflector::{ObjectRef, Store};
+
+pub use feed::{Change, Feed};
+pub use index::{Index, Indexed, Relation};
+
+/// Namespace and name of an object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// Empty for cluster-scoped kinds.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl Key {
+    /// The key with these parts.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
+    /// The key of an object.
+    pub fn of(object: &impl Resource) -> Self {
+        let meta = object.meta();
+        Self::new(
+            meta.namespace.as_deref().unwrap_or_default(),
+            meta.name.as_deref().unwrap_or_default(),
+        )
+    }
+
+    /// What stores know it by.
+    #[must_use]
+    pub fn reference<K: Resource<DynamicType = ()>>(&self) -> ObjectRef<K> {
+        let reference = ObjectRef::new(&self.name);
+        if self.namespace.is_empty() {
+            reference
+        } else {
+            reference.within(&self.namespace)
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+macro_rules! stores {
+    ($( $(#[doc = $doc:literal])+ $name:ident: $kind:ty; )+) => {
+        /// What the watches keep up to date.
+        #[allow(missing_debug_implementations, reason = "stores have none")]
+        #[derive(Clone)]
+        pub struct Stores {
+            $( $(#[doc = $doc])+ pub $name: Store<$kind>, )+
+            /// Which objects belong together.
+            pub index: Index,
+        }
+
+        /// The writing side of [`Stores`]: one feed per watch.
+        #[allow(missing_debug_implementations, reason = "stores have none")]
+        pub struct Feeds {
+            $( $(#[doc = $doc])+ pub $name: Feed<$kind>, )+
+        }
+
+        impl Stores {
+            /// Empty stores, and what feeds them.
+            #[must_use]
+            pub fn new() -> (Self, Feeds) {
+                let index = Index::default();
+                let feeds = Feeds { $( $name: Feed::new(index.clone()), )+ };
+                let stores = Self { $( $name: feeds.$name.store(), )+ index };
+                (stores, feeds)
+            }
+
+            /// Returns when every store has been filled once.
+            ///
+            /// # Errors
+            ///
+            /// The name of a store whose feed was dropped before that.
+            pub async fn ready(&self) -> Result<(), &'static str> {
+                $( self.$name.wait_until_ready().await.map_err(|_| stringify!($name))?; )+
+                Ok(())
+            }
+
+            /// Names of the stores and how many objects each holds.
+            #[must_use]
+            pub fn sizes(&self) -> Vec<(&'static str, usize)> {
+                vec![$( (stringify!($name), self.$name.len()), )+]
+            }
+        }
+    };
+}
+
+stores! {
+    /// Machines.
+    vms: VirtualMachine;
+    /// Pods that carry our role label.
+    pods: Pod;
+    /// Tasks.
+    tasks: VirtualMachineTask;
+    /// Classes.
+    classes: VirtualMachineClass;
+    /// Nodes, without their lists of images.
+    nodes: Node;
+    /// Claims.
+    claims: PersistentVolumeClaim;
+    /// Which Secrets exist, in which version. Their data is read live, when it is needed.
+    secrets: PartialObjectMeta<Secret>;
+    /// Which ConfigMaps exist, in which version.
+    config_maps: PartialObjectMeta<ConfigMap>;
+}
+
+impl Stores {
+    /// The machine with this key.
+    #[must_use]
+    pub fn vm(&self, key: &Key) -> Option<Arc<VirtualMachine>> {
+        self.vms.get(&key.reference())
+    }
+
+    /// The tasks of the machine with this UID, by name.
+    #[must_use]
+    pub fn tasks_of(&self, vm_uid: &str) -> Vec<Arc<VirtualMachineTask>> {
+        let keys = self.index.tasks_of(vm_uid);
+        let found = keys
+            .iter()
+            .filter_map(|key| self.tasks.get(&key.reference()));
+        found.collect()
+    }
+
+    /// The pods of the machine with this UID, by name; of both roles.
+    #[must_use]
+    pub fn pods_of(&self, vm_uid: &str) -> Vec<Arc<Pod>> {
+        let keys = self.index.pods_of(vm_uid);
+        let found = keys
+            .iter()
+            .filter_map(|key| self.pods.get(&key.reference()));
+        found.collect()
+    }
+
+    /// The machines that name this object, by key.
+    #[must_use]
+    pub fn vms_with(&self, relation: &Relation) -> Vec<Arc<VirtualMachine>> {
+        let keys = self.index.vms_with(relation);
+        keys.iter().filter_map(|key| self.vm(key)).collect()
+    }
+}

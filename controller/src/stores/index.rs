@@ -1,0 +1,198 @@
+//! Secondary keys: which machines name an object, which tasks and pods a machine has.
+//!
+//! Invariant: what an object is filed under is a function of that object alone; filing it again first takes
+//! it out of where it was.
+//! Failure: none; an object without the label or field is filed nowhere.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crds::names::{IMAGE_CACHE_LABEL, VM_UID_LABEL};
+use crds::{VirtualMachine, VirtualMachineClass, VirtualMachineTask};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolumeClaim, Pod, Secret};
+use kube::core::PartialObjectMeta;
+use kube::{Resource, ResourceExt};
+
+use super::Key;
+
+/// An object that machines name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Relation {
+    /// A class.
+    Class(Key),
+    /// An image of a namespace, or of the cluster with an empty one.
+    Image(Key),
+    /// The image cache that the machine's label names.
+    ImageCache(Key),
+    /// A claim behind a volume.
+    Claim(Key),
+    /// A data volume made with the machine.
+    DataVolume(Key),
+    /// A Secret with first-boot data.
+    Secret(Key),
+    /// A ConfigMap with first-boot data.
+    ConfigMap(Key),
+    /// A group.
+    Group(Key),
+    /// The node of the root disk.
+    Node(String),
+}
+
+impl Relation {
+    /// Everything that a machine names.
+    #[must_use]
+    pub fn of(vm: &VirtualMachine) -> BTreeSet<Self> {
+        let namespace = vm.namespace().unwrap_or_default();
+        let here = |name: &str| Key::new(&namespace, name);
+        let spec = &vm.spec;
+        let mut all = BTreeSet::new();
+        all.extend(spec.class_name.as_deref().map(here).map(Self::Class));
+        all.extend(spec.group_name.as_deref().map(here).map(Self::Group));
+        let image = spec.image.as_ref().map(|image| image.name.as_str());
+        for name in image.into_iter().chain(spec.image_name.as_deref()) {
+            all.insert(Self::Image(here(name)));
+            all.insert(Self::Image(Key::new("", name)));
+        }
+        for claim in spec.volumes.iter().flat_map(|v| &v.persistent_volume_claim) {
+            all.insert(Self::Claim(here(&claim.claim_name)));
+        }
+        for template in &spec.data_volume_templates {
+            all.insert(Self::DataVolume(here(&template.name)));
+        }
+        let cloud_init = spec.bootstrap.iter().flat_map(|b| &b.cloud_init);
+        for user_data in cloud_init.flat_map(|c| &c.user_data) {
+            all.insert(Self::Secret(here(&user_data.name)));
+        }
+        let cache = vm.labels().get(IMAGE_CACHE_LABEL);
+        all.extend(cache.map(|name| Self::ImageCache(here(name))));
+        let node = vm.status.iter().flat_map(|status| &status.node_name);
+        all.extend(node.cloned().map(Self::Node));
+        all
+    }
+}
+
+/// Which objects belong together. Clones share their content.
+#[derive(Clone, Debug, Default)]
+pub struct Index(Arc<RwLock<Tables>>);
+
+#[derive(Debug, Default)]
+struct Tables {
+    vms: Table<Relation>,
+    tasks: Table<String>,
+    pods: Table<String>,
+}
+
+/// Who is filed under what, both ways.
+#[derive(Debug)]
+struct Table<R> {
+    under: HashMap<R, BTreeSet<Key>>,
+    of: HashMap<Key, BTreeSet<R>>,
+}
+
+impl<R> Default for Table<R> {
+    fn default() -> Self {
+        Self {
+            under: HashMap::new(),
+            of: HashMap::new(),
+        }
+    }
+}
+
+impl<R: Clone + Eq + Hash + Ord> Table<R> {
+    /// Files `key` under exactly these; under none when there are none.
+    fn set(&mut self, key: &Key, new: BTreeSet<R>) {
+        let old = self.of.remove(key).unwrap_or_default();
+        for gone in old.difference(&new) {
+            if let Some(keys) = self.under.get_mut(gone) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.under.remove(gone);
+                }
+            }
+        }
+        for added in new.difference(&old) {
+            let keys = self.under.entry(added.clone()).or_default();
+            keys.insert(key.clone());
+        }
+        if !new.is_empty() {
+            self.of.insert(key.clone(), new);
+        }
+    }
+
+    fn get(&self, under: &R) -> Vec<Key> {
+        let keys = self.under.get(under);
+        keys.map(|keys| keys.iter().cloned().collect())
+            .unwrap_or_default()
+    }
+}
+
+impl Index {
+    /// Keys of the machines that name this object.
+    #[must_use]
+    pub fn vms_with(&self, relation: &Relation) -> Vec<Key> {
+        self.read().vms.get(relation)
+    }
+
+    /// Keys of the tasks of the machine with this UID.
+    #[must_use]
+    pub fn tasks_of(&self, vm_uid: &str) -> Vec<Key> {
+        self.read().tasks.get(&vm_uid.to_owned())
+    }
+
+    /// Keys of the pods of the machine with this UID.
+    #[must_use]
+    pub fn pods_of(&self, vm_uid: &str) -> Vec<Key> {
+        self.read().pods.get(&vm_uid.to_owned())
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Tables> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Tables> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A kind that is kept in a store, perhaps with secondary keys.
+pub trait Indexed: Resource<DynamicType = ()> {
+    /// Files the object; `gone`: takes it out.
+    fn file(_object: &Self, _gone: bool, _index: &Index) {}
+}
+
+impl Indexed for VirtualMachine {
+    fn file(object: &Self, gone: bool, index: &Index) {
+        let relations = (!gone).then(|| Relation::of(object));
+        index
+            .write()
+            .vms
+            .set(&Key::of(object), relations.unwrap_or_default());
+    }
+}
+
+impl Indexed for VirtualMachineTask {
+    fn file(object: &Self, gone: bool, index: &Index) {
+        let uid = (!gone).then(|| object.spec.vm_uid.clone());
+        index
+            .write()
+            .tasks
+            .set(&Key::of(object), uid.into_iter().collect());
+    }
+}
+
+impl Indexed for Pod {
+    fn file(object: &Self, gone: bool, index: &Index) {
+        let uid = object.labels().get(VM_UID_LABEL).filter(|_| !gone);
+        index
+            .write()
+            .pods
+            .set(&Key::of(object), uid.cloned().into_iter().collect());
+    }
+}
+
+impl Indexed for VirtualMachineClass {}
+impl Indexed for Node {}
+impl Indexed for PersistentVolumeClaim {}
+impl Indexed for PartialObjectMeta<Secret> {}
+impl Indexed for PartialObjectMeta<ConfigMap> {}

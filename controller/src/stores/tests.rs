@@ -1,0 +1,151 @@
+//! Watch events in, changes out.
+//!
+//! Invariant: each test drives one feed, as one watch would.
+//! Failure: the assertion shows what was reported.
+
+use std::sync::Arc;
+
+use crds::VirtualMachine;
+use kube::runtime::watcher::Event;
+
+use super::{Change, Feeds, Key, Relation, Stores};
+
+fn vm(name: &str, version: u32) -> VirtualMachine {
+    let mut vm = VirtualMachine::new(name, Default::default());
+    vm.metadata.namespace = Some("default".to_owned());
+    vm.metadata.uid = Some(format!("uid-of-{name}"));
+    vm.metadata.resource_version = Some(version.to_string());
+    vm
+}
+
+fn list(feeds: &mut Feeds, vms: &[VirtualMachine]) -> Vec<String> {
+    assert!(feeds.vms.apply(Event::Init).is_empty());
+    for vm in vms {
+        assert!(feeds.vms.apply(Event::InitApply(vm.clone())).is_empty());
+    }
+    told(&feeds.vms.apply(Event::InitDone))
+}
+
+fn told(changes: &[Change<VirtualMachine>]) -> Vec<String> {
+    let name = |vm: &Arc<VirtualMachine>| vm.metadata.name.clone().unwrap_or_default();
+    let word = |change: &Change<VirtualMachine>| match change {
+        Change::Created { object, initial } => {
+            format!("create {} initial={initial}", name(object))
+        }
+        Change::Updated { new, unchanged, .. } => {
+            format!("update {} unchanged={unchanged}", name(new))
+        }
+        Change::Deleted { last, certain } => format!("delete {} certain={certain}", name(last)),
+    };
+    changes.iter().map(word).collect()
+}
+
+#[test]
+fn only_the_first_listing_is_initial() {
+    let (_, mut feeds) = Stores::new();
+    let first = list(&mut feeds, &[vm("a", 1)]);
+    assert_eq!(first, ["create a initial=true"]);
+    let again = list(&mut feeds, &[vm("a", 1), vm("b", 2)]);
+    assert_eq!(again, ["update a unchanged=true", "create b initial=false"]);
+}
+
+#[test]
+fn a_listing_that_was_broken_off_is_not_the_first_one() {
+    let (_, mut feeds) = Stores::new();
+    feeds.vms.apply(Event::Init);
+    feeds.vms.apply(Event::InitApply(vm("gone", 1)));
+    let told = list(&mut feeds, &[vm("a", 1)]);
+    assert_eq!(told, ["create a initial=true"]);
+}
+
+#[test]
+fn what_a_listing_misses_was_deleted_in_an_unknown_state() {
+    let (stores, mut feeds) = Stores::new();
+    list(&mut feeds, &[vm("a", 1), vm("b", 2)]);
+    let told = list(&mut feeds, &[vm("b", 3)]);
+    assert_eq!(told, ["delete a certain=false", "update b unchanged=false"]);
+    assert!(stores.vm(&Key::new("default", "a")).is_none());
+}
+
+#[test]
+fn an_object_that_was_made_again_is_another_one() {
+    let (_, mut feeds) = Stores::new();
+    list(&mut feeds, &[vm("a", 1)]);
+    let mut other = vm("a", 9);
+    other.metadata.uid = Some("another".to_owned());
+    let told = list(&mut feeds, &[other]);
+    assert_eq!(told, ["delete a certain=false", "create a initial=false"]);
+}
+
+#[test]
+fn a_change_carries_both_versions() {
+    let (_, mut feeds) = Stores::new();
+    list(&mut feeds, &[vm("a", 1)]);
+    let changes = feeds.vms.apply(Event::Apply(vm("a", 2)));
+    let [
+        Change::Updated {
+            old,
+            new,
+            unchanged: false,
+        },
+    ] = changes.as_slice()
+    else {
+        panic!("{changes:?}");
+    };
+    assert_eq!(old.metadata.resource_version.as_deref(), Some("1"));
+    assert_eq!(new.metadata.resource_version.as_deref(), Some("2"));
+}
+
+#[test]
+fn an_end_is_told_once() {
+    let (_, mut feeds) = Stores::new();
+    list(&mut feeds, &[vm("a", 1)]);
+    let end = feeds.vms.apply(Event::Delete(vm("a", 2)));
+    assert_eq!(told(&end), ["delete a certain=true"]);
+    assert!(feeds.vms.apply(Event::Delete(vm("a", 2))).is_empty());
+}
+
+#[test]
+fn a_resync_tells_of_everything_as_unchanged() {
+    let (_, mut feeds) = Stores::new();
+    list(&mut feeds, &[vm("a", 1)]);
+    assert_eq!(told(&feeds.vms.resync()), ["update a unchanged=true"]);
+}
+
+#[test]
+fn the_store_holds_an_object_before_its_change_is_told() {
+    let (stores, mut feeds) = Stores::new();
+    list(&mut feeds, &[]);
+    let changes = feeds.vms.apply(Event::Apply(vm("a", 1)));
+    assert_eq!(told(&changes), ["create a initial=false"]);
+    assert!(stores.vm(&Key::new("default", "a")).is_some());
+}
+
+#[test]
+fn machines_are_found_by_what_they_name_as_long_as_they_do() {
+    let (stores, mut feeds) = Stores::new();
+    let class = |name: &str| Relation::Class(Key::new("default", name));
+    let mut a = vm("a", 1);
+    a.spec.class_name = Some("small".to_owned());
+    list(&mut feeds, &[a.clone()]);
+    assert_eq!(stores.vms_with(&class("small")).len(), 1);
+    a.spec.class_name = Some("large".to_owned());
+    a.metadata.resource_version = Some("2".to_owned());
+    feeds.vms.apply(Event::Apply(a.clone()));
+    assert!(stores.vms_with(&class("small")).is_empty());
+    assert_eq!(stores.vms_with(&class("large")).len(), 1);
+    feeds.vms.apply(Event::Delete(a));
+    assert!(stores.index.vms_with(&class("large")).is_empty());
+}
+
+#[test]
+fn a_listing_that_misses_a_machine_takes_it_out_of_the_index() {
+    let (stores, mut feeds) = Stores::new();
+    let mut a = vm("a", 1);
+    a.spec.image_name = Some("disk".to_owned());
+    list(&mut feeds, &[a]);
+    let image = Relation::Image(Key::new("", "disk"));
+    assert_eq!(stores.index.vms_with(&image).len(), 1);
+    list(&mut feeds, &[]);
+    assert!(stores.index.vms_with(&image).is_empty());
+}
