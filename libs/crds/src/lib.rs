@@ -19,7 +19,11 @@ pub mod names;
 mod node_config;
 pub mod schema;
 mod snapshot;
+pub mod guest_facts;
+pub mod names;
+pub mod node_facts;
 mod task;
+pub mod text;
 pub mod vm;
 mod vmlet;
 

@@ -57,3 +57,11 @@ pub const PROVISIONING_GATE: &str = "vmlet.dev/image-cache";
 pub const RUNTIME_CLASS: &str = "vmlet";
 /// Name of the only `Vmlet` object.
 pub const VMLET_NAME: &str = "default";
+/// On pods: what is known of machine and guest, as [`crate::guest_facts::GuestFacts`]. Written by the node's agent.
+pub const GUEST_FACTS: &str = "vmlet.dev/guest-facts";
+/// On a node's lease: what runs there, as [`crate::node_facts::NodeFacts`]. Written by the node's agent.
+pub const NODE_FACTS: &str = "vmlet.dev/node-facts";
+/// Label on the leases of nodes; its value is `true`.
+pub const NODE_LEASE_LABEL: &str = "vmlet.dev/node-lease";
+/// Where Vmlet's own programs run, and where its leases are, unless configured otherwise.
+pub const NAMESPACE: &str = "vmlet-system";

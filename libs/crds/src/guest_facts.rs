@@ -1,0 +1,246 @@
+//! What a node's agent says of a machine, in one annotation and three conditions of its pod.
+//!
+//! Invariant: whatever was parsed or bounded has at most 8 interfaces with 8 addresses each, addresses that are
+//! addresses, printable text, and fits into [`LIMIT`] bytes of JSON.
+//! Failure: [`Error`] for text that is no such JSON or too long; single values that make no sense are left out,
+//! since they come from a guest.
+
+use std::net::IpAddr;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::{Deserialize, Serialize};
+
+use crate::text::{host_name, printable};
+
+/// Pod condition: the guest's vCPUs stand still.
+pub const POD_PAUSED: &str = "vmlet.dev/Paused";
+/// Pod condition: the guest agent answers. Unknown without any news of it.
+pub const POD_GUEST_AGENT_CONNECTED: &str = "vmlet.dev/GuestAgentConnected";
+/// Pod condition: the guest has an address that others can reach it by.
+pub const POD_GUEST_NETWORK_READY: &str = "vmlet.dev/GuestNetworkReady";
+
+/// Longest JSON, in bytes.
+pub const LIMIT: usize = 8192;
+const INTERFACES: usize = 8;
+const ADDRESSES: usize = 8;
+const TEXT: usize = 128;
+
+/// What is known of a machine.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GuestFacts {
+    /// Observed power state.
+    pub power: Power,
+    /// Why it is paused, such as `PausedByUser` or `PausedIOError`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub pause_reason: String,
+    /// Whether the guest agent answers.
+    pub agent: AgentState,
+    /// The container that this is about.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub container_id: String,
+    /// UUID of the domain.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub domain_uuid: String,
+    /// What the hypervisor made of the machine type, such as `pc-q35-7.2`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub machine_type: String,
+    /// When the machine was started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started: Option<Time>,
+    /// What the guest calls itself.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub host_name: String,
+    /// The guest's system.
+    #[serde(skip_serializing_if = "GuestOs::is_empty")]
+    pub os: GuestOs,
+    /// The guest's network, its own view first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub interfaces: Vec<GuestInterface>,
+}
+
+/// Power state as the node sees it.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Power {
+    /// Does not run.
+    Off,
+    /// Runs.
+    On,
+    /// Is there, its vCPUs stand still.
+    Paused,
+    /// Its memory is being written.
+    Saving,
+    /// Not known, or a word of a newer version.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+/// State of the guest agent.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AgentState {
+    /// It answers.
+    Connected,
+    /// It does not.
+    NotRunning,
+    /// Nothing is known yet, or a word of a newer version.
+    #[default]
+    #[serde(other)]
+    NoInfo,
+}
+
+/// The guest's system as its agent tells it.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GuestOs {
+    /// Such as `debian`.
+    pub id: String,
+    /// Such as `Debian GNU/Linux`.
+    pub name: String,
+    /// Such as `12`.
+    pub version: String,
+    /// Release of its kernel.
+    pub kernel: String,
+}
+
+impl GuestOs {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// One interface of the guest.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GuestInterface {
+    /// As the guest calls it; empty when only a lease is known.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Its hardware address.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub mac: String,
+    /// `address/prefix length`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
+    /// Who says so.
+    pub source: AddressSource,
+}
+
+/// Who tells an address.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AddressSource {
+    /// The agent in the guest.
+    GuestAgent,
+    /// The guest took a DHCP lease.
+    DhcpLease,
+    /// A word of a newer version.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+/// Not the annotation of an agent.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// More than [`LIMIT`] bytes.
+    #[error("guest facts have {0} bytes, at most {LIMIT} are read")]
+    TooLong(usize),
+    /// Not the JSON that it should be.
+    #[error("guest facts are not the JSON of an agent")]
+    Json(#[source] serde_json::Error),
+}
+
+impl GuestFacts {
+    /// Reads the annotation and bounds what it says.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] when the text is too long or no such JSON.
+    pub fn from_json(text: &str) -> Result<Self, Error> {
+        if text.len() > LIMIT {
+            return Err(Error::TooLong(text.len()));
+        }
+        serde_json::from_str(text)
+            .map(Self::bounded)
+            .map_err(Error::Json)
+    }
+
+    /// The annotation's text; bound the facts first.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        // Strings, numbers and a time: nothing that JSON could refuse.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Leaves out what is too much, too long or no address.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        for field in [
+            &mut self.pause_reason,
+            &mut self.container_id,
+            &mut self.domain_uuid,
+            &mut self.machine_type,
+            &mut self.os.id,
+            &mut self.os.name,
+            &mut self.os.version,
+            &mut self.os.kernel,
+        ] {
+            *field = printable(field, TEXT);
+        }
+        self.host_name = host_name(&self.host_name);
+        self.interfaces.truncate(INTERFACES);
+        for interface in &mut self.interfaces {
+            interface.name = printable(&interface.name, 32);
+            interface.mac = printable(&interface.mac, 32);
+            let addresses = std::mem::take(&mut interface.addresses);
+            let addresses = addresses.iter().filter_map(|text| with_prefix(text));
+            interface.addresses = addresses
+                .map(|(ip, length)| format!("{ip}/{length}"))
+                .take(ADDRESSES)
+                .collect();
+        }
+        self
+    }
+
+    /// Addresses that others can reach the guest by: not unspecified, loopback, link-local or multicast.
+    pub fn usable_addresses(&self) -> impl Iterator<Item = (&GuestInterface, IpAddr)> {
+        self.interfaces.iter().flat_map(|interface| {
+            let addresses = interface.addresses.iter();
+            let addresses = addresses.filter_map(|text| with_prefix(text));
+            addresses
+                .map(|(ip, _)| ip)
+                .filter(|ip| is_usable(*ip))
+                .map(move |ip| (interface, ip))
+        })
+    }
+}
+
+/// Whether others can reach a machine by this address: not unspecified, loopback, link-local or multicast.
+#[must_use]
+pub fn is_usable(ip: IpAddr) -> bool {
+    let link_local = match ip {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    !(link_local || ip.is_unspecified() || ip.is_loopback() || ip.is_multicast())
+}
+
+/// Address and prefix length; a bare address stands for itself alone. IPv4 in IPv6's dress is IPv4.
+fn with_prefix(text: &str) -> Option<(IpAddr, u8)> {
+    let (said, length) = match text.split_once('/') {
+        Some((ip, length)) => (ip, Some(length.parse::<u8>().ok()?)),
+        None => (text, None),
+    };
+    let said = said.parse::<IpAddr>().ok()?;
+    let ip = said.to_canonical();
+    let most = if ip.is_ipv4() { 32 } else { 128 };
+    let length = match length {
+        Some(length) if said != ip => length.checked_sub(96)?,
+        Some(length) => length,
+        None => most,
+    };
+    (length <= most).then_some((ip, length))
+}
+
+#[cfg(test)]
+mod tests;
