@@ -3,6 +3,10 @@
 //! Invariant: `proto/node.proto` is the contract; nothing here decides anything.
 //! Failure: those of gRPC; the proto says which codes a call answers.
 
+pub mod client;
+
+pub use client::{Deadlines, connect};
+
 /// Generated from `proto/node.proto`.
 #[allow(
     missing_docs,
