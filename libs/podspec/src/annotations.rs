@@ -26,6 +26,18 @@ pub enum Key {
     SystemUuid,
     /// Whether the guest may send as anybody. Only for whoever may set annotations of a `.protected` domain.
     AllowSpoofing,
+    /// UID of the VirtualMachine object whose disk is booted.
+    VmDisk,
+    /// What the pod is there for.
+    Role,
+    /// Whether saved memory is resumed.
+    Restore,
+    /// Whether the guest waits for somebody to let it run.
+    StartPaused,
+    /// UUID that the hypervisor knows the machine by.
+    InstanceUuid,
+    /// UUID that the guest reads from its firmware.
+    BiosUuid,
 }
 
 impl Key {
@@ -38,6 +50,12 @@ impl Key {
             Self::RootVolumeSize => ("vmlet.dev/root-volume-size", Some("VirtletRootVolumeSize")),
             Self::SystemUuid => ("vmlet.dev/system-uuid", Some("VirtletSystemUUID")),
             Self::AllowSpoofing => ("vmlet.dev.protected/allow-spoofing", None),
+            Self::VmDisk => ("vmlet.dev/vm-disk", None),
+            Self::Role => ("vmlet.dev/role", None),
+            Self::Restore => ("vmlet.dev/restore", None),
+            Self::StartPaused => ("vmlet.dev/start-paused", None),
+            Self::InstanceUuid => ("vmlet.dev/instance-uuid", None),
+            Self::BiosUuid => ("vmlet.dev/bios-uuid", None),
         }
     }
 }
@@ -82,11 +100,7 @@ impl<'a> Annotations<'a> {
         let Some((name, value)) = self.raw(key) else {
             return Ok(None);
         };
-        let refuse = |reason: String| AnnotationError {
-            name: name.to_owned(),
-            value: value.chars().take(64).collect(),
-            reason,
-        };
+        let refuse = |reason| error(name, value, reason);
         if value.len() > MAX_VALUE {
             return Err(refuse(format!("longer than {MAX_VALUE} bytes")));
         }
@@ -94,6 +108,20 @@ impl<'a> Annotations<'a> {
             .parse()
             .map(Some)
             .map_err(|e: T::Err| refuse(e.to_string()))
+    }
+
+    /// The error of a setting whose value does not go with the others.
+    pub(crate) fn refuse(self, key: Key, reason: String) -> AnnotationError {
+        let (name, value) = self.raw(key).unwrap_or((key.names().0, ""));
+        error(name, value, reason)
+    }
+}
+
+fn error(name: &str, value: &str, reason: String) -> AnnotationError {
+    AnnotationError {
+        name: name.to_owned(),
+        value: value.chars().take(64).collect(),
+        reason,
     }
 }
 

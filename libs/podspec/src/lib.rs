@@ -6,10 +6,12 @@
 
 mod annotations;
 mod id;
+mod instance;
 mod machine;
 mod quantity;
 
 pub use annotations::{AnnotationError, Annotations, Key};
 pub use id::{ContainerId, Id, IdError, Kind, SandboxId, TAG, kind};
+pub use instance::{Instance, Role, VmUid};
 pub use machine::{CpuModel, Defaults, Machine, Mib, PodResources, Vcpus};
 pub use quantity::{QuantityError, parse_quantity};

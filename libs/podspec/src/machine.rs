@@ -144,7 +144,10 @@ impl Machine {
             root_size: annotations
                 .get::<RootSize>(Key::RootVolumeSize)?
                 .map(|size| size.0),
-            system_uuid: annotations.get(Key::SystemUuid)?,
+            system_uuid: match annotations.get(Key::BiosUuid)? {
+                Some(uuid) => Some(uuid),
+                None => annotations.get(Key::SystemUuid)?,
+            },
         })
     }
 }
