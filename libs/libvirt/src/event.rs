@@ -8,13 +8,16 @@ use std::ffi::c_int;
 use uuid::Uuid;
 use virt::sys;
 
-use crate::{End, Event, State};
+use crate::{End, Event, Pause, Power, State};
 
 /// The event that a life-cycle signal stands for, if it matters to anybody.
 pub(crate) fn from_lifecycle(domain: Uuid, event: c_int, detail: c_int) -> Option<Event> {
     match event.cast_unsigned() {
         sys::VIR_DOMAIN_EVENT_STARTED => Some(Event::Started(domain)),
         sys::VIR_DOMAIN_EVENT_STOPPED => Some(Event::Stopped(domain, end_of_event(detail))),
+        sys::VIR_DOMAIN_EVENT_SUSPENDED | sys::VIR_DOMAIN_EVENT_RESUMED => {
+            Some(Event::Power(domain))
+        }
         // A crashed guest follows with its STOPPED event, since our domains are destroyed on a crash.
         _ => None,
     }
@@ -24,6 +27,7 @@ fn end_of_event(detail: c_int) -> End {
     match detail.cast_unsigned() {
         sys::VIR_DOMAIN_EVENT_STOPPED_SHUTDOWN => End::GuestShutdown,
         sys::VIR_DOMAIN_EVENT_STOPPED_DESTROYED => End::Destroyed,
+        sys::VIR_DOMAIN_EVENT_STOPPED_SAVED => End::Saved,
         // FAILED is also what libvirt says of an emulator that died without a word.
         sys::VIR_DOMAIN_EVENT_STOPPED_CRASHED | sys::VIR_DOMAIN_EVENT_STOPPED_FAILED => {
             End::Crashed
@@ -39,12 +43,31 @@ pub(crate) fn state(state: sys::virDomainState, reason: c_int) -> State {
             sys::VIR_DOMAIN_SHUTOFF_SHUTDOWN => End::GuestShutdown,
             sys::VIR_DOMAIN_SHUTOFF_DESTROYED => End::Destroyed,
             sys::VIR_DOMAIN_SHUTOFF_CRASHED => End::Crashed,
+            sys::VIR_DOMAIN_SHUTOFF_SAVED => End::Saved,
             _ => End::Unknown,
         }),
         // A crashed domain keeps its emulator only under `on_crash` values that we never write;
         // whatever it is now, nothing runs in it.
         sys::VIR_DOMAIN_CRASHED => State::Inactive(End::Crashed),
         _ => State::Active,
+    }
+}
+
+/// Whether the guest runs, by libvirt's state and reason.
+pub(crate) fn power(state: sys::virDomainState, reason: c_int) -> Power {
+    match state {
+        sys::VIR_DOMAIN_SHUTOFF | sys::VIR_DOMAIN_CRASHED => Power::Off,
+        sys::VIR_DOMAIN_PAUSED => Power::Paused(match reason.cast_unsigned() {
+            sys::VIR_DOMAIN_PAUSED_IOERROR => Pause::IoError,
+            sys::VIR_DOMAIN_PAUSED_SAVE
+            | sys::VIR_DOMAIN_PAUSED_DUMP
+            | sys::VIR_DOMAIN_PAUSED_MIGRATION
+            | sys::VIR_DOMAIN_PAUSED_SNAPSHOT
+            | sys::VIR_DOMAIN_PAUSED_SHUTTING_DOWN
+            | sys::VIR_DOMAIN_PAUSED_STARTING_UP => Pause::Passing,
+            _ => Pause::Asked,
+        }),
+        _ => Power::On,
     }
 }
 
@@ -69,6 +92,7 @@ mod tests {
             (0, End::GuestShutdown),
             (1, End::Destroyed),
             (2, End::Crashed),
+            (4, End::Saved),
             (5, End::Crashed),
             (7, End::Unknown),
             (-3, End::Unknown),
@@ -80,7 +104,7 @@ mod tests {
 
     #[test]
     fn events_that_change_nothing_for_us_are_dropped() {
-        for event in [-1, 0, 1, 3, 4, 6, 7, 8, 99] {
+        for event in [-1, 0, 1, 6, 7, 8, 99] {
             assert_eq!(from_lifecycle(Uuid::nil(), event, 0), None);
         }
     }
@@ -90,10 +114,23 @@ mod tests {
         assert_eq!(state(5, 1), State::Inactive(End::GuestShutdown));
         assert_eq!(state(5, 2), State::Inactive(End::Destroyed));
         assert_eq!(state(5, 3), State::Inactive(End::Crashed));
+        assert_eq!(state(5, 5), State::Inactive(End::Saved));
         assert_eq!(state(5, 0), State::Inactive(End::Unknown));
         assert_eq!(state(6, 1), State::Inactive(End::Crashed));
         for running in [0, 1, 2, 3, 4, 7, 42] {
             assert_eq!(state(running, 1), State::Active);
         }
+    }
+
+    #[test]
+    fn a_paused_guest_says_why() {
+        let id = Uuid::nil();
+        assert_eq!(from_lifecycle(id, 3, 0), Some(Event::Power(id)));
+        assert_eq!(from_lifecycle(id, 4, 0), Some(Event::Power(id)));
+        assert_eq!(power(1, 1), Power::On);
+        assert_eq!(power(3, 1), Power::Paused(Pause::Asked));
+        assert_eq!(power(3, 3), Power::Paused(Pause::Passing));
+        assert_eq!(power(3, 5), Power::Paused(Pause::IoError));
+        assert_eq!(power(5, 5), Power::Off);
     }
 }

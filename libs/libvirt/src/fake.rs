@@ -37,6 +37,7 @@ struct Inner {
     agent: Option<VecDeque<Value>>,
     commands: Vec<Value>,
     shutdowns: Vec<(Uuid, Shutdown)>,
+    reboots: Vec<(Uuid, Option<Shutdown>)>,
     stats_calls: usize,
     hangs: bool,
 }
@@ -49,6 +50,7 @@ struct FakeDomain {
     cpus: Vec<u32>,
     xml: String,
     state: State,
+    paused: bool,
 }
 
 impl Default for FakeHypervisor {
@@ -62,6 +64,7 @@ impl Default for FakeHypervisor {
                 agent: None,
                 commands: Vec::new(),
                 shutdowns: Vec::new(),
+                reboots: Vec::new(),
                 stats_calls: 0,
                 hangs: false,
             })),
@@ -167,6 +170,11 @@ impl FakeHypervisor {
         self.lock().shutdowns.clone()
     }
 
+    /// Requests to reboot so far, in order; without a way for the reset button.
+    pub fn reboots(&self) -> Vec<(Uuid, Option<Shutdown>)> {
+        self.lock().reboots.clone()
+    }
+
     fn end(&self, domain: Uuid, end: End) {
         let mut inner = self.lock();
         let connected = inner.connected;
@@ -175,6 +183,7 @@ impl FakeHypervisor {
         };
         if found.state == State::Active {
             found.state = State::Inactive(end);
+            found.paused = false;
             drop(inner);
             if connected {
                 self.tell(Event::Stopped(domain, end));

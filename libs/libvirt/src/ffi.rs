@@ -13,5 +13,5 @@ mod domain;
 mod stats;
 
 pub(crate) use callbacks::{Signal, Subscription};
-pub(crate) use domain::{set_agent_timeout, state};
+pub(crate) use domain::{abort_job, save, set_agent_timeout, state};
 pub(crate) use stats::all as all_stats;

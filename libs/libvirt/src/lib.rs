@@ -23,10 +23,12 @@ pub mod guest;
 pub mod harness;
 mod libvirt;
 mod read;
+mod saved;
 
 #[cfg(feature = "fake")]
 pub use fake::FakeHypervisor;
 pub use libvirt::{Libvirt, Settings};
+pub use saved::is_saved_memory;
 
 /// Namespace of the metadata element that marks a domain as ours.
 pub const METADATA_NAMESPACE: &str = "https://vmlet.dev/domain/1";
@@ -37,8 +39,30 @@ pub trait Hypervisor: Send + Sync + 'static {
     fn define(&self, xml: String) -> impl Future<Output = Result<()>> + Send;
     /// Starts a defined domain; returns when the emulator runs.
     fn start(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
+    /// The same, but the guest does not run before [`Self::resume`].
+    fn start_paused(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
     /// Asks the guest to power off and returns at once.
     fn shutdown(&self, domain: Uuid, how: Shutdown) -> impl Future<Output = Result<()>> + Send;
+    /// Asks the guest to reboot and returns at once.
+    fn reboot(&self, domain: Uuid, how: Shutdown) -> impl Future<Output = Result<()>> + Send;
+    /// Presses the reset button.
+    fn reset(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
+    /// Keeps the guest from running; success when it does not run already.
+    fn suspend(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
+    /// Lets the guest run; success when it does already.
+    fn resume(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
+    /// Writes the machine's memory to a file that libvirt's user may make, and ends the machine. The file is whole once
+    /// [`is_saved_memory`] says so, which it does before the machine has ended.
+    fn save(&self, domain: Uuid, file: PathBuf) -> impl Future<Output = Result<()>> + Send;
+    /// Makes a [`Self::save`] under way fail, after which the guest runs on.
+    fn abort_save(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
+    /// Starts a defined domain from saved memory with this description. The guest does not run before
+    /// [`Self::resume`].
+    fn restore(&self, xml: String, file: PathBuf) -> impl Future<Output = Result<()>> + Send;
+    /// More about what a domain is doing than [`Self::state`]; `None` when it does not exist.
+    fn power(&self, domain: Uuid) -> impl Future<Output = Result<Option<Power>>> + Send;
+    /// What libvirt made of the machine type that was asked for; `None` when it does not say or no such domain exists.
+    fn machine_type(&self, domain: Uuid) -> impl Future<Output = Result<Option<String>>> + Send;
     /// Kills the emulator; success when it does not run or does not exist. Success is the proof that it has ended:
     /// just after libvirt's restart the event may be missing.
     fn destroy(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
@@ -88,6 +112,28 @@ pub enum State {
     Inactive(End),
 }
 
+/// Whether a guest runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Power {
+    /// There is no emulator.
+    Off,
+    /// The guest runs.
+    On,
+    /// There is an emulator, and the guest does not run.
+    Paused(Pause),
+}
+
+/// Why a guest does not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pause {
+    /// Somebody wanted that.
+    Asked,
+    /// Its disk failed.
+    IoError,
+    /// Its memory is being saved, or something else that ends by itself.
+    Passing,
+}
+
 /// Why an emulator ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -97,6 +143,8 @@ pub enum End {
     Destroyed,
     /// The guest crashed or the emulator died.
     Crashed,
+    /// Its memory was saved.
+    Saved,
     /// It failed to start, or how it ended is not known.
     Unknown,
 }
@@ -114,6 +162,8 @@ pub struct DomainInfo {
     pub container: String,
     /// The attribute `installation`: who made it. Earlier versions did not say.
     pub installation: Option<String>,
+    /// The attribute `vm`: the machine whose disk it has open.
+    pub vm: Option<String>,
 }
 
 /// What a running domain has used.
@@ -136,6 +186,8 @@ pub enum Event {
     Started(Uuid),
     /// The emulator of a domain ended.
     Stopped(Uuid, End),
+    /// A guest was paused or runs on.
+    Power(Uuid),
 }
 
 /// Versions, as `major.minor.release`.

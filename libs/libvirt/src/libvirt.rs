@@ -23,11 +23,13 @@ mod calls;
 mod connection;
 mod event_loop;
 mod listing;
+mod memory;
 mod pin;
 
 use crate::error::Context;
 use crate::{
-    DomainInfo, DomainStats, Event, Hypervisor, Result, Shutdown, State, Versions, event, ffi, read,
+    DomainInfo, DomainStats, Event, Hypervisor, Power, Result, Shutdown, State, Versions, event,
+    ffi, read,
 };
 use calls::Calls;
 use connection::Link;
@@ -111,6 +113,17 @@ impl Libvirt {
             .await
     }
 
+    /// The XML of a domain; `None` when it does not exist.
+    async fn description(&self, domain: Uuid) -> Result<Option<String>> {
+        let deadline = self.settings.call_deadline;
+        let xml = self.on_domain("describe", domain, deadline, |d| d.xml_desc(0));
+        match xml.await {
+            Ok(xml) => Ok(Some(xml)),
+            Err(crate::Error::NoDomain(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// A call about one domain, within `deadline`.
     async fn on_domain<T: Send + 'static>(
         &self,
@@ -150,6 +163,77 @@ impl Hypervisor for Libvirt {
             Domain::create,
         )
         .await
+    }
+
+    async fn start_paused(&self, domain: Uuid) -> Result<()> {
+        let deadline = self.settings.start_deadline;
+        self.on_domain("start", domain, deadline, |d| {
+            d.create_with_flags(sys::VIR_DOMAIN_START_PAUSED)
+        })
+        .await
+    }
+
+    async fn reboot(&self, domain: Uuid, how: Shutdown) -> Result<()> {
+        match how {
+            Shutdown::Agent => self.calls.agent_reboot(domain).await,
+            Shutdown::Acpi => {
+                let flag = sys::VIR_DOMAIN_REBOOT_ACPI_POWER_BTN;
+                self.urgently("reboot", domain, move |d| d.reboot(flag))
+                    .await
+            }
+        }
+    }
+
+    async fn reset(&self, domain: Uuid) -> Result<()> {
+        self.urgently("reset", domain, Domain::reset).await
+    }
+
+    async fn suspend(&self, domain: Uuid) -> Result<()> {
+        self.urgently("suspend", domain, Domain::suspend).await
+    }
+
+    async fn resume(&self, domain: Uuid) -> Result<()> {
+        self.urgently("resume", domain, memory::resume).await
+    }
+
+    async fn save(&self, domain: Uuid, file: PathBuf) -> Result<()> {
+        self.calls.known.remove(domain);
+        self.on_domain("save", domain, memory::DEADLINE, move |d| {
+            ffi::save(d, &file)
+        })
+        .await
+    }
+
+    async fn abort_save(&self, domain: Uuid) -> Result<()> {
+        self.urgently("abort", domain, ffi::abort_job).await
+    }
+
+    async fn restore(&self, xml: String, file: PathBuf) -> Result<()> {
+        let context = Context {
+            call: "restore",
+            domain: None,
+        };
+        self.calls
+            .run(context, memory::DEADLINE, move |connect| {
+                memory::restore(connect, &xml, &file)
+            })
+            .await
+    }
+
+    async fn power(&self, domain: Uuid) -> Result<Option<Power>> {
+        match self.urgently("state", domain, ffi::state).await {
+            Ok((state, reason)) => Ok(Some(event::power(state, reason))),
+            Err(crate::Error::NoDomain(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn machine_type(&self, domain: Uuid) -> Result<Option<String>> {
+        Ok(self
+            .description(domain)
+            .await?
+            .as_deref()
+            .and_then(read::machine_type))
     }
 
     async fn shutdown(&self, domain: Uuid, how: Shutdown) -> Result<()> {
@@ -214,16 +298,11 @@ impl Hypervisor for Libvirt {
     }
 
     async fn console_file(&self, domain: Uuid) -> Result<Option<PathBuf>> {
-        let xml = self
-            .on_domain("describe", domain, self.settings.call_deadline, |d| {
-                d.xml_desc(0)
-            })
-            .await;
-        match xml {
-            Ok(xml) => Ok(read::console_file(&xml)),
-            Err(crate::Error::NoDomain(_)) => Ok(None),
-            Err(error) => Err(error),
-        }
+        Ok(self
+            .description(domain)
+            .await?
+            .as_deref()
+            .and_then(read::console_file))
     }
 
     async fn stats(&self) -> Result<Vec<DomainStats>> {

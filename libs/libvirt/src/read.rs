@@ -14,6 +14,8 @@ struct Metadata {
     container: Option<String>,
     #[serde(rename = "@installation")]
     installation: Option<String>,
+    #[serde(rename = "@vm")]
+    vm: Option<String>,
 }
 
 /// What our metadata element says.
@@ -23,6 +25,8 @@ pub(crate) struct Mark {
     pub(crate) container: String,
     /// The attribute `installation`.
     pub(crate) installation: Option<String>,
+    /// The attribute `vm`.
+    pub(crate) vm: Option<String>,
 }
 
 impl From<Metadata> for Mark {
@@ -30,6 +34,7 @@ impl From<Metadata> for Mark {
         Self {
             container: element.container.unwrap_or_default(),
             installation: element.installation,
+            vm: element.vm,
         }
     }
 }
@@ -67,6 +72,30 @@ struct Log {
 pub(crate) fn console_file(xml: &str) -> Option<PathBuf> {
     let domain: Domain = quick_xml::de::from_str(xml).ok()?;
     Some(domain.devices.serial.into_iter().next()?.log?.file)
+}
+
+/// A domain definition, as far as it says what machine it is.
+#[derive(Debug, Deserialize)]
+struct Typed {
+    os: Os,
+}
+
+#[derive(Debug, Deserialize)]
+struct Os {
+    #[serde(rename = "type")]
+    kind: OsType,
+}
+
+#[derive(Debug, Deserialize)]
+struct OsType {
+    #[serde(rename = "@machine")]
+    machine: String,
+}
+
+/// The machine type of a domain.
+pub(crate) fn machine_type(xml: &str) -> Option<String> {
+    let domain: Typed = quick_xml::de::from_str(xml).ok()?;
+    Some(domain.os.kind.machine)
 }
 
 /// What the fake keeps of a definition.
@@ -133,5 +162,9 @@ mod tests {
         );
         assert_eq!(console_file(&domain), Some("/s/console/a.raw".into()));
         assert_eq!(console_file("<domain><devices/></domain>"), None);
+        let domain =
+            "<domain><os><type arch='x86_64' machine='pc-q35-7.2'>hvm</type></os></domain>";
+        assert_eq!(machine_type(domain).as_deref(), Some("pc-q35-7.2"));
+        assert_eq!(machine_type("<domain/>"), None);
     }
 }

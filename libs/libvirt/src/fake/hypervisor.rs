@@ -11,9 +11,11 @@ use tokio::sync::broadcast;
 use uuid::Uuid;
 
 use super::{FakeDomain, FakeHypervisor, Inner, absence, silence};
-use crate::read::{Definition, console_file};
+use crate::read::{Definition, console_file, machine_type};
+use crate::saved::WHOLE;
 use crate::{
-    DomainInfo, DomainStats, End, Error, Event, Hypervisor, Result, Shutdown, State, Versions,
+    DomainInfo, DomainStats, End, Error, Event, Hypervisor, Pause, Power, Result, Shutdown, State,
+    Versions, is_saved_memory,
 };
 
 impl Inner {
@@ -29,6 +31,23 @@ impl Inner {
     fn domain(&mut self, domain: Uuid) -> Result<&mut FakeDomain> {
         self.check()?;
         self.domains.get_mut(&domain).ok_or(Error::NoDomain(domain))
+    }
+}
+
+impl FakeHypervisor {
+    fn pause(&self, domain: Uuid, paused: bool) -> Result<()> {
+        let mut inner = self.lock();
+        let found = inner.domain(domain)?;
+        if found.state != State::Active {
+            return Err(Error::Refused {
+                call: "pause",
+                reason: "the domain is not running".to_owned(),
+            });
+        }
+        found.paused = paused;
+        drop(inner);
+        self.tell(Event::Power(domain));
+        Ok(())
     }
 }
 
@@ -63,6 +82,7 @@ impl Hypervisor for FakeHypervisor {
             cpus: Vec::new(),
             xml: String::new(),
             state: State::Inactive(End::Unknown),
+            paused: false,
         });
         domain.mark = mark;
         domain.xml = xml;
@@ -87,6 +107,85 @@ impl Hypervisor for FakeHypervisor {
         drop(inner);
         self.tell(Event::Started(domain));
         Ok(())
+    }
+
+    async fn start_paused(&self, domain: Uuid) -> Result<()> {
+        self.start(domain).await?;
+        self.pause(domain, true)
+    }
+
+    async fn reboot(&self, domain: Uuid, how: Shutdown) -> Result<()> {
+        let mut inner = self.lock();
+        inner.domain(domain)?;
+        if how == Shutdown::Agent && inner.agent.is_none() {
+            return Err(absence());
+        }
+        inner.reboots.push((domain, Some(how)));
+        Ok(())
+    }
+
+    async fn reset(&self, domain: Uuid) -> Result<()> {
+        let mut inner = self.lock();
+        inner.domain(domain)?;
+        inner.reboots.push((domain, None));
+        Ok(())
+    }
+
+    async fn suspend(&self, domain: Uuid) -> Result<()> {
+        self.pause(domain, true)
+    }
+
+    async fn resume(&self, domain: Uuid) -> Result<()> {
+        self.pause(domain, false)
+    }
+
+    async fn save(&self, domain: Uuid, file: PathBuf) -> Result<()> {
+        let active = self.lock().domain(domain)?.state == State::Active;
+        let refused = |reason: String| Error::Refused {
+            call: "save",
+            reason,
+        };
+        if !active {
+            return Err(refused("the domain is not running".to_owned()));
+        }
+        std::fs::write(file, WHOLE).map_err(|e| refused(e.to_string()))?;
+        self.end(domain, End::Saved);
+        Ok(())
+    }
+
+    async fn abort_save(&self, domain: Uuid) -> Result<()> {
+        self.lock().domain(domain).map(drop)
+    }
+
+    async fn restore(&self, xml: String, file: PathBuf) -> Result<()> {
+        if !is_saved_memory(&file) {
+            return Err(Error::Refused {
+                call: "restore",
+                reason: "the file is not saved memory".to_owned(),
+            });
+        }
+        let uuid = Definition::parse(&xml).and_then(|d| d.uuid());
+        self.start_paused(uuid.unwrap_or_default()).await
+    }
+
+    async fn power(&self, domain: Uuid) -> Result<Option<Power>> {
+        match self.lock().domain(domain) {
+            Ok(found) => Ok(Some(match (found.state, found.paused) {
+                (State::Inactive(_), _) => Power::Off,
+                (State::Active, true) => Power::Paused(Pause::Asked),
+                (State::Active, false) => Power::On,
+            })),
+            Err(Error::NoDomain(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn machine_type(&self, domain: Uuid) -> Result<Option<String>> {
+        match self.lock().domain(domain) {
+            Ok(found) => Ok(machine_type(&found.xml)),
+            Err(Error::NoDomain(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     async fn shutdown(&self, domain: Uuid, how: Shutdown) -> Result<()> {
@@ -151,6 +250,7 @@ impl Hypervisor for FakeHypervisor {
                 state: domain.state,
                 container: mark.container.clone(),
                 installation: mark.installation.clone(),
+                vm: mark.vm.clone(),
             })
         });
         Ok(ours.collect())

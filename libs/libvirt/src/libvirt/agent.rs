@@ -51,13 +51,22 @@ impl Calls {
 
     /// Asks the agent to power the guest off.
     pub(super) async fn agent_shutdown(&self, domain: Uuid) -> Result<()> {
+        self.agent_order(domain, "powerdown").await
+    }
+
+    /// Asks the agent to reboot the guest.
+    pub(super) async fn agent_reboot(&self, domain: Uuid) -> Result<()> {
+        self.agent_order(domain, "reboot").await
+    }
+
+    async fn agent_order(&self, domain: Uuid, mode: &'static str) -> Result<()> {
         if self.is_off(domain).await? {
             return Ok(());
         }
         let ping = json!({"execute": "guest-ping"});
         self.ask(domain, ping.to_string(), PING).await?;
         // libvirt's own call for this would wait a minute for the reply that never comes.
-        let order = json!({"execute": "guest-shutdown", "arguments": {"mode": "powerdown"}});
+        let order = json!({"execute": "guest-shutdown", "arguments": {"mode": mode}});
         match self.ask(domain, order.to_string(), SHUTDOWN_REFUSAL).await {
             // Silence after a ping that was answered is how an agent obeys.
             Ok(_)

@@ -39,6 +39,7 @@ fn info(domain: &Domain) -> Result<Option<DomainInfo>, VirtError> {
         state: event::state(state, reason),
         container: mark.container,
         installation: mark.installation,
+        vm: mark.vm,
     }))
 }
 
