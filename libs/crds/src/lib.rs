@@ -12,16 +12,15 @@
 mod class;
 pub mod conditions;
 mod group;
+pub mod guest_facts;
 mod image;
 mod image_cache;
 mod image_mapping;
 pub mod names;
 mod node_config;
+pub mod node_facts;
 pub mod schema;
 mod snapshot;
-pub mod guest_facts;
-pub mod names;
-pub mod node_facts;
 mod task;
 pub mod text;
 pub mod vm;
