@@ -39,6 +39,12 @@ pub const VM_UID_LABEL: &str = "vmlet.dev/vm-uid";
 pub const POD_ROLE_LABEL: &str = "vmlet.dev/role";
 /// On pods: the generation of the machine that the pod was built from.
 pub const GENERATION: &str = "vmlet.dev/vm-generation";
+/// On pods: hash of what the pod was built from, as `lifecycle::revision` makes it.
+pub const REVISION: &str = "vmlet.dev/vm-revision";
+/// The wish that a suspended machine had, such as `runStrategy=Manual`; resuming restores it.
+pub const RESUME_WISH: &str = "vmlet.dev/resume-wish";
+/// Pod condition, set by the agent: the guest's vCPUs stand still; the reason says who stopped them.
+pub const POD_PAUSED_CONDITION: &str = "vmlet.dev/Paused";
 /// On pods: start with paused vCPUs when `true`.
 pub const START_PAUSED: &str = "vmlet.dev/start-paused";
 /// On pods: the root disk is the node's disk of the machine with this UID.

@@ -22,7 +22,7 @@ pub use spec::{
     Template, TemplateMetadata, VirtualMachine, VirtualMachineSpec,
 };
 pub use status::{
-    GuestStatus, HardwareStatus, InstanceStatus, InterfaceStatus, NetworkConfigStatus,
+    Afterwards, GuestStatus, HardwareStatus, InstanceStatus, InterfaceStatus, NetworkConfigStatus,
     NetworkStatus, PrintableStatus, ProviderStatus, StartFailure, StorageStatus,
     VirtualMachineStatus, VolumeStatus,
 };

@@ -1,4 +1,112 @@
 //! What a virtual machine should do next.
 //!
-//! Invariant: pure functions; no clock, no I/O.
-//! Failure: none; a combination that makes no sense is an answer of its own.
+//! Invariant: pure functions; no clock, no I/O. The same objects and the same time give the same answer.
+//! Failure: a combination that makes no sense is an answer of its own ([`Decision::failure`]), never a panic.
+
+pub mod backoff;
+pub mod conditions;
+mod decision;
+mod desired;
+mod instance;
+mod phase;
+pub mod power;
+mod printable;
+mod record;
+pub mod requests;
+pub mod revision;
+mod rules;
+mod start;
+mod strategy;
+pub mod verbs;
+
+pub use decision::{Action, Decision, Ending, Failure, Patch, Waiting};
+pub use desired::desired;
+pub use instance::{EndCause, Instance, NodeState, Unstartable};
+pub use phase::Phase;
+pub use printable::{View, printable};
+pub use start::{desired_power_state, set_to_start};
+pub use strategy::{Strategy, Wish, WishError};
+
+use crds::{VirtualMachineSpec, VirtualMachineStatus};
+
+/// One machine as a pass sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine<'a> {
+    /// What its owner wants.
+    pub spec: &'a VirtualMachineSpec,
+    /// What was written last.
+    pub status: &'a VirtualMachineStatus,
+    /// Facts from its metadata.
+    pub meta: &'a Meta,
+    /// Its pod, as of the same moment as `status` or later.
+    pub instance: Option<&'a Instance>,
+    /// What else decides about a start.
+    pub gates: &'a Gates,
+}
+
+/// What a machine's metadata says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// Whether and how it is being deleted.
+    pub deletion: Deletion,
+    /// The wish that a suspended machine goes back to: [`Wish::remembered`] of its annotations.
+    pub resume: Option<Wish>,
+}
+
+/// Whether a machine is being deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Deletion {
+    /// It is not.
+    #[default]
+    No,
+    /// With its instance.
+    WithInstance,
+    /// Alone: the finalizer `orphan` is there.
+    Orphan,
+}
+
+/// What decides about a start besides the wish, and what this process has sent but not seen yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gates {
+    /// A write whose effect the watch has not shown yet. Nothing is done meanwhile.
+    pub pending: Pending,
+    /// The disks.
+    pub volumes: Volumes,
+    /// Something else holds a start back, such as a power-on check; the text names it.
+    pub held: Option<String>,
+    /// Why the pod that chooses the node cannot start, as long as there is no instance.
+    pub provisioner: Option<Unstartable>,
+}
+
+/// A write whose effect was not seen yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pending {
+    /// None.
+    #[default]
+    Nothing,
+    /// The pod was created.
+    Create,
+    /// The pod was deleted.
+    Delete,
+}
+
+/// How a machine's disks stand. Only a start waits for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Volumes {
+    /// All are there.
+    #[default]
+    Ready,
+    /// A claim does not exist.
+    ClaimNotFound,
+    /// A data volume failed.
+    DataVolumeFailed,
+    /// The root disk or a data volume is being made.
+    Provisioning,
+    /// A claim is not bound.
+    Unbound,
+}
+
+#[cfg(test)]
+mod tests;

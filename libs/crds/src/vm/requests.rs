@@ -18,7 +18,8 @@ pub struct StateChangeRequest {
     /// Stop: UID of the pod to stop. Another UID means that it is done already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
-    /// Start: `paused: "true"` starts with standing vCPUs.
+    /// Start: `paused: "true"` starts with standing vCPUs. Stop: `gracePeriodSeconds` is the time that
+    /// the guest has; 0 ends it at once.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub data: BTreeMap<String, String>,
 }

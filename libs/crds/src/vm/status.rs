@@ -174,6 +174,18 @@ pub struct InstanceStatus {
     /// Its strategy `Once` is used up.
     #[serde(default)]
     pub once_completed: bool,
+    /// What is to follow its end; written before the pod is deleted. Empty: nobody asked for an end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub afterwards: Option<Afterwards>,
+}
+
+/// What is to follow the end of an instance.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
+pub enum Afterwards {
+    /// Nothing, until something new is wanted.
+    StayDown,
+    /// Another instance, after the back-off if there is one.
+    StartAgain,
 }
 
 /// Addresses.

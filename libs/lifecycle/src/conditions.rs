@@ -1,0 +1,122 @@
+//! The conditions that follow from the instance and from the last pass.
+//!
+//! Invariant: a machine without an instance keeps no condition of a past one.
+//! Failure: none.
+
+use crds::conditions::{FAILURE, PAUSED, READY, RESTART_REQUIRED, Status, remove, set};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use crate::decision::Failure;
+use crate::instance::Instance;
+use crate::phase::Phase;
+use crate::strategy::Strategy;
+use crate::{Machine, revision};
+
+/// Sets `Ready`, `Paused`, `RestartRequired` and `Failure`. Returns whether anything changed.
+///
+/// `probe`: the answer of the machine's own readiness probe, where it has one that the controller runs.
+pub fn update(
+    conditions: &mut Vec<Condition>,
+    m: &Machine<'_>,
+    failure: Option<&Failure>,
+    probe: Option<bool>,
+    now: &Time,
+) -> bool {
+    let generation = Some(m.meta.generation);
+    let (is_ready, reason, text) = ready(m.instance, probe);
+    let status = if is_ready {
+        Status::True
+    } else {
+        Status::False
+    };
+    let mut changed = set(conditions, READY, status, reason, text, generation, now);
+
+    let paused = m
+        .instance
+        .filter(|i| i.is_live() && i.phase == Phase::Running);
+    changed |= match paused.and_then(|i| i.paused.as_deref()) {
+        Some(reason) => {
+            let text = "the guest stands still";
+            set(
+                conditions,
+                PAUSED,
+                Status::True,
+                reason,
+                text,
+                generation,
+                now,
+            )
+        }
+        None => remove(conditions, PAUSED),
+    };
+
+    changed |= if revision::is_restart_required(m) {
+        let text = "the running instance was built from an older specification; a restart applies the new one";
+        let kind = RESTART_REQUIRED;
+        set(
+            conditions,
+            kind,
+            Status::True,
+            "SpecificationChanged",
+            text,
+            generation,
+            now,
+        )
+    } else {
+        remove(conditions, RESTART_REQUIRED)
+    };
+
+    let once = failed_once(m);
+    changed
+        | match failure.or(once.as_ref()) {
+            Some(f) => set(
+                conditions,
+                FAILURE,
+                Status::True,
+                f.reason,
+                &f.message,
+                generation,
+                now,
+            ),
+            None => remove(conditions, FAILURE),
+        }
+}
+
+fn ready(instance: Option<&Instance>, probe: Option<bool>) -> (bool, &'static str, &'static str) {
+    let Some(instance) = instance else {
+        return (false, "VMINotExists", "there is no instance");
+    };
+    if instance.deleting || instance.phase.is_final() {
+        return (
+            false,
+            "PodTerminating",
+            "the instance has ended or is about to",
+        );
+    }
+    if instance.phase != Phase::Running {
+        return (false, "GuestNotRunning", "the guest does not run yet");
+    }
+    match (probe, instance.ready) {
+        (Some(true), Some(true) | None) | (None, Some(true)) => (true, "", ""),
+        (Some(false), _) => (false, "NotReady", "the readiness probe fails"),
+        (_, Some(false)) => (false, "NotReady", "the pod is not ready"),
+        (None, None) => (false, "PodConditionMissing", "the pod has no readiness yet"),
+    }
+}
+
+/// A machine that runs once and could not start stays down; somebody has to be told.
+fn failed_once(m: &Machine<'_>) -> Option<Failure> {
+    let instance = m.instance.filter(|i| i.phase.is_final() && !i.ever_ran())?;
+    if Strategy::of(m.spec) != Ok(Strategy::Once) {
+        return None;
+    }
+    let end = instance
+        .end
+        .as_ref()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    Some(Failure {
+        reason: "FailedStart",
+        message: format!("the only run did not start ({end}): {}", instance.message),
+    })
+}

@@ -1,0 +1,147 @@
+//! Power: how operations are done, what holds them back, and restarts at a time.
+//!
+//! Invariant: a restart time is used once; a time in the future never acts.
+//! Failure: [`PowerError`] for times and durations that cannot be read.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crds::VirtualMachineSpec;
+use crds::names::{APPLY_POWER_STATE_TIME, POWER_ON_CHECK_PREFIX};
+use crds::vm::PowerOpMode;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::decision::Ending;
+use crate::instance::Instance;
+use crate::phase::Phase;
+
+/// `spec.powerOffTimeout` when it is empty.
+pub const POWER_OFF_TIMEOUT: Duration = Duration::from_secs(300);
+/// The longest time that a guest may have.
+const LONGEST: u32 = 7 * 24 * 3600;
+
+/// A text that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PowerError {
+    /// Not RFC 3339.
+    #[error("{field}: {text:?} is no time: RFC 3339 is needed, such as 2026-01-31T12:00:00Z")]
+    Time {
+        /// Where it is.
+        field: &'static str,
+        /// What is there.
+        text: String,
+    },
+    /// Not a duration.
+    #[error("powerOffTimeout: {0:?} is no duration: numbers with h, m or s are needed, such as 5m")]
+    Duration(String),
+}
+
+/// The time that a guest has for powering off.
+pub fn power_off_timeout(spec: &VirtualMachineSpec) -> Result<Duration, PowerError> {
+    let Some(text) = spec.power_off_timeout.as_deref() else {
+        return Ok(POWER_OFF_TIMEOUT);
+    };
+    duration(text).ok_or_else(|| PowerError::Duration(text.to_owned()))
+}
+
+/// A duration as Go prints it: numbers, each with a unit.
+fn duration(text: &str) -> Option<Duration> {
+    let mut total = Duration::ZERO;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let number: f64 = rest[..digits].parse().ok()?;
+        let unit_end = rest[digits..]
+            .find(|c: char| c.is_ascii_digit())
+            .map_or(rest.len(), |n| digits + n);
+        let seconds = match &rest[digits..unit_end] {
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 0.001,
+            _ => return None,
+        };
+        total = total.checked_add(Duration::try_from_secs_f64(number * seconds).ok()?)?;
+        rest = &rest[unit_end..];
+    }
+    (!text.is_empty()).then_some(total)
+}
+
+/// How an instance is ended. Without a guest that runs there is nobody to ask.
+pub(crate) fn ending(spec: &VirtualMachineSpec, has_guest: bool) -> Ending {
+    let timeout = power_off_timeout(spec).unwrap_or(POWER_OFF_TIMEOUT);
+    let seconds = u32::try_from(timeout.as_secs())
+        .unwrap_or(LONGEST)
+        .min(LONGEST);
+    match spec.power_off_mode.unwrap_or_default() {
+        PowerOpMode::Hard => Ending::Delete(0),
+        PowerOpMode::Soft if has_guest => Ending::Guest(seconds),
+        PowerOpMode::Soft | PowerOpMode::TrySoft => Ending::Delete(seconds),
+    }
+}
+
+/// Whether saved memory may be dropped when the machine is to be off.
+pub(crate) fn discards_saved(spec: &VirtualMachineSpec) -> bool {
+    spec.power_off_mode.unwrap_or_default() != PowerOpMode::Soft
+}
+
+/// What a group says about when a power change reaches this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Delay {
+    /// Nothing.
+    None,
+    /// Not yet.
+    For(Duration),
+    /// The time has come: take the annotation away and go on.
+    Over,
+}
+
+/// Reads [`APPLY_POWER_STATE_TIME`].
+pub fn delay(annotations: &BTreeMap<String, String>, now: &Time) -> Result<Delay, PowerError> {
+    let Some(text) = annotations.get(APPLY_POWER_STATE_TIME) else {
+        return Ok(Delay::None);
+    };
+    let at = time(
+        "the annotation vmlet.dev.protected/apply-power-state-time",
+        text,
+    )?;
+    let left = Duration::try_from(at.duration_since(now.0)).unwrap_or_default();
+    Ok(if left.is_zero() {
+        Delay::Over
+    } else {
+        Delay::For(left)
+    })
+}
+
+/// The first annotation that holds a power-on back, if there is one.
+#[must_use]
+pub fn power_on_check(annotations: &BTreeMap<String, String>) -> Option<&str> {
+    let mut keys = annotations.keys().map(String::as_str);
+    keys.find(|key| key.starts_with(POWER_ON_CHECK_PREFIX))
+}
+
+/// A restart that is due: its time, to be recorded as `status.lastRestartTime`.
+///
+/// Name the task after this time, make it first and record the time then: both may be repeated.
+pub fn restart_due(
+    spec: &VirtualMachineSpec,
+    last: Option<&Time>,
+    instance: Option<&Instance>,
+    now: &Time,
+) -> Result<Option<Time>, PowerError> {
+    let Some(text) = spec.next_restart_time.as_deref().filter(|t| !t.is_empty()) else {
+        return Ok(None);
+    };
+    let at = time("nextRestartTime", text)?;
+    let is_new = last.is_none_or(|last| at > last.0);
+    let is_on = instance.is_some_and(|i| i.phase == Phase::Running && i.is_live());
+    Ok((is_on && is_new && at <= now.0).then_some(Time(at)))
+}
+
+fn time(field: &'static str, text: &str) -> Result<Timestamp, PowerError> {
+    text.parse().map_err(|_| PowerError::Time {
+        field,
+        text: text.to_owned(),
+    })
+}

@@ -1,0 +1,78 @@
+//! The queue of requests: what its head means, and when it is done.
+//!
+//! Invariant: only the head is looked at, and a pass takes away at most one.
+//! Failure: a request that nobody can have meant (a Stop without UID) is taken away.
+
+use crds::vm::{StateChangeAction, StateChangeRequest};
+
+use crate::instance::Instance;
+use crate::strategy::Strategy;
+
+/// Key of [`StateChangeRequest::data`]: start with standing vCPUs when `true`.
+pub const PAUSED: &str = "paused";
+/// Key of [`StateChangeRequest::data`]: seconds that the guest has.
+pub const GRACE: &str = "gracePeriodSeconds";
+
+/// What the head of the queue means for the instance that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Head {
+    /// There is none, or it is void.
+    Nothing,
+    /// Let an instance exist.
+    Start,
+    /// End this instance.
+    Stop,
+}
+
+impl Head {
+    pub(crate) fn of(requests: &[StateChangeRequest], instance: Option<&Instance>) -> Self {
+        match requests.first() {
+            Some(head) if head.action == StateChangeAction::Start => Self::Start,
+            Some(head) if is_for(head, instance) => Self::Stop,
+            _ => Self::Nothing,
+        }
+    }
+}
+
+fn is_for(stop: &StateChangeRequest, instance: Option<&Instance>) -> bool {
+    instance.is_some_and(|i| stop.uid.as_deref() == Some(&i.uid))
+}
+
+/// Whether the head asks for a start with standing vCPUs.
+pub(crate) fn wants_paused(requests: &[StateChangeRequest]) -> bool {
+    requests.first().is_some_and(|head| {
+        head.action == StateChangeAction::Start
+            && head.data.get(PAUSED).is_some_and(|value| value == "true")
+    })
+}
+
+/// The grace that the head, a Stop, asks for.
+pub(crate) fn grace(requests: &[StateChangeRequest]) -> Option<u32> {
+    requests.first()?.data.get(GRACE)?.parse().ok()
+}
+
+/// Whether the request after the head is a Start: a restart.
+pub(crate) fn then_starts(requests: &[StateChangeRequest]) -> bool {
+    requests
+        .get(1)
+        .is_some_and(|next| next.action == StateChangeAction::Start)
+}
+
+/// The queue after a pass that saw `instance` before it did anything.
+#[must_use]
+pub fn pop(
+    requests: &[StateChangeRequest],
+    strategy: Strategy,
+    instance: Option<&Instance>,
+) -> Vec<StateChangeRequest> {
+    let is_done = requests.first().is_some_and(|head| match head.action {
+        // Of an ended instance that strategy keeps, nothing is left to stop.
+        StateChangeAction::Stop => {
+            !is_for(head, instance)
+                || strategy == Strategy::Once && instance.is_some_and(|i| i.phase.is_final())
+        }
+        // An instance that this strategy ends does not fulfil it: the start follows the end.
+        StateChangeAction::Start => instance.is_some_and(Instance::is_live) && !strategy.is_off(),
+    });
+    requests[usize::from(is_done)..].to_vec()
+}

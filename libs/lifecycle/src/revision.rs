@@ -1,0 +1,77 @@
+//! Whether an instance runs with what its machine says now.
+//!
+//! Invariant: a revision does not depend on the wish, on how power operations are done, or on the order of
+//! fields; everything else in the specification is part of it.
+//! Failure: none.
+
+use crds::VirtualMachineSpec;
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use crate::Machine;
+
+/// Fields that reach a running instance, or that only say what is wanted of it. The UUIDs are chosen once
+/// and written back by the controller.
+const LIVE: [&str; 13] = [
+    "powerState",
+    "runStrategy",
+    "running",
+    "paused",
+    "nextRestartTime",
+    "powerOffMode",
+    "suspendMode",
+    "restartMode",
+    "powerOffTimeout",
+    "promoteDisksMode",
+    "groupName",
+    "biosUUID",
+    "instanceUUID",
+];
+
+/// Sixteen hex digits for everything in a specification that an instance is built from.
+#[must_use]
+pub fn of(spec: &VirtualMachineSpec) -> String {
+    let mut value = serde_json::to_value(spec).unwrap_or_default();
+    if let Value::Object(fields) = &mut value {
+        fields.retain(|name, _| !LIVE.contains(&name.as_str()));
+    }
+    let digest = Sha256::digest(sorted(value).to_string().as_bytes());
+    digest
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// Whether JSON objects keep the order of insertion depends on features that other crates choose.
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let mut fields: Vec<_> = fields.into_iter().map(|(k, v)| (k, sorted(v))).collect();
+            fields.sort_by(|a, b| a.0.cmp(&b.0));
+            Value::Object(fields.into_iter().collect::<Map<_, _>>())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
+        other => other,
+    }
+}
+
+/// Whether the instance has to be replaced before everything in the specification is true of it.
+#[must_use]
+pub fn is_restart_required(m: &Machine<'_>) -> bool {
+    let instance = m.instance.filter(|i| i.is_live());
+    let built_from = instance.and_then(|i| i.revision.as_deref());
+    built_from.is_some_and(|revision| revision != of(m.spec))
+}
+
+/// `status.observedGeneration` and `status.desiredGeneration`, always written together. A generation that
+/// changed nothing an instance is built from counts as observed.
+pub(crate) fn generations(m: &Machine<'_>) -> (Option<i64>, Option<i64>) {
+    let current = Some(m.meta.generation);
+    let observed = match m.instance {
+        None => None,
+        Some(i) if i.revision.as_deref() == Some(of(m.spec).as_str()) => current,
+        Some(i) => i.generation,
+    };
+    (observed, current)
+}

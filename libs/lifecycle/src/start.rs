@@ -1,0 +1,82 @@
+//! Whether a machine is to have an instance.
+//!
+//! Invariant: `Once` starts once for each time it is chosen; a clean end under `RerunOnFailure` stays one.
+//! Failure: none.
+
+use crds::vm::{Afterwards, InstanceStatus, StateChangeAction};
+use crds::{PowerState, RunStrategy, VirtualMachineSpec, VirtualMachineStatus};
+
+use crate::instance::Instance;
+use crate::phase::Phase;
+use crate::requests::Head;
+use crate::strategy::{Strategy, WishError};
+
+/// The power state that the wish comes to at this moment; what the queue's priority asks for.
+pub fn desired_power_state(
+    spec: &VirtualMachineSpec,
+    status: &VirtualMachineStatus,
+    instance: Option<&Instance>,
+) -> Result<PowerState, WishError> {
+    Ok(match Strategy::of(spec)? {
+        Strategy::Suspended => PowerState::Suspended,
+        strategy if set_to_start(strategy, status, instance) => PowerState::PoweredOn,
+        _ => PowerState::PoweredOff,
+    })
+}
+
+/// Whether an instance is wanted: there is one that may go on, or there is to be another.
+#[must_use]
+pub fn set_to_start(
+    strategy: Strategy,
+    status: &VirtualMachineStatus,
+    instance: Option<&Instance>,
+) -> bool {
+    let head = Head::of(&status.state_change_requests, instance);
+    let Some(instance) = instance else {
+        return starts(strategy, status);
+    };
+    match strategy {
+        Strategy::Always => true,
+        Strategy::Halted | Strategy::Suspended => false,
+        Strategy::Manual | Strategy::Once if instance.phase.is_final() => head == Head::Start,
+        Strategy::RerunOnFailure if instance.phase.is_final() => {
+            head == Head::Start || afterwards(status) == Some(Afterwards::StartAgain)
+        }
+        Strategy::Manual | Strategy::Once | Strategy::RerunOnFailure => head != Head::Stop,
+    }
+}
+
+/// Whether a machine without an instance is to have one.
+pub(crate) fn starts(strategy: Strategy, status: &VirtualMachineStatus) -> bool {
+    let is_asked = status
+        .state_change_requests
+        .first()
+        .is_some_and(|head| head.action == StateChangeAction::Start);
+    match strategy {
+        Strategy::Always => true,
+        Strategy::Halted | Strategy::Suspended => false,
+        Strategy::Manual => is_asked,
+        Strategy::RerunOnFailure => {
+            let is_new = status.run_strategy != Some(RunStrategy::RerunOnFailure);
+            is_asked || is_new || afterwards(status) == Some(Afterwards::StartAgain)
+        }
+        Strategy::Once => {
+            let is_used_up = status.instance.as_ref().is_some_and(|i| i.once_completed);
+            status.run_strategy != Some(RunStrategy::Once) && !is_used_up
+        }
+    }
+}
+
+/// What follows the last instance; one whose end nobody wanted and nobody saw is to be replaced.
+fn afterwards(status: &VirtualMachineStatus) -> Option<Afterwards> {
+    let last = status.instance.as_ref()?;
+    if last.afterwards.is_none() && !has_ended(last) {
+        return Some(Afterwards::StartAgain);
+    }
+    last.afterwards
+}
+
+/// Whether the record of an instance says that it ended.
+pub(crate) fn has_ended(last: &InstanceStatus) -> bool {
+    last.phase.as_deref().is_some_and(Phase::is_final_name)
+}

@@ -1,0 +1,173 @@
+//! One wish in three spellings, and the strategy that it stands for.
+//!
+//! Invariant: a change of wish keeps the spelling that its owner chose.
+//! Failure: [`WishError`] when more than one spelling is used.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crds::names::RESUME_WISH;
+use crds::{PowerState, RunStrategy, VirtualMachineSpec};
+
+/// When a machine runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Strategy {
+    /// An instance exists and runs.
+    Always,
+    /// An instance runs until its guest powers off; failures are answered by another one.
+    RerunOnFailure,
+    /// Requests decide.
+    Manual,
+    /// No instance.
+    Halted,
+    /// One instance, ever.
+    Once,
+    /// No instance, but its memory.
+    Suspended,
+}
+
+impl Strategy {
+    /// The strategy that a specification asks for; none of the spellings: `Halted`.
+    pub fn of(spec: &VirtualMachineSpec) -> Result<Self, WishError> {
+        Ok(Wish::of(spec)?.map_or(Self::Halted, Wish::strategy))
+    }
+
+    /// As `status.runStrategy` records it. A suspended machine starts again like a halted one.
+    #[must_use]
+    pub const fn recorded(self) -> RunStrategy {
+        match self {
+            Self::Always => RunStrategy::Always,
+            Self::RerunOnFailure => RunStrategy::RerunOnFailure,
+            Self::Manual => RunStrategy::Manual,
+            Self::Halted | Self::Suspended => RunStrategy::Halted,
+            Self::Once => RunStrategy::Once,
+        }
+    }
+
+    /// Whether the strategy by itself asks that no instance runs.
+    #[must_use]
+    pub const fn is_off(self) -> bool {
+        matches!(self, Self::Halted | Self::Suspended)
+    }
+}
+
+/// What an owner wants, in the spelling that was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// `spec.powerState`
+    PowerState(PowerState),
+    /// `spec.runStrategy`
+    RunStrategy(RunStrategy),
+    /// `spec.running`
+    Running(bool),
+}
+
+/// More than one spelling.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} are set: set only one of powerState, runStrategy and running")]
+pub struct WishError(String);
+
+impl Wish {
+    /// The wish of a specification, `None` when it has none.
+    pub fn of(spec: &VirtualMachineSpec) -> Result<Option<Self>, WishError> {
+        let spelled = [
+            ("powerState", spec.power_state.map(Self::PowerState)),
+            ("runStrategy", spec.run_strategy.map(Self::RunStrategy)),
+            ("running", spec.running.map(Self::Running)),
+        ];
+        let used: Vec<_> = spelled.iter().filter(|(_, wish)| wish.is_some()).collect();
+        match used.as_slice() {
+            [] => Ok(None),
+            [(_, wish)] => Ok(*wish),
+            several => Err(WishError(
+                several
+                    .iter()
+                    .map(|(n, _)| *n)
+                    .collect::<Vec<_>>()
+                    .join(" and "),
+            )),
+        }
+    }
+
+    /// The strategy that it stands for.
+    #[must_use]
+    pub const fn strategy(self) -> Strategy {
+        match self {
+            Self::PowerState(PowerState::PoweredOn)
+            | Self::RunStrategy(RunStrategy::Always)
+            | Self::Running(true) => Strategy::Always,
+            Self::PowerState(PowerState::PoweredOff)
+            | Self::RunStrategy(RunStrategy::Halted)
+            | Self::Running(false) => Strategy::Halted,
+            Self::PowerState(PowerState::Suspended) => Strategy::Suspended,
+            Self::RunStrategy(RunStrategy::RerunOnFailure) => Strategy::RerunOnFailure,
+            Self::RunStrategy(RunStrategy::Manual) => Strategy::Manual,
+            Self::RunStrategy(RunStrategy::Once) => Strategy::Once,
+        }
+    }
+
+    /// "Run", in the same spelling.
+    #[must_use]
+    pub const fn on(self) -> Self {
+        match self {
+            Self::PowerState(_) => Self::PowerState(PowerState::PoweredOn),
+            Self::RunStrategy(_) => Self::RunStrategy(RunStrategy::Always),
+            Self::Running(_) => Self::Running(true),
+        }
+    }
+
+    /// "Do not run", in the same spelling.
+    #[must_use]
+    pub const fn off(self) -> Self {
+        match self {
+            Self::PowerState(_) => Self::PowerState(PowerState::PoweredOff),
+            Self::RunStrategy(_) => Self::RunStrategy(RunStrategy::Halted),
+            Self::Running(_) => Self::Running(false),
+        }
+    }
+
+    /// The wish that the annotation [`RESUME_WISH`] remembers. Anything else than a wish is ignored.
+    #[must_use]
+    pub fn remembered(annotations: &BTreeMap<String, String>) -> Option<Self> {
+        let (field, value) = annotations.get(RESUME_WISH)?.split_once('=')?;
+        Some(match (field, value) {
+            ("running", "true") => Self::Running(true),
+            ("powerState", "PoweredOn") => Self::PowerState(PowerState::PoweredOn),
+            ("runStrategy", "Always") => Self::RunStrategy(RunStrategy::Always),
+            ("runStrategy", "RerunOnFailure") => Self::RunStrategy(RunStrategy::RerunOnFailure),
+            ("runStrategy", "Manual") => Self::RunStrategy(RunStrategy::Manual),
+            ("runStrategy", "Once") => Self::RunStrategy(RunStrategy::Once),
+            _ => return None,
+        })
+    }
+
+    /// Name of the field.
+    #[must_use]
+    pub const fn field(self) -> &'static str {
+        match self {
+            Self::PowerState(_) => "powerState",
+            Self::RunStrategy(_) => "runStrategy",
+            Self::Running(_) => "running",
+        }
+    }
+
+    /// Value of the field.
+    #[must_use]
+    pub fn value(self) -> serde_json::Value {
+        match self {
+            Self::PowerState(state) => format!("{state:?}").into(),
+            Self::RunStrategy(strategy) => format!("{strategy:?}").into(),
+            Self::Running(running) => running.into(),
+        }
+    }
+}
+
+impl fmt::Display for Wish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PowerState(state) => write!(f, "powerState={state:?}"),
+            Self::RunStrategy(strategy) => write!(f, "runStrategy={strategy:?}"),
+            Self::Running(running) => write!(f, "running={running}"),
+        }
+    }
+}

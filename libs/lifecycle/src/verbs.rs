@@ -1,0 +1,321 @@
+//! What a user's verbs write.
+//!
+//! Invariant: a stop may replace whatever waits in the queue; nothing else may replace anything but a stop.
+//! Every patch tests what it replaces, so that of two writers one is told.
+//! Failure: [`Conflict`] with a sentence for the user; nothing is written then.
+
+use std::collections::BTreeMap;
+
+use crds::PowerState;
+use crds::vm::{Afterwards, StateChangeAction, StateChangeRequest};
+
+use crate::instance::Instance;
+use crate::phase::Phase;
+use crate::requests::{self, GRACE, PAUSED};
+use crate::start::has_ended;
+use crate::strategy::{Strategy, Wish};
+use crate::{Deletion, Meta, power};
+
+mod change;
+
+pub use change::Change;
+
+/// What a user may ask of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Let it run.
+    Start {
+        /// With standing vCPUs.
+        paused: bool,
+    },
+    /// Let it end.
+    Stop {
+        /// Seconds that the guest has; `None`: as the specification says; 0: none.
+        grace_seconds: Option<u32>,
+    },
+    /// Replace the instance by a new one.
+    Restart {
+        /// Without asking the guest.
+        force: bool,
+    },
+    /// Save its memory and let it end.
+    Suspend,
+    /// Let it go on from saved memory.
+    Resume,
+    /// Stop its vCPUs.
+    Pause,
+    /// Let its vCPUs run on.
+    Unpause,
+}
+
+/// The machine is in no state for that verb; the text says why, as a sentence about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Conflict(String);
+
+fn refuse<T>(sentence: impl Into<String>) -> Result<T, Conflict> {
+    Err(Conflict(sentence.into()))
+}
+
+/// What the verb writes.
+///
+/// A machine that spells its wish as `runStrategy` or `running` is suspended by `powerState: Suspended` and
+/// an annotation that remembers the old wish; resuming brings it back.
+pub fn verb(
+    spec: &crds::VirtualMachineSpec,
+    status: &crds::VirtualMachineStatus,
+    meta: &Meta,
+    instance: Option<&Instance>,
+    verb: Verb,
+) -> Result<Change, Conflict> {
+    if meta.deletion != Deletion::No {
+        return refuse("it is being deleted");
+    }
+    let wish = Wish::of(spec).map_err(|e| Conflict(e.to_string()))?;
+    let wish = wish.unwrap_or(Wish::RunStrategy(crds::RunStrategy::Halted));
+    let subject = Subject {
+        spec,
+        status,
+        meta,
+        instance,
+        wish,
+    };
+    match verb {
+        Verb::Start { paused } => subject.start(paused),
+        Verb::Stop { grace_seconds } => subject.stop(grace_seconds),
+        Verb::Restart { force } => subject.restart(force),
+        Verb::Suspend => subject.suspend(),
+        Verb::Resume => subject.resume(),
+        Verb::Pause => subject.pause(),
+        Verb::Unpause => subject.unpause(),
+    }
+}
+
+struct Subject<'a> {
+    spec: &'a crds::VirtualMachineSpec,
+    status: &'a crds::VirtualMachineStatus,
+    meta: &'a Meta,
+    instance: Option<&'a Instance>,
+    wish: Wish,
+}
+
+type Verdict = Result<Change, Conflict>;
+
+impl Subject<'_> {
+    fn start(&self, paused: bool) -> Verdict {
+        let is_live = self
+            .instance
+            .is_some_and(|i| i.is_live() && i.phase != Phase::Unknown);
+        let ended = self.instance.filter(|i| i.phase.is_final() && !i.deleting);
+        match self.wish.strategy() {
+            Strategy::Halted => Ok(Change {
+                wish: Some(self.wish.on()),
+                paused: paused.then_some(true),
+                ..Change::default()
+            }),
+            Strategy::Suspended => self.resume(),
+            _ if is_live => refuse("it is running or about to run already"),
+            Strategy::Always => refuse("it is to run always, and is started by itself"),
+            Strategy::Once => refuse("it runs once only; change spec.runStrategy to run it again"),
+            Strategy::RerunOnFailure if ended.is_some_and(|i| i.phase == Phase::Failed) => {
+                refuse("it has failed, and is started again by itself")
+            }
+            Strategy::Manual | Strategy::RerunOnFailure => {
+                let mut wanted: Vec<_> = ended.map(|i| stop(&i.uid, None)).into_iter().collect();
+                wanted.push(start(paused));
+                self.enqueue(wanted)
+            }
+        }
+    }
+
+    fn stop(&self, grace: Option<u32>) -> Verdict {
+        let live = self.instance.filter(|i| !i.phase.is_final());
+        let by_request = |i: &Instance| vec![stop(&i.uid, grace)];
+        match self.wish.strategy() {
+            Strategy::Halted => match live.filter(|i| self.is_shorter(i, grace)) {
+                Some(instance) => Ok(Change::requests(by_request(instance))),
+                None if live.is_some() => {
+                    refuse("it is being stopped already; only a shorter grace period helps")
+                }
+                None => refuse("it is stopped already"),
+            },
+            Strategy::Always | Strategy::Once | Strategy::Suspended => {
+                let hurried = live.filter(|_| grace.is_some()).map(by_request);
+                Ok(Change {
+                    wish: Some(
+                        self.meta
+                            .resume
+                            .filter(|_| self.is_suspended())
+                            .unwrap_or(self.wish)
+                            .off(),
+                    ),
+                    forget: self.is_suspended(),
+                    requests: hurried,
+                    ..Change::default()
+                })
+            }
+            Strategy::Manual | Strategy::RerunOnFailure => match live {
+                Some(instance)
+                    if self.is_stopping(instance) && !self.is_shorter(instance, grace) =>
+                {
+                    refuse("it is being stopped already; only a shorter grace period helps")
+                }
+                Some(instance) => Ok(Change::requests(by_request(instance))),
+                None => self.call_off(),
+            },
+        }
+    }
+
+    fn is_suspended(&self) -> bool {
+        self.wish.strategy() == Strategy::Suspended
+    }
+
+    /// Whether so much grace is less than the instance has now.
+    fn is_shorter(&self, instance: &Instance, grace: Option<u32>) -> bool {
+        let timeout = power::power_off_timeout(self.spec).unwrap_or(power::POWER_OFF_TIMEOUT);
+        let usual = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
+        let asked = requests::grace(&self.status.state_change_requests).map(i64::from);
+        let given = instance.grace_seconds.or(asked).unwrap_or(usual);
+        grace.is_some_and(|grace| i64::from(grace) < given)
+    }
+
+    /// Whether a stop, and nothing after it, is under way.
+    fn is_stopping(&self, instance: &Instance) -> bool {
+        let queue = &self.status.state_change_requests;
+        let last = self
+            .status
+            .instance
+            .as_ref()
+            .filter(|i| i.uid == instance.uid);
+        let is_asked = queue
+            .first()
+            .is_some_and(|r| r.uid.as_deref() == Some(&instance.uid));
+        let stays_down = last.is_some_and(|i| i.afterwards == Some(Afterwards::StayDown));
+        let starts_again = queue.iter().any(|r| r.action == StateChangeAction::Start);
+        (is_asked || instance.deleting && stays_down) && !starts_again
+    }
+
+    /// Nothing runs, but something may be about to.
+    fn call_off(&self) -> Verdict {
+        let queue = &self.status.state_change_requests;
+        if queue.iter().any(|r| r.action == StateChangeAction::Start) {
+            return Ok(Change::requests(Vec::new()));
+        }
+        let last = self.status.instance.as_ref().filter(|last| {
+            last.afterwards == Some(Afterwards::StartAgain)
+                || last.afterwards.is_none() && !has_ended(last)
+        });
+        match last.filter(|_| self.wish.strategy() == Strategy::RerunOnFailure) {
+            Some(last) => Ok(Change::requests(vec![stop(&last.uid, None)])),
+            None => refuse("it is stopped already"),
+        }
+    }
+
+    fn restart(&self, force: bool) -> Verdict {
+        let Some(instance) = self.instance else {
+            return refuse("there is no instance to replace");
+        };
+        match self.wish.strategy() {
+            Strategy::Halted => refuse("it is to be stopped; start it instead"),
+            Strategy::Suspended => refuse("it is suspended; resume it instead"),
+            Strategy::Once => refuse("it runs once only"),
+            Strategy::Always | Strategy::Manual | Strategy::RerunOnFailure => {
+                self.enqueue(vec![stop(&instance.uid, force.then_some(0)), start(false)])
+            }
+        }
+    }
+
+    fn suspend(&self) -> Verdict {
+        match self.wish.strategy() {
+            Strategy::Suspended => return refuse("it is suspended already"),
+            Strategy::Halted => return refuse("it is not running"),
+            _ => {}
+        }
+        if !self
+            .instance
+            .is_some_and(|i| i.is_live() && i.phase == Phase::Running)
+        {
+            return refuse("it is not running");
+        }
+        let is_remembered = !matches!(self.wish, Wish::PowerState(_));
+        Ok(Change {
+            wish: Some(Wish::PowerState(PowerState::Suspended)),
+            remember: is_remembered.then_some(self.wish),
+            ..Change::default()
+        })
+    }
+
+    fn resume(&self) -> Verdict {
+        if !self.is_suspended() {
+            return refuse(match self.spec.paused {
+                true => "it is paused, not suspended; unpause it instead",
+                false => "it is not suspended",
+            });
+        }
+        let back = self.meta.resume.unwrap_or_else(|| self.wish.on());
+        if back.strategy() == Strategy::Manual {
+            // The request outlives the change of wish, which the controller makes with it.
+            return self.enqueue(vec![start(false)]);
+        }
+        Ok(Change {
+            wish: Some(back),
+            forget: true,
+            ..Change::default()
+        })
+    }
+
+    fn pause(&self) -> Verdict {
+        match self
+            .instance
+            .filter(|i| i.is_live() && i.phase == Phase::Running)
+        {
+            None => refuse("it is not running"),
+            Some(_) if self.spec.paused => refuse("it is paused already"),
+            Some(_) => Ok(Change {
+                paused: Some(true),
+                ..Change::default()
+            }),
+        }
+    }
+
+    fn unpause(&self) -> Verdict {
+        if self.spec.paused {
+            return Ok(Change {
+                paused: Some(false),
+                ..Change::default()
+            });
+        }
+        match self.instance.and_then(|i| i.paused.as_deref()) {
+            Some("PausedByUser") | None => refuse("it is not paused"),
+            Some(reason) => refuse(format!(
+                "it stands still because of {reason}; remove the cause and restart it"
+            )),
+        }
+    }
+
+    fn enqueue(&self, wanted: Vec<StateChangeRequest>) -> Verdict {
+        match self.status.state_change_requests.as_slice() {
+            [] => Ok(Change::requests(wanted)),
+            [only] if only.action == StateChangeAction::Stop => Ok(Change::requests(wanted)),
+            _ => refuse("another request is under way; try again when it is done"),
+        }
+    }
+}
+
+fn start(paused: bool) -> StateChangeRequest {
+    let paused = paused.then(|| (PAUSED.to_owned(), "true".to_owned()));
+    StateChangeRequest {
+        action: StateChangeAction::Start,
+        uid: None,
+        data: paused.into_iter().collect(),
+    }
+}
+
+fn stop(uid: &str, grace: Option<u32>) -> StateChangeRequest {
+    let grace = grace.map(|seconds| (GRACE.to_owned(), seconds.to_string()));
+    StateChangeRequest {
+        action: StateChangeAction::Stop,
+        uid: Some(uid.to_owned()),
+        data: grace.into_iter().collect::<BTreeMap<_, _>>(),
+    }
+}

@@ -1,0 +1,103 @@
+//! What a verb changes, and the JSON patches that do it.
+//!
+//! Invariant: a patch begins with tests of what it replaces; writing requests also ends the back-off.
+//! Failure: the API server refuses a patch whose test fails; nothing of it is done then.
+
+use crds::VirtualMachine;
+use crds::names::RESUME_WISH;
+use crds::vm::StateChangeRequest;
+use serde_json::{Value, json};
+
+use crate::strategy::Wish;
+
+/// What a verb changes. The specification is patched first, then the status.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Change {
+    /// The new wish; another spelling replaces the old one.
+    pub wish: Option<Wish>,
+    /// Remember this wish for resuming.
+    pub remember: Option<Wish>,
+    /// Forget the remembered wish.
+    pub forget: bool,
+    /// `spec.paused`.
+    pub paused: Option<bool>,
+    /// The whole queue of requests, in place of the old one.
+    pub requests: Option<Vec<StateChangeRequest>>,
+}
+
+impl Change {
+    pub(super) fn requests(requests: Vec<StateChangeRequest>) -> Self {
+        Self {
+            requests: Some(requests),
+            ..Self::default()
+        }
+    }
+
+    /// The JSON patch of the object, if there is anything to patch.
+    #[must_use]
+    pub fn object_patch(&self, vm: &VirtualMachine) -> Option<Value> {
+        let mut ops = Vec::new();
+        if let Some(wish) = self.wish {
+            ops.extend(of_wish(vm, wish));
+        }
+        if let Some(paused) = self.paused {
+            ops.push(json!({"op": "add", "path": "/spec/paused", "value": paused}));
+        }
+        ops.extend(self.of_annotation(vm));
+        (!ops.is_empty()).then_some(Value::Array(ops))
+    }
+
+    fn of_annotation(&self, vm: &VirtualMachine) -> Vec<Value> {
+        let path = format!("/metadata/annotations/{}", RESUME_WISH.replace('/', "~1"));
+        let annotations = vm.metadata.annotations.as_ref();
+        if let Some(wish) = self.remember {
+            let value = wish.to_string();
+            return vec![match annotations {
+                Some(_) => json!({"op": "add", "path": path, "value": value}),
+                None => {
+                    json!({"op": "add", "path": "/metadata/annotations", "value": {RESUME_WISH: value}})
+                }
+            }];
+        }
+        if self.forget && annotations.is_some_and(|a| a.contains_key(RESUME_WISH)) {
+            return vec![json!({"op": "remove", "path": path})];
+        }
+        Vec::new()
+    }
+
+    /// The JSON patch of the subresource `status`, if there is anything to patch.
+    #[must_use]
+    pub fn status_patch(&self, vm: &VirtualMachine) -> Option<Value> {
+        const QUEUE: &str = "/status/stateChangeRequests";
+        const FAILURE: &str = "/status/startFailure";
+        let wanted = self.requests.as_ref()?;
+        let Some(status) = &vm.status else {
+            return Some(json!([
+                {"op": "test", "path": "/status", "value": null},
+                {"op": "add", "path": "/status", "value": {"stateChangeRequests": wanted}},
+            ]));
+        };
+        let old = Some(&status.state_change_requests).filter(|queue| !queue.is_empty());
+        let mut ops = vec![
+            json!({"op": "test", "path": QUEUE, "value": old}),
+            json!({"op": "add", "path": QUEUE, "value": wanted}),
+        ];
+        if status.start_failure.is_some() {
+            ops.push(json!({"op": "remove", "path": FAILURE}));
+        }
+        Some(Value::Array(ops))
+    }
+}
+
+fn of_wish(vm: &VirtualMachine, wish: Wish) -> Vec<Value> {
+    let path = |wish: Wish| format!("/spec/{}", wish.field());
+    let new = json!({"op": "add", "path": path(wish), "value": wish.value()});
+    let Some(old) = Wish::of(&vm.spec).ok().flatten() else {
+        return vec![new];
+    };
+    let test = json!({"op": "test", "path": path(old), "value": old.value()});
+    if old.field() == wish.field() {
+        return vec![test, new];
+    }
+    vec![test, json!({"op": "remove", "path": path(old)}), new]
+}
