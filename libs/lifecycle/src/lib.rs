@@ -107,6 +107,3 @@ pub enum Volumes {
     /// A claim is not bound.
     Unbound,
 }
-
-#[cfg(test)]
-mod tests;

@@ -8,7 +8,7 @@ use crds::{PowerState, VirtualMachineStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::backoff;
-use crate::decision::Action;
+use crate::decision::{Action, Patch};
 use crate::instance::{EndCause, Instance, Unstartable};
 use crate::phase::Phase;
 use crate::start::set_to_start;
@@ -61,7 +61,10 @@ impl View<'_> {
     }
 
     fn is_creating(&self) -> bool {
-        let is_created = matches!(self.action, Action::Create { .. });
+        let is_created = matches!(
+            self.action,
+            Action::Create { .. } | Action::Patch(Patch::Paused)
+        );
         self.instance.is_none() && (is_created || self.gates.pending == Pending::Create)
     }
 
