@@ -5,3 +5,4 @@
 
 mod build;
 mod decisions;
+mod scenarios;
