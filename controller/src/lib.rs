@@ -9,3 +9,4 @@ pub mod events;
 pub mod metrics;
 pub mod outcome;
 pub mod stores;
+pub mod priority;
