@@ -6,7 +6,9 @@
 pub mod config;
 pub mod context;
 pub mod events;
+pub mod lease;
 pub mod metrics;
 pub mod outcome;
 pub mod stores;
 pub mod priority;
+pub mod telemetry;
