@@ -5,6 +5,7 @@
 
 mod bench;
 mod chaos;
+mod crds;
 mod critest;
 mod demo;
 mod down;
@@ -46,6 +47,7 @@ enum Verb {
     Tools(tools::Tools),
     Guest(guest::Guest),
     Image(image::Image),
+    Crds(crds::Crds),
     Up(up::Up),
     Down(down::Down),
     Restart(restart::Restart),
@@ -69,6 +71,7 @@ impl Xtask {
             Verb::Tools(verb) => verb.run(),
             Verb::Guest(verb) => verb.run(),
             Verb::Image(verb) => verb.run(),
+            Verb::Crds(verb) => verb.run(),
             Verb::Up(verb) => verb.run(),
             Verb::Down(verb) => verb.run(),
             Verb::Restart(verb) => verb.run(),

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::vm::{PowerOpMode, PowerState};
 
+use crate::rules::{self, edit, rule};
+
 /// Machines that are powered and placed together.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[kube(
@@ -21,12 +23,32 @@ use crate::vm::{PowerOpMode, PowerState};
     derive = "Default",
     status = "VirtualMachineGroupStatus",
     shortname = "vmg",
-    category = "vmlet"
+    category = "vmlet",
+    doc = "Machines that are powered and placed together.",
+    validation = rule(
+        "(!has(self.spec.groupName) || self.spec.groupName != self.metadata.name) && \
+         (!has(self.spec.bootOrder) || self.spec.bootOrder.all(t, !has(t.members) || t.members.all(m, \
+         m.kind != 'VirtualMachineGroup' || m.name != self.metadata.name)))",
+        "a group cannot be a member of itself",
+    ),
+    printcolumn(name = "Power-State", type_ = "string", json_path = ".spec.powerState"),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status"
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
+#[x_kube(validation = edit(
+    "!has(oldSelf.nextForcePowerStateSyncTime) || (has(self.nextForcePowerStateSyncTime) && \
+     timestamp(self.nextForcePowerStateSyncTime) >= timestamp(oldSelf.nextForcePowerStateSyncTime))",
+    "nextForcePowerStateSyncTime must be later than it was",
+))]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineGroupSpec {
     /// The group that this one is a member of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub group_name: Option<String>,
     /// Power of all members; empty: leave them alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -39,9 +61,11 @@ pub struct VirtualMachineGroupSpec {
     pub suspend_mode: Option<PowerOpMode>,
     /// RFC 3339 time: give the group's power to all members once more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 40), regex(pattern = rules::TIME), extend("format" = "date-time"))]
     pub next_force_power_state_sync_time: Option<String>,
     /// Members in the order in which they are powered on; they are powered off in reverse.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
     pub boot_order: Vec<BootTier>,
 }
 
@@ -52,12 +76,15 @@ pub struct BootTier {
     /// Machines and groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["kind", "name"]))]
+    #[schemars(length(max = 64))]
     pub members: Vec<GroupMember>,
     /// Time to let pass before these are powered on, as a Go duration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 40), regex(pattern = rules::DURATION))]
     pub power_on_delay: Option<String>,
     /// Time to let pass before these are powered off, as a Go duration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 40), regex(pattern = rules::DURATION))]
     pub power_off_delay: Option<String>,
 }
 
@@ -69,6 +96,7 @@ pub struct GroupMember {
     #[serde(default)]
     pub kind: GroupMemberKind,
     /// Its name.
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub name: String,
 }
 
@@ -87,6 +115,7 @@ pub struct GroupMember {
     Ord,
     JsonSchema,
 )]
+#[schemars(transform = crate::schema::without_description)]
 pub enum GroupMemberKind {
     /// A machine.
     #[default]
@@ -102,6 +131,7 @@ pub struct VirtualMachineGroupStatus {
     /// How each member stands.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["kind", "name"]))]
+    #[schemars(length(max = 1024))]
     pub members: Vec<GroupMemberStatus>,
     /// When the group's power last reached all members.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -10,6 +10,8 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::rules::{self, immutable, rule};
+
 /// A disk image for the machines of one namespace.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[kube(
@@ -21,8 +23,22 @@ use serde::{Deserialize, Serialize};
     derive = "Default",
     status = "VirtualMachineImageStatus",
     shortname = "vmimage",
-    category = "vmlet"
+    category = "vmlet",
+    doc = "A disk image for the machines of one namespace.",
+    printcolumn(name = "Type", type_ = "string", json_path = ".status.type"),
+    printcolumn(name = "OS", type_ = "string", json_path = ".status.osInfo.name"),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
+#[x_kube(validation = immutable("source"))]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineImageSpec {
     /// Where the image comes from. Immutable.
@@ -43,8 +59,23 @@ pub struct VirtualMachineImageSpec {
     status = "VirtualMachineImageStatus",
     shortname = "cvmi",
     shortname = "cvmimage",
-    category = "vmlet"
+    category = "vmlet",
+    doc = "A disk image for the machines of every namespace.",
+    printcolumn(name = "Type", type_ = "string", json_path = ".status.type"),
+    printcolumn(name = "OS", type_ = "string", json_path = ".status.osInfo.name"),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
+#[x_kube(validation = immutable("source"))]
+#[x_kube(validation = rule("!has(self.source.pvc)", "a claim belongs to one namespace: use VirtualMachineImage"))]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterVirtualMachineImageSpec {
     /// Where the image comes from. Immutable.
@@ -65,6 +96,10 @@ impl From<ClusterVirtualMachineImageSpec> for VirtualMachineImageSpec {
 
 /// Where an image comes from: exactly one of the three.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[x_kube(validation = rule(
+    "(has(self.http) ? 1 : 0) + (has(self.oci) ? 1 : 0) + (has(self.pvc) ? 1 : 0) == 1",
+    "set exactly one of http, oci and pvc",
+))]
 #[serde(rename_all = "camelCase")]
 pub struct ImageSource {
     /// A file on a web server.
@@ -83,12 +118,15 @@ pub struct ImageSource {
 #[serde(rename_all = "camelCase")]
 pub struct HttpSource {
     /// URL, `http` or `https`.
+    #[schemars(length(min = 8, max = 2048), regex(pattern = rules::WEB_URL))]
     pub url: String,
     /// Digest of the file, `sha256:` and 64 hexadecimal digits; empty: whatever the server gives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 71), regex(pattern = rules::DIGEST))]
     pub digest: Option<String>,
     /// Secret with `ca.crt`, and `tls.crt` and `tls.key` where the server wants to know who asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub tls_secret: Option<String>,
 }
 
@@ -97,9 +135,14 @@ pub struct HttpSource {
 #[serde(rename_all = "camelCase")]
 pub struct OciSource {
     /// Reference, such as `registry.example/disks/debian:12` or one with a digest.
+    #[schemars(
+        length(min = 1, max = 1024),
+        regex(pattern = "^[A-Za-z0-9][-A-Za-z0-9._:/@]*$")
+    )]
     pub reference: String,
     /// Secret of type `kubernetes.io/dockerconfigjson` to pull with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub pull_secret: Option<String>,
 }
 
@@ -108,11 +151,13 @@ pub struct OciSource {
 #[serde(rename_all = "camelCase")]
 pub struct PvcSource {
     /// Name of the PersistentVolumeClaim.
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub name: String,
 }
 
 /// What proves that a machine has its address.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash, JsonSchema)]
+#[schemars(transform = crate::schema::without_description)]
 pub enum IpAssurance {
     /// The guest agent's word, or a DHCP lease that the guest took.
     #[default]
@@ -137,6 +182,7 @@ pub struct VirtualMachineImageStatus {
         skip_serializing_if = "Option::is_none",
         rename = "providerItemID"
     )]
+    #[schemars(length(max = 2048))]
     pub provider_item_id: Option<String>,
     /// Digest of the content.
     #[serde(default, skip_serializing_if = "Option::is_none")]

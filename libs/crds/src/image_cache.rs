@@ -9,6 +9,8 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::rules::{self, immutable};
+
 /// An image's files on the nodes that need them. Internal, in the controller's namespace.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[kube(
@@ -20,18 +22,34 @@ use serde::{Deserialize, Serialize};
     derive = "Default",
     status = "VirtualMachineImageCacheStatus",
     shortname = "vmicache",
-    category = "vmlet"
+    category = "vmlet",
+    doc = "An image's files on the nodes that need them. Internal, in the controller's namespace.",
+    printcolumn(name = "Image", type_ = "string", json_path = ".spec.providerID"),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
+#[x_kube(validation = immutable("providerID"))]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineImageCacheSpec {
     /// The image's name as pods spell it. Immutable.
     #[serde(rename = "providerID")]
+    #[schemars(length(min = 1, max = 2048))]
     pub provider_id: String,
     /// Digest that is wanted.
+    #[schemars(length(max = 128))]
     pub provider_version: String,
     /// Where the files are wanted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["node", "store", "format"]))]
+    #[schemars(length(max = 1000))]
     pub locations: Vec<CacheLocation>,
 }
 
@@ -42,10 +60,13 @@ pub struct VirtualMachineImageCacheSpec {
 #[serde(rename_all = "camelCase")]
 pub struct CacheLocation {
     /// Name of the node.
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub node: String,
     /// Store on the node; `default` unless it has several.
+    #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
     pub store: String,
     /// Format of the files: `qcow2` or `raw`.
+    #[schemars(length(max = 16), extend("enum" = ["qcow2", "raw"]))]
     pub format: String,
 }
 
@@ -56,6 +77,7 @@ pub struct VirtualMachineImageCacheStatus {
     /// What each location has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["node", "store", "format"]))]
+    #[schemars(length(max = 1000))]
     pub locations: Vec<CacheLocationStatus>,
     /// What the image says of itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,6 +122,7 @@ pub struct CachedFile {
 
 /// What a cached file is.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
+#[schemars(transform = crate::schema::without_description)]
 pub enum CachedFileType {
     /// A disk.
     Disk,

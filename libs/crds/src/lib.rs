@@ -9,6 +9,11 @@
     reason = "KubeSchema repeats each struct inside a function, with its visibility"
 )]
 
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "each printer column has a type of its own"
+)]
+
 mod class;
 pub mod conditions;
 mod group;
@@ -19,6 +24,7 @@ mod image_mapping;
 pub mod names;
 mod node_config;
 pub mod node_facts;
+mod rules;
 pub mod schema;
 mod snapshot;
 mod task;

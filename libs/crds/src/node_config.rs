@@ -12,6 +12,8 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::rules;
+
 /// Settings of the daemon on some nodes.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[kube(
@@ -22,18 +24,28 @@ use serde::{Deserialize, Serialize};
     derive = "Default",
     status = "NodeConfigStatus",
     shortname = "vmnc",
-    category = "vmlet"
+    category = "vmlet",
+    doc = "Settings of the daemon on some nodes.",
+    printcolumn(name = "Priority", type_ = "integer", json_path = ".spec.priority"),
+    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes"),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodeConfigSpec {
     /// The one node that this is for; with `nodeSelector` too both must match, with neither all nodes do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub node_name: Option<String>,
     /// Labels of the nodes that this is for.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
     /// Which of several objects wins: the one with the higher number.
     #[serde(default)]
+    #[schemars(range(min = -1_000_000, max = 1_000_000))]
     pub priority: i32,
     /// The settings; what is empty here is left to others.
     #[serde(default)]
@@ -55,23 +67,29 @@ pub struct NodeSettings {
     pub download_protocol: Option<DownloadProtocol>,
     /// Largest image file that is downloaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = rules::positive())]
     pub max_download: Option<Quantity>,
     /// Largest disk that an image may present to a guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = rules::positive())]
     pub max_virtual_size: Option<Quantity>,
     /// Virtual CPUs of pods that name no number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 512))]
     pub default_vcpus: Option<u32>,
     /// Memory of pods that name no size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = rules::mebibytes())]
     pub default_memory: Option<Quantity>,
     /// CPU model, `host-passthrough` or `host-model`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = rules::WORD))]
     pub cpu_model: Option<String>,
 }
 
 /// Least severe level that is logged.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
+#[schemars(transform = crate::schema::without_description)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs, reason = "each value is its own description")]
 pub enum LogLevel {
@@ -84,6 +102,7 @@ pub enum LogLevel {
 
 /// How guests are run.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
+#[schemars(transform = crate::schema::without_description)]
 #[serde(rename_all = "lowercase")]
 pub enum AcceleratorSetting {
     /// By hardware where a guest really runs under it.
@@ -96,6 +115,7 @@ pub enum AcceleratorSetting {
 
 /// Scheme of image names that give none.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
+#[schemars(transform = crate::schema::without_description)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs, reason = "each value is its own description")]
 pub enum DownloadProtocol {

@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::vm::PowerState;
 
+use crate::rules::{self, immutable};
+
 /// A machine at one moment.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[kube(
@@ -23,11 +25,29 @@ use crate::vm::PowerState;
     status = "VirtualMachineSnapshotStatus",
     shortname = "vmsnap",
     shortname = "vmsnapshot",
-    category = "vmlet"
+    category = "vmlet",
+    doc = "A machine at one moment.",
+    printcolumn(name = "VM", type_ = "string", json_path = ".spec.vmName"),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"VirtualMachineSnapshotReady\")].status"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
+)]
+#[x_kube(
+    validation = immutable("vmName"),
+    validation = immutable("memory"),
+    validation = immutable("quiesce")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineSnapshotSpec {
     /// Name of the machine. Immutable.
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub vm_name: String,
     /// Keep the memory too. Immutable.
     #[serde(default)]
@@ -37,6 +57,7 @@ pub struct VirtualMachineSnapshotSpec {
     pub quiesce: Option<Quiesce>,
     /// What it is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
     pub description: Option<String>,
 }
 
@@ -46,6 +67,7 @@ pub struct VirtualMachineSnapshotSpec {
 pub struct Quiesce {
     /// How long the guest may take, as a Go duration; empty: `5m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 40), regex(pattern = rules::DURATION))]
     pub timeout: Option<String>,
 }
 
@@ -88,6 +110,7 @@ pub struct SnapshotChild {
 
 /// Whether an object stands for a snapshot.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
+#[schemars(transform = crate::schema::without_description)]
 pub enum SnapshotChildType {
     /// A `VirtualMachineSnapshot` does.
     Managed,

@@ -8,6 +8,8 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::rules::{self, edit, immutable};
+
 /// Work that the agent of a node does for a machine. Internal: users read it, controllers write it.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
 #[kube(
@@ -19,16 +21,46 @@ use serde::{Deserialize, Serialize};
     status = "VirtualMachineTaskStatus",
     shortname = "vmtask",
     category = "vmlet",
-    selectable = ".spec.nodeName"
+    selectable = ".spec.nodeName",
+    doc = "Work that the agent of a node does for a machine. Internal: users read it, controllers write it.",
+    printcolumn(name = "Kind", type_ = "string", json_path = ".spec.kind"),
+    printcolumn(name = "VM", type_ = "string", json_path = ".spec.vmName"),
+    printcolumn(name = "Node", type_ = "string", json_path = ".spec.nodeName"),
+    printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
+    printcolumn(
+        name = "Progress",
+        type_ = "integer",
+        json_path = ".status.progressPercent"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
+)]
+#[x_kube(
+    validation = immutable("nodeName"),
+    validation = immutable("vmName"),
+    validation = immutable("vmUID"),
+    validation = immutable("kind"),
+    validation = immutable("image"),
+    validation = immutable("sizeBytes"),
+    validation = immutable("linked"),
+    validation = immutable("timeoutSeconds"),
+    validation = immutable("discard"),
+    validation = edit("self.cancel || !oldSelf.cancel", "what was cancelled stays cancelled"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineTaskSpec {
     /// The node whose agent does it.
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub node_name: String,
     /// Name of the machine, in the task's namespace.
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub vm_name: String,
     /// UID of the machine.
     #[serde(rename = "vmUID")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = rules::LABEL))]
     pub vm_uid: String,
     /// What to do.
     pub kind: TaskKind,
@@ -37,15 +69,18 @@ pub struct VirtualMachineTaskSpec {
     pub cancel: bool,
     /// Provision: the image's name as a pod would name it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
     /// Provision: virtual size in bytes; empty: that of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub size_bytes: Option<i64>,
     /// Provision: an overlay on the image (true) or a full copy.
     #[serde(default)]
     pub linked: bool,
     /// GuestShutdown, GuestReboot: seconds to wait for the guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 86400))]
     pub timeout_seconds: Option<u32>,
     /// Restore: drop the saved memory instead of resuming it.
     #[serde(default)]
@@ -56,6 +91,7 @@ pub struct VirtualMachineTaskSpec {
 #[derive(
     Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema,
 )]
+#[schemars(transform = crate::schema::without_description)]
 pub enum TaskKind {
     /// Make the root disk from an image.
     Provision,
@@ -97,9 +133,11 @@ pub struct VirtualMachineTaskStatus {
     pub transient: bool,
     /// What failed and what to do about it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 4096))]
     pub message: String,
     /// 0 to 100.
     #[serde(default)]
+    #[schemars(range(max = 100))]
     pub progress_percent: u32,
     /// When the node began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -111,6 +149,7 @@ pub struct VirtualMachineTaskStatus {
 
 /// State of a task.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
+#[schemars(transform = crate::schema::without_description)]
 pub enum TaskState {
     /// Waits for others on its node.
     Queued,

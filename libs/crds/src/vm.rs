@@ -7,6 +7,7 @@ mod bootstrap;
 mod network;
 mod probe;
 mod requests;
+mod rules;
 mod spec;
 mod status;
 mod volumes;

@@ -9,6 +9,8 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::rules;
+
 /// How the whole installation stands.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[kube(
@@ -19,7 +21,29 @@ use serde::{Deserialize, Serialize};
     derive = "PartialEq",
     derive = "Default",
     status = "VmletStatus",
-    category = "vmlet"
+    category = "vmlet",
+    doc = "How the whole installation stands. The object named default counts.",
+    printcolumn(
+        name = "Available",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Available\")].status"
+    ),
+    printcolumn(
+        name = "Progressing",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Progressing\")].status"
+    ),
+    printcolumn(
+        name = "Degraded",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Degraded\")].status"
+    ),
+    printcolumn(name = "Health", type_ = "string", json_path = ".status.health"),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VmletSpec {
@@ -31,6 +55,7 @@ pub struct VmletSpec {
     pub watch: VmletWatch,
     /// Further custom resources whose conditions count, in this order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
     pub components: Vec<ComponentRef>,
 }
 
@@ -40,15 +65,19 @@ pub struct VmletSpec {
 pub struct VmletWatch {
     /// Namespace of the workloads.
     #[serde(default = "watch::namespace")]
+    #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
     pub namespace: String,
     /// DaemonSet of the node side.
     #[serde(default = "watch::daemon_set")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub daemon_set: String,
     /// Deployment of the controller.
     #[serde(default = "watch::deployment")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub deployment: String,
     /// ValidatingAdmissionPolicies; each has a binding of the same name.
     #[serde(default = "watch::admission_policies")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
     pub admission_policies: Vec<String>,
 }
 
@@ -89,13 +118,17 @@ mod watch {
 #[serde(rename_all = "camelCase")]
 pub struct ComponentRef {
     /// Group and version, such as `cdi.kubevirt.io/v1beta1`.
+    #[schemars(length(min = 1, max = 317))]
     pub api_version: String,
     /// Its kind.
+    #[schemars(length(min = 1, max = 63))]
     pub kind: String,
     /// Its namespace; empty: cluster-scoped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
     pub namespace: Option<String>,
     /// Its name.
+    #[schemars(length(min = 1, max = 253))]
     pub name: String,
 }
 
@@ -170,11 +203,13 @@ pub struct VmletNodes {
     pub degraded: u32,
     /// Names of the first 10 of the degraded ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10))]
     pub bad: Vec<String>,
 }
 
 /// One word for people and alerts.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
+#[schemars(transform = crate::schema::without_description)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
     /// All is well.

@@ -6,6 +6,8 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::rules;
+
 /// How the guest is set up at its first boot.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -25,12 +27,14 @@ pub struct CloudInit {
         skip_serializing_if = "Option::is_none",
         rename = "instanceID"
     )]
+    #[schemars(length(min = 1, max = 128), regex(pattern = rules::WORD))]
     pub instance_id: Option<String>,
     /// Secret that holds the user data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_data: Option<SecretKeyRef>,
     /// Keys for the default user.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 8192)), extend("x-kubernetes-list-type" = "set"))]
     pub ssh_keys: Vec<String>,
 }
 
@@ -39,8 +43,10 @@ pub struct CloudInit {
 #[serde(rename_all = "camelCase")]
 pub struct SecretKeyRef {
     /// Name of the Secret.
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub name: String,
     /// Its key; empty: `user-data`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = "^[-._a-zA-Z0-9]+$"))]
     pub key: Option<String>,
 }

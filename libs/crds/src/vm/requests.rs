@@ -17,15 +17,18 @@ pub struct StateChangeRequest {
     pub action: StateChangeAction,
     /// Stop: UID of the pod to stop. Another UID means that it is done already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
     pub uid: Option<String>,
     /// Start: `paused: "true"` starts with standing vCPUs. Stop: `gracePeriodSeconds` is the time that
     /// the guest has; 0 ends it at once.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 4))]
     pub data: BTreeMap<String, String>,
 }
 
 /// What is asked for.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(transform = crate::schema::without_description)]
 pub enum StateChangeAction {
     /// Let an instance exist.
     Start,

@@ -11,6 +11,13 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::rules::{self, edit, immutable, rule};
+
+use super::rules::{
+    BOOT_DISK_GROWS, BOOTSTRAP_TYPE, MACHINE_TYPE_NOT_LOWERED, MACHINE_TYPE_WHILE_OFF, NAME,
+    NOT_BORN_SUSPENDED, NOT_OURS, ONE_ROOT, ONE_WISH, RESTART_LATER, RESTART_WHILE_ON,
+    REVERT_UNDER_WAY, SOME_ROOT, SUSPENDED_FROM_ON, TEMPLATES_USED,
+};
 use super::{
     Bootstrap, DataVolumeTemplate, NetworkSpec, ReadinessProbe, VirtualMachineStatus, Volume,
 };
@@ -28,7 +35,42 @@ use super::{
     shortname = "vm",
     shortname = "vms",
     category = "all",
-    category = "vmlet"
+    category = "vmlet",
+    doc = "A virtual machine: a root disk that stays, and a pod whenever it runs.",
+    validation = rule(NAME, "the name of a machine has at most 63 characters"),
+    validation = edit(MACHINE_TYPE_WHILE_OFF, "minMachineType can change only while the machine is off or going off"),
+    validation = edit(REVERT_UNDER_WAY, "currentSnapshotName cannot change while the machine goes back to a snapshot"),
+    printcolumn(name = "Power-State", type_ = "string", json_path = ".status.powerState"),
+    printcolumn(name = "Class", type_ = "string", json_path = ".spec.className"),
+    printcolumn(name = "Image", type_ = "string", json_path = ".spec.imageName"),
+    printcolumn(name = "Primary-IP4", type_ = "string", json_path = ".status.network.primaryIP4"),
+    printcolumn(name = "Status", type_ = "string", json_path = ".status.printableStatus"),
+    printcolumn(name = "Node", type_ = "string", json_path = ".status.nodeName", priority = 1),
+    printcolumn(name = "Primary-IP6", type_ = "string", json_path = ".status.network.primaryIP6", priority = 1),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[x_kube(
+    validation = rule(ONE_WISH, "set exactly one of powerState, runStrategy and running"),
+    validation = edit(NOT_BORN_SUSPENDED, "a machine cannot be created Suspended").optional_old_self(true),
+    validation = edit(SUSPENDED_FROM_ON, "a machine that is off cannot become Suspended"),
+    validation = rule("!(has(self.image) && has(self.imageName))", "set image or imageName, not both"),
+    validation = rule(SOME_ROOT, "set image or imageName, or a volume with root: true"),
+    validation = immutable("image"),
+    validation = immutable("imageName"),
+    validation = rule("!(has(self.className) && has(self.hardware))", "set className or hardware, not both"),
+    validation = immutable("storageClass"),
+    validation = immutable("biosUUID"),
+    validation = immutable("instanceUUID"),
+    validation = edit(MACHINE_TYPE_NOT_LOWERED, "minMachineType can neither be lowered nor removed, nor change its family"),
+    validation = edit(BOOT_DISK_GROWS, "bootDiskCapacity can only grow"),
+    validation = edit("oldSelf.hasValue() || !has(self.currentSnapshotName)", "currentSnapshotName cannot be set when a machine is created").optional_old_self(true),
+    validation = edit(BOOTSTRAP_TYPE, "the bootstrap provider cannot change"),
+    validation = rule("!has(self.affinity) || has(self.groupName)", "affinity needs groupName"),
+    validation = immutable("affinity"),
+    validation = edit(RESTART_LATER, "nextRestartTime must be later than it was"),
+    validation = edit(RESTART_WHILE_ON, "nextRestartTime can be set only on a machine that is on").optional_old_self(true),
+    validation = rule(ONE_ROOT, "at most one volume may have root: true"),
+    validation = rule(TEMPLATES_USED, "each of dataVolumeTemplates must be the claim of one of volumes"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineSpec {
@@ -37,15 +79,18 @@ pub struct VirtualMachineSpec {
     pub image: Option<ImageRef>,
     /// Short form of `image`: a VirtualMachineImage of the namespace, else a ClusterVirtualMachineImage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub image_name: Option<String>,
     /// The VirtualMachineClass that gives the size. Changing it resizes a machine that is off or starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub class_name: Option<String>,
     /// The size itself, instead of a class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<InlineHardware>,
     /// StorageClass of the root disk; empty: a disk local to the node. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub storage_class: Option<String>,
     /// The wish as a state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,19 +102,24 @@ pub struct VirtualMachineSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<bool>,
     /// How the machine is powered off.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default = "default::try_soft", skip_serializing_if = "Option::is_none")]
     pub power_off_mode: Option<PowerOpMode>,
     /// How the machine is suspended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default = "default::try_soft", skip_serializing_if = "Option::is_none")]
     pub suspend_mode: Option<PowerOpMode>,
     /// How the machine is restarted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default = "default::try_soft", skip_serializing_if = "Option::is_none")]
     pub restart_mode: Option<PowerOpMode>,
     /// How long a guest may take to power off, as a Go duration; empty: `5m`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default = "default::five_minutes",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(length(max = 40), regex(pattern = rules::DURATION))]
     pub power_off_timeout: Option<String>,
     /// RFC 3339 time of the last restart that was asked for. The machine must be on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 40), regex(pattern = rules::TIME), extend("format" = "date-time"))]
     pub next_restart_time: Option<String>,
     /// Stand still with memory kept in RAM.
     #[serde(default)]
@@ -82,21 +132,28 @@ pub struct VirtualMachineSpec {
     pub network: Option<NetworkSpec>,
     /// More disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub volumes: Vec<Volume>,
     /// CDI DataVolumes that come and go with the machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub data_volume_templates: Vec<DataVolumeTemplate>,
     /// How readiness is found out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub readiness_probe: Option<ReadinessProbe>,
     /// When a linked root disk is flattened.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default = "default::online", skip_serializing_if = "Option::is_none")]
     pub promote_disks_mode: Option<PromoteDisksMode>,
     /// The least machine type, such as `pc-q35-7.2`. Never lowered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(max = 32),
+        regex(pattern = "^pc-(q35|i440fx)-[0-9]{1,3}[.][0-9]{1,3}$")
+    )]
     pub min_machine_type: Option<String>,
     /// UUID in the guest's SMBIOS tables; the controller chooses one when empty. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "biosUUID")]
+    #[schemars(length(max = 36), regex(pattern = rules::UUID))]
     pub bios_uuid: Option<String>,
     /// UUID of the domain; the controller chooses one when empty. Immutable.
     #[serde(
@@ -104,15 +161,19 @@ pub struct VirtualMachineSpec {
         skip_serializing_if = "Option::is_none",
         rename = "instanceUUID"
     )]
+    #[schemars(length(max = 36), regex(pattern = rules::UUID))]
     pub instance_uuid: Option<String>,
     /// Size of the root disk; empty: that of the image. Only grows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = rules::mebibytes())]
     pub boot_disk_capacity: Option<Quantity>,
     /// Go back to this snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub current_snapshot_name: Option<String>,
     /// The group this machine belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub group_name: Option<String>,
     /// Where the machine may run, as for pods. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -127,8 +188,10 @@ pub struct VirtualMachineSpec {
 #[serde(rename_all = "camelCase")]
 pub struct ImageRef {
     /// `VirtualMachineImage` or `ClusterVirtualMachineImage`.
+    #[schemars(length(max = 32), extend("enum" = ["VirtualMachineImage", "ClusterVirtualMachineImage"]))]
     pub kind: String,
     /// Its name.
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub name: String,
 }
 
@@ -137,13 +200,16 @@ pub struct ImageRef {
 #[serde(rename_all = "camelCase")]
 pub struct InlineHardware {
     /// Number of virtual CPUs.
+    #[schemars(range(min = 1, max = 512))]
     pub cpus: u32,
     /// Guest memory.
+    #[x_kube(validation = rules::mebibytes())]
     pub memory: Quantity,
 }
 
 /// A machine's power.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
+#[schemars(transform = crate::schema::without_description)]
 pub enum PowerState {
     /// Runs.
     PoweredOn,
@@ -155,6 +221,7 @@ pub enum PowerState {
 
 /// When a machine runs.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
+#[schemars(transform = crate::schema::without_description)]
 pub enum RunStrategy {
     /// Always.
     Always,
@@ -170,6 +237,7 @@ pub enum RunStrategy {
 
 /// How hard an operation is.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash, JsonSchema)]
+#[schemars(transform = crate::schema::without_description)]
 pub enum PowerOpMode {
     /// Without asking the guest.
     Hard,
@@ -182,6 +250,7 @@ pub enum PowerOpMode {
 
 /// When a linked root disk is flattened.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash, JsonSchema)]
+#[schemars(transform = crate::schema::without_description)]
 pub enum PromoteDisksMode {
     /// While the machine runs.
     #[default]
@@ -222,8 +291,32 @@ pub struct Template {
 pub struct TemplateMetadata {
     /// Labels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
+    #[x_kube(validation = rule(NOT_OURS, "the template may not set this key: the controller or an administrator does"))]
     pub labels: BTreeMap<String, String>,
     /// Annotations.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
+    #[x_kube(validation = rule(NOT_OURS, "the template may not set this key: the controller or an administrator does"))]
     pub annotations: BTreeMap<String, String>,
+}
+
+/// What the API server fills in.
+mod default {
+    use super::{PowerOpMode, PromoteDisksMode};
+
+    #[allow(clippy::unnecessary_wraps, reason = "the field's type")]
+    pub(super) fn try_soft() -> Option<PowerOpMode> {
+        Some(PowerOpMode::TrySoft)
+    }
+
+    #[allow(clippy::unnecessary_wraps, reason = "the field's type")]
+    pub(super) fn online() -> Option<PromoteDisksMode> {
+        Some(PromoteDisksMode::Online)
+    }
+
+    #[allow(clippy::unnecessary_wraps, reason = "the field's type")]
+    pub(super) fn five_minutes() -> Option<String> {
+        Some("5m".to_owned())
+    }
 }

@@ -33,6 +33,7 @@ pub struct VirtualMachineStatus {
     pub conditions: Vec<Condition>,
     /// Requests that wait; only the first is acted upon.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4))]
     pub state_change_requests: Vec<StateChangeRequest>,
     /// Failed starts in a row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -82,6 +83,7 @@ pub struct VirtualMachineStatus {
     pub network: Option<NetworkStatus>,
     /// Disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub volumes: Vec<VolumeStatus>,
     /// Space.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,6 +110,7 @@ pub struct VirtualMachineStatus {
 
 /// One word for people; the order of evaluation is that of `lifecycle::printable`.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
+#[schemars(transform = crate::schema::without_description)]
 #[allow(missing_docs, reason = "each value is its own description")]
 pub enum PrintableStatus {
     Terminating,
@@ -170,6 +173,7 @@ pub struct InstanceStatus {
     pub reason: Option<String>,
     /// Why it ended, a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
     pub message: Option<String>,
     /// Its strategy `Once` is used up.
     #[serde(default)]
@@ -251,6 +255,7 @@ pub struct VolumeStatus {
     pub attached: bool,
     /// What is wrong with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
     pub error: Option<String>,
     /// Virtual size.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -6,11 +6,15 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::rules;
+
 /// One more disk.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[x_kube(validation = rules::rule("has(self.persistentVolumeClaim)", "a volume needs persistentVolumeClaim"))]
 #[serde(rename_all = "camelCase")]
 pub struct Volume {
     /// Name, unique in the machine.
+    #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
     pub name: String,
     /// The claim behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -22,6 +26,7 @@ pub struct Volume {
 #[serde(rename_all = "camelCase")]
 pub struct VolumeClaim {
     /// Its name.
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub claim_name: String,
     /// Attach read-only.
     #[serde(default)]
@@ -36,6 +41,7 @@ pub struct VolumeClaim {
 #[serde(rename_all = "camelCase")]
 pub struct DataVolumeTemplate {
     /// Its name; a volume of the machine must name a claim of the same name.
+    #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub name: String,
     /// `spec` of the DataVolume, as `cdi.kubevirt.io/v1beta1` defines it.
     #[schemars(schema_with = "any_object")]

@@ -1,0 +1,39 @@
+//! Writes the manifests of all kinds into the folder that is named: `cargo xtask crds` calls it.
+//!
+//! Invariant: what is in the folder afterwards is what the types say, no more.
+//! Failure: a file that cannot be written is named; the exit code is 1.
+
+mod render;
+
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let Some(folder) = std::env::args_os().nth(1) else {
+        eprintln!("crds: name the folder to write into");
+        return ExitCode::from(2);
+    };
+    match write(Path::new(&folder)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("crds: {}: {error}", folder.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn write(folder: &Path) -> io::Result<()> {
+    let files = render::files().map_err(io::Error::other)?;
+    std::fs::create_dir_all(folder)?;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if !files.contains_key(entry.file_name().to_string_lossy().as_ref()) {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    for (name, text) in files {
+        std::fs::write(folder.join(name), text)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! Validation rules that several kinds share, in the words of CEL.
+//!
+//! Invariant: a rule names the field in its message, so that whoever reads the refusal knows what to change.
+//! Failure: none; an expression that the API server does not take makes the tests of `deploy/crds/` fail.
+
+use kube::core::{Message, Reason, Rule};
+
+/// An RFC 1123 label.
+pub(crate) const LABEL: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
+/// An RFC 1123 subdomain, as most objects are named.
+pub(crate) const SUBDOMAIN: &str =
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+/// A UUID in lower case.
+pub(crate) const UUID: &str = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$";
+/// A MAC address of one station.
+pub(crate) const MAC: &str = "^[0-9a-fA-F][02468aAcCeE](:[0-9a-fA-F]{2}){5}$";
+/// A duration as Go writes it, such as `90s` or `1h30m`.
+pub(crate) const DURATION: &str = r"^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h)){1,4}$";
+/// A time of RFC 3339.
+pub(crate) const TIME: &str = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[-+][0-9]{2}:[0-9]{2})$";
+/// A digest of SHA-256.
+pub(crate) const DIGEST: &str = "^sha256:[0-9a-f]{64}$";
+/// A URL of the web, without credentials, which everybody who reads the object could read too.
+pub(crate) const WEB_URL: &str = r"^https?://[^\s@/]+(/[^\s]*)?$";
+/// What a word such as a format or a CPU model consists of.
+pub(crate) const WORD: &str = "^[A-Za-z0-9][-A-Za-z0-9_.+]*$";
+
+/// A rule that is broken by the value itself.
+pub(crate) fn rule(expression: impl Into<String>, message: impl Into<String>) -> Rule {
+    Rule::new(expression).message(Message::Message(message.into()))
+}
+
+/// A rule that is broken by an edit.
+pub(crate) fn edit(expression: impl Into<String>, message: impl Into<String>) -> Rule {
+    rule(expression, message).reason(Reason::FieldValueForbidden)
+}
+
+/// The field may be neither changed nor added nor removed. (Optional values would say it in fewer words, but have
+/// no bound for the estimate of costs.)
+pub(crate) fn immutable(field: &str) -> Rule {
+    let same = format!(
+        "has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"
+    );
+    edit(same, format!("{field} is immutable"))
+}
+
+/// A quantity above zero.
+pub(crate) fn positive() -> Rule {
+    rule(
+        "isQuantity(string(self)) && quantity(string(self)).isGreaterThan(quantity('0'))",
+        "must be a quantity greater than 0, such as 2 or 512Mi",
+    )
+}
+
+/// An amount of bytes that is a whole number of MiB.
+pub(crate) fn mebibytes() -> Rule {
+    rule(
+        "isQuantity(string(self)) && quantity(string(self)).isInteger() && \
+         quantity(string(self)).asInteger() >= 1048576 && quantity(string(self)).asInteger() % 1048576 == 0",
+        "must be a whole number of MiB, such as 512Mi or 4Gi",
+    )
+}

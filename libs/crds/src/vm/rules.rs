@@ -1,0 +1,64 @@
+//! What the API server forbids about machines, in the words of CEL.
+//!
+//! Invariant: "on" and "off" here are wishes, whichever of the three spellings they have.
+//! Failure: none; `tests/e2e/tests/api_rules.rs` breaks each of them.
+
+/// Names become labels and host names.
+pub(super) const NAME: &str = "size(self.metadata.name) <= 63";
+
+pub(super) const ONE_WISH: &str = "(has(self.powerState) ? 1 : 0) + (has(self.runStrategy) ? 1 : 0) + \
+    (has(self.running) ? 1 : 0) == 1";
+
+pub(super) const NOT_BORN_SUSPENDED: &str =
+    "oldSelf.hasValue() || !has(self.powerState) || self.powerState != 'Suspended'";
+
+pub(super) const SUSPENDED_FROM_ON: &str = "!has(self.powerState) || self.powerState != 'Suspended' || \
+    (has(oldSelf.powerState) ? oldSelf.powerState != 'PoweredOff' : \
+    has(oldSelf.runStrategy) ? oldSelf.runStrategy != 'Halted' : !has(oldSelf.running) || oldSelf.running)";
+
+/// An image may be missing only where something else is the root disk.
+pub(super) const SOME_ROOT: &str = "has(self.image) || has(self.imageName) || (has(self.volumes) && \
+    self.volumes.exists(v, has(v.persistentVolumeClaim) && v.persistentVolumeClaim.root))";
+
+pub(super) const ONE_ROOT: &str = "!has(self.volumes) || \
+    self.volumes.filter(v, has(v.persistentVolumeClaim) && v.persistentVolumeClaim.root).size() <= 1";
+
+pub(super) const TEMPLATES_USED: &str = "!has(self.dataVolumeTemplates) || \
+    self.dataVolumeTemplates.all(t, has(self.volumes) && self.volumes.exists(v, \
+    has(v.persistentVolumeClaim) && v.persistentVolumeClaim.claimName == t.name))";
+
+pub(super) const MACHINE_TYPE_NOT_LOWERED: &str = "!has(oldSelf.minMachineType) || (has(self.minMachineType) && \
+    self.minMachineType.split('-')[1] == oldSelf.minMachineType.split('-')[1] && \
+    int(self.minMachineType.split('-')[2].split('.')[0]) * 1000 + int(self.minMachineType.split('.')[1]) >= \
+    int(oldSelf.minMachineType.split('-')[2].split('.')[0]) * 1000 + int(oldSelf.minMachineType.split('.')[1]))";
+
+/// The wish, before or after the edit, or what was observed: any of them is enough.
+pub(super) const MACHINE_TYPE_WHILE_OFF: &str = "(has(self.spec.minMachineType) == has(oldSelf.spec.minMachineType) && \
+    (!has(self.spec.minMachineType) || self.spec.minMachineType == oldSelf.spec.minMachineType)) || \
+    [self.spec, oldSelf.spec].exists(s, (has(s.powerState) && s.powerState != 'PoweredOn') || \
+    (has(s.runStrategy) && s.runStrategy == 'Halted') || (has(s.running) && !s.running)) || \
+    (has(self.status) && has(self.status.powerState) && self.status.powerState == 'PoweredOff')";
+
+pub(super) const REVERT_UNDER_WAY: &str = "(has(self.spec.currentSnapshotName) == has(oldSelf.spec.currentSnapshotName) && \
+    (!has(self.spec.currentSnapshotName) || self.spec.currentSnapshotName == oldSelf.spec.currentSnapshotName)) || \
+    !has(self.status) || !has(self.status.conditions) || !self.status.conditions.exists(c, c.type == 'VirtualMachineSnapshotRevertSucceeded' && \
+    c.reason == 'VirtualMachineSnapshotRevertInProgress')";
+
+pub(super) const BOOT_DISK_GROWS: &str = "!has(oldSelf.bootDiskCapacity) || (has(self.bootDiskCapacity) && \
+    quantity(string(self.bootDiskCapacity)).compareTo(quantity(string(oldSelf.bootDiskCapacity))) >= 0)";
+
+pub(super) const BOOTSTRAP_TYPE: &str = "!has(oldSelf.bootstrap) || !has(oldSelf.bootstrap.cloudInit) || \
+    (has(self.bootstrap) && has(self.bootstrap.cloudInit))";
+
+pub(super) const RESTART_LATER: &str = "!has(oldSelf.nextRestartTime) || (has(self.nextRestartTime) && \
+    timestamp(self.nextRestartTime) >= timestamp(oldSelf.nextRestartTime))";
+
+pub(super) const RESTART_WHILE_ON: &str = "!has(self.nextRestartTime) || \
+    (oldSelf.hasValue() && has(oldSelf.value().nextRestartTime) && \
+    oldSelf.value().nextRestartTime == self.nextRestartTime) || (oldSelf.hasValue() && \
+    (has(self.powerState) ? self.powerState == 'PoweredOn' : \
+    has(self.runStrategy) ? self.runStrategy != 'Halted' : has(self.running) && self.running))";
+
+/// What the controller writes on pods, and what an administrator may.
+pub(super) const NOT_OURS: &str = "self.all(k, !k.matches('^(vmlet[.]dev/(vm-uid|role|vm-generation|vm-disk|\
+    instance-uuid|bios-uuid|restore|start-paused)|([^/]*[.])?[^/]+[.]protected(/.*)?)$'))";
