@@ -7,6 +7,7 @@
 mod machine;
 mod plan;
 mod proxy;
+mod queue;
 mod rows;
 mod samples;
 mod table;
@@ -19,6 +20,7 @@ use serde_json::json;
 
 use self::machine::Machine;
 use self::proxy::Proxy;
+use self::queue::Queue;
 use self::samples::Samples;
 use self::table::{Row, Table};
 use super::up::Build;
@@ -39,6 +41,8 @@ enum Subject {
     Start(Start),
     /// What the detour over the CRI proxy adds to a call.
     Proxy(Proxy),
+    /// The controller's work queue, beside controller-runtime's.
+    Queue(Queue),
 }
 
 #[derive(Debug, clap::Args)]
@@ -54,6 +58,7 @@ impl Bench {
         match &self.subject {
             Subject::Start(start) => start.run(),
             Subject::Proxy(proxy) => proxy.run(),
+            Subject::Queue(queue) => queue.run(),
         }
     }
 }
