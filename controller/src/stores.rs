@@ -4,6 +4,7 @@
 //! behind its store, so whatever it names is looked up, never trusted to exist.
 //! Failure: none of its own; a watch that fails leaves the last known objects.
 
+mod data_volume;
 mod feed;
 mod index;
 #[cfg(test)]
@@ -12,12 +13,16 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
-use crds::{VirtualMachine, VirtualMachineClass, VirtualMachineTask};
+use crds::{
+    ClusterVirtualMachineImage, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
+    VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
+};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolumeClaim, Pod, Secret};
 use kube::Resource;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store};
 
+pub use data_volume::{DataVolume, DataVolumeSpec, DataVolumeStatus};
 pub use feed::{Change, Feed};
 pub use index::{Index, Indexed, Relation};
 
@@ -121,10 +126,20 @@ stores! {
     tasks: VirtualMachineTask;
     /// Classes.
     classes: VirtualMachineClass;
+    /// Images of namespaces.
+    images: VirtualMachineImage;
+    /// Images of the cluster.
+    cluster_images: ClusterVirtualMachineImage;
+    /// Which nodes have which image.
+    image_caches: VirtualMachineImageCache;
+    /// Groups.
+    groups: VirtualMachineGroup;
     /// Nodes, without their lists of images.
     nodes: Node;
     /// Claims.
     claims: PersistentVolumeClaim;
+    /// CDI's volumes. Empty where that API is not served.
+    data_volumes: DataVolume;
     /// Which Secrets exist, in which version. Their data is read live, when it is needed.
     secrets: PartialObjectMeta<Secret>;
     /// Which ConfigMaps exist, in which version.

@@ -9,12 +9,15 @@ use std::hash::Hash;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crds::names::{IMAGE_CACHE_LABEL, VM_UID_LABEL};
-use crds::{VirtualMachine, VirtualMachineClass, VirtualMachineTask};
+use crds::{
+    ClusterVirtualMachineImage, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
+    VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
+};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolumeClaim, Pod, Secret};
 use kube::core::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
 
-use super::Key;
+use super::{DataVolume, Key};
 
 /// An object that machines name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -192,6 +195,11 @@ impl Indexed for Pod {
 }
 
 impl Indexed for VirtualMachineClass {}
+impl Indexed for VirtualMachineImage {}
+impl Indexed for ClusterVirtualMachineImage {}
+impl Indexed for VirtualMachineImageCache {}
+impl Indexed for VirtualMachineGroup {}
+impl Indexed for DataVolume {}
 impl Indexed for Node {}
 impl Indexed for PersistentVolumeClaim {}
 impl Indexed for PartialObjectMeta<Secret> {}
