@@ -1,35 +1,114 @@
 //! What the controller counts.
 //!
 //! Invariant: names are in this file and its children; labels come from fixed tables, except for names of
-//! machines and nodes, whose series end with them.
+//! machines and nodes, whose series end with them, because they are made from the stores when somebody asks.
 //! Failure: none; a metric that nobody reads costs a few nanoseconds.
 
+mod machines;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+
+pub use queue::QueueMetrics;
+
+use crate::stores::Stores;
 
 /// Everything that is counted.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    /// Of the machines' queue.
+    pub queue: QueueMetrics,
     /// Events that were not written.
     pub events_lost: Counter,
+    /// 1 while this process holds the lease.
+    pub leader: Gauge,
+    /// Requests to the API server.
+    requests: Family<Request, Counter>,
+    /// Watches that broke off.
+    watch_errors: Family<Watch, Counter>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Request {
+    method: &'static str,
+    code: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Watch {
+    kind: &'static str,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut metrics = Self {
-            registry: Registry::with_prefix("vmlet"),
+        let mut registry = Registry::with_prefix("vmlet");
+        let metrics = Self {
+            queue: QueueMetrics::register(&mut registry),
+            registry: Registry::default(),
             events_lost: Counter::default(),
+            leader: Gauge::default(),
+            requests: Family::default(),
+            watch_errors: Family::default(),
         };
-        let registry = &mut metrics.registry;
         let help = "Kubernetes events that were lost";
         registry.register("events_lost", help, metrics.events_lost.clone());
-        metrics
+        let help = "Whether this process holds the lease";
+        registry.register("controller_leader", help, metrics.leader.clone());
+        let help = "Requests to the API server, by method and kind of answer";
+        registry.register("api_requests", help, metrics.requests.clone());
+        let help = "Watches that broke off and were begun again";
+        registry.register("watch_errors", help, metrics.watch_errors.clone());
+        Self {
+            registry,
+            ..metrics
+        }
     }
 }
 
 impl Metrics {
+    /// The same, telling of the machines and tasks in these stores too.
+    #[must_use]
+    pub fn of(stores: &Stores) -> Self {
+        let mut metrics = Self::default();
+        let machines = machines::Machines::new(stores.clone());
+        metrics.registry.register_collector(Box::new(machines));
+        metrics
+    }
+
+    /// A request was answered; `code` 0: it was not.
+    pub fn request(&self, method: &http::Method, code: u16) {
+        let method = match method.as_str() {
+            "GET" => "GET",
+            "POST" => "POST",
+            "PUT" => "PUT",
+            "PATCH" => "PATCH",
+            "DELETE" => "DELETE",
+            _ => "other",
+        };
+        let code = match code {
+            200..300 => "2xx",
+            409 => "409",
+            429 => "429",
+            400..500 => "4xx",
+            500..600 => "5xx",
+            _ => "none",
+        };
+        self.requests.get_or_create(&Request { method, code }).inc();
+    }
+
+    /// A watch broke off.
+    pub fn watch_error(&self, kind: &'static str) {
+        self.watch_errors.get_or_create(&Watch { kind }).inc();
+    }
+
     /// All metrics in the text format of OpenMetrics.
     #[must_use]
     pub fn text(&self) -> String {

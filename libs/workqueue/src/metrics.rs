@@ -77,6 +77,10 @@ pub trait Metrics: Send + 'static {
     fn queued(&mut self, waited: Duration) {
         let _ = waited;
     }
+    /// Like [`Metrics::queued`], with the class, and whether the key went before others of higher priority.
+    fn dispatched(&mut self, class: Class, waited: Duration, aged: bool) {
+        let _ = (class, waited, aged);
+    }
     /// A key came back; it had been handed out for that long.
     fn worked(&mut self, took: Duration) {
         let _ = took;

@@ -169,7 +169,8 @@ impl<K: Hash + Eq + Clone, M: Metrics> Queue<K, M> {
         }
         let now = nanos(now);
         self.promote(now);
-        let slot = match self.starving(now, limit) {
+        let starving = self.starving(now, limit);
+        let slot = match starving {
             Some(slot) => {
                 self.since_aged = 0;
                 self.unlink(slot);
@@ -189,10 +190,12 @@ impl<K: Hash + Eq + Clone, M: Metrics> Queue<K, M> {
         let taken = &mut self.slots[slot];
         taken.place = Place::Idle;
         taken.flight = slots::index(self.flights.len());
-        self.metrics
-            .queued(Duration::from_nanos(now.saturating_sub(taken.time)));
+        let waited = Duration::from_nanos(now.saturating_sub(taken.time));
+        let priority = taken.priority;
+        self.metrics.queued(waited);
+        let class = self.class(priority);
+        self.metrics.dispatched(class, waited, starving.is_some());
         self.flights.push(Flight { slot, since: now });
-        let priority = self.slots[slot].priority;
         Some(Popped { key, priority })
     }
 
@@ -384,11 +387,15 @@ impl<K: Hash + Eq + Clone, M: Metrics> Queue<K, M> {
     }
 
     fn depth(&mut self, priority: i64, change: i64) {
-        let class = match self.config.levels.binary_search(&priority) {
+        let class = self.class(priority);
+        self.metrics.depth(class, change);
+    }
+
+    fn class(&self, priority: i64) -> Class {
+        match self.config.levels.binary_search(&priority) {
             Ok(_) => Class::Level(priority),
             Err(_) => Class::Custom,
-        };
-        self.metrics.depth(class, change);
+        }
     }
 }
 

@@ -1,0 +1,75 @@
+//! Metrics as a collector reads them.
+//!
+//! Invariant: each test has a registry of its own.
+//! Failure: the assertion shows the whole text.
+
+use std::time::Duration;
+
+use crds::VirtualMachine;
+use crds::conditions::{CREATED, READY, Status, set};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::runtime::watcher::Event;
+use workqueue::{Class, Metrics as _, Tally};
+
+use super::Metrics;
+use crate::stores::Stores;
+
+fn machine(conditions: &[(&str, Status, &str)]) -> VirtualMachine {
+    let mut vm = VirtualMachine::new("vm", Default::default());
+    vm.metadata.namespace = Some("default".to_owned());
+    let status = vm.status.insert(Default::default());
+    let now = Time(jiff::Timestamp::UNIX_EPOCH);
+    for (kind, value, reason) in conditions {
+        set(&mut status.conditions, kind, *value, reason, "", None, &now);
+    }
+    vm
+}
+
+#[test]
+fn a_machine_has_the_series_of_its_present_conditions_and_no_others() {
+    let (stores, mut feeds) = Stores::new();
+    let metrics = Metrics::of(&stores);
+    let pending = machine(&[(READY, Status::False, "NotReady")]);
+    feeds.vms.apply(Event::Apply(pending));
+    let text = metrics.text();
+    let old = "vmlet_vm_status_condition_status{vm_name=\"vm\",vm_namespace=\"default\",\
+               condition_type=\"Ready\",condition_reason=\"NotReady\"} 0";
+    assert!(text.contains(old), "{text}");
+    assert!(text.contains("phase=\"Creating\"} 1"), "{text}");
+    let made = machine(&[(CREATED, Status::True, "")]);
+    feeds.vms.apply(Event::Apply(made.clone()));
+    let text = metrics.text();
+    assert!(!text.contains("NotReady"), "{text}");
+    assert!(text.contains("phase=\"Created\"} 1"), "{text}");
+    feeds.vms.apply(Event::Delete(made));
+    let text = metrics.text();
+    assert!(!text.contains("vm_name"), "{text}");
+}
+
+#[test]
+fn passes_are_counted_by_how_they_ended() {
+    let metrics = Metrics::default();
+    let mut sink = metrics.queue.clone();
+    sink.reconciled(Tally::Panic, Duration::from_millis(3));
+    sink.dispatched(Class::Level(100), Duration::from_millis(2), false);
+    let text = metrics.text();
+    for series in [
+        "vmlet_controller_reconcile_total{controller=\"virtualmachine\",result=\"error\"} 1",
+        "vmlet_controller_reconcile_total{controller=\"virtualmachine\",result=\"success\"} 0",
+        "vmlet_controller_reconcile_panics_total{controller=\"virtualmachine\"} 1",
+        "priority=\"100\"} 1",
+    ] {
+        assert!(text.contains(series), "{series} is not in\n{text}");
+    }
+}
+
+#[test]
+fn a_pass_that_runs_is_counted_until_it_ends() {
+    let metrics = Metrics::default();
+    let series =
+        |n| format!("vmlet_controller_active_workers{{controller=\"virtualmachine\"}} {n}");
+    let pass = metrics.queue.active();
+    assert!(metrics.text().contains(&series(1)));
+    drop(pass);
+    assert!(metrics.text().contains(&series(0)));
+}
