@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::priority::{Additions, LevelOverrides, Profile as Rules};
+
 mod check;
 mod flags;
 mod load;
@@ -66,6 +68,8 @@ pub struct Runner {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Priority {
+    /// Numbers that differ from the profile's.
+    pub levels: LevelOverrides,
     /// The numbers: `page` (documented) or `parity` (those of the reference implementation's source).
     pub profile: Profile,
     /// Recompute the priority of a machine from its present state when it is put back.
@@ -80,14 +84,14 @@ pub struct Priority {
     pub pod_contradicts: bool,
 }
 
-/// A table of numbers.
+/// A table of numbers and rules.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
     /// As documented.
     #[default]
     Page,
-    /// As the reference implementation's source has it.
+    /// As the reference implementation's source has it, without any of our additions.
     Parity,
 }
 
@@ -172,6 +176,7 @@ impl Default for Runner {
 impl Default for Priority {
     fn default() -> Self {
         Self {
+            levels: LevelOverrides::default(),
             profile: Profile::Page,
             recompute: true,
             starvation_after_secs: 600,
@@ -221,6 +226,24 @@ impl Config {
             0 => (self.runner.workers * 4 / 5).max(1),
             set => set,
         }
+    }
+}
+
+impl Priority {
+    /// The numbers and rules that this comes to.
+    #[must_use]
+    pub fn rules(&self) -> Rules {
+        let additions = Additions {
+            recompute: self.recompute,
+            mapped_by_state: self.mapped_by_state,
+            pod_contradicts: self.pod_contradicts,
+        };
+        let mut rules = match self.profile {
+            Profile::Page => Rules::page(additions),
+            Profile::Parity => Rules::parity(),
+        };
+        rules.levels = self.levels.apply(rules.levels);
+        rules
     }
 }
 

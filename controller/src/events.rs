@@ -3,6 +3,9 @@
 //! Invariant: a pass never waits for an event to be written; the same event again becomes a count.
 //! Failure: events that the API server refuses, or that are more than the queue holds, are lost and counted.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
@@ -14,6 +17,8 @@ use crate::metrics::Metrics;
 pub const REPORTER: &str = "vmlet-controller";
 /// How many events may wait to be written.
 const WAITING: usize = 1024;
+/// How long events that wait are written on after the last pass has ended.
+pub const FLUSH: Duration = Duration::from_secs(2);
 /// Longest message that the API takes, in bytes.
 const LONGEST_NOTE: usize = 1024;
 /// Longest reason that the API takes, in bytes.
@@ -78,7 +83,7 @@ impl Events {
 }
 
 /// Writes events until every [`Events`] is gone.
-pub async fn write(client: Client, instance: String, mut queue: Queue, metrics: &Metrics) {
+pub async fn write(client: Client, instance: String, mut queue: Queue, metrics: Arc<Metrics>) {
     let reporter = Reporter {
         controller: REPORTER.to_owned(),
         instance: Some(instance),

@@ -3,12 +3,19 @@
 //! Invariant: every decision is made from objects alone, so that a restart loses nothing.
 //! Failure: a pass that fails is repeated; what a user must change shows as a condition.
 
+pub mod app;
+pub mod client;
 pub mod config;
 pub mod context;
 pub mod events;
+pub mod health;
+pub mod intake;
 pub mod lease;
 pub mod metrics;
 pub mod outcome;
+pub mod priority;
+pub mod runner;
 pub mod stores;
 pub mod priority;
 pub mod telemetry;
+pub mod watch;

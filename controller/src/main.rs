@@ -1,6 +1,80 @@
-//! The program.
+//! The program `vmlet-controller`: arguments, settings, logging, run.
 //!
-//! Invariant: a table of contents.
-//! Failure: says what stopped it.
+//! Invariant: no logic here; the exit code tells why it ended: 0 asked to, 1 it failed, 64 unusable settings or
+//! command line, 75 the lease was lost.
+//! Failure: one line on standard error, or one event once logging works.
 
-fn main() {}
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::Parser;
+use controller::config::{Args, Config, load};
+use controller::telemetry::{init, one_line};
+use controller::app;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// Unusable settings or command line.
+const EX_USAGE: u8 = 64;
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(e) => {
+            // Help and version are no errors; nothing can be done when printing fails.
+            let _ = e.print();
+            return if e.use_stderr() {
+                ExitCode::from(EX_USAGE)
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    let config = match load(&args) {
+        Ok(config) => config,
+        Err(e) => {
+            eprintln!("vmlet-controller: {}", one_line(&e));
+            return ExitCode::from(EX_USAGE);
+        }
+    };
+    // An error means that there is one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    run(config).unwrap_or_else(|e| {
+        eprintln!("vmlet-controller: {}", one_line(&*e));
+        ExitCode::FAILURE
+    })
+}
+
+fn run(config: Config) -> Result<ExitCode, Box<dyn Error>> {
+    init(&config.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let ended = runtime.block_on(async {
+        let stop = CancellationToken::new();
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let told = stop.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            tracing::info!(outcome = "told to end", "controller");
+            told.cancel();
+        });
+        Ok::<_, Box<dyn Error>>(app::run(config, stop).await)
+    })?;
+    // What still runs must not delay the end: after a lost lease another controller acts.
+    runtime.shutdown_background();
+    Ok(match ended {
+        Ok(()) => {
+            tracing::info!(outcome = "ended", "controller");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            tracing::error!(error = one_line(&error), outcome = "stopped", "controller");
+            error.exit_code()
+        }
+    })
+}

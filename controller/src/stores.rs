@@ -17,7 +17,7 @@ use crds::{
     ClusterVirtualMachineImage, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
     VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
 };
-use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret};
 use kube::Resource;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -142,8 +142,6 @@ stores! {
     data_volumes: DataVolume;
     /// Which Secrets exist, in which version. Their data is read live, when it is needed.
     secrets: PartialObjectMeta<Secret>;
-    /// Which ConfigMaps exist, in which version.
-    config_maps: PartialObjectMeta<ConfigMap>;
 }
 
 impl Stores {

@@ -69,7 +69,15 @@ fn the_reference_page_names_every_key() {
             continue;
         };
         let is_named =
-            page.contains(&format!("| `{key}` |")) || page.contains(&format!("## `[{key}]`"));
+            page.contains(&format!("| `{key}` |")) || page.contains(&format!("## `[{key}]`"))
+            || page.contains(&format!(".{key}]`"));
         assert!(is_named, "{key} is not documented");
     }
+}
+
+#[test]
+fn single_numbers_can_be_chosen() {
+    let config = load_text("[priority.levels]\ninitial = -100\n", &[]).unwrap();
+    let rules = config.priority.rules();
+    assert_eq!((rules.levels.initial, rules.levels.creating), (-100, 100));
 }

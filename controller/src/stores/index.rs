@@ -13,7 +13,7 @@ use crds::{
     ClusterVirtualMachineImage, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
     VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
 };
-use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret};
 use kube::core::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
 
@@ -34,8 +34,6 @@ pub enum Relation {
     DataVolume(Key),
     /// A Secret with first-boot data.
     Secret(Key),
-    /// A ConfigMap with first-boot data.
-    ConfigMap(Key),
     /// A group.
     Group(Key),
     /// The node of the root disk.
@@ -203,4 +201,3 @@ impl Indexed for DataVolume {}
 impl Indexed for Node {}
 impl Indexed for PersistentVolumeClaim {}
 impl Indexed for PartialObjectMeta<Secret> {}
-impl Indexed for PartialObjectMeta<ConfigMap> {}

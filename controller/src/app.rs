@@ -1,0 +1,143 @@
+//! The parts together: health, lease, watches, queue, passes, events.
+//!
+//! ```text
+//! listen ─► wait for the lease ─► watches ─► stores full ─► passes … stop ─► drain ─► give the lease back
+//!                                                             └─ lease lost ─► end at once, exit code 75
+//! ```
+//!
+//! Invariant: before the lease is held nothing is watched and nothing is written; after it is lost nothing is.
+//! Failure: [`Error`] says what ended it; the exit code tells whether a restart is all that is needed.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Client;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::context::Context;
+use crate::events::{self, Events};
+use crate::intake::Intake;
+use crate::lease::{Fence, Lease, Lost};
+use crate::metrics::Metrics;
+use crate::stores::Stores;
+use crate::{client, health, reconcile, runner, watch};
+
+/// The lease was lost: nothing is wrong here, and a new process may try again.
+const EX_TEMPFAIL: u8 = 75;
+
+/// Why the controller ended although nobody asked it to.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address for health and metrics cannot be used.
+    #[error(transparent)]
+    Health(#[from] health::Error),
+    /// The API server cannot be reached as told.
+    #[error(transparent)]
+    Client(#[from] client::Error),
+    /// Another controller acts now, or this one could not renew.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// A watch ended, which none ever should.
+    #[error("a watch ended")]
+    WatchEnded,
+}
+
+impl Error {
+    /// 75 when another attempt is all that is needed, else 1.
+    #[must_use]
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Lost(_) => ExitCode::from(EX_TEMPFAIL),
+            Self::Health(_) | Self::Client(_) | Self::WatchEnded => ExitCode::FAILURE,
+        }
+    }
+}
+
+/// Runs until `stop`.
+///
+/// # Errors
+///
+/// [`Error`] when it has to end before that.
+pub async fn run(config: Config, stop: CancellationToken) -> Result<(), Error> {
+    let (stores, feeds) = Stores::new();
+    let metrics = Arc::new(Metrics::of(&stores));
+    let health = health::serve(config.listen, Arc::clone(&metrics)).await?;
+    let health = tokio::spawn(health);
+    let api = client::config(config.kubeconfig.as_deref()).await?;
+    let identity = identity(&config);
+    let own = client::client(&api, Fence::open(), &metrics)?;
+    let mut lease = Lease::new(own, &config.namespace, &config.lease, &identity);
+    let fence = if config.lease.enabled {
+        tracing::info!(identity, outcome = "wanted", "lease");
+        if !lease.acquire(&stop).await {
+            return Ok(());
+        }
+        tracing::info!(identity, outcome = "held", "lease");
+        lease.fence()
+    } else {
+        Fence::open()
+    };
+    metrics.leader.set(1);
+    let client = client::client(&api, fence, &metrics)?;
+    let enabled = config.lease.enabled;
+    let work = work(client, config, identity, stores, feeds, metrics, stop);
+    let ended = tokio::select! {
+        lost = lease.hold(), if enabled => Err(lost.into()),
+        ended = work => ended,
+    };
+    if enabled && ended.is_ok() {
+        lease.release().await;
+    }
+    health.abort();
+    ended
+}
+
+/// What only the holder of the lease does; ends when it was stopped and every pass has ended.
+async fn work(
+    client: Client,
+    config: Config,
+    identity: String,
+    stores: Stores,
+    feeds: crate::stores::Feeds,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+) -> Result<(), Error> {
+    let rules = Arc::new(config.priority.rules());
+    let queue = runner::queue(&config, &rules, metrics.queue.clone());
+    let queue = Arc::new(queue);
+    let intake = Intake::new(stores.clone(), (*rules).clone(), Arc::clone(&queue));
+    let resync = config.runner.resync();
+    let mut watches = watch::start(&client, feeds, &intake, &metrics, resync).await;
+    let (events, waiting) = Events::channel();
+    let counted = Arc::clone(&metrics);
+    let written = events::write(client.clone(), identity, waiting, counted);
+    let written = tokio::spawn(written);
+    let context = Context {
+        client,
+        stores,
+        config: Arc::new(config),
+        events,
+        metrics,
+        clock: Arc::new(|| Time(jiff::Timestamp::now())),
+    };
+    let pass = |context: Context, key| async move { reconcile::vm::reconcile(&context, &key).await };
+    tokio::select! {
+        () = runner::run(&context, queue, rules, stop, pass) => {}
+        _ = watches.join_next() => return Err(Error::WatchEnded),
+    }
+    drop(context);
+    let _ = tokio::time::timeout(events::FLUSH, written).await;
+    Ok(())
+}
+
+/// Host name and a random part, unless one is configured.
+fn identity(config: &Config) -> String {
+    if !config.lease.identity.is_empty() {
+        return config.lease.identity.clone();
+    }
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let random = uuid::Uuid::new_v4().simple().to_string();
+    format!("{}_{}", host.trim(), &random[..8])
+}

@@ -1,0 +1,156 @@
+//! From changes in the stores to keys in the queue.
+//!
+//! Machines wake themselves; every other kind wakes the machines that it belongs to ([`Wakes`]). The table of all
+//! ways to be woken is in `docs/controller-events.md`.
+//!
+//! Invariant: a pure function of the change and the stores; each key is named with the priority that the machine's
+//! present state deserves, not the changed object's.
+//! Failure: none; a change that concerns no known machine wakes nobody.
+
+mod mappers;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use crds::names::POD_ROLE_LABEL;
+use crds::{PowerState, VirtualMachine};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
+use lifecycle::{Instance, NodeState};
+use workqueue::{Options, Shared};
+
+use crate::metrics::QueueMetrics;
+use crate::priority::{Event, Facts, Mapped, Profile, pod_contradicts};
+use crate::stores::{Change, Key, Stores};
+
+pub use mappers::Wakes;
+
+/// The machines' queue.
+pub type Queue = Shared<Key, QueueMetrics>;
+
+/// Fills the queue. Clones fill the same one.
+#[derive(Clone)]
+#[allow(missing_debug_implementations, reason = "stores have none")]
+pub struct Intake {
+    stores: Stores,
+    rules: Arc<Profile>,
+    queue: Arc<Queue>,
+}
+
+/// A key to be queued, and how urgently.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Add {
+    /// The machine.
+    pub key: Key,
+    /// Its priority.
+    pub priority: i64,
+}
+
+impl Intake {
+    /// From these stores, by these rules, into this queue.
+    #[must_use]
+    pub fn new(stores: Stores, rules: Profile, queue: Arc<Queue>) -> Self {
+        Self {
+            stores,
+            rules: Arc::new(rules),
+            queue,
+        }
+    }
+
+    /// Queues whatever the changes wake.
+    pub fn take<K: Wakes>(&self, changes: &[Change<K>]) {
+        let adds = changes.iter().flat_map(|change| self.adds(change));
+        self.queue
+            .push_all(adds.map(|add| (add.key, Options::at(add.priority))));
+    }
+
+    /// Something outside the API server happened to a machine.
+    pub fn signal(&self, key: Key) {
+        if let Some(vm) = self.stores.vm(&key) {
+            let priority = self.rules.of(Event::Generic, &facts(&vm, &self.stores));
+            self.queue.push(key, Options::at(priority));
+        }
+    }
+
+    /// The keys that a change wakes.
+    pub fn adds<K: Wakes>(&self, change: &Change<K>) -> Vec<Add> {
+        if let Some(change) = K::as_machine(change) {
+            return vec![self.machine(&change)];
+        }
+        let mapped = match change {
+            Change::Created { initial: true, .. } => Mapped::Initial,
+            Change::Updated {
+                unchanged: true, ..
+            } => Mapped::Unchanged,
+            _ => Mapped::Changed,
+        };
+        let keys = K::wakes(change, &self.stores);
+        let machine = |key| Some((self.stores.vm(&key)?, key));
+        let add = |(vm, key): (Arc<VirtualMachine>, Key)| {
+            let facts = facts(&vm, &self.stores).contradicted(contradicted(&vm, change));
+            let priority = self.rules.of(Event::Mapped(mapped), &facts);
+            Add { key, priority }
+        };
+        keys.into_iter().filter_map(machine).map(add).collect()
+    }
+
+    fn machine(&self, change: &Change<VirtualMachine>) -> Add {
+        let event = match change {
+            Change::Created { initial, .. } => Event::Create { initial: *initial },
+            Change::Updated { unchanged, .. } => Event::Update {
+                unchanged: *unchanged,
+            },
+            Change::Deleted { .. } => Event::Delete,
+        };
+        let vm = change.object();
+        Add {
+            key: Key::of(&**vm),
+            priority: self.rules.of(event, &facts(vm, &self.stores)),
+        }
+    }
+}
+
+/// What the machine's priority depends on.
+#[must_use]
+pub fn facts<'a>(vm: &'a VirtualMachine, stores: &Stores) -> Facts<'a> {
+    Facts::of(vm, wanted(vm, stores))
+}
+
+/// The power state that its wish comes to at this moment.
+fn wanted(vm: &VirtualMachine, stores: &Stores) -> Option<PowerState> {
+    let pods = stores.pods_of(vm.metadata.uid.as_deref().unwrap_or_default());
+    let pod = pods.iter().find(|pod| is_instance(pod));
+    let instance = pod.map(|pod| Instance::from_pod(pod, node_state(pod, stores)));
+    let status = vm.status.clone().unwrap_or_default();
+    lifecycle::desired_power_state(&vm.spec, &status, instance.as_ref()).ok()
+}
+
+fn is_instance(pod: &Pod) -> bool {
+    pod.labels().get(POD_ROLE_LABEL).map(String::as_str) == Some("instance")
+}
+
+fn node_state(pod: &Pod, stores: &Stores) -> NodeState {
+    let name = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    let node = name.and_then(|name| stores.nodes.get(&Key::new("", name).reference()));
+    match node {
+        Some(node) if !is_ready(&node) => NodeState::NotReady,
+        _ => NodeState::Ready,
+    }
+}
+
+/// Whether the node reports that it is ready.
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| &status.conditions);
+    let mut ready = conditions.flatten().filter(|c| c.type_ == "Ready");
+    ready.any(|condition| condition.status == "True")
+}
+
+/// Whether the change is one of the machine's running pod, and says otherwise than the machine's status.
+fn contradicted<K: Wakes>(vm: &VirtualMachine, change: &Change<K>) -> bool {
+    let Some(pod) = K::as_pod(change.object()) else {
+        return false;
+    };
+    let is_gone = matches!(change, Change::Deleted { .. });
+    is_instance(pod) && pod_contradicts(vm, Some(pod).filter(|_| !is_gone))
+}

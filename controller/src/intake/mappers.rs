@@ -1,0 +1,176 @@
+//! Which machines a change of each kind concerns.
+//!
+//! Invariant: a change that no pass would act on wakes nobody: a node's heartbeat, a task's progress.
+//! Failure: none; an object that belongs to no machine wakes nobody.
+
+use crds::names::{POD_ROLE_LABEL, VM_UID_LABEL};
+use crds::{
+    ClusterVirtualMachineImage, GROUP, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
+    VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
+};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret};
+use kube::ResourceExt;
+use kube::core::PartialObjectMeta;
+
+use super::is_ready;
+use crate::stores::{Change, DataVolume, Indexed, Key, Relation, Stores};
+
+/// The end of the name of the pod that chooses a machine's node.
+const PROVISION: &str = "-provision";
+
+/// A kind whose changes wake machines.
+pub trait Wakes: Indexed + Sized {
+    /// The machines that a change concerns; some may not exist.
+    fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key>;
+
+    /// The change as one of a machine.
+    fn as_machine(_change: &Change<Self>) -> Option<Change<VirtualMachine>> {
+        None
+    }
+
+    /// The object as a pod.
+    fn as_pod(_object: &Self) -> Option<&Pod> {
+        None
+    }
+}
+
+impl Wakes for VirtualMachine {
+    fn wakes(change: &Change<Self>, _: &Stores) -> Vec<Key> {
+        vec![Key::of(&**change.object())]
+    }
+
+    fn as_machine(change: &Change<Self>) -> Option<Change<VirtualMachine>> {
+        Some(change.clone())
+    }
+}
+
+impl Wakes for Pod {
+    fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        machine_of(change.object(), stores).into_iter().collect()
+    }
+
+    fn as_pod(object: &Self) -> Option<&Pod> {
+        Some(object)
+    }
+}
+
+/// By owner; an orphan by its label, and before the machine is known by its name.
+fn machine_of(pod: &Pod, stores: &Stores) -> Option<Key> {
+    let namespace = pod.namespace().unwrap_or_default();
+    let prefix = format!("{GROUP}/");
+    let owner = pod
+        .owner_references()
+        .iter()
+        .find(|owner| owner.kind == "VirtualMachine" && owner.api_version.starts_with(&prefix));
+    if let Some(owner) = owner {
+        return Some(Key::new(namespace, &owner.name));
+    }
+    let labels = pod.labels();
+    let name = pod.name_any();
+    let machine = match labels.get(POD_ROLE_LABEL)?.as_str() {
+        "provision" => name.strip_suffix(PROVISION)?,
+        _ => &name,
+    };
+    let key = Key::new(namespace, machine);
+    let uid = stores.vm(&key)?.uid();
+    (uid.as_ref() == labels.get(VM_UID_LABEL)).then_some(key)
+}
+
+impl Wakes for VirtualMachineTask {
+    fn wakes(change: &Change<Self>, _: &Stores) -> Vec<Key> {
+        if let Change::Updated { old, new, .. } = change
+            && essence(old) == essence(new)
+        {
+            return Vec::new();
+        }
+        let task = change.object();
+        let namespace = task.namespace().unwrap_or_default();
+        vec![Key::new(namespace, &task.spec.vm_name)]
+    }
+}
+
+/// A task without its progress, which people read and passes do not.
+fn essence(task: &VirtualMachineTask) -> impl PartialEq {
+    let status = task.status.clone().map(|mut status| {
+        status.progress_percent = 0;
+        status.message.clear();
+        status
+    });
+    let is_deleting = task.metadata.deletion_timestamp.is_some();
+    (task.spec.clone(), status, is_deleting)
+}
+
+impl Wakes for Node {
+    fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        if let Change::Updated { old, new, .. } = change
+            && facts(old) == facts(new)
+        {
+            return Vec::new();
+        }
+        with(stores, Relation::Node(change.object().name_any()))
+    }
+}
+
+/// A node without its heartbeat, its images and its measurements.
+fn facts(node: &Node) -> impl PartialEq + '_ {
+    let spec = node.spec.as_ref();
+    (
+        is_ready(node),
+        spec.and_then(|spec| spec.unschedulable),
+        spec.and_then(|spec| spec.taints.as_ref()),
+        node.labels(),
+        node.metadata.deletion_timestamp.is_some(),
+    )
+}
+
+impl Wakes for VirtualMachineClass {
+    fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        with(stores, Relation::Class(Key::of(&**change.object())))
+    }
+}
+
+impl Wakes for VirtualMachineImage {
+    fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        with(stores, Relation::Image(Key::of(&**change.object())))
+    }
+}
+
+impl Wakes for ClusterVirtualMachineImage {
+    fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        with(stores, Relation::Image(Key::of(&**change.object())))
+    }
+}
+
+impl Wakes for VirtualMachineImageCache {
+    fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        with(stores, Relation::ImageCache(Key::of(&**change.object())))
+    }
+}
+
+impl Wakes for VirtualMachineGroup {
+    fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        with(stores, Relation::Group(Key::of(&**change.object())))
+    }
+}
+
+impl Wakes for PersistentVolumeClaim {
+    fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        with(stores, Relation::Claim(Key::of(&**change.object())))
+    }
+}
+
+impl Wakes for DataVolume {
+    fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        with(stores, Relation::DataVolume(Key::of(&**change.object())))
+    }
+}
+
+impl Wakes for PartialObjectMeta<Secret> {
+    fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        with(stores, Relation::Secret(Key::of(&**change.object())))
+    }
+}
+
+fn with(stores: &Stores, relation: Relation) -> Vec<Key> {
+    stores.index.vms_with(&relation)
+}

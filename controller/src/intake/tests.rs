@@ -1,0 +1,273 @@
+//! What each change wakes, and how urgently.
+//!
+//! Invariant: changes come out of feeds, as in the program.
+//! Failure: the assertion shows the keys and priorities.
+
+use std::sync::Arc;
+
+use crds::conditions::{CREATED, DISK_PROMOTION_SYNCED, Status, set};
+use crds::vm::NetworkStatus;
+use crds::{PowerState, TaskKind, VirtualMachine, VirtualMachineClass, VirtualMachineTask};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::runtime::watcher::Event;
+use rstest::rstest;
+use serde_json::json;
+use workqueue::{Config, Shared};
+
+use super::{Add, Intake};
+use crate::metrics::Metrics;
+use crate::priority::{Additions, Profile};
+use crate::stores::{Feeds, Key, Stores};
+
+fn intake(rules: Profile) -> (Intake, Feeds) {
+    let (stores, feeds) = Stores::new();
+    let metrics = Metrics::default().queue;
+    let queue = Arc::new(Shared::with_metrics(Config::default(), metrics));
+    (Intake::new(stores, rules, queue), feeds)
+}
+
+fn ours() -> (Intake, Feeds) {
+    intake(Profile::page(Additions::ON))
+}
+
+/// A machine with nothing to wait for.
+fn settled(name: &str) -> VirtualMachine {
+    let mut vm = VirtualMachine::new(name, Default::default());
+    vm.metadata.namespace = Some("default".to_owned());
+    vm.metadata.uid = Some(format!("uid-of-{name}"));
+    vm.metadata.resource_version = Some("1".to_owned());
+    vm.spec.power_state = Some(PowerState::PoweredOn);
+    vm.spec.class_name = Some("small".to_owned());
+    let status = vm.status.insert(Default::default());
+    status.power_state = Some(PowerState::PoweredOn);
+    status.node_name = Some("node1".to_owned());
+    status.network = Some(NetworkStatus {
+        primary_ip4: Some("10.0.0.9".to_owned()),
+        ..NetworkStatus::default()
+    });
+    let now = Time(jiff::Timestamp::UNIX_EPOCH);
+    for kind in [CREATED, DISK_PROMOTION_SYNCED] {
+        set(
+            &mut status.conditions,
+            kind,
+            Status::True,
+            "",
+            "",
+            None,
+            &now,
+        );
+    }
+    vm
+}
+
+fn pod(name: &str, role: &str, phase: &str) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": name, "namespace": "default", "uid": "pod", "resourceVersion": "5",
+            "labels": { "vmlet.dev/role": role, "vmlet.dev/vm-uid": "uid-of-a" },
+        },
+        "status": { "phase": phase },
+    }))
+    .unwrap()
+}
+
+fn task(state: &str, progress: u32) -> VirtualMachineTask {
+    serde_json::from_value(json!({
+        "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineTask",
+        "metadata": { "name": "t", "namespace": "default", "uid": "t",
+                      "resourceVersion": progress.to_string() },
+        "spec": { "nodeName": "node1", "vmName": "a", "vmUID": "uid-of-a",
+                  "kind": TaskKind::Provision },
+        "status": { "state": state, "progressPercent": progress },
+    }))
+    .unwrap()
+}
+
+fn node(ready: &str, heartbeat: &str) -> Node {
+    serde_json::from_value(json!({
+        "metadata": { "name": "node1", "uid": "n", "resourceVersion": heartbeat },
+        "status": { "conditions": [{ "type": "Ready", "status": ready }] },
+    }))
+    .unwrap()
+}
+
+fn a(priority: i64) -> Vec<Add> {
+    let key = Key::new("default", "a");
+    vec![Add { key, priority }]
+}
+
+macro_rules! adds {
+    ($intake:expr, $feed:expr, $event:expr) => {{
+        let changes = $feed.apply($event);
+        let adds = changes.iter().flat_map(|change| $intake.adds(change));
+        adds.collect::<Vec<_>>()
+    }};
+}
+
+#[test]
+fn a_machine_in_the_first_list_waits_with_all_others_whatever_its_state() {
+    let (intake, mut feeds) = ours();
+    let mut new = settled("a");
+    new.status = None;
+    feeds.vms.apply(Event::Init);
+    feeds.vms.apply(Event::InitApply(new.clone()));
+    assert_eq!(adds!(intake, feeds.vms, Event::InitDone), a(-1));
+    new.metadata.resource_version = Some("2".to_owned());
+    assert_eq!(adds!(intake, feeds.vms, Event::Apply(new)), a(100));
+}
+
+#[test]
+fn a_wish_of_a_user_goes_before_routine_work() {
+    let (intake, mut feeds) = ours();
+    let mut vm = settled("a");
+    assert_eq!(adds!(intake, feeds.vms, Event::Apply(vm.clone())), a(-1));
+    vm.metadata.resource_version = Some("2".to_owned());
+    vm.spec.power_state = Some(PowerState::PoweredOff);
+    assert_eq!(adds!(intake, feeds.vms, Event::Apply(vm.clone())), a(99));
+    assert_eq!(adds!(intake, feeds.vms, Event::Delete(vm)), a(99));
+}
+
+#[test]
+fn a_resync_is_routine_even_for_a_machine_that_waits() {
+    let (intake, mut feeds) = ours();
+    let mut vm = settled("a");
+    vm.status.as_mut().unwrap().network = None;
+    assert_eq!(adds!(intake, feeds.vms, Event::Apply(vm)), a(97));
+    let again = feeds.vms.resync();
+    let adds: Vec<_> = again
+        .iter()
+        .flat_map(|change| intake.adds(change))
+        .collect();
+    assert_eq!(adds, a(-2));
+}
+
+#[rstest]
+#[case::ours(Profile::page(Additions::ON), -2)]
+#[case::without_the_addition(Profile::page(Additions::OFF), 0)]
+fn a_class_wakes_the_machines_that_name_it(#[case] rules: Profile, #[case] priority: i64) {
+    let (intake, mut feeds) = intake(rules);
+    feeds.vms.apply(Event::Apply(settled("a")));
+    let mut other = settled("b");
+    other.spec.class_name = None;
+    feeds.vms.apply(Event::Apply(other));
+    let mut class: VirtualMachineClass = serde_json::from_value(json!({
+        "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineClass",
+        "metadata": { "name": "small", "namespace": "default" }, "spec": { "hardware": { "cpus": 1, "memory": "1Gi" } },
+    }))
+    .unwrap();
+    class.metadata.uid = Some("c".to_owned());
+    assert_eq!(
+        adds!(intake, feeds.classes, Event::Apply(class)),
+        a(priority)
+    );
+}
+
+#[rstest]
+#[case::by_its_name("a", "instance")]
+#[case::by_its_name_before_the_machine_has_a_node("a-provision", "provision")]
+fn a_pod_wakes_its_machine(#[case] name: &str, #[case] role: &str) {
+    let (intake, mut feeds) = ours();
+    feeds.vms.apply(Event::Apply(settled("a")));
+    let adds = adds!(intake, feeds.pods, Event::Apply(pod(name, role, "Running")));
+    assert_eq!(adds, a(-2));
+}
+
+#[test]
+fn a_pod_of_a_machine_that_was_replaced_wakes_nobody() {
+    let (intake, mut feeds) = ours();
+    let mut vm = settled("a");
+    vm.metadata.uid = Some("another".to_owned());
+    feeds.vms.apply(Event::Apply(vm));
+    let adds = adds!(
+        intake,
+        feeds.pods,
+        Event::Apply(pod("a", "instance", "Running"))
+    );
+    assert_eq!(adds, []);
+}
+
+#[rstest]
+#[case::ended(Additions::ON, "Succeeded", "instance", 99)]
+#[case::switched_off(Additions::OFF, "Succeeded", "instance", 0)]
+#[case::runs(Additions::ON, "Running", "instance", -2)]
+#[case::was_to_end(Additions::ON, "Succeeded", "provision", -2)]
+fn a_pod_that_ended_while_the_status_says_on_is_a_change_of_power(
+    #[case] additions: Additions,
+    #[case] phase: &str,
+    #[case] role: &str,
+    #[case] priority: i64,
+) {
+    let (intake, mut feeds) = intake(Profile::page(additions));
+    feeds.vms.apply(Event::Apply(settled("a")));
+    let name = if role == "provision" {
+        "a-provision"
+    } else {
+        "a"
+    };
+    let adds = adds!(intake, feeds.pods, Event::Apply(pod(name, role, phase)));
+    assert_eq!(adds, a(priority));
+}
+
+#[test]
+fn a_pod_that_is_gone_while_the_status_says_on_is_a_change_of_power() {
+    let (intake, mut feeds) = ours();
+    feeds.vms.apply(Event::Apply(settled("a")));
+    feeds
+        .pods
+        .apply(Event::Apply(pod("a", "instance", "Running")));
+    let gone = Event::Delete(pod("a", "instance", "Running"));
+    assert_eq!(adds!(intake, feeds.pods, gone), a(99));
+}
+
+#[test]
+fn a_task_wakes_its_machine_when_its_state_changes_and_not_with_its_progress() {
+    let (intake, mut feeds) = ours();
+    feeds.vms.apply(Event::Apply(settled("a")));
+    let running = Event::Apply(task("Running", 10));
+    assert_eq!(adds!(intake, feeds.tasks, running), a(-2));
+    let further = Event::Apply(task("Running", 20));
+    assert_eq!(adds!(intake, feeds.tasks, further), []);
+    let done = Event::Apply(task("Success", 100));
+    assert_eq!(adds!(intake, feeds.tasks, done), a(-2));
+}
+
+#[test]
+fn a_node_wakes_its_machines_when_it_fails_and_not_with_its_heartbeat() {
+    let (intake, mut feeds) = ours();
+    feeds.vms.apply(Event::Apply(settled("a")));
+    feeds.nodes.apply(Event::Apply(node("True", "1")));
+    let heartbeat = Event::Apply(node("True", "2"));
+    assert_eq!(adds!(intake, feeds.nodes, heartbeat), []);
+    let lost = Event::Apply(node("Unknown", "3"));
+    assert_eq!(adds!(intake, feeds.nodes, lost), a(-2));
+}
+
+#[test]
+fn the_first_list_of_another_kind_is_routine() {
+    let (intake, mut feeds) = ours();
+    let mut waiting = settled("a");
+    waiting.status.as_mut().unwrap().network = None;
+    feeds.vms.apply(Event::Apply(waiting));
+    feeds.nodes.apply(Event::Init);
+    feeds.nodes.apply(Event::InitApply(node("True", "1")));
+    assert_eq!(adds!(intake, feeds.nodes, Event::InitDone), a(-1));
+}
+
+#[test]
+fn a_signal_about_a_machine_that_is_unknown_is_not_queued() {
+    let (intake, mut feeds) = ours();
+    intake.signal(Key::new("default", "a"));
+    assert!(intake.queue.is_empty());
+    feeds.vms.apply(Event::Apply(settled("a")));
+    intake.signal(Key::new("default", "a"));
+    assert_eq!(
+        intake
+            .queue
+            .lock()
+            .pop(intake.queue.now())
+            .unwrap()
+            .priority,
+        -4
+    );
+}

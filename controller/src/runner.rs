@@ -1,0 +1,141 @@
+//! Passes over machines: from the queue to the reconciler and back.
+//!
+//! Invariant: nothing runs before every store was filled once; at most one pass per machine; how a pass ended
+//! becomes a verdict here and nowhere else.
+//! Failure: a pass that panics or overruns its time is counted, logged and repeated with a growing delay.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+use workqueue::{Ageing, Config, Limiter, Outcome, Popped, RunConfig, Verdict};
+
+use crate::config;
+use crate::context::{Context, Key};
+use crate::intake::{Queue, facts};
+use crate::metrics::QueueMetrics;
+use crate::outcome::{self, Stop};
+use crate::priority::Profile;
+use crate::telemetry::one_line;
+
+/// How long a machine waits that cannot be made right now because others are.
+const CREATE_DELAY: std::time::Duration = std::time::Duration::from_secs(10);
+/// At most one of this many dispatches goes by age.
+const AGED_EVERY: u32 = 8;
+
+/// The machines' queue, as configured.
+#[must_use]
+pub fn queue(config: &config::Config, rules: &Profile, metrics: QueueMetrics) -> Queue {
+    let millis = std::time::Duration::from_millis;
+    let starvation = config.priority.starvation_after_secs;
+    let settings = Config {
+        limiter: Limiter {
+            base: millis(config.runner.retry_min_ms),
+            max: millis(config.runner.retry_max_ms),
+        },
+        ageing: (starvation > 0).then(|| Ageing {
+            starvation_after: std::time::Duration::from_secs(starvation),
+            every: AGED_EVERY,
+        }),
+        levels: rules.levels.all(),
+    };
+    Queue::with_metrics(settings, metrics)
+}
+
+/// Works on the queue until `stop`; then lets passes that run end.
+pub async fn run<P, F>(
+    context: &Context,
+    queue: Arc<Queue>,
+    rules: Arc<Profile>,
+    stop: CancellationToken,
+    pass: P,
+) where
+    P: Fn(Context, Key) -> F + Clone + Send + 'static,
+    F: Future<Output = outcome::Outcome> + Send + 'static,
+{
+    let settings = &context.config;
+    let config = RunConfig {
+        workers: settings.runner.workers,
+        reserve_below: settings
+            .priority
+            .reserve_worker
+            .then(|| rules.levels.lowest_of_states()),
+        timeout: Some(settings.runner.pass_timeout()),
+        grace: settings.runner.drain(),
+    };
+    context.metrics.queue.workers(config.workers);
+    let stores = context.stores.clone();
+    let ready = async move {
+        match stores.ready().await {
+            Ok(()) => tracing::info!(stores = ?stores.sizes(), outcome = "ready", "stores"),
+            // Their watches have ended, and so will the process.
+            Err(_) => std::future::pending().await,
+        }
+    };
+    let handler = |popped: Popped<Key>| {
+        let (context, rules, pass) = (context.clone(), Arc::clone(&rules), pass.clone());
+        let span = tracing::info_span!("vm", key = %popped.key, priority = popped.priority);
+        async move {
+            let _active = context.metrics.queue.active();
+            let ended = pass(context.clone(), popped.key.clone()).await;
+            verdict(&context, &rules, &popped.key, ended)
+        }
+        .instrument(span)
+    };
+    workqueue::run(queue, config, ready, stop, handler).await;
+}
+
+/// What the queue is told.
+fn verdict(context: &Context, rules: &Profile, key: &Key, ended: outcome::Outcome) -> Verdict {
+    let vm = context.stores.vm(key);
+    let is_deleting = vm.as_ref().is_some_and(|vm| {
+        let vm: &crds::VirtualMachine = vm;
+        vm.meta().deletion_timestamp.is_some()
+    });
+    let verdict = Verdict::from(outcome_of(ended, is_deleting));
+    let deserved = vm.and_then(|vm| rules.of_requeue(&facts(&vm, &context.stores)));
+    match deserved {
+        Some(priority) => verdict.with_priority(priority),
+        None => verdict,
+    }
+}
+
+fn outcome_of(ended: outcome::Outcome, is_deleting: bool) -> Outcome {
+    let stop = match ended {
+        Ok(done) => {
+            tracing::debug!(again = ?done.requeue_after, outcome = "done", "pass");
+            return done.requeue_after.map_or(Outcome::Ok, Outcome::After);
+        }
+        Err(stop) => stop,
+    };
+    match &stop {
+        Stop::Requeue { after, .. } => {
+            tracing::debug!(reason = %stop, outcome = "again", "pass");
+            if after.is_zero() {
+                Outcome::Requeue
+            } else {
+                Outcome::After(*after)
+            }
+        }
+        Stop::NoRequeue { quiet: true, .. } | Stop::CacheNotReady { .. } => {
+            tracing::debug!(reason = %stop, outcome = "done", "pass");
+            Outcome::Ok
+        }
+        Stop::NoRequeue { quiet: false, .. } => {
+            tracing::info!(reason = %stop, outcome = "waits", "pass");
+            Outcome::Terminal
+        }
+        Stop::InProgress | Stop::TooManyCreates if !is_deleting => {
+            tracing::debug!(reason = %stop, outcome = "again", "pass");
+            Outcome::After(CREATE_DELAY)
+        }
+        Stop::InProgress | Stop::TooManyCreates | Stop::Failed(_) => {
+            tracing::warn!(error = one_line(&stop), outcome = "failed", "pass");
+            Outcome::Error
+        }
+    }
+}

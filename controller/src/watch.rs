@@ -1,0 +1,131 @@
+//! The watches: thin shells that carry events from the API server to the feeds and on to the queue.
+//!
+//! Invariant: each store has one watch; a change is in its store before it is in the queue; nothing is asked for on
+//! a timer.
+//! Failure: a watch that breaks off begins anew after a delay that grows to 30 s, and is counted; until it is
+//! back its store shows what was last known.
+
+use std::future::pending;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crds::names::POD_ROLE_LABEL;
+use futures_util::{Stream, TryStreamExt};
+use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use kube::runtime::watcher::{Config, Error, Event};
+use kube::runtime::{WatchStreamExt, metadata_watcher, watcher};
+use kube::{Api, Client};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval_at, Instant};
+
+use crate::intake::{Intake, Wakes};
+use crate::metrics::Metrics;
+use crate::stores::{DataVolume, Feed, Feeds};
+use crate::telemetry::one_line;
+
+/// What every watch works with.
+#[derive(Clone)]
+struct Shell {
+    intake: Intake,
+    metrics: Arc<Metrics>,
+}
+
+/// Starts all watches; they end with the returned set. `resync`: how often every machine is told of again.
+pub async fn start(
+    client: &Client,
+    feeds: Feeds,
+    intake: &Intake,
+    metrics: &Arc<Metrics>,
+    resync: Duration,
+) -> JoinSet<()> {
+    let shell = Shell {
+        intake: intake.clone(),
+        metrics: Arc::clone(metrics),
+    };
+    let mut set = JoinSet::new();
+    macro_rules! watch {
+        ($($name:ident),+) => {$(
+            let stream = watcher(Api::all(client.clone()), Config::default());
+            set.spawn(shell.clone().run(stringify!($name), feeds.$name, stream, None));
+        )+};
+    }
+    let vms = watcher(Api::all(client.clone()), Config::default());
+    set.spawn(shell.clone().run("vms", feeds.vms, vms, Some(resync)));
+    let ours = Config::default().labels(POD_ROLE_LABEL);
+    let pods = watcher(Api::<Pod>::all(client.clone()), ours);
+    set.spawn(shell.clone().run("pods", feeds.pods, pods, None));
+    let nodes = watcher(Api::<Node>::all(client.clone()), Config::default());
+    let nodes = nodes.map_ok(|event| event.modify(without_images));
+    set.spawn(shell.clone().run("nodes", feeds.nodes, nodes, None));
+    let secrets = metadata_watcher(Api::<Secret>::all(client.clone()), Config::default());
+    set.spawn(shell.clone().run("secrets", feeds.secrets, secrets, None));
+    watch!(tasks, classes, images, cluster_images, image_caches, groups, claims);
+    let data_volumes = feeds.data_volumes;
+    if serves_data_volumes(client).await {
+        let stream = watcher(Api::all(client.clone()), Config::default());
+        set.spawn(shell.run("data_volumes", data_volumes, stream, None));
+    } else {
+        set.spawn(shell.leave_empty(data_volumes));
+    }
+    set
+}
+
+impl Shell {
+    async fn run<K: Wakes + Clone + std::fmt::Debug + Send + Sync + 'static>(
+        self,
+        kind: &'static str,
+        mut feed: Feed<K>,
+        events: impl Stream<Item = Result<Event<K>, Error>> + Send,
+        resync: Option<Duration>,
+    ) {
+        let mut events = pin!(events.default_backoff());
+        let mut again = resync.map(|every| {
+            let mut timer = interval_at(Instant::now() + every, every);
+            timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            timer
+        });
+        loop {
+            let due = async {
+                match &mut again {
+                    Some(timer) => timer.tick().await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                event = events.try_next() => match event {
+                    Ok(Some(event)) => self.intake.take(&feed.apply(event)),
+                    Ok(None) => return,
+                    Err(error) => {
+                        self.metrics.watch_error(kind);
+                        tracing::warn!(kind, error = one_line(&error), outcome = "broke off", "watch");
+                    }
+                },
+                _ = due => {
+                    tracing::debug!(kind, outcome = "told again", "resync");
+                    self.intake.take(&feed.resync());
+                }
+            }
+        }
+    }
+
+    /// A store that is ready with nothing in it. CDI may be installed later; then a restart is needed.
+    async fn leave_empty(self, mut feed: Feed<DataVolume>) {
+        feed.apply(Event::Init);
+        feed.apply(Event::InitDone);
+        pending().await
+    }
+}
+
+/// Their names are a third of the cluster's memory here, and nobody reads them.
+fn without_images(node: &mut Node) {
+    if let Some(status) = &mut node.status {
+        status.images = None;
+    }
+}
+
+async fn serves_data_volumes(client: &Client) -> bool {
+    let version = format!("{}/{}", "cdi.kubevirt.io", "v1beta1");
+    let list = client.list_api_group_resources(&version).await;
+    list.is_ok_and(|list| list.resources.iter().any(|kind| kind.name == "datavolumes"))
+}
