@@ -119,7 +119,13 @@ pub struct Lease {
 pub struct Machines {
     /// Machines whose root disk is made at the same time; 0: four fifths of the workers, at least 1.
     pub creates: usize,
-    /// Allow a resize when the class was edited, without an annotation on the machine.
+    /// The same on one node; at least 1.
+    pub creates_per_node: usize,
+    /// New machines wait until the image cache in `namespace` describes their image.
+    pub image_caches: bool,
+    /// Facts about guests arrive by watches; without them machines that wait for an address are looked at again.
+    pub signals: bool,
+    /// Machines that are off, or start, take over the size of a class that they newly name.
     pub resize: bool,
     /// How root disks are made unless the machine says: `direct`, `linked`, or empty for the plain way.
     pub fast_deploy: String,
@@ -204,6 +210,9 @@ impl Default for Machines {
     fn default() -> Self {
         Self {
             creates: 0,
+            creates_per_node: 2,
+            image_caches: false,
+            signals: true,
             resize: true,
             fast_deploy: "linked".to_owned(),
         }

@@ -33,6 +33,8 @@ pub struct Context {
     pub metrics: Arc<Metrics>,
     /// Now.
     pub clock: Clock,
+    /// What passes over machines share beside the cluster's objects.
+    pub shared: crate::reconcile::vm::Shared,
 }
 
 impl Context {
@@ -48,6 +50,7 @@ impl Context {
             events,
             metrics: Arc::default(),
             clock: Arc::new(|| Time(jiff::Timestamp::now())),
+            shared: crate::reconcile::vm::Shared::default(),
         };
         (context, queue)
     }

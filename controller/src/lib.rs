@@ -14,6 +14,7 @@ pub mod lease;
 pub mod metrics;
 pub mod outcome;
 pub mod priority;
+pub mod reconcile;
 pub mod runner;
 pub mod stores;
 pub mod priority;

@@ -69,6 +69,9 @@ pub struct VirtualMachineStatus {
         rename = "instanceUUID"
     )]
     pub instance_uuid: Option<String>,
+    /// UID under which the node keeps the root disk, when it is not this machine's own: its running pod was adopted.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "diskUID")]
+    pub disk_uid: Option<String>,
     /// Class whose size the machine has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,

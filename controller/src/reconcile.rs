@@ -1,0 +1,6 @@
+//! What a pass over one object does.
+//!
+//! Invariant: a pass may be repeated at any time, also one that was broken off half way.
+//! Failure: see [`crate::outcome`].
+
+pub mod vm;

@@ -1,0 +1,164 @@
+//! One pass over one virtual machine.
+//!
+//! ```text
+//! read ─► deleted?  ─ yes ─► delete ─┐
+//!              └───── no ──► normal ─┴─► conditions, requests, metadata, status: only what changed
+//! ```
+//!
+//! Invariant: what a pass found out is written at its end, also when it failed; nothing is written when nothing
+//! changed; no pass waits for a guest or a copy.
+//! Failure: the error of the steps is the result; one of the final write only when the steps had none.
+
+mod cache;
+mod config;
+mod create;
+mod delete;
+mod effects;
+mod error;
+mod expect;
+mod find;
+mod identity;
+mod left_behind;
+mod location;
+mod machine_type;
+mod mode;
+mod need;
+mod normal;
+mod observe;
+mod pass;
+mod patch;
+mod pod;
+mod pods;
+mod power;
+mod prober;
+mod provision;
+mod shared;
+mod slots;
+mod status;
+mod tasks;
+#[cfg(test)]
+mod tests;
+mod unsupported;
+mod update;
+
+use std::time::Duration;
+
+use crds::PowerState;
+use crds::names;
+use kube::ResourceExt;
+use lifecycle::Failure;
+
+pub use expect::Expectations;
+pub use prober::{Answer, Prober};
+pub use shared::Shared;
+pub use slots::Slots;
+
+use self::pass::Pass;
+use crate::context::{Context, Key};
+use crate::outcome::{Done, Outcome, Stop};
+
+/// How long something is waited for that has no event of its own.
+const SOON: Duration = Duration::from_secs(10);
+
+/// One pass.
+///
+/// # Errors
+///
+/// See [`Stop`]; [`Stop::InProgress`] and [`Stop::TooManyCreates`] become delays here.
+pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
+    let Some(found) = ctx.stores.vm(key) else {
+        ctx.shared.prober.unregister(key);
+        ctx.shared.expected.forget(key);
+        return left_behind::release(ctx, key).await;
+    };
+    let mode = mode::resolve(ctx, &found).await?;
+    let mut pass = Pass::new(ctx, key, &found, mode);
+    let is_deleted = found.metadata.deletion_timestamp.is_some();
+    let result = if is_deleted {
+        delete::run(&mut pass).await
+    } else {
+        normal::run(&mut pass).await
+    };
+    conclude(&mut pass, &result);
+    let written = patch::finish(&mut pass).await;
+    let result = outcome(&pass, is_deleted, result);
+    match (result, written) {
+        (Ok(done), Ok(())) => Ok(done),
+        (Ok(_), Err(error)) => Err(error),
+        (Err(stop), Ok(())) => Err(stop),
+        (Err(stop), Err(error)) => {
+            tracing::warn!(vm = %key, %error, outcome = "not written", "machine");
+            Err(stop)
+        }
+    }
+}
+
+/// Conditions that depend on how the pass went. A pass that was not allowed to do anything says nothing.
+fn conclude(pass: &mut Pass<'_>, result: &Outcome<()>) {
+    let is_mine = pass.base.finalizers().iter().any(|f| f == names::FINALIZER);
+    let is_leaving = !pass.vm.finalizers().iter().any(|f| f == names::FINALIZER);
+    if pass.is_paused() || !is_mine || is_leaving {
+        return;
+    }
+    let failure = match result {
+        Err(Stop::Failed(error)) => Some(Failure {
+            reason: error::reason(error),
+            message: format!("{error:#}"),
+        }),
+        _ => None,
+    };
+    status::conclude(pass, failure.as_ref());
+}
+
+/// Turns what the steps said into what the queue is told.
+fn outcome(pass: &Pass<'_>, is_deleted: bool, result: Outcome<()>) -> Outcome {
+    let result = match result {
+        Ok(()) => Ok(()),
+        Err(Stop::InProgress | Stop::TooManyCreates) if !is_deleted => {
+            return Ok(Done::again(SOON));
+        }
+        Err(stop) => Err(stop),
+    };
+    match result {
+        Ok(()) => Ok(Done {
+            requeue_after: min(delay(pass, is_deleted), pass.requeue),
+        }),
+        // Something changed and its event comes; what is due at a time has no event.
+        Err(Stop::NoRequeue {
+            quiet: true,
+            reason,
+        }) => match pass.requeue {
+            Some(after) => {
+                tracing::debug!(vm = %pass.key, reason, outcome = "stopped", "machine");
+                Ok(Done::again(after))
+            }
+            None => Err(Stop::quiet(reason)),
+        },
+        Err(stop) => Err(stop),
+    }
+}
+
+fn delay(pass: &Pass<'_>, is_deleted: bool) -> Option<Duration> {
+    let waits_for_cache = pass.vm.labels().contains_key(names::IMAGE_CACHE_LABEL);
+    if is_deleted || pass.is_paused() || waits_for_cache {
+        return None;
+    }
+    if !pass.is_created() {
+        return Some(SOON);
+    }
+    if pass.ctx.config.machines.signals {
+        return None;
+    }
+    let status = pass.seen()?;
+    let is_on = status.power_state == Some(PowerState::PoweredOn);
+    let network = status.network.as_ref();
+    let has_address = network.is_some_and(|n| n.primary_ip4.is_some() || n.primary_ip6.is_some());
+    (is_on && status::is_enabled(&pass.vm) && !has_address).then_some(SOON)
+}
+
+fn min(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (one, other) => one.or(other),
+    }
+}

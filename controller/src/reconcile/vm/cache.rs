@@ -1,0 +1,83 @@
+//! Waiting for an image cache.
+//!
+//! Invariant: the label stays on a machine exactly as long as it waits; the cache's watch wakes it by that label.
+//! Failure: a cache that cannot be read counts as one that is not ready.
+
+use crds::conditions::{self, Status};
+use crds::{VirtualMachineImageCache, VirtualMachineImageCacheStatus, names};
+use kube::{Api, ResourceExt};
+
+use super::pass::Pass;
+
+/// Condition of a cache: the image's own description is known.
+const HARDWARE_READY: &str = "VirtualMachineImageCacheHardwareReady";
+
+/// Whether the machine may go on; takes label and annotation away when it may.
+pub(crate) async fn is_ready(pass: &mut Pass<'_>) -> bool {
+    let Some(name) = pass.vm.labels().get(names::IMAGE_CACHE_LABEL).cloned() else {
+        return true;
+    };
+    let Some(status) = read(pass, &name).await else {
+        return false;
+    };
+    if !conditions::is_true(&status.conditions, HARDWARE_READY) {
+        return false;
+    }
+    let location = pass.vm.annotations().get(names::IMAGE_CACHE_LOCATION);
+    let Some(location) = location.cloned() else {
+        forget(pass);
+        return true;
+    };
+    let parts: Vec<_> = location.split(',').collect();
+    let [node, store, format] = parts[..] else {
+        // A value in another format: asked for anew by the next pass.
+        forget(pass);
+        return false;
+    };
+    let mut all = status.locations.iter();
+    let here = all.find(|l| l.node == node && l.store == store && l.format == format);
+    let is_ready = here.is_some_and(|l| conditions::is_true(&l.conditions, conditions::READY));
+    if is_ready {
+        forget(pass);
+    }
+    is_ready
+}
+
+/// Lets the machine wait for the cache `name`.
+pub(crate) fn wait_for(pass: &mut Pass<'_>, name: &str, location: Option<&str>) {
+    let labels = pass.vm.labels_mut();
+    labels.insert(names::IMAGE_CACHE_LABEL.to_owned(), name.to_owned());
+    if let Some(location) = location {
+        let annotations = pass.vm.annotations_mut();
+        annotations.insert(names::IMAGE_CACHE_LOCATION.to_owned(), location.to_owned());
+    }
+    let message = format!("waits for image cache {name}");
+    let kind = conditions::IMAGE_CACHE_READY;
+    pass.condition(kind, Status::False, "NotReady", &message);
+}
+
+/// The cache's description of the image `id` is complete, or there are no caches.
+pub(crate) async fn knows(pass: &Pass<'_>, name: &str) -> bool {
+    let status = read(pass, name).await;
+    status.is_some_and(|s| conditions::is_true(&s.conditions, HARDWARE_READY))
+}
+
+async fn read(pass: &Pass<'_>, name: &str) -> Option<VirtualMachineImageCacheStatus> {
+    let namespace = &pass.ctx.config.namespace;
+    let client = pass.ctx.client.clone();
+    let api: Api<VirtualMachineImageCache> = Api::namespaced(client, namespace);
+    match api.get_opt(name).await {
+        Ok(found) => found?.status,
+        Err(error) => {
+            tracing::info!(cache = name, %error, outcome = "not ready", "image cache");
+            None
+        }
+    }
+}
+
+fn forget(pass: &mut Pass<'_>) {
+    pass.vm.labels_mut().remove(names::IMAGE_CACHE_LABEL);
+    pass.vm
+        .annotations_mut()
+        .remove(names::IMAGE_CACHE_LOCATION);
+}

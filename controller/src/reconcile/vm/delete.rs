@@ -1,0 +1,111 @@
+//! A machine that is being deleted.
+//!
+//! Invariant: our finalizer stays until no pod of the machine is left and its root disk is removed; a pause or
+//! a check keeps everything.
+//! Failure: an event names what keeps the machine; the pass is repeated.
+
+mod disk;
+mod leave;
+
+use crds::{TaskKind, names};
+use kube::ResourceExt;
+use lifecycle::{Action, Volumes};
+
+use super::error::Error;
+use super::pass::Pass;
+use super::{config, effects, find, observe, patch, pods, provision, tasks};
+use crate::outcome::{Outcome, Stop};
+
+pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
+    if pass.is_paused() || pass.has_below(names::DELETE_CHECK_PREFIX) {
+        return Ok(());
+    }
+    if !pass.vm.finalizers().iter().any(|f| f == names::FINALIZER) {
+        forget(pass);
+        return Ok(());
+    }
+    if observe::is_orphaning(&pass.vm) {
+        release(pass);
+        return Ok(());
+    }
+    if pass.has(names::SKIP_DELETE_PLATFORM_RESOURCE) {
+        leave::run(pass).await?;
+        release(pass);
+        return Ok(());
+    }
+    let result = platform(pass).await;
+    match &result {
+        Ok(()) => {
+            pass.normal("DeleteSuccess", "the machine and its root disk are gone");
+            release(pass);
+        }
+        Err(Stop::Failed(error)) => pass.warning("DeleteFailure", &format!("{error:#}")),
+        Err(Stop::NoRequeue {
+            quiet: false,
+            reason,
+        }) => pass.warning("DeleteFailure", reason),
+        Err(_) => {}
+    }
+    result
+}
+
+/// Ends the machine and removes its root disk; `Ok`: nothing is left.
+async fn platform(pass: &mut Pass<'_>) -> Outcome<()> {
+    if provision::task(pass).is_some_and(|t| !tasks::is_final(&t)) {
+        if let Some(task) = provision::task(pass) {
+            tasks::cancel(pass, &task).await?;
+        }
+        return Err(Stop::Failed(Error::StillCreating.into()));
+    }
+    let pod = find::instance(pass).await?;
+    observe::look(pass, pod.clone(), Volumes::Ready);
+    let decision = observe::decide(pass);
+    provision::clean_up(pass).await?;
+    if pod.is_none() && !may_have_disk(pass) {
+        return Ok(());
+    }
+    let place = pod.as_deref().and_then(pods::node).map(str::to_owned);
+    let place = place.or_else(|| pass.node_name());
+    let silent = place.filter(|n| observe::node(pass, n).is_some() && !observe::is_ready(pass, n));
+    if let Some(node) = silent {
+        return Err(Stop::wait(format!("node {node} does not report")));
+    }
+    config::sync_paused_label(pass);
+    if config::is_admin_paused(pass) {
+        super::status::mark_paused(pass);
+        return Err(Stop::quiet("is paused"));
+    }
+    for task in tasks::all(pass) {
+        if task.spec.kind == TaskKind::Promote && !tasks::is_final(&task) {
+            tasks::cancel(pass, &task).await?;
+        }
+    }
+    match decision.action {
+        Action::Delete { grace_seconds, .. } => {
+            patch::status(pass).await?;
+            if let Some(pod) = pod {
+                effects::delete(pass, &pod, grace_seconds).await?;
+            }
+            Err(Stop::quiet("the machine is being ended"))
+        }
+        Action::RemoveFinalizer => disk::remove(pass).await,
+        _ => Err(Stop::quiet("the machine is being ended")),
+    }
+}
+
+/// Something may lie on a node: the disk is complete, or a task that makes it was begun.
+fn may_have_disk(pass: &Pass<'_>) -> bool {
+    let is_local = pass.root_claim().is_none();
+    is_local && (pass.is_created() || provision::task(pass).is_some())
+}
+
+fn release(pass: &mut Pass<'_>) {
+    pass.vm.finalizers_mut().retain(|f| f != names::FINALIZER);
+    forget(pass);
+}
+
+/// What this process knows of the machine.
+fn forget(pass: &Pass<'_>) {
+    pass.ctx.shared.prober.unregister(pass.key);
+    pass.ctx.shared.expected.forget(pass.key);
+}

@@ -1,0 +1,24 @@
+//! The root disk of a machine that goes.
+//!
+//! Invariant: removed only after the last pod is gone, by a task of its own; a disk in a claim is left to the
+//! claim's owner.
+//! Failure: the node says why; a node that no longer exists took the disk with it.
+
+use crds::TaskKind;
+
+use super::{Pass, observe, tasks};
+use crate::outcome::{Outcome, Stop};
+use crate::reconcile::vm::tasks::Progress;
+
+pub(super) async fn remove(pass: &mut Pass<'_>) -> Outcome<()> {
+    let node = pass.node_name().filter(|_| super::may_have_disk(pass));
+    let Some(node) = node.filter(|n| observe::node(pass, n).is_some()) else {
+        return Ok(());
+    };
+    let task = tasks::spec(pass, &node, TaskKind::DeleteDisk);
+    let uid = pass.uid();
+    match tasks::ensure(pass, task, &uid).await? {
+        Progress::Done => Ok(()),
+        Progress::Running | Progress::Cancelled => Err(Stop::quiet("the root disk is removed")),
+    }
+}

@@ -1,0 +1,93 @@
+//! Pods made and deleted.
+//!
+//! Invariant: a deletion names the pod's UID and leaves at least one second, so that the object outlives the
+//! domain; a pod of somebody else is never touched.
+//! Failure: what the API server says, by name of the pod.
+
+use crds::names;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, PostParams, Preconditions};
+use lifecycle::Pending;
+
+use super::error::{Error, is_conflict, is_gone};
+use super::pass::Pass;
+use super::pods;
+use crate::outcome::{Outcome, Stop};
+
+/// Creates a pod of the machine. One that is there already, and is the machine's, is fine.
+pub(crate) async fn create(pass: &mut Pass<'_>, pod: &Pod) -> Outcome<()> {
+    let api = pass.api::<Pod>();
+    let name = pod.name_any();
+    match api.create(&PostParams::default(), pod).await {
+        Ok(made) => {
+            pass.acted = true;
+            if pods::role(&made) == pods::INSTANCE {
+                expect(pass, Pending::Create, made.uid());
+            }
+            Ok(())
+        }
+        Err(error) if is_conflict(&error) => match api.get_opt(&name).await {
+            Ok(Some(there)) if is_ours(pass, &there) => Ok(()),
+            Ok(Some(there)) => {
+                let why = foreign(&there);
+                Err(Stop::Failed(Error::ForeignPod { name, why }.into()))
+            }
+            // Gone between the two.
+            Ok(None) => Err(super::patch::again()),
+            Err(source) => Err(Stop::Failed(Error::CreatePod { name, source }.into())),
+        },
+        Err(source) => Err(Stop::Failed(Error::CreatePod { name, source }.into())),
+    }
+}
+
+fn is_ours(pass: &Pass<'_>, pod: &Pod) -> bool {
+    pods::controller_uid(pod) == Some(pass.uid().as_str())
+}
+
+fn foreign(pod: &Pod) -> String {
+    let owner = pod
+        .owner_references()
+        .iter()
+        .find(|o| o.controller == Some(true));
+    match owner {
+        Some(owner) => format!("{} {} controls it", owner.kind, owner.name),
+        None if pods::role(pod) != pods::INSTANCE => {
+            format!("it has no label {}", names::POD_ROLE_LABEL)
+        }
+        None => "it is being deleted".to_owned(),
+    }
+}
+
+/// Deletes a pod, giving its guest `seconds`; again when that is less than it was given before.
+pub(crate) async fn delete(pass: &mut Pass<'_>, pod: &Pod, seconds: u32) -> Outcome<()> {
+    let seconds = seconds.max(1);
+    let given = pod.metadata.deletion_grace_period_seconds;
+    if pods::is_deleting(pod) && given.is_none_or(|given| given <= i64::from(seconds)) {
+        return Ok(());
+    }
+    let params = DeleteParams::background()
+        .grace_period(seconds)
+        .preconditions(Preconditions {
+            uid: pod.uid(),
+            resource_version: None,
+        });
+    let name = pod.name_any();
+    match pass.api::<Pod>().delete(&name, &params).await {
+        Ok(_) => {
+            pass.acted = true;
+            if pods::role(pod) == pods::INSTANCE {
+                expect(pass, Pending::Delete, pod.uid());
+            }
+            Ok(())
+        }
+        Err(error) if is_gone(&error) || is_conflict(&error) => Ok(()),
+        Err(source) => Err(Stop::Failed(Error::DeletePod { name, source }.into())),
+    }
+}
+
+fn expect(pass: &Pass<'_>, pending: Pending, uid: Option<String>) {
+    let (shared, now) = (&pass.ctx.shared, pass.seconds());
+    let uid = uid.unwrap_or_default();
+    shared.expected.set(pass.key, pending, uid, now);
+}

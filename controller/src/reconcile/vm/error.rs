@@ -1,0 +1,124 @@
+//! What went wrong in a pass, by step.
+//!
+//! Invariant: each variant has the reason under which the condition `Failure` shows it.
+//! Failure: none.
+
+use crds::TaskKind;
+
+/// A step that failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("create pod {name}")]
+    CreatePod {
+        name: String,
+        #[source]
+        source: kube::Error,
+    },
+    #[error("pod {name} belongs to somebody else: {why}")]
+    ForeignPod { name: String, why: String },
+    #[error("the machine has more than one live pod: {names}")]
+    TwoPods { names: String },
+    #[error("delete pod {name}")]
+    DeletePod {
+        name: String,
+        #[source]
+        source: kube::Error,
+    },
+    #[error("write task {name}")]
+    WriteTask {
+        name: String,
+        #[source]
+        source: kube::Error,
+    },
+    #[error("{kind:?} on node {node}: {message}")]
+    Task {
+        kind: TaskKind,
+        node: String,
+        message: String,
+    },
+    #[error("write the machine's {part}")]
+    Write {
+        part: &'static str,
+        #[source]
+        source: kube::Error,
+    },
+    #[error("read {what}")]
+    Read {
+        what: String,
+        #[source]
+        source: kube::Error,
+    },
+    #[error("{0}")]
+    NotReady(String),
+    #[error("data volume {name}: {message}")]
+    DataVolume { name: String, message: String },
+    #[error("volumes are not attached: {names}")]
+    Unattached { names: String },
+    #[error("{field}: {message}")]
+    Invalid {
+        field: &'static str,
+        message: String,
+    },
+    #[error("{0}")]
+    Several(String),
+    #[error("the root disk is being made; its deletion waits")]
+    StillCreating,
+    #[error("the node has no disk for this machine any more; it is not made anew")]
+    NoNode,
+}
+
+impl Error {
+    /// Reason of the condition `Failure`.
+    pub(crate) const fn reason(&self) -> &'static str {
+        match self {
+            Self::CreatePod { .. }
+            | Self::ForeignPod { .. }
+            | Self::NotReady(_)
+            | Self::DataVolume { .. }
+            | Self::Unattached { .. } => "FailedCreate",
+            Self::DeletePod { .. } | Self::StillCreating => "FailedDelete",
+            _ => "FailedUpdate",
+        }
+    }
+}
+
+/// Joins failures of independent parts into one; `None` when there are none.
+pub(crate) fn joined(errors: Vec<anyhow::Error>) -> Option<anyhow::Error> {
+    let mut errors = errors;
+    match errors.len() {
+        0 => None,
+        1 => errors.pop(),
+        _ => {
+            let texts: Vec<_> = errors.iter().map(|e| format!("{e:#}")).collect();
+            // The first failure keeps its reason; the text names all of them.
+            let several = Error::Several(texts.join("; "));
+            let first = errors.swap_remove(0);
+            Some(first.context(several))
+        }
+    }
+}
+
+/// Reason of the condition `Failure` for any error of a pass.
+pub(crate) fn reason(error: &anyhow::Error) -> &'static str {
+    let known = error.chain().filter_map(|e| e.downcast_ref::<Error>());
+    known
+        .filter(|e| !matches!(e, Error::Several(_)))
+        .map(Error::reason)
+        .next()
+        .unwrap_or("FailedUpdate")
+}
+
+/// Whether the API server said that something exists already, or changed meanwhile.
+pub(crate) fn is_conflict(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409)
+}
+
+/// Whether a JSON patch lost its `test`.
+pub(crate) fn is_lost_test(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 422 || status.code == 409)
+}
+
+/// Whether the API server does not know the object.
+pub(crate) fn is_gone(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}

@@ -1,0 +1,143 @@
+//! The size of a machine: from its class, or written into itself.
+//!
+//! Invariant: the class is read at each start, and by nobody while the machine runs.
+//! Failure: a class that is missing, served by another controller, or makes no sense.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crds::{ResourceList, VirtualMachineClass};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::ResourceExt;
+
+use super::{Missing, Pass};
+use crate::context::Key;
+
+const LEAST_MEMORY: i128 = 32 << 20;
+const MOST_CPUS: u32 = 512;
+/// Name by which classes select this controller.
+const CONTROLLER_NAME: &str = "vmlet.dev/controller";
+
+/// A machine's size and what comes with it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Size {
+    pub(crate) cpus: u32,
+    pub(crate) memory: Quantity,
+    pub(crate) requests: ResourceList,
+    pub(crate) limits: ResourceList,
+    pub(crate) runtime_class: String,
+    pub(crate) machine_type: Option<String>,
+    pub(crate) cpu_model: Option<String>,
+    pub(crate) node_selector: BTreeMap<String, String>,
+    /// Name of the class, and its `uid/generation`.
+    pub(crate) class: Option<(String, String)>,
+}
+
+/// The class that the machine names, if it names one.
+pub(super) fn find(pass: &Pass<'_>) -> Result<Option<Arc<VirtualMachineClass>>, Missing> {
+    let Some(name) = pass.vm.spec.class_name.as_deref() else {
+        return Ok(None);
+    };
+    let key = Key::new(&pass.key.namespace, name);
+    let found = pass.ctx.stores.classes.get(&key.reference());
+    let class = found.ok_or_else(|| {
+        Missing::new(
+            "NotFound",
+            format!("VirtualMachineClass {name} does not exist"),
+        )
+    })?;
+    let ours = CONTROLLER_NAME;
+    match &class.spec.controller_name {
+        Some(other) if !other.is_empty() && other != ours => Err(Missing::new(
+            "Invalid",
+            format!("VirtualMachineClass {name} is served by controller {other}"),
+        )),
+        _ => Ok(Some(class)),
+    }
+}
+
+pub(super) fn look(pass: &Pass<'_>) -> Result<Size, Missing> {
+    let runtime_class = crds::names::RUNTIME_CLASS.to_owned();
+    let size = match find(pass)? {
+        Some(class) => of_class(&class, runtime_class),
+        None => match &pass.vm.spec.hardware {
+            Some(own) => Size {
+                cpus: own.cpus,
+                memory: own.memory.clone(),
+                requests: ResourceList::default(),
+                limits: ResourceList::default(),
+                runtime_class,
+                machine_type: None,
+                cpu_model: None,
+                node_selector: BTreeMap::new(),
+                class: None,
+            },
+            None => {
+                let message = "the machine names neither a class nor hardware";
+                return Err(Missing::new("Invalid", message));
+            }
+        },
+    };
+    check(&size).map(|()| size)
+}
+
+fn of_class(class: &VirtualMachineClass, runtime_class: String) -> Size {
+    let spec = &class.spec;
+    let resources = spec.policies.as_ref().and_then(|p| p.resources.clone());
+    let resources = resources.unwrap_or_default();
+    Size {
+        cpus: spec.hardware.cpus,
+        memory: spec.hardware.memory.clone(),
+        requests: resources.requests,
+        limits: resources.limits,
+        runtime_class: spec.runtime_class_name.clone().unwrap_or(runtime_class),
+        machine_type: spec.machine_type.clone(),
+        cpu_model: spec.cpu_model.clone(),
+        node_selector: spec.node_selector.clone(),
+        class: Some((class.name_any(), revision(class))),
+    }
+}
+
+/// UID and generation: what tells one content of a class from the next.
+pub(crate) fn revision(class: &VirtualMachineClass) -> String {
+    let generation = class.metadata.generation.unwrap_or_default();
+    format!("{}/{generation}", class.uid().unwrap_or_default())
+}
+
+fn check(size: &Size) -> Result<(), Missing> {
+    let invalid = |message: String| Err(Missing::new("Invalid", message));
+    if !(1..=MOST_CPUS).contains(&size.cpus) {
+        return invalid(format!("{} CPUs are not from 1 to {MOST_CPUS}", size.cpus));
+    }
+    match bytes(&size.memory) {
+        Some(memory) if memory >= LEAST_MEMORY => Ok(()),
+        Some(_) => invalid(format!("{} of memory are less than 32Mi", size.memory.0)),
+        None => invalid(format!("{} is not a quantity of memory", size.memory.0)),
+    }
+}
+
+/// Bytes of a quantity; `None`: it is none.
+pub(crate) fn bytes(quantity: &Quantity) -> Option<i128> {
+    let text = quantity.0.as_str();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
+    let factor: i128 = match unit {
+        "" => 1,
+        "k" => 1000,
+        "M" => 1_000_000,
+        "G" => 1_000_000_000,
+        "T" => 1_000_000_000_000,
+        "Ki" => 1 << 10,
+        "Mi" => 1 << 20,
+        "Gi" => 1 << 30,
+        "Ti" => 1 << 40,
+        _ => return None,
+    };
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    if number.len() > 20 || (whole.is_empty() && part.is_empty()) {
+        return None;
+    }
+    let digits: i128 = format!("{whole}{part}").parse().ok()?;
+    let scale = 10_i128.checked_pow(u32::try_from(part.len()).ok()?)?;
+    Some(digits.checked_mul(factor)? / scale)
+}

@@ -1,0 +1,29 @@
+//! The storage class of the root disk.
+//!
+//! Invariant: an empty class means a disk local to the node, which needs nothing.
+//! Failure: a class that does not exist, or one without the claim that it would serve.
+
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::Api;
+
+use super::{Missing, Pass};
+
+pub(super) async fn look(pass: &Pass<'_>) -> Result<(), Missing> {
+    let class = pass.vm.spec.storage_class.as_deref().unwrap_or_default();
+    if class.is_empty() {
+        return Ok(());
+    }
+    let api: Api<StorageClass> = Api::all(pass.ctx.client.clone());
+    let found = api.get_opt(class).await;
+    match found.map_err(|e| Missing::read(&format!("storage class {class}"), &e))? {
+        None => {
+            let message = format!("storage class {class} does not exist");
+            Err(Missing::new("NotFound", message))
+        }
+        Some(_) if pass.root_claim().is_none() => Err(Missing::new(
+            "Invalid",
+            "a root disk in a storage class needs a volume with root: true; name its claim or a dataVolumeTemplate",
+        )),
+        Some(_) => Ok(()),
+    }
+}

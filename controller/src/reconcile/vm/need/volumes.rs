@@ -1,0 +1,102 @@
+//! The claims behind a machine's disks.
+//!
+//! Invariant: reads the store; a claim's event wakes the machines that name it.
+//! Failure: a claim that does not exist, or is not bound.
+
+use std::sync::Arc;
+
+use crds::vm::VolumeStatus;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::Api;
+use lifecycle::Volumes;
+
+use super::Pass;
+use crate::context::Key;
+
+/// A claim as a disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Disk {
+    pub(crate) name: String,
+    pub(crate) claim: String,
+    pub(crate) is_read_only: bool,
+    pub(crate) is_root: bool,
+    /// A file system instead of a block device.
+    pub(crate) is_filesystem: bool,
+}
+
+fn claim(pass: &Pass<'_>, name: &str) -> Option<Arc<PersistentVolumeClaim>> {
+    let key = Key::new(&pass.key.namespace, name);
+    pass.ctx.stores.claims.get(&key.reference())
+}
+
+/// The disks, in the order of the specification.
+pub(super) fn disks(pass: &Pass<'_>) -> Vec<Disk> {
+    let named = pass.vm.spec.volumes.iter();
+    let named = named.filter_map(|v| Some((v, v.persistent_volume_claim.as_ref()?)));
+    let disk = |(volume, source): (&crds::vm::Volume, &crds::vm::VolumeClaim)| {
+        let found = claim(pass, &source.claim_name);
+        let mode = found.and_then(|c| c.spec.as_ref()?.volume_mode.clone());
+        Disk {
+            name: volume.name.clone(),
+            claim: source.claim_name.clone(),
+            is_read_only: source.read_only,
+            is_root: source.root,
+            is_filesystem: mode.is_some_and(|m| m != "Block"),
+        }
+    };
+    named.map(disk).collect()
+}
+
+/// How the claims stand; written to the status, too.
+pub(super) async fn look(pass: &mut Pass<'_>) -> Volumes {
+    let mut worst = Volumes::Ready;
+    let mut all = Vec::new();
+    for volume in pass.vm.spec.volumes.clone() {
+        let Some(source) = &volume.persistent_volume_claim else {
+            continue;
+        };
+        let found = claim(pass, &source.claim_name);
+        let status = found.as_ref().and_then(|c| c.status.clone());
+        let status = status.unwrap_or_default();
+        let is_bound = status.phase.as_deref() == Some("Bound");
+        let error = match &found {
+            None => {
+                worst = Volumes::ClaimNotFound;
+                Some(format!("claim {} does not exist", source.claim_name))
+            }
+            Some(claim) if !is_bound => {
+                if worst == Volumes::Ready && !waits_for_pod(pass, claim).await {
+                    worst = Volumes::Unbound;
+                }
+                Some(format!("claim {} is not bound", source.claim_name))
+            }
+            Some(_) => None,
+        };
+        all.push(VolumeStatus {
+            name: volume.name.clone(),
+            attached: is_bound,
+            error,
+            capacity: status.capacity.and_then(|c| c.get("storage").cloned()),
+        });
+    }
+    if pass.seen().is_some() || !all.is_empty() {
+        pass.status().volumes = all;
+    }
+    worst
+}
+
+/// The claim is bound only once a pod uses it: waiting for that would be for ever.
+async fn waits_for_pod(pass: &Pass<'_>, claim: &PersistentVolumeClaim) -> bool {
+    let class = claim
+        .spec
+        .as_ref()
+        .and_then(|s| s.storage_class_name.as_deref());
+    let Some(class) = class.filter(|c| !c.is_empty()) else {
+        return false;
+    };
+    let api: Api<StorageClass> = Api::all(pass.ctx.client.clone());
+    let found = api.get_opt(class).await.ok().flatten();
+    let mode = found.and_then(|c| c.volume_binding_mode);
+    mode.as_deref() == Some("WaitForFirstConsumer")
+}

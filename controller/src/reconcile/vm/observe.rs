@@ -1,0 +1,120 @@
+//! What a machine's pod is, and what should be done about it.
+//!
+//! Invariant: decided once in a pass, from what was read at its beginning.
+//! Failure: none; a wish that contradicts itself is a failure that the decision names.
+
+use std::sync::Arc;
+
+use crds::VirtualMachine;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
+use lifecycle::backoff::Jitter;
+use lifecycle::{
+    Decision, Deletion, Gates, Instance, Machine, Meta, NodeState, Pending, Unstartable, Volumes,
+    Wish, power,
+};
+
+use super::pass::Pass;
+use super::pods;
+use crate::context::Key;
+
+/// Finalizer of a deletion that leaves dependents alone.
+const ORPHAN: &str = "orphan";
+
+/// What was seen.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct View {
+    pub(crate) pod: Option<Arc<Pod>>,
+    pub(crate) instance: Option<Instance>,
+    pub(crate) gates: Gates,
+    pub(crate) meta: Meta,
+}
+
+/// Looks at the pod, and at what else a start depends on.
+pub(crate) fn look(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>, volumes: Volumes) {
+    let node = pod.as_deref().and_then(pods::node);
+    let node_state = match node.map(|n| is_ready(pass, n)) {
+        Some(false) => NodeState::NotReady,
+        _ => NodeState::Ready,
+    };
+    let held = power::power_on_check(pass.vm.annotations()).map(str::to_owned);
+    let expected = &pass.ctx.shared.expected;
+    let pending = expected.pending(pass.key, pod.as_deref(), pass.seconds());
+    pass.view = View {
+        instance: pod.as_deref().map(|p| Instance::from_pod(p, node_state)),
+        pod,
+        gates: Gates {
+            pending,
+            volumes,
+            held,
+            provisioner: None,
+        },
+        meta: meta(&pass.vm),
+    };
+}
+
+/// Says why the pod that chooses the node does not get on.
+pub(crate) fn look_at_provisioner(pass: &mut Pass<'_>, pod: &Pod) {
+    let seen: Option<Unstartable> = Instance::from_pod(pod, NodeState::Ready).unstartable;
+    pass.view.gates.provisioner = seen;
+}
+
+/// What should be done; the draft takes over what the decision says of the status.
+pub(crate) fn decide(pass: &mut Pass<'_>) -> Decision {
+    let jitter = Jitter::new(f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 255.0);
+    let status = pass.vm.status.clone().unwrap_or_default();
+    let machine = Machine {
+        spec: &pass.vm.spec,
+        status: &status,
+        meta: &pass.view.meta,
+        instance: pass.view.instance.as_ref(),
+        gates: &pass.view.gates,
+    };
+    let decision = lifecycle::desired(&machine, &pass.now, jitter);
+    let mut next = decision.status.clone();
+    pass.pops = next.state_change_requests.len() < status.state_change_requests.len();
+    // The queue itself is changed by its own patch only.
+    next.state_change_requests = status.state_change_requests;
+    pass.vm.status = Some(next);
+    if let Some(delay) = decision.requeue {
+        pass.look_again(delay);
+    }
+    if pass.view.gates.pending != Pending::Nothing {
+        pass.look_again(std::time::Duration::from_secs(5));
+    }
+    let pod = pass.view.pod.clone();
+    let is_unplaced = |p: &Arc<Pod>| pods::is_deleting(p) && pods::is_over(p);
+    pass.ended = pod.filter(|p| decision.release || is_unplaced(p));
+    decision
+}
+
+/// Facts from metadata.
+fn meta(vm: &VirtualMachine) -> Meta {
+    let deletion = match vm.metadata.deletion_timestamp {
+        None => Deletion::No,
+        Some(_) if vm.finalizers().iter().any(|f| f == ORPHAN) => Deletion::Orphan,
+        Some(_) => Deletion::WithInstance,
+    };
+    Meta {
+        generation: vm.metadata.generation.unwrap_or_default(),
+        deletion,
+        resume: Wish::remembered(vm.annotations()),
+    }
+}
+
+/// Whether the deletion leaves dependents alone.
+pub(crate) fn is_orphaning(vm: &VirtualMachine) -> bool {
+    meta(vm).deletion == Deletion::Orphan
+}
+
+pub(crate) fn node(pass: &Pass<'_>, name: &str) -> Option<Arc<Node>> {
+    let key = Key::new("", name);
+    pass.ctx.stores.nodes.get(&key.reference())
+}
+
+/// The node exists and reports.
+pub(crate) fn is_ready(pass: &Pass<'_>, name: &str) -> bool {
+    let conditions = node(pass, name).and_then(|n| n.status.clone()?.conditions);
+    let mut all = conditions.into_iter().flatten();
+    all.any(|c| c.type_ == "Ready" && c.status == "True")
+}

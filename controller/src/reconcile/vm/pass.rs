@@ -1,0 +1,174 @@
+//! One pass over one machine: what was read, and what will be written at its end.
+//!
+//! Invariant: steps change the draft only; [`super::patch`] writes the difference to what was read.
+//! Failure: none of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crds::conditions::{self, Status};
+use crds::names;
+use crds::vm::InstanceStatus;
+use crds::{VirtualMachine, VirtualMachineStatus};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
+use kube::{Api, Resource, ResourceExt};
+
+use super::mode::Mode;
+use super::observe::View;
+use super::prober::Answer;
+use crate::context::{Context, Key};
+
+/// A pass.
+pub(crate) struct Pass<'a> {
+    pub(crate) ctx: &'a Context,
+    pub(crate) key: &'a Key,
+    /// As read, or as last written.
+    pub(crate) base: VirtualMachine,
+    /// As it shall be.
+    pub(crate) vm: VirtualMachine,
+    pub(crate) now: Time,
+    /// How the root disk is made.
+    pub(crate) mode: Mode,
+    /// Something was done that a user should hear of.
+    pub(crate) acted: bool,
+    /// The pod whose end is in the draft: its finalizer goes once the draft is written.
+    pub(crate) ended: Option<Arc<Pod>>,
+    /// The first request was fulfilled.
+    pub(crate) pops: bool,
+    /// Look again after this time.
+    pub(crate) requeue: Option<Duration>,
+    /// What the machine's pod was found to be.
+    pub(crate) view: View,
+    /// What the machine's own readiness probe says; `None`: it has none.
+    pub(crate) readiness: Option<Answer>,
+}
+
+impl<'a> Pass<'a> {
+    pub(crate) fn new(
+        ctx: &'a Context,
+        key: &'a Key,
+        found: &Arc<VirtualMachine>,
+        mode: Mode,
+    ) -> Self {
+        Self {
+            ctx,
+            key,
+            base: VirtualMachine::clone(found),
+            vm: VirtualMachine::clone(found),
+            now: (ctx.clock)(),
+            mode,
+            acted: false,
+            ended: None,
+            pops: false,
+            requeue: None,
+            view: View::default(),
+            readiness: None,
+        }
+    }
+
+    pub(crate) fn uid(&self) -> String {
+        self.vm.uid().unwrap_or_default()
+    }
+
+    /// The status draft.
+    pub(crate) fn status(&mut self) -> &mut VirtualMachineStatus {
+        self.vm.status.get_or_insert_default()
+    }
+
+    /// The status draft, to read.
+    pub(crate) fn seen(&self) -> Option<&VirtualMachineStatus> {
+        self.vm.status.as_ref()
+    }
+
+    pub(crate) fn instance(&self) -> Option<&InstanceStatus> {
+        self.seen().and_then(|s| s.instance.as_ref())
+    }
+
+    pub(crate) fn node_name(&self) -> Option<String> {
+        self.seen().and_then(|s| s.node_name.clone())
+    }
+
+    pub(crate) fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.ctx.client.clone(), &self.key.namespace)
+    }
+
+    pub(crate) fn has(&self, annotation: &str) -> bool {
+        self.vm.annotations().contains_key(annotation)
+    }
+
+    pub(crate) fn has_below(&self, prefix: &str) -> bool {
+        let mut keys = self.vm.annotations().keys();
+        keys.any(|key| key.starts_with(prefix))
+    }
+
+    pub(crate) fn is_created(&self) -> bool {
+        let status = self.seen();
+        status.is_some_and(|s| conditions::is_true(&s.conditions, conditions::CREATED))
+    }
+
+    pub(crate) fn condition(&mut self, kind: &str, status: Status, reason: &str, message: &str) {
+        let (generation, now) = (self.vm.metadata.generation, self.now.clone());
+        let all = &mut self.status().conditions;
+        conditions::set(all, kind, status, reason, message, generation, &now);
+    }
+
+    pub(crate) fn drop_condition(&mut self, kind: &str) {
+        if let Some(status) = &mut self.vm.status {
+            conditions::remove(&mut status.conditions, kind);
+        }
+    }
+
+    pub(crate) fn normal(&self, reason: &str, message: &str) {
+        self.ctx.events.normal(&self.vm, reason, message);
+    }
+
+    pub(crate) fn warning(&self, reason: &str, message: &str) {
+        self.ctx.events.warning(&self.vm, reason, message);
+    }
+
+    /// UID under which the node keeps the root disk: another machine's when its running pod was adopted.
+    pub(crate) fn disk_uid(&self) -> String {
+        let adopted = self.seen().and_then(|s| s.disk_uid.clone());
+        adopted.unwrap_or_else(|| self.uid())
+    }
+
+    /// Name of the claim that is the root disk, if one is.
+    pub(crate) fn root_claim(&self) -> Option<&str> {
+        let claims = self.vm.spec.volumes.iter();
+        let mut claims = claims.filter_map(|v| v.persistent_volume_claim.as_ref());
+        claims.find(|c| c.root).map(|c| c.claim_name.as_str())
+    }
+
+    /// Seconds that a guest may take to power off; at least one.
+    pub(crate) fn power_off_timeout(&self) -> u32 {
+        let said = lifecycle::power::power_off_timeout(&self.vm.spec).ok();
+        let said = said.unwrap_or(lifecycle::power::POWER_OFF_TIMEOUT);
+        u32::try_from(said.as_secs()).unwrap_or(u32::MAX).max(1)
+    }
+
+    pub(crate) fn owner(&self) -> OwnerReference {
+        OwnerReference {
+            block_owner_deletion: Some(true),
+            ..self.vm.controller_owner_ref(&()).unwrap_or_default()
+        }
+    }
+
+    /// Look again after `delay` at the latest.
+    pub(crate) fn look_again(&mut self, delay: Duration) {
+        self.requeue = Some(self.requeue.map_or(delay, |old| old.min(delay)));
+    }
+
+    /// Seconds since the Unix epoch.
+    pub(crate) fn seconds(&self) -> i64 {
+        self.now.0.as_second()
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.has(names::PAUSED)
+    }
+}

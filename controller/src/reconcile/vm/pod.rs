@@ -1,0 +1,129 @@
+//! The pods of a machine, as values.
+//!
+//! Invariant: pure: the same machine, size and place give the same pod; labels and annotations come from the
+//! template only, and ours win.
+//! Failure: none; what a node cannot do yet is in the pod all the same.
+
+mod annotations;
+mod container;
+mod placement;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use crds::{IpAssurance, VirtualMachine, names};
+use k8s_openapi::api::core::v1::{LocalObjectReference, Pod, PodSchedulingGate, PodSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+use super::need::Needs;
+use super::pods::{INSTANCE, PROVISION};
+
+/// On pods: what proves an address, as the image says.
+pub(crate) const IP_ASSURANCE: &str = "vmlet.dev/ip-assurance";
+/// Longest name of a machine in the name of its provisioning pod.
+const LONGEST_NAME: usize = 240;
+
+/// Everything that a pod is built from.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan<'a> {
+    pub(crate) vm: &'a VirtualMachine,
+    pub(crate) uid: &'a str,
+    pub(crate) owner: OwnerReference,
+    pub(crate) needs: &'a Needs,
+    /// The node that has the root disk.
+    pub(crate) node: Option<&'a str>,
+    /// UID under which that node keeps it; none for a root disk in a claim.
+    pub(crate) disk: Option<&'a str>,
+    pub(crate) instance_uuid: &'a str,
+    pub(crate) bios_uuid: &'a str,
+    pub(crate) machine_type: Option<&'a str>,
+    pub(crate) grace_seconds: u32,
+    /// Start with standing vCPUs.
+    pub(crate) paused: bool,
+    /// Resume saved memory.
+    pub(crate) restore: bool,
+}
+
+/// Name of the pod that chooses the node of a machine's root disk.
+pub(crate) fn provisioner_name(vm: &str) -> String {
+    let cut = vm.len().min(LONGEST_NAME);
+    format!("{}-provision", vm.get(..cut).unwrap_or_default())
+}
+
+/// The word for what proves an address.
+pub(crate) const fn assurance(of: IpAssurance) -> &'static str {
+    match of {
+        IpAssurance::Guest => "Guest",
+        IpAssurance::PodIP => "PodIP",
+    }
+}
+
+/// The pod that is the machine.
+pub(crate) fn instance(plan: &Plan<'_>) -> Pod {
+    let mut pod = base(plan, INSTANCE);
+    pod.metadata.name.clone_from(&plan.vm.metadata.name);
+    pod.metadata.finalizers = Some(vec![names::FINALIZER.to_owned()]);
+    let template = plan.vm.spec.template.clone().unwrap_or_default().metadata;
+    let mut all = template.annotations;
+    all.extend(annotations::of(plan));
+    pod.metadata.annotations = Some(all);
+    pod
+}
+
+/// The pod that chooses a node and brings the image there; nothing boots in it.
+pub(crate) fn provisioner(plan: &Plan<'_>, is_gated: bool) -> Pod {
+    let mut pod = base(plan, PROVISION);
+    let name = plan.vm.metadata.name.as_deref().unwrap_or_default();
+    pod.metadata.name = Some(provisioner_name(name));
+    pod.metadata.annotations = Some(annotations::of_provisioner());
+    if let Some(spec) = pod.spec.as_mut().filter(|_| is_gated) {
+        spec.scheduling_gates = Some(vec![PodSchedulingGate {
+            name: names::PROVISIONING_GATE.to_owned(),
+        }]);
+    }
+    pod
+}
+
+fn base(plan: &Plan<'_>, role: &str) -> Pod {
+    let template = plan.vm.spec.template.clone().unwrap_or_default().metadata;
+    // A service must not select the pod that only chooses a node.
+    let mut labels = if role == INSTANCE {
+        template.labels
+    } else {
+        BTreeMap::new()
+    };
+    labels.insert(names::VM_UID_LABEL.to_owned(), plan.uid.to_owned());
+    labels.insert(names::POD_ROLE_LABEL.to_owned(), role.to_owned());
+    let size = &plan.needs.size;
+    let is_instance = role == INSTANCE;
+    let network = plan.vm.spec.network.as_ref();
+    Pod {
+        metadata: ObjectMeta {
+            namespace: plan.vm.metadata.namespace.clone(),
+            labels: Some(labels),
+            owner_references: Some(vec![plan.owner.clone()]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodSpec {
+            runtime_class_name: Some(size.runtime_class.clone()),
+            restart_policy: Some("Never".to_owned()),
+            termination_grace_period_seconds: Some(i64::from(plan.grace_seconds)),
+            automount_service_account_token: Some(false),
+            enable_service_links: Some(false),
+            hostname: network.and_then(|n| n.host_name.clone()),
+            image_pull_secrets: plan
+                .needs
+                .image
+                .pull_secret
+                .clone()
+                .map(|name| vec![LocalObjectReference { name }]),
+            node_selector: Some(size.node_selector.clone()).filter(|s| !s.is_empty()),
+            affinity: placement::of(plan),
+            containers: vec![container::of(plan, is_instance)],
+            volumes: container::volumes(plan),
+            ..PodSpec::default()
+        }),
+        status: None,
+    }
+}

@@ -1,0 +1,50 @@
+//! Where a pod may run.
+//!
+//! Invariant: a machine whose root disk lies on a node runs there and nowhere else, whatever its affinity says.
+//! Failure: a machine whose affinity forbids that node is unschedulable, and its pod says so.
+
+use k8s_openapi::api::core::v1::{
+    Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
+};
+
+use super::Plan;
+
+pub(super) fn of(plan: &Plan<'_>) -> Option<Affinity> {
+    let own = plan.vm.spec.affinity.clone();
+    if own.is_none() && plan.node.is_none() {
+        return None;
+    }
+    let own = own.unwrap_or_default();
+    let node_affinity = match plan.node {
+        Some(node) => Some(pinned(own.node_affinity.unwrap_or_default(), node)),
+        None => own.node_affinity,
+    };
+    Some(Affinity {
+        node_affinity,
+        pod_affinity: own.pod_affinity,
+        pod_anti_affinity: own.pod_anti_affinity,
+    })
+}
+
+/// Terms are alternatives, so that each of them has to name the node.
+fn pinned(mut affinity: NodeAffinity, node: &str) -> NodeAffinity {
+    let here = NodeSelectorRequirement {
+        key: "metadata.name".to_owned(),
+        operator: "In".to_owned(),
+        values: Some(vec![node.to_owned()]),
+    };
+    let required = affinity
+        .required_during_scheduling_ignored_during_execution
+        .take();
+    let mut terms = required.map(|r| r.node_selector_terms).unwrap_or_default();
+    if terms.is_empty() {
+        terms.push(NodeSelectorTerm::default());
+    }
+    for term in &mut terms {
+        term.match_fields.get_or_insert_default().push(here.clone());
+    }
+    affinity.required_during_scheduling_ignored_during_execution = Some(NodeSelector {
+        node_selector_terms: terms,
+    });
+    affinity
+}

@@ -1,0 +1,192 @@
+//! Power: does what was decided, as far as nothing holds it back.
+//!
+//! Invariant: no pass waits for a guest: a guest is asked by a task, and by the grace of a deletion.
+//! Failure: an operation that failed is repeated; the machine stays as it is.
+
+mod restart;
+mod start;
+
+use std::time::Duration;
+
+use crds::names;
+use crds::{TaskKind, VirtualMachine};
+use kube::ResourceExt;
+use kube::api::{Patch as ApiPatch, PatchParams};
+use lifecycle::power::{self, Delay};
+use lifecycle::{Action, Decision, Patch, Waiting};
+use serde_json::json;
+
+use super::error::{Error, is_conflict, is_gone};
+use super::pass::Pass;
+use super::tasks::{self, Progress};
+use super::{config, effects, patch, pods};
+use crate::outcome::{Outcome, Stop};
+
+pub(crate) async fn run(pass: &mut Pass<'_>, decision: &Decision) -> Outcome<()> {
+    delayed(pass)?;
+    if config::is_admin_paused(pass) {
+        return Err(Stop::quiet("is paused"));
+    }
+    if let Some(failure) = &decision.failure {
+        let text = failure.message.clone();
+        return Err(Stop::Failed(Error::NotReady(text).into()));
+    }
+    if restart::run(pass).await? {
+        return Err(Stop::quiet("restarted"));
+    }
+    if blocks(pass, &decision.action) {
+        return Err(Stop::quiet("has an outstanding task"));
+    }
+    if !matches!(decision.action, Action::Nothing | Action::Wait(_)) {
+        // What follows is announced first.
+        patch::status(pass).await?;
+    }
+    act(pass, &decision.action).await
+}
+
+/// A group's change of power has not reached this machine yet.
+fn delayed(pass: &mut Pass<'_>) -> Outcome<()> {
+    match power::delay(pass.vm.annotations(), &pass.now) {
+        Ok(Delay::None) => Ok(()),
+        Ok(Delay::Over) => {
+            pass.vm
+                .annotations_mut()
+                .remove(names::APPLY_POWER_STATE_TIME);
+            Ok(())
+        }
+        Ok(Delay::For(after)) => Err(Stop::Requeue {
+            after,
+            reason: "the group's power change comes later".to_owned(),
+        }),
+        Err(error) => Err(Stop::Failed(error.into())),
+    }
+}
+
+/// A task of another kind is under way; one of the same kind is the operation itself.
+fn blocks(pass: &Pass<'_>, action: &Action) -> bool {
+    let own = match action {
+        Action::Shutdown { .. } => Some(TaskKind::GuestShutdown),
+        Action::Save { .. } => Some(TaskKind::Save),
+        Action::DiscardSaved => Some(TaskKind::Restore),
+        Action::Pause { .. } => Some(TaskKind::Pause),
+        Action::Unpause { .. } => Some(TaskKind::Unpause),
+        Action::Nothing | Action::Wait(_) => return false,
+        // A harder way off overtakes a softer one.
+        Action::Delete { .. } => Some(TaskKind::GuestShutdown),
+        Action::Create { .. } | Action::Patch(_) | Action::RemoveFinalizer => None,
+    };
+    tasks::live(pass).is_some_and(|task| Some(task.spec.kind) != own)
+}
+
+async fn act(pass: &mut Pass<'_>, action: &Action) -> Outcome<()> {
+    match action {
+        Action::Nothing | Action::RemoveFinalizer => Ok(()),
+        Action::Wait(Waiting::Volumes | Waiting::Held | Waiting::BackOff) => Ok(()),
+        Action::Wait(Waiting::Pending | Waiting::Deletion) => Ok(()),
+        Action::Create { paused, restore } => start::run(pass, *paused, *restore).await,
+        Action::Delete { grace_seconds, .. } => {
+            let Some(pod) = pass.view.pod.clone() else {
+                return Ok(());
+            };
+            effects::delete(pass, &pod, *grace_seconds).await?;
+            Err(Stop::quiet("updated power state"))
+        }
+        Action::Shutdown {
+            uid,
+            timeout_seconds,
+        } => {
+            let mut task = of(pass, TaskKind::GuestShutdown)?;
+            task.timeout_seconds = Some(*timeout_seconds);
+            // Asked anew when the wish is.
+            let generation = pass.vm.metadata.generation.unwrap_or_default();
+            let seed = format!("{uid}/{generation}");
+            then(tasks::ensure(pass, task, &seed).await?)
+        }
+        Action::Save { uid } => {
+            let task = of(pass, TaskKind::Save)?;
+            then(tasks::ensure(pass, task, uid).await?)
+        }
+        Action::DiscardSaved => discard(pass).await,
+        Action::Pause { uid } => turn(pass, TaskKind::Pause, uid).await,
+        Action::Unpause { uid } => turn(pass, TaskKind::Unpause, uid).await,
+        Action::Patch(change) => wish(pass, *change).await,
+    }
+}
+
+/// The plain task of that kind on the machine's node.
+fn of(pass: &Pass<'_>, kind: TaskKind) -> Outcome<crds::VirtualMachineTaskSpec> {
+    let pod = pass.view.pod.as_deref();
+    let node = pod.and_then(pods::node).map(str::to_owned);
+    match node.or_else(|| pass.node_name()) {
+        Some(node) => Ok(tasks::spec(pass, &node, kind)),
+        None => Err(Stop::Failed(Error::NoNode.into())),
+    }
+}
+
+/// The end of the machine, or its agent's facts, show that the work is done.
+fn then(progress: Progress) -> Outcome<()> {
+    match progress {
+        Progress::Running => Err(Stop::quiet("asked the node")),
+        Progress::Done | Progress::Cancelled => Ok(()),
+    }
+}
+
+/// Pauses or lets run on. The pod says by a condition whether it stands still, so that the same wish comes
+/// again until it does.
+async fn turn(pass: &mut Pass<'_>, kind: TaskKind, uid: &str) -> Outcome<()> {
+    let generation = pass.vm.metadata.generation.unwrap_or_default();
+    let task = of(pass, kind)?;
+    then(tasks::ensure(pass, task, &format!("{uid}/{generation}")).await?)
+}
+
+async fn discard(pass: &mut Pass<'_>) -> Outcome<()> {
+    let mut task = of(pass, TaskKind::Restore)?;
+    task.discard = true;
+    let last = pass.instance().map(|i| i.uid.clone()).unwrap_or_default();
+    match tasks::ensure(pass, task, &last).await? {
+        Progress::Done => {
+            pass.status().power_state = Some(crds::PowerState::PoweredOff);
+            Err(Stop::quiet("dropped the saved memory"))
+        }
+        other => then(other),
+    }
+}
+
+/// Writes a wish that a request asked for into the specification.
+async fn wish(pass: &mut Pass<'_>, change: Patch) -> Outcome<()> {
+    let spec = match change {
+        Patch::Paused => json!({ "paused": true }),
+        Patch::Wish(wish) => json!({ (wish.field()): wish.value() }),
+    };
+    let remembered = json!({ (names::RESUME_WISH): null });
+    let forgets = pass.has(names::RESUME_WISH) && change != Patch::Paused;
+    let body = json!({
+        "metadata": {
+            "resourceVersion": pass.vm.metadata.resource_version,
+            "annotations": if forgets { remembered } else { json!({}) },
+        },
+        "spec": spec,
+    });
+    let manager = PatchParams {
+        field_manager: Some(patch::META_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let api = pass.api::<VirtualMachine>();
+    let name = pass.vm.name_any();
+    match api.patch(&name, &manager, &ApiPatch::Merge(&body)).await {
+        Ok(new) => {
+            pass.acted = true;
+            patch::rebase(pass, new);
+            Err(Stop::quiet("took over a request"))
+        }
+        Err(error) if is_gone(&error) => Ok(()),
+        Err(error) if is_conflict(&error) => Err(Stop::Requeue {
+            after: Duration::ZERO,
+            reason: "the machine changed meanwhile".to_owned(),
+        }),
+        Err(source) => {
+            let part = "specification";
+            Err(Stop::Failed(Error::Write { part, source }.into()))
+        }
+    }
+}

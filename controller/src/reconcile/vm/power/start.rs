@@ -1,0 +1,66 @@
+//! Starts a machine: its pod is created.
+//!
+//! Invariant: the pod has the machine's own name, so that the API server allows one at most; it is bound to
+//! the node of the root disk.
+//! Failure: what is missing is named, and nothing is created.
+
+use crds::names;
+use kube::ResourceExt;
+
+use crate::outcome::{Outcome, Stop};
+use crate::reconcile::vm::error::Error;
+use crate::reconcile::vm::need::{self, Needs};
+use crate::reconcile::vm::pass::Pass;
+use crate::reconcile::vm::pod::{self, Plan};
+use crate::reconcile::vm::{effects, identity, unsupported};
+
+pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Outcome<()> {
+    let mut needs = need::all(pass).await?;
+    unsupported::report(pass, &needs.unsupported.clone());
+    take_recorded_size(pass, &mut needs);
+    let has_claim = pass.root_claim().is_some();
+    let node = pass.node_name();
+    if !has_claim && node.is_none() {
+        return Err(Stop::Failed(Error::NoNode.into()));
+    }
+    let (bios, instance) = identity::of(pass);
+    let (uid, disk) = (pass.uid(), pass.disk_uid());
+    let recorded = pass.seen().and_then(|s| s.machine_type.clone());
+    let machine_type = recorded.or_else(|| needs.size.machine_type.clone());
+    let plan = Plan {
+        vm: &pass.vm,
+        uid: &uid,
+        owner: pass.owner(),
+        needs: &needs,
+        node: node.as_deref().filter(|_| !has_claim || restore),
+        disk: Some(disk.as_str()).filter(|_| !has_claim),
+        instance_uuid: &instance,
+        bios_uuid: &bios,
+        machine_type: machine_type.as_deref(),
+        grace_seconds: pass.power_off_timeout(),
+        paused,
+        restore,
+    };
+    let pod = pod::instance(&plan);
+    effects::create(pass, &pod).await?;
+    let annotations = pass.vm.annotations_mut();
+    annotations.insert(names::FIRST_BOOT_DONE.to_owned(), "true".to_owned());
+    Err(Stop::quiet("updated power state"))
+}
+
+/// A class that was edited reaches a machine only when it is taken over, which is on record then.
+fn take_recorded_size(pass: &Pass<'_>, needs: &mut Needs) {
+    let Some(status) = pass.seen() else {
+        return;
+    };
+    let current = needs.size.class.as_ref().map(|(_, revision)| revision);
+    if current.is_none() || current == status.class_revision.as_ref() {
+        return;
+    }
+    if let Some(hardware) = &status.hardware {
+        needs.size.cpus = hardware.cpus;
+        if let Some(memory) = &hardware.memory {
+            needs.size.memory = memory.clone();
+        }
+    }
+}

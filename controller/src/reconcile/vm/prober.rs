@@ -1,0 +1,230 @@
+//! TCP readiness probes.
+//!
+//! Invariant: one loop per machine with such a probe, a bounded number of connections at the same time, and
+//! none for a machine that is off, paused or gone; a loop ends when its probe changes.
+//! Failure: an address that cannot be reached is an answer. A changed answer wakes the machine.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crds::vm::TcpSocketProbe;
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::AbortHandle;
+use tokio::time::{self, MissedTickBehavior};
+
+use super::pass::Pass;
+use super::pods;
+use crate::context::Key;
+
+/// Connections that are tried at the same time.
+const AT_ONCE: usize = 16;
+/// How often a machine is probed when it does not say.
+const PERIOD: u32 = 10;
+/// How long a probe may take when the machine does not say.
+const TIMEOUT: u32 = 1;
+
+/// An answer of a readiness probe; a sentence where it is not "yes".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Ready.
+    Yes,
+    /// Not ready.
+    No(&'static str),
+    /// Nobody knows.
+    Unknown(&'static str),
+}
+
+/// Who is probed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Target {
+    address: Option<SocketAddr>,
+    period: Duration,
+    timeout: Duration,
+}
+
+#[derive(Debug)]
+struct Probe {
+    target: Target,
+    answer: Option<Answer>,
+    task: AbortHandle,
+}
+
+/// All TCP probes. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Prober {
+    all: Arc<Mutex<HashMap<Key, Probe>>>,
+    places: Arc<Semaphore>,
+    wake: Arc<Mutex<Option<mpsc::Sender<Key>>>>,
+}
+
+impl Default for Prober {
+    fn default() -> Self {
+        Self {
+            all: Arc::default(),
+            places: Arc::new(Semaphore::new(AT_ONCE)),
+            wake: Arc::default(),
+        }
+    }
+}
+
+impl Prober {
+    /// Keys of machines whose answer changed are sent here; each should be looked at.
+    pub fn wake_by(&self, sender: mpsc::Sender<Key>) {
+        *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+    }
+
+    /// The last answer for a machine.
+    #[must_use]
+    pub fn answer(&self, key: &Key) -> Option<Answer> {
+        self.lock().get(key).and_then(|p| p.answer)
+    }
+
+    /// How many machines are probed.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Whether nobody is probed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Probes a machine no longer.
+    pub fn unregister(&self, key: &Key) {
+        if let Some(old) = self.lock().remove(key) {
+            old.task.abort();
+        }
+    }
+
+    fn register(&self, key: &Key, target: Target) {
+        let mut all = self.lock();
+        if all.get(key).is_some_and(|p| p.target == target) {
+            return;
+        }
+        let (prober, own, goal) = (self.clone(), key.clone(), target.clone());
+        let task = tokio::spawn(async move { prober.watch(own, goal).await });
+        let new = Probe {
+            target,
+            // The old answer stands until there is a new one.
+            answer: all.get(key).and_then(|p| p.answer),
+            task: task.abort_handle(),
+        };
+        if let Some(old) = all.insert(key.clone(), new) {
+            old.task.abort();
+        }
+    }
+
+    async fn watch(self, key: Key, target: Target) {
+        let mut ticks = time::interval(target.period);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let answer = self.try_once(&target).await;
+            let is_new = {
+                let mut all = self.lock();
+                let Some(probe) = all.get_mut(&key) else {
+                    return;
+                };
+                probe.answer.replace(answer) != Some(answer)
+            };
+            let wake = self
+                .wake
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
+            if let Some(wake) = wake.filter(|_| is_new) {
+                // Nobody listens any more when the process ends.
+                let _ = wake.send(key.clone()).await;
+            }
+        }
+    }
+
+    async fn try_once(&self, target: &Target) -> Answer {
+        let Some(address) = target.address else {
+            return Answer::No("the machine has no address");
+        };
+        let Ok(_place) = self.places.acquire().await else {
+            return Answer::Unknown("the prober ends");
+        };
+        match time::timeout(target.timeout, TcpStream::connect(address)).await {
+            Ok(Ok(_)) => Answer::Yes,
+            Ok(Err(_)) => Answer::No("the port does not accept a connection"),
+            Err(_) => Answer::No("the port did not answer in time"),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Probe>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Registers the machine's probe if it has one of this kind and runs, else takes it out.
+pub(crate) fn sync(pass: &Pass<'_>) {
+    let prober = &pass.ctx.shared.prober;
+    let probe = pass.vm.spec.readiness_probe.as_ref();
+    let socket = probe.and_then(|p| p.tcp_socket.as_ref());
+    let is_on = pass.view.pod.as_deref().is_some_and(pods::runs);
+    let (Some(probe), Some(socket)) = (probe, socket.filter(|_| is_on)) else {
+        prober.unregister(pass.key);
+        return;
+    };
+    let seconds = |s: Option<u32>, usual: u32| {
+        Duration::from_secs(u64::from(s.unwrap_or(usual).clamp(1, 3600)))
+    };
+    let target = Target {
+        address: address(pass, socket),
+        period: seconds(probe.period_seconds, PERIOD),
+        timeout: seconds(probe.timeout_seconds, TIMEOUT),
+    };
+    prober.register(pass.key, target);
+}
+
+fn address(pass: &Pass<'_>, socket: &TcpSocketProbe) -> Option<SocketAddr> {
+    let network = pass.seen().and_then(|s| s.network.as_ref());
+    let primary = network.and_then(|n| n.primary_ip4.as_ref().or(n.primary_ip6.as_ref()));
+    let host = socket.host.as_ref().or(primary)?;
+    let ip: IpAddr = host.parse().ok()?;
+    Some(SocketAddr::new(ip, socket.port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(address: Option<SocketAddr>) -> Target {
+        Target {
+            address,
+            period: Duration::from_millis(20),
+            timeout: Duration::from_secs(5),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_port_that_closes_wakes_the_machine_with_another_answer() {
+        let prober = Prober::default();
+        let (sender, mut woken) = mpsc::channel(8);
+        prober.wake_by(sender);
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let key = Key::new("ns", "vm");
+        prober.register(&key, target(Some(listener.local_addr().unwrap())));
+        assert_eq!(woken.recv().await.unwrap(), key);
+        assert_eq!(prober.answer(&key), Some(Answer::Yes));
+        drop(listener);
+        assert_eq!(woken.recv().await.unwrap(), key);
+        assert!(matches!(prober.answer(&key), Some(Answer::No(_))));
+        prober.unregister(&key);
+        prober.unregister(&key);
+        assert!(prober.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_machine_without_an_address_is_not_ready() {
+        let answer = Prober::default().try_once(&target(None)).await;
+        assert_eq!(answer, Answer::No("the machine has no address"));
+    }
+}

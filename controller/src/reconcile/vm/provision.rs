@@ -1,0 +1,186 @@
+//! The node of a root disk is chosen by the scheduler, then the disk is made there.
+//!
+//! ```text
+//! provisioning pod ─ bound ─► status.nodeName ─ image pulled ─► Provision task ─► Created
+//! ```
+//!
+//! Invariant: the node is on record before a task exists there; it changes only while no disk can exist.
+//! Failure: a pod that failed is made anew, on the same node once one is on record.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crds::conditions::{self, Status};
+use crds::{TaskKind, VirtualMachineTask, names};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use super::error::{Error, is_gone};
+use super::mode::Mode;
+use super::need::{self, Needs};
+use super::pass::Pass;
+use super::pod::{self, Plan};
+use super::slots::Slot;
+use super::tasks::{self, Progress};
+use super::{create, effects, find, identity, observe, patch, pods};
+use crate::outcome::{Outcome, Stop};
+
+/// The task that makes, or made, the root disk.
+pub(crate) fn task(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
+    let name = tasks::name(&pass.key.name, TaskKind::Provision, &pass.uid());
+    tasks::find(pass, &name)
+}
+
+/// One step.
+pub(crate) async fn run(pass: &mut Pass<'_>, needs: &Needs, slot: Slot) -> Outcome<()> {
+    let pod = find::provisioner(pass);
+    let Some(node) = pin(pass, needs, pod.as_deref()).await? else {
+        return Ok(());
+    };
+    match pod {
+        Some(pod) if pods::phase(&pod) == "Succeeded" => make(pass, needs, &node, slot).await,
+        Some(pod) if pods::phase(&pod) == "Failed" => again(pass, &pod).await,
+        Some(pod) => {
+            waits_for_image(pass, &pod);
+            Ok(())
+        }
+        None => ask(pass, needs, Some(&node)).await,
+    }
+}
+
+/// The node, on record; `None` while there is none.
+async fn pin(pass: &mut Pass<'_>, needs: &Needs, pod: Option<&Pod>) -> Outcome<Option<String>> {
+    if let Some(node) = pass.node_name() {
+        if observe::node(pass, &node).is_some() || task(pass).is_some() {
+            return Ok(Some(node));
+        }
+        // The node left before anything was made there.
+        pass.status().node_name = None;
+        pass.status().zone = None;
+        if let Some(pod) = pod {
+            effects::delete(pass, pod, 1).await?;
+        }
+        return Ok(None);
+    }
+    let Some(pod) = pod else {
+        ask(pass, needs, None).await?;
+        return Ok(None);
+    };
+    let Some(node) = pods::node(pod) else {
+        waits_for_node(pass, pod).await?;
+        return Ok(None);
+    };
+    pass.status().node_name = Some(node.to_owned());
+    pass.condition(conditions::PLACEMENT_READY, Status::True, "", "");
+    patch::status(pass).await?;
+    Ok(Some(node.to_owned()))
+}
+
+async fn ask(pass: &mut Pass<'_>, needs: &Needs, node: Option<&str>) -> Outcome<()> {
+    let (bios, instance) = identity::of(pass);
+    let uid = pass.uid();
+    let plan = Plan {
+        vm: &pass.vm,
+        uid: &uid,
+        owner: pass.owner(),
+        needs,
+        node,
+        disk: None,
+        instance_uuid: &instance,
+        bios_uuid: &bios,
+        machine_type: None,
+        grace_seconds: 1,
+        paused: false,
+        restore: false,
+    };
+    // Nothing is waited for by now, so that the gate would only be one more write.
+    let pod = pod::provisioner(&plan, false);
+    effects::create(pass, &pod).await?;
+    if node.is_none() {
+        let (kind, text) = (
+            conditions::PLACEMENT_READY,
+            "the scheduler has not chosen a node yet",
+        );
+        pass.condition(kind, Status::False, "NotReady", text);
+    }
+    Ok(())
+}
+
+async fn waits_for_node(pass: &mut Pass<'_>, pod: &Pod) -> Outcome<()> {
+    let text = pods::unschedulable(pod).unwrap_or("the scheduler has not chosen a node yet");
+    let kind = conditions::PLACEMENT_READY;
+    pass.condition(kind, Status::False, "NotReady", text);
+    let gates = pod.spec.as_ref().and_then(|s| s.scheduling_gates.clone());
+    let left: Vec<_> = gates.into_iter().flatten().collect();
+    if !left.iter().any(|g| g.name == names::PROVISIONING_GATE) {
+        return Ok(());
+    }
+    let left: Vec<_> = left
+        .iter()
+        .filter(|g| g.name != names::PROVISIONING_GATE)
+        .collect();
+    let change = Patch::Merge(json!({ "spec": { "schedulingGates": left } }));
+    let (api, name) = (pass.api::<Pod>(), pod.name_any());
+    match api.patch(&name, &PatchParams::default(), &change).await {
+        Ok(_) => Ok(()),
+        Err(error) if is_gone(&error) => Ok(()),
+        Err(source) => Err(Stop::Failed(Error::CreatePod { name, source }.into())),
+    }
+}
+
+fn waits_for_image(pass: &mut Pass<'_>, pod: &Pod) {
+    if let Some((reason, message)) = pods::waiting(pod) {
+        let text = format!("{reason} {message}");
+        let kind = conditions::IMAGE_CACHE_READY;
+        pass.condition(kind, Status::False, "NotReady", text.trim());
+    }
+}
+
+async fn again(pass: &mut Pass<'_>, pod: &Pod) -> Outcome<()> {
+    effects::delete(pass, pod, 1).await?;
+    let status = pod.status.clone().unwrap_or_default();
+    let why = [status.reason, status.message];
+    let why: Vec<_> = why.into_iter().flatten().collect();
+    Err(Stop::Requeue {
+        after: Duration::ZERO,
+        reason: format!("the provisioning pod failed: {}", why.join(": ")),
+    })
+}
+
+async fn make(pass: &mut Pass<'_>, needs: &Needs, node: &str, slot: Slot) -> Outcome<()> {
+    pass.condition(conditions::IMAGE_CACHE_READY, Status::True, "", "");
+    // The node's own limit counts from here on.
+    drop(slot);
+    let slot = create::take_slot(pass, Some(node))?;
+    let mut spec = tasks::spec(pass, node, TaskKind::Provision);
+    spec.image = Some(needs.image.name.clone());
+    spec.linked = pass.mode == Mode::Linked;
+    let wanted = pass.vm.spec.boot_disk_capacity.as_ref();
+    spec.size_bytes = wanted
+        .and_then(need::bytes)
+        .and_then(|bytes| i64::try_from(bytes).ok());
+    let uid = pass.uid();
+    match tasks::ensure(pass, spec, &uid).await? {
+        Progress::Running => {
+            slot.keep();
+            Err(Stop::InProgress)
+        }
+        Progress::Done => Ok(()),
+        Progress::Cancelled => {
+            if let Some(task) = task(pass) {
+                tasks::delete(pass, &task).await?;
+            }
+            Err(patch::again())
+        }
+    }
+}
+
+/// The provisioning pod has done its work.
+pub(crate) async fn clean_up(pass: &mut Pass<'_>) -> Outcome<()> {
+    match find::provisioner(pass) {
+        Some(pod) => effects::delete(pass, &pod, 1).await,
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,97 @@
+//! The machine's own readiness probe, as far as facts answer it.
+//!
+//! Invariant: an event is sent when the answer changes, and only then.
+//! Failure: no answer is `Unknown`.
+
+use crds::conditions::{self, READY};
+use crds::guest_facts::{AgentState, GuestFacts, Power};
+use crds::vm::{HeartbeatThreshold, ReadinessProbe};
+
+use super::super::pods;
+use super::super::prober::Answer;
+use super::Pass;
+
+/// Looks, and remembers the answer in the pass.
+pub(super) fn run(pass: &mut Pass<'_>, facts: Option<&GuestFacts>) {
+    let answer = pass.vm.spec.readiness_probe.clone();
+    pass.readiness = answer.map(|probe| ask(pass, &probe, facts));
+    tell(pass);
+}
+
+fn ask(pass: &Pass<'_>, probe: &ReadinessProbe, facts: Option<&GuestFacts>) -> Answer {
+    if !pass.view.pod.as_deref().is_some_and(pods::runs) {
+        return Answer::No("the machine is not on");
+    }
+    if probe.tcp_socket.is_some() {
+        let prober = &pass.ctx.shared.prober;
+        return prober
+            .answer(pass.key)
+            .unwrap_or(Answer::Unknown("not probed yet"));
+    }
+    if let Some(heartbeat) = &probe.guest_heartbeat {
+        let least = heartbeat
+            .threshold_status
+            .unwrap_or(HeartbeatThreshold::Green);
+        return match colour(facts) {
+            None => Answer::Unknown("the guest agent has not been heard of"),
+            Some(Some(colour)) if colour >= least => Answer::Yes,
+            Some(_) => Answer::No("the heartbeat is below its threshold"),
+        };
+    }
+    if probe.guest_info.is_empty() {
+        return Answer::Yes;
+    }
+    // What the guest publishes is not carried to the cluster yet: nothing matches.
+    Answer::No("the guest publishes no values")
+}
+
+/// Green: answers; red and gray are no colour at all. `None`: nothing is known.
+#[allow(
+    clippy::option_option,
+    reason = "no news and bad news are different answers"
+)]
+fn colour(facts: Option<&GuestFacts>) -> Option<Option<HeartbeatThreshold>> {
+    let facts = facts?;
+    match facts.agent {
+        AgentState::NoInfo => None,
+        AgentState::NotRunning => Some(None),
+        // Standing vCPUs answer nobody, whatever was heard last.
+        AgentState::Connected if facts.power == Power::Paused => {
+            Some(Some(HeartbeatThreshold::Yellow))
+        }
+        AgentState::Connected => Some(Some(HeartbeatThreshold::Green)),
+    }
+}
+
+/// The answer for the condition `Ready`; `None`: there is no probe.
+pub(super) fn probed(pass: &Pass<'_>) -> Option<bool> {
+    pass.readiness.as_ref().map(|answer| *answer == Answer::Yes)
+}
+
+/// Why the answer is not known, if it is not.
+pub(super) fn unknown(pass: &Pass<'_>) -> Option<&'static str> {
+    match pass.readiness {
+        Some(Answer::Unknown(why)) => Some(why),
+        _ => None,
+    }
+}
+
+fn tell(pass: &Pass<'_>) {
+    let Some(answer) = &pass.readiness else {
+        return;
+    };
+    let all = pass.seen().map(|s| s.conditions.as_slice());
+    let before = all.and_then(|c| conditions::find(c, READY));
+    let (status, reason) = match answer {
+        Answer::Yes => ("True", "Ready"),
+        Answer::No(_) => ("False", "NotReady"),
+        Answer::Unknown(_) => ("Unknown", "Unknown"),
+    };
+    if before.is_some_and(|b| b.status == status) {
+        return;
+    }
+    match answer {
+        Answer::Yes => pass.normal(reason, "the readiness probe succeeds"),
+        Answer::No(why) | Answer::Unknown(why) => pass.warning(reason, why),
+    }
+}

@@ -1,0 +1,231 @@
+//! Work that nodes do for a machine.
+//!
+//! Invariant: a task's name follows from what it is for, so that the same wish never becomes two tasks.
+//! Failure: a failed task is shown, kept for a while, and then replaced.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crds::{TaskKind, TaskState, VirtualMachineTask, VirtualMachineTaskSpec};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use super::error::{Error, is_conflict, is_gone};
+use super::pass::Pass;
+use crate::context::Key;
+use crate::outcome::{Outcome, Stop};
+
+/// Seconds before a task whose failure may pass is tried again.
+const TRANSIENT_HOLD: i64 = 10;
+/// Seconds before any other failed task is tried again: what failed may have been put right.
+const HOLD: i64 = 300;
+/// Seconds that a task which ended is kept for people to see.
+const KEPT: i64 = 600;
+/// Longest part of a machine's name in a task's name.
+const LONGEST_NAME: usize = 200;
+
+/// How a piece of work stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Waits or runs.
+    Running,
+    /// Done.
+    Done,
+    /// Stopped on request.
+    Cancelled,
+}
+
+/// Name of the task of that kind; `seed` tells one wish from the next.
+pub(crate) fn name(vm: &str, kind: TaskKind, seed: &str) -> String {
+    let cut = vm.len().min(LONGEST_NAME);
+    let vm = vm.get(..cut).unwrap_or_default();
+    let digest = Sha256::digest(seed.as_bytes());
+    let hash: String = digest.iter().take(4).map(|b| format!("{b:02x}")).collect();
+    format!("{vm}-{}-{hash}", word(kind))
+}
+
+const fn word(kind: TaskKind) -> &'static str {
+    match kind {
+        TaskKind::Provision => "provision",
+        TaskKind::DeleteDisk => "delete-disk",
+        TaskKind::GuestShutdown => "guest-shutdown",
+        TaskKind::GuestReboot => "guest-reboot",
+        TaskKind::Reset => "reset",
+        TaskKind::Save => "save",
+        TaskKind::Restore => "restore",
+        TaskKind::Pause => "pause",
+        TaskKind::Unpause => "unpause",
+        TaskKind::Promote => "promote",
+        TaskKind::Snapshot => "snapshot",
+        TaskKind::Revert => "revert",
+        TaskKind::DeleteSnapshot => "delete-snapshot",
+    }
+}
+
+/// The plain task of that kind for this machine on `node`.
+pub(crate) fn spec(pass: &Pass<'_>, node: &str, kind: TaskKind) -> VirtualMachineTaskSpec {
+    VirtualMachineTaskSpec {
+        node_name: node.to_owned(),
+        vm_name: pass.key.name.clone(),
+        vm_uid: pass.disk_uid(),
+        kind,
+        cancel: false,
+        image: None,
+        size_bytes: None,
+        linked: false,
+        timeout_seconds: None,
+        discard: false,
+    }
+}
+
+/// The tasks of the machine.
+pub(crate) fn all(pass: &Pass<'_>) -> Vec<Arc<VirtualMachineTask>> {
+    pass.ctx.stores.tasks_of(&pass.disk_uid())
+}
+
+/// A task of the machine that is not final, if there is one.
+pub(crate) fn live(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
+    all(pass).into_iter().find(|t| !is_final(t))
+}
+
+pub(crate) fn find(pass: &Pass<'_>, name: &str) -> Option<Arc<VirtualMachineTask>> {
+    let key = Key::new(&pass.key.namespace, name);
+    let found = pass.ctx.stores.tasks.get(&key.reference());
+    found.filter(|t| t.spec.vm_uid == pass.disk_uid())
+}
+
+/// Lets the work be done, and says how it stands.
+///
+/// # Errors
+///
+/// [`Error::Task`] once it failed, until it is time to try again; then the old task is deleted.
+pub(crate) async fn ensure(
+    pass: &mut Pass<'_>,
+    spec: VirtualMachineTaskSpec,
+    seed: &str,
+) -> Outcome<Progress> {
+    let name = name(&pass.key.name, spec.kind, seed);
+    let Some(task) = find(pass, &name) else {
+        create(pass, &name, spec).await?;
+        return Ok(Progress::Running);
+    };
+    let status = task.status.clone().unwrap_or_default();
+    match status.state {
+        None | Some(TaskState::Queued | TaskState::Running) => Ok(Progress::Running),
+        Some(TaskState::Success) => Ok(Progress::Done),
+        Some(TaskState::Cancelled) => Ok(Progress::Cancelled),
+        Some(TaskState::Error) => {
+            let hold = if status.transient {
+                TRANSIENT_HOLD
+            } else {
+                HOLD
+            };
+            let ended = status.completion_time.map(|t| t.0.as_second());
+            if ended.is_none_or(|at| pass.seconds() - at >= hold) {
+                delete(pass, &task).await?;
+                let reason = format!("{:?} is tried again", task.spec.kind);
+                let after = Duration::from_secs(1);
+                return Err(Stop::Requeue { after, reason });
+            }
+            Err(Stop::Failed(
+                Error::Task {
+                    kind: task.spec.kind,
+                    node: task.spec.node_name.clone(),
+                    message: status.message,
+                }
+                .into(),
+            ))
+        }
+    }
+}
+
+async fn create(pass: &mut Pass<'_>, name: &str, spec: VirtualMachineTaskSpec) -> Outcome<()> {
+    let mut task = VirtualMachineTask::new(name, spec);
+    task.metadata = ObjectMeta {
+        name: Some(name.to_owned()),
+        namespace: Some(pass.key.namespace.clone()),
+        labels: Some([(crds::names::VM_UID_LABEL.to_owned(), pass.uid())].into()),
+        owner_references: Some(vec![pass.owner()]),
+        ..ObjectMeta::default()
+    };
+    pass.acted = true;
+    match pass.api().create(&PostParams::default(), &task).await {
+        Ok(_) => Ok(()),
+        // The store lags behind.
+        Err(error) if is_conflict(&error) => Ok(()),
+        Err(source) => Err(failed(name, source)),
+    }
+}
+
+/// Asks a task to stop.
+pub(crate) async fn cancel(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outcome<()> {
+    if task.spec.cancel {
+        return Ok(());
+    }
+    let patch = Patch::Merge(json!({ "spec": { "cancel": true } }));
+    let api = pass.api::<VirtualMachineTask>();
+    let name = task.name_any();
+    match api.patch(&name, &PatchParams::default(), &patch).await {
+        Ok(_) => Ok(()),
+        Err(error) if is_gone(&error) => Ok(()),
+        Err(source) => Err(failed(&name, source)),
+    }
+}
+
+pub(crate) async fn delete(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outcome<()> {
+    let only_this = DeleteParams::background().preconditions(Preconditions {
+        uid: task.uid(),
+        resource_version: None,
+    });
+    let name = task.name_any();
+    match pass
+        .api::<VirtualMachineTask>()
+        .delete(&name, &only_this)
+        .await
+    {
+        Ok(_) => Ok(()),
+        Err(error) if is_gone(&error) || is_conflict(&error) => Ok(()),
+        Err(source) => Err(failed(&name, source)),
+    }
+}
+
+/// Deletes tasks that ended long ago and succeeded, or whose wish is gone.
+pub(crate) async fn sweep(pass: &Pass<'_>) -> Outcome<()> {
+    for task in all(pass) {
+        let ended = task.status.as_ref().filter(|_| is_final(&task));
+        let ended = ended.and_then(|s| s.completion_time.as_ref());
+        if ended.is_some_and(|t| pass.seconds() - t.0.as_second() > KEPT) {
+            delete(pass, &task).await?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn is_final(task: &VirtualMachineTask) -> bool {
+    let state = task.status.as_ref().and_then(|s| s.state);
+    state.is_some_and(TaskState::is_final)
+}
+
+fn failed(name: &str, source: kube::Error) -> Stop {
+    let name = name.to_owned();
+    Stop::Failed(Error::WriteTask { name, source }.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_of_another_wish_has_another_name_and_a_long_name_fits() {
+        let one = name("vm", TaskKind::GuestShutdown, "pod-1");
+        assert!(
+            one.starts_with("vm-guest-shutdown-") && one.len() == 26,
+            "{one}"
+        );
+        assert_ne!(one, name("vm", TaskKind::GuestShutdown, "pod-2"));
+        let long = "x".repeat(253);
+        assert!(name(&long, TaskKind::DeleteSnapshot, "").len() <= 253);
+    }
+}

@@ -1,0 +1,115 @@
+//! A machine that exists: one step after the other, and what a failure of one means for the next.
+//!
+//! ```text
+//! status ─► location ─► config ─► power
+//! an ordinary failure is remembered and the next step runs; config stops the rest unless a machine is to go off
+//! "nothing more to do" ends the pass; what was remembered is then the result
+//! ```
+//!
+//! Invariant: an earlier ordinary failure turns a later quiet stop into a retry; a failed configuration never
+//! keeps a machine from being powered off.
+//! Failure: all ordinary failures together.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use lifecycle::{Action, Volumes};
+
+use super::error::joined;
+use super::pass::Pass;
+use super::{config, location, need, observe, power, status, tasks};
+use crate::outcome::{Outcome, Stop};
+
+/// One of the steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Any but the next.
+    Plain,
+    /// Configuration.
+    Config,
+}
+
+/// Failures that did not end the pass.
+#[derive(Debug, Default)]
+pub(crate) struct Aggregate(Vec<anyhow::Error>);
+
+impl Aggregate {
+    /// Takes the result of a step in; `Break` is the result of the pass.
+    pub(crate) fn take(
+        &mut self,
+        step: Step,
+        result: Outcome<()>,
+        is_going_off: bool,
+    ) -> ControlFlow<Outcome<()>> {
+        let stop = match result {
+            Ok(()) => return ControlFlow::Continue(()),
+            Err(stop) => stop,
+        };
+        match stop {
+            Stop::Failed(error) => {
+                self.0.push(error);
+                if step == Step::Config && !is_going_off {
+                    return ControlFlow::Break(self.end());
+                }
+                ControlFlow::Continue(())
+            }
+            Stop::NoRequeue { .. } if step == Step::Config && is_going_off => {
+                ControlFlow::Continue(())
+            }
+            Stop::Requeue { .. } => {
+                if let Err(Stop::Failed(error)) = self.end() {
+                    tracing::warn!(error = format!("{error:#}"), outcome = "failed", "update");
+                }
+                ControlFlow::Break(Err(stop))
+            }
+            other => ControlFlow::Break(self.end().and(Err(other))),
+        }
+    }
+
+    /// The result when every step ran.
+    pub(crate) fn end(&mut self) -> Outcome<()> {
+        match joined(std::mem::take(&mut self.0)) {
+            Some(error) => Err(Stop::Failed(error)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// All steps.
+pub(crate) async fn run(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome<()> {
+    let mut aggregate = Aggregate::default();
+    let volumes = match need::disks(pass).await {
+        Ok(volumes) => volumes,
+        Err(Stop::Failed(error)) => {
+            aggregate.0.push(error);
+            Volumes::Provisioning
+        }
+        Err(other) => return Err(other),
+    };
+    observe::look(pass, pod, volumes);
+    let decision = observe::decide(pass);
+    let is_going_off = matches!(
+        decision.action,
+        Action::Delete { .. } | Action::Shutdown { .. } | Action::Save { .. }
+    );
+    tasks::sweep(pass).await?;
+
+    let result = status::run(pass);
+    if let ControlFlow::Break(end) = aggregate.take(Step::Plain, result, is_going_off) {
+        return end;
+    }
+    let result = location::run(pass);
+    if let ControlFlow::Break(end) = aggregate.take(Step::Plain, result, is_going_off) {
+        return end;
+    }
+    let result = config::run(pass, &decision.action).await;
+    if let ControlFlow::Break(end) = aggregate.take(Step::Config, result, is_going_off) {
+        return end;
+    }
+    let result = power::run(pass, &decision).await;
+    match aggregate.take(Step::Plain, result, is_going_off) {
+        ControlFlow::Break(end) => end,
+        ControlFlow::Continue(()) => aggregate.end(),
+    }
+}
