@@ -1,4 +1,18 @@
-//! Part of the cluster side.
+//! The Kubernetes-facing half of a node: runs tasks through the daemon's node API, tells what is known of guests
+//! and of the node.
 //!
-//! Invariant: none yet.
-//! Failure: none yet.
+//! Invariant: nothing is kept on disk; what a restart must know is in the daemon or in the API server.
+//! Failure: while either of them is away, the rest goes on and what was missed is done later.
+
+mod backoff;
+pub mod config;
+mod daemon;
+mod facts;
+mod health;
+mod lease;
+mod metrics;
+mod run;
+mod tasks;
+pub mod telemetry;
+
+pub use run::{Error, run};

@@ -1,6 +1,82 @@
-//! The program.
+//! The agent `vmlet-agent`: arguments, configuration, logging, run.
 //!
-//! Invariant: a table of contents.
-//! Failure: says what stopped it.
+//! Invariant: no logic here; the exit code tells why it ended: 0 asked to, 1 it failed, 64 unusable configuration
+//! or command line.
+//! Failure: one line on standard error, or one event once logging works.
 
-fn main() {}
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use agent::config::{self, Overrides};
+use agent::telemetry;
+use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Unusable configuration or command line.
+const EX_USAGE: u8 = 64;
+
+/// Runs VirtualMachineTasks on this node and tells the cluster what is known of guests and node.
+#[derive(Debug, Parser)]
+#[command(name = "vmlet-agent", version)]
+struct Args {
+    /// Configuration file; /etc/vmlet/agent.toml is read if it is there and none is named.
+    #[arg(long, value_name = "FILE", env = "VMLET_AGENT_CONFIG")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    overrides: Overrides,
+}
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(e) => {
+            // Help and version are no errors; nothing can be done when printing fails.
+            let _ = e.print();
+            return if e.use_stderr() {
+                ExitCode::from(EX_USAGE)
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    let config = match config::load(args.config.as_deref(), &args.overrides) {
+        Ok(config) => config,
+        Err(e) => {
+            eprintln!("vmlet-agent: {}", telemetry::one_line(&e));
+            return ExitCode::from(EX_USAGE);
+        }
+    };
+    // Fails only when a provider is there already, and then there is one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    match serve(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("vmlet-agent: {}", telemetry::one_line(&*e));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(config: config::Config) -> Result<(), Box<dyn Error>> {
+    telemetry::init(&config.log)?;
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(2).enable_all().build()?;
+    let ended = runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let told = async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            tracing::info!(outcome = "told to end", "agent");
+        };
+        agent::run(config, told)
+            .await
+            .map_err(Box::<dyn Error>::from)
+    });
+    // A call that is still waiting for a peer does not hold the process up.
+    runtime.shutdown_background();
+    ended
+}

@@ -80,6 +80,16 @@ pub fn socket_path(endpoint: &str) -> Result<&Path, Error> {
 ///
 /// [`Error`] when `endpoint` is none.
 pub fn connect(endpoint: &str, deadlines: Deadlines) -> Result<NodeClient<Channel>, Error> {
+    let client = NodeClient::new(channel(endpoint, deadlines)?);
+    Ok(client.max_decoding_message_size(MESSAGE))
+}
+
+/// A connection to any gRPC service at `endpoint`, with the same care. Must be called on a runtime.
+///
+/// # Errors
+///
+/// [`Error`] when `endpoint` is none.
+pub fn channel(endpoint: &str, deadlines: Deadlines) -> Result<Channel, Error> {
     let path = socket_path(endpoint)?;
     let address = |source| Error::Address {
         path: path.to_owned(),
@@ -95,8 +105,7 @@ pub fn connect(endpoint: &str, deadlines: Deadlines) -> Result<NodeClient<Channe
         .keep_alive_timeout(deadlines.silence / 2)
         .user_agent(concat!("vmlet-nodeapi/", env!("CARGO_PKG_VERSION")))
         .map_err(address)?;
-    let client = NodeClient::new(transport.connect_lazy());
-    Ok(client.max_decoding_message_size(MESSAGE))
+    Ok(transport.connect_lazy())
 }
 
 #[cfg(test)]

@@ -1,0 +1,261 @@
+//! The agent's settings: a TOML file, then environment and flags.
+//!
+//! Invariant: a [`Config`] that [`load`] returns names a node and can be used; unknown keys are refused.
+//! Failure: [`Error`] says in a sentence what is wrong, with line and column where the file is.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+/// Read if it is there and no file is named.
+pub const DEFAULT_FILE: &str = "/etc/vmlet/agent.toml";
+
+/// Settings of the agent.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Name of the node that this agent is of.
+    pub node: String,
+    /// How the API server is reached; as pods do it when absent.
+    pub kubeconfig: Option<PathBuf>,
+    /// Socket of the daemon's node API.
+    pub node_endpoint: String,
+    /// CRI socket of the proxy; no proxy when empty.
+    pub proxy_endpoint: String,
+    /// Namespace of the node's lease.
+    pub namespace: String,
+    /// File with the kernel's boot id.
+    pub boot_id_file: PathBuf,
+    /// Address of `/healthz`, `/readyz` and `/metrics`; nowhere when absent.
+    pub health_listen: Option<SocketAddr>,
+    /// What is said on standard error.
+    pub log: Log,
+    /// Times.
+    pub limits: Limits,
+}
+
+/// What is said on standard error.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// Least severe level, also per module.
+    pub level: String,
+    /// For people or for collectors.
+    pub format: LogFormat,
+}
+
+/// The form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For collectors.
+    Json,
+}
+
+/// Times, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// How long the object of a task is kept after the task ended.
+    pub completed_tasks_s: u32,
+    /// Shortest time between two writes of a task's progress.
+    pub progress_s: u32,
+    /// Shortest time between two writes of a guest's facts, power and pause excepted.
+    pub guest_facts_s: u32,
+}
+
+/// Settings from flags and the environment, which win over the file.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Overrides {
+    /// Name of the node that this agent is of.
+    #[arg(long, value_name = "NAME", env = "VMLET_AGENT_NODE")]
+    pub node: Option<String>,
+    /// How the API server is reached; as pods do it when absent.
+    #[arg(long, value_name = "FILE", env = "VMLET_AGENT_KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Socket of the daemon's node API.
+    #[arg(long, value_name = "ENDPOINT", env = "VMLET_AGENT_NODE_ENDPOINT")]
+    pub node_endpoint: Option<String>,
+    /// CRI socket of the proxy; no proxy when empty.
+    #[arg(long, value_name = "ENDPOINT", env = "VMLET_AGENT_PROXY_ENDPOINT")]
+    pub proxy_endpoint: Option<String>,
+    /// Namespace of the node's lease.
+    #[arg(long, value_name = "NAME", env = "VMLET_AGENT_NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Address of /healthz, /readyz and /metrics.
+    #[arg(long, value_name = "ADDRESS", env = "VMLET_AGENT_HEALTH_LISTEN")]
+    pub health_listen: Option<SocketAddr>,
+    /// Least severe level that is logged, also per module.
+    #[arg(long, value_name = "LEVEL", env = "VMLET_AGENT_LOG_LEVEL")]
+    pub log_level: Option<String>,
+}
+
+/// Settings that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file cannot be read.
+    #[error("read configuration file {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file is not valid: syntax, unknown key or bad value.
+    #[error("configuration file {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Line, column and reason.
+        #[source]
+        source: Box<toml::de::Error>,
+    },
+    /// A setting has no usable value.
+    #[error("{setting} {problem}")]
+    Value {
+        /// The key.
+        setting: &'static str,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// An endpoint is none.
+    #[error("{setting}")]
+    Endpoint {
+        /// The key.
+        setting: &'static str,
+        /// The reason.
+        #[source]
+        source: nodeapi::client::Error,
+    },
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            node: String::new(),
+            kubeconfig: None,
+            node_endpoint: nodeapi::client::DEFAULT_ENDPOINT.to_owned(),
+            proxy_endpoint: "unix:///run/vmlet/criproxy.sock".to_owned(),
+            namespace: crds::names::NAMESPACE.to_owned(),
+            boot_id_file: "/proc/sys/kernel/random/boot_id".into(),
+            health_listen: None,
+            log: Log::default(),
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            level: "info".to_owned(),
+            format: LogFormat::Text,
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            completed_tasks_s: 600,
+            progress_s: 5,
+            guest_facts_s: 5,
+        }
+    }
+}
+
+impl Limits {
+    pub(crate) const fn completed_tasks(&self) -> Duration {
+        Duration::from_secs(self.completed_tasks_s as u64)
+    }
+
+    pub(crate) const fn progress(&self) -> Duration {
+        Duration::from_secs(self.progress_s as u64)
+    }
+
+    pub(crate) const fn guest_facts(&self) -> Duration {
+        Duration::from_secs(self.guest_facts_s as u64)
+    }
+}
+
+/// Reads, overrides and checks. Without `path` the usual file is read if it is there.
+///
+/// # Errors
+///
+/// [`Error`] for whatever makes the settings unusable.
+pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Error> {
+    let file = path.unwrap_or(Path::new(DEFAULT_FILE));
+    let text = match std::fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(e) if path.is_none() && e.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(source) => {
+            let path = file.into();
+            return Err(Error::Read { path, source });
+        }
+    };
+    let config = toml::from_str(&text).map_err(|source| Error::File {
+        path: file.into(),
+        source: Box::new(source),
+    })?;
+    let config = with(config, overrides.clone());
+    check(&config)?;
+    Ok(config)
+}
+
+fn with(config: Config, overrides: Overrides) -> Config {
+    let level = overrides.log_level.unwrap_or(config.log.level);
+    Config {
+        node: overrides.node.unwrap_or(config.node),
+        kubeconfig: overrides.kubeconfig.or(config.kubeconfig),
+        node_endpoint: overrides.node_endpoint.unwrap_or(config.node_endpoint),
+        proxy_endpoint: overrides.proxy_endpoint.unwrap_or(config.proxy_endpoint),
+        namespace: overrides.namespace.unwrap_or(config.namespace),
+        health_listen: overrides.health_listen.or(config.health_listen),
+        log: Log {
+            level,
+            ..config.log
+        },
+        ..config
+    }
+}
+
+fn check(config: &Config) -> Result<(), Error> {
+    let wrong = |setting, problem| Err(Error::Value { setting, problem });
+    let is_name = |text: &str| {
+        let ends = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        text.starts_with(ends)
+            && text.ends_with(ends)
+            && text.chars().all(|c| ends(c) || matches!(c, '-' | '.'))
+    };
+    if !is_name(&config.node) {
+        return wrong(
+            "node",
+            "must be the name of this node: set it in the file, by --node or in VMLET_AGENT_NODE",
+        );
+    }
+    if config.node.len() > crds::node_facts::NODE_NAME_LIMIT {
+        return wrong("node", "is too long for the name of a lease");
+    }
+    if !is_name(&config.namespace) {
+        return wrong("namespace", "must be the name of a namespace");
+    }
+    for (setting, endpoint) in [
+        ("node_endpoint", &config.node_endpoint),
+        ("proxy_endpoint", &config.proxy_endpoint),
+    ] {
+        if setting == "proxy_endpoint" && endpoint.is_empty() {
+            continue;
+        }
+        nodeapi::client::socket_path(endpoint)
+            .map_err(|source| Error::Endpoint { setting, source })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

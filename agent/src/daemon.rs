@@ -1,0 +1,158 @@
+//! Follows a stream of the daemon for ever, over its restarts.
+//!
+//! Invariant: whoever listens hears [`Event::Connected`] first, then items, [`Event::Synced`] once all that was known
+//! has been told, and [`Event::Lost`] before anything of the next connection.
+//! Failure: a daemon that is away or hangs is `Lost`; attempts go on with growing pauses.
+
+use std::pin::Pin;
+
+use nodeapi::v1::node_client::NodeClient;
+use nodeapi::v1::{
+    InfoRequest, InfoResponse, MachineEvent, TaskEvent, WatchMachinesRequest, WatchTasksRequest,
+};
+use tokio::sync::mpsc::Sender;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+
+use crate::backoff::Backoff;
+
+/// The daemon's client; clones share a connection.
+pub(crate) type Daemon = NodeClient<Channel>;
+
+/// What is heard of a stream.
+#[derive(Debug)]
+pub(crate) enum Event<T> {
+    /// A daemon answered; everything it knows follows.
+    Connected(Box<InfoResponse>),
+    /// Something it knows.
+    Item(T),
+    /// All that it knew has been told.
+    Synced,
+    /// It is away.
+    Lost,
+}
+
+/// A message that may say that all has been told.
+pub(crate) trait Told: Sized + Send + 'static {
+    /// For log lines.
+    const WHAT: &'static str;
+
+    /// Opens the stream.
+    fn open(daemon: Daemon) -> Opening<Self>;
+
+    /// Whether everything known has been told before this message.
+    fn synced(&self) -> bool;
+}
+
+/// A stream that is being opened.
+pub(crate) type Opening<T> = Pin<Box<dyn Future<Output = Result<Streaming<T>, Status>> + Send>>;
+
+impl Told for TaskEvent {
+    const WHAT: &'static str = "tasks";
+
+    fn open(mut daemon: Daemon) -> Opening<Self> {
+        Box::pin(async move {
+            let stream = daemon.watch_tasks(WatchTasksRequest {}).await?;
+            Ok(stream.into_inner())
+        })
+    }
+
+    fn synced(&self) -> bool {
+        self.synced
+    }
+}
+
+impl Told for MachineEvent {
+    const WHAT: &'static str = "machines";
+
+    fn open(mut daemon: Daemon) -> Opening<Self> {
+        Box::pin(async move {
+            let stream = daemon.watch_machines(WatchMachinesRequest {}).await?;
+            Ok(stream.into_inner())
+        })
+    }
+
+    fn synced(&self) -> bool {
+        self.synced
+    }
+}
+
+/// Follows until `stop`, or until nobody listens any more.
+pub(crate) async fn follow<T: Told>(
+    daemon: Daemon,
+    events: Sender<Event<T>>,
+    stop: CancellationToken,
+    reconnected: impl Fn() + Send,
+) {
+    let mut backoff = Backoff::default();
+    let mut was_away = false;
+    loop {
+        let ended = tokio::select! {
+            () = stop.cancelled() => return,
+            ended = once(&daemon, &events, &mut backoff, &mut was_away) => ended,
+        };
+        let Err(ended) = ended else { return };
+        if events.send(Event::Lost).await.is_err() {
+            return;
+        }
+        if !was_away {
+            was_away = true;
+            tracing::warn!(outcome = "away", what = T::WHAT, error = ended, "daemon");
+        }
+        reconnected();
+        let pause = backoff.failed(Instant::now());
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// One connection. `Ok` when nobody listens any more, else why it ended.
+async fn once<T: Told>(
+    daemon: &Daemon,
+    events: &Sender<Event<T>>,
+    backoff: &mut Backoff,
+    was_away: &mut bool,
+) -> Result<(), String> {
+    let asked = daemon.clone().info(InfoRequest {}).await;
+    let info = asked.map_err(|status| words(&status))?.into_inner();
+    let opened = T::open(daemon.clone()).await;
+    let mut stream = opened.map_err(|status| words(&status))?;
+    tracing::info!(
+        outcome = if *was_away { "back" } else { "connected" },
+        what = T::WHAT,
+        version = info.version,
+        "daemon"
+    );
+    *was_away = false;
+    if events.send(Event::Connected(Box::new(info))).await.is_err() {
+        return Ok(());
+    }
+    let mut synced = false;
+    loop {
+        let item = match stream.message().await {
+            Ok(Some(item)) => item,
+            Ok(None) => return Err("the daemon ended the stream".to_owned()),
+            Err(status) => return Err(words(&status)),
+        };
+        if !synced && item.synced() {
+            synced = true;
+            backoff.reset();
+            if events.send(Event::Synced).await.is_err() {
+                return Ok(());
+            }
+        }
+        if events.send(Event::Item(item)).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// Code and message of a status, bounded.
+pub(crate) fn words(status: &Status) -> String {
+    let message = crds::text::printable(status.message(), 512);
+    format!("{:?}: {message}", status.code())
+}

@@ -1,0 +1,181 @@
+//! From the daemon's words about a machine to the facts that its pod carries.
+//!
+//! Invariant: the result is bounded; what the guest said is text and nothing else.
+//! Failure: a state of a newer daemon is `Unknown`.
+
+use crds::guest_facts::{
+    AddressSource, AgentState, GuestFacts, GuestInterface, GuestOs, POD_GUEST_AGENT_CONNECTED,
+    POD_GUEST_NETWORK_READY, POD_PAUSED, Power,
+};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use nodeapi::v1::{Agent, Interface, Machine, interface, machine};
+
+/// What is known of a machine.
+pub(super) fn facts(machine: &Machine) -> GuestFacts {
+    let power = match machine::Power::try_from(machine.power) {
+        Ok(machine::Power::Off) => Power::Off,
+        Ok(machine::Power::On) => Power::On,
+        Ok(machine::Power::Paused) => Power::Paused,
+        Ok(machine::Power::Saving) => Power::Saving,
+        Ok(machine::Power::Unknown) | Err(_) => Power::Unknown,
+    };
+    let agent = match Agent::try_from(machine.agent) {
+        Ok(Agent::Connected) => AgentState::Connected,
+        Ok(Agent::NotRunning) => AgentState::NotRunning,
+        Ok(Agent::NoInfo) | Err(_) => AgentState::NoInfo,
+    };
+    let started = Timestamp::from_second(machine.started_ms.div_euclid(1000)).ok();
+    let facts = GuestFacts {
+        power,
+        pause_reason: machine.pause_reason.clone(),
+        agent,
+        container_id: machine.container_id.clone(),
+        domain_uuid: machine.domain_uuid.clone(),
+        machine_type: machine.machine_type.clone(),
+        started: started.filter(|_| machine.started_ms > 0).map(Time),
+        host_name: machine.host_name.clone(),
+        os: GuestOs {
+            id: machine.os_id.clone(),
+            name: machine.os_name.clone(),
+            version: machine.os_version.clone(),
+            kernel: machine.kernel.clone(),
+        },
+        interfaces: machine.interfaces.iter().map(interface).collect(),
+    };
+    facts.bounded()
+}
+
+fn interface(said: &Interface) -> GuestInterface {
+    let source = match interface::Source::try_from(said.source) {
+        Ok(interface::Source::GuestAgent) => AddressSource::GuestAgent,
+        Ok(interface::Source::DhcpLease) => AddressSource::DhcpLease,
+        Err(_) => AddressSource::Unknown,
+    };
+    GuestInterface {
+        name: said.name.clone(),
+        mac: said.mac.clone(),
+        addresses: said.addresses.clone(),
+        source,
+    }
+}
+
+/// One condition of the pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Condition<'a> {
+    pub(super) kind: &'static str,
+    pub(super) status: &'static str,
+    pub(super) reason: &'a str,
+}
+
+/// The conditions that follow from the facts.
+pub(super) fn conditions(facts: &GuestFacts) -> [Condition<'_>; 3] {
+    let condition = |kind, status, reason| Condition {
+        kind,
+        status,
+        reason,
+    };
+    let (paused, why) = match facts.power {
+        Power::Paused => ("True", reason(&facts.pause_reason)),
+        Power::On | Power::Saving => ("False", "Running"),
+        Power::Off => ("False", "PoweredOff"),
+        Power::Unknown => ("Unknown", "NoMachineInfo"),
+    };
+    let agent = match facts.agent {
+        AgentState::Connected => ("True", "Connected"),
+        AgentState::NotRunning => ("False", "GuestAgentNotRunning"),
+        AgentState::NoInfo => ("Unknown", "NoGuestInfo"),
+    };
+    let network = match facts.usable_addresses().next() {
+        _ if facts.power == Power::Unknown => ("Unknown", "NoMachineInfo"),
+        Some((interface, _)) if interface.source == AddressSource::DhcpLease => {
+            ("True", "DhcpLease")
+        }
+        Some(_) => ("True", "GuestAddress"),
+        None => ("False", "NoAddress"),
+    };
+    [
+        condition(POD_PAUSED, paused, why),
+        condition(POD_GUEST_AGENT_CONNECTED, agent.0, agent.1),
+        condition(POD_GUEST_NETWORK_READY, network.0, network.1),
+    ]
+}
+
+/// Reasons are one word to the API server.
+fn reason(text: &str) -> &str {
+    let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.chars().all(|c| c.is_ascii_alphanumeric());
+    if is_word { text } else { "Paused" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Machine {
+        Machine {
+            power: machine::Power::On.into(),
+            agent: Agent::Connected.into(),
+            started_ms: 1_700_000_000_999,
+            host_name: "vm-1\u{1b}[2J".to_owned(),
+            os_name: "evil\nname".to_owned(),
+            interfaces: vec![Interface {
+                name: "eth0".to_owned(),
+                mac: "02:00:00:00:00:01".to_owned(),
+                addresses: vec!["fe80::1/64".to_owned(), "10.0.0.7/24".to_owned()],
+                source: interface::Source::DhcpLease.into(),
+            }],
+            ..Machine::default()
+        }
+    }
+
+    fn words(machine: &Machine) -> Vec<(&'static str, String)> {
+        let facts = facts(machine);
+        let conditions = conditions(&facts);
+        conditions
+            .iter()
+            .map(|c| (c.status, c.reason.to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn what_a_guest_says_is_cut_to_text() {
+        let facts = facts(&machine());
+        assert_eq!(
+            (facts.host_name.as_str(), facts.os.name.as_str()),
+            ("", "evilname")
+        );
+        assert_eq!(facts.started.as_ref().unwrap().0.as_second(), 1_700_000_000);
+        assert_eq!(GuestFacts::from_json(&facts.to_json()).unwrap(), facts);
+    }
+
+    #[test]
+    fn conditions_follow_from_the_facts() {
+        let mut machine = machine();
+        let on = [
+            ("False", "Running"),
+            ("True", "Connected"),
+            ("True", "DhcpLease"),
+        ];
+        assert_eq!(words(&machine), on.map(|(s, r)| (s, r.to_owned())));
+        machine.power = machine::Power::Paused.into();
+        machine.pause_reason = "PausedIOError".to_owned();
+        machine.agent = Agent::NotRunning.into();
+        machine.interfaces[0].addresses.truncate(1);
+        let paused = [
+            ("True", "PausedIOError"),
+            ("False", "GuestAgentNotRunning"),
+            ("False", "NoAddress"),
+        ];
+        assert_eq!(words(&machine), paused.map(|(s, r)| (s, r.to_owned())));
+        machine.pause_reason = "two words".to_owned();
+        assert_eq!(words(&machine)[0].1, "Paused");
+        machine.power = 77;
+        machine.agent = 77;
+        assert!(
+            words(&machine)
+                .iter()
+                .all(|(status, _)| *status == "Unknown")
+        );
+    }
+}

@@ -1,0 +1,197 @@
+//! Reads and writes what a pod says of its machine.
+//!
+//! Invariant: one apply writes annotation and conditions together; a condition's time changes only with its status.
+//! The uid in each write keeps it from another pod of the same name.
+//! Failure: [`Failed`] for what may go better later; a pod that is gone is an answer, not a failure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crds::guest_facts::GuestFacts;
+use crds::names;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use super::machine::{Condition, conditions};
+use crate::tasks::FIELD_MANAGER;
+
+/// Longest wait for the API server in one call.
+const API: Duration = Duration::from_secs(15);
+
+/// Which pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) uid: String,
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+/// What a pod says by now.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Said {
+    /// The annotation; none when there is none that can be read.
+    pub(super) facts: Option<GuestFacts>,
+    /// Status and time of each condition of ours.
+    since: BTreeMap<String, (String, Option<Time>)>,
+}
+
+/// What a write came to.
+#[derive(Debug)]
+pub(super) enum Wrote {
+    /// The pod says this now.
+    Says(Said),
+    /// It said so already.
+    SaidAlready(Said),
+    /// There is no such pod any more.
+    Vanished,
+    /// The next attempt may succeed.
+    Failed(String),
+}
+
+/// Makes the pod say `facts`. What it says is read when `said` is none.
+pub(super) async fn publish(
+    client: kube::Client,
+    pod: &Identity,
+    facts: &GuestFacts,
+    said: Option<Said>,
+    now: Timestamp,
+) -> Wrote {
+    let api: Api<Pod> = Api::namespaced(client, &pod.namespace);
+    let said = match said {
+        Some(said) => said,
+        None => match call(api.get(&pod.name)).await {
+            Ok(found) if found.metadata.uid.as_deref() == Some(&*pod.uid) => Said::of(&found),
+            Ok(_) => return Wrote::Vanished,
+            Err(e) => return e,
+        },
+    };
+    let wanted = conditions(facts);
+    if said.facts.as_ref() == Some(facts) && said.has(&wanted) {
+        return Wrote::SaidAlready(said);
+    }
+    let patch = body(pod, facts, &wanted, &said, now);
+    let params = PatchParams::apply(FIELD_MANAGER).force();
+    faultpoint::point("agent.facts.write");
+    match call(api.patch_status(&pod.name, &params, &Patch::Apply(&patch))).await {
+        Ok(written) => Wrote::Says(Said::of(&written)),
+        Err(e) => e,
+    }
+}
+
+async fn call<T>(answer: impl Future<Output = kube::Result<T>>) -> Result<T, Wrote> {
+    match tokio::time::timeout(API, answer).await {
+        Ok(Ok(answer)) => Ok(answer),
+        // 409: another pod has its name, since nothing else is a condition of these writes.
+        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
+            Err(Wrote::Vanished)
+        }
+        Ok(Err(e)) => Err(Wrote::Failed(crate::telemetry::one_line(&e))),
+        Err(_) => {
+            let late = "the API server did not answer in time";
+            Err(Wrote::Failed(late.to_owned()))
+        }
+    }
+}
+
+fn body(
+    pod: &Identity,
+    facts: &GuestFacts,
+    wanted: &[Condition<'_>],
+    said: &Said,
+    now: Timestamp,
+) -> Value {
+    let conditions: Vec<_> = wanted
+        .iter()
+        .map(|condition| {
+            let since = said.since.get(condition.kind);
+            let since = since.filter(|(status, _)| status == condition.status);
+            let since = since.and_then(|(_, since)| since.clone());
+            json!({
+                "type": condition.kind,
+                "status": condition.status,
+                "reason": condition.reason,
+                "lastTransitionTime": since.unwrap_or(Time(now)),
+            })
+        })
+        .collect();
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod.name,
+            "uid": pod.uid,
+            "annotations": { names::GUEST_FACTS: facts.to_json() },
+        },
+        "status": { "conditions": conditions },
+    })
+}
+
+impl Said {
+    fn of(pod: &Pod) -> Self {
+        let annotations = pod.metadata.annotations.as_ref();
+        let facts = annotations.and_then(|all| all.get(names::GUEST_FACTS));
+        let facts = facts.and_then(|text| GuestFacts::from_json(text).ok());
+        let conditions = pod
+            .status
+            .iter()
+            .flat_map(|s| s.conditions.iter().flatten());
+        let ours = conditions.filter(|c| c.type_.starts_with(names::PREFIX));
+        let since = ours.map(|c| {
+            let said = (c.status.clone(), c.last_transition_time.clone());
+            (c.type_.clone(), said)
+        });
+        Self {
+            facts,
+            since: since.collect(),
+        }
+    }
+
+    fn has(&self, wanted: &[Condition<'_>]) -> bool {
+        wanted.iter().all(|condition| {
+            let said = self.since.get(condition.kind);
+            said.is_some_and(|(status, _)| status == condition.status)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crds::guest_facts::Power;
+
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_condition_changes_only_with_its_status() {
+        let pod = Identity {
+            uid: "u".to_owned(),
+            namespace: "ns".to_owned(),
+            name: "vm".to_owned(),
+        };
+        let facts = GuestFacts {
+            power: Power::On,
+            ..GuestFacts::default()
+        };
+        let first: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        let later: Timestamp = "2026-01-02T03:05:00Z".parse().unwrap();
+        let written = body(&pod, &facts, &conditions(&facts), &Said::default(), first);
+        let written: Pod = serde_json::from_value(written).unwrap();
+        let said = Said::of(&written);
+        assert_eq!(said.facts.as_ref(), Some(&facts));
+        assert!(said.has(&conditions(&facts)));
+
+        let paused = GuestFacts {
+            power: Power::Paused,
+            ..facts
+        };
+        assert!(!said.has(&conditions(&paused)));
+        let written = body(&pod, &paused, &conditions(&paused), &said, later);
+        let times: Vec<_> = (0..3)
+            .map(|i| written["status"]["conditions"][i]["lastTransitionTime"].clone())
+            .collect();
+        let (first, later) = ("2026-01-02T03:04:05Z", "2026-01-02T03:05:00Z");
+        assert_eq!(times, [later, first, first]);
+    }
+}

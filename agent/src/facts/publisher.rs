@@ -1,0 +1,233 @@
+//! The loop that keeps pods up to date with their machines.
+//!
+//! Invariant: one write per pod is under way at most, and one in the shortest time allowed, unless power or pause
+//! changed; chatter that changes no fact is silent.
+//! Failure: none of its own.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crds::guest_facts::GuestFacts;
+use jiff::Timestamp;
+use nodeapi::v1::{Machine, MachineEvent};
+use tokio::sync::mpsc::Receiver;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::machine::facts;
+use super::pod::{Identity, Said, Wrote, publish};
+use crate::backoff::Backoff;
+use crate::daemon::Event;
+use crate::metrics::Metrics;
+
+/// Writes at the same time; more wait for the next look.
+const AT_ONCE: usize = 16;
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+/// Machines that are followed; more than any node has.
+const MOST: usize = 10_000;
+
+/// One machine and its pod.
+struct Entry {
+    pod: Identity,
+    container: String,
+    facts: GuestFacts,
+    connection: u64,
+    said: Option<Said>,
+    written_at: Option<Instant>,
+    /// The pod is gone; nothing is written until the daemon speaks of it again.
+    vanished: bool,
+    busy: bool,
+    backoff: Backoff,
+}
+
+/// The loop's state.
+pub(crate) struct Publisher {
+    client: kube::Client,
+    entries: HashMap<String, Entry>,
+    connection: u64,
+    under_way: JoinSet<(String, Wrote)>,
+    shortest: Duration,
+    metrics: Arc<Metrics>,
+    machines: Arc<AtomicU32>,
+}
+
+impl Publisher {
+    /// `machines` is kept at the number of machines.
+    pub(crate) fn new(
+        client: kube::Client,
+        shortest: Duration,
+        metrics: Arc<Metrics>,
+        machines: Arc<AtomicU32>,
+    ) -> Self {
+        Self {
+            client,
+            entries: HashMap::new(),
+            connection: 0,
+            under_way: JoinSet::new(),
+            shortest,
+            metrics,
+            machines,
+        }
+    }
+
+    /// Works until `stop`.
+    pub(crate) async fn run(
+        mut self,
+        mut daemon: Receiver<Event<MachineEvent>>,
+        stop: CancellationToken,
+    ) {
+        let mut wake = Instant::now();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                event = daemon.recv() => match event {
+                    Some(event) => self.daemon(event),
+                    None => return,
+                },
+                Some(done) = self.under_way.join_next() => {
+                    if let Ok((uid, wrote)) = done {
+                        self.wrote(&uid, wrote);
+                    }
+                }
+                () = tokio::time::sleep_until(wake) => {}
+            }
+            wake = self.step();
+        }
+    }
+
+    fn daemon(&mut self, event: Event<MachineEvent>) {
+        match event {
+            Event::Connected(_) => self.connection += 1,
+            Event::Item(MachineEvent {
+                machine: Some(machine),
+                gone,
+                ..
+            }) => self.machine(&machine, gone),
+            Event::Synced => {
+                let connection = self.connection;
+                self.entries
+                    .retain(|_, entry| entry.busy || entry.connection == connection);
+            }
+            // What was known stays true until the daemon says otherwise.
+            Event::Item(_) | Event::Lost => {}
+        }
+        let count = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
+        self.machines.store(count, Ordering::Relaxed);
+    }
+
+    fn machine(&mut self, machine: &Machine, gone: bool) {
+        let uid = &machine.pod_uid;
+        if gone {
+            let of = |entry: &Entry| {
+                machine.container_id.is_empty() || entry.container == machine.container_id
+            };
+            if self.entries.get(uid).is_some_and(of) {
+                self.entries.remove(uid);
+            }
+            return;
+        }
+        let known = self.entries.contains_key(uid);
+        if uid.is_empty() || (!known && self.entries.len() >= MOST) {
+            return;
+        }
+        let entry = self.entries.entry(uid.clone()).or_insert_with(|| Entry {
+            pod: Identity {
+                uid: uid.clone(),
+                namespace: machine.pod_namespace.clone(),
+                name: machine.pod_name.clone(),
+            },
+            container: String::new(),
+            facts: GuestFacts::default(),
+            connection: 0,
+            said: None,
+            written_at: None,
+            vanished: false,
+            busy: false,
+            backoff: Backoff::default(),
+        });
+        entry.container.clone_from(&machine.container_id);
+        entry.connection = self.connection;
+        let facts = facts(machine);
+        if facts != entry.facts {
+            entry.facts = facts;
+            entry.vanished = false;
+        }
+    }
+
+    fn wrote(&mut self, uid: &str, wrote: Wrote) {
+        let now = Instant::now();
+        let Some(entry) = self.entries.get_mut(uid) else {
+            return;
+        };
+        entry.busy = false;
+        match wrote {
+            Wrote::Says(said) => {
+                self.metrics.wrote("pod", true);
+                entry.backoff.reset();
+                entry.written_at = Some(now);
+                entry.said = Some(said);
+            }
+            Wrote::SaidAlready(said) => {
+                entry.backoff.reset();
+                entry.said = Some(said);
+            }
+            Wrote::Vanished => entry.vanished = true,
+            Wrote::Failed(error) => {
+                self.metrics.wrote("pod", false);
+                let wait = entry.backoff.failed(now);
+                // What the pod says may have changed all the same.
+                entry.said = None;
+                tracing::warn!(outcome = "failed", pod = uid, error, again_in = ?wait, "guest facts");
+            }
+        }
+    }
+
+    /// Starts what can be started; gives the time of the next look.
+    fn step(&mut self) -> Instant {
+        let now = Instant::now();
+        let mut wake = now + LONGEST_SLEEP;
+        for (uid, entry) in &mut self.entries {
+            match entry.due(now, self.shortest) {
+                None => {}
+                Some(at) if at > now => wake = wake.min(at),
+                Some(_) if self.under_way.len() >= AT_ONCE => {}
+                Some(_) => {
+                    entry.busy = true;
+                    let (uid, pod, facts) = (uid.clone(), entry.pod.clone(), entry.facts.clone());
+                    let (client, said) = (self.client.clone(), entry.said.clone());
+                    self.under_way.spawn(async move {
+                        let wrote = publish(client, &pod, &facts, said, Timestamp::now()).await;
+                        (uid, wrote)
+                    });
+                }
+            }
+        }
+        wake
+    }
+}
+
+impl Entry {
+    /// When the pod should be written; none when it says everything, or cannot be written now.
+    fn due(&self, now: Instant, shortest: Duration) -> Option<Instant> {
+        if self.busy || self.vanished {
+            return None;
+        }
+        let said = self.said.as_ref().and_then(|said| said.facts.as_ref());
+        if said == Some(&self.facts) {
+            return None;
+        }
+        if let Some(until) = self.backoff.not_before(now) {
+            return Some(until);
+        }
+        let urgent = said.is_none_or(|said| {
+            said.power != self.facts.power || said.pause_reason != self.facts.pause_reason
+        });
+        match self.written_at {
+            Some(at) if !urgent => Some(at + shortest),
+            _ => Some(now),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Renews this node's lease and tells on it what runs here.
+//!
+//! Invariant: facts are asked for right before each renewal, within deadlines that leave time for it.
+//! Failure: a part that does not answer is told as such; a lease that cannot be written is tried again soon.
+
+mod proxy;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crds::names;
+use crds::node_facts::{DaemonFacts, LEASE_SECONDS, NodeFacts, RENEW_SECONDS, lease_name};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{Api, Patch, PatchParams};
+use nodeapi::v1::{InfoRequest, InfoResponse};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use proxy::Proxy;
+
+use crate::daemon::{Daemon, words};
+use crate::metrics::Metrics;
+use crate::tasks::{FIELD_MANAGER, request::object_kind};
+use crate::telemetry::one_line;
+
+/// Longest wait for the daemon.
+const DAEMON: Duration = Duration::from_secs(3);
+/// Longest wait for the API server.
+const API: Duration = Duration::from_secs(8);
+/// Wait after a lease that could not be written.
+const SOON: Duration = Duration::from_secs(3);
+
+/// What the lease is made of.
+pub(crate) struct Renewal {
+    pub(crate) client: kube::Client,
+    pub(crate) daemon: Daemon,
+    /// None where there is no proxy.
+    pub(crate) proxy: Option<Proxy>,
+    pub(crate) node: String,
+    pub(crate) namespace: String,
+    pub(crate) boot_id: String,
+    pub(crate) machines: Arc<AtomicU32>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl Renewal {
+    /// Renews until `stop`.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut known = DaemonFacts::default();
+        let mut complaining = false;
+        loop {
+            let renewed = tokio::select! {
+                () = stop.cancelled() => return,
+                renewed = self.renew(&mut known) => renewed,
+            };
+            self.metrics.wrote("lease", renewed.is_ok());
+            let pause = match renewed {
+                Ok(()) => {
+                    complaining = false;
+                    Duration::from_secs(RENEW_SECONDS.into())
+                }
+                Err(error) => {
+                    if !complaining {
+                        complaining = true;
+                        tracing::warn!(outcome = "failed", error, "lease");
+                    }
+                    SOON
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    async fn renew(&mut self, known: &mut DaemonFacts) -> Result<(), String> {
+        let info = tokio::time::timeout(DAEMON, self.daemon.info(InfoRequest {})).await;
+        match info {
+            Ok(Ok(info)) => *known = daemon_facts(info.into_inner()),
+            Ok(Err(status)) => {
+                known.reachable = false;
+                known.message = words(&status);
+            }
+            Err(_) => {
+                known.reachable = false;
+                known.message = "it did not answer in time".to_owned();
+            }
+        }
+        let proxy = match &mut self.proxy {
+            Some(proxy) => Some(proxy.ask().await),
+            None => None,
+        };
+        let facts = NodeFacts {
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            boot_id: self.boot_id.clone(),
+            daemon: known.clone(),
+            proxy,
+            machines: self.machines.load(Ordering::Relaxed),
+        };
+        let lease = lease(&self.node, &facts.bounded(), Timestamp::now());
+        let api: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
+        let name = lease_name(&self.node);
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        let patch = Patch::Apply(&lease);
+        match tokio::time::timeout(API, api.patch(&name, &params, &patch)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(e)) => Err(one_line(&e)),
+            Err(_) => Err("the API server did not answer in time".to_owned()),
+        }
+    }
+}
+
+/// The kernel's boot id; empty when it cannot be read.
+pub(crate) fn boot_id(file: &Path) -> String {
+    let read = std::fs::read_to_string(file);
+    let text = read.unwrap_or_else(|e| {
+        tracing::warn!(outcome = "failed", file = %file.display(), error = %e, "boot id");
+        String::new()
+    });
+    text.trim().to_owned()
+}
+
+fn daemon_facts(info: InfoResponse) -> DaemonFacts {
+    let kinds = info.task_kinds.iter().map(|kind| object_kind(kind));
+    DaemonFacts {
+        reachable: true,
+        message: String::new(),
+        version: info.version,
+        installation_id: info.installation_id,
+        accelerator: info.accelerator,
+        libvirt_version: info.libvirt_version,
+        qemu_version: info.qemu_version,
+        disk_capacity_bytes: info.disk_capacity_bytes,
+        disk_available_bytes: info.disk_available_bytes,
+        task_kinds: kinds.collect(),
+        machine_types: info.machine_types,
+    }
+}
+
+fn lease(node: &str, facts: &NodeFacts, now: Timestamp) -> Lease {
+    let pair = |key: &str, value: String| Some(BTreeMap::from([(key.to_owned(), value)]));
+    Lease {
+        metadata: ObjectMeta {
+            name: Some(lease_name(node)),
+            labels: pair(names::NODE_LEASE_LABEL, "true".to_owned()),
+            annotations: pair(names::NODE_FACTS, facts.to_json()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(LeaseSpec {
+            holder_identity: Some(node.to_owned()),
+            lease_duration_seconds: Some(LEASE_SECONDS),
+            renew_time: Some(MicroTime(now)),
+            ..LeaseSpec::default()
+        }),
+    }
+}

@@ -1,0 +1,179 @@
+//! Puts the parts together and runs them until told to stop.
+//!
+//! Invariant: the only place where parts meet; when one of them ends by itself, all end.
+//! Failure: [`Error`] names the part that could not be started.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use crds::VirtualMachineTask;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::DeserializeGuard;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use nodeapi::Deadlines;
+use nodeapi::v1::{MachineEvent, TaskEvent};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::Config;
+use crate::facts::Publisher;
+use crate::health::{self, Health};
+use crate::lease::{self, Proxy, Renewal};
+use crate::metrics::Metrics;
+use crate::tasks::{Engine, Limits};
+use crate::{daemon, tasks};
+
+/// Events of the daemon that may wait for a loop; then the daemon's stream waits.
+const QUEUE: usize = 256;
+/// Longest time that the parts get to end.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// Longest wait for a connection to the API server.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Why the agent does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file that says how the API server is reached.
+    #[error("kubeconfig {}", path.display())]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: kube::config::KubeconfigError,
+    },
+    /// No kubeconfig, and not in a pod.
+    #[error("no kubeconfig is configured, and this is no pod with a service account")]
+    InCluster(#[source] kube::config::InClusterError),
+    /// The client for the API server.
+    #[error("client for the API server")]
+    Client(#[source] kube::Error),
+    /// The daemon's or the proxy's endpoint.
+    #[error("node endpoint")]
+    Endpoint(#[source] nodeapi::client::Error),
+    /// The health server.
+    #[error("health server")]
+    Health(#[source] health::Error),
+    /// A part ended although nobody told it to.
+    #[error("a part of the agent ended by itself")]
+    Ended,
+}
+
+/// Runs the agent until `told` is ready.
+///
+/// # Errors
+///
+/// [`Error`] when a part cannot be started, or ends by itself.
+pub async fn run(config: Config, told: impl Future<Output = ()>) -> Result<(), Error> {
+    let client = client(&config).await?;
+    let daemon = nodeapi::connect(&config.node_endpoint, Deadlines::default());
+    let daemon = daemon.map_err(Error::Endpoint)?;
+    let proxy = match config.proxy_endpoint.as_str() {
+        "" => None,
+        endpoint => Some(Proxy::connect(endpoint).map_err(Error::Endpoint)?),
+    };
+    let metrics = Arc::new(Metrics::new());
+    let health = Arc::new(Health::default());
+    let machines = Arc::new(AtomicU32::new(0));
+    let stop = CancellationToken::new();
+    let parts = TaskTracker::new();
+
+    if let Some(address) = config.health_listen {
+        let (health, metrics) = (Arc::clone(&health), Arc::clone(&metrics));
+        let server = health::serve(address, health, metrics, stop.clone());
+        parts.spawn(ending(server.await.map_err(Error::Health)?, &stop));
+    }
+    let (sender, task_events) = mpsc::channel(QUEUE);
+    let counter = Arc::clone(&metrics);
+    let following = daemon::follow::<TaskEvent>(daemon.clone(), sender, stop.clone(), move || {
+        counter.reconnected();
+    });
+    parts.spawn(ending(following, &stop));
+    let (sender, machine_events) = mpsc::channel(QUEUE);
+    let following = daemon::follow::<MachineEvent>(daemon.clone(), sender, stop.clone(), || {});
+    parts.spawn(ending(following, &stop));
+
+    let limits = Limits {
+        progress: config.limits.progress(),
+        keep: config.limits.completed_tasks(),
+    };
+    let engine = Engine::new(
+        client.clone(),
+        daemon.clone(),
+        limits,
+        Arc::clone(&metrics),
+        health,
+    );
+    let objects: Api<DeserializeGuard<VirtualMachineTask>> = Api::all(client.clone());
+    let mine = watcher::Config::default().fields(&format!("spec.nodeName={}", config.node));
+    let objects = watcher(objects, mine).default_backoff();
+    parts.spawn(ending(
+        engine.run(objects, task_events, stop.clone()),
+        &stop,
+    ));
+
+    let publisher = Publisher::new(
+        client.clone(),
+        config.limits.guest_facts(),
+        Arc::clone(&metrics),
+        Arc::clone(&machines),
+    );
+    parts.spawn(ending(publisher.run(machine_events, stop.clone()), &stop));
+    let renewal = Renewal {
+        client,
+        daemon,
+        proxy,
+        boot_id: lease::boot_id(&config.boot_id_file),
+        node: config.node,
+        namespace: config.namespace,
+        machines,
+        metrics,
+    };
+    parts.spawn(ending(renewal.run(stop.clone()), &stop));
+    parts.close();
+    tracing::info!(outcome = "started", manager = tasks::FIELD_MANAGER, "agent");
+
+    let asked = tokio::select! {
+        () = told => true,
+        () = stop.cancelled() => false,
+    };
+    stop.cancel();
+    // What does not end in time is done again after the next start.
+    let _ = tokio::time::timeout(FAREWELL, parts.wait()).await;
+    if asked { Ok(()) } else { Err(Error::Ended) }
+}
+
+/// The part, which takes all others with it when it ends.
+fn ending(
+    part: impl Future<Output = ()> + Send + 'static,
+    stop: &CancellationToken,
+) -> impl Future<Output = ()> + Send + 'static {
+    let guard = stop.clone().drop_guard();
+    async move {
+        part.await;
+        drop(guard);
+    }
+}
+
+async fn client(config: &Config) -> Result<Client, Error> {
+    let mut access = match &config.kubeconfig {
+        Some(path) => {
+            let failed = |source| Error::Kubeconfig {
+                path: path.clone(),
+                source,
+            };
+            let file = Kubeconfig::read_from(path).map_err(failed)?;
+            let options = KubeConfigOptions::default();
+            kube::Config::from_custom_kubeconfig(file, &options)
+                .await
+                .map_err(failed)?
+        }
+        None => kube::Config::incluster().map_err(Error::InCluster)?,
+    };
+    access.connect_timeout = Some(CONNECT);
+    Client::try_from(access).map_err(Error::Client)
+}

@@ -1,0 +1,122 @@
+//! From the daemon's words to the object's status.
+//!
+//! Invariant: a status has whole seconds, at most 1 KiB of printable message and at most 100 percent, so that it
+//! compares equal after it was stored. A task never goes back to an earlier state while one connection lasts.
+//! Failure: a state of a newer daemon is taken for `Running`: nothing final is made up.
+
+use crds::{TaskState, VirtualMachineTaskStatus};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use nodeapi::v1::TaskStatus;
+use nodeapi::v1::task_status::State;
+
+const MESSAGE: usize = 1024;
+
+/// What the object should say about a task.
+pub(super) fn status(reported: &TaskStatus) -> VirtualMachineTaskStatus {
+    let state = match State::try_from(reported.state) {
+        Ok(State::Queued) => TaskState::Queued,
+        Ok(State::Running) | Err(_) => TaskState::Running,
+        Ok(State::Success) => TaskState::Success,
+        Ok(State::Error) => TaskState::Error,
+        Ok(State::Cancelled) => TaskState::Cancelled,
+    };
+    VirtualMachineTaskStatus {
+        state: Some(state),
+        transient: state == TaskState::Error && reported.transient,
+        message: crds::text::printable(&reported.message, MESSAGE),
+        progress_percent: reported.progress_percent.min(100),
+        start_time: time(reported.started_ms),
+        completion_time: time(reported.completed_ms).filter(|_| state.is_final()),
+    }
+}
+
+/// The end of a task that the daemon never ran.
+pub(super) fn ended(state: TaskState, message: &str, now: Timestamp) -> VirtualMachineTaskStatus {
+    VirtualMachineTaskStatus {
+        state: Some(state),
+        transient: false,
+        message: crds::text::printable(message, MESSAGE),
+        progress_percent: 0,
+        start_time: None,
+        completion_time: seconds(now.as_second()),
+    }
+}
+
+/// The newer of two reports of one connection.
+pub(super) fn advance(known: TaskStatus, said: TaskStatus) -> TaskStatus {
+    if rank(&known) > rank(&said) {
+        known
+    } else {
+        said
+    }
+}
+
+/// Whether the daemon is done with it.
+pub(super) fn is_final(reported: &TaskStatus) -> bool {
+    rank(reported) == 2
+}
+
+fn rank(reported: &TaskStatus) -> u8 {
+    match State::try_from(reported.state) {
+        Ok(State::Queued) => 0,
+        Ok(State::Running) | Err(_) => 1,
+        Ok(State::Success | State::Error | State::Cancelled) => 2,
+    }
+}
+
+fn time(ms: i64) -> Option<Time> {
+    (ms != 0).then(|| seconds(ms.div_euclid(1000))).flatten()
+}
+
+fn seconds(seconds: i64) -> Option<Time> {
+    Timestamp::from_second(seconds).ok().map(Time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reported(state: State) -> TaskStatus {
+        TaskStatus {
+            state: state.into(),
+            started_ms: 1_700_000_000_123,
+            completed_ms: 1_700_000_001_999,
+            progress_percent: 250,
+            transient: true,
+            message: format!("a\nb{}", "x".repeat(5000)),
+            ..TaskStatus::default()
+        }
+    }
+
+    #[test]
+    fn a_status_is_the_same_after_it_was_stored() {
+        let status = status(&reported(State::Error));
+        let stored = serde_json::to_string(&status).unwrap();
+        let read: VirtualMachineTaskStatus = serde_json::from_str(&stored).unwrap();
+        assert_eq!(read, status);
+        assert_eq!(status.message.len(), 1024);
+        assert_eq!(status.progress_percent, 100);
+        assert!(status.transient && status.completion_time.is_some());
+    }
+
+    #[test]
+    fn only_an_error_is_transient_and_only_an_end_has_a_time() {
+        let running = status(&reported(State::Running));
+        assert!(!running.transient && running.completion_time.is_none());
+        assert!(!status(&reported(State::Success)).transient);
+        let odd = TaskStatus {
+            state: 99,
+            ..reported(State::Queued)
+        };
+        assert_eq!(status(&odd).state, Some(TaskState::Running));
+    }
+
+    #[test]
+    fn a_late_answer_does_not_undo_an_end() {
+        let end = advance(reported(State::Success), reported(State::Queued));
+        assert!(is_final(&end));
+        let on = advance(reported(State::Queued), reported(State::Running));
+        assert_eq!(on.state(), State::Running);
+    }
+}

@@ -1,0 +1,187 @@
+//! From the object's wish to the daemon's words.
+//!
+//! Invariant: the same spec always gives the same request, so that one sent twice is recognised; `cancel` is no
+//! part of it.
+//! Failure: a sentence for people: what this node cannot do, or what the spec lacks.
+
+use crds::{TaskKind, VirtualMachineTaskSpec};
+use nodeapi::v1::run_task_request::Kind;
+use nodeapi::v1::{
+    DeleteDisk, GuestReboot, GuestShutdown, Pause, Provision, Reset, Restore, RunTaskRequest, Save,
+    Unpause, provision,
+};
+
+/// Seconds that a guest gets when the task names none.
+const GUEST_TIMEOUT: u32 = 300;
+
+/// The request for a task, if a daemon with these `kinds` can run it.
+pub(super) fn of(
+    uid: &str,
+    namespace: &str,
+    spec: &VirtualMachineTaskSpec,
+    kinds: &[String],
+) -> Result<RunTaskRequest, String> {
+    let kind = kind(namespace, spec)?;
+    let name = field_name(&kind);
+    if !kinds.iter().any(|known| known == name) {
+        return Err(format!(
+            "this node cannot run tasks of kind {:?}: its daemon does not offer them; upgrade the node",
+            spec.kind
+        ));
+    }
+    Ok(RunTaskRequest {
+        uid: uid.to_owned(),
+        vm_uid: spec.vm_uid.clone(),
+        kind: Some(kind),
+    })
+}
+
+fn kind(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Kind, String> {
+    let timeout_seconds = spec.timeout_seconds.unwrap_or(GUEST_TIMEOUT);
+    Ok(match spec.kind {
+        TaskKind::Provision => Kind::Provision(provision(namespace, spec)?),
+        TaskKind::DeleteDisk => Kind::DeleteDisk(DeleteDisk {}),
+        TaskKind::GuestShutdown => Kind::GuestShutdown(GuestShutdown { timeout_seconds }),
+        TaskKind::GuestReboot => Kind::GuestReboot(GuestReboot { timeout_seconds }),
+        TaskKind::Reset => Kind::Reset(Reset {}),
+        TaskKind::Save => Kind::Save(Save {}),
+        TaskKind::Restore => Kind::Restore(Restore {
+            discard: spec.discard,
+        }),
+        TaskKind::Pause => Kind::Pause(Pause {}),
+        TaskKind::Unpause => Kind::Unpause(Unpause {}),
+        TaskKind::Promote | TaskKind::Snapshot | TaskKind::Revert | TaskKind::DeleteSnapshot => {
+            return Err(format!(
+                "this version of vmlet-agent cannot run tasks of kind {:?}",
+                spec.kind
+            ));
+        }
+    })
+}
+
+fn provision(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Provision, String> {
+    let image = spec.image.clone().filter(|image| !image.is_empty());
+    let image = image.ok_or("a task of kind Provision needs spec.image")?;
+    let size_bytes = u64::try_from(spec.size_bytes.unwrap_or_default())
+        .map_err(|_| "spec.sizeBytes must not be negative")?;
+    let mode = if spec.linked {
+        provision::Mode::Linked
+    } else {
+        provision::Mode::Direct
+    };
+    Ok(Provision {
+        image,
+        size_bytes,
+        mode: mode.into(),
+        vm_name: format!("{namespace}/{}", spec.vm_name),
+    })
+}
+
+/// How the daemon lists the kind.
+const fn field_name(kind: &Kind) -> &'static str {
+    match kind {
+        Kind::Provision(_) => "provision",
+        Kind::DeleteDisk(_) => "delete_disk",
+        Kind::GuestShutdown(_) => "guest_shutdown",
+        Kind::GuestReboot(_) => "guest_reboot",
+        Kind::Reset(_) => "reset",
+        Kind::Save(_) => "save",
+        Kind::Restore(_) => "restore",
+        Kind::Pause(_) => "pause",
+        Kind::Unpause(_) => "unpause",
+    }
+}
+
+/// A kind of the daemon's list as objects spell it: `delete_disk` is `DeleteDisk`.
+pub(crate) fn object_kind(field: &str) -> String {
+    let words = field.split('_');
+    words
+        .flat_map(|word| {
+            let mut letters = word.chars();
+            let first = letters.next().map(|c| c.to_ascii_uppercase());
+            first.into_iter().chain(letters)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(kind: TaskKind) -> VirtualMachineTaskSpec {
+        VirtualMachineTaskSpec {
+            node_name: "n1".to_owned(),
+            vm_name: "vm".to_owned(),
+            vm_uid: "u-1".to_owned(),
+            kind,
+            cancel: false,
+            image: Some("debian".to_owned()),
+            size_bytes: Some(7),
+            linked: true,
+            timeout_seconds: None,
+            discard: true,
+        }
+    }
+
+    fn all() -> Vec<String> {
+        let kinds = [
+            "provision",
+            "delete_disk",
+            "guest_shutdown",
+            "guest_reboot",
+            "reset",
+            "save",
+            "restore",
+            "pause",
+            "unpause",
+        ];
+        kinds.map(str::to_owned).to_vec()
+    }
+
+    #[test]
+    fn a_provision_names_image_size_mode_and_machine() {
+        let request = of("t-1", "ns", &spec(TaskKind::Provision), &all()).unwrap();
+        let Some(Kind::Provision(provision)) = request.kind else {
+            panic!("{request:?}")
+        };
+        assert_eq!(
+            (request.uid.as_str(), request.vm_uid.as_str()),
+            ("t-1", "u-1")
+        );
+        assert_eq!(provision.image, "debian");
+        assert_eq!(provision.size_bytes, 7);
+        assert_eq!(provision.mode(), provision::Mode::Linked);
+        assert_eq!(provision.vm_name, "ns/vm");
+    }
+
+    #[test]
+    fn every_kind_that_the_daemon_offers_is_sent_under_its_name() {
+        for field in all() {
+            let object = object_kind(&field);
+            let kind = serde_json::from_value(serde_json::Value::String(object)).unwrap();
+            let request = of("t", "ns", &spec(kind), std::slice::from_ref(&field)).unwrap();
+            assert_eq!(field_name(&request.kind.unwrap()), field);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_said_in_a_sentence() {
+        let refusal = |spec, kinds: &[String]| of("t", "ns", &spec, kinds).unwrap_err();
+        assert!(refusal(spec(TaskKind::Save), &[]).contains("upgrade the node"));
+        assert!(refusal(spec(TaskKind::Promote), &all()).contains("kind Promote"));
+        let mut odd = spec(TaskKind::Provision);
+        odd.image = Some(String::new());
+        assert!(refusal(odd.clone(), &all()).contains("spec.image"));
+        odd.image = Some("i".to_owned());
+        odd.size_bytes = Some(-1);
+        assert!(refusal(odd, &all()).contains("spec.sizeBytes"));
+    }
+
+    #[test]
+    fn a_cancel_does_not_change_the_request() {
+        let mut later = spec(TaskKind::Reset);
+        later.cancel = true;
+        let first = of("t", "ns", &spec(TaskKind::Reset), &all());
+        assert_eq!(first, of("t", "ns", &later, &all()));
+    }
+}
