@@ -17,6 +17,5 @@ pub mod priority;
 pub mod reconcile;
 pub mod runner;
 pub mod stores;
-pub mod priority;
 pub mod telemetry;
 pub mod watch;

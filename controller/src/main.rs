@@ -8,9 +8,9 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
+use controller::app;
 use controller::config::{Args, Config, load};
 use controller::telemetry::{init, one_line};
-use controller::app;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 

@@ -8,7 +8,6 @@
     unreachable_pub,
     reason = "KubeSchema repeats each struct inside a function, with its visibility"
 )]
-
 #![allow(
     clippy::duplicated_attributes,
     reason = "each printer column has a type of its own"
