@@ -107,7 +107,13 @@ mod watch {
     }
 
     pub(super) fn admission_policies() -> Vec<String> {
-        vec!["vmlet-protected-metadata".to_owned()]
+        [
+            "vmlet-protected-metadata",
+            "vmlet-machines",
+            "vmlet-internal",
+        ]
+        .map(str::to_owned)
+        .to_vec()
     }
 }
 

@@ -17,6 +17,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::cluster::Cluster;
+use crate::objects::Objects;
 use crate::stack::{Stack, eventually};
 
 /// How long the API server may take to take something over.
@@ -119,6 +120,16 @@ impl Control {
         config.auth_info.impersonate = Some(who.user.clone());
         config.auth_info.impersonate_groups = Some(who.groups.clone());
         Client::try_from(config).context("make a client")
+    }
+
+    /// Objects of a namespace as plain JSON, with the administrator's rights.
+    pub fn objects(&self, namespace: &str) -> Result<Objects> {
+        Ok(Objects::new(self.client()?, namespace))
+    }
+
+    /// The same for somebody else.
+    pub fn objects_as(&self, who: &Who, namespace: &str) -> Result<Objects> {
+        Ok(Objects::new(self.client_as(who)?, namespace))
     }
 
     /// Lets somebody do whatever an administrator of namespaces does, in all of them.

@@ -13,14 +13,18 @@ mod guest;
 mod leftovers;
 pub mod machines;
 mod manifests;
+mod objects;
 pub mod samples;
 mod stack;
+mod verdicts;
 
 pub use cluster::{Cluster, Options};
 pub use control::{Control, Who};
 pub use cri::{Cri, PodOptions, await_text};
 pub use guest::{Guest, Tick, ticks};
 pub use manifests::{container_pod, vm_pod};
+pub use objects::{Answer, Effect, Objects};
 pub use stack::{Endpoint, Stack, eventually};
+pub use verdicts::{Case, judge};
 
 pub use cri_proto::v1;

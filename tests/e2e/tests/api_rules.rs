@@ -1,22 +1,425 @@
-//! What the real API server makes of our kinds.
+//! What the real API server makes of machines.
 //!
-//! Invariant: each forbidden edit is refused with the sentence of its rule, and each allowed one is not.
+//! Invariant: each forbidden object or edit is refused with the sentence of its rule, and its allowed
+//! neighbour is not.
 //! Failure: a table of all cases that went otherwise.
 
-use e2e::Control;
+use e2e::{Case, Control, Effect, judge};
+use serde_json::{Value, json};
+
+const VM: &str = "VirtualMachine";
+
+/// A machine that is on, with more fields.
+fn on(more: Value) -> Value {
+    with(
+        json!({ "imageName": "debian", "powerState": "PoweredOn" }),
+        more,
+    )
+}
+
+/// The same, off.
+fn off(more: Value) -> Value {
+    with(
+        json!({ "imageName": "debian", "powerState": "PoweredOff" }),
+        more,
+    )
+}
+
+fn with(mut spec: Value, more: Value) -> Value {
+    if let (Some(spec), Value::Object(more)) = (spec.as_object_mut(), more) {
+        spec.extend(more);
+    }
+    spec
+}
+
+fn create(spec: Value) -> Case {
+    Case::create(VM, spec)
+}
+
+fn edit(before: Value, change: Value) -> Case {
+    Case::edit(VM, before, change)
+}
+
+fn claim(name: &str, root: bool) -> Value {
+    json!({ "name": name, "persistentVolumeClaim": { "claimName": name, "root": root } })
+}
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn the_api_server_takes_every_kind() -> anyhow::Result<()> {
+async fn the_api_server_takes_every_kind_and_fills_in_defaults() -> anyhow::Result<()> {
     let control = Control::up().await?;
-    let kinds =
+    let objects = control.objects("default")?;
+    let arguments = ["api-resources", "--api-group=vmlet.dev", "-o", "name"];
+    let kinds = control.cluster().kubectl(&arguments)?;
+    assert_eq!(
+        kinds.lines().count(),
+        crds::schema::definitions().len(),
+        "{kinds}"
+    );
+
+    let machine =
+        json!({ "metadata": { "name": "a" }, "spec": on(json!({ "className": "small" })) });
+    let made = objects.create(VM, &machine, Effect::Real).await?.unwrap();
+    for (field, value) in [
+        ("powerOffMode", json!("TrySoft")),
+        ("suspendMode", json!("TrySoft")),
+        ("restartMode", json!("TrySoft")),
+        ("powerOffTimeout", json!("5m")),
+        ("promoteDisksMode", json!("Online")),
+        ("paused", json!(false)),
+    ] {
+        assert_eq!(made["spec"][field], value, "{field}");
+    }
+    let status = json!({ "status": {
+        "powerState": "PoweredOn", "printableStatus": "Running", "network": { "primaryIP4": "10.0.0.5" },
+    }});
+    objects
+        .patch(VM, "a/status", &status, Effect::Real)
+        .await?
+        .unwrap();
+    let columns = control.cluster().kubectl(&["get", "vm"])?;
+    let mut lines = columns
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    assert_eq!(
+        lines.next().unwrap(),
+        [
+            "NAME",
+            "POWER-STATE",
+            "CLASS",
+            "IMAGE",
+            "PRIMARY-IP4",
+            "STATUS",
+            "AGE"
+        ]
+    );
+    let row = lines.next().unwrap();
+    assert_eq!(
+        row[..6],
+        ["a", "PoweredOn", "small", "debian", "10.0.0.5", "Running"]
+    );
+    assert!(
         control
             .cluster()
-            .kubectl(&["api-resources", "--api-group=vmlet.dev", "-o", "name"])?;
-    assert_eq!(kinds.lines().count(), 11, "{kinds}");
-    control.stop_api().await?;
-    control.start_api()?;
-    control.namespace("other").await?;
-    control.start_controller_manager()?;
+            .kubectl(&["get", "vmlet"])?
+            .contains("virtualmachine")
+    );
+    control.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_machine_that_contradicts_itself_is_refused() -> anyhow::Result<()> {
+    let control = Control::up().await?;
+    let one_wish = "set exactly one of powerState, runStrategy and running";
+    let volumes = |list: &[Value]| on(json!({ "volumes": list }));
+    let cases = [
+        create(on(json!({}))),
+        create(json!({ "imageName": "debian", "runStrategy": "Always" })),
+        create(json!({ "imageName": "debian", "running": false })),
+        create(json!({ "imageName": "debian" })).refused(one_wish),
+        create(on(json!({ "running": true }))).refused(one_wish),
+        create(on(json!({ "runStrategy": "Once" }))).refused(one_wish),
+        edit(on(json!({})), json!({ "powerState": null })).refused(one_wish),
+        edit(on(json!({})), json!({ "powerState": "" })).refused("Unsupported value"),
+        edit(
+            on(json!({})),
+            json!({ "powerState": null, "runStrategy": "Manual" }),
+        ),
+        create(on(json!({ "powerState": "Suspended" }))).refused("cannot be created Suspended"),
+        create(on(json!({ "runStrategy": "Sometimes" }))).refused("Unsupported value"),
+        create(on(
+            json!({ "image": { "kind": "VirtualMachineImage", "name": "debian" } }),
+        ))
+        .refused("set image or imageName, not both"),
+        create(json!({ "running": true }))
+            .refused("set image or imageName, or a volume with root: true"),
+        create(json!({ "running": true, "volumes": [claim("root", false)] }))
+            .refused("set image or imageName, or a volume with root: true"),
+        create(json!({ "running": true, "volumes": [claim("root", true)] })),
+        create(json!({ "running": true, "image": { "kind": "Pod", "name": "debian" } }))
+            .refused("Unsupported value"),
+        create(on(
+            json!({ "className": "small", "hardware": { "cpus": 1, "memory": "1Gi" } }),
+        ))
+        .refused("set className or hardware, not both"),
+        create(on(json!({ "hardware": { "cpus": 0, "memory": "1Gi" } })))
+            .refused("greater than or equal to 1"),
+        create(on(json!({ "hardware": { "cpus": 513, "memory": "1Gi" } })))
+            .refused("less than or equal to 512"),
+        create(on(json!({ "hardware": { "cpus": 2, "memory": "1Gi" } }))),
+        create(on(json!({ "hardware": { "cpus": 2, "memory": "1500k" } })))
+            .refused("whole number of MiB"),
+        create(on(json!({ "hardware": { "cpus": 2, "memory": "much" } })))
+            .refused("whole number of MiB"),
+        create(on(json!({ "hardware": { "cpus": 2, "memory": "-1Gi" } })))
+            .refused("whole number of MiB"),
+        create(on(json!({ "currentSnapshotName": "s" })))
+            .refused("cannot be set when a machine is created"),
+        create(on(json!({ "affinity": {} }))).refused("affinity needs groupName"),
+        create(on(json!({ "affinity": {}, "groupName": "g" }))),
+        create(on(json!({ "nextRestartTime": "2026-01-01T00:00:00Z" })))
+            .refused("only on a machine that is on"),
+        create(volumes(&[claim("a", true), claim("b", true)]))
+            .refused("at most one volume may have root: true"),
+        create(volumes(&[claim("a", true), claim("b", false)])),
+        create(volumes(&[claim("a", false), claim("a", false)])).refused("Duplicate value"),
+        create(volumes(&[json!({ "name": "a" })])).refused("a volume needs persistentVolumeClaim"),
+        create(on(
+            json!({ "dataVolumeTemplates": [{ "name": "d", "spec": {} }] }),
+        ))
+        .refused("must be the claim of one of volumes"),
+        create(on(
+            json!({ "dataVolumeTemplates": [{ "name": "d", "spec": { "x": 1 } }], "volumes": [claim("d", false)] }),
+        )),
+        create(on(json!({ "readinessProbe": {} }))).refused("a probe has exactly one of"),
+        create(on(
+            json!({ "readinessProbe": { "tcpSocket": { "port": 1 }, "guestHeartbeat": {} } }),
+        ))
+        .refused("a probe has exactly one of"),
+        create(on(json!({ "readinessProbe": { "guestInfo": [] } })))
+            .refused("a probe has exactly one of"),
+        create(on(
+            json!({ "readinessProbe": { "tcpSocket": { "port": 80 } } }),
+        )),
+        create(on(
+            json!({ "readinessProbe": { "tcpSocket": { "port": 0 } } }),
+        ))
+        .refused("greater than or equal to 1"),
+        create(on(
+            json!({ "readinessProbe": { "tcpSocket": { "port": 65536 } } }),
+        ))
+        .refused("less than or equal to 65535"),
+        create(on(
+            json!({ "readinessProbe": { "guestHeartbeat": { "thresholdStatus": "red" } } }),
+        ))
+        .refused("Unsupported value"),
+        create(on(json!({ "surprise": 1 }))).refused("unknown field"),
+    ];
+    judge(&control.objects("default")?, &cases).await?;
+    let long = json!({ "metadata": { "name": "a".repeat(64) }, "spec": on(json!({})) });
+    let answer = control
+        .objects("default")?
+        .create(VM, &long, Effect::DryRun)
+        .await?;
+    assert!(answer.unwrap_err().contains("at most 63 characters"));
+    control.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn words_that_mean_nothing_are_refused() -> anyhow::Result<()> {
+    let control = Control::up().await?;
+    let matches = "should match";
+    let net = |interface: Value| on(json!({ "network": { "interfaces": [interface] } }));
+    let uuid = "3f2504e0-4f89-41d3-9a0c-0305e82c3301";
+    let cases = [
+        create(on(json!({ "biosUUID": uuid, "instanceUUID": uuid }))),
+        create(on(json!({ "biosUUID": "x" }))).refused(matches),
+        create(on(json!({ "instanceUUID": uuid.to_uppercase() }))).refused(matches),
+        create(net(
+            json!({ "name": "eth0", "macAddr": "52:54:00:00:00:01" }),
+        )),
+        create(net(
+            json!({ "name": "eth0", "macAddr": "53:54:00:00:00:01" }),
+        ))
+        .refused(matches),
+        create(net(
+            json!({ "name": "eth0", "macAddr": "52-54-00-00-00-01" }),
+        ))
+        .refused(matches),
+        create(net(
+            json!({ "name": "eth0", "addresses": ["10.0.0.5/24", "fd00::5/64"] }),
+        )),
+        create(net(json!({ "name": "eth0", "addresses": ["10.0.0.5"] })))
+            .refused("addresses have a prefix length"),
+        create(net(
+            json!({ "name": "eth0", "addresses": ["10.0.0.5/24", "10.0.0.5/24"] }),
+        ))
+        .refused("Duplicate value"),
+        create(net(json!({ "name": "eth0", "networkRef": "ns/net" }))),
+        create(net(json!({ "name": "eth0", "networkRef": "../net" }))).refused(matches),
+        create(on(
+            json!({ "network": { "interfaces": [{ "name": "a" }, { "name": "a" }] } }),
+        ))
+        .refused("Duplicate value"),
+        create(on(
+            json!({ "network": { "disabled": true, "interfaces": [{ "name": "a" }] } }),
+        ))
+        .refused("a disabled network has no interfaces"),
+        create(on(json!({ "network": { "hostName": "a.b" } }))).refused(matches),
+        create(on(json!({ "powerOffTimeout": "1h30m" }))),
+        create(on(json!({ "powerOffTimeout": "soon" }))).refused(matches),
+        create(on(json!({ "minMachineType": "pc-q35-7.2" }))),
+        create(on(json!({ "minMachineType": "q35" }))).refused(matches),
+        create(on(json!({ "bootDiskCapacity": "10Gi" }))),
+        create(on(json!({ "bootDiskCapacity": "0" }))).refused("whole number of MiB"),
+        create(on(json!({ "imageName": "Debian_12" }))).refused(matches),
+        create(on(
+            json!({ "bootstrap": { "cloudInit": { "instanceID": "a b" } } }),
+        ))
+        .refused(matches),
+        create(on(
+            json!({ "bootstrap": { "cloudInit": { "userData": { "name": "s", "key": "../k" } } } }),
+        ))
+        .refused(matches),
+        create(on(
+            json!({ "bootstrap": { "cloudInit": { "sshKeys": ["k", "k"] } } }),
+        ))
+        .refused("Duplicate value"),
+    ];
+    judge(&control.objects("default")?, &cases).await?;
+    control.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn what_a_machine_was_made_of_does_not_change() -> anyhow::Result<()> {
+    let control = Control::up().await?;
+    let uuid = "3f2504e0-4f89-41d3-9a0c-0305e82c3301";
+    let ci = json!({ "bootstrap": { "cloudInit": { "instanceID": "a" } } });
+    let group = |weight: i64| {
+        json!({ "groupName": "g", "affinity": { "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [
+            { "weight": weight, "preference": { "matchExpressions": [{ "key": "a", "operator": "Exists" }] } },
+        ] } } })
+    };
+    let cases = [
+        edit(on(json!({})), json!({ "imageName": "other" })).refused("imageName is immutable"),
+        edit(on(json!({})), json!({ "imageName": null, "volumes": [claim("r", true)] })).refused("imageName is immutable"),
+        edit(on(json!({})), json!({ "imageName": null, "image": { "kind": "VirtualMachineImage", "name": "debian" } }))
+            .refused("image is immutable"),
+        edit(on(json!({})), json!({ "storageClass": "fast" })).refused("storageClass is immutable"),
+        edit(on(json!({ "storageClass": "fast" })), json!({ "storageClass": null })).refused("storageClass is immutable"),
+        edit(on(json!({})), json!({ "biosUUID": uuid })).refused("biosUUID is immutable"),
+        edit(on(json!({ "instanceUUID": uuid })), json!({ "instanceUUID": null })).refused("instanceUUID is immutable"),
+        edit(on(group(1)), json!({ "affinity": null })).refused("affinity is immutable"),
+        edit(on(group(1)), group(2)).refused("affinity is immutable"),
+        edit(on(group(1)), json!({ "groupName": "h" })),
+        edit(on(ci.clone()), json!({ "bootstrap": null })).refused("the bootstrap provider cannot change"),
+        edit(on(ci.clone()), json!({ "bootstrap": { "cloudInit": null } })).refused("the bootstrap provider cannot change"),
+        edit(on(ci), json!({ "bootstrap": { "cloudInit": { "instanceID": "b" } } })),
+        edit(on(json!({})), json!({ "className": "large" })),
+        edit(on(json!({ "bootDiskCapacity": "10Gi" })), json!({ "bootDiskCapacity": "9Gi" })).refused("bootDiskCapacity can only grow"),
+        edit(on(json!({ "bootDiskCapacity": "10Gi" })), json!({ "bootDiskCapacity": null })).refused("bootDiskCapacity can only grow"),
+        edit(on(json!({ "bootDiskCapacity": "10Gi" })), json!({ "bootDiskCapacity": "11Gi" })),
+        edit(on(json!({ "bootDiskCapacity": "1024Mi" })), json!({ "bootDiskCapacity": 1_073_741_824 })),
+    ];
+    judge(&control.objects("default")?, &cases).await?;
+    control.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn power_machine_type_and_snapshots_change_only_in_allowed_steps() -> anyhow::Result<()> {
+    let control = Control::up().await?;
+    let suspended = json!({ "powerState": "Suspended" });
+    let switch = |from: Value| {
+        edit(
+            with(json!({ "imageName": "debian" }), from),
+            with(
+                json!({ "runStrategy": null, "running": null }),
+                suspended.clone(),
+            ),
+        )
+    };
+    let from_off = "a machine that is off cannot become Suspended";
+    let lowered = "minMachineType can neither be lowered nor removed";
+    let while_off = "minMachineType can change only while the machine is off or going off";
+    let machine = |version: &str| json!({ "minMachineType": version });
+    let restart = |time: &str| json!({ "nextRestartTime": time });
+    let reverting = json!({ "conditions": [{
+        "type": "VirtualMachineSnapshotRevertSucceeded", "status": "False", "message": "",
+        "reason": "VirtualMachineSnapshotRevertInProgress", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }] });
+    let cases = [
+        edit(on(json!({})), suspended.clone()),
+        edit(off(json!({})), suspended.clone()).refused(from_off),
+        switch(json!({ "runStrategy": "Always" })),
+        switch(json!({ "runStrategy": "Halted" })).refused(from_off),
+        switch(json!({ "running": true })),
+        switch(json!({ "running": false })).refused(from_off),
+        edit(off(json!({})), machine("pc-q35-7.2")),
+        edit(off(machine("pc-q35-7.2")), machine("pc-q35-7.10")),
+        edit(off(machine("pc-q35-7.10")), machine("pc-q35-7.2")).refused(lowered),
+        edit(
+            off(machine("pc-q35-7.2")),
+            json!({ "minMachineType": null }),
+        )
+        .refused(lowered),
+        edit(off(machine("pc-q35-7.2")), machine("pc-i440fx-8.0")).refused(lowered),
+        edit(on(json!({})), machine("pc-q35-7.2")).refused(while_off),
+        edit(
+            on(json!({})),
+            with(machine("pc-q35-7.2"), json!({ "powerState": "PoweredOff" })),
+        ),
+        edit(
+            off(json!({})),
+            with(machine("pc-q35-7.2"), json!({ "powerState": "PoweredOn" })),
+        ),
+        edit(
+            json!({ "imageName": "debian", "runStrategy": "Manual" }),
+            machine("pc-q35-7.2"),
+        )
+        .refused(while_off),
+        edit(
+            json!({ "imageName": "debian", "runStrategy": "Manual" }),
+            machine("pc-q35-7.2"),
+        )
+        .with_status(json!({ "powerState": "PoweredOff" })),
+        edit(on(json!({})), restart("2026-01-01T00:00:00Z")),
+        edit(on(json!({})), restart("now")).refused("should match"),
+        edit(on(json!({})), restart("2026-13-01T00:00:00Z")).refused("date-time"),
+        edit(off(json!({})), restart("2026-01-01T00:00:00Z"))
+            .refused("only on a machine that is on"),
+        edit(on(json!({})), json!({ "currentSnapshotName": "s" })),
+        edit(on(json!({})), json!({ "currentSnapshotName": "s" }))
+            .with_status(reverting.clone())
+            .refused("currentSnapshotName cannot change while the machine goes back"),
+        edit(on(json!({})), json!({ "className": "large" })).with_status(reverting),
+    ];
+    let objects = control.objects("default")?;
+    judge(&objects, &cases).await?;
+
+    let made = json!({ "metadata": { "name": "again" }, "spec": on(json!({})) });
+    objects.create(VM, &made, Effect::Real).await?.unwrap();
+    let again = |time: &str| json!({ "spec": restart(time) });
+    let first = again("2026-01-01T10:00:00Z");
+    objects
+        .patch(VM, "again", &first, Effect::Real)
+        .await?
+        .unwrap();
+    let earlier = again("2026-01-01T10:30:00+01:00");
+    let answer = objects.patch(VM, "again", &earlier, Effect::DryRun).await?;
+    assert!(
+        answer
+            .unwrap_err()
+            .contains("nextRestartTime must be later than it was")
+    );
+    let later = again("2026-01-01T10:00:01Z");
+    objects
+        .patch(VM, "again", &later, Effect::DryRun)
+        .await?
+        .unwrap();
+    control.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_template_cannot_speak_for_the_controller() -> anyhow::Result<()> {
+    let control = Control::up().await?;
+    let key =
+        |part: &str, key: &str| on(json!({ "template": { "metadata": { part: { key: "x" } } } }));
+    let not_ours = "the template may not set this key";
+    let cases = [
+        create(key("annotations", "vmlet.dev/cloud-init-user-data")),
+        create(key("annotations", "example.com/protected")),
+        create(key("annotations", "vmlet.dev/vm-disk")).refused(not_ours),
+        create(key("annotations", "vmlet.dev/restore")).refused(not_ours),
+        create(key("annotations", "vmlet.dev.protected/allow-spoofing")).refused(not_ours),
+        create(key("labels", "vmlet.dev/vm-uid")).refused(not_ours),
+        create(key("labels", "vmlet.dev/role")).refused(not_ours),
+        create(key("labels", "app")),
+    ];
+    judge(&control.objects("default")?, &cases).await?;
     control.down()
 }

@@ -1,0 +1,93 @@
+//! `deploy/admission/` agrees with itself and with the types.
+//!
+//! Invariant: all policies have the same privileged principals; each has a binding that denies.
+//! Failure: the name of the policy that differs.
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+fn of_kind(kind: &str) -> Result<Vec<Value>, Box<dyn Error>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/admission");
+    let mut all = Vec::new();
+    for entry in fs::read_dir(&folder)? {
+        let text = fs::read_to_string(entry?.path())?;
+        for part in text.split("\n---\n") {
+            all.push(serde_saphyr::from_str::<Value>(part)?);
+        }
+    }
+    all.retain(|document| document["kind"] == kind);
+    Ok(all)
+}
+
+#[test]
+fn all_policies_have_the_same_privileged_principals() {
+    let policies = of_kind("ValidatingAdmissionPolicy").unwrap();
+    let privileged = |policy: &Value| {
+        let variables = policy["spec"]["variables"].as_array().unwrap().clone();
+        let mut named = variables
+            .into_iter()
+            .filter(|one| one["name"] == "privileged");
+        named.next().unwrap()["expression"].clone()
+    };
+    let first = privileged(&policies[0]);
+    for name in [
+        "vmlet-controller",
+        "vmlet-agent",
+        "kubernetes-admin",
+        "system:masters",
+    ] {
+        assert!(first.as_str().unwrap().contains(name), "{first}");
+    }
+    for policy in &policies {
+        assert_eq!(privileged(policy), first, "{}", policy["metadata"]["name"]);
+    }
+}
+
+#[test]
+fn every_policy_has_a_binding_that_denies_and_is_watched() {
+    let bindings = of_kind("ValidatingAdmissionPolicyBinding").unwrap();
+    let mut names: Vec<String> = Vec::new();
+    for policy in of_kind("ValidatingAdmissionPolicy").unwrap() {
+        assert_eq!(policy["spec"]["failurePolicy"], "Fail");
+        let name = policy["metadata"]["name"].as_str().unwrap().to_owned();
+        let mut own = bindings
+            .iter()
+            .filter(|one| one["spec"]["policyName"] == name.as_str());
+        let binding = own.next().unwrap();
+        assert_eq!(binding["metadata"]["name"], name.as_str());
+        assert_eq!(binding["spec"]["validationActions"][0], "Deny");
+        names.push(name);
+    }
+    names.sort();
+    let mut watched = crds::VmletWatch::default().admission_policies;
+    watched.sort();
+    assert_eq!(watched, names);
+}
+
+#[test]
+fn what_a_policy_says_about_keys_is_what_the_names_say() {
+    let text: String = of_kind("ValidatingAdmissionPolicy")
+        .unwrap()
+        .iter()
+        .map(Value::to_string)
+        .collect();
+    use crds::names as n;
+    for key in [
+        n::RECONCILE_PRIORITY,
+        n::POWER_ON_CHECK_PREFIX,
+        n::DELETE_CHECK_PREFIX,
+        n::PAUSED_LABEL,
+        n::VM_DISK,
+        n::RESTORE,
+        n::INSTANCE_UUID,
+        n::BIOS_UUID,
+        n::VM_UID_LABEL,
+        n::POD_ROLE_LABEL,
+    ] {
+        assert!(text.contains(&format!("'{key}")), "{key}");
+    }
+    assert!(n::FINALIZER.starts_with(n::PREFIX) && text.contains("startsWith('vmlet.dev/')"));
+}

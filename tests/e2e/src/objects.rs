@@ -1,0 +1,132 @@
+//! Objects of our kinds as plain JSON, so that tests can say what no type of ours could.
+//!
+//! Invariant: a refusal is an answer, not an error: it is what these tests are about.
+//! Failure: an error is anything that the API server did not say about the object.
+
+use anyhow::{Context, Result, bail};
+use kube::Client;
+use kube::core::Status;
+use serde_json::{Value, json};
+
+/// What the API server says about an object: the object, or the sentence of the refusal.
+pub type Answer = std::result::Result<Value, String>;
+
+/// Objects in one namespace, as somebody sees them.
+#[derive(Clone)]
+pub struct Objects {
+    client: Client,
+    namespace: String,
+}
+
+/// Whether a request has an effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// It has.
+    Real,
+    /// The API server only says what it would do.
+    DryRun,
+}
+
+impl std::fmt::Debug for Objects {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Objects")
+            .field("namespace", &self.namespace)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Objects {
+    /// Objects of a namespace, for whom the client acts.
+    pub fn new(client: Client, namespace: &str) -> Self {
+        Self {
+            client,
+            namespace: namespace.to_owned(),
+        }
+    }
+
+    /// Creates an object of `kind`, `apiVersion` being clear from that.
+    pub async fn create(&self, kind: &str, object: &Value, effect: Effect) -> Result<Answer> {
+        let mut object = object.clone();
+        object["kind"] = json!(kind);
+        object["apiVersion"] = json!(match kind {
+            "Pod" => "v1".to_owned(),
+            _ => format!("{}/{}", crds::GROUP, crds::VERSION),
+        });
+        let path = self.path(kind, "", effect)?;
+        self.ask("POST", &path, "application/json", &object).await
+    }
+
+    /// Merges a patch into an object; `name` may go on with `/status`.
+    pub async fn patch(
+        &self,
+        kind: &str,
+        name: &str,
+        patch: &Value,
+        effect: Effect,
+    ) -> Result<Answer> {
+        let path = self.path(kind, name, effect)?;
+        self.ask("PATCH", &path, "application/merge-patch+json", patch)
+            .await
+    }
+
+    /// Reads an object.
+    pub async fn get(&self, kind: &str, name: &str) -> Result<Answer> {
+        let path = self.path(kind, name, Effect::Real)?;
+        self.ask("GET", &path, "application/json", &Value::Null)
+            .await
+    }
+
+    /// Deletes an object; with finalizers it stays until they are gone.
+    pub async fn delete(&self, kind: &str, name: &str) -> Result<Answer> {
+        let path = self.path(kind, name, Effect::Real)?;
+        self.ask("DELETE", &path, "application/json", &Value::Null)
+            .await
+    }
+
+    fn path(&self, kind: &str, rest: &str, effect: Effect) -> Result<String> {
+        let namespace = &self.namespace;
+        let collection = if kind == "Pod" {
+            format!("/api/v1/namespaces/{namespace}/pods")
+        } else {
+            let definitions = crds::schema::definitions();
+            let mut specs = definitions.into_iter().map(|definition| definition.spec);
+            let spec = specs
+                .find(|spec| spec.names.kind == kind)
+                .with_context(|| format!("there is no kind {kind}"))?;
+            let scope = match spec.scope.as_str() {
+                "Namespaced" => format!("namespaces/{namespace}/"),
+                _ => String::new(),
+            };
+            let (group, version) = (crds::GROUP, crds::VERSION);
+            format!("/apis/{group}/{version}/{scope}{}", spec.names.plural)
+        };
+        let slash = if rest.is_empty() { "" } else { "/" };
+        let query = match effect {
+            Effect::Real => "",
+            Effect::DryRun => "&dryRun=All",
+        };
+        Ok(format!(
+            "{collection}{slash}{rest}?fieldValidation=Strict{query}"
+        ))
+    }
+
+    async fn ask(&self, verb: &str, path: &str, form: &str, body: &Value) -> Result<Answer> {
+        let body = match body {
+            Value::Null => Vec::new(),
+            body => body.to_string().into_bytes(),
+        };
+        let request = http::Request::builder()
+            .method(verb)
+            .uri(path)
+            .header("content-type", form)
+            .body(body)?;
+        match self.client.request::<Value>(request).await {
+            Ok(object) => Ok(Ok(object)),
+            Err(kube::Error::Api(status)) => {
+                let Status { message, .. } = *status;
+                Ok(Err(message))
+            }
+            Err(error) => bail!("{verb} {path}: {error}"),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Tables of what the API server must say about objects.
+//!
+//! Invariant: every case of a table is tried, and nothing of it stays.
+//! Failure: all cases that went otherwise, each with what was said.
+
+use anyhow::{Result, anyhow, ensure};
+use serde_json::{Value, json};
+
+use crate::objects::{Answer, Effect, Objects};
+
+/// One object or edit, and the words that a refusal must have.
+#[derive(Debug, Clone)]
+pub struct Case {
+    what: String,
+    kind: &'static str,
+    before: Option<Value>,
+    status: Option<Value>,
+    change: Value,
+    refusal: Option<String>,
+}
+
+impl Case {
+    /// An object that is created; `spec` is its spec.
+    pub fn create(kind: &'static str, spec: Value) -> Self {
+        Self {
+            what: format!("create {kind} {spec}"),
+            kind,
+            before: None,
+            status: None,
+            change: spec,
+            refusal: None,
+        }
+    }
+
+    /// An edit: `change` is merged into the spec of an object that was created with `before`.
+    pub fn edit(kind: &'static str, before: Value, change: Value) -> Self {
+        Self {
+            what: format!("edit {kind} {before} by {change}"),
+            kind,
+            before: Some(before),
+            status: None,
+            change,
+            refusal: None,
+        }
+    }
+
+    /// The status that the object has before the edit.
+    #[must_use]
+    pub fn with_status(mut self, status: Value) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// The API server must refuse it with these words.
+    #[must_use]
+    pub fn refused(mut self, words: &str) -> Self {
+        self.refusal = Some(words.to_owned());
+        self
+    }
+
+    async fn answer(&self, objects: &Objects, name: &str) -> Result<Answer> {
+        let object = |spec: &Value| json!({ "metadata": { "name": name }, "spec": spec });
+        let Some(before) = &self.before else {
+            let object = object(&self.change);
+            return objects.create(self.kind, &object, Effect::DryRun).await;
+        };
+        if let Err(words) = objects
+            .create(self.kind, &object(before), Effect::Real)
+            .await?
+        {
+            return Ok(Err(format!("not even created: {words}")));
+        }
+        if let Some(status) = &self.status {
+            let name = format!("{name}/status");
+            let patch = json!({ "status": status });
+            let answer = objects
+                .patch(self.kind, &name, &patch, Effect::Real)
+                .await?;
+            answer.map_err(|words| anyhow!("{}: its status: {words}", self.what))?;
+        }
+        let patch = json!({ "spec": self.change });
+        let answer = objects
+            .patch(self.kind, name, &patch, Effect::DryRun)
+            .await?;
+        objects
+            .delete(self.kind, name)
+            .await?
+            .map_err(|words| anyhow!("{}: delete: {words}", self.what))?;
+        Ok(answer)
+    }
+}
+
+/// Tries all of them.
+pub async fn judge(objects: &Objects, cases: &[Case]) -> Result<()> {
+    let mut wrong = Vec::new();
+    for (number, case) in cases.iter().enumerate() {
+        let answer = case.answer(objects, &format!("case-{number}")).await?;
+        let trouble = match (&case.refusal, answer) {
+            (None, Ok(_)) => continue,
+            (Some(words), Err(said)) if said.contains(words.as_str()) => continue,
+            (None, Err(said)) => format!("refused: {said}"),
+            (Some(words), Err(said)) => format!("refused without \"{words}\": {said}"),
+            (Some(words), Ok(_)) => format!("taken, instead of \"{words}\""),
+        };
+        wrong.push(format!("{}\n    {trouble}", case.what));
+    }
+    ensure!(
+        wrong.is_empty(),
+        "{} of {} cases went otherwise:\n{}",
+        wrong.len(),
+        cases.len(),
+        wrong.join("\n")
+    );
+    Ok(())
+}

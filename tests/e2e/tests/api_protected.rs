@@ -1,0 +1,401 @@
+//! What the administrator of a namespace may not do with our objects, although he may write all of them.
+//!
+//! Invariant: the policies of `deploy/admission` are in force, also while an object is being deleted.
+//! Failure: the first thing that was allowed, or refused for another reason.
+
+use std::time::Duration;
+
+use anyhow::{Error, ensure};
+use e2e::{Answer, Control, Effect, Objects, Who, eventually};
+use serde_json::{Value, json};
+
+const VM: &str = "VirtualMachine";
+const PRIORITY: &str = "vmlet.dev.protected/reconcile-priority";
+const FOREVER: &str = "example.com/forever";
+
+/// The administrator of a namespace, and the controller.
+struct Parties {
+    control: Control,
+    tenant: Objects,
+    controller: Objects,
+}
+
+impl Parties {
+    async fn up() -> anyhow::Result<Self> {
+        let control = Control::up().await?;
+        let tenant = Who::user("tenant");
+        let controller = Who::service_account("vmlet-system", "vmlet-controller");
+        for who in [&tenant, &controller] {
+            control.grant(who).await?;
+        }
+        Ok(Self {
+            tenant: control.objects_as(&tenant, "default")?,
+            controller: control.objects_as(&controller, "default")?,
+            control,
+        })
+    }
+
+    /// A machine of the tenant's, with metadata that the controller gave it.
+    async fn machine(&self, name: &str, metadata: Value) -> anyhow::Result<()> {
+        let made = self.tenant.create(VM, &vm(name), Effect::Real).await?;
+        made.map_err(Error::msg)?;
+        let patch = json!({ "metadata": metadata });
+        let patched = self
+            .controller
+            .patch(VM, name, &patch, Effect::Real)
+            .await?;
+        patched.map_err(Error::msg)?;
+        Ok(())
+    }
+}
+
+fn vm(name: &str) -> Value {
+    json!({ "metadata": { "name": name }, "spec": { "imageName": "debian", "running": true } })
+}
+
+fn annotation(key: &str, value: impl Into<Value>) -> Value {
+    json!({ "metadata": { "annotations": { key: value.into() } } })
+}
+
+fn label(key: &str, value: impl Into<Value>) -> Value {
+    json!({ "metadata": { "labels": { key: value.into() } } })
+}
+
+#[track_caller]
+fn denied(answer: Answer, words: &str) {
+    let said = answer.map_or_else(|said| said, |object| format!("allowed: {object}"));
+    assert!(said.contains("ValidatingAdmissionPolicy"), "{said}");
+    assert!(said.contains(words), "{said}");
+}
+
+/// Vectors A1 a to e of protected annotations.
+#[tokio::test]
+#[ignore = "needs root"]
+async fn protected_annotations_are_for_privileged_users() -> anyhow::Result<()> {
+    let parties = Parties::up().await?;
+    let Parties {
+        tenant, controller, ..
+    } = &parties;
+    let words = "a domain that ends in .protected";
+    let try_ = |name: &'static str, patch: Value| async move {
+        tenant.patch(VM, name, &patch, Effect::DryRun).await
+    };
+
+    // a: a user sets, at creation and later.
+    let mut born = vm("born");
+    born["metadata"]["annotations"] = json!({ PRIORITY: "100" });
+    denied(tenant.create(VM, &born, Effect::DryRun).await?, words);
+    parties.machine("a", json!({})).await?;
+    denied(try_("a", annotation(PRIORITY, "100")).await?, words);
+
+    // c: a service account of ours sets.
+    let set = annotation(PRIORITY, "100");
+    controller
+        .patch(VM, "a", &set, Effect::Real)
+        .await?
+        .unwrap();
+
+    // b: a user removes, or changes.
+    denied(try_("a", annotation(PRIORITY, Value::Null)).await?, words);
+    denied(try_("a", annotation(PRIORITY, "101")).await?, words);
+    denied(
+        try_("a", json!({ "metadata": { "annotations": null } })).await?,
+        words,
+    );
+    // What is there does not keep him from anything else.
+    try_("a", annotation("example.com/mine", "x"))
+        .await?
+        .unwrap();
+    try_("a", json!({ "spec": { "running": false } }))
+        .await?
+        .unwrap();
+
+    // e: presence counts, an empty value too.
+    let skip = "vmlet.dev.protected/skip-delete-platform-resource";
+    denied(try_("a", annotation(skip, "")).await?, words);
+    controller
+        .patch(VM, "a", &annotation(skip, ""), Effect::Real)
+        .await?
+        .unwrap();
+    denied(try_("a", annotation(skip, Value::Null)).await?, words);
+
+    // d: while it is being deleted.
+    let metadata = json!({ "finalizers": [FOREVER], "annotations": { PRIORITY: "1" } });
+    parties.machine("d", metadata).await?;
+    tenant.delete(VM, "d").await?.unwrap();
+    let gone = tenant.get(VM, "d").await?.unwrap();
+    assert!(gone["metadata"]["deletionTimestamp"].is_string(), "{gone}");
+    denied(try_("d", annotation(PRIORITY, "2")).await?, words);
+    denied(try_("d", annotation(PRIORITY, Value::Null)).await?, words);
+    denied(try_("d", annotation(skip, "")).await?, words);
+    let set = annotation(PRIORITY, "2");
+    controller
+        .patch(VM, "d", &set, Effect::DryRun)
+        .await?
+        .unwrap();
+
+    // The domain's form.
+    for (key, protected) in [
+        ("vmlet.dev.protected/anything", true),
+        ("example.com.protected/x", true),
+        ("a.protected", true),
+        ("protected.example.com/x", false),
+        ("x.protected.against/y", false),
+        ("example.com/protected", false),
+        ("example.comprotected/x", false),
+    ] {
+        let answer = try_("a", annotation(key, "x")).await?;
+        assert_eq!(answer.is_err(), protected, "{key}: {answer:?}");
+        let answer = try_("a", label(key, "x")).await?;
+        assert_eq!(answer.is_err(), protected, "label {key}: {answer:?}");
+    }
+    parties.control.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn the_policies_are_well_typed() -> anyhow::Result<()> {
+    let control = Control::up().await?;
+    // It is the one who checks types.
+    control.start_controller_manager()?;
+    let list = eventually(Duration::from_secs(60), "type checks", || async {
+        let list = control
+            .cluster()
+            .get_json(&["validatingadmissionpolicies"])?;
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        let seen = |policy: &Value| {
+            policy["status"]["observedGeneration"] == policy["metadata"]["generation"]
+        };
+        ensure!(items.len() == 3 && items.iter().all(seen), "{list}");
+        Ok(items)
+    })
+    .await?;
+    for policy in list {
+        let warnings = &policy["status"]["typeChecking"]["expressionWarnings"];
+        assert!(warnings.is_null(), "{policy}");
+    }
+    control.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn everybody_else_who_is_privileged_is() -> anyhow::Result<()> {
+    let control = Control::up().await?;
+    let masters = Who::user("anybody").in_group("system:masters");
+    for (who, privileged) in [
+        (
+            Who::service_account("vmlet-system", "vmlet-controller"),
+            true,
+        ),
+        (Who::service_account("vmlet-system", "vmlet-agent"), true),
+        (Who::service_account("vmlet-system", "default"), false),
+        (Who::service_account("default", "vmlet-controller"), false),
+        (Who::user("kubernetes-admin"), true),
+        (Who::user("kubernetes-admin2"), false),
+        (masters, true),
+        (Who::user("anybody").in_group("system:masters2"), false),
+    ] {
+        control.grant(&who).await?;
+        let mut machine = vm("a");
+        machine["metadata"]["annotations"] = json!({ PRIORITY: "-1000" });
+        let objects = control.objects_as(&who, "default")?;
+        let answer = objects.create(VM, &machine, Effect::DryRun).await?;
+        assert_eq!(answer.is_ok(), privileged, "{who:?}: {answer:?}");
+    }
+    control.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn checks_pauses_priorities_and_finalizers_are_guarded() -> anyhow::Result<()> {
+    let parties = Parties::up().await?;
+    let Parties {
+        tenant, controller, ..
+    } = &parties;
+    let (on_check, off_check) = (
+        "poweron.check.vmlet.dev/backup",
+        "delete.check.vmlet.dev/backup",
+    );
+    let ours = "vmlet.dev/virtualmachine";
+    let metadata = json!({
+        "annotations": { off_check: "" }, "labels": { "vmlet.dev/paused": "admin" },
+        "finalizers": [ours, FOREVER],
+    });
+    parties.machine("m", metadata).await?;
+    let try_ = |patch: Value| async move { tenant.patch(VM, "m", &patch, Effect::DryRun).await };
+
+    let number = "a number from -1000 to 1000";
+    for (value, taken) in [
+        ("1000", true),
+        ("-1000", true),
+        ("+42", true),
+        ("007", true),
+        ("0001000", true),
+        ("abc", true),
+        ("", true),
+        ("1001", false),
+        ("-1001", false),
+        ("9999999999999999999999", false),
+        ("2147483648", false),
+    ] {
+        let patch = annotation(PRIORITY, value);
+        let answer = controller.patch(VM, "m", &patch, Effect::DryRun).await?;
+        assert_eq!(answer.is_ok(), taken, "{value}: {answer:?}");
+        if !taken {
+            denied(answer, number);
+        }
+    }
+
+    let mut born = vm("born");
+    born["metadata"]["annotations"] = json!({ on_check: "" });
+    tenant.create(VM, &born, Effect::Real).await?.unwrap();
+    let without = annotation(on_check, Value::Null);
+    denied(
+        tenant.patch(VM, "born", &without, Effect::DryRun).await?,
+        "checks of power-on",
+    );
+    controller
+        .patch(VM, "born", &without, Effect::DryRun)
+        .await?
+        .unwrap();
+    denied(try_(annotation(on_check, "")).await?, "checks of power-on");
+
+    denied(
+        try_(annotation(off_check, Value::Null)).await?,
+        "checks of deletion",
+    );
+    born["metadata"] = json!({ "name": "born2", "annotations": { off_check: "" } });
+    denied(
+        tenant.create(VM, &born, Effect::DryRun).await?,
+        "checks of deletion",
+    );
+
+    denied(
+        try_(label("vmlet.dev/paused", "devops")).await?,
+        "the label vmlet.dev/paused",
+    );
+    denied(
+        try_(label("vmlet.dev/paused", Value::Null)).await?,
+        "the label vmlet.dev/paused",
+    );
+    try_(annotation("vmlet.dev/paused", "")).await?.unwrap();
+
+    let only = |finalizers: &[&str]| json!({ "metadata": { "finalizers": finalizers } });
+    denied(try_(only(&[FOREVER])).await?, "finalizers of vmlet.dev");
+    try_(only(&[ours])).await?.unwrap();
+    controller
+        .patch(VM, "m", &only(&[]), Effect::DryRun)
+        .await?
+        .unwrap();
+    tenant.delete(VM, "m").await?.unwrap();
+    denied(try_(only(&[])).await?, "finalizers of vmlet.dev");
+    parties.control.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn only_the_controller_speaks_for_the_controller() -> anyhow::Result<()> {
+    let parties = Parties::up().await?;
+    let Parties {
+        tenant, controller, ..
+    } = &parties;
+    let uuid = "3f2504e0-4f89-41d3-9a0c-0305e82c3301";
+
+    // Identities that another machine may have.
+    for field in ["instanceUUID", "biosUUID"] {
+        let mut machine = vm("twin");
+        machine["spec"][field] = json!(uuid);
+        denied(
+            tenant.create(VM, &machine, Effect::DryRun).await?,
+            "for privileged users",
+        );
+        controller
+            .create(VM, &machine, Effect::DryRun)
+            .await?
+            .unwrap();
+    }
+
+    // A status that sends the controller to another node's or machine's disk.
+    parties.machine("m", json!({})).await?;
+    for lie in [
+        json!({ "nodeName": "node2" }),
+        json!({ "instanceUUID": uuid }),
+        json!({ "powerState": "PoweredOff" }),
+        json!({ "conditions": [{ "type": "VirtualMachineCreated", "status": "True", "reason": "True", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z" }] }),
+    ] {
+        let patch = json!({ "status": lie });
+        let answer = tenant.patch(VM, "m/status", &patch, Effect::DryRun).await?;
+        denied(answer, "only stateChangeRequests");
+        controller
+            .patch(VM, "m/status", &patch, Effect::Real)
+            .await?
+            .unwrap();
+    }
+    let wipe = json!({ "status": null });
+    denied(
+        tenant.patch(VM, "m/status", &wipe, Effect::DryRun).await?,
+        "only stateChangeRequests",
+    );
+    let wish = json!({ "status": { "stateChangeRequests": [{ "action": "Start" }], "startFailure": null } });
+    tenant
+        .patch(VM, "m/status", &wish, Effect::DryRun)
+        .await?
+        .unwrap();
+
+    // Tasks command nodes: this one would remove a disk by its UID, whosever it is.
+    let task = json!({ "metadata": { "name": "t" }, "spec": {
+        "nodeName": "node1", "vmName": "m", "vmUID": uuid, "kind": "DeleteDisk",
+    } });
+    let kind = "VirtualMachineTask";
+    denied(
+        tenant.create(kind, &task, Effect::DryRun).await?,
+        "written by the controller",
+    );
+    controller.create(kind, &task, Effect::Real).await?.unwrap();
+    let done = json!({ "status": { "state": "Success" } });
+    denied(
+        tenant
+            .patch(kind, "t/status", &done, Effect::DryRun)
+            .await?,
+        "written by the controller",
+    );
+    let cancel = json!({ "spec": { "cancel": true } });
+    denied(
+        tenant.patch(kind, "t", &cancel, Effect::DryRun).await?,
+        "written by the controller",
+    );
+
+    // Pods that would boot from the disk of somebody else's machine, or take its identity.
+    let pod = |part: &str, key: &str, value: &str| {
+        json!({ "metadata": { "name": "p", part: { key: value } }, "spec": {
+            "containers": [{ "name": "vm", "image": "vmlet.dev/debian" }],
+        } })
+    };
+    for (part, key) in [
+        ("annotations", "vmlet.dev/vm-disk"),
+        ("annotations", "vmlet.dev/restore"),
+        ("annotations", "vmlet.dev/instance-uuid"),
+        ("annotations", "vmlet.dev/bios-uuid"),
+        ("labels", "vmlet.dev/vm-uid"),
+        ("labels", "vmlet.dev/role"),
+    ] {
+        let pod = pod(part, key, uuid);
+        denied(
+            tenant.create("Pod", &pod, Effect::DryRun).await?,
+            "are for the controller",
+        );
+        controller
+            .create("Pod", &pod, Effect::DryRun)
+            .await?
+            .unwrap();
+    }
+    let spoof = pod("annotations", "vmlet.dev.protected/allow-spoofing", "true");
+    denied(
+        tenant.create("Pod", &spoof, Effect::DryRun).await?,
+        "a domain that ends in .protected",
+    );
+    let plain = pod("annotations", "vmlet.dev/vcpus", "2");
+    tenant.create("Pod", &plain, Effect::DryRun).await?.unwrap();
+    parties.control.down()
+}
