@@ -1,0 +1,278 @@
+//! What the real API server makes of classes, images, caches, groups, snapshots, tasks and settings.
+//!
+//! Invariant: each forbidden object or edit is refused with the sentence of its rule, and its allowed
+//! neighbour is not.
+//! Failure: a table of all cases that went otherwise.
+
+use e2e::{Case, Control, judge};
+use serde_json::{Value, json};
+
+/// A class of four processors and 4 GiB with these requests and limits.
+fn class(requests: Value, limits: Value) -> Case {
+    Case::create(
+        "VirtualMachineClass",
+        json!({
+            "hardware": { "cpus": 4, "memory": "4Gi" },
+            "policies": { "resources": { "requests": requests, "limits": limits } },
+        }),
+    )
+}
+
+fn classes() -> Vec<Case> {
+    let kind = "VirtualMachineClass";
+    let hardware = |cpus: i64, memory: &str| {
+        Case::create(
+            kind,
+            json!({ "hardware": { "cpus": cpus, "memory": memory } }),
+        )
+    };
+    vec![
+        hardware(1, "128Mi"),
+        hardware(0, "128Mi").refused("greater than or equal to 1"),
+        hardware(513, "128Mi").refused("less than or equal to 512"),
+        hardware(1, "100").refused("whole number of MiB"),
+        class(
+            json!({ "cpu": "500m" }),
+            json!({ "cpu": 4, "memory": "4Gi" }),
+        ),
+        class(json!({ "cpu": "0" }), json!({})).refused("greater than 0"),
+        class(json!({ "cpu": "5" }), json!({ "cpu": "4" }))
+            .refused("requests.cpu must not be above"),
+        class(json!({ "memory": "5Gi" }), json!({ "memory": "4Gi" }))
+            .refused("requests.memory must not be above"),
+        class(json!({}), json!({ "memory": "4095Mi" }))
+            .refused("must hold the guest's hardware.memory"),
+        Case::create(
+            kind,
+            json!({ "hardware": { "cpus": 1, "memory": "1Gi" }, "cpuModel": "<x/>" }),
+        )
+        .refused("should match"),
+        Case::create(
+            kind,
+            json!({ "hardware": { "cpus": 1, "memory": "1Gi" }, "machineType": "q 35" }),
+        )
+        .refused("should match"),
+    ]
+}
+
+fn images() -> Vec<Case> {
+    let (own, all) = ("VirtualMachineImage", "ClusterVirtualMachineImage");
+    let http = |url: &str| json!({ "source": { "http": { "url": url } } });
+    let good = "https://images.example/debian.qcow2";
+    let digest = |digest: &str| json!({ "source": { "http": { "url": good, "digest": digest } } });
+    let claim = json!({ "source": { "pvc": { "name": "disk" } } });
+    let one = "set exactly one of http, oci and pvc";
+    let mut cases = vec![
+        Case::create(own, claim.clone()),
+        Case::create(all, claim).refused("a claim belongs to one namespace"),
+    ];
+    for kind in [own, all] {
+        cases.extend([
+            Case::create(kind, http(good)),
+            Case::create(kind, http("http://10.0.0.1:8080/x?y=z")),
+            Case::create(kind, http("file:///etc/shadow")).refused("should match"),
+            Case::create(kind, http("https://user:secret@host/x")).refused("should match"),
+            Case::create(kind, http("https://host/a b")).refused("should match"),
+            Case::create(kind, digest(&format!("sha256:{}", "0".repeat(64)))),
+            Case::create(kind, digest("sha256:0")).refused("should match"),
+            Case::create(kind, json!({ "source": {} })).refused(one),
+            Case::create(kind, json!({ "source": { "http": { "url": good }, "oci": { "reference": "a" } } })).refused(one),
+            Case::create(kind, json!({ "source": { "oci": { "reference": "registry.example:5000/a/b:c@sha256:0" } } })),
+            Case::create(kind, json!({ "source": { "oci": { "reference": "-x" } } })).refused("should match"),
+            Case::create(kind, with(http(good), json!({ "ipAssurance": "Maybe" }))).refused("Unsupported value"),
+            Case::edit(kind, http(good), http("https://images.example/other.qcow2")).refused("source is immutable"),
+            Case::edit(kind, http(good), json!({ "ipAssurance": "PodIP" })),
+        ]);
+    }
+    cases
+}
+
+fn caches() -> Vec<Case> {
+    let kind = "VirtualMachineImageCache";
+    let spec = |locations: Value| json!({ "providerID": "a", "providerVersion": "sha256:0", "locations": locations });
+    let at =
+        |node: &str, format: &str| json!({ "node": node, "store": "default", "format": format });
+    vec![
+        Case::create(
+            kind,
+            spec(json!([at("n", "raw"), at("n", "qcow2"), at("m", "raw")])),
+        ),
+        Case::create(kind, spec(json!([at("n", "raw"), at("n", "raw")])))
+            .refused("Duplicate value"),
+        Case::create(kind, spec(json!([at("n", "vmdk")]))).refused("Unsupported value"),
+        Case::edit(kind, spec(json!([])), json!({ "providerID": "b" }))
+            .refused("providerID is immutable"),
+        Case::edit(
+            kind,
+            spec(json!([])),
+            json!({ "providerVersion": "sha256:1" }),
+        ),
+    ]
+}
+
+fn groups() -> Vec<Case> {
+    let kind = "VirtualMachineGroup";
+    let tier =
+        |members: Value| json!({ "bootOrder": [{ "members": members, "powerOnDelay": "30s" }] });
+    let sync = |time: &str| json!({ "nextForcePowerStateSyncTime": time });
+    let itself = "a group cannot be a member of itself";
+    vec![
+        Case::create(
+            kind,
+            tier(json!([{ "name": "a" }, { "kind": "VirtualMachineGroup", "name": "a" }])),
+        ),
+        Case::create(kind, tier(json!([{ "name": "a" }, { "name": "a" }])))
+            .refused("Duplicate value"),
+        Case::create(kind, tier(json!([{ "kind": "Pod", "name": "a" }])))
+            .refused("Unsupported value"),
+        Case::create(kind, json!({ "bootOrder": [{ "powerOnDelay": "later" }] }))
+            .refused("should match"),
+        // The first two are named as the case is: by its number in the table.
+        Case::create(kind, json!({ "groupName": "case-4" })).refused(itself),
+        Case::create(
+            kind,
+            tier(json!([{ "kind": "VirtualMachineGroup", "name": "case-5" }])),
+        )
+        .refused(itself),
+        Case::create(kind, tier(json!([{ "name": "case-6" }]))),
+        Case::edit(
+            kind,
+            sync("2026-01-01T10:00:00Z"),
+            sync("2026-01-01T10:00:01Z"),
+        ),
+        Case::edit(
+            kind,
+            sync("2026-01-01T10:00:00Z"),
+            sync("2026-01-01T09:00:00Z"),
+        )
+        .refused("must be later than it was"),
+        Case::create(kind, sync("now")).refused("should match"),
+        Case::edit(
+            kind,
+            json!({ "powerState": "PoweredOn" }),
+            json!({ "powerState": null }),
+        ),
+    ]
+}
+
+fn snapshots_and_tasks() -> Vec<Case> {
+    let (snapshot, task) = ("VirtualMachineSnapshot", "VirtualMachineTask");
+    let taken = json!({ "vmName": "a", "quiesce": { "timeout": "1m" } });
+    let work = json!({ "nodeName": "n", "vmName": "a", "vmUID": "u", "kind": "Save" });
+    let mut cases = vec![
+        Case::create(snapshot, taken.clone()),
+        Case::create(snapshot, json!({})).refused("Required value"),
+        Case::edit(snapshot, taken.clone(), json!({ "vmName": "b" }))
+            .refused("vmName is immutable"),
+        Case::edit(snapshot, taken.clone(), json!({ "memory": true }))
+            .refused("memory is immutable"),
+        Case::edit(snapshot, taken.clone(), json!({ "quiesce": null }))
+            .refused("quiesce is immutable"),
+        Case::edit(
+            snapshot,
+            taken,
+            json!({ "description": "before the upgrade" }),
+        ),
+        Case::create(task, work.clone()),
+        Case::create(task, with(work.clone(), json!({ "kind": "Format" })))
+            .refused("Unsupported value"),
+        Case::create(task, with(work.clone(), json!({ "vmUID": "../x" }))).refused("should match"),
+        Case::create(task, with(work.clone(), json!({ "sizeBytes": -1 })))
+            .refused("greater than or equal to 0"),
+        Case::edit(task, work.clone(), json!({ "cancel": true })),
+        Case::edit(
+            task,
+            with(work.clone(), json!({ "cancel": true })),
+            json!({ "cancel": false }),
+        )
+        .refused("stays cancelled"),
+    ];
+    for (words, value) in [
+        ("nodeName is immutable", json!("m")),
+        ("vmName is immutable", json!("b")),
+        ("vmUID is immutable", json!("v")),
+        ("kind is immutable", json!("Reset")),
+        ("image is immutable", json!("x")),
+        ("sizeBytes is immutable", json!(1)),
+        ("linked is immutable", json!(true)),
+        ("timeoutSeconds is immutable", json!(1)),
+        ("discard is immutable", json!(true)),
+    ] {
+        let (field, _) = words.split_once(' ').unwrap_or_default();
+        let edit = Case::edit(task, work.clone(), json!({ field: value }));
+        cases.push(edit.refused(words));
+    }
+    cases
+}
+
+fn settings() -> Vec<Case> {
+    let (mapping, node, vmlet) = ("ImageMapping", "NodeConfig", "Vmlet");
+    let rule = |rule: Value| Case::create(mapping, json!({ "translations": [rule] }));
+    let one = "set exactly one of name and regexp";
+    let set = |config: Value| Case::create(node, json!({ "config": config }));
+    vec![
+        rule(json!({ "name": "debian", "url": "https://host/d.qcow2" })),
+        rule(
+            json!({ "regexp": "^debian/(.*)$", "url": "https://host/$1.qcow2", "transport": "slow" }),
+        ),
+        rule(json!({ "url": "https://host/d.qcow2" })).refused(one),
+        rule(json!({ "name": "a", "regexp": "a", "url": "https://host/d.qcow2" })).refused(one),
+        rule(json!({ "name": "a" })).refused("Required value"),
+        Case::create(
+            mapping,
+            json!({ "transports": { "slow": { "timeoutSeconds": 60, "tls": { "insecure": true } } } }),
+        ),
+        Case::create(
+            mapping,
+            json!({ "transports": { "slow": { "timeoutSeconds": -1 } } }),
+        )
+        .refused("greater than or equal to 0"),
+        Case::create(
+            mapping,
+            json!({ "transports": { "slow": { "proxy": "https://user:pw@host" } } }),
+        )
+        .refused("should match"),
+        set(
+            json!({ "accelerator": "tcg", "logLevel": "debug", "defaultVcpus": 2, "defaultMemory": "2Gi", "maxDownload": "10Gi" }),
+        ),
+        set(json!({ "accelerator": "xen" })).refused("Unsupported value"),
+        set(json!({ "defaultVcpus": 0 })).refused("greater than or equal to 1"),
+        set(json!({ "maxDownload": "-1" })).refused("greater than 0"),
+        set(json!({ "surprise": 1 })).refused("unknown field"),
+        Case::create(vmlet, json!({})),
+        Case::create(
+            vmlet,
+            json!({ "strict": true, "components": [{ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "CDI", "name": "cdi" }] }),
+        ),
+        Case::create(
+            vmlet,
+            json!({ "components": [{ "apiVersion": "", "kind": "CDI", "name": "cdi" }] }),
+        )
+        .refused("at least 1"),
+    ]
+}
+
+fn with(mut spec: Value, more: Value) -> Value {
+    if let (Some(spec), Value::Object(more)) = (spec.as_object_mut(), more) {
+        spec.extend(more);
+    }
+    spec
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn every_other_kind_is_judged_by_its_rules() -> anyhow::Result<()> {
+    let control = Control::up().await?;
+    let objects = control.objects("default")?;
+    for cases in [
+        classes(),
+        images(),
+        caches(),
+        groups(),
+        snapshots_and_tasks(),
+        settings(),
+    ] {
+        judge(&objects, &cases).await?;
+    }
+    control.down()
+}
