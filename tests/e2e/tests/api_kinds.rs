@@ -8,7 +8,7 @@ use e2e::{Case, Control, judge};
 use serde_json::{Value, json};
 
 /// A class of four processors and 4 GiB with these requests and limits.
-fn class(requests: Value, limits: Value) -> Case {
+fn class(requests: &Value, limits: &Value) -> Case {
     Case::create(
         "VirtualMachineClass",
         json!({
@@ -32,15 +32,15 @@ fn classes() -> Vec<Case> {
         hardware(513, "128Mi").refused("less than or equal to 512"),
         hardware(1, "100").refused("whole number of MiB"),
         class(
-            json!({ "cpu": "500m" }),
-            json!({ "cpu": 4, "memory": "4Gi" }),
+            &json!({ "cpu": "500m" }),
+            &json!({ "cpu": 4, "memory": "4Gi" }),
         ),
-        class(json!({ "cpu": "0" }), json!({})).refused("greater than 0"),
-        class(json!({ "cpu": "5" }), json!({ "cpu": "4" }))
+        class(&json!({ "cpu": "0" }), &json!({})).refused("greater than 0"),
+        class(&json!({ "cpu": "5" }), &json!({ "cpu": "4" }))
             .refused("requests.cpu must not be above"),
-        class(json!({ "memory": "5Gi" }), json!({ "memory": "4Gi" }))
+        class(&json!({ "memory": "5Gi" }), &json!({ "memory": "4Gi" }))
             .refused("requests.memory must not be above"),
-        class(json!({}), json!({ "memory": "4095Mi" }))
+        class(&json!({}), &json!({ "memory": "4095Mi" }))
             .refused("must hold the guest's hardware.memory"),
         Case::create(
             kind,
