@@ -34,7 +34,7 @@ pub fn desired(m: &Machine<'_>, now: &Time, jitter: Jitter) -> Decision {
     let mut status = m.status.clone();
     status.start_failure = start_failure(m, strategy, head, now, jitter);
     status.instance = record::instance(m, strategy, step, head);
-    status.run_strategy = record::run_strategy(m, strategy, seen, step);
+    status.run_strategy = record::run_strategy(m, strategy, seen, step, head);
     status.state_change_requests = pop(m, strategy);
     (status.observed_generation, status.desired_generation) = revision::generations(m);
     status.created = m.instance.is_some();
@@ -99,7 +99,13 @@ fn start_failure(
 }
 
 fn pop(m: &Machine<'_>, strategy: Strategy) -> Vec<StateChangeRequest> {
-    requests::pop(&m.status.state_change_requests, strategy, m.instance)
+    let starts = start::starts(strategy, m.status);
+    requests::pop(
+        &m.status.state_change_requests,
+        strategy,
+        m.instance,
+        starts,
+    )
 }
 
 /// Saved memory lasts until a guest runs again or it is dropped.

@@ -11,7 +11,7 @@ use crate::instance::{EndCause, Instance};
 use crate::phase::Phase;
 use crate::requests::{self, Head};
 use crate::rules::{Seen, Step, ended_well};
-use crate::start::has_ended;
+use crate::start::{has_ended, is_called_off};
 use crate::strategy::Strategy;
 
 /// What was recorded before about this very instance.
@@ -102,11 +102,7 @@ fn gone(m: &Machine<'_>, strategy: Strategy, mut last: InstanceStatus) -> Instan
             _ => Afterwards::StayDown,
         });
     }
-    // A stop that names the last instance calls off what was to follow it.
-    let is_called_off = m.status.state_change_requests.first().is_some_and(|head| {
-        head.action == crds::vm::StateChangeAction::Stop && head.uid.as_ref() == Some(&last.uid)
-    });
-    if is_called_off || strategy.is_off() {
+    if is_called_off(m.status) || strategy.is_off() {
         last.afterwards = Some(Afterwards::StayDown);
     }
     last.once_completed = strategy == Strategy::Once
@@ -120,6 +116,7 @@ pub(crate) fn run_strategy(
     strategy: Strategy,
     seen: Seen,
     step: Step,
+    head: Head,
 ) -> Option<RunStrategy> {
     let old = m.status.run_strategy;
     let is_new = |instance: &Instance| earlier(m, instance).is_none();
@@ -128,7 +125,8 @@ pub(crate) fn run_strategy(
         None if old.is_none() => return None,
         // A start that has not succeeded yet must be wanted again in the next pass.
         None => step != Step::Create,
-        Some(_) if strategy.is_off() => true,
+        // To stop an instance is to act upon the strategy, even if the instance was made for another one.
+        Some(_) if strategy.is_off() || head == Head::Stop => true,
         Some(i) => !matches!(seen, Seen::Leaving | Seen::Left | Seen::Ended) || is_new(i),
     };
     if serves {

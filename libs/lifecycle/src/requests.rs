@@ -58,21 +58,23 @@ pub(crate) fn then_starts(requests: &[StateChangeRequest]) -> bool {
         .is_some_and(|next| next.action == StateChangeAction::Start)
 }
 
-/// The queue after a pass that saw `instance` before it did anything.
-#[must_use]
-pub fn pop(
+/// The queue after a pass that saw `instance` before it did anything. `starts`: without an instance, one
+/// is wanted.
+pub(crate) fn pop(
     requests: &[StateChangeRequest],
     strategy: Strategy,
     instance: Option<&Instance>,
+    starts: bool,
 ) -> Vec<StateChangeRequest> {
+    // Of a machine whose only run is over or under way, nothing can be started.
+    let is_used_up = strategy == Strategy::Once && (instance.is_some() || !starts);
+    let has_ended = instance.is_some_and(|i| i.phase.is_final());
     let is_done = requests.first().is_some_and(|head| match head.action {
-        // Of an ended instance that strategy keeps, nothing is left to stop.
-        StateChangeAction::Stop => {
-            !is_for(head, instance)
-                || strategy == Strategy::Once && instance.is_some_and(|i| i.phase.is_final())
-        }
+        StateChangeAction::Stop => !is_for(head, instance) || is_used_up && has_ended,
         // An instance that this strategy ends does not fulfil it: the start follows the end.
-        StateChangeAction::Start => instance.is_some_and(Instance::is_live) && !strategy.is_off(),
+        StateChangeAction::Start => {
+            is_used_up || instance.is_some_and(Instance::is_live) && !strategy.is_off()
+        }
     });
     requests[usize::from(is_done)..].to_vec()
 }

@@ -38,7 +38,8 @@ pub fn set_to_start(
     match strategy {
         Strategy::Always => true,
         Strategy::Halted | Strategy::Suspended => false,
-        Strategy::Manual | Strategy::Once if instance.phase.is_final() => head == Head::Start,
+        Strategy::Once if instance.phase.is_final() => false,
+        Strategy::Manual if instance.phase.is_final() => head == Head::Start,
         Strategy::RerunOnFailure if instance.phase.is_final() => {
             head == Head::Start || afterwards(status) == Some(Afterwards::StartAgain)
         }
@@ -58,13 +59,23 @@ pub(crate) fn starts(strategy: Strategy, status: &VirtualMachineStatus) -> bool 
         Strategy::Manual => is_asked,
         Strategy::RerunOnFailure => {
             let is_new = status.run_strategy != Some(RunStrategy::RerunOnFailure);
-            is_asked || is_new || afterwards(status) == Some(Afterwards::StartAgain)
+            let is_due = is_new || afterwards(status) == Some(Afterwards::StartAgain);
+            is_asked || is_due && !is_called_off(status)
         }
         Strategy::Once => {
             let is_used_up = status.instance.as_ref().is_some_and(|i| i.once_completed);
             status.run_strategy != Some(RunStrategy::Once) && !is_used_up
         }
     }
+}
+
+/// Whether a stop names the last instance, which is gone: what was to follow it is not wanted any more.
+pub(crate) fn is_called_off(status: &VirtualMachineStatus) -> bool {
+    let last = status.instance.as_ref();
+    let head = status.state_change_requests.first();
+    head.zip(last).is_some_and(|(head, last)| {
+        head.action == StateChangeAction::Stop && head.uid.as_ref() == Some(&last.uid)
+    })
 }
 
 /// What follows the last instance; one whose end nobody wanted and nobody saw is to be replaced.

@@ -141,6 +141,8 @@ impl Subject<'_> {
             },
             Strategy::Always | Strategy::Once | Strategy::Suspended => {
                 let hurried = live.filter(|_| grace.is_some()).map(by_request);
+                // A start that waits would switch the machine on again.
+                let is_waiting = !self.status.state_change_requests.is_empty();
                 Ok(Change {
                     wish: Some(
                         self.meta
@@ -150,7 +152,7 @@ impl Subject<'_> {
                             .off(),
                     ),
                     forget: self.is_suspended(),
-                    requests: hurried,
+                    requests: hurried.or_else(|| is_waiting.then(Vec::new)),
                     ..Change::default()
                 })
             }
@@ -190,23 +192,37 @@ impl Subject<'_> {
         let is_asked = queue
             .first()
             .is_some_and(|r| r.uid.as_deref() == Some(&instance.uid));
-        let stays_down = last.is_some_and(|i| i.afterwards == Some(Afterwards::StayDown));
+        // Another strategy than the one that was acted upon last starts by itself.
+        let is_same = self.status.run_strategy == Some(self.wish.strategy().recorded());
+        let stays_down =
+            last.is_some_and(|i| i.afterwards == Some(Afterwards::StayDown)) && is_same;
         let starts_again = queue.iter().any(|r| r.action == StateChangeAction::Start);
         (is_asked || instance.deleting && stays_down) && !starts_again
     }
 
     /// Nothing runs, but something may be about to.
     fn call_off(&self) -> Verdict {
-        let queue = &self.status.state_change_requests;
-        if queue.iter().any(|r| r.action == StateChangeAction::Start) {
-            return Ok(Change::requests(Vec::new()));
+        let strategy = self.wish.strategy();
+        let is_rerun = strategy == Strategy::RerunOnFailure;
+        let is_first = self.status.run_strategy != Some(strategy.recorded());
+        if let Some(ended) = self.instance.filter(|_| is_rerun) {
+            return Ok(Change::requests(vec![stop(&ended.uid, None)]));
+        }
+        if is_rerun && is_first {
+            return refuse(
+                "its first start is under way; set spec.runStrategy to Halted to prevent it",
+            );
         }
         let last = self.status.instance.as_ref().filter(|last| {
             last.afterwards == Some(Afterwards::StartAgain)
                 || last.afterwards.is_none() && !has_ended(last)
         });
-        match last.filter(|_| self.wish.strategy() == Strategy::RerunOnFailure) {
+        let queue = &self.status.state_change_requests;
+        match last.filter(|_| is_rerun) {
             Some(last) => Ok(Change::requests(vec![stop(&last.uid, None)])),
+            None if queue.iter().any(|r| r.action == StateChangeAction::Start) => {
+                Ok(Change::requests(Vec::new()))
+            }
             None => refuse("it is stopped already"),
         }
     }
@@ -236,6 +252,9 @@ impl Subject<'_> {
             .is_some_and(|i| i.is_live() && i.phase == Phase::Running)
         {
             return refuse("it is not running");
+        }
+        if !self.status.state_change_requests.is_empty() {
+            return refuse("another request is under way; try again when it is done");
         }
         let is_remembered = !matches!(self.wish, Wish::PowerState(_));
         Ok(Change {

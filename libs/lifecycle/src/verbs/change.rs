@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use crate::strategy::Wish;
 
-/// What a verb changes. The specification is patched first, then the status.
+/// What a verb changes. The status is patched first, then the object: a start that waits in the queue must
+/// be gone before the wish is "off".
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Change {
     /// The new wish; another spelling replaces the old one.

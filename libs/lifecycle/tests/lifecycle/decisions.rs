@@ -46,7 +46,7 @@ fn lines() -> Vec<Line<'static>> {
 }
 
 /// The value for the vector at `index`: one for all, or one each.
-fn nth<'a>(cell: &'a str, index: usize) -> &'a str {
+fn nth(cell: &str, index: usize) -> &str {
     let values: Vec<_> = cell.split(" | ").collect();
     if values.len() == 1 {
         values[0]

@@ -3,6 +3,16 @@
 //! Invariant: every line of the decision table and every pure acceptance scenario has a test by its number.
 //! Failure: the message names the line or the scenario.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot go on has failed"
+)]
+
 mod build;
 mod decisions;
+mod pods;
+mod properties;
+mod rules;
 mod scenarios;
+mod verbs;

@@ -1,0 +1,129 @@
+//! Power, times and revisions.
+//!
+//! Invariant: a time that has passed acts once; one that cannot be read never does.
+//! Failure: the case is in the test's name.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crds::vm::InlineHardware;
+use crds::{PowerState, VirtualMachineSpec};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use lifecycle::power::{Delay, delay, power_off_timeout, power_on_check, restart_due};
+use lifecycle::revision;
+use rstest::rstest;
+
+use crate::build::{Case, ago, instance, now};
+
+fn annotated(key: &str, value: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([(key.to_owned(), value.to_owned())])
+}
+
+#[rstest]
+#[case("2026-01-01T12:00:30Z", Ok(Delay::For(Duration::from_secs(30))))]
+#[case("2026-01-01T12:00:00Z", Ok(Delay::Over))]
+#[case("2025-01-01T12:00:00+02:00", Ok(Delay::Over))]
+#[case("tomorrow", Err(()))]
+fn a_group_may_delay_power(#[case] value: &str, #[case] want: Result<Delay, ()>) {
+    let annotations = annotated("vmlet.dev.protected/apply-power-state-time", value);
+    assert_eq!(delay(&annotations, &now()).map_err(|_| ()), want);
+    assert_eq!(delay(&BTreeMap::new(), &now()), Ok(Delay::None));
+}
+
+#[test]
+fn a_check_holds_a_power_on_back_by_its_presence() {
+    let annotations = annotated("poweron.check.vmlet.dev/backup", "");
+    assert_eq!(
+        power_on_check(&annotations),
+        Some("poweron.check.vmlet.dev/backup")
+    );
+    assert_eq!(power_on_check(&annotated("vmlet.dev/other", "x")), None);
+}
+
+#[test]
+fn a_restart_time_is_used_once_and_only_while_the_guest_runs() {
+    let due = |at: &str, last: Option<Time>, seen: &str| {
+        let spec = VirtualMachineSpec {
+            next_restart_time: Some(at.to_owned()),
+            ..VirtualMachineSpec::default()
+        };
+        restart_due(&spec, last.as_ref(), instance(seen).as_ref(), &now())
+    };
+    let at = "2026-01-01T11:59:00Z";
+    assert_eq!(due(at, None, "running"), Ok(Some(ago(60))));
+    assert_eq!(due(at, Some(ago(60)), "running"), Ok(None));
+    assert_eq!(due(at, Some(ago(61)), "running"), Ok(Some(ago(60))));
+    assert_eq!(
+        due("2026-01-01T12:00:01Z", None, "running"),
+        Ok(None),
+        "in the future"
+    );
+    for seen in [
+        "none",
+        "pending",
+        "failed/ran",
+        "unknown",
+        "running,deleting",
+    ] {
+        assert_eq!(due(at, None, seen), Ok(None), "{seen}");
+    }
+    assert!(due("now", None, "running").is_err());
+    assert_eq!(due("", None, "running"), Ok(None));
+}
+
+#[rstest]
+#[case(None, Some(300))]
+#[case(Some("5m"), Some(300))]
+#[case(Some("1h0m1.5s"), Some(3601))]
+#[case(Some("0s"), Some(0))]
+#[case(Some("1500ms"), Some(1))]
+#[case(Some(""), None)]
+#[case(Some("5"), None)]
+#[case(Some("m"), None)]
+#[case(Some("-5m"), None)]
+#[case(Some("5d"), None)]
+#[case(Some("1..2s"), None)]
+#[case(Some("999999999999999999999999h"), None)]
+fn durations_are_those_of_go(#[case] text: Option<&str>, #[case] want: Option<u64>) {
+    let spec = VirtualMachineSpec {
+        power_off_timeout: text.map(str::to_owned),
+        ..VirtualMachineSpec::default()
+    };
+    assert_eq!(power_off_timeout(&spec).ok().map(|d| d.as_secs()), want);
+}
+
+#[test]
+fn s57_only_what_an_instance_is_built_from_makes_a_revision() {
+    let plain = VirtualMachineSpec::default();
+    let same = VirtualMachineSpec {
+        power_state: Some(PowerState::PoweredOn),
+        paused: true,
+        next_restart_time: Some("2026-01-01T12:00:00Z".into()),
+        bios_uuid: Some("chosen later".into()),
+        ..VirtualMachineSpec::default()
+    };
+    assert_eq!(revision::of(&plain), revision::of(&same));
+    let bigger = VirtualMachineSpec {
+        hardware: Some(InlineHardware {
+            cpus: 2,
+            memory: Quantity("1Gi".into()),
+        }),
+        ..VirtualMachineSpec::default()
+    };
+    assert_ne!(revision::of(&plain), revision::of(&bigger));
+    assert_eq!(revision::of(&plain).len(), 16);
+}
+
+#[test]
+fn s57_a_restart_is_required_until_the_instance_is_of_this_revision() {
+    let mut case = Case::parse("Always running -");
+    assert!(
+        !revision::is_restart_required(&case.machine()),
+        "of a foreign pod nothing is known"
+    );
+    case.instance.as_mut().unwrap().revision = Some("older".into());
+    assert!(revision::is_restart_required(&case.machine()));
+    case.instance.as_mut().unwrap().revision = Some(revision::of(&case.spec));
+    assert!(!revision::is_restart_required(&case.machine()));
+}

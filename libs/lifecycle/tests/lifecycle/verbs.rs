@@ -1,0 +1,254 @@
+//! What the verbs write, by strategy.
+//!
+//! Invariant: the table has every verb in every situation that matters to it.
+//! Failure: all that differ are listed at once.
+
+use crds::VirtualMachine;
+use crds::vm::StateChangeAction;
+use lifecycle::Wish;
+use lifecycle::verbs::{Change, Verb, verb};
+use serde_json::json;
+
+use crate::build::{Case, UID};
+
+/// situation | verb | outcome
+const TABLE: &str = "
+Halted none -                   | start        | runStrategy=Always
+false none -                    | start        | running=true
+PoweredOff none -               | start        | powerState=PoweredOn
+PoweredOff none -               | start:paused | powerState=PoweredOn paused
+Halted running -                | start        | runStrategy=Always
+Always none -                   | start        | refused
+Once none -                     | start        | refused
+Manual none -                   | start        | Start
+Manual none -                   | start:paused | Start
+Manual none Start               | start        | refused
+Manual none Stop≠               | start        | Start
+Manual running -                | start        | refused
+Manual unknown -                | start        | Start
+Manual running,deleting Stop=   | start        | Start
+Manual failed/ran -             | start        | Stop,Start
+RerunOnFailure succeeded/ran -  | start        | Stop,Start
+RerunOnFailure failed/ran -     | start        | refused
+RerunOnFailure none -           | start        | Start
+Suspended none - saved          | start        | powerState=PoweredOn
+
+Halted none -                   | stop         | refused
+Halted running -                | stop         | refused
+Halted running -                | stop:5       | Stop
+PoweredOn running -             | stop         | powerState=PoweredOff
+true running -                  | stop         | running=false
+Always running -                | stop:0       | runStrategy=Halted Stop
+Always none -                   | stop:0       | runStrategy=Halted
+Once running -                  | stop         | runStrategy=Halted
+Manual running -                | stop         | Stop
+Manual running Stop=            | stop         | refused
+Manual running Stop=            | stop:5       | Stop
+Manual running Stop=,Start      | stop         | Stop
+Manual none -                   | stop         | refused
+Manual none Start               | stop         | nothing
+Manual succeeded/ran -          | stop         | refused
+RerunOnFailure running -        | stop         | Stop
+RerunOnFailure none - follows=again | stop     | Stop
+RerunOnFailure none -           | stop         | refused
+Suspended none - saved          | stop         | powerState=PoweredOff
+
+Halted none -                   | restart      | refused
+Once running -                  | restart      | refused
+Suspended none -                | restart      | refused
+Always none -                   | restart      | refused
+Always running -                | restart      | Stop,Start
+PoweredOn running -             | restart      | Stop,Start
+Manual running Stop≠            | restart      | Stop,Start
+Manual running Stop=,Start      | restart      | refused
+RerunOnFailure running -        | restart      | Stop,Start
+
+PoweredOn running -             | suspend      | powerState=Suspended
+Manual running -                | suspend      | powerState=Suspended remember=runStrategy=Manual
+true running -                  | suspend      | powerState=Suspended remember=running=true
+Always pending -                | suspend      | refused
+Halted running -                | suspend      | refused
+Suspended none -                | suspend      | refused
+Suspended none - saved          | resume       | powerState=PoweredOn
+Always running -                | resume       | refused
+Always halting - paused         | resume       | refused
+
+Always running -                | pause        | paused
+Always running - paused         | pause        | refused
+Always pending -                | pause        | refused
+Always halting - paused         | unpause      | unpaused
+Always running -                | unpause      | refused
+
+Always running - deletion       | start        | refused
+Always running - deletion       | stop         | refused
+both running -                  | stop         | refused
+";
+
+fn parse(word: &str) -> Verb {
+    let (name, option) = word.split_once(':').unwrap_or((word, ""));
+    match name {
+        "start" => Verb::Start {
+            paused: option == "paused",
+        },
+        "stop" => Verb::Stop {
+            grace_seconds: option.parse().ok(),
+        },
+        "restart" => Verb::Restart { force: false },
+        "suspend" => Verb::Suspend,
+        "resume" => Verb::Resume,
+        "pause" => Verb::Pause,
+        "unpause" => Verb::Unpause,
+        other => panic!("unknown verb {other:?}"),
+    }
+}
+
+fn show(change: &Change) -> String {
+    let mut words = Vec::new();
+    words.extend(change.wish.map(|wish| wish.to_string()));
+    words.extend(change.remember.map(|wish| format!("remember={wish}")));
+    words.extend(
+        change
+            .paused
+            .map(|on| if on { "paused" } else { "unpaused" }.to_owned()),
+    );
+    if let Some(requests) = &change.requests {
+        let names = requests.iter().map(|r| match r.action {
+            StateChangeAction::Start => "Start",
+            StateChangeAction::Stop => "Stop",
+        });
+        let names: Vec<_> = names.collect();
+        words.push(if names.is_empty() {
+            "nothing".to_owned()
+        } else {
+            names.join(",")
+        });
+    }
+    words.join(" ")
+}
+
+fn ask(case: &Case, verb_: Verb) -> Result<Change, lifecycle::verbs::Conflict> {
+    verb(
+        &case.spec,
+        &case.status,
+        &case.meta,
+        case.instance.as_ref(),
+        verb_,
+    )
+}
+
+#[test]
+fn every_verb_writes_what_the_table_says() {
+    let mut wrong = Vec::new();
+    for line in TABLE.lines().filter(|line| !line.is_empty()) {
+        let [given, verb_, want] = line.split('|').map(str::trim).collect::<Vec<_>>()[..] else {
+            panic!("three columns: {line}");
+        };
+        let case = Case::parse(given);
+        let got = ask(&case, parse(verb_)).map_or_else(|_| "refused".into(), |c| show(&c));
+        if got != want {
+            wrong.push(format!("{line}\n   got {got}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn resuming_brings_the_old_spelling_back() {
+    let mut case = Case::parse("Suspended none - saved");
+    let remembered = |text: &str| {
+        let key = crds::names::RESUME_WISH.to_owned();
+        Wish::remembered(&[(key, text.to_owned())].into())
+    };
+    case.meta.resume = remembered("runStrategy=RerunOnFailure");
+    assert_eq!(
+        show(&ask(&case, Verb::Resume).unwrap()),
+        "runStrategy=RerunOnFailure"
+    );
+    case.meta.resume = remembered("running=true");
+    assert_eq!(show(&ask(&case, Verb::Resume).unwrap()), "running=true");
+    assert_eq!(
+        show(
+            &ask(
+                &case,
+                Verb::Stop {
+                    grace_seconds: None
+                }
+            )
+            .unwrap()
+        ),
+        "running=false"
+    );
+    case.meta.resume = remembered("runStrategy=Manual");
+    assert_eq!(
+        show(&ask(&case, Verb::Resume).unwrap()),
+        "Start",
+        "the controller does the rest"
+    );
+    case.status.state_change_requests = crate::build::requests("Start");
+    let action = case.pass().action;
+    let manual = Wish::RunStrategy(crds::RunStrategy::Manual);
+    assert_eq!(
+        action,
+        lifecycle::Action::Patch(lifecycle::Patch::Wish(manual))
+    );
+    for text in [
+        "runStrategy=Halted",
+        "powerState=Suspended",
+        "x",
+        "=",
+        "running=",
+    ] {
+        assert_eq!(remembered(text), None, "{text}");
+    }
+}
+
+#[test]
+fn a_change_of_spelling_is_one_patch_that_tests_the_old_one() {
+    let case = Case::parse("Manual running -");
+    let change = ask(&case, Verb::Suspend).unwrap();
+    let mut vm = VirtualMachine::new("vm", case.spec.clone());
+    assert_eq!(
+        change.object_patch(&vm).unwrap(),
+        json!([
+            {"op": "test", "path": "/spec/runStrategy", "value": "Manual"},
+            {"op": "remove", "path": "/spec/runStrategy"},
+            {"op": "add", "path": "/spec/powerState", "value": "Suspended"},
+            {"op": "add", "path": "/metadata/annotations", "value": {"vmlet.dev/resume-wish": "runStrategy=Manual"}},
+        ])
+    );
+    assert_eq!(change.status_patch(&vm), None);
+    vm.metadata.annotations = Some(
+        [(
+            "vmlet.dev/resume-wish".to_owned(),
+            "running=true".to_owned(),
+        )]
+        .into(),
+    );
+    vm.spec = crate::build::spec("Suspended");
+    let forget = Change {
+        wish: Some(Wish::Running(true)),
+        forget: true,
+        ..Change::default()
+    };
+    let patch = forget.object_patch(&vm).unwrap();
+    assert_eq!(
+        patch[3],
+        json!({"op": "remove", "path": "/metadata/annotations/vmlet.dev~1resume-wish"})
+    );
+}
+
+#[test]
+fn a_forced_stop_names_the_instance_and_leaves_no_time() {
+    let case = Case::parse("Always running -");
+    let requests = ask(
+        &case,
+        Verb::Stop {
+            grace_seconds: Some(0),
+        },
+    )
+    .unwrap()
+    .requests
+    .unwrap();
+    assert_eq!(requests[0].uid.as_deref(), Some(UID));
+    assert_eq!(requests[0].data["gracePeriodSeconds"], "0");
+}
