@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
@@ -26,6 +27,9 @@ use crate::{client, health, reconcile, runner, watch};
 
 /// The lease was lost: nothing is wrong here, and a new process may try again.
 const EX_TEMPFAIL: u8 = 75;
+
+/// Changed answers of probes that may wait.
+const PROBES: usize = 256;
 
 /// Why the controller ended although nobody asked it to.
 #[derive(Debug, thiserror::Error)]
@@ -121,11 +125,22 @@ async fn work(
         events,
         metrics,
         clock: Arc::new(|| Time(jiff::Timestamp::now())),
+        shared: reconcile::vm::Shared::default(),
     };
-    let pass = |context: Context, key| async move { reconcile::vm::reconcile(&context, &key).await };
+    let (probed, mut answers) = mpsc::channel(PROBES);
+    context.shared.prober.wake_by(probed);
+    let signals = async {
+        while let Some(key) = answers.recv().await {
+            intake.signal(key);
+        }
+        std::future::pending::<()>().await
+    };
+    let pass =
+        |context: Context, key| async move { reconcile::vm::reconcile(&context, &key).await };
     tokio::select! {
         () = runner::run(&context, queue, rules, stop, pass) => {}
         _ = watches.join_next() => return Err(Error::WatchEnded),
+        () = signals => {}
     }
     drop(context);
     let _ = tokio::time::timeout(events::FLUSH, written).await;

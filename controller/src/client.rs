@@ -106,7 +106,7 @@ impl<S> Layer<S> for CountLayer {
 impl<S, B> Service<Request<Body>> for Counted<S>
 where
     S: Service<Request<Body>, Response = Response<B>>,
-    S::Error: Into<BoxError>,
+    S::Error: Into<BoxError> + 'static,
     S::Future: Send + 'static,
     B: 'static,
 {

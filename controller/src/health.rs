@@ -129,7 +129,10 @@ mod tests {
             assert!(get(address, path).await.starts_with("HTTP/1.0 200"));
         }
         let metrics = get(address, "/metrics").await;
-        assert!(metrics.contains("\nvmlet_controller_leader 0\n"), "{metrics}");
+        assert!(
+            metrics.contains("\nvmlet_controller_leader 0\n"),
+            "{metrics}"
+        );
         assert!(get(address, "/secrets").await.starts_with("HTTP/1.0 404"));
         server.abort();
     }

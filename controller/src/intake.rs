@@ -5,7 +5,7 @@
 //!
 //! Invariant: a pure function of the change and the stores; each key is named with the priority that the machine's
 //! present state deserves, not the changed object's.
-//! Failure: none; a change that concerns no known machine wakes nobody.
+//! Failure: none; a change that concerns no machine wakes nobody.
 
 mod mappers;
 #[cfg(test)]
@@ -86,13 +86,17 @@ impl Intake {
             _ => Mapped::Changed,
         };
         let keys = K::wakes(change, &self.stores);
-        let machine = |key| Some((self.stores.vm(&key)?, key));
-        let add = |(vm, key): (Arc<VirtualMachine>, Key)| {
-            let facts = facts(&vm, &self.stores).contradicted(contradicted(&vm, change));
+        let add = |key: Key| {
+            let vm = self.stores.vm(&key);
+            let facts = vm
+                .as_ref()
+                .map(|vm| facts(vm, &self.stores).contradicted(contradicted(vm, change)));
+            // A machine that is gone may have left something behind.
+            let facts = facts.unwrap_or_else(|| Facts::of_other(None));
             let priority = self.rules.of(Event::Mapped(mapped), &facts);
             Add { key, priority }
         };
-        keys.into_iter().filter_map(machine).map(add).collect()
+        keys.into_iter().map(add).collect()
     }
 
     fn machine(&self, change: &Change<VirtualMachine>) -> Add {

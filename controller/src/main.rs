@@ -63,7 +63,7 @@ fn run(config: Config) -> Result<ExitCode, Box<dyn Error>> {
             tracing::info!(outcome = "told to end", "controller");
             told.cancel();
         });
-        Ok::<_, Box<dyn Error>>(app::run(config, stop).await)
+        Ok::<_, Box<dyn Error>>(Box::pin(app::run(config, stop)).await)
     })?;
     // What still runs must not delay the end: after a lost lease another controller acts.
     runtime.shutdown_background();

@@ -8,8 +8,8 @@
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use kube::ResourceExt;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 use workqueue::{Ageing, Config, Limiter, Outcome, Popped, RunConfig, Verdict};
@@ -23,14 +23,14 @@ use crate::priority::Profile;
 use crate::telemetry::one_line;
 
 /// How long a machine waits that cannot be made right now because others are.
-const CREATE_DELAY: std::time::Duration = std::time::Duration::from_secs(10);
+const CREATE_DELAY: Duration = Duration::from_secs(10);
 /// At most one of this many dispatches goes by age.
 const AGED_EVERY: u32 = 8;
 
 /// The machines' queue, as configured.
 #[must_use]
 pub fn queue(config: &config::Config, rules: &Profile, metrics: QueueMetrics) -> Queue {
-    let millis = std::time::Duration::from_millis;
+    let millis = Duration::from_millis;
     let starvation = config.priority.starvation_after_secs;
     let settings = Config {
         limiter: Limiter {
@@ -38,7 +38,7 @@ pub fn queue(config: &config::Config, rules: &Profile, metrics: QueueMetrics) ->
             max: millis(config.runner.retry_max_ms),
         },
         ageing: (starvation > 0).then(|| Ageing {
-            starvation_after: std::time::Duration::from_secs(starvation),
+            starvation_after: Duration::from_secs(starvation),
             every: AGED_EVERY,
         }),
         levels: rules.levels.all(),
@@ -92,10 +92,10 @@ pub async fn run<P, F>(
 /// What the queue is told.
 fn verdict(context: &Context, rules: &Profile, key: &Key, ended: outcome::Outcome) -> Verdict {
     let vm = context.stores.vm(key);
-    let is_deleting = vm.as_ref().is_some_and(|vm| {
-        let vm: &crds::VirtualMachine = vm;
-        vm.meta().deletion_timestamp.is_some()
-    });
+    let deleted = vm
+        .as_ref()
+        .and_then(|vm| vm.metadata.deletion_timestamp.as_ref());
+    let is_deleting = deleted.is_some();
     let verdict = Verdict::from(outcome_of(ended, is_deleting));
     let deserved = vm.and_then(|vm| rules.of_requeue(&facts(&vm, &context.stores)));
     match deserved {

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use crds::names::POD_ROLE_LABEL;
 use futures_util::{Stream, TryStreamExt};
-use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::runtime::watcher::{Config, Error, Event};
-use kube::runtime::{WatchStreamExt, metadata_watcher, watcher};
+use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval_at, Instant};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use crate::intake::{Intake, Wakes};
 use crate::metrics::Metrics;
@@ -58,9 +58,16 @@ pub async fn start(
     let nodes = watcher(Api::<Node>::all(client.clone()), Config::default());
     let nodes = nodes.map_ok(|event| event.modify(without_images));
     set.spawn(shell.clone().run("nodes", feeds.nodes, nodes, None));
-    let secrets = metadata_watcher(Api::<Secret>::all(client.clone()), Config::default());
-    set.spawn(shell.clone().run("secrets", feeds.secrets, secrets, None));
-    watch!(tasks, classes, images, cluster_images, image_caches, groups, claims);
+    watch!(
+        tasks,
+        classes,
+        images,
+        cluster_images,
+        image_caches,
+        groups,
+        claims,
+        secrets
+    );
     let data_volumes = feeds.data_volumes;
     if serves_data_volumes(client).await {
         let stream = watcher(Api::all(client.clone()), Config::default());

@@ -68,8 +68,8 @@ fn the_reference_page_names_every_key() {
         let Some((key, _)) = part.trim().split_once(':') else {
             continue;
         };
-        let is_named =
-            page.contains(&format!("| `{key}` |")) || page.contains(&format!("## `[{key}]`"))
+        let is_named = page.contains(&format!("| `{key}` |"))
+            || page.contains(&format!("## `[{key}]`"))
             || page.contains(&format!(".{key}]`"));
         assert!(is_named, "{key} is not documented");
     }

@@ -3,7 +3,7 @@
 //! Invariant: a change that no pass would act on wakes nobody: a node's heartbeat, a task's progress.
 //! Failure: none; an object that belongs to no machine wakes nobody.
 
-use crds::names::{POD_ROLE_LABEL, VM_UID_LABEL};
+use crds::names::POD_ROLE_LABEL;
 use crds::{
     ClusterVirtualMachineImage, GROUP, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
     VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
@@ -20,7 +20,7 @@ const PROVISION: &str = "-provision";
 
 /// A kind whose changes wake machines.
 pub trait Wakes: Indexed + Sized {
-    /// The machines that a change concerns; some may not exist.
+    /// The machines that a change concerns; those that do not exist are looked at too, for what they left.
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key>;
 
     /// The change as one of a machine.
@@ -45,8 +45,8 @@ impl Wakes for VirtualMachine {
 }
 
 impl Wakes for Pod {
-    fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
-        machine_of(change.object(), stores).into_iter().collect()
+    fn wakes(change: &Change<Self>, _: &Stores) -> Vec<Key> {
+        machine_of(change.object()).into_iter().collect()
     }
 
     fn as_pod(object: &Self) -> Option<&Pod> {
@@ -54,8 +54,8 @@ impl Wakes for Pod {
     }
 }
 
-/// By owner; an orphan by its label, and before the machine is known by its name.
-fn machine_of(pod: &Pod, stores: &Stores) -> Option<Key> {
+/// By owner; an orphan by its name, since the machine of that name waits for it to go.
+fn machine_of(pod: &Pod) -> Option<Key> {
     let namespace = pod.namespace().unwrap_or_default();
     let prefix = format!("{GROUP}/");
     let owner = pod
@@ -65,15 +65,12 @@ fn machine_of(pod: &Pod, stores: &Stores) -> Option<Key> {
     if let Some(owner) = owner {
         return Some(Key::new(namespace, &owner.name));
     }
-    let labels = pod.labels();
     let name = pod.name_any();
-    let machine = match labels.get(POD_ROLE_LABEL)?.as_str() {
+    let machine = match pod.labels().get(POD_ROLE_LABEL)?.as_str() {
         "provision" => name.strip_suffix(PROVISION)?,
         _ => &name,
     };
-    let key = Key::new(namespace, machine);
-    let uid = stores.vm(&key)?.uid();
-    (uid.as_ref() == labels.get(VM_UID_LABEL)).then_some(key)
+    Some(Key::new(namespace, machine))
 }
 
 impl Wakes for VirtualMachineTask {
@@ -107,7 +104,7 @@ impl Wakes for Node {
         {
             return Vec::new();
         }
-        with(stores, Relation::Node(change.object().name_any()))
+        with(stores, &Relation::Node(change.object().name_any()))
     }
 }
 
@@ -125,52 +122,52 @@ fn facts(node: &Node) -> impl PartialEq + '_ {
 
 impl Wakes for VirtualMachineClass {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
-        with(stores, Relation::Class(Key::of(&**change.object())))
+        with(stores, &Relation::Class(Key::of(&**change.object())))
     }
 }
 
 impl Wakes for VirtualMachineImage {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
-        with(stores, Relation::Image(Key::of(&**change.object())))
+        with(stores, &Relation::Image(Key::of(&**change.object())))
     }
 }
 
 impl Wakes for ClusterVirtualMachineImage {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
-        with(stores, Relation::Image(Key::of(&**change.object())))
+        with(stores, &Relation::Image(Key::of(&**change.object())))
     }
 }
 
 impl Wakes for VirtualMachineImageCache {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
-        with(stores, Relation::ImageCache(Key::of(&**change.object())))
+        with(stores, &Relation::ImageCache(Key::of(&**change.object())))
     }
 }
 
 impl Wakes for VirtualMachineGroup {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
-        with(stores, Relation::Group(Key::of(&**change.object())))
+        with(stores, &Relation::Group(Key::of(&**change.object())))
     }
 }
 
 impl Wakes for PersistentVolumeClaim {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
-        with(stores, Relation::Claim(Key::of(&**change.object())))
+        with(stores, &Relation::Claim(Key::of(&**change.object())))
     }
 }
 
 impl Wakes for DataVolume {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
-        with(stores, Relation::DataVolume(Key::of(&**change.object())))
+        with(stores, &Relation::DataVolume(Key::of(&**change.object())))
     }
 }
 
 impl Wakes for PartialObjectMeta<Secret> {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
-        with(stores, Relation::Secret(Key::of(&**change.object())))
+        with(stores, &Relation::Secret(Key::of(&**change.object())))
     }
 }
 
-fn with(stores: &Stores, relation: Relation) -> Vec<Key> {
-    stores.index.vms_with(&relation)
+fn with(stores: &Stores, relation: &Relation) -> Vec<Key> {
+    stores.index.vms_with(relation)
 }

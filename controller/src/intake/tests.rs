@@ -174,17 +174,10 @@ fn a_pod_wakes_its_machine(#[case] name: &str, #[case] role: &str) {
 }
 
 #[test]
-fn a_pod_of_a_machine_that_was_replaced_wakes_nobody() {
+fn what_a_machine_left_behind_wakes_its_key() {
     let (intake, mut feeds) = ours();
-    let mut vm = settled("a");
-    vm.metadata.uid = Some("another".to_owned());
-    feeds.vms.apply(Event::Apply(vm));
-    let adds = adds!(
-        intake,
-        feeds.pods,
-        Event::Apply(pod("a", "instance", "Running"))
-    );
-    assert_eq!(adds, []);
+    let left = Event::Apply(pod("a", "instance", "Failed"));
+    assert_eq!(adds!(intake, feeds.pods, left), a(-2));
 }
 
 #[rstest]
