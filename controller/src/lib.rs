@@ -12,6 +12,7 @@ pub mod health;
 pub mod intake;
 pub mod lease;
 pub mod metrics;
+pub mod operator;
 pub mod outcome;
 pub mod priority;
 pub mod reconcile;

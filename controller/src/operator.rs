@@ -1,0 +1,17 @@
+//! How the whole installation stands: the status of the `Vmlet` object.
+//!
+//! [`adapters`] turn what Kubernetes knows of our parts into the four conditions of a component; [`consolidate`]
+//! makes five conditions, one word of health and the state of an upgrade from them.
+//!
+//! Invariant: nothing is installed or repaired here; the process's own readiness never depends on the result.
+//! Failure: what cannot be looked at makes `ReconcileComplete` False, and everything else is still looked at.
+
+pub mod adapters;
+mod component;
+mod consolidate;
+mod ledger;
+
+pub use component::{Component, Conditions, Look, Said};
+pub use consolidate::{
+    External, Kind, Rules, Summary, Verdict, consolidate, gone, initial, invalid_request,
+};

@@ -1,0 +1,164 @@
+//! What one component says of itself, in the four words that every component has.
+//!
+//! Invariant: a condition that a component does not report is absent, which is not the same as Unknown.
+//! Failure: a component that could not be looked at carries the error instead of conditions.
+
+use crds::conditions::Status;
+
+/// A condition as a component reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// Its status.
+    pub status: Status,
+    /// A sentence about it.
+    pub message: String,
+}
+
+/// The four conditions that count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conditions {
+    /// It serves.
+    pub available: Option<Said>,
+    /// It is changing.
+    pub progressing: Option<Said>,
+    /// Something about it is wrong.
+    pub degraded: Option<Said>,
+    /// It may be replaced by another version.
+    pub upgradeable: Option<Said>,
+}
+
+/// What was found out about a component.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Its conditions.
+    Found(Conditions),
+    /// It has no conditions, or does not exist; which of both, unless empty.
+    Nothing(String),
+    /// It could not be looked at.
+    Failed(String),
+}
+
+/// A component in a pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Component {
+    /// What reasons call it, such as `Runtime`.
+    pub name: String,
+    /// What was found out.
+    pub look: Look,
+    /// It was created or changed by us in this pass, so that its conditions are not those of what it is now.
+    pub touched: bool,
+    /// It runs the version that it should.
+    pub version_matches: bool,
+}
+
+impl Said {
+    /// A condition with its sentence.
+    #[must_use]
+    pub fn new(status: Status, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            message: message.into(),
+        }
+    }
+
+    /// True with that sentence if there is one, else False.
+    #[must_use]
+    pub fn if_any(message: Option<String>) -> Self {
+        match message {
+            Some(message) => Self::new(Status::True, message),
+            None => Self::new(Status::False, ""),
+        }
+    }
+
+    /// False with that sentence if there is one, else True.
+    #[must_use]
+    pub fn unless_any(message: Option<String>) -> Self {
+        match message {
+            Some(message) => Self::new(Status::False, message),
+            None => Self::new(Status::True, ""),
+        }
+    }
+}
+
+impl Conditions {
+    /// Conditions as objects have them: type, status and message. `None` when there are none at all.
+    #[must_use]
+    pub fn read(conditions: impl IntoIterator<Item = (String, String, String)>) -> Option<Self> {
+        let mut all = Self::default();
+        let mut any = false;
+        for (kind, status, message) in conditions {
+            any = true;
+            let status = match status.as_str() {
+                "True" => Status::True,
+                "False" => Status::False,
+                _ => Status::Unknown,
+            };
+            let said = Some(Said { status, message });
+            match kind.as_str() {
+                "Available" => all.available = said,
+                "Progressing" => all.progressing = said,
+                "Degraded" => all.degraded = said,
+                "Upgradeable" => all.upgradeable = said,
+                _ => {}
+            }
+        }
+        any.then_some(all)
+    }
+
+    /// No word against an upgrade of the others: nothing is unavailable, under way or degraded, and all three are
+    /// reported. Whether it is upgradeable itself does not count.
+    #[must_use]
+    pub fn ready_for_upgrade(&self) -> bool {
+        let is = |said: &Option<Said>, bad| said.as_ref().is_some_and(|said| said.status != bad);
+        is(&self.available, Status::False)
+            && is(&self.progressing, Status::True)
+            && is(&self.degraded, Status::True)
+    }
+}
+
+impl Component {
+    /// A component that is found as it is, with the version that it should have.
+    #[must_use]
+    pub fn found(name: impl Into<String>, conditions: Conditions) -> Self {
+        Self::new(name, Look::Found(conditions))
+    }
+
+    /// A component that has no conditions, or does not exist.
+    #[must_use]
+    pub fn nothing(name: impl Into<String>, words: impl Into<String>) -> Self {
+        Self::new(name, Look::Nothing(words.into()))
+    }
+
+    /// A component that could not be looked at.
+    #[must_use]
+    pub fn failed(name: impl Into<String>, error: impl Into<String>) -> Self {
+        Self::new(name, Look::Failed(error.into()))
+    }
+
+    /// A component as it was looked at.
+    #[must_use]
+    pub fn new(name: impl Into<String>, look: Look) -> Self {
+        Self {
+            name: name.into(),
+            look,
+            touched: false,
+            version_matches: true,
+        }
+    }
+
+    /// The same, knowing whether it runs the version that it should.
+    #[must_use]
+    pub fn with_version(mut self, matches: bool) -> Self {
+        self.version_matches = matches;
+        self
+    }
+
+    /// It has nothing against the end of an upgrade.
+    pub(super) fn upgraded(&self) -> bool {
+        let ready = match &self.look {
+            Look::Found(conditions) => conditions.ready_for_upgrade(),
+            Look::Nothing(_) | Look::Failed(_) => false,
+        };
+        ready && self.version_matches && !self.touched
+    }
+}

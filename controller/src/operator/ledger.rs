@@ -1,0 +1,213 @@
+//! What components have against the good news.
+//!
+//! Invariant: one entry per type decides status and reason; messages keep everybody's words, in visiting order.
+//! Failure: a message that grows beyond the limit is cut.
+
+use std::collections::BTreeMap;
+
+use crds::conditions::Status;
+
+use super::component::{Component, Conditions, Look, Said};
+use super::{Kind, Rules};
+
+/// Longest message, in bytes.
+const LONGEST: usize = 1024;
+
+/// What was collected for one type.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) status: Status,
+    pub(super) reason: String,
+    pub(super) messages: Vec<String>,
+}
+
+impl Entry {
+    pub(super) fn message(&self) -> String {
+        let mut text = self.messages.join("; ");
+        if text.len() > LONGEST {
+            let mut end = LONGEST - '…'.len_utf8();
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            text.truncate(end);
+            text.push('…');
+        }
+        text
+    }
+}
+
+/// Everything that was collected in a pass.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// Against the good news.
+    pub(super) bad: BTreeMap<Kind, Entry>,
+    /// Neither good nor bad.
+    pub(super) unknown: BTreeMap<Kind, Entry>,
+    /// Some component says itself that it must not be replaced now.
+    pub(super) not_upgradeable: bool,
+    pub(super) errors: Vec<String>,
+}
+
+/// Who wins when several components have something against a type.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Write {
+    Set,
+    IfUnset,
+}
+
+impl Ledger {
+    /// Visits the components in their order.
+    pub(super) fn collect(components: &[Component], rules: &Rules) -> Self {
+        let mut ledger = Self::default();
+        for component in components {
+            match &component.look {
+                Look::Failed(error) => {
+                    ledger.errors.push(format!("{}: {error}", component.name));
+                    if !rules.evaluate_all {
+                        break;
+                    }
+                    for kind in Kind::COLLECTED {
+                        let words = format!("{} cannot be looked at: {error}", component.name);
+                        ledger.doubt(kind, &component.name, words);
+                    }
+                }
+                _ if component.touched => ledger.touched(&component.name, rules),
+                Look::Nothing(words) => ledger.nothing(&component.name, words),
+                Look::Found(conditions) => ledger.found(&component.name, conditions, rules),
+            }
+        }
+        ledger
+    }
+
+    fn touched(&mut self, name: &str, rules: &Rules) {
+        if rules.touched_progresses {
+            self.progressing(name, "it was changed just now");
+        }
+    }
+
+    fn nothing(&mut self, name: &str, detail: &str) {
+        let reason = format!("{name}Conditions");
+        let mut words = format!("{name} resource has no conditions");
+        if !detail.is_empty() {
+            words += &format!(": {detail}");
+        }
+        let all = [
+            (Kind::Available, Status::False),
+            (Kind::Progressing, Status::True),
+            (Kind::Upgradeable, Status::False),
+        ];
+        for (kind, status) in all {
+            self.write(kind, status, &reason, words.clone(), Write::Set);
+        }
+    }
+
+    fn found(&mut self, name: &str, conditions: &Conditions, rules: &Rules) {
+        let Conditions {
+            available,
+            progressing,
+            degraded,
+            upgradeable,
+        } = conditions;
+        let words = |said: &Option<Said>, bad: Status| {
+            let said = said.as_ref().filter(|said| said.status == bad)?;
+            Some(said.message.clone())
+        };
+        let against = match available {
+            None => Some("missing \"Available\" condition".to_owned()),
+            said => {
+                words(said, Status::False).map(|words| format!("{name} is not available: {words}"))
+            }
+        };
+        if let Some(words) = against {
+            let reason = format!("{name}NotAvailable");
+            self.write(Kind::Available, Status::False, &reason, words, Write::Set);
+        }
+        if let Some(words) = words(progressing, Status::True) {
+            self.progressing(name, &words);
+        }
+        if let Some(words) = words(degraded, Status::True) {
+            let (reason, words) = (
+                format!("{name}Degraded"),
+                format!("{name} is degraded: {words}"),
+            );
+            self.write(Kind::Degraded, Status::True, &reason, words, Write::Set);
+        }
+        if let Some(words) = words(upgradeable, Status::False) {
+            let (reason, words) = (
+                format!("{name}NotUpgradeable"),
+                format!("{name} is not upgradeable: {words}"),
+            );
+            self.write(Kind::Upgradeable, Status::False, &reason, words, Write::Set);
+            self.not_upgradeable = true;
+        }
+        if rules.unknown_blocks {
+            self.unknown(name, conditions);
+        }
+    }
+
+    fn progressing(&mut self, name: &str, words: &str) {
+        let (reason, words) = (
+            format!("{name}Progressing"),
+            format!("{name} is progressing: {words}"),
+        );
+        let (yes, no) = (Status::True, Status::False);
+        self.write(Kind::Progressing, yes, &reason, words.clone(), Write::Set);
+        self.write(Kind::Upgradeable, no, &reason, words, Write::IfUnset);
+    }
+
+    fn unknown(&mut self, name: &str, conditions: &Conditions) {
+        let said = [
+            (Kind::Available, &conditions.available),
+            (Kind::Progressing, &conditions.progressing),
+            (Kind::Degraded, &conditions.degraded),
+            (Kind::Upgradeable, &conditions.upgradeable),
+        ];
+        for (kind, said) in said {
+            let words = match said {
+                Some(said) if said.status == Status::Unknown => {
+                    format!(
+                        "{name} does not know whether it is {}: {}",
+                        kind.word(),
+                        said.message
+                    )
+                }
+                // An absent Available is as bad as False, and few components speak of Upgradeable.
+                None if matches!(kind, Kind::Progressing | Kind::Degraded) => {
+                    format!("{name} does not say whether it is {}", kind.word())
+                }
+                _ => continue,
+            };
+            self.doubt(kind, name, words.clone());
+            if kind != Kind::Upgradeable {
+                self.doubt(Kind::Upgradeable, name, words);
+            }
+        }
+    }
+
+    fn doubt(&mut self, kind: Kind, name: &str, words: String) {
+        let entry = self.unknown.entry(kind).or_insert_with(|| Entry {
+            status: Status::Unknown,
+            reason: String::new(),
+            messages: Vec::new(),
+        });
+        entry.reason = format!("{name}Unknown");
+        if !entry.messages.contains(&words) {
+            entry.messages.push(words);
+        }
+    }
+
+    fn write(&mut self, kind: Kind, status: Status, reason: &str, words: String, write: Write) {
+        let entry = self.bad.entry(kind).or_insert_with(|| Entry {
+            status,
+            reason: reason.to_owned(),
+            messages: Vec::new(),
+        });
+        // A component that may not be upgraded because it is under way never takes the place of another reason.
+        if write == Write::Set {
+            reason.clone_into(&mut entry.reason);
+        }
+        if !entry.messages.contains(&words) {
+            entry.messages.push(words);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Every documented case of the installation's status, under the reference rules and under ours.
+//!
+//! Invariant: forty-eight numbered cases; each holds under all three sets of rules, with the lines that differ.
+//! Failure: names the line.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use controller::operator::{
+    Component, Conditions, Kind, Look, Rules, Said, Summary, consolidate, gone, initial,
+    invalid_request,
+};
+use crds::Health;
+use crds::conditions::Status;
+
+const VECTORS: &str = include_str!("fixtures/consolidation.txt");
+
+fn healthy(name: &str) -> Component {
+    let said = |status| Some(Said::new(status, "words"));
+    let conditions = Conditions {
+        available: said(Status::True),
+        progressing: said(Status::False),
+        degraded: said(Status::False),
+        upgradeable: None,
+    };
+    Component::found(name, conditions)
+}
+
+/// `COMPONENT: WORDS`, or `COMPONENT WORDS`.
+fn change(components: &mut [Component], words: &str) {
+    let (name, words) = words.split_at(1);
+    let component = components.iter_mut().find(|c| c.name == name).unwrap();
+    match words.trim_start_matches([':', ' ']) {
+        "no conditions" => component.look = Look::Nothing(String::new()),
+        "apply fails" => component.look = Look::Failed("refused".to_owned()),
+        "created in this pass" | "updated in this pass" => component.touched = true,
+        "old version" => component.version_matches = false,
+        "ok" => {}
+        words => {
+            let Look::Found(conditions) = &mut component.look else {
+                panic!("{words}");
+            };
+            let words = words
+                .replace(" versions match", "")
+                .replace(" explicit", "")
+                .replace(" missing", "=missing");
+            for word in words.split(' ') {
+                let (kind, status) = word.split_once('=').unwrap();
+                let said = |status| Some(Said::new(status, "words"));
+                let said = match status {
+                    "T" => said(Status::True),
+                    "F" => said(Status::False),
+                    "Unknown" => said(Status::Unknown),
+                    "missing" => None,
+                    _ => panic!("{word}"),
+                };
+                match kind {
+                    "Av" => conditions.available = said,
+                    "Pr" => conditions.progressing = said,
+                    "De" => conditions.degraded = said,
+                    "Up" => conditions.upgradeable = said,
+                    _ => panic!("{word}"),
+                }
+            }
+        }
+    }
+}
+
+fn summary(input: &str, rules: &Rules) -> Summary {
+    if input == "first pass on a new object" {
+        return initial();
+    }
+    if input.starts_with("object deleted") {
+        return gone();
+    }
+    let (upgrade, input) = match input.strip_prefix("upgrade; ") {
+        Some(input) => (Some("2"), input),
+        None => (None, input),
+    };
+    let mut components = ["A", "B", "C"].map(healthy);
+    if !input.starts_with("all healthy") {
+        for words in input.split(", ") {
+            change(&mut components, words);
+        }
+    }
+    consolidate(&components, upgrade, rules)
+}
+
+/// As the table writes it.
+fn shown(summary: &Summary, kind: Kind) -> String {
+    let Some(found) = summary.conditions.iter().find(|c| c.kind == kind) else {
+        return "-".to_owned();
+    };
+    let reason = match found.reason.as_str() {
+        "ReconcileCompleted" => "rc",
+        "ComponentsDegraded" => "degraded",
+        "Upgrading" => "upgrading",
+        "StatusUnknown" => "",
+        reason => reason,
+    };
+    let status = &found.status.as_str()[..1];
+    format!("{status} {reason}").trim_end().to_owned()
+}
+
+fn row(summary: &Summary) -> [String; 7] {
+    let external = match (&summary.external.upgradeable, &*summary.external.reason) {
+        (true, _) => "T".to_owned(),
+        (false, "AlreadyPerformingUpgrade") => "F upg".to_owned(),
+        (false, reason) => format!("F {reason}"),
+    };
+    let health = match summary.health {
+        Some(Health::Healthy) => "healthy",
+        Some(Health::Warning) => "warning",
+        Some(Health::Error) => "error",
+        None => "-",
+    };
+    let ready = summary
+        .ready
+        .map_or("-", |ready| if ready { "yes" } else { "no" });
+    [
+        shown(summary, Kind::Available),
+        shown(summary, Kind::Progressing),
+        shown(summary, Kind::Degraded),
+        shown(summary, Kind::Upgradeable),
+        external,
+        health.to_owned(),
+        ready.to_owned(),
+    ]
+}
+
+#[test]
+fn all_cases_hold_under_the_reference_rules_and_under_ours() {
+    // By number: input and the row under each set of rules.
+    let mut cases = BTreeMap::<u32, (&str, BTreeMap<&str, Vec<&str>>)>::new();
+    for line in VECTORS.lines().filter(|line| !line.starts_with('#')) {
+        let cells: Vec<_> = line.split(" | ").collect();
+        let (number, rules) = cells[0].split_once(' ').unwrap();
+        let case = cases
+            .entry(number.parse().unwrap())
+            .or_insert((cells[1], BTreeMap::new()));
+        assert_eq!(case.0, cells[1], "{line}");
+        assert!(
+            case.1.insert(rules, cells[2..].to_vec()).is_none(),
+            "{line}"
+        );
+    }
+    assert_eq!(
+        cases.keys().copied().collect::<BTreeSet<_>>(),
+        (1..=48).collect()
+    );
+    let mut different = Vec::new();
+    for (number, (input, rows)) in &cases {
+        let reference = &rows["reference"];
+        let sets = [
+            ("reference", Rules::REFERENCE),
+            ("strict", Rules::ours(true)),
+            ("lenient", Rules::ours(false)),
+        ];
+        for (name, rules) in sets {
+            let found = summary(input, &rules);
+            let wanted = rows.get(name).unwrap_or(reference);
+            assert_eq!(row(&found).as_slice(), wanted, "{number} {input}, {name}");
+            let complete = match *number {
+                36..=38 => "F ReconcileFailed",
+                47 => "U Init",
+                48 => "-",
+                _ => "T rc",
+            };
+            assert_eq!(shown(&found, Kind::ReconcileComplete), complete, "{number}");
+        }
+        if rows.contains_key("lenient") && !rows.contains_key("strict") {
+            different.push(*number);
+        }
+    }
+    // Without `strict` only Available of these differs.
+    assert_eq!(different, [5, 10, 13, 24, 31, 43]);
+}
+
+#[test]
+fn a_message_names_every_component_in_visiting_order_and_stays_short() {
+    let mut components = ["A", "B", "C"].map(healthy);
+    change(&mut components, "C: De=T");
+    change(&mut components, "A: De=T");
+    let found = consolidate(&components, None, &Rules::ours(false));
+    let degraded = &found.conditions[3];
+    assert_eq!(degraded.reason, "CDegraded");
+    assert_eq!(
+        degraded.message,
+        "A is degraded: words; C is degraded: words"
+    );
+    let long = Conditions {
+        degraded: Some(Said::new(Status::True, "é".repeat(5000))),
+        ..Conditions::default()
+    };
+    let found = consolidate(&[Component::found("A", long)], None, &Rules::ours(false));
+    assert!(found.conditions[3].message.len() <= 1024);
+    assert!(found.conditions[3].message.ends_with('…'));
+}
+
+#[test]
+fn an_upgrade_names_what_it_waits_for_and_ends_when_everything_has_the_version() {
+    let mut components = ["A", "B", "C"].map(healthy);
+    change(&mut components, "B old version");
+    let found = consolidate(&components, Some("2"), &Rules::ours(false));
+    assert!(!found.upgraded);
+    assert_eq!(
+        found.conditions[2].message,
+        "now upgrading to version 2, waiting for B"
+    );
+    let found = consolidate(&["A", "B"].map(healthy), Some("2"), &Rules::ours(false));
+    assert!(found.upgraded);
+    assert_eq!(found.ready, Some(true));
+}
+
+#[test]
+fn an_object_of_another_name_says_which_name_counts() {
+    let found = invalid_request("other", "default");
+    assert_eq!(shown(&found, Kind::ReconcileComplete), "F InvalidRequest");
+    assert_eq!(shown(&found, Kind::Available), "U");
+    assert!(found.conditions[0].message.contains("default"));
+}
