@@ -30,6 +30,8 @@ pub struct Metrics {
     pub events_lost: Counter,
     /// 1 while this process holds the lease.
     pub leader: Gauge,
+    /// How the installation stands: 0 healthy, 1 warning, 2 error.
+    pub system_health: Gauge,
     /// Requests to the API server.
     requests: Family<Request, Counter>,
     /// Watches that broke off.
@@ -55,6 +57,7 @@ impl Default for Metrics {
             registry: Registry::default(),
             events_lost: Counter::default(),
             leader: Gauge::default(),
+            system_health: Gauge::default(),
             requests: Family::default(),
             watch_errors: Family::default(),
         };
@@ -62,6 +65,8 @@ impl Default for Metrics {
         registry.register("events_lost", help, metrics.events_lost.clone());
         let help = "Whether this process holds the lease";
         registry.register("controller_leader", help, metrics.leader.clone());
+        let help = "How the installation stands: 0 healthy, 1 warning, 2 error";
+        registry.register("system_health_status", help, metrics.system_health.clone());
         let help = "Requests to the API server, by method and kind of answer";
         registry.register("api_requests", help, metrics.requests.clone());
         let help = "Watches that broke off and were begun again";

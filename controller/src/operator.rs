@@ -7,11 +7,16 @@
 //! Failure: what cannot be looked at makes `ReconcileComplete` False, and everything else is still looked at.
 
 pub mod adapters;
+pub mod assess;
 mod component;
 mod consolidate;
 mod ledger;
+pub mod observe;
+pub mod status;
+mod task;
 
 pub use component::{Component, Conditions, Look, Said};
 pub use consolidate::{
     External, Kind, Rules, Summary, Verdict, consolidate, gone, initial, invalid_request,
 };
+pub use task::{Error, Operator, run};

@@ -18,7 +18,7 @@ pub use deployment::deployment;
 pub use nodes::{NodeView, views};
 pub use proxy::proxy;
 pub use resource::resource;
-pub use runtime::{RuntimeFacts, missing, runtime};
+pub use runtime::{RuntimeFacts, missing, runtime, runtime_of_nodes};
 pub use webhook::{Webhook, webhook};
 
 use std::time::Duration;

@@ -102,6 +102,15 @@ impl Rules {
 }
 
 impl Kind {
+    /// All five.
+    pub const ALL: [Self; 5] = [
+        Self::ReconcileComplete,
+        Self::Available,
+        Self::Progressing,
+        Self::Degraded,
+        Self::Upgradeable,
+    ];
+
     /// Those that components report.
     pub(super) const COLLECTED: [Self; 4] = [
         Self::Available,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::{GRACE, conditions};
+use super::{GRACE, NodeView, conditions};
 use crate::operator::component::Conditions;
 
 /// What is known beside the object.
@@ -27,33 +27,57 @@ pub struct RuntimeFacts {
 /// How many pods do not serve that should.
 #[must_use]
 pub fn missing(set: &DaemonSet, excluded: u32) -> u32 {
-    let Counts {
-        desired, available, ..
-    } = Counts::of(set, excluded);
-    desired.saturating_sub(available)
+    let counts = Counts::of(set, excluded);
+    counts.desired.saturating_sub(counts.available)
 }
 
 /// The four conditions of the node side.
 #[must_use]
 pub fn runtime(set: &DaemonSet, facts: &RuntimeFacts) -> Conditions {
     let counts = Counts::of(set, facts.excluded);
-    let Counts {
-        desired,
-        updated,
-        available,
-        misscheduled,
-    } = counts;
-    let least = desired.saturating_sub(max_unavailable(set, desired)).max(1);
-    let unavailable = if desired == 0 {
-        Some("NoTargetNodes: no live node is to run machines".to_owned())
-    } else {
-        (available < least).then(|| format!("{available} of {desired} pods serve"))
-    };
+    let least = counts
+        .desired
+        .saturating_sub(max_unavailable(set, counts.desired));
     let seen = set
         .status
         .as_ref()
         .and_then(|status| status.observed_generation);
     let unseen = seen.unwrap_or_default() < set.metadata.generation.unwrap_or_default();
+    judge(&counts, least, unseen, facts)
+}
+
+/// The four conditions of a node side that no DaemonSet installs, by what the agents say.
+#[must_use]
+pub fn runtime_of_nodes(nodes: &[NodeView], version: &str, facts: &RuntimeFacts) -> Conditions {
+    let count = |wanted: &dyn Fn(&NodeView) -> bool| {
+        let nodes = nodes.iter().filter(|node| !node.excluded && wanted(node));
+        u32::try_from(nodes.count()).unwrap_or(u32::MAX)
+    };
+    let counts = Counts {
+        desired: count(&|_| true),
+        updated: count(&|node| {
+            let facts = node.facts.as_ref();
+            facts.is_none_or(|facts| facts.daemon.version == version)
+        }),
+        available: count(&NodeView::is_ready),
+        misscheduled: 0,
+    };
+    judge(&counts, counts.desired.saturating_sub(1), false, facts)
+}
+
+fn judge(counts: &Counts, least: u32, unseen: bool, facts: &RuntimeFacts) -> Conditions {
+    let Counts {
+        desired,
+        updated,
+        available,
+        misscheduled,
+    } = *counts;
+    let least = least.max(1);
+    let unavailable = if desired == 0 {
+        Some("NoTargetNodes: no live node is to run machines".to_owned())
+    } else {
+        (available < least).then(|| format!("{available} of {desired} pods serve"))
+    };
     let rollout = if unseen {
         Some("a change was not acted upon yet".to_owned())
     } else {

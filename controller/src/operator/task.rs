@@ -1,0 +1,240 @@
+//! The task that keeps the status true.
+//!
+//! Invariant: a status is written only when it changed, and at most once a second; the process's readiness does not
+//! depend on it.
+//! Failure: a pass that could not read or write everything is repeated after a delay that grows to a minute.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crds::names::VMLET_NAME;
+use crds::{Health, Vmlet, VmletStatus};
+use futures_util::{Stream, StreamExt};
+use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, ResourceExt};
+use serde_json::json;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::adapters::Wanted;
+use super::assess::{self, Memory};
+use super::observe::Observation;
+use super::{Kind, Rules, consolidate, initial, invalid_request, status};
+use crate::context::Clock;
+use crate::metrics::Metrics;
+use crate::telemetry::one_line;
+
+/// Least time between two passes, and so between two writes.
+const LEAST: Duration = Duration::from_secs(1);
+/// Time between passes when nothing is wrong.
+const USUAL: Duration = Duration::from_secs(10);
+/// Longest time between passes when something cannot be read or written.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Whose fields the status is.
+const MANAGER: &str = "vmlet-status";
+
+/// What the task works with.
+#[allow(missing_debug_implementations, reason = "a client has none")]
+#[derive(Clone)]
+pub struct Operator {
+    /// Reads and writes.
+    pub client: Client,
+    /// Where the health goes.
+    pub metrics: Arc<Metrics>,
+    /// Now.
+    pub clock: Clock,
+    /// The version of this program.
+    pub version: String,
+    /// Our kinds.
+    pub definitions: Vec<Wanted>,
+}
+
+/// A pass that did not do all it had to.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The object could not be read.
+    #[error("read {VMLET_NAME}")]
+    Read(#[source] kube::Error),
+    /// Its status could not be written.
+    #[error("write the status of {name}")]
+    Write {
+        /// Of which object.
+        name: String,
+        /// The reason.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// Something that the status is made of could not be read; the status says what.
+    #[error("not everything could be looked at: {0}")]
+    Incomplete(String),
+}
+
+impl Operator {
+    /// With the version of this program, its kinds and the system's clock.
+    #[must_use]
+    pub fn new(client: Client, metrics: Arc<Metrics>, clock: Clock) -> Self {
+        let definitions = crds::definitions()
+            .iter()
+            .map(|definition| Wanted {
+                name: definition.name_any(),
+                version: crds::VERSION.to_owned(),
+            })
+            .collect();
+        Self {
+            client,
+            metrics,
+            clock,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            definitions,
+        }
+    }
+
+    /// One pass over the object that counts. Without the object nothing is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] for what could not be done; the pass is to be repeated.
+    pub async fn pass(&self, memory: &mut Memory) -> Result<(), Error> {
+        let api = Api::<Vmlet>::all(self.client.clone());
+        let object = api.get_opt(VMLET_NAME).await.map_err(Error::Read)?;
+        let Some(object) = object.filter(|object| object.metadata.deletion_timestamp.is_none())
+        else {
+            *memory = Memory::default();
+            return Ok(());
+        };
+        let old = object.status.clone().unwrap_or_default();
+        let (generation, now) = (object.metadata.generation, (self.clock)());
+        let mut new = old.clone();
+        if old.conditions.is_empty() {
+            status::record(&mut new, &self.version);
+            status::summarize(&mut new, &initial(), generation, &now);
+            self.metrics.health(new.health);
+            return self.write(VMLET_NAME, &new).await;
+        }
+        let seen = Observation::read(&self.client, &object.spec, &self.definitions).await;
+        let found = assess::assess(&seen, &self.definitions, &self.version, &now, memory);
+        let upgrade = (status::recorded(&old) != Some(&self.version)).then_some(&*self.version);
+        let rules = Rules::ours(object.spec.strict);
+        let summary = consolidate(&found.components, upgrade, &rules);
+        if summary.upgraded {
+            tracing::info!(version = self.version, outcome = "complete", "upgrade");
+            status::record(&mut new, &self.version);
+        }
+        status::summarize(&mut new, &summary, generation, &now);
+        new.nodes = Some(assess::count(&found.nodes));
+        new.related_objects =
+            status::related(&old.related_objects, &object.spec, &self.definitions, &seen);
+        self.metrics.health(new.health);
+        if new != old {
+            self.write(VMLET_NAME, &new).await?;
+        }
+        let complete = &summary.conditions[0];
+        if complete.reason == "ReconcileFailed" {
+            return Err(Error::Incomplete(complete.message.clone()));
+        }
+        Ok(())
+    }
+
+    /// Tells an object of another name that it does not count.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] when its status could not be written.
+    pub async fn refuse(&self, object: &Vmlet) -> Result<(), Error> {
+        let name = object.name_any();
+        let old = object.status.clone().unwrap_or_default();
+        let mut new = old.clone();
+        let summary = invalid_request(&name, VMLET_NAME);
+        let generation = object.metadata.generation;
+        status::summarize(&mut new, &summary, generation, &(self.clock)());
+        if new == old {
+            return Ok(());
+        }
+        self.write(&name, &new).await
+    }
+
+    async fn write(&self, name: &str, status: &VmletStatus) -> Result<(), Error> {
+        let mut status = status.clone();
+        // Conditions of other types belong to others.
+        status.conditions.retain(|condition| {
+            Kind::ALL
+                .iter()
+                .any(|kind| kind.as_str() == condition.type_)
+        });
+        let patch = json!({
+            "apiVersion": format!("{}/{}", crds::GROUP, crds::VERSION),
+            "kind": "Vmlet",
+            "metadata": { "name": name },
+            "status": status,
+        });
+        let api = Api::<Vmlet>::all(self.client.clone());
+        let params = PatchParams::apply(MANAGER).force();
+        let written = api.patch_status(name, &params, &Patch::Apply(patch)).await;
+        let source = match written {
+            Ok(_) => return Ok(()),
+            Err(source) => Box::new(source),
+        };
+        let name = name.to_owned();
+        Err(Error::Write { name, source })
+    }
+}
+
+/// Keeps the status true until `stop`.
+pub async fn run(operator: Operator, stop: CancellationToken) {
+    let api = Api::<Vmlet>::all(operator.client.clone());
+    let objects = watcher(api, watcher::Config::default()).default_backoff();
+    let objects = objects.touched_objects();
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = follow(&operator, objects) => {}
+    }
+}
+
+async fn follow<E: std::fmt::Display>(
+    operator: &Operator,
+    objects: impl Stream<Item = Result<Vmlet, E>>,
+) {
+    let mut objects = pin!(objects);
+    let mut memory = Memory::default();
+    let mut delay = LEAST;
+    let mut next = Instant::now();
+    let mut last = Instant::now();
+    loop {
+        tokio::select! {
+            changed = objects.next() => match changed {
+                Some(Ok(object)) if object.name_any() == VMLET_NAME => {
+                    next = next.min(last + LEAST);
+                }
+                Some(Ok(object)) => report(operator.refuse(&object).await.err()),
+                Some(Err(error)) => tracing::debug!(%error, "watch of vmlets"),
+                None => return,
+            },
+            () = sleep_until(next) => {
+                let passed = operator.pass(&mut memory).await.err();
+                delay = if passed.is_some() { (delay * 2).min(LONGEST) } else { LEAST };
+                last = Instant::now();
+                next = last + if passed.is_some() { delay } else { USUAL };
+                report(passed);
+            }
+        }
+    }
+}
+
+fn report(error: Option<Error>) {
+    if let Some(error) = error {
+        tracing::warn!(error = %one_line(&error), outcome = "failed", "status");
+    }
+}
+
+impl Metrics {
+    /// The installation's health, 0, 1 or 2.
+    pub fn health(&self, health: Option<Health>) {
+        self.system_health.set(match health {
+            None | Some(Health::Healthy) => 0,
+            Some(Health::Warning) => 1,
+            Some(Health::Error) => 2,
+        });
+    }
+}
