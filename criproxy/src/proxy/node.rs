@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cri_proto::v1::StatusRequest;
 use futures_util::future::{join, join_all};
 use http::Response;
 use prost::Message;
@@ -31,6 +32,9 @@ const LONGEST_HOLD: Duration = Duration::from_secs(120);
 const STATUS_STATUS: u32 = 1;
 const STATUS_INFO: u32 = 2;
 const STATUS_HANDLERS: u32 = 3;
+
+/// Key of the verbose status under which the proxy tells its own version.
+const OWN_VERSION: &str = "vmlet-criproxy/version";
 
 impl Proxy {
     /// The primary's.
@@ -79,7 +83,8 @@ impl Proxy {
         if let Ok(kept) = kept {
             primary.message = kept;
         }
-        merge(primary, more)
+        let is_verbose = StatusRequest::decode(message.as_ref()).is_ok_and(|asked| asked.verbose);
+        merge(primary, more.into_iter().chain(is_verbose.then(own_version)))
     }
 
     /// To all; the primary's answer counts. A secondary that is away gets it when it comes back.
@@ -153,6 +158,13 @@ impl Proxy {
         }));
         more
     }
+}
+
+/// Who stands between, for whoever asks for everything.
+fn own_version() -> Bytes {
+    let version = env!("CARGO_PKG_VERSION").as_bytes();
+    let entry = [tagged(1, OWN_VERSION.as_bytes()), tagged(2, version)].concat();
+    tagged(STATUS_INFO, &entry)
 }
 
 fn handlers(status: &[u8]) -> impl Iterator<Item = (String, &[u8])> {

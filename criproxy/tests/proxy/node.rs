@@ -59,7 +59,9 @@ async fn status_has_the_secondarys_conditions_and_handlers_under_its_own_names()
     };
     assert_eq!(names(&told), ["", "runc", "vmlet", "extra"]);
     let info: Vec<_> = told.info.iter().collect();
-    assert_eq!(info.len(), 2);
+    assert_eq!(info.len(), 3, "{info:?}");
+    let own = env!("CARGO_PKG_VERSION");
+    assert_eq!(told.info["vmlet-criproxy/version"], own);
     assert_eq!(told.info["config"], "containerd");
     assert_eq!(told.info["vmlet/config"], "vmlet");
 

@@ -3,6 +3,7 @@
 //! Invariant: a test that passes leaves nothing behind; a stack that leaks fails its test.
 //! Failure: every helper returns an error that says what was awaited and shows the end of the logs.
 
+mod agent;
 pub mod chaos;
 mod cluster;
 mod control;
@@ -14,16 +15,19 @@ mod leftovers;
 pub mod machines;
 mod manifests;
 mod objects;
+mod node_server;
 pub mod samples;
 mod stack;
 mod verdicts;
 
+pub use agent::{Agent, node_token};
 pub use cluster::{Cluster, Options};
 pub use control::{Control, Who};
 pub use cri::{Cri, PodOptions, await_text};
 pub use guest::{Guest, Tick, ticks};
 pub use manifests::{container_pod, vm_pod};
 pub use objects::{Answer, Effect, Objects};
+pub use node_server::{Manner, NodeServer};
 pub use stack::{Endpoint, Stack, eventually};
 pub use verdicts::{Case, judge};
 

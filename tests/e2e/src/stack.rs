@@ -279,7 +279,7 @@ fn xtask(arguments: &[&str]) -> Result<String> {
 }
 
 /// The directory that cargo builds programs into.
-fn programs() -> Result<PathBuf> {
+pub(crate) fn programs() -> Result<PathBuf> {
     let test = std::env::current_exe()?;
     let dir = test
         .ancestors()

@@ -1,0 +1,322 @@
+//! A daemon's node API in this process: keeps what it is told over its own restarts, as the daemon keeps it in its
+//! database, and does nothing to any machine.
+//!
+//! Invariant: a uid is run once however often it is sent; what was forgotten is gone; a stream tells all that is
+//! known, then `synced`, then every change.
+//! Failure: while it is stopped, calls fail as with a daemon that is away.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result, ensure};
+use nodeapi::v1::node_server::{Node, NodeServer as Service};
+use nodeapi::v1::task_status::State;
+use nodeapi::v1::{
+    CancelTaskRequest, ForgetTaskRequest, ForgetTaskResponse, InfoRequest, InfoResponse,
+    ListDisksRequest, ListDisksResponse, Machine, MachineEvent, RunTaskRequest, TaskEvent,
+    TaskStatus, WatchMachinesRequest, WatchTasksRequest,
+};
+use tokio::net::UnixListener;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::{UnboundedReceiverStream, UnixListenerStream};
+use tonic::{Request, Response, Status};
+
+/// What becomes of a task that is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    /// It succeeds at once.
+    Succeed,
+    /// It runs until the test says otherwise, or somebody cancels it.
+    Hold,
+    /// It is refused as invalid.
+    Refuse,
+}
+
+/// The daemon.
+#[derive(Debug)]
+pub struct NodeServer {
+    socket: PathBuf,
+    memory: Memory,
+    serving: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Clone)]
+struct Memory(Arc<Mutex<Known>>);
+
+#[derive(Debug)]
+struct Known {
+    manner: Manner,
+    kinds: Vec<String>,
+    tasks: BTreeMap<String, (RunTaskRequest, TaskStatus)>,
+    /// How often each uid began, for ever.
+    began: BTreeMap<String, u32>,
+    machines: BTreeMap<String, Machine>,
+    task_watchers: Vec<UnboundedSender<Result<TaskEvent, Status>>>,
+    machine_watchers: Vec<UnboundedSender<Result<MachineEvent, Status>>>,
+}
+
+impl NodeServer {
+    /// A daemon that will listen on `socket`, not started.
+    pub fn new(socket: &Path) -> Self {
+        let kinds = ["provision", "delete_disk", "guest_reboot", "reset", "save"];
+        let known = Known {
+            manner: Manner::Succeed,
+            kinds: kinds.map(str::to_owned).to_vec(),
+            tasks: BTreeMap::new(),
+            began: BTreeMap::new(),
+            machines: BTreeMap::new(),
+            task_watchers: Vec::new(),
+            machine_watchers: Vec::new(),
+        };
+        Self {
+            socket: socket.to_owned(),
+            memory: Memory(Arc::new(Mutex::new(known))),
+            serving: None,
+        }
+    }
+
+    /// Listens.
+    pub fn start(&mut self) -> Result<()> {
+        let listener = UnixListener::bind(&self.socket).context("bind the node API")?;
+        let service = Service::new(self.memory.clone());
+        let server = tonic::transport::Server::builder().add_service(service);
+        let serving = server.serve_with_incoming(UnixListenerStream::new(listener));
+        self.serving = Some(tokio::spawn(async move {
+            // It ends by being aborted.
+            let _ = serving.await;
+        }));
+        Ok(())
+    }
+
+    /// Stops as `kill -9` would: connections break, what is known stays.
+    pub async fn stop(&mut self) -> Result<()> {
+        if let Some(serving) = self.serving.take() {
+            serving.abort();
+            let _ = serving.await;
+            let mut known = self.memory.lock();
+            known.task_watchers.clear();
+            known.machine_watchers.clear();
+        }
+        std::fs::remove_file(&self.socket).context("remove the socket")
+    }
+
+    /// What becomes of tasks from now on.
+    pub fn set_manner(&self, manner: Manner) {
+        self.memory.lock().manner = manner;
+    }
+
+    /// How often the task began.
+    pub fn began(&self, uid: &str) -> u32 {
+        let known = self.memory.lock();
+        known.began.get(uid).copied().unwrap_or_default()
+    }
+
+    /// How a task stands; none when it is not known.
+    pub fn task(&self, uid: &str) -> Option<TaskStatus> {
+        let known = self.memory.lock();
+        known.tasks.get(uid).map(|(_, status)| status.clone())
+    }
+
+    /// Changes how a task stands.
+    pub fn set_task(&self, uid: &str, state: State, percent: u32, message: &str) -> Result<()> {
+        let mut known = self.memory.lock();
+        let (_, status) = known.tasks.get_mut(uid).context("the task is not known")?;
+        ensure!(!ended(status), "{status:?} has ended");
+        *status = stands(status, state, percent, message);
+        let status = status.clone();
+        known.tell(&status);
+        Ok(())
+    }
+
+    /// Lets everybody know of a machine.
+    pub fn set_machine(&self, machine: &Machine) {
+        let mut known = self.memory.lock();
+        let uid = machine.pod_uid.clone();
+        known.machines.insert(uid, machine.clone());
+        let event = MachineEvent {
+            machine: Some(machine.clone()),
+            ..MachineEvent::default()
+        };
+        let to = &mut known.machine_watchers;
+        to.retain(|watcher| watcher.send(Ok(event.clone())).is_ok());
+    }
+}
+
+impl Memory {
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn tell(&mut self, status: &TaskStatus) {
+        let event = TaskEvent {
+            task: Some(status.clone()),
+            synced: false,
+        };
+        let to = &mut self.task_watchers;
+        to.retain(|watcher| watcher.send(Ok(event.clone())).is_ok());
+    }
+}
+
+/// The next standing of a task.
+fn stands(status: &TaskStatus, state: State, percent: u32, message: &str) -> TaskStatus {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = i64::try_from(now.unwrap_or_default().as_millis()).unwrap_or_default();
+    let mut next = TaskStatus {
+        state: state.into(),
+        progress_percent: percent,
+        message: message.to_owned(),
+        ..status.clone()
+    };
+    if next.started_ms == 0 && state != State::Queued {
+        next.started_ms = now;
+    }
+    if ended(&next) {
+        next.completed_ms = now;
+    }
+    next
+}
+
+fn ended(status: &TaskStatus) -> bool {
+    matches!(
+        status.state(),
+        State::Success | State::Error | State::Cancelled
+    )
+}
+
+#[tonic::async_trait]
+impl Node for Memory {
+    async fn info(&self, _: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {
+        Ok(Response::new(InfoResponse {
+            version: "9.9.9".to_owned(),
+            installation_id: "installation".to_owned(),
+            accelerator: "tcg".to_owned(),
+            task_kinds: self.lock().kinds.clone(),
+            disk_capacity_bytes: 1000,
+            disk_available_bytes: 500,
+            ..InfoResponse::default()
+        }))
+    }
+
+    async fn run_task(
+        &self,
+        request: Request<RunTaskRequest>,
+    ) -> Result<Response<TaskStatus>, Status> {
+        let request = request.into_inner();
+        let mut known = self.lock();
+        if let Some((same, status)) = known.tasks.get(&request.uid) {
+            if *same != request {
+                return Err(Status::invalid_argument("the uid has another content"));
+            }
+            return Ok(Response::new(status.clone()));
+        }
+        let state = match known.manner {
+            Manner::Succeed => State::Success,
+            Manner::Hold => State::Running,
+            Manner::Refuse => return Err(Status::invalid_argument("no such image name")),
+        };
+        *known.began.entry(request.uid.clone()).or_default() += 1;
+        let new = TaskStatus {
+            uid: request.uid.clone(),
+            vm_uid: request.vm_uid.clone(),
+            ..TaskStatus::default()
+        };
+        let status = stands(&new, state, 0, "");
+        let entry = (request.clone(), status.clone());
+        known.tasks.insert(request.uid, entry);
+        known.tell(&status);
+        Ok(Response::new(status))
+    }
+
+    type WatchTasksStream = UnboundedReceiverStream<Result<TaskEvent, Status>>;
+
+    async fn watch_tasks(
+        &self,
+        _: Request<WatchTasksRequest>,
+    ) -> Result<Response<Self::WatchTasksStream>, Status> {
+        let (sender, receiver) = unbounded_channel();
+        let mut known = self.lock();
+        for (_, status) in known.tasks.values() {
+            let task = Some(status.clone());
+            let _ = sender.send(Ok(TaskEvent {
+                task,
+                synced: false,
+            }));
+        }
+        let _ = sender.send(Ok(TaskEvent {
+            task: None,
+            synced: true,
+        }));
+        known.task_watchers.push(sender);
+        Ok(Response::new(UnboundedReceiverStream::new(receiver)))
+    }
+
+    async fn cancel_task(
+        &self,
+        request: Request<CancelTaskRequest>,
+    ) -> Result<Response<TaskStatus>, Status> {
+        let mut known = self.lock();
+        let found = known.tasks.get_mut(&request.into_inner().uid);
+        let (_, status) = found.ok_or_else(|| Status::not_found("no such task"))?;
+        if !ended(status) {
+            *status = stands(status, State::Cancelled, status.progress_percent, "");
+        }
+        let status = status.clone();
+        known.tell(&status);
+        Ok(Response::new(status))
+    }
+
+    async fn forget_task(
+        &self,
+        request: Request<ForgetTaskRequest>,
+    ) -> Result<Response<ForgetTaskResponse>, Status> {
+        let uid = request.into_inner().uid;
+        let mut known = self.lock();
+        if known.tasks.get(&uid).is_some_and(|(_, s)| !ended(s)) {
+            return Err(Status::failed_precondition("the task has not ended"));
+        }
+        known.tasks.remove(&uid);
+        Ok(Response::new(ForgetTaskResponse {}))
+    }
+
+    async fn list_disks(
+        &self,
+        _: Request<ListDisksRequest>,
+    ) -> Result<Response<ListDisksResponse>, Status> {
+        Ok(Response::new(ListDisksResponse::default()))
+    }
+
+    type WatchMachinesStream = UnboundedReceiverStream<Result<MachineEvent, Status>>;
+
+    async fn watch_machines(
+        &self,
+        _: Request<WatchMachinesRequest>,
+    ) -> Result<Response<Self::WatchMachinesStream>, Status> {
+        let (sender, receiver) = unbounded_channel();
+        let mut known = self.lock();
+        for machine in known.machines.values() {
+            let machine = Some(machine.clone());
+            let _ = sender.send(Ok(MachineEvent {
+                machine,
+                ..MachineEvent::default()
+            }));
+        }
+        let _ = sender.send(Ok(MachineEvent {
+            synced: true,
+            ..MachineEvent::default()
+        }));
+        known.machine_watchers.push(sender);
+        Ok(Response::new(UnboundedReceiverStream::new(receiver)))
+    }
+}
+
+impl Drop for NodeServer {
+    fn drop(&mut self) {
+        if let Some(serving) = &self.serving {
+            serving.abort();
+        }
+    }
+}

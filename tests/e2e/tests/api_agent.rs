@@ -1,0 +1,301 @@
+//! The real agent between a real API server and a daemon that this test plays.
+//!
+//! Invariant: the agent has the rights of `deploy/agent` and no others, its token is bound to one Node.
+//! Failure: the agent's log is shown.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use crds::{TaskKind, TaskState, VirtualMachineTask, VirtualMachineTaskSpec};
+use e2e::{Agent, Control, Manner, NodeServer, eventually};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use nodeapi::v1::task_status::State;
+use serde_json::json;
+
+const SOON: Duration = Duration::from_secs(30);
+const NODE: &str = "n1";
+
+/// API server, agent and daemon.
+struct Bed {
+    control: Control,
+    agent: Agent,
+    daemon: NodeServer,
+    tasks: Api<VirtualMachineTask>,
+    _scratch: tempfile::TempDir,
+}
+
+impl Bed {
+    /// All three, the agent not started.
+    async fn up() -> Result<Self> {
+        let control = Control::up().await?;
+        let scratch = tempfile::tempdir()?;
+        let agent = Agent::prepare(&control, scratch.path(), NODE).await?;
+        let mut daemon = NodeServer::new(&agent.node_socket());
+        daemon.start()?;
+        let tasks = Api::namespaced(control.client()?, "default");
+        Ok(Self {
+            control,
+            agent,
+            daemon,
+            tasks,
+            _scratch: scratch,
+        })
+    }
+
+    fn down(mut self) -> Result<()> {
+        self.agent.kill()?;
+        self.control.down()
+    }
+
+    async fn create(&self, name: &str, kind: TaskKind) -> Result<VirtualMachineTask> {
+        self.create_on(NODE, name, kind).await
+    }
+
+    async fn create_on(
+        &self,
+        node: &str,
+        name: &str,
+        kind: TaskKind,
+    ) -> Result<VirtualMachineTask> {
+        let task = VirtualMachineTask::new(
+            name,
+            VirtualMachineTaskSpec {
+                node_name: node.to_owned(),
+                vm_name: "vm".to_owned(),
+                vm_uid: "0f0f0f0f-0000-4000-8000-000000000001".to_owned(),
+                kind,
+                cancel: false,
+                image: (kind == TaskKind::Provision).then(|| "vmlet.dev/hello".to_owned()),
+                size_bytes: None,
+                linked: kind == TaskKind::Provision,
+                timeout_seconds: None,
+                discard: false,
+            },
+        );
+        let created = self.tasks.create(&PostParams::default(), &task).await?;
+        Ok(created)
+    }
+
+    async fn cancel(&self, name: &str) -> Result<()> {
+        let patch = Patch::Merge(json!({ "spec": { "cancel": true } }));
+        let params = PatchParams::default();
+        self.tasks.patch(name, &params, &patch).await?;
+        Ok(())
+    }
+
+    /// Waits until a task is in a state; gives the task.
+    async fn await_state(&self, name: &str, state: TaskState) -> Result<VirtualMachineTask> {
+        eventually(SOON, &format!("{name} {state:?}"), || async {
+            let task = self.tasks.get(name).await?;
+            let status = task.status.clone().unwrap_or_default();
+            ensure!(status.state == Some(state), "{status:?}");
+            Ok(task)
+        })
+        .await
+    }
+
+    async fn await_forgotten(&self, uid: &str) -> Result<()> {
+        eventually(SOON, "the daemon forgets", || async {
+            let task = self.daemon.task(uid);
+            ensure!(task.is_none(), "{task:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    async fn await_daemon(&self, uid: &str, state: State) -> Result<()> {
+        eventually(SOON, "the daemon's task", || async {
+            let task = self.daemon.task(uid).context("not sent")?;
+            ensure!(task.state() == state, "{task:?}");
+            Ok(())
+        })
+        .await
+    }
+}
+
+fn uid(task: &VirtualMachineTask) -> String {
+    task.uid().unwrap_or_default()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_task_is_run_recorded_forgotten_and_deleted() -> Result<()> {
+    let mut bed = Bed::up().await?;
+    bed.agent.limit("completed_tasks_s", 3)?;
+    let early = bed.create("early", TaskKind::Provision).await?;
+    let other = bed.create_on("n2", "other", TaskKind::Reset).await?;
+    bed.agent.start()?;
+
+    let done = bed.await_state("early", TaskState::Success).await?;
+    let status = done.status.unwrap_or_default();
+    ensure!(status.completion_time.is_some(), "{status:?}");
+    bed.await_forgotten(&uid(&early)).await?;
+    let gone = eventually(SOON, "the object goes", || async {
+        ensure!(bed.tasks.get_opt("early").await?.is_none(), "it is there");
+        Ok(())
+    });
+    gone.await?;
+
+    // What this daemon or this agent cannot do.
+    for (name, kind) in [
+        ("flatten", TaskKind::Promote),
+        ("stop", TaskKind::GuestShutdown),
+    ] {
+        bed.create(name, kind).await?;
+        let refused = bed.await_state(name, TaskState::Error).await?;
+        let status = refused.status.unwrap_or_default();
+        ensure!(!status.transient, "{status:?}");
+        ensure!(status.message.contains(&format!("{kind:?}")), "{status:?}");
+    }
+    bed.daemon.set_manner(Manner::Refuse);
+    bed.create("odd", TaskKind::Provision).await?;
+    let refused = bed.await_state("odd", TaskState::Error).await?;
+    let status = refused.status.unwrap_or_default();
+    ensure!(status.message.contains("no such image name"), "{status:?}");
+
+    ensure!(
+        bed.daemon.began(&uid(&other)) == 0,
+        "a task of another node"
+    );
+    ensure!(bed.tasks.get("other").await?.status.is_none());
+    bed.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn progress_is_shown_and_a_cancel_or_a_deletion_reaches_the_daemon() -> Result<()> {
+    let mut bed = Bed::up().await?;
+    bed.daemon.set_manner(Manner::Hold);
+    bed.agent.start()?;
+    let first = bed.create("first", TaskKind::Provision).await?;
+    bed.await_state("first", TaskState::Running).await?;
+    bed.daemon.set_task(&uid(&first), State::Running, 3, "")?;
+    bed.daemon.set_task(&uid(&first), State::Running, 40, "")?;
+    eventually(SOON, "progress", || async {
+        let status = bed.tasks.get("first").await?.status.unwrap_or_default();
+        ensure!(status.progress_percent == 40, "{status:?}");
+        Ok(())
+    })
+    .await?;
+    bed.cancel("first").await?;
+    bed.await_state("first", TaskState::Cancelled).await?;
+    bed.await_forgotten(&uid(&first)).await?;
+
+    let second = bed.create("second", TaskKind::Reset).await?;
+    bed.await_daemon(&uid(&second), State::Running).await?;
+    bed.tasks.delete("second", &DeleteParams::default()).await?;
+    bed.await_forgotten(&uid(&second)).await?;
+
+    // While the daemon is away nothing is lost, and what was cancelled meanwhile never begins.
+    bed.daemon.stop().await?;
+    let third = bed.create("third", TaskKind::Reset).await?;
+    let fourth = bed.create("fourth", TaskKind::Reset).await?;
+    bed.cancel("fourth").await?;
+    bed.daemon.set_manner(Manner::Succeed);
+    bed.daemon.start()?;
+    bed.await_state("third", TaskState::Success).await?;
+    bed.await_state("fourth", TaskState::Cancelled).await?;
+    ensure!(bed.daemon.began(&uid(&third)) == 1);
+    ensure!(bed.daemon.began(&uid(&fourth)) == 0);
+    bed.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn results_wait_for_an_api_server_that_is_away() -> Result<()> {
+    let mut bed = Bed::up().await?;
+    bed.daemon.set_manner(Manner::Hold);
+    bed.agent.start()?;
+    let task = bed.create("task", TaskKind::Save).await?;
+    bed.await_state("task", TaskState::Running).await?;
+    bed.control.stop_api().await?;
+    bed.daemon.set_task(&uid(&task), State::Success, 100, "")?;
+    // The agent does not let the daemon forget what is recorded nowhere.
+    tokio::time::timeout(Duration::from_secs(3), bed.await_forgotten(&uid(&task)))
+        .await
+        .err()
+        .context("forgotten while the API server was away")?;
+    bed.agent.kill()?;
+    bed.agent.start()?;
+    bed.control.start_api()?;
+    bed.await_state("task", TaskState::Success).await?;
+    bed.await_forgotten(&uid(&task)).await?;
+    ensure!(bed.daemon.began(&uid(&task)) == 1);
+    bed.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn an_agent_that_is_killed_at_any_step_ends_each_task_once() -> Result<()> {
+    let mut bed = Bed::up().await?;
+    bed.agent.limit("completed_tasks_s", 2)?;
+    for point in [
+        "agent.task.run",
+        "agent.task.ran",
+        "agent.task.progress",
+        "agent.task.record",
+        "agent.task.recorded",
+        "agent.task.forget",
+        "agent.task.forgot",
+        "agent.task.delete",
+        "agent.task.cancel",
+    ] {
+        bed.one_crash(point)
+            .await
+            .with_context(|| point.to_owned())?;
+    }
+    bed.down()
+}
+
+impl Bed {
+    /// The life of a task, with the agent killed at `point`.
+    async fn one_crash(&mut self, point: &str) -> Result<()> {
+        let name = point.replace('.', "-");
+        let cancels = point == "agent.task.cancel";
+        let holds = cancels || point == "agent.task.progress";
+        self.daemon
+            .set_manner(if holds { Manner::Hold } else { Manner::Succeed });
+        self.agent.arm(point)?;
+        self.agent.start()?;
+        let task = self.create(&name, TaskKind::Provision).await?;
+        let uid = uid(&task);
+        if cancels {
+            self.await_daemon(&uid, State::Running).await?;
+            self.cancel(&name).await?;
+        }
+        self.agent.await_death(SOON).await?;
+        if holds && !cancels {
+            self.await_daemon(&uid, State::Running).await?;
+            self.daemon.set_task(&uid, State::Success, 100, "")?;
+        }
+        self.agent.start()?;
+        let end = if cancels { "Cancelled" } else { "Success" };
+        eventually(SOON, "the end of the task", || async {
+            match self.tasks.get_opt(&name).await? {
+                // Deleted already: it had ended well, or it would be there still.
+                None => Ok(()),
+                Some(task) => {
+                    let status = task.status.unwrap_or_default();
+                    ensure!(
+                        format!("{:?}", status.state) == format!("Some({end})"),
+                        "{status:?}"
+                    );
+                    Ok(())
+                }
+            }
+        })
+        .await?;
+        self.await_forgotten(&uid).await?;
+        eventually(SOON, "the object goes", || async {
+            ensure!(self.tasks.get_opt(&name).await?.is_none(), "it is there");
+            Ok(())
+        })
+        .await?;
+        let began = self.daemon.began(&uid);
+        if began != 1 {
+            bail!("it began {began} times");
+        }
+        self.agent.kill()
+    }
+}
