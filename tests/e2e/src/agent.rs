@@ -149,17 +149,14 @@ async fn install(control: &Control) -> Result<()> {
         control
             .cluster()
             .kubectl(&["-n", NAMESPACE, "create", "token", "vmlet-agent"])?;
+    let file = control.stack().dir().join("unbound.kubeconfig");
+    let access = kubeconfig_of(&control.kubeconfig()?, unbound.trim())?;
+    std::fs::write(&file, access.to_string())?;
+    let access = format!("--kubeconfig={}", file.display());
+    let lease = lease_file(control)?;
     eventually(Duration::from_secs(30), "the agents' policy", || async {
-        let token = format!("--token={}", unbound.trim());
-        let refused = control.cluster().kubectl(&[
-            &token,
-            "-n",
-            NAMESPACE,
-            "create",
-            "--dry-run=server",
-            "-f",
-            &lease_file(control)?,
-        ]);
+        let arguments = [&access, "create", "--dry-run=server", "-f", &lease];
+        let refused = control.cluster().kubectl(&arguments);
         let words = format!("{refused:?}");
         ensure!(words.contains("not bound to a pod or a node"), "{words}");
         Ok(())
