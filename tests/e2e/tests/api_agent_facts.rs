@@ -1,0 +1,314 @@
+//! What the agent says of machines and of its node, and that it can say nothing of others.
+//!
+//! Invariant: pods and nodes are objects without a kubelet; the agent has the rights of `deploy/agent`.
+//! Failure: the agent's log is shown.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use crds::guest_facts::{AgentState, GuestFacts, Power};
+use crds::names;
+use crds::node_facts::{NodeFacts, is_fresh};
+use e2e::{Agent, Control, NodeServer, eventually};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config, ResourceExt};
+use nodeapi::v1::{Interface, Machine, interface, machine};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(30);
+
+fn pod_manifest(name: &str, node: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": name, "namespace": "default", "labels": { "app": name } },
+        "spec": { "nodeName": node, "containers": [{ "name": "vm", "image": "vmlet.dev/hello" }] },
+    })
+}
+
+fn machine_of(pod: &Pod) -> Machine {
+    Machine {
+        pod_namespace: pod.namespace().unwrap_or_default(),
+        pod_name: pod.name_any(),
+        pod_uid: pod.uid().unwrap_or_default(),
+        container_id: "c1".to_owned(),
+        power: machine::Power::On.into(),
+        agent: nodeapi::v1::Agent::NoInfo.into(),
+        ..Machine::default()
+    }
+}
+
+fn facts_of(pod: &Pod) -> Result<GuestFacts> {
+    let text = pod.annotations().get(names::GUEST_FACTS);
+    Ok(GuestFacts::from_json(text.context("no facts")?)?)
+}
+
+fn condition(pod: &Pod, kind: &str) -> Option<(String, Option<Time>)> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let found = conditions.iter().find(|c| c.type_ == kind)?;
+    Some((found.status.clone(), found.last_transition_time.clone()))
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_pod_says_what_its_machine_is_and_chatter_is_silent() -> Result<()> {
+    let control = Control::up().await?;
+    let scratch = tempfile::tempdir()?;
+    let mut agent = Agent::prepare(&control, scratch.path(), "n1").await?;
+    let mut daemon = NodeServer::new(&agent.node_socket());
+    daemon.start()?;
+    control.cluster().apply(&pod_manifest("vm", "n1"))?;
+    let pods: Api<Pod> = Api::namespaced(control.client()?, "default");
+    let pod = pods.get("vm").await?;
+    let mut machine = machine_of(&pod);
+    daemon.set_machine(&machine);
+    agent.start()?;
+    let says = |wanted: Power| {
+        let pods = &pods;
+        async move {
+            eventually(SOON, &format!("{wanted:?}"), || async {
+                let pod = pods.get("vm").await?;
+                let facts = facts_of(&pod)?;
+                ensure!(facts.power == wanted, "{facts:?}");
+                Ok(pod)
+            })
+            .await
+        }
+    };
+    let on = says(Power::On).await?;
+    ensure!(on.labels()["app"] == "vm", "labels stay");
+    let (network, _) = condition(&on, "vmlet.dev/GuestNetworkReady").context("no condition")?;
+    ensure!(network == "False", "{network}");
+
+    // The guest tells of itself, then says the same again and again.
+    machine.agent = nodeapi::v1::Agent::Connected.into();
+    machine.host_name = "vm-1".to_owned();
+    machine.interfaces = vec![Interface {
+        name: "eth0".to_owned(),
+        mac: "02:00:00:00:00:01".to_owned(),
+        addresses: vec!["10.88.1.7/24".to_owned()],
+        source: interface::Source::GuestAgent.into(),
+    }];
+    daemon.set_machine(&machine);
+    let told = eventually(SOON, "addresses", || async {
+        let pod = pods.get("vm").await?;
+        let facts = facts_of(&pod)?;
+        ensure!(facts.agent == AgentState::Connected, "{facts:?}");
+        ensure!(facts.usable_addresses().count() == 1, "{facts:?}");
+        Ok(pod)
+    })
+    .await?;
+    let (network, since) = condition(&told, "vmlet.dev/GuestNetworkReady").context("none")?;
+    ensure!(network == "True", "{network}");
+    for _ in 0..50 {
+        daemon.set_machine(&machine);
+    }
+    // A restart of either side changes nothing either.
+    agent.kill()?;
+    agent.start()?;
+    daemon.stop().await?;
+    daemon.start()?;
+    machine.power = machine::Power::Paused.into();
+    machine.pause_reason = "PausedByUser".to_owned();
+    daemon.set_machine(&machine);
+    let paused = says(Power::Paused).await?;
+    let writes = |pod: &Pod| pod.resource_version();
+    let (now, _) = condition(&paused, "vmlet.dev/Paused").context("none")?;
+    ensure!(now == "True", "{now}");
+    let (_, still) = condition(&paused, "vmlet.dev/GuestNetworkReady").context("none")?;
+    ensure!(
+        still == since,
+        "the time of a condition that did not change: {still:?} {since:?}"
+    );
+    ensure!(writes(&told) != writes(&paused));
+    let metrics = agent.log().matches("guest facts").count();
+    ensure!(metrics == 0, "failures were logged");
+    agent.kill()?;
+    control.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn the_lease_of_a_node_is_fresh_and_tells_of_a_daemon_that_goes_away() -> Result<()> {
+    let control = Control::up().await?;
+    let scratch = tempfile::tempdir()?;
+    let mut agent = Agent::prepare(&control, scratch.path(), "n1").await?;
+    let mut daemon = NodeServer::new(&agent.node_socket());
+    daemon.start()?;
+    agent.start()?;
+    let leases: Api<Lease> = Api::namespaced(control.client()?, names::NAMESPACE);
+    let facts = |reachable: bool| {
+        let leases = &leases;
+        async move {
+            eventually(SOON, "the lease", || async {
+                let lease = leases.get("vmlet-node-n1").await?;
+                ensure!(is_fresh(&lease, &Time(Timestamp::now())), "{lease:?}");
+                let facts = NodeFacts::of_lease(&lease).context("no facts")?;
+                ensure!(facts.daemon.reachable == reachable, "{facts:?}");
+                Ok(facts)
+            })
+            .await
+        }
+    };
+    let told = facts(true).await?;
+    ensure!(told.daemon.version == "9.9.9", "{told:?}");
+    ensure!(
+        told.daemon.task_kinds.contains(&"DeleteDisk".to_owned()),
+        "{told:?}"
+    );
+    ensure!(!told.boot_id.is_empty() && told.proxy.is_none(), "{told:?}");
+    daemon.stop().await?;
+    let told = facts(false).await?;
+    ensure!(
+        !told.daemon.message.is_empty() && told.daemon.version == "9.9.9",
+        "{told:?}"
+    );
+    agent.kill()?;
+    control.down()
+}
+
+/// A client with an agent's token.
+async fn client_of(agent: &Agent) -> Result<Client> {
+    let file = Kubeconfig::read_from(agent.dir().join("kubeconfig"))?;
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    Ok(Client::try_from(config)?)
+}
+
+fn refused<T>(what: &str, answer: kube::Result<T>, words: &str) -> Result<()> {
+    let error = answer.err().with_context(|| format!("{what} is allowed"))?;
+    ensure!(error.to_string().contains(words), "{what}: {error}");
+    Ok(())
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn the_agent_of_one_node_can_do_nothing_to_another_one() -> Result<()> {
+    let control = Control::up().await?;
+    let scratch = tempfile::tempdir()?;
+    let agent = Agent::prepare(&control, scratch.path(), "n1").await?;
+    let cluster = control.cluster();
+    cluster.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n2" } }))?;
+    for (name, node) in [("mine", "n1"), ("theirs", "n2")] {
+        cluster.apply(&pod_manifest(name, node))?;
+        cluster.apply(&json!({
+            "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineTask",
+            "metadata": { "name": name, "namespace": "default" },
+            "spec": { "nodeName": node, "vmName": "vm", "vmUID": "0f0f0f0f-0000-4000-8000-000000000001", "kind": "Reset" },
+        }))?;
+    }
+    let client = client_of(&agent).await?;
+    let apply = PatchParams::apply("vmlet-agent").force();
+
+    let tasks: Api<crds::VirtualMachineTask> = Api::namespaced(client.clone(), "default");
+    let status = |name: &str| {
+        Patch::Apply(json!({
+            "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineTask",
+            "metadata": { "name": name }, "status": { "state": "Success" },
+        }))
+    };
+    tasks.patch_status("mine", &apply, &status("mine")).await?;
+    let answer = tasks
+        .patch_status("theirs", &apply, &status("theirs"))
+        .await;
+    refused("another node's task", answer, "tasks of its own node only")?;
+    let answer = tasks.delete("theirs", &DeleteParams::default()).await;
+    refused(
+        "deleting another node's task",
+        answer.map(drop),
+        "tasks of its own node only",
+    )?;
+    tasks.delete("mine", &DeleteParams::default()).await?;
+
+    let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
+    let pod = |name: &str, more: Value| {
+        let mut pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name } });
+        merge(&mut pod, more);
+        Patch::Apply(pod)
+    };
+    let facts = || json!({ "metadata": { "annotations": { "vmlet.dev/guest-facts": "{}" } } });
+    let condition =
+        |kind: &str| json!({ "status": { "conditions": [{ "type": kind, "status": "True" }] } });
+    pods.patch_status("mine", &apply, &pod("mine", facts()))
+        .await?;
+    let ours = condition("vmlet.dev/Paused");
+    pods.patch_status("mine", &apply, &pod("mine", ours))
+        .await?;
+    let own_node = "pods of its own node only";
+    let metadata = "of a pod's metadata";
+    let of_status = "of a pod's status";
+    for (name, more, words) in [
+        ("theirs", facts(), own_node),
+        ("theirs", condition("vmlet.dev/Paused"), own_node),
+        ("mine", condition("Ready"), of_status),
+        (
+            "mine",
+            json!({ "status": { "phase": "Failed" } }),
+            of_status,
+        ),
+        (
+            "mine",
+            json!({ "status": { "podIPs": [{ "ip": "10.0.0.1" }] } }),
+            of_status,
+        ),
+        (
+            "mine",
+            json!({ "metadata": { "annotations": { "other": "x" } } }),
+            metadata,
+        ),
+        (
+            "mine",
+            json!({ "metadata": { "labels": { "app": "database" } } }),
+            metadata,
+        ),
+    ] {
+        let what = format!("{name} {more}");
+        let answer = pods.patch_status(name, &apply, &pod(name, more)).await;
+        refused(&what, answer, words)?;
+    }
+    let forbidden = "forbidden";
+    let answer = pods.patch("mine", &apply, &pod("mine", facts())).await;
+    refused("a pod itself", answer, forbidden)?;
+    let answer = pods.list(&ListParams::default()).await;
+    refused("a list of pods", answer, forbidden)?;
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), names::NAMESPACE);
+    refused(
+        "secrets",
+        secrets.list(&ListParams::default()).await,
+        forbidden,
+    )?;
+
+    let leases: Api<Lease> = Api::namespaced(client, names::NAMESPACE);
+    for (name, fits) in [
+        ("vmlet-node-n1", true),
+        ("vmlet-node-n2", false),
+        ("vmlet-controller", false),
+    ] {
+        let lease = Patch::Apply(json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": { "name": name }, "spec": { "holderIdentity": "n1" },
+        }));
+        let answer = leases.patch(name, &apply, &lease).await;
+        if fits {
+            answer?;
+        } else {
+            refused(name, answer, "lease of its own node only")?;
+        }
+    }
+    control.down()
+}
+
+/// Adds the fields of `more`, whose objects win.
+fn merge(to: &mut Value, more: Value) {
+    match (to, more) {
+        (Value::Object(to), Value::Object(more)) => {
+            for (key, value) in more {
+                merge(to.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (to, more) => *to = more,
+    }
+}
