@@ -15,10 +15,12 @@ use serde_json::{Value, json};
 use tapmanager::wire::{AddRequest, Address, Dns, Network, Nic, Route};
 
 mod kinds;
+mod known;
 mod leases;
 mod repair;
 
 pub(crate) use kinds::obstacle;
+pub(crate) use known::{adopt, attachments, macs};
 pub(crate) use leases::{ipv6_leases, leases};
 pub(crate) use repair::repairs;
 

@@ -85,6 +85,19 @@ pub struct AddRequest {
     /// The guest may send with any MAC and IP address, and configure others; for pods that route.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_spoofing: bool,
+    /// The guest's NICs, when it has them already because it goes on from saved memory, `eth0` first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub known_nics: Vec<KnownNic>,
+}
+
+/// A NIC as a guest knows it. Plugins are asked for the same addresses; the hardware address is kept in any case.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownNic {
+    /// Hardware address: lower case, colons.
+    pub mac: String,
+    /// Addresses, the primary one first.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// A port of the node that leads to a port of the guest.

@@ -52,6 +52,7 @@ impl Sandboxes {
         network::attachment(&entry.request, &entry.netns)
             .validate()
             .map_err(|e| Failure::Invalid(chain(&e)))?;
+        network::macs(&entry.request.known_nics).map_err(Failure::Invalid)?;
         self.journal.put(&entry).await?;
         *slot = Some(Live::closed(entry));
         faultpoint::point("tap.add.journaled");
@@ -87,6 +88,36 @@ impl Sandboxes {
         }
     }
 
+    /// Runs the plugins, with as much of a resumed guest's addresses as they take.
+    async fn attach(
+        &self,
+        config: &cni::NetworkConfig,
+        entry: &Entry,
+    ) -> Result<cni::AddResult, Failure> {
+        let mut attempts = network::attachments(&entry.request, &entry.netns).into_iter();
+        let mut attempt = attempts.next();
+        loop {
+            let Some(attachment) = attempt else {
+                return Err(Failure::Changed(
+                    "nothing to ask the plugins for".to_owned(),
+                ));
+            };
+            attempt = attempts.next();
+            match self.runtime.add(config, &attachment).await {
+                Err(error) if attempt.is_some() && error.kind() == cni::ErrorKind::Plugin => {
+                    let sandbox = &entry.request.id;
+                    tracing::info!(
+                        sandbox,
+                        error = chain(&error),
+                        outcome = "asked for less",
+                        "address of a resumed guest"
+                    );
+                }
+                outcome => return outcome.map_err(Failure::Attach),
+            }
+        }
+    }
+
     /// The network, and how long plugins took to make their part of it.
     async fn bring_up(
         &self,
@@ -109,16 +140,21 @@ impl Sandboxes {
         faultpoint::point("tap.add.netns");
         let kernel = Kernel::open(&ns).await?;
         surgery::prepare(&kernel).await?;
-        let attachment = network::attachment(&entry.request, &entry.netns);
         let attaching = self.attaching.read().await;
-        let result = self
-            .runtime
-            .add(config, &attachment)
-            .await
-            .map_err(Failure::Attach)?;
+        let result = self.attach(config, entry).await?;
         drop(attaching);
         faultpoint::point("tap.add.cni");
         entry.links = surgery::survey(&kernel).await?;
+        let macs = network::macs(&entry.request.known_nics).map_err(Failure::Invalid)?;
+        for link in network::adopt(&mut entry.links, &macs) {
+            let sandbox = &entry.request.id;
+            tracing::warn!(
+                sandbox,
+                link,
+                outcome = "deaf",
+                "address of a resumed guest"
+            );
+        }
         let network = network::describe(
             &entry.request,
             &entry.netns,
