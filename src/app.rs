@@ -14,12 +14,13 @@ use libvirt::Libvirt;
 use tapmanager::client::Client;
 
 use crate::config::Config;
+use crate::disk::Disks;
 use crate::health;
 use crate::images::{self, Images};
 use crate::locks::Locks;
 use crate::metadata::{self, Db, Table};
 use crate::tasks::Tasks;
-use crate::{sandbox, vm};
+use crate::{node, sandbox, vm};
 
 mod background;
 mod boot;
@@ -31,6 +32,10 @@ pub use settings::UnknownUser;
 pub type Containers = vm::Containers<Libvirt, Client>;
 /// The sandboxes, as clients use them.
 pub type Sandboxes = sandbox::Sandboxes<Client, Arc<Containers>>;
+/// The tasks, as clients use them.
+pub type Agenda = node::Agenda<Libvirt, Client>;
+/// The running machines, as clients use them.
+pub type Machines = node::Machines<Libvirt, Client>;
 /// The health check, as clients use it.
 pub type Health = health::Health<Libvirt, Client>;
 
@@ -75,6 +80,15 @@ pub enum Error {
     User(#[from] UnknownUser),
 }
 
+/// What names this daemon.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// Constant for the life of the state directory.
+    pub installation: String,
+    /// Which boot of the node this is; empty when the node does not say.
+    pub boot: String,
+}
+
 /// The daemon's services.
 #[derive(Debug, Clone)]
 pub struct App {
@@ -82,10 +96,18 @@ pub struct App {
     pub sandboxes: Arc<Sandboxes>,
     /// Containers.
     pub containers: Arc<Containers>,
+    /// Disks that outlive pods.
+    pub disks: Arc<Disks>,
     /// Images.
     pub images: Arc<Images>,
     /// The state of the helpers.
     pub health: Arc<Health>,
+    /// Tasks of the node API.
+    pub agenda: Arc<Agenda>,
+    /// What is known of machines that run.
+    pub machines: Arc<Machines>,
+    /// What tells this daemon from others, and this boot from the one before.
+    pub identity: Identity,
     hypervisor: Arc<Libvirt>,
     tasks: Tasks,
     _claim: Arc<File>,
@@ -99,6 +121,8 @@ impl App {
         let db = Db::open(&config.state_dir.join("vmlet.db"))?;
         let installation = metadata::node::installation(&db).await?;
         let images = Arc::new(Images::open(db.clone(), settings::images(config)).await?);
+        let root = Disks::directory_of(&config.state_dir);
+        let disks = Arc::new(Disks::open(db.clone(), Arc::clone(&images), root).await?);
         let hypervisor = Arc::new(Libvirt::connect(
             config.libvirt.uri.to_string(),
             settings::libvirt(config),
@@ -115,12 +139,13 @@ impl App {
             hypervisor: Arc::clone(&hypervisor),
             network: Arc::clone(&network),
             images: Arc::clone(&images),
+            disks: Arc::clone(&disks),
             locks: locks.clone(),
             tasks: tasks.clone(),
         };
         let containers = Arc::new(Containers::new(
             parts,
-            settings::machines(config, installation)?,
+            settings::machines(config, installation.clone())?,
         ));
         let sandboxes = Sandboxes::new(
             sandbox_rows,
@@ -129,7 +154,22 @@ impl App {
             locks,
             tasks.clone(),
         );
+        let agenda = Agenda::open(
+            db.clone(),
+            Arc::clone(&containers),
+            Arc::clone(&hypervisor),
+            Arc::clone(&disks),
+            tasks.clone(),
+            settings::limits(config),
+        );
+        let machines = Machines::new(Arc::clone(&containers), Arc::clone(&hypervisor));
         let app = Self {
+            agenda: Arc::new(agenda.await?),
+            machines: Arc::new(machines),
+            identity: Identity {
+                installation,
+                boot: boot::read(&config.boot_id_file).unwrap_or_default(),
+            },
             sandboxes: Arc::new(sandboxes),
             health: Arc::new(Health::new(
                 Arc::clone(&hypervisor),
@@ -137,6 +177,7 @@ impl App {
                 Arc::clone(&containers),
             )),
             containers,
+            disks,
             images,
             hypervisor,
             tasks,
@@ -180,7 +221,8 @@ fn claim(state: &Path) -> Result<File, Error> {
 /// Directories that QEMU's user may pass through and nobody may list.
 fn prepare_directories(state: &Path) -> Result<(), Error> {
     let paths = vm::Paths::new(state);
-    for path in [state.to_owned(), paths.pods(), paths.consoles()] {
+    let disks = Disks::directory_of(state);
+    for path in [state.to_owned(), paths.pods(), paths.consoles(), disks] {
         let prepared = std::fs::create_dir_all(&path)
             .and_then(|()| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o711)));
         prepared.map_err(|source| Error::Directory { path, source })?;

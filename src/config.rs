@@ -75,6 +75,14 @@ schema::settings! {
         parallel_calls: Count = "4";
     }
 
+    /// The node API, for the program beside the daemon that talks to Kubernetes.
+    node: Node, PartialNode {
+        /// Unix socket of the node API. Only the daemon's own user may connect.
+        endpoint: AbsolutePath = "/run/vmlet/node.sock";
+        /// Disks of virtual machines that are made at the same time; others wait.
+        parallel_provisions: Count = "2";
+    }
+
     /// The pod network.
     network: Network, PartialNetwork {
         /// Control socket of `vmlet-tapmanager`.
@@ -177,6 +185,7 @@ impl Config {
     fn check(&self) -> Result<()> {
         let sockets = [
             ("listen", &self.listen),
+            ("node.endpoint", &self.node.endpoint),
             ("network.tapmanager_socket", &self.network.tapmanager_socket),
             ("network.handoff_socket", &self.network.handoff_socket),
         ];

@@ -18,16 +18,15 @@ mod convert;
 mod filter;
 mod image;
 mod info;
-mod listener;
 mod runtime;
 mod status;
 
-pub use listener::Error as ListenError;
+pub use crate::listener::Error as ListenError;
 
 use crate::app::App;
 use crate::config::Config;
+use crate::listener::Listener;
 use calls::Calls;
-use listener::Listener;
 
 /// Requests of one connection that are worked on at the same time.
 const STREAMS_PER_CONNECTION: u32 = 256;

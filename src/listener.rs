@@ -48,7 +48,7 @@ pub enum Error {
 
 /// A bound socket.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(crate) struct Listener {
     socket: UnixListener,
     path: PathBuf,
     allowed: Uid,
@@ -56,14 +56,14 @@ pub(super) struct Listener {
 
 /// The name of our socket in the file system.
 #[derive(Debug)]
-pub(super) struct Claim {
+pub(crate) struct Claim {
     path: PathBuf,
     inode: Option<(u64, u64)>,
 }
 
 impl Listener {
     /// Makes the directory if needed, and the socket.
-    pub(super) async fn bind(path: &Path) -> Result<Self, Error> {
+    pub(crate) async fn bind(path: &Path) -> Result<Self, Error> {
         let failed = |step, path: &Path| {
             let path = path.to_owned();
             move |source| Error::Make { step, path, source }
@@ -97,14 +97,14 @@ impl Listener {
     }
 
     /// What is needed to remove the socket's name later.
-    pub(super) fn claim(&self) -> Claim {
+    pub(crate) fn claim(&self) -> Claim {
         let inode = inode(&self.path);
         let path = self.path.clone();
         Claim { path, inode }
     }
 
     /// Connections of our own user, without end.
-    pub(super) fn incoming(self) -> impl Stream<Item = io::Result<UnixStream>> {
+    pub(crate) fn incoming(self) -> impl Stream<Item = io::Result<UnixStream>> {
         stream::unfold(self, |listener| async move {
             let stream = listener.next().await;
             Some((Ok(stream), listener))
@@ -142,7 +142,7 @@ impl Listener {
 
 impl Claim {
     /// Removes the socket unless another server has taken its place.
-    pub(super) fn release(self) {
+    pub(crate) fn release(self) {
         if self.inode.is_some() && self.inode == inode(&self.path) {
             // Whoever finds it sees that nobody answers, and replaces it.
             let _ = std::fs::remove_file(&self.path);

@@ -5,8 +5,10 @@
 //! Failure: an error here fails the request; the row stays as it was.
 
 mod db;
+mod ledger;
 pub mod node;
 mod table;
 
 pub use db::{Db, Error, Result};
+pub use ledger::{Ledger, Record};
 pub use table::{LookupError, Row, Table, TableError, decode, encode};

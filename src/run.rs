@@ -3,14 +3,17 @@
 //! Invariant: virtual machines run on whatever happens here; SIGTERM and SIGINT end it in order and in time.
 //! Failure: [`Error`] names the part that makes service impossible.
 
+use std::future::Future;
 use std::io;
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use crate::app::{self, App};
 use crate::config::Config;
 use crate::cri;
+use crate::node;
 
 /// Time for threads that still block when everything else has ended.
 const STRAGGLERS: Duration = Duration::from_secs(1);
@@ -30,6 +33,9 @@ pub enum Error {
     /// The CRI cannot be served.
     #[error(transparent)]
     Cri(#[from] cri::Error),
+    /// The node API cannot be served.
+    #[error(transparent)]
+    Node(#[from] node::Error),
 }
 
 /// Runs the daemon until it is told to end.
@@ -73,12 +79,36 @@ async fn serve(config: &Config) -> Result<(), Error> {
         tracing::info!(outcome = "told to end", "vmlet");
         deadline = Some(Instant::now() + grace);
     };
-    let served = cri::serve(app.clone(), config, told).await;
+    let served = serve_both(&app, config, told).await;
     // The requests in progress and what they left running share one deadline.
     let left = deadline.map_or(grace, |deadline| {
         deadline.saturating_duration_since(Instant::now())
     });
     app.stop(left).await;
     tracing::info!(outcome = "ended", "vmlet");
-    Ok(served?)
+    served
+}
+
+/// Serves both sockets until `told` is done, or one of them cannot be served any more.
+async fn serve_both(
+    app: &App,
+    config: &Config,
+    told: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    let stop = CancellationToken::new();
+    let _ended = stop.clone().drop_guard();
+    let cri = cri::serve(app.clone(), config, stop.clone().cancelled_owned());
+    let node = node::serve(app.clone(), config, stop.clone().cancelled_owned());
+    let both = async {
+        tokio::try_join!(async { cri.await.map_err(Error::from) }, async {
+            node.await.map_err(Error::from)
+        },)
+        .map(drop)
+    };
+    tokio::pin!(both);
+    tokio::select! {
+        ended = &mut both => return ended,
+        () = told => stop.cancel(),
+    }
+    both.await
 }

@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::disk::Disks;
 use crate::images::{self, Images};
 use crate::locks::Locks;
 use crate::metadata::{Db, Table};
@@ -42,6 +43,7 @@ pub(crate) struct Node {
     pub(crate) network: FakeNetwork,
     pub(crate) images: Arc<Images>,
     pub(crate) containers: Arc<Containers>,
+    pub(crate) disks: Arc<Disks>,
     pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) rows: Arc<Table<Container>>,
     pub(crate) sandbox_rows: Arc<Table<Sandbox>>,
@@ -80,6 +82,10 @@ impl Node {
             ..images::Settings::new(scratch.path().join("images"))
         };
         let images = Arc::new(Images::open(db.clone(), settings).await.unwrap());
+        let root = Disks::directory_of(scratch.path());
+        std::fs::create_dir_all(&root).unwrap();
+        let disks = Disks::open(db.clone(), Arc::clone(&images), root).await;
+        let disks = Arc::new(disks.unwrap());
         let sandbox_rows = Arc::new(Table::load(db.clone()).await.unwrap());
         let rows = Arc::new(Table::load(db.clone()).await.unwrap());
         let (locks, tasks) = (Locks::default(), Tasks::default());
@@ -89,6 +95,7 @@ impl Node {
             hypervisor: Arc::new(hypervisor.clone()),
             network: Arc::new(network.clone()),
             images: Arc::clone(&images),
+            disks: Arc::clone(&disks),
             locks: locks.clone(),
             tasks: tasks.clone(),
         };
@@ -109,6 +116,7 @@ impl Node {
             network,
             images,
             containers,
+            disks,
             sandboxes: Arc::new(sandboxes),
             rows,
             sandbox_rows,
@@ -261,7 +269,9 @@ impl Node {
     }
 
     pub(crate) async fn domain(&self, id: &ContainerId) -> Option<State> {
-        self.hypervisor.state(id.domain()).await.unwrap()
+        let row = self.rows.get(id);
+        let domain = row.map_or(id.domain(), |row| row.domain());
+        self.hypervisor.state(domain).await.unwrap()
     }
 
     /// What the daemon takes for the mount of cgroups.

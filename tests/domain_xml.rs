@@ -67,6 +67,7 @@ fn spec(dir: &Path) -> DomainSpec {
     fs::create_dir(&consoles).unwrap();
     fs::set_permissions(&consoles, fs::Permissions::from_mode(0o777)).unwrap();
     DomainSpec {
+        vm: None,
         uuid: Uuid::new_v4(),
         name: "vmlet-xml-test".to_owned(),
         container: "c0ffee".to_owned(),

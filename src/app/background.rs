@@ -22,6 +22,8 @@ const RETRY: Duration = Duration::from_secs(1);
 impl App {
     pub(super) fn start_background(&self) {
         let events = self.hypervisor.events();
+        tokio::spawn(Arc::clone(&self.machines).follow(self.hypervisor.events()));
+        tokio::spawn(Arc::clone(&self.agenda).work());
         let (connected, _) = watch::channel(());
         let app = self.clone();
         let round = async move || app.reconcile_containers().await;

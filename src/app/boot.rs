@@ -34,7 +34,7 @@ impl App {
     }
 }
 
-fn read(file: &Path) -> Option<String> {
+pub(super) fn read(file: &Path) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
     let id = text.trim();
     (!id.is_empty() && id.len() <= LONGEST).then(|| id.to_owned())

@@ -5,7 +5,7 @@
 
 use crate::config::{self, Config};
 use crate::vm::accel;
-use crate::{images, vm};
+use crate::{images, node, vm};
 
 /// QEMU's user does not exist: the libvirt set-up of the node makes it.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +40,15 @@ fn translation(given: &config::Translation) -> images::Translation {
             config::Pattern::Prefix(prefix) => images::Pattern::Prefix(prefix.clone()),
         },
         url: given.url.clone(),
+    }
+}
+
+/// For the tasks of the node API.
+pub(super) fn limits(config: &Config) -> node::Limits {
+    node::Limits {
+        provisions: *config.node.parallel_provisions,
+        // Some connections stay for the rest of the life cycle.
+        saves: (*config.libvirt.parallel_calls / 2).max(1),
     }
 }
 

@@ -90,7 +90,7 @@ pub(super) fn container(container: &Container, sandbox: Option<&Sandbox>, facts:
             "vcpus": machine.vcpus,
             "memoryMiB": machine.memory,
             "accelerator": facts.accelerator,
-            "domain": container.id.domain(),
+            "domain": container.domain(),
             "rootDisk": facts.root_disk,
             "consoleSocket": facts.console_socket,
             "consoleFile": facts.console_file,

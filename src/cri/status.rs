@@ -14,7 +14,7 @@ use tonic::{Code, Status};
 use super::convert::Invalid;
 use crate::causes::{bounded, one_line};
 use crate::metadata::{self, LookupError};
-use crate::{images, sandbox, vm};
+use crate::{disk, images, sandbox, vm};
 
 /// What the kernel, SQLite and programs such as `qemu-img` say of a full disk; some give words only.
 const DISK_FULL: [&str; 3] = [
@@ -96,9 +96,13 @@ fn container_code(error: &vm::Error) -> Code {
     use vm::Error as E;
     match error {
         E::NoSandbox(_) | E::NoContainer(_) | E::ImageLost(_) => Code::NotFound,
-        E::SandboxNotReady(_) | E::Live { .. } | E::Phase { .. } | E::Resize { .. } => {
-            Code::FailedPrecondition
-        }
+        E::SandboxNotReady(_)
+        | E::Live { .. }
+        | E::Phase { .. }
+        | E::Resize { .. }
+        | E::DomainLives { .. }
+        | E::NotRunning(_) => Code::FailedPrecondition,
+        E::VmDisk(e) => disk_code(e),
         E::Machine(_) => Code::InvalidArgument,
         E::Image(e) => image_code(e),
         E::Network { source, .. } => network_code(source),
@@ -123,6 +127,14 @@ const fn exec_code(error: &vm::exec::Error) -> Code {
         // Also when libvirt took too long: that says nothing about the guest.
         E::Hypervisor(_) => Code::Unavailable,
         E::Lost(_) => Code::Internal,
+    }
+}
+
+const fn disk_code(error: &disk::Error) -> Code {
+    use disk::Error as E;
+    match error {
+        E::Files { .. } | E::Db(_) | E::Write(_) | E::Image { .. } => Code::Internal,
+        _ => Code::FailedPrecondition,
     }
 }
 

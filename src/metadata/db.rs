@@ -17,6 +17,7 @@ use rusqlite_migration::{M, Migrations};
 const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0001_initial.sql")),
     M::up(include_str!("migrations/0002_node.sql")),
+    M::up(include_str!("migrations/0003_node_api.sql")),
 ];
 const MIGRATIONS: Migrations<'static> = Migrations::from_slice(STEPS);
 

@@ -8,8 +8,8 @@ use std::future::Future;
 use podspec::{Annotations, Key, SandboxId};
 use tapmanager::client::{Client, Error};
 use tapmanager::wire::{
-    AddRequest, Bandwidth, Dns, ErrorCode, Network, PortMapping, SandboxCounters, StartRequest,
-    Status,
+    AddRequest, Bandwidth, Dns, ErrorCode, KnownNic, Network, PortMapping, SandboxCounters,
+    StartRequest, Status,
 };
 
 use super::model::{DnsConfig, Protocol, Sandbox};
@@ -82,7 +82,10 @@ impl PodNetwork for Client {
 ///
 /// # Errors
 /// An annotation that makes no sense.
-pub(super) fn add_request(sandbox: &Sandbox) -> Result<AddRequest, super::Error> {
+pub(super) fn add_request(
+    sandbox: &Sandbox,
+    known_nics: Vec<KnownNic>,
+) -> Result<AddRequest, super::Error> {
     let config = &sandbox.config;
     let annotations = Annotations::new(&config.annotations);
     let allow_spoofing = annotations
@@ -111,6 +114,7 @@ pub(super) fn add_request(sandbox: &Sandbox) -> Result<AddRequest, super::Error>
         bandwidth: bandwidth(|name| config.annotations.get(name).map(String::as_str))
             .map_err(super::Error::Bandwidth)?,
         allow_spoofing: allow_spoofing.unwrap_or(false),
+        known_nics,
     })
 }
 

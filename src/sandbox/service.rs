@@ -9,7 +9,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use podspec::SandboxId;
-use tapmanager::wire::Network;
+use tapmanager::wire::{KnownNic, Network};
 use tokio::sync::RwLock;
 
 use super::error::{Error, Result};
@@ -28,6 +28,10 @@ pub trait Guests: Send + Sync + 'static {
     fn kill_all(&self, sandbox: &SandboxId) -> impl Future<Output = vm::Result<()>> + Send;
     /// Removes every container of the sandbox, and the sandbox's root disk.
     fn remove_all(&self, sandbox: &SandboxId) -> impl Future<Output = vm::Result<()>> + Send;
+    /// The NICs that the guest of a new sandbox has already, because it goes on from saved memory.
+    fn known_nics(&self, _config: &SandboxConfig) -> Vec<KnownNic> {
+        Vec::new()
+    }
 }
 
 /// The sandboxes of this node.
@@ -111,7 +115,7 @@ impl<N: PodNetwork, G: Guests> Sandboxes<N, G> {
             config,
             network: None,
         };
-        let request = add_request(&sandbox)?;
+        let request = add_request(&sandbox, self.guests.known_nics(&sandbox.config))?;
         let id = sandbox.id.clone();
         let _lock = self.locks.lock(id.as_str()).await;
         self.table.insert(sandbox).await?;

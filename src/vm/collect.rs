@@ -27,6 +27,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         outcome?;
         collect_files(&self.paths.pods(), &self.parts.sandboxes).await?;
         collect_files(&self.paths.consoles(), &self.parts.table).await?;
+        self.collect_disks().await?;
         self.collect_pins().await
     }
 
@@ -54,11 +55,25 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         Ok(console.is_some_and(|file| file.starts_with(self.paths.consoles())))
     }
 
-    /// Lets the images of sandboxes go that are gone.
+    /// Takes disks of virtual machines back from containers that are gone, their domains before them.
+    async fn collect_disks(&self) -> Result<()> {
+        for disk in self.parts.disks.all() {
+            if let Some(holder) = &disk.holder
+                && self.parts.table.get(holder).is_none()
+            {
+                tracing::warn!(vm = %disk.vm, container = %holder, "a disk held by nobody is taken back");
+                self.parts.disks.give_back(disk.vm, holder).await?;
+            }
+        }
+        Ok(self.parts.disks.collect().await?)
+    }
+
+    /// Lets the images of sandboxes and disks go that are gone.
     async fn collect_pins(&self) -> Result<()> {
         for owner in self.parts.images.owners() {
             let sandbox = owner.parse::<SandboxId>();
-            if !sandbox.is_ok_and(|id| self.parts.sandboxes.get(&id).is_some()) {
+            let needed = sandbox.is_ok_and(|id| self.parts.sandboxes.get(&id).is_some());
+            if !needed && !self.parts.disks.needs_pin(&owner) {
                 tracing::warn!(sandbox = %owner, "an image pinned for nobody is let go");
                 self.parts.images.unpin(&owner).await?;
             }

@@ -4,10 +4,11 @@
 //! was never started gives way to a later attempt of the same name, as kubelet makes one after a failed start.
 //! Failure: a row in phase Creating that nobody works on is dropped by the next request for its sandbox.
 
+use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use libvirt::Hypervisor;
-use podspec::{ContainerId, Machine, PodResources, SandboxId};
+use podspec::{ContainerId, Instance, Machine, PodResources, SandboxId};
 
 use super::error::{Error, Result};
 use super::model::{Container, ContainerConfig, ContainerMetadata, Exit, Spec};
@@ -30,13 +31,17 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         }
         let id = ContainerId::generate();
         let machine = machine(&sandbox, &config, self.defaults())?;
-        let image = self.wanted_image(&sandbox.id, &config.image).await?;
+        let instance = instance(&sandbox, &config)?;
+        let root = self
+            .wanted_root(&sandbox.id, &instance, &config.image)
+            .await?;
         let log_path = log_path(&sandbox.config.log_directory, &config.log_path)
             .unwrap_or_else(|| self.paths.default_log(&id));
         let spec = Spec {
             config,
             machine,
-            image_digest: image.digest.to_string(),
+            instance,
+            image_digest: root.digest(),
             log_path,
         };
         let row = Container {
@@ -54,9 +59,9 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         };
         let row = self.parts.table.insert(row).await?;
         faultpoint::point("vm.create.recorded");
-        if let Err(e) = self.ensure_root_disk(&row, &image).await {
+        if let Err(e) = self.ensure_root(&row, &root).await {
             // What fails here, too, is dropped by the next request or by reconciliation.
-            let _ = self.parts.table.remove(&id).await;
+            let _ = self.drop_creating(&row).await;
             return Err(e);
         }
         faultpoint::point("vm.create.disk");
@@ -78,7 +83,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         for row in self.of_sandbox(sandbox) {
             match row.phase {
                 // Nobody works on it any more: this request holds the sandbox's lock.
-                Phase::Creating => self.parts.table.remove(&row.id).await?,
+                Phase::Creating => self.drop_creating(&row).await?,
                 Phase::Created if row.spec.config == *config && !self.was_answered(&row.id) => {
                     self.remember_answer(&row.id);
                     return Ok(Some(row.id.clone()));
@@ -116,7 +121,13 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             .move_on(row, Event::Superseded, "superseded", ended)
             .await?;
         tracing::info!(container = %row.id, attempt, outcome = "superseded", "container");
-        self.clean_up(&gone).await
+        self.let_go(&gone).await
+    }
+
+    /// Removes a container that never came to be, with what it has taken.
+    pub(super) async fn drop_creating(&self, row: &Container) -> Result<()> {
+        self.give_disk_back(row).await?;
+        Ok(self.parts.table.remove(&row.id).await?)
     }
 }
 
@@ -125,14 +136,26 @@ fn is_later(new: &ContainerMetadata, old: &ContainerMetadata) -> bool {
     new.name == old.name && new.attempt > old.attempt
 }
 
+/// The annotations of a pod and of its container, which win.
+fn annotations(sandbox: &Sandbox, config: &ContainerConfig) -> BTreeMap<String, String> {
+    let mut annotations = sandbox.config.annotations.clone();
+    annotations.extend(config.annotations.clone());
+    annotations
+}
+
+/// The virtual machine that the pod stands for. Only the pod can say so.
+pub(super) fn instance(sandbox: &Sandbox, config: &ContainerConfig) -> Result<Instance> {
+    let annotations = annotations(sandbox, config);
+    Ok(Instance::from_pod(&annotations, &sandbox.config.labels)?)
+}
+
 /// The machine that the pod and its container ask for; the container's limits win over the pod's.
 fn machine(
     sandbox: &Sandbox,
     config: &ContainerConfig,
     defaults: podspec::Defaults,
 ) -> Result<Machine> {
-    let mut annotations = sandbox.config.annotations.clone();
-    annotations.extend(config.annotations.clone());
+    let annotations = annotations(sandbox, config);
     let (own, pod) = (&config.resources, sandbox.config.resources);
     let given = |own: i64, pod: i64| if own > 0 { own } else { pod };
     let cpu = if own.cpu_quota > 0 {

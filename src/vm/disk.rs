@@ -5,23 +5,17 @@
 //! Failure: [`Error::Disk`] with what `qemu-img` said; nothing is left then.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::Stdio;
-use std::time::Duration;
 
 use libvirt::Hypervisor;
 use podspec::SandboxId;
-use tokio::process::Command;
 
 use super::error::{Error, Result, files};
 use super::model::{Container, ImageSpec};
 use super::service::Containers;
 use super::settings::UnknownImage;
-use crate::images::{self, Digest, Format, Image, Reference};
+use crate::disk::qemu_img::{self, Base, Failed};
+use crate::images::{self, Digest, Image, Reference};
 use crate::sandbox::PodNetwork;
-
-/// `qemu-img create` writes a few clusters; more time means a hung disk.
-const DEADLINE: Duration = Duration::from_secs(30);
 
 impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     /// Brings an image by the name in the pod, when the id that kubelet gave is not one of ours: for a pod that
@@ -98,7 +92,12 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             .root_size
             .unwrap_or(0)
             .max(image.virtual_size);
-        create_overlay(&unfinished, image, size).await?;
+        let base = Base {
+            path: &image.path,
+            format: image.format,
+        };
+        let made = qemu_img::overlay(&unfinished, base, size).await;
+        made.map_err(|Failed { path, reason }| Error::Disk { path, reason })?;
         tokio::fs::rename(&unfinished, &disk)
             .await
             .map_err(files("name", &disk))
@@ -123,41 +122,4 @@ fn named_digest(reference: &str) -> Option<Digest> {
         Reference::Id(digest) => Some(digest),
         Reference::Named(name) => name.digest(),
     }
-}
-
-async fn create_overlay(path: &Path, image: &Image, size: u64) -> Result<()> {
-    let failed = |reason: String| Error::Disk {
-        path: path.to_owned(),
-        reason,
-    };
-    let format = match image.format {
-        Format::Qcow2 => "qcow2",
-        Format::Raw => "raw",
-    };
-    let mut command = Command::new("qemu-img");
-    command
-        .args(["create", "-q", "-f", "qcow2", "-F", format, "-b"])
-        .arg(&image.path);
-    command.arg(path).arg(size.to_string());
-    command.stdin(Stdio::null()).kill_on_drop(true);
-    let output = tokio::time::timeout(DEADLINE, command.output())
-        .await
-        .map_err(|_| {
-            failed(format!(
-                "qemu-img did not end within {} s",
-                DEADLINE.as_secs()
-            ))
-        })?
-        .map_err(|e| failed(format!("start qemu-img: {e}")))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let reason = String::from_utf8_lossy(&output.stderr)
-        .trim()
-        .chars()
-        .take(500)
-        .collect();
-    // A part of a disk is worth nothing; the error below is what counts.
-    let _ = tokio::fs::remove_file(path).await;
-    Err(failed(reason))
 }

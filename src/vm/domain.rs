@@ -7,6 +7,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use podspec::VmUid;
 use uuid::Uuid;
 
 use super::accel::Accelerator;
@@ -34,6 +35,8 @@ pub struct DomainSpec {
     pub sandbox: String,
     /// The installation that made it.
     pub installation: String,
+    /// The virtual machine whose disk it has open.
+    pub vm: Option<VmUid>,
     /// Name of the pod, for people.
     pub pod_name: String,
     /// Namespace of the pod, for people.

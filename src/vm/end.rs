@@ -26,11 +26,11 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     pub(super) async fn ended(&self, id: &ContainerId, end: End) -> Result<()> {
         let killed = match end {
             End::Crashed | End::Unknown => self.was_killed_for_memory(id).await,
-            End::GuestShutdown | End::Destroyed => false,
+            End::GuestShutdown | End::Destroyed | End::Saved => false,
         };
         let end = |row: &Container, at| exit(end, killed, row, at);
         match self.record_end(id, end).await? {
-            Some(row) => self.clean_up(&row).await,
+            Some(row) => self.let_go(&row).await,
             None => Ok(()),
         }
     }
@@ -82,27 +82,28 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         };
         let all = self.parts.table.all();
         let mut running = all.iter().filter(|row| row.phase.runs());
-        let Some(row) = running.find(|row| row.id.domain() == domain) else {
+        let Some(row) = running.find(|row| row.domain() == domain) else {
             return;
         };
-        if let Err(e) = self.on_stopped(&row.id, end).await {
+        if let Err(e) = self.on_stopped(row, end).await {
             tracing::warn!(container = %row.id, error = crate::one_line(&e), "record an end");
         }
     }
 
-    async fn on_stopped(&self, id: &ContainerId, end: End) -> Result<()> {
-        let state = self.parts.hypervisor.state(id.domain()).await;
+    async fn on_stopped(&self, row: &Container, end: End) -> Result<()> {
+        let state = self.parts.hypervisor.state(row.domain()).await;
         match state.map_err(hypervisor("look for"))? {
             // The event is of an earlier start, which was undone.
             Some(State::Active) => Ok(()),
             // The event says more than the state does.
-            Some(State::Inactive(_)) | None => self.ended(id, end).await,
+            Some(State::Inactive(_)) | None => self.ended(&row.id, end).await,
         }
     }
 
     /// Asks libvirt whether the machine still runs, and records its end if not.
-    pub(super) async fn end_if_inactive(&self, id: &ContainerId) -> Result<()> {
-        let state = self.parts.hypervisor.state(id.domain()).await;
+    pub(super) async fn end_if_inactive(&self, row: &Container) -> Result<()> {
+        let id = &row.id;
+        let state = self.parts.hypervisor.state(row.domain()).await;
         match state.map_err(hypervisor("look for"))? {
             Some(State::Active) => Ok(()),
             Some(State::Inactive(end)) => self.ended(id, end).await,
@@ -120,9 +121,18 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         }
     }
 
+    /// Removes domain, console file and sockets of a container whose machine is not to run, and gives the disk back
+    /// that it has; may be repeated.
+    pub(super) async fn let_go(&self, row: &Container) -> Result<()> {
+        self.clean_up(row).await?;
+        self.give_disk_back(row).await
+    }
+
     /// Removes domain, console file and sockets of a container whose machine is not to run; may be repeated.
     pub(super) async fn clean_up(&self, row: &Container) -> Result<()> {
-        self.forget_domain(row.id.domain()).await?;
+        if self.owns_domain(row) {
+            self.forget_domain(row.domain()).await?;
+        }
         self.remove_console(row).await
     }
 
@@ -164,6 +174,11 @@ fn exit(end: End, killed_for_memory: bool, row: &Container, finished_at: i64) ->
             reason: "Completed".to_owned(),
             message: String::new(),
         },
+        End::Saved => Exit {
+            code: 0,
+            reason: "Saved".to_owned(),
+            message: "the memory of the virtual machine was saved".to_owned(),
+        },
         End::Destroyed if row.phase == Phase::Stopping && finished_at >= row.kill_at => {
             error("killed: the guest had not powered off when the grace period ended")
         }
@@ -202,6 +217,7 @@ mod tests {
             spec: Spec {
                 config: Default::default(),
                 machine,
+                instance: Default::default(),
                 image_digest: String::new(),
                 log_path: "/log".into(),
             },

@@ -64,6 +64,20 @@ pub enum Error {
         /// What `qemu-img` or the kernel said.
         reason: String,
     },
+    /// The disk of the virtual machine cannot be used like this.
+    #[error(transparent)]
+    VmDisk(#[from] crate::disk::Error),
+    /// Another domain has the machine's disk open, or goes by its UUID.
+    #[error("libvirt domain {name} still runs as virtual machine {vm}: it must end first")]
+    DomainLives {
+        /// The machine.
+        vm: podspec::VmUid,
+        /// libvirt's name of the domain.
+        name: String,
+    },
+    /// No machine runs for a virtual machine.
+    #[error("virtual machine {0} does not run on this node")]
+    NotRunning(podspec::VmUid),
     /// A file or directory of the container could not be made or removed.
     #[error("{step} {}", path.display())]
     Files {
@@ -137,6 +151,8 @@ impl Error {
                 !matches!(source, tapmanager::client::Error::Refused(_))
             }
             Self::Hypervisor { source, .. } => source.is_unavailable(),
+            Self::VmDisk(e) => e.is_transient(),
+            Self::DomainLives { .. } => true,
             Self::Db(_) | Self::Table(_) | Self::Aborted(_) => true,
             _ => false,
         }

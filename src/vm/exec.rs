@@ -111,7 +111,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         let _gone = gone.clone().drop_guard();
         let run = Run::new(
             Arc::clone(&self.parts.hypervisor),
-            id.domain(),
+            row.domain(),
             command,
             (timeout, deadline),
             gone.clone(),

@@ -34,7 +34,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             pid: self.pid(row).await,
             console_socket: self.paths.console_socket(&row.id),
             console_file: self.paths.console_file(&row.id),
-            root_disk: self.paths.root_disk(&row.sandbox),
+            root_disk: self.root_disk(row),
             accelerator: self
                 .accelerator()
                 .map(|choice| choice.accelerator.to_string()),
@@ -46,7 +46,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             return None;
         }
         let (processes, user) = (Arc::clone(&self.meter.processes), self.settings.uid);
-        let domain = row.id.domain();
+        let domain = row.domain();
         let look = tokio::task::spawn_blocking(move || processes.locate(domain, user));
         look.await.ok().flatten()
     }

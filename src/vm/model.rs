@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use podspec::{ContainerId, Machine, SandboxId};
+use podspec::{ContainerId, Instance, Machine, SandboxId, VmUid};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::state::Phase;
 
@@ -44,6 +45,17 @@ impl Container {
     pub fn resources(&self) -> &LinuxResources {
         self.updated.as_ref().unwrap_or(&self.spec.config.resources)
     }
+
+    /// The UUID of its domain. Containers of one virtual machine share it: what is done by it needs the machine's disk.
+    pub fn domain(&self) -> Uuid {
+        let own = self.spec.instance.domain();
+        own.unwrap_or_else(|| self.id.domain())
+    }
+
+    /// The virtual machine whose disk it boots from.
+    pub const fn vm(&self) -> Option<VmUid> {
+        self.spec.instance.vm
+    }
 }
 
 /// The part of a container that never changes after its creation.
@@ -53,7 +65,10 @@ pub struct Spec {
     pub config: ContainerConfig,
     /// The machine it describes.
     pub machine: Machine,
-    /// `sha256:…` of the image that its root disk stands on.
+    /// Which virtual machine it is.
+    #[serde(default)]
+    pub instance: Instance,
+    /// `sha256:…` of the image that its root disk stands on; empty when it has no disk.
     pub image_digest: String,
     /// Absolute path of the CRI log.
     pub log_path: PathBuf,
@@ -65,7 +80,7 @@ pub struct Exit {
     /// 0 when the guest powered itself off, 137 when it was killed or died, 128 when it never started, 255 when the node
     /// was rebooted under it.
     pub code: i32,
-    /// `Completed`, `Error`, `OOMKilled`, `StartError` or `Unknown`.
+    /// `Completed`, `Saved`, `Provisioned`, `Error`, `OOMKilled`, `StartError` or `Unknown`.
     pub reason: String,
     /// A sentence for people; empty for a power-off.
     pub message: String,

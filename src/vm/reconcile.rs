@@ -13,7 +13,7 @@ use libvirt::{Hypervisor, State};
 use podspec::ContainerId;
 use uuid::Uuid;
 
-use super::error::{Error, Result, hypervisor};
+use super::error::{Result, hypervisor};
 use super::model::Container;
 use super::service::Containers;
 use super::state::Phase;
@@ -28,9 +28,13 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     pub async fn reconcile(self: &Arc<Self>) -> Result<bool> {
         let domains = self.parts.hypervisor.list().await;
         let domains = domains.map_err(hypervisor("list"))?;
-        let by_uuid: HashMap<Uuid, State> = domains.iter().map(|d| (d.uuid, d.state)).collect();
+        // Containers of one virtual machine have a domain of the same UUID, one after the other.
+        let by_owner: HashMap<(Uuid, &str), State> = domains
+            .iter()
+            .map(|d| ((d.uuid, d.container.as_str()), d.state))
+            .collect();
         let looks = self.parts.table.all().into_iter().map(|row| {
-            let domain = by_uuid.get(&row.id.domain()).copied();
+            let domain = by_owner.get(&(row.domain(), row.id.as_str())).copied();
             let this = Arc::clone(self);
             async move { this.reconcile_one(&row.id, domain).await }
         });
@@ -62,11 +66,12 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             return Ok(true);
         };
         let settled = match row.phase {
-            Phase::Creating => self.parts.table.remove(id).await.map_err(Error::from),
+            Phase::Creating => self.drop_creating(&row).await,
             Phase::Starting => self.settle_starting(&row).await.map(drop),
             Phase::Running | Phase::Stopping => self.reconcile_running(&row, domain).await,
             // A start that libvirt carried out after it had been given up, or an end cut short.
-            Phase::Created | Phase::Exited if domain.is_some() => self.clean_up(&row).await,
+            Phase::Created if domain.is_some() => self.clean_up(&row).await,
+            Phase::Exited if domain.is_some() || self.has_disk(&row) => self.let_go(&row).await,
             Phase::Created | Phase::Exited => Ok(()),
             Phase::Removing => self.remove_stopped(&row).await,
         };
@@ -83,7 +88,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     ) -> Result<()> {
         if domain != Some(State::Active) {
             // The list may be older than a start that has just ended.
-            return self.end_if_inactive(&row.id).await;
+            return self.end_if_inactive(row).await;
         }
         let _end = self.end_lock(&row.id).await;
         let Some(row) = self.parts.table.get(&row.id) else {

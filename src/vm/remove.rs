@@ -38,7 +38,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         self.move_on(row, Event::RemoveRequested, "removed", |_| {})
             .await?;
         faultpoint::point("vm.remove.recorded");
-        self.clean_up(row).await?;
+        self.let_go(row).await?;
         let own_log = self.paths.default_log(id);
         if row.spec.log_path == own_log {
             // A log at a path that the client chose is the client's; this one is ours.

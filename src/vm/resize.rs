@@ -69,11 +69,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     ) -> Result<()> {
         if before.cpuset_cpus != after.cpuset_cpus {
             let cpus = cpus::parse(&after.cpuset_cpus).unwrap_or_default();
-            let pinned = self
-                .parts
-                .hypervisor
-                .pin(row.id.domain(), cpus.clone())
-                .await;
+            let pinned = self.parts.hypervisor.pin(row.domain(), cpus.clone()).await;
             pinned.map_err(hypervisor("pin"))?;
             self.move_threads(row, cpus).await;
         }
@@ -86,7 +82,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     /// Moves the emulator's own threads, which libvirt leaves where they are.
     async fn move_threads(&self, row: &Container, cpus: Vec<u32>) {
         let (processes, user) = (Arc::clone(&self.meter.processes), self.settings.uid);
-        let domain = row.id.domain();
+        let domain = row.domain();
         let work = move || {
             let pid = processes.locate(domain, user)?;
             Some(cpus::confine(pid, &cpus))
@@ -104,7 +100,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     /// us: less than before needs a capability.
     pub(super) async fn prefer_for_kill(&self, row: &Container, score: i64) {
         let (processes, user) = (Arc::clone(&self.meter.processes), self.settings.uid);
-        let domain = row.id.domain();
+        let domain = row.domain();
         let write = move || {
             let pid = processes.locate(domain, user)?;
             Some(std::fs::write(

@@ -20,6 +20,7 @@ use super::paths::Paths;
 use super::settings::Settings;
 use super::state::Event;
 use super::stats::Meter;
+use crate::disk::Disks;
 use crate::images::Images;
 use crate::locks::{Guard, Locks};
 use crate::metadata::{LookupError, Table};
@@ -39,6 +40,8 @@ pub struct Parts<H, N> {
     pub network: Arc<N>,
     /// Holds their images.
     pub images: Arc<Images>,
+    /// Holds the disks that outlive pods.
+    pub disks: Arc<Disks>,
     /// Shared with the sandboxes.
     pub locks: Locks,
     /// Shared with the sandboxes.
@@ -92,6 +95,16 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         all
     }
 
+    /// Changes whenever a container does.
+    pub fn changes(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.parts.table.changes()
+    }
+
+    /// The sandbox of a container.
+    pub fn sandbox_of(&self, row: &Container) -> Option<Arc<Sandbox>> {
+        self.parts.sandboxes.get(&row.sandbox)
+    }
+
     /// Where the files of containers are.
     pub const fn paths(&self) -> &Paths {
         &self.paths
@@ -108,8 +121,10 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         sandbox: &SandboxId,
         config: ContainerConfig,
     ) -> Result<ContainerId> {
-        self.ready_sandbox(sandbox)?;
-        self.bring_image(sandbox, &config.image).await?;
+        let ready = self.ready_sandbox(sandbox)?;
+        if super::create::instance(&ready, &config)?.vm.is_none() {
+            self.bring_image(sandbox, &config.image).await?;
+        }
         let (this, sandbox) = (Arc::clone(self), sandbox.clone());
         self.parts
             .tasks

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libvirt::{End, Hypervisor, State};
-use podspec::{ContainerId, CpuModel};
+use podspec::{ContainerId, CpuModel, Role};
 use tapmanager::wire::StartRequest;
 
 use super::console;
@@ -50,6 +50,10 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             return Ok(());
         }
         let sandbox = self.ready_sandbox(&sandbox)?;
+        if row.spec.instance.role == Role::Provision {
+            return self.end_without_machine(&row).await;
+        }
+        self.check_disk(&row)?;
         self.check_connected("start")?;
         let begun = Instant::now();
         let oom_kills = self.oom_kills(&sandbox).await;
@@ -65,7 +69,8 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         };
         faultpoint::point("vm.start.started");
         let now = clock::now();
-        self.move_on(&row, Event::Started, "started", |row| row.started_at = now)
+        let row = self
+            .move_on(&row, Event::Started, "started", |row| row.started_at = now)
             .await?;
         faultpoint::point("vm.start.running");
         let (took, Waits { define, start }) = (begun.elapsed(), waits);
@@ -75,7 +80,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             self.prefer_for_kill(&row, score).await;
         }
         // Its end may have come before anybody expected it.
-        if let Err(e) = self.end_if_inactive(id).await {
+        if let Err(e) = self.end_if_inactive(&row).await {
             tracing::warn!(container = %id, error = crate::one_line(&e), "look after a start");
         }
         Ok(())
@@ -101,19 +106,28 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         let asked = Instant::now();
         self.parts
             .hypervisor
-            .define(xml)
+            .define(xml.clone())
             .await
             .map_err(hypervisor("define"))?;
         let define = asked.elapsed();
         faultpoint::point("vm.start.defined");
         let asked = Instant::now();
-        self.parts
-            .hypervisor
-            .start(row.id.domain())
-            .await
-            .map_err(hypervisor("start"))?;
+        self.run(row, xml).await?;
         let start = asked.elapsed();
         Ok(Waits { define, start })
+    }
+
+    /// Lets libvirt start the emulator.
+    async fn run(&self, row: &Container, xml: String) -> Result<()> {
+        let (driver, instance) = (&self.parts.hypervisor, &row.spec.instance);
+        if let (Some(vm), true) = (instance.vm, instance.restore) {
+            return self.resume_memory(row, vm, xml).await;
+        }
+        let started = match instance.start_paused {
+            true => driver.start_paused(row.domain()).await,
+            false => driver.start(row.domain()).await,
+        };
+        started.map_err(hypervisor("start"))
     }
 
     fn domain(
@@ -126,8 +140,13 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         let machine = &row.spec.machine;
         let path = |path: &Path| path.to_string_lossy().into_owned();
         Ok(DomainSpec {
-            uuid: row.id.domain(),
-            name: format!("vmlet-{}", &row.id.as_str()[..20]),
+            uuid: row.domain(),
+            name: match row.vm() {
+                // Saved memory goes back only into a domain of the same name.
+                Some(vm) => format!("vmlet-{vm}"),
+                None => format!("vmlet-{}", &row.id.as_str()[..20]),
+            },
+            vm: row.vm(),
             container: row.id.to_string(),
             sandbox: sandbox.id.to_string(),
             installation: self.settings.installation.clone(),
@@ -147,7 +166,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
                 Variable::new(domain::HANDOFF_SOCKET, path(&self.settings.handoff_socket)),
                 Variable::new(domain::START_TOKEN, token),
             ],
-            root: self.root(sandbox)?,
+            root: self.root(row, sandbox)?,
             disks: Vec::new(),
             console: Console {
                 socket: self.paths.console_socket(&row.id),
@@ -158,7 +177,10 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         })
     }
 
-    fn root(&self, sandbox: &Sandbox) -> Result<Disk> {
+    fn root(&self, row: &Container, sandbox: &Sandbox) -> Result<Disk> {
+        if let Some(vm) = row.vm() {
+            return self.root_of(vm);
+        }
         let image = self.parts.images.pinned(sandbox.id.as_str());
         let image = image.ok_or_else(|| Error::ImageLost(sandbox.id.clone()))?;
         Ok(Disk {
@@ -241,13 +263,15 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             row.exit = Some(exit);
         };
         let row = self.move_on(row, Event::Ended, "ended", ended).await?;
-        self.clean_up(&row).await
+        self.let_go(&row).await
     }
 
     /// Back to CREATED, with nothing left of the machine.
     async fn undo_start(&self, row: &Container) -> Result<Arc<Container>> {
-        let destroyed = self.parts.hypervisor.destroy(row.id.domain()).await;
-        destroyed.map_err(hypervisor("stop"))?;
+        if self.owns_domain(row) {
+            let destroyed = self.parts.hypervisor.destroy(row.domain()).await;
+            destroyed.map_err(hypervisor("stop"))?;
+        }
         self.drain(row).await;
         self.clean_up(row).await?;
         self.move_on(row, Event::StartUndone, "given back", |_| {})
@@ -256,12 +280,18 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
 
     /// Finishes or undoes a start that was cut short; the caller holds the sandbox's lock.
     pub(super) async fn settle_starting(&self, row: &Container) -> Result<Arc<Container>> {
-        let state = self.parts.hypervisor.state(row.id.domain()).await;
+        if row.spec.instance.role == Role::Provision {
+            return self.undo_start(row).await;
+        }
+        let state = self.parts.hypervisor.state(row.domain()).await;
         let state = state.map_err(hypervisor("look for"))?;
         match state {
-            Some(State::Active) => self.follow(row).await?,
+            Some(State::Active) => {
+                self.follow(row).await?;
+                self.settle_resume(row).await?;
+            }
             // It ran, and ended before anybody could take note.
-            Some(State::Inactive(End::GuestShutdown | End::Crashed)) => {}
+            Some(State::Inactive(End::GuestShutdown | End::Crashed | End::Saved)) => {}
             // It was never started, or destroyed by an undoing that was cut short.
             Some(State::Inactive(End::Destroyed | End::Unknown)) | None => {
                 return self.undo_start(row).await;

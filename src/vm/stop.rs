@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use libvirt::{End, Hypervisor, Shutdown, State};
 use podspec::{ContainerId, SandboxId};
+use tapmanager::wire::KnownNic;
 use tokio::time::Instant;
 
 use super::error::{Error, Result, hypervisor};
@@ -20,7 +21,7 @@ use super::service::Containers;
 use super::state::{Event, Phase};
 use crate::clock;
 use crate::metadata::TableError;
-use crate::sandbox::{Guests, PodNetwork};
+use crate::sandbox::{Guests, PodNetwork, SandboxConfig};
 
 /// How often the guest is asked: one that is still booting does not hear the first time.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
@@ -134,8 +135,13 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         if clock::until(row.kill_at).is_zero() {
             return std::future::pending().await;
         }
+        self.ask_for_ever(row).await
+    }
+
+    /// Asks the guest to power off, agent first, again and again.
+    pub(super) async fn ask_for_ever(&self, row: &Container) -> Infallible {
         let id = &row.id;
-        let domain = row.id.domain();
+        let domain = row.domain();
         let hypervisor = &self.parts.hypervisor;
         let by_agent = hypervisor.shutdown(domain, Shutdown::Agent).await;
         tracing::debug!(container = %id, agent = by_agent.is_ok(), "asked the guest to power off");
@@ -151,11 +157,11 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     }
 
     async fn kill(&self, row: &Container) -> Result<()> {
-        let destroyed = self.parts.hypervisor.destroy(row.id.domain()).await;
+        let destroyed = self.parts.hypervisor.destroy(row.domain()).await;
         destroyed.map_err(hypervisor("kill"))?;
         faultpoint::point("vm.stop.killed");
         // The guest may have been faster than the kill; libvirt knows, unless it forgot the domain.
-        let state = self.parts.hypervisor.state(row.id.domain()).await;
+        let state = self.parts.hypervisor.state(row.domain()).await;
         let end = match state.map_err(hypervisor("look for"))? {
             Some(State::Inactive(end)) => end,
             Some(State::Active) | None => End::Destroyed,
@@ -192,5 +198,9 @@ impl<H: Hypervisor, N: PodNetwork> Guests for Arc<Containers<H, N>> {
             Arc::clone(self).remove_to_end(&row.id).await?;
         }
         self.remove_root_disk(sandbox).await
+    }
+
+    fn known_nics(&self, config: &SandboxConfig) -> Vec<KnownNic> {
+        self.nics_in_memory(config)
     }
 }

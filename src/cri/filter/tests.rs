@@ -63,6 +63,7 @@ fn container(start: &str, inside: &str, phase: Phase, pairs: &[(&str, &str)]) ->
         oom_kills: 0,
         updated: None,
         spec: Spec {
+            instance: Default::default(),
             machine: Machine::from_pod(&config.annotations, PodResources::default(), defaults)
                 .unwrap(),
             config,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use cgroup::PodCgroup;
 use podspec::{ContainerId, SandboxId};
+use uuid::Uuid;
 
 use super::Disk;
 use crate::clock;
@@ -25,7 +26,7 @@ pub(super) struct Emulators {
     /// The user that QEMU runs as.
     pub(super) user: u32,
     /// Machines that run.
-    pub(super) machines: Vec<ContainerId>,
+    pub(super) machines: Vec<(ContainerId, Uuid)>,
 }
 
 /// Which pods are looked at.
@@ -51,10 +52,10 @@ pub(super) type Processed = HashMap<ContainerId, (i32, Option<Resident>)>;
 impl Emulators {
     /// Reads everything. Blocks, also on a process that is in trouble.
     pub(super) fn read(&self) -> Processed {
-        let domains: Vec<_> = self.machines.iter().map(|id| id.domain()).collect();
+        let domains: Vec<_> = self.machines.iter().map(|(_, domain)| *domain).collect();
         let pids = self.processes.find(&domains, self.user);
-        let found = self.machines.iter().filter_map(|id| {
-            let pid = *pids.get(&id.domain())?;
+        let found = self.machines.iter().filter_map(|(id, domain)| {
+            let pid = *pids.get(domain)?;
             Some((id.clone(), (pid, self.processes.resident(pid))))
         });
         found.collect()

@@ -6,7 +6,7 @@
 //! Failure: without libvirt the CPU time is that of the emulator's process as the kernel tells it; without both it is that of the last
 //! look, with its own time; without the owner of networks so is the traffic.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,7 +52,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         let mut machines = HashMap::new();
         let mut of_sandbox = HashMap::new();
         for row in &running {
-            let used = domains.get(&row.id.domain());
+            let used = domains.get(&row.domain());
             let before = last.machine(&row.id).cpu;
             let cpu = used.and_then(|domain| domain.cpu_nanoseconds);
             let process = host.machines.get(&row.id).and_then(|(_, found)| *found);
@@ -85,17 +85,23 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     }
 
     async fn ask_host(&self, running: &[Arc<Container>], all: &[Arc<Sandbox>]) -> Answers {
-        let of_running: HashSet<_> = running.iter().map(|row| &row.sandbox).collect();
+        let of_running: HashMap<_, _> = running.iter().map(|row| (&row.sandbox, row)).collect();
         let pod = |sandbox: &Arc<Sandbox>| {
-            let runs = of_running.contains(&sandbox.id);
+            let row = of_running.get(&sandbox.id);
             let cgroup = PodCgroup::parse(&sandbox.config.cgroup_parent).ok();
-            let disk = self.paths.root_disk(&sandbox.id);
-            (sandbox.id.clone(), disk, cgroup.filter(|_| runs))
+            let disk = match row {
+                Some(row) => self.root_disk(row),
+                None => self.paths.root_disk(&sandbox.id),
+            };
+            (sandbox.id.clone(), disk, cgroup.filter(|_| row.is_some()))
         };
         let emulators = Emulators {
             processes: Arc::clone(&self.meter.processes),
             user: self.settings.uid,
-            machines: running.iter().map(|row| row.id.clone()).collect(),
+            machines: running
+                .iter()
+                .map(|row| (row.id.clone(), row.domain()))
+                .collect(),
         };
         let pods = Pods {
             cgroup_root: self.settings.cgroup_root.clone(),

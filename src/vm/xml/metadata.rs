@@ -23,6 +23,8 @@ struct Vm {
     sandbox: String,
     #[serde(rename = "@installation")]
     installation: String,
+    #[serde(rename = "@vm", skip_serializing_if = "Option::is_none")]
+    vm: Option<String>,
 }
 
 impl Metadata {
@@ -33,6 +35,7 @@ impl Metadata {
                 container: spec.container.clone(),
                 sandbox: spec.sandbox.clone(),
                 installation: spec.installation.clone(),
+                vm: spec.vm.map(|vm| vm.to_string()),
             },
         }
     }

@@ -19,6 +19,7 @@ use super::to_xml;
 
 fn spec() -> DomainSpec {
     DomainSpec {
+        vm: None,
         uuid: Uuid::from_u128(0x1111_2222_3333_4444_5555_6666_7777_8888),
         name: "vmlet-web-1".to_owned(),
         container: "c0ffee".to_owned(),

@@ -17,10 +17,11 @@ const OWN_LINKS: [&str; 3] = ["lo", "node0", "cni0"];
 const PEER_LINKS: &str = "peer";
 
 /// Folders whose every entry belongs to a pod; the last ones only on nodes of a cluster.
-const PER_POD: [&str; 7] = [
+const PER_POD: [&str; 8] = [
     "netns",
     "state/pods",
     "state/console",
+    "state/disks",
     "state/network",
     "host/kubelet/pods",
     "host/run/netns",

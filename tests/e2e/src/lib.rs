@@ -16,6 +16,7 @@ pub mod machines;
 mod manifests;
 mod objects;
 mod node_server;
+mod node;
 pub mod samples;
 mod stack;
 mod verdicts;
@@ -28,6 +29,7 @@ pub use guest::{Guest, Tick, ticks};
 pub use manifests::{container_pod, vm_pod};
 pub use objects::{Answer, Effect, Objects};
 pub use node_server::{Manner, NodeServer};
+pub use node::{NodeApi, provision, uid};
 pub use stack::{Endpoint, Stack, eventually};
 pub use verdicts::{Case, judge};
 

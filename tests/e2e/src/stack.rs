@@ -14,6 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::cri::Cri;
+use crate::node::NodeApi;
 
 /// A CRI socket of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +95,11 @@ impl Stack {
     /// A client of the stack's daemon.
     pub async fn cri(&self) -> Result<Cri> {
         Cri::connect(&self.dir.join("run/vmlet.sock")).await
+    }
+
+    /// A client of the daemon's node API.
+    pub async fn node(&self) -> Result<NodeApi> {
+        NodeApi::connect(&self.dir.join("run/node.sock")).await
     }
 
     /// A command inside the stack's network namespace, with the stack's environment.

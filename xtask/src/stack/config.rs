@@ -54,6 +54,7 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
         "listen = {listen}\nstate_dir = {state}\nboot_id_file = {boot}\n\n\
          [log]\nlevel = \"info\"\nformat = \"text\"\n\n\
          [libvirt]\nuri = {uri}\n\n\
+         [node]\nendpoint = {node}\n\n\
          [network]\ntapmanager_socket = {tapmanager}\nhandoff_socket = {handoff}\n\n\
          [vm]\naccelerator = \"auto\"\nemulator = \"/usr/bin/qemu-system-x86_64\"\n\
          wrapper = {wrapper}\nuser = {user}\n\n\
@@ -63,6 +64,7 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
         state = path("state"),
         boot = path("boot-id"),
         uri = toml_string(&layout.libvirt_uri()),
+        node = path("run/node.sock"),
         tapmanager = path("run/tapmanager.sock"),
         handoff = path("run/handoff.sock"),
         wrapper = path("bin/vmwrapper"),
@@ -145,6 +147,10 @@ pub(crate) fn variables(layout: &Layout, record: &Record) -> Vec<(&'static str, 
     let mut variables = vec![
         ("CONTAINER_RUNTIME_ENDPOINT", endpoint.clone()),
         ("IMAGE_SERVICE_ENDPOINT", endpoint),
+        (
+            "VMLET_NODE_ENDPOINT",
+            format!("unix://{}", layout.path("run/node.sock").display()),
+        ),
         ("VMLET_NETNS", layout.netns_name()),
         ("VMLET_TEST_IMAGE", test_image()),
         ("VMLET_TEST_IMAGE_URL", record.image_url()),

@@ -1,0 +1,109 @@
+//! Disks of virtual machines: they are there before the first pod and after the last one.
+//!
+//! ```text
+//!            make                    delete
+//!  (none) ─────────► Making ──► Ready ─────► Deleting ─► (none)
+//!                      │ undo     │  ▲
+//!                      └──► (none)└──┘ lock, unlock; memory: Writing ─► Whole ─► Resumed ─► (none)
+//! ```
+//!
+//! Invariant: a disk has its name only when all of it is written; the image under it is pinned from before the disk is
+//! made until after it is gone; one container has it at most. Memory that a guest has gone on from is never used again.
+//! Failure: [`Error`]; a step cut short is finished by its repetition, or undone.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use podspec::VmUid;
+
+mod error;
+mod holder;
+mod make;
+mod memory;
+mod model;
+pub mod qemu_img;
+mod remove;
+#[cfg(test)]
+mod tests;
+
+pub use error::{Error, Result};
+pub use make::Wish;
+pub use model::{Disk, Memory, MemoryPhase, Phase, SavedNic};
+
+use crate::images::{Images, Pinned};
+use crate::metadata::{self, Db, Ledger};
+use tokio::sync::watch;
+
+/// Beginning of the names under which disks pin their images.
+const OWNER: &str = "vm-";
+
+/// The disks of this node.
+#[derive(Debug)]
+pub struct Disks {
+    ledger: Ledger<Disk>,
+    images: Arc<Images>,
+    root: PathBuf,
+}
+
+impl Disks {
+    /// Reads what is recorded; `root` is the directory of all disks, which must exist.
+    pub async fn open(db: Db, images: Arc<Images>, root: PathBuf) -> metadata::Result<Self> {
+        Ok(Self {
+            ledger: Ledger::load(db).await?,
+            images,
+            root,
+        })
+    }
+
+    /// The directory below a state directory.
+    pub fn directory_of(state: &Path) -> PathBuf {
+        state.join("disks")
+    }
+
+    /// What is known of a machine's disk.
+    pub fn get(&self, vm: VmUid) -> Option<Arc<Disk>> {
+        self.ledger.get(&vm)
+    }
+
+    /// All disks.
+    pub fn all(&self) -> Vec<Arc<Disk>> {
+        self.ledger.all()
+    }
+
+    /// Changes whenever a disk does.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.ledger.changes()
+    }
+
+    /// The file of a disk.
+    pub fn file(&self, vm: VmUid) -> PathBuf {
+        self.folder(vm).join("root.qcow2")
+    }
+
+    /// The image under a disk that is an overlay.
+    pub fn base(&self, vm: VmUid) -> Option<Pinned> {
+        self.images.pinned(&owner(vm))
+    }
+
+    /// Whether an image is pinned under this name because a disk needs it, or may come to need it.
+    pub fn needs_pin(&self, owner: &str) -> bool {
+        let vm = owner.strip_prefix(OWNER).and_then(|vm| vm.parse().ok());
+        let disk = vm.and_then(|vm| self.get(vm));
+        disk.is_some_and(|disk| disk.linked || disk.phase != Phase::Ready)
+    }
+
+    /// Bytes that the disk takes on the node; 0 when there is none. Blocks for a moment.
+    pub fn allocated(&self, vm: VmUid) -> u64 {
+        use std::os::unix::fs::MetadataExt as _;
+        std::fs::metadata(self.file(vm)).map_or(0, |file| file.blocks() * 512)
+    }
+
+    fn folder(&self, vm: VmUid) -> PathBuf {
+        self.root.join(vm.to_string())
+    }
+}
+
+/// The name under which a disk pins its image.
+fn owner(vm: VmUid) -> String {
+    format!("{OWNER}{vm}")
+}

@@ -1,0 +1,130 @@
+//! Why something cannot be done with a machine's disk.
+//!
+//! Invariant: the variant names the step or the state; the cause is the source.
+//! Failure: see the variants.
+
+use std::path::{Path, PathBuf};
+
+use podspec::{ContainerId, VmUid};
+
+use super::qemu_img;
+use crate::{images, metadata};
+
+/// A request about a disk that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no disk.
+    #[error(
+        "virtual machine {0} has no disk on this node: it is made by a task before the first pod"
+    )]
+    Missing(VmUid),
+    /// It is not complete yet, or not any more.
+    #[error("the disk of virtual machine {vm} cannot be used: it is being {doing}")]
+    Busy {
+        /// The machine.
+        vm: VmUid,
+        /// `made` or `removed`.
+        doing: &'static str,
+    },
+    /// A container has it.
+    #[error(
+        "the disk of virtual machine {vm} is in use by container {holder}: one machine at a time can run on it"
+    )]
+    InUse {
+        /// The machine.
+        vm: VmUid,
+        /// Who has it.
+        holder: ContainerId,
+    },
+    /// It was made from another image.
+    #[error(
+        "the disk of virtual machine {vm} was made from image {made}, and the pod asks for {wanted}"
+    )]
+    OtherImage {
+        /// The machine.
+        vm: VmUid,
+        /// The image's name when the disk was made.
+        made: String,
+        /// What the pod says.
+        wanted: String,
+    },
+    /// The record is there, the file is not.
+    #[error("the disk of virtual machine {vm} is recorded, but {} is gone", path.display())]
+    Lost {
+        /// The machine.
+        vm: VmUid,
+        /// The file.
+        path: PathBuf,
+    },
+    /// The image under it is gone.
+    #[error("the image under the disk of virtual machine {0} is gone from disk")]
+    ImageLost(VmUid),
+    /// Saved memory is to be resumed, and there is none.
+    #[error("no saved memory lies beside the disk of virtual machine {0}: it cannot be resumed")]
+    NoMemory(VmUid),
+    /// Saved memory is there, and the machine is to boot.
+    #[error(
+        "saved memory lies beside the disk of virtual machine {0}: resume it (vmlet.dev/restore) or discard it first"
+    )]
+    Memory(VmUid),
+    /// The image cannot be had.
+    #[error("bring image {image}")]
+    Image {
+        /// Its name.
+        image: String,
+        /// The store's reason.
+        #[source]
+        source: images::Error,
+    },
+    /// The disk cannot be written.
+    #[error(transparent)]
+    Write(#[from] qemu_img::Failed),
+    /// A file or directory cannot be made, renamed or removed.
+    #[error("{step} {}", path.display())]
+    Files {
+        /// What was to be done.
+        step: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// The kernel's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The database failed.
+    #[error(transparent)]
+    Db(#[from] metadata::Error),
+}
+
+/// Outcome of a request about a disk.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// Whether the same request may succeed later without anybody's help.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Busy { .. } | Self::InUse { .. } | Self::Db(_) | Self::Files { .. } => true,
+            Self::Write(_) => true,
+            Self::Image { source, .. } => is_passing(source),
+            _ => false,
+        }
+    }
+}
+
+/// Whether a pull may succeed later.
+fn is_passing(error: &images::Error) -> bool {
+    use images::Error as E;
+    matches!(
+        error,
+        E::Unavailable { .. }
+            | E::Fetch { .. }
+            | E::Stalled { .. }
+            | E::NoSpace { .. }
+            | E::Interrupted(_)
+    )
+}
+
+/// Turns a file error into ours, naming the step.
+pub(super) fn files(step: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Files { step, path, source }
+}

@@ -1,0 +1,192 @@
+//! Makes a disk from an image.
+//!
+//! Invariant: recorded, image pinned, written under another name, synced, renamed, declared ready, in this order; a
+//! disk that is ready is never touched.
+//! Failure: the caller undoes what was begun, or repeats it: each step is taken up where it was left.
+
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use podspec::VmUid;
+
+use super::error::{Error, Result, files};
+use super::model::{Disk, Phase};
+use super::qemu_img::{self, Base};
+use super::{Disks, owner};
+use crate::images::{self, Image};
+
+/// Time between two looks at how far a download is.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Part of the progress that bringing the image is, in percent.
+const BRINGING: u8 = 60;
+
+/// The disk that somebody wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wish {
+    /// The machine that it belongs to.
+    pub vm: VmUid,
+    /// `namespace/name` of the machine, for people.
+    pub name: String,
+    /// The image, by the name that a pod would give it.
+    pub image: String,
+    /// Least size in bytes that the guest is to see.
+    pub size: u64,
+    /// Whether it may stand on the image's file.
+    pub linked: bool,
+}
+
+impl Disks {
+    /// Makes a disk, or finds it made. Whoever drops the future is to [undo](Self::undo). `progress` is told percents.
+    pub async fn make(&self, wish: &Wish, progress: impl Fn(u8) + Send + Sync) -> Result<()> {
+        let record = Disk {
+            vm: wish.vm,
+            name: wish.name.clone(),
+            phase: Phase::Making,
+            image: wish.image.clone(),
+            digest: String::new(),
+            virtual_bytes: 0,
+            linked: wish.linked,
+            holder: None,
+            memory: None,
+        };
+        let (there, new) = self.ledger.insert(record.clone()).await?;
+        match there.phase {
+            Phase::Ready => return Ok(()),
+            Phase::Deleting => {
+                let (vm, doing) = (wish.vm, "removed");
+                return Err(Error::Busy { vm, doing });
+            }
+            // What an earlier attempt wanted counts no more.
+            Phase::Making if !new && !is_same(&there, &record) => {
+                self.undo(wish.vm).await?;
+                self.ledger.insert(record).await?;
+            }
+            Phase::Making => {}
+        }
+        faultpoint::point("node.provision.recorded");
+        let image = self.bring(wish, &progress).await?;
+        let digest = image.digest.to_string();
+        self.ledger
+            .change(&wish.vm, |disk| {
+                disk.digest = digest;
+                disk.virtual_bytes = wish.size.max(image.virtual_size);
+                true
+            })
+            .await?;
+        faultpoint::point("node.provision.pinned");
+        // A tenth of a copy is as good as a hundredth.
+        let told =
+            |percent: u8| progress(BRINGING + percent.min(100) / 10 * ((100 - BRINGING) / 10));
+        self.write(wish, &image, told).await?;
+        faultpoint::point("node.provision.renamed");
+        self.ledger
+            .change(&wish.vm, |disk| {
+                disk.phase = Phase::Ready;
+                true
+            })
+            .await?;
+        faultpoint::point("node.provision.ready");
+        if !wish.linked {
+            self.let_image_go(wish.vm).await?;
+        }
+        progress(100);
+        tracing::info!(vm = %wish.vm, image = wish.image, linked = wish.linked, outcome = "made", "disk");
+        Ok(())
+    }
+
+    /// The image, pulled if it is not here, and pinned.
+    async fn bring(&self, wish: &Wish, progress: &(impl Fn(u8) + Sync)) -> Result<Image> {
+        let failed = |source| Error::Image {
+            image: wish.image.clone(),
+            source,
+        };
+        loop {
+            match self.images.pin(&owner(wish.vm), &wish.image).await {
+                Err(images::Error::Absent { .. }) => {}
+                pinned => return pinned.map_err(failed),
+            }
+            let mut pull = std::pin::pin!(self.images.pull(&wish.image));
+            let mut look = tokio::time::interval(LOOK);
+            loop {
+                tokio::select! {
+                    pulled = &mut pull => break pulled.map(drop).map_err(failed)?,
+                    _ = look.tick() => {
+                        if let Some(percent) = self.images.progress(&wish.image).and_then(|p| {
+                            let done = p.received.checked_mul(u64::from(BRINGING))?;
+                            u8::try_from(done.checked_div(p.total?)?).ok()
+                        }) {
+                            progress(percent.min(BRINGING));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    async fn write(
+        &self,
+        wish: &Wish,
+        image: &Image,
+        progress: impl FnMut(u8) + Send,
+    ) -> Result<()> {
+        let (folder, disk) = (self.folder(wish.vm), self.file(wish.vm));
+        if tokio::fs::try_exists(&disk)
+            .await
+            .map_err(files("look for", &disk))?
+        {
+            // An earlier attempt got as far as the name, which a disk has only when it is whole.
+            return Ok(());
+        }
+        tokio::fs::create_dir_all(&folder)
+            .await
+            .map_err(files("make", &folder))?;
+        // QEMU's user may pass through, nobody may list.
+        tokio::fs::set_permissions(&folder, Permissions::from_mode(0o711))
+            .await
+            .map_err(files("open", &folder))?;
+        let unfinished = folder.join("root.new");
+        let base = Base {
+            path: &image.path,
+            format: image.format,
+        };
+        let size = wish.size.max(image.virtual_size);
+        if wish.linked {
+            qemu_img::overlay(&unfinished, base, size).await?;
+        } else {
+            qemu_img::copy(&unfinished, base, size, progress).await?;
+        }
+        faultpoint::point("node.provision.written");
+        let (from, to) = (unfinished.clone(), disk.clone());
+        let named = tokio::task::spawn_blocking(move || name_for_good(&from, &to, &folder));
+        let named = named
+            .await
+            .unwrap_or_else(|e| Err(std::io::Error::other(e)));
+        named.map_err(files("name", &disk))
+    }
+
+    /// Ends the pin of a disk that needs its image no more.
+    pub(super) async fn let_image_go(&self, vm: VmUid) -> Result<()> {
+        let unpinned = self.images.unpin(&owner(vm)).await;
+        unpinned.map_err(|source| Error::Image {
+            image: owner(vm),
+            source,
+        })
+    }
+}
+
+/// Whether both are of one wish, so that one may go on where the other was left.
+fn is_same(there: &Disk, wanted: &Disk) -> bool {
+    there.image == wanted.image && there.linked == wanted.linked
+}
+
+/// Gives a file its name once all of it is on the disk. libvirt hands it to QEMU's user while that runs.
+fn name_for_good(from: &Path, to: &Path, folder: &Path) -> std::io::Result<()> {
+    let file = File::open(from)?;
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    file.sync_all()?;
+    std::fs::rename(from, to)?;
+    File::open(folder)?.sync_all()
+}

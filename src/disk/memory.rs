@@ -1,0 +1,133 @@
+//! Saved memory beside a disk.
+//!
+//! Invariant: it has its name, and the phase Whole, only when all of it is written; before the guest goes on from it the
+//! phase is Resumed, which leads nowhere but to its removal.
+//! Failure: a file that was not finished is removed; one that was is found again by its own mark.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use podspec::VmUid;
+
+use super::Disks;
+use super::error::{Error, Result, files};
+use super::model::{Memory, MemoryPhase, SavedNic};
+
+impl Disks {
+    /// The file of saved memory.
+    pub fn memory_file(&self, vm: VmUid) -> PathBuf {
+        self.folder(vm).join("memory.save")
+    }
+
+    /// The file while it is written.
+    pub fn unfinished_memory(&self, vm: VmUid) -> PathBuf {
+        self.folder(vm).join("memory.new")
+    }
+
+    /// Records that memory is about to be written; what was left of an earlier attempt goes.
+    pub async fn begin_memory(&self, vm: VmUid, nics: Vec<SavedNic>, paused: bool) -> Result<()> {
+        let memory = Memory {
+            phase: MemoryPhase::Writing,
+            paused,
+            nics,
+        };
+        let begun = self.ledger.change(&vm, |disk| {
+            disk.memory = Some(memory);
+            true
+        });
+        begun.await?.ok_or(Error::Missing(vm))?;
+        remove(&self.unfinished_memory(vm)).await?;
+        remove(&self.memory_file(vm)).await?;
+        faultpoint::point("node.save.recorded");
+        Ok(())
+    }
+
+    /// Settles memory whose writing is over, however it ended: whole, or gone. True when it is whole.
+    pub async fn settle_memory(&self, vm: VmUid) -> Result<bool> {
+        let disk = self.get(vm).ok_or(Error::Missing(vm))?;
+        match disk.memory.as_ref().map(|memory| memory.phase) {
+            None => return Ok(false),
+            Some(MemoryPhase::Whole) => return Ok(true),
+            Some(MemoryPhase::Resumed) => {
+                self.drop_memory(vm).await?;
+                return Ok(false);
+            }
+            Some(MemoryPhase::Writing) => {}
+        }
+        let (from, to) = (self.unfinished_memory(vm), self.memory_file(vm));
+        let name = to.clone();
+        let named = tokio::task::spawn_blocking(move || name_if_whole(&from, &to)).await;
+        let named = named.unwrap_or_else(|e| Err(std::io::Error::other(e)));
+        if !named.map_err(files("name", &name))? {
+            self.drop_memory(vm).await?;
+            return Ok(false);
+        }
+        faultpoint::point("node.save.renamed");
+        let whole = self.ledger.change(&vm, |disk| match &mut disk.memory {
+            Some(memory) if memory.phase == MemoryPhase::Writing => {
+                memory.phase = MemoryPhase::Whole;
+                true
+            }
+            // Somebody else settled it, and may have used it already.
+            _ => false,
+        });
+        whole.await?;
+        Ok(self.get(vm).is_some_and(|disk| disk.has_memory()))
+    }
+
+    /// Records that the guest is about to go on from the memory.
+    pub async fn use_memory(&self, vm: VmUid) -> Result<()> {
+        self.retire_memory(vm).await
+    }
+
+    /// Removes the memory; success when there is none.
+    pub async fn drop_memory(&self, vm: VmUid) -> Result<()> {
+        let Some(disk) = self.get(vm) else {
+            return Ok(());
+        };
+        if disk.memory.is_none() {
+            return Ok(());
+        }
+        // Not to be resumed from here on, whatever is left of it.
+        self.retire_memory(vm).await?;
+        remove(&self.unfinished_memory(vm)).await?;
+        remove(&self.memory_file(vm)).await?;
+        faultpoint::point("node.memory.removed");
+        let gone = self.ledger.change(&vm, |disk| {
+            disk.memory = None;
+            true
+        });
+        gone.await?;
+        Ok(())
+    }
+
+    async fn retire_memory(&self, vm: VmUid) -> Result<()> {
+        let set = self.ledger.change(&vm, |disk| match &mut disk.memory {
+            Some(memory) => {
+                memory.phase = MemoryPhase::Resumed;
+                true
+            }
+            None => false,
+        });
+        set.await?.map(drop).ok_or(Error::NoMemory(vm))
+    }
+}
+
+async fn remove(file: &Path) -> Result<()> {
+    match tokio::fs::remove_file(file).await {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(files("remove", file)(e)),
+        _ => Ok(()),
+    }
+}
+
+fn name_if_whole(from: &Path, to: &Path) -> std::io::Result<bool> {
+    if libvirt::is_saved_memory(from) {
+        File::open(from)?.sync_all()?;
+        std::fs::rename(from, to)?;
+        if let Some(folder) = to.parent() {
+            File::open(folder)?.sync_all()?;
+        }
+    }
+    Ok(libvirt::is_saved_memory(to))
+}

@@ -1,0 +1,81 @@
+//! Takes disks away.
+//!
+//! Invariant: the record says so before the first file goes, and goes last.
+//! Failure: the record stays, and the removal is repeated.
+
+use std::io::ErrorKind;
+
+use podspec::VmUid;
+
+use super::Disks;
+use super::error::{Error, Result, files};
+use super::model::Phase;
+
+impl Disks {
+    /// Removes a disk that is not ready; one that is, stays.
+    pub async fn undo(&self, vm: VmUid) -> Result<()> {
+        match self.get(vm).map(|disk| disk.phase) {
+            Some(Phase::Making) => self.take_away(vm, Phase::Making).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes a disk that nobody has, with the memory beside it; success when there is none.
+    pub async fn delete(&self, vm: VmUid) -> Result<()> {
+        let Some(disk) = self.get(vm) else {
+            return self.remove_files(vm).await;
+        };
+        if let Some(holder) = disk.holder.clone() {
+            return Err(Error::InUse { vm, holder });
+        }
+        let marked = self.ledger.change(&vm, |disk| {
+            let free = disk.holder.is_none();
+            disk.phase = Phase::Deleting;
+            free
+        });
+        if marked.await?.is_none() {
+            let doing = "taken by a machine";
+            return Err(Error::Busy { vm, doing });
+        }
+        faultpoint::point("node.delete.recorded");
+        self.take_away(vm, Phase::Deleting).await?;
+        tracing::info!(%vm, outcome = "removed", "disk");
+        Ok(())
+    }
+
+    async fn take_away(&self, vm: VmUid, phase: Phase) -> Result<()> {
+        self.remove_files(vm).await?;
+        faultpoint::point("node.delete.files");
+        self.let_image_go(vm).await?;
+        self.ledger
+            .remove_if(&vm, |disk| disk.phase == phase)
+            .await?;
+        faultpoint::point("node.delete.gone");
+        Ok(())
+    }
+
+    async fn remove_files(&self, vm: VmUid) -> Result<()> {
+        let folder = self.folder(vm);
+        match tokio::fs::remove_dir_all(&folder).await {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(files("remove", &folder)(e)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the directories of disks that no record accounts for. A record is there before its files.
+    pub async fn collect(&self) -> Result<()> {
+        let failed = || files("look through", &self.root);
+        let mut entries = tokio::fs::read_dir(&self.root).await.map_err(failed())?;
+        while let Some(entry) = entries.next_entry().await.map_err(failed())? {
+            let name = entry.file_name();
+            let vm = name.to_str().and_then(|name| name.parse::<VmUid>().ok());
+            // What we did not name is not ours to remove.
+            let Some(vm) = vm.filter(|vm| self.get(*vm).is_none()) else {
+                continue;
+            };
+            tracing::warn!(%vm, "a disk without a record is removed");
+            self.remove_files(vm).await?;
+        }
+        Ok(())
+    }
+}

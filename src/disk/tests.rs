@@ -1,0 +1,163 @@
+//! Disks without machines: made, shared out, taken away; what a crash leaves.
+//!
+//! Invariant: real images and `qemu-img`, a database in a file, so that a second service finds what the first left.
+//! Failure: a test names what was left or lost.
+
+use podspec::ContainerId;
+
+use super::*;
+use crate::testbed::Node;
+
+fn uid(n: u8) -> VmUid {
+    format!("0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b{n:02x}")
+        .parse()
+        .unwrap()
+}
+
+fn wish(node: &Node, vm: VmUid, linked: bool) -> Wish {
+    Wish {
+        vm,
+        name: "default/vm".to_owned(),
+        image: node.image("disk"),
+        size: 0,
+        linked,
+    }
+}
+
+#[tokio::test]
+async fn a_disk_that_is_ready_is_never_touched_again() {
+    let node = Node::new().await;
+    let wished = wish(&node, uid(1), true);
+    node.disks.make(&wished, |_| {}).await.unwrap();
+    let file = node.disks.file(uid(1));
+    std::fs::write(&file, "the guest's").unwrap();
+    let other = Wish {
+        image: node.image("other"),
+        size: 1 << 30,
+        ..wished
+    };
+    node.disks.make(&other, |_| {}).await.unwrap();
+    assert_eq!(std::fs::read(&file).unwrap(), b"the guest's");
+}
+
+#[tokio::test]
+async fn what_a_crash_left_of_a_disk_is_taken_up_or_undone() {
+    let node = Node::new().await;
+    let record = Disk {
+        vm: uid(1),
+        name: String::new(),
+        phase: Phase::Making,
+        image: node.image("disk"),
+        digest: String::new(),
+        virtual_bytes: 0,
+        linked: true,
+        holder: None,
+        memory: None,
+    };
+    node.disks.ledger.insert(record).await.unwrap();
+    std::fs::create_dir_all(node.disks.folder(uid(1))).unwrap();
+    let half = node.disks.folder(uid(1)).join("root.new");
+    std::fs::write(&half, "half of it").unwrap();
+    let error = node.disks.usable(uid(1), &[]).unwrap_err();
+    assert!(error.to_string().contains("being made"), "{error}");
+    let node = node.restarted().await;
+    node.disks
+        .make(&wish(&node, uid(1), true), |_| {})
+        .await
+        .unwrap();
+    assert!(node.disks.file(uid(1)).exists() && !half.exists());
+    node.disks.undo(uid(1)).await.unwrap();
+    assert!(node.disks.file(uid(1)).exists(), "a ready disk was undone");
+}
+
+#[tokio::test]
+async fn the_image_of_a_linked_disk_stays_until_the_disk_goes() {
+    let node = Node::new().await;
+    for (vm, linked) in [(uid(1), true), (uid(2), false)] {
+        node.disks
+            .make(&wish(&node, vm, linked), |_| {})
+            .await
+            .unwrap();
+        assert_eq!(node.disks.needs_pin(&owner(vm)), linked);
+        assert_eq!(node.disks.base(vm).is_some(), linked);
+    }
+    node.images.remove(&node.image("disk")).await.unwrap();
+    let base = node.disks.base(uid(1)).unwrap().path;
+    assert!(base.exists());
+    node.disks
+        .usable(uid(1), &[&node.image("disk")])
+        .expect("its image was removed from the lists only");
+    node.disks.delete(uid(1)).await.unwrap();
+    assert!(!base.exists());
+    node.disks.delete(uid(1)).await.unwrap();
+    assert!(node.disks.get(uid(1)).is_none());
+    node.disks.usable(uid(2), &[&node.image("disk")]).unwrap();
+}
+
+#[tokio::test]
+async fn a_disk_goes_with_its_image_only() {
+    let node = Node::new().await;
+    let made = wish(&node, uid(1), true);
+    node.disks.make(&made, |_| {}).await.unwrap();
+    let digest = node.disks.get(uid(1)).unwrap().digest.clone();
+    for fits in [node.image("disk"), digest] {
+        node.disks.usable(uid(1), &["", &fits]).unwrap();
+    }
+    let other = node.image("other");
+    for odd in ["", &other, "no such image"] {
+        let error = node.disks.usable(uid(1), &[odd]).unwrap_err();
+        assert!(matches!(error, Error::OtherImage { .. }), "{odd}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn one_container_has_a_disk_and_it_is_not_removed_under_it() {
+    let node = Node::new().await;
+    let (one, two) = (ContainerId::generate(), ContainerId::generate());
+    assert!(matches!(
+        node.disks.take(uid(1), &one).await,
+        Err(Error::Lost { .. })
+    ));
+    let made = wish(&node, uid(1), true);
+    node.disks.make(&made, |_| {}).await.unwrap();
+    for _ in 0..2 {
+        node.disks.take(uid(1), &one).await.unwrap();
+    }
+    let lock = std::fs::read_to_string(node.disks.folder(uid(1)).join("lock")).unwrap();
+    assert!(lock.contains(one.as_str()) && lock.contains(&uid(1).to_string()));
+    let refused = node.disks.take(uid(1), &two).await.unwrap_err();
+    assert!(matches!(refused, Error::InUse { holder, .. } if holder == one));
+    assert!(matches!(
+        node.disks.delete(uid(1)).await,
+        Err(Error::InUse { .. })
+    ));
+    node.disks.give_back(uid(1), &two).await.unwrap();
+    assert!(node.disks.is_held_by(uid(1), &one));
+    node.disks.give_back(uid(1), &one).await.unwrap();
+    node.disks.take(uid(1), &two).await.unwrap();
+}
+
+#[tokio::test]
+async fn memory_that_was_not_finished_is_no_memory() {
+    let node = Node::new().await;
+    let made = wish(&node, uid(1), true);
+    node.disks.make(&made, |_| {}).await.unwrap();
+    for (text, whole) in [("LibvirtQemudPart", false), ("LibvirtQemudSave", true)] {
+        node.disks
+            .begin_memory(uid(1), vec![], false)
+            .await
+            .unwrap();
+        std::fs::write(node.disks.unfinished_memory(uid(1)), text).unwrap();
+        assert_eq!(node.disks.settle_memory(uid(1)).await.unwrap(), whole);
+        assert_eq!(node.disks.get(uid(1)).unwrap().has_memory(), whole);
+        assert_eq!(node.disks.memory_file(uid(1)).exists(), whole);
+        assert!(!node.disks.unfinished_memory(uid(1)).exists());
+    }
+    node.disks.use_memory(uid(1)).await.unwrap();
+    assert!(
+        !node.disks.settle_memory(uid(1)).await.unwrap(),
+        "a guest went on from it"
+    );
+    assert!(!node.disks.memory_file(uid(1)).exists());
+    assert!(node.disks.get(uid(1)).unwrap().memory.is_none());
+}

@@ -1,0 +1,71 @@
+//! The node API: what the program beside us that talks to Kubernetes asks for.
+//!
+//! Invariant: generated types stay in here; a task is recorded before its first effect, and runs at most once for its
+//! uid, however often the daemon dies meanwhile. No peer but our own user is served.
+//! Failure: [`Error`] when the socket cannot be had; a task that fails says so in its status.
+
+use std::future::Future;
+
+use nodeapi::v1::node_server::NodeServer;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+
+mod agenda;
+mod describe;
+mod facts;
+mod machines;
+mod run;
+mod server;
+mod task;
+mod watch;
+mod wire;
+
+pub use agenda::{Agenda, Limits, Refused};
+pub use machines::Machines;
+pub use task::{Failure, Progress, State, Task, TaskUid, Work};
+
+use crate::app::App;
+use crate::config::Config;
+use crate::listener::{self, Listener};
+use server::Service;
+
+/// Largest message either way: lists of some thousand machines.
+const MAX_MESSAGE: usize = 16 << 20;
+
+/// Requests of one connection that are worked on at the same time.
+const STREAMS_PER_CONNECTION: u32 = 64;
+
+/// Why the server ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The socket cannot be had.
+    #[error("listen on the socket of the node API")]
+    Listen(#[from] listener::Error),
+    /// The transport failed.
+    #[error("serve the node API")]
+    Serve(#[source] tonic::transport::Error),
+}
+
+/// Serves until `stop` is done, then gives requests in progress the configured time to end.
+pub async fn serve(app: App, config: &Config, stop: impl Future<Output = ()>) -> Result<(), Error> {
+    let listener = Listener::bind(&config.node.endpoint).await?;
+    tracing::info!(socket = %config.node.endpoint, outcome = "serving", "node API");
+    let stopping = CancellationToken::new();
+    let service = NodeServer::new(Service::new(app, config, stopping.clone()))
+        .max_decoding_message_size(MAX_MESSAGE)
+        .max_encoding_message_size(MAX_MESSAGE);
+    let socket = listener.claim();
+    let server = Server::builder()
+        .max_concurrent_streams(STREAMS_PER_CONNECTION)
+        .add_service(service)
+        .serve_with_incoming_shutdown(listener.incoming(), stopping.clone().cancelled_owned());
+    tokio::pin!(server);
+    tokio::select! {
+        ended = &mut server => return ended.map_err(Error::Serve),
+        () = stop => stopping.cancel(),
+    }
+    let grace = config.shutdown.timeout_secs.duration();
+    let ended = tokio::time::timeout(grace, server).await;
+    socket.release();
+    ended.unwrap_or(Ok(())).map_err(Error::Serve)
+}

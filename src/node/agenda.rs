@@ -1,0 +1,217 @@
+//! The tasks, and whose turn it is.
+//!
+//! Invariant: one task per machine runs at a time, in the order of their arrival; few make disks or save memory at
+//! once. A task is recorded before it is answered, and as running before its first effect.
+//! Failure: what a killed daemon left running is carried on at the next start, or ended where that would do it twice.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use libvirt::Hypervisor;
+use podspec::VmUid;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::task::{State, Task, TaskUid, Work};
+use crate::clock;
+use crate::disk::Disks;
+use crate::metadata::{self, Db, Ledger};
+use crate::sandbox::PodNetwork;
+use crate::tasks::Tasks;
+use crate::vm::Containers;
+
+/// Most tasks that are remembered; those that ended are forgotten by whoever recorded their result.
+const MOST: usize = 10_000;
+
+/// How many tasks of one kind may run at once.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// That make disks.
+    pub provisions: usize,
+    /// That save memory: each holds a connection to libvirt.
+    pub saves: usize,
+}
+
+/// A task that is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// The uid is known with another content.
+    #[error("task {0} is known with another content")]
+    Other(TaskUid),
+    /// There are too many.
+    #[error("more than {MOST} tasks are known: forget those that ended")]
+    TooMany,
+    /// No task has the uid.
+    #[error("no task has the uid {0}")]
+    Unknown(TaskUid),
+    /// It runs or waits.
+    #[error("task {0} has not ended: cancel it first")]
+    NotEnded(TaskUid),
+    /// The database failed.
+    #[error(transparent)]
+    Db(#[from] metadata::Error),
+}
+
+/// The tasks of this node.
+#[derive(Debug)]
+pub struct Agenda<H, N> {
+    pub(super) ledger: Ledger<Task>,
+    pub(super) containers: Arc<Containers<H, N>>,
+    pub(super) hypervisor: Arc<H>,
+    pub(super) disks: Arc<Disks>,
+    limits: Limits,
+    tasks: Tasks,
+    active: Mutex<HashMap<TaskUid, Active>>,
+}
+
+/// A task that this process carries out.
+#[derive(Debug)]
+struct Active {
+    vm: VmUid,
+    kind: &'static str,
+    cancel: CancellationToken,
+}
+
+impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
+    /// Reads what is recorded; nothing runs before [`Self::work`].
+    pub async fn open(
+        db: Db,
+        containers: Arc<Containers<H, N>>,
+        hypervisor: Arc<H>,
+        disks: Arc<Disks>,
+        tasks: Tasks,
+        limits: Limits,
+    ) -> metadata::Result<Self> {
+        Ok(Self {
+            ledger: Ledger::load(db).await?,
+            containers,
+            hypervisor,
+            disks,
+            limits,
+            tasks,
+            active: Mutex::default(),
+        })
+    }
+
+    /// Takes a task, or says how the one with that uid stands.
+    pub async fn submit(&self, uid: TaskUid, vm: VmUid, work: Work) -> Result<Arc<Task>, Refused> {
+        if self.ledger.get(&uid).is_none() && self.ledger.all().len() >= MOST {
+            return Err(Refused::TooMany);
+        }
+        let task = Task {
+            uid,
+            vm,
+            work,
+            state: State::Queued,
+            cancelled: false,
+            percent: 0,
+            failure: None,
+            created_at: clock::now(),
+            started_at: 0,
+            completed_at: 0,
+        };
+        let (there, new) = self.ledger.insert(task.clone()).await?;
+        faultpoint::point("node.task.recorded");
+        if new {
+            tracing::info!(task = %uid, %vm, kind = task.work.kind(), outcome = "taken", "task");
+        } else if (there.vm, &there.work) != (task.vm, &task.work) {
+            return Err(Refused::Other(uid));
+        }
+        Ok(there)
+    }
+
+    /// Asks a task to stop; returns how it stands.
+    pub async fn cancel(&self, uid: TaskUid) -> Result<Arc<Task>, Refused> {
+        let asked = self.ledger.change(&uid, |task| {
+            let open = !task.state.is_end();
+            task.cancelled = true;
+            if task.state == State::Queued {
+                task.state = State::Cancelled;
+                task.completed_at = clock::now();
+            }
+            open
+        });
+        asked.await?;
+        faultpoint::point("node.task.cancelled");
+        if let Some(active) = self.active().get(&uid) {
+            active.cancel.cancel();
+        }
+        self.ledger.get(&uid).ok_or(Refused::Unknown(uid))
+    }
+
+    /// Drops a task that ended; success when there is none.
+    pub async fn forget(&self, uid: TaskUid) -> Result<(), Refused> {
+        let gone = self.ledger.remove_if(&uid, |task| task.state.is_end());
+        gone.await?.then_some(()).ok_or(Refused::NotEnded(uid))
+    }
+
+    /// All tasks.
+    pub fn all(&self) -> Vec<Arc<Task>> {
+        self.ledger.all()
+    }
+
+    /// Changes whenever a task does.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.ledger.changes()
+    }
+
+    /// Carries out tasks, without end.
+    pub async fn work(self: Arc<Self>) {
+        let mut changes = self.changes();
+        loop {
+            for task in self.next() {
+                let this = Arc::clone(&self);
+                let cancel = self.active().get(&task.uid).map(|a| a.cancel.clone());
+                self.tasks.spawn(async move {
+                    this.carry_out(&task, cancel.unwrap_or_default()).await;
+                    this.active().remove(&task.uid);
+                    // Whoever waits for this machine has its turn now.
+                    this.ledger.touch();
+                });
+            }
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The tasks whose turn it is, from now on active.
+    fn next(&self) -> Vec<Arc<Task>> {
+        let mut open = self.ledger.all();
+        open.retain(|task| !task.state.is_end());
+        open.sort_by_key(|task| (task.created_at, task.uid));
+        let mut active = self.active();
+        let mut chosen = Vec::new();
+        let mut waiting = Vec::new();
+        for task in open {
+            let kind = task.work.kind();
+            let busy = active.values().any(|a| a.vm == task.vm) || waiting.contains(&task.vm);
+            let alike = active.values().filter(|a| a.kind == kind).count();
+            let most = match task.work {
+                Work::Provision { .. } => self.limits.provisions,
+                Work::Save => self.limits.saves,
+                _ => usize::MAX,
+            };
+            if active.contains_key(&task.uid) {
+                continue;
+            }
+            if busy || alike >= most {
+                // Later ones of the same machine wait behind it.
+                waiting.push(task.vm);
+                continue;
+            }
+            let entry = Active {
+                vm: task.vm,
+                kind,
+                cancel: CancellationToken::new(),
+            };
+            active.insert(task.uid, entry);
+            chosen.push(task);
+        }
+        chosen
+    }
+
+    fn active(&self) -> MutexGuard<'_, HashMap<TaskUid, Active>> {
+        self.active.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,122 @@
+//! Machines as the node API tells them.
+//!
+//! Invariant: made of rows and of what is known; nothing is asked.
+//! Failure: none; what is not known is empty.
+
+use std::collections::BTreeMap;
+
+use libvirt::{Hypervisor, Pause, Power};
+use nodeapi::v1;
+use podspec::{ContainerId, Role};
+
+use super::facts::Interface;
+use super::machines::{Agent, Machines};
+use crate::disk::{Disks, MemoryPhase};
+use crate::sandbox::PodNetwork;
+use crate::vm::Container;
+use crate::vm::state::Phase;
+
+/// Nanoseconds in a millisecond.
+const MILLI: i64 = 1_000_000;
+
+/// Every machine of the node; pods that never boot are none.
+pub(super) fn all<H: Hypervisor, N: PodNetwork>(
+    machines: &Machines<H, N>,
+    disks: &Disks,
+) -> BTreeMap<ContainerId, v1::Machine> {
+    let rows = machines.containers.list().into_iter();
+    let rows = rows.filter(|row| row.spec.instance.role == Role::Machine);
+    rows.map(|row| (row.id.clone(), one(machines, disks, &row)))
+        .collect()
+}
+
+fn one<H: Hypervisor, N: PodNetwork>(
+    machines: &Machines<H, N>,
+    disks: &Disks,
+    row: &Container,
+) -> v1::Machine {
+    let known = match row.phase.runs() {
+        true => machines.known(&row.id),
+        false => Default::default(),
+    };
+    let disk = row.vm().and_then(|vm| disks.get(vm));
+    let saving = disk.is_some_and(|disk| {
+        let memory = disk.memory.as_ref();
+        memory.is_some_and(|memory| memory.phase == MemoryPhase::Writing)
+    });
+    let (power, pause_reason) = power(row.phase, known.power, saving);
+    let sandbox = machines.containers.sandbox_of(row);
+    let pod = sandbox.map(|sandbox| sandbox.config.metadata.clone());
+    let pod = pod.unwrap_or_default();
+    let vm = machines.containers.vm_of(row);
+    let said = known.said;
+    v1::Machine {
+        vm_uid: vm.map(|vm| vm.to_string()).unwrap_or_default(),
+        pod_namespace: pod.namespace,
+        pod_name: pod.name,
+        pod_uid: pod.uid,
+        container_id: row.id.to_string(),
+        power: power.into(),
+        pause_reason: pause_reason.to_owned(),
+        agent: match known.agent {
+            Agent::NoInfo => v1::Agent::NoInfo,
+            Agent::NotRunning => v1::Agent::NotRunning,
+            Agent::Connected => v1::Agent::Connected,
+        }
+        .into(),
+        interfaces: said.interfaces.into_iter().map(interface).collect(),
+        host_name: said.host_name,
+        os_id: said.os_id,
+        os_name: said.os_name,
+        os_version: said.os_version,
+        kernel: said.kernel,
+        machine_type: known.machine_type,
+        domain_uuid: row.domain().to_string(),
+        started_ms: row.started_at / MILLI,
+    }
+}
+
+fn interface(interface: Interface) -> v1::Interface {
+    v1::Interface {
+        name: interface.name,
+        mac: interface.mac,
+        addresses: interface.addresses,
+        source: v1::interface::Source::GuestAgent.into(),
+    }
+}
+
+fn power(phase: Phase, known: Option<Power>, saving: bool) -> (v1::machine::Power, &'static str) {
+    use v1::machine::Power as Wire;
+    match (phase, known) {
+        (Phase::Creating | Phase::Starting, _) => (Wire::Unknown, ""),
+        (Phase::Created | Phase::Exited | Phase::Removing, _) => (Wire::Off, ""),
+        _ if saving => (Wire::Saving, ""),
+        (_, Some(Power::Paused(Pause::Asked))) => (Wire::Paused, "PausedByUser"),
+        (_, Some(Power::Paused(Pause::IoError))) => (Wire::Paused, "PausedIOError"),
+        _ => (Wire::On, ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn power_follows_the_row_first_and_then_the_hypervisor() {
+        use v1::machine::Power as Wire;
+        let paused = Some(Power::Paused(Pause::Asked));
+        let failed = Some(Power::Paused(Pause::IoError));
+        assert_eq!(power(Phase::Exited, paused, true), (Wire::Off, ""));
+        assert_eq!(power(Phase::Starting, None, false), (Wire::Unknown, ""));
+        assert_eq!(power(Phase::Running, None, false), (Wire::On, ""));
+        assert_eq!(power(Phase::Running, paused, true), (Wire::Saving, ""));
+        assert_eq!(
+            power(Phase::Running, paused, false),
+            (Wire::Paused, "PausedByUser")
+        );
+        assert_eq!(
+            power(Phase::Stopping, failed, false),
+            (Wire::Paused, "PausedIOError")
+        );
+    }
+}

@@ -1,0 +1,168 @@
+//! What a guest says of itself.
+//!
+//! Invariant: everything here comes from the guest, so all of it is bounded and printable, and nothing is believed.
+//! Failure: an answer that is not of the expected form counts as none.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use libvirt::{Error, Hypervisor};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+/// Time for one answer.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// Most NICs, and most addresses of one, that are told.
+const INTERFACES: usize = 16;
+const ADDRESSES: usize = 32;
+
+/// Longest text in characters; a host name may have 253.
+const TEXT: usize = 253;
+
+/// What a guest said.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Said {
+    pub(super) host_name: String,
+    pub(super) os_id: String,
+    pub(super) os_name: String,
+    pub(super) os_version: String,
+    pub(super) kernel: String,
+    pub(super) interfaces: Vec<Interface>,
+}
+
+/// A NIC as the guest calls it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Interface {
+    pub(super) name: String,
+    pub(super) mac: String,
+    /// With prefix length.
+    pub(super) addresses: Vec<String>,
+}
+
+/// Whether the guest's agent answers at all.
+pub(super) async fn answers(driver: &impl Hypervisor, domain: Uuid) -> Result<bool, Error> {
+    match ask(driver, domain, "guest-ping").await {
+        Ok(_) => Ok(true),
+        Err(Error::Agent { .. } | Error::NoAgent { .. } | Error::NoDomain(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Asks the guest's agent; what it does not say is empty.
+pub(super) async fn gather(driver: &impl Hypervisor, domain: Uuid) -> Said {
+    let mut said = Said::default();
+    if let Ok(name) = ask(driver, domain, "guest-get-host-name").await {
+        said.host_name = text(&name, "host-name");
+    }
+    if let Ok(os) = ask(driver, domain, "guest-get-osinfo").await {
+        said.os_id = text(&os, "id");
+        said.os_name = text(&os, "pretty-name");
+        if said.os_name.is_empty() {
+            said.os_name = text(&os, "name");
+        }
+        said.os_version = text(&os, "version-id");
+        said.kernel = text(&os, "kernel-release");
+    }
+    if let Ok(list) = ask(driver, domain, "guest-network-get-interfaces").await {
+        said.interfaces = interfaces(&list);
+    }
+    said
+}
+
+async fn ask(driver: &impl Hypervisor, domain: Uuid, command: &str) -> Result<Value, Error> {
+    let command = json!({ "execute": command });
+    driver.agent(domain, command, ANSWER).await
+}
+
+fn interfaces(list: &Value) -> Vec<Interface> {
+    let all = list.as_array().into_iter().flatten();
+    let read = all.filter_map(|nic| {
+        let name = text(nic, "name");
+        let mac = text(nic, "hardware-address").to_lowercase();
+        let addresses = nic.get("ip-addresses").and_then(Value::as_array);
+        let addresses = addresses.into_iter().flatten().filter_map(address);
+        let addresses: Vec<_> = addresses.take(ADDRESSES).collect();
+        let plain = is_mac(&mac) && mac != "00:00:00:00:00:00";
+        (plain && !name.is_empty()).then_some(Interface {
+            name,
+            mac,
+            addresses,
+        })
+    });
+    read.take(INTERFACES).collect()
+}
+
+fn address(value: &Value) -> Option<String> {
+    let ip: IpAddr = value.get("ip-address")?.as_str()?.parse().ok()?;
+    let most = if ip.is_ipv4() { 32 } else { 128 };
+    let prefix = value.get("prefix")?.as_u64().filter(|p| *p <= most)?;
+    (!ip.is_loopback() && !ip.is_unspecified()).then(|| format!("{ip}/{prefix}"))
+}
+
+fn is_mac(text: &str) -> bool {
+    text.len() == 17
+        && text.bytes().enumerate().all(|(i, b)| match i % 3 {
+            2 => b == b':',
+            _ => b.is_ascii_hexdigit(),
+        })
+}
+
+/// A text of an answer: printable, on one line, short.
+fn text(value: &Value, key: &str) -> String {
+    let text = value.get(key).and_then(Value::as_str).unwrap_or_default();
+    let shown = text.chars().filter(|c| !c.is_control()).take(TEXT);
+    shown.collect::<String>().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use libvirt::FakeHypervisor;
+
+    use super::*;
+
+    #[test]
+    fn addresses_are_told_only_as_far_as_they_are_some() {
+        let nic = json!([
+            {"name": "lo", "hardware-address": "00:00:00:00:00:00",
+             "ip-addresses": [{"ip-address": "127.0.0.1", "prefix": 8}]},
+            {"name": "eth0\u{1b}[31m", "hardware-address": "0A:58:0a:01:00:05", "ip-addresses": [
+                {"ip-address": "10.1.0.5", "prefix": 24},
+                {"ip-address": "fe80::1", "prefix": 64},
+                {"ip-address": "10.1.0.6", "prefix": 33},
+                {"ip-address": "evil", "prefix": 8},
+                {"ip-address": "::1", "prefix": 128},
+                7,
+            ]},
+            {"name": "", "hardware-address": "0a:58:0a:01:00:06"},
+            {"name": "x", "hardware-address": "not an address"},
+            "nonsense",
+        ]);
+        let found = interfaces(&nic);
+        let expected = Interface {
+            name: "eth0[31m".to_owned(),
+            mac: "0a:58:0a:01:00:05".to_owned(),
+            addresses: vec!["10.1.0.5/24".to_owned(), "fe80::1/64".to_owned()],
+        };
+        assert_eq!(found, [expected]);
+        assert_eq!(interfaces(&json!({"a": 1})), []);
+    }
+
+    #[test]
+    fn a_guest_that_says_too_much_is_cut_short() {
+        let nic = json!({"name": "n".repeat(9000), "hardware-address": "0a:58:0a:01:00:05",
+            "ip-addresses": vec![json!({"ip-address": "10.1.0.5", "prefix": 24}); 1000]});
+        let found = interfaces(&Value::Array(vec![nic; 1000]));
+        assert_eq!(found.len(), INTERFACES);
+        assert_eq!(found[0].addresses.len(), ADDRESSES);
+        assert_eq!(found[0].name.len(), TEXT);
+    }
+
+    #[tokio::test]
+    async fn a_guest_without_an_agent_says_nothing() {
+        let driver = FakeHypervisor::default();
+        let domain = Uuid::nil();
+        assert!(!answers(&driver, domain).await.unwrap());
+        assert_eq!(gather(&driver, domain).await, Said::default());
+    }
+}

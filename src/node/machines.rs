@@ -1,0 +1,235 @@
+//! What is known of machines beyond their rows: whether they run, and what their guests say.
+//!
+//! Invariant: power follows libvirt's events, and is asked for again after each connection. A guest is asked for facts
+//! at most every [`PERIOD`], few guests at once, and none holds another one up for longer than its own deadlines.
+//! Failure: what cannot be had is absent, or as it was.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::{StreamExt, stream};
+use libvirt::{Event, Hypervisor, Power, Versions};
+use podspec::ContainerId;
+use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use super::facts::{self, Said};
+use crate::clock;
+use crate::sandbox::PodNetwork;
+use crate::vm::state::Phase;
+use crate::vm::{Container, Containers};
+
+/// Time between two questions to a guest for facts.
+const PERIOD: Duration = Duration::from_secs(30);
+
+/// Time between two looks for an agent while a guest boots.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// How long a guest counts as booting.
+const BOOT: i64 = 180_000_000_000;
+
+/// Guests that are asked at once: their agents may be silent.
+const ABREAST: usize = 2;
+
+/// Whether a guest's agent answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Agent {
+    /// Nobody has asked yet.
+    #[default]
+    NoInfo,
+    /// It does not answer.
+    NotRunning,
+    /// It answers.
+    Connected,
+}
+
+/// What is known of a machine that runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) power: Option<Power>,
+    pub(super) agent: Agent,
+    pub(super) said: Said,
+    pub(super) machine_type: String,
+}
+
+/// The machines that run, and when their guests were asked.
+#[derive(Debug)]
+pub struct Machines<H, N> {
+    pub(super) containers: Arc<Containers<H, N>>,
+    hypervisor: Arc<H>,
+    known: Mutex<BTreeMap<ContainerId, (Known, Option<Instant>)>>,
+    versions: Mutex<Option<Versions>>,
+    generation: watch::Sender<u64>,
+}
+
+impl<H: Hypervisor, N: PodNetwork> Machines<H, N> {
+    /// Nothing is known yet; see [`Self::follow`].
+    pub fn new(containers: Arc<Containers<H, N>>, hypervisor: Arc<H>) -> Self {
+        Self {
+            containers,
+            hypervisor,
+            known: Mutex::default(),
+            versions: Mutex::default(),
+            generation: watch::Sender::new(0),
+        }
+    }
+
+    /// Keeps all of it true, without end; `events` must be older than the connection.
+    pub async fn follow(self: Arc<Self>, mut events: broadcast::Receiver<Event>) {
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut asking = tokio::task::JoinSet::new();
+        if self.hypervisor.is_connected() {
+            self.connected().await;
+        }
+        loop {
+            tokio::select! {
+                event = events.recv() => match event {
+                    Ok(Event::Connected) | Err(RecvError::Lagged(_)) => self.connected().await,
+                    Ok(Event::Started(domain) | Event::Power(domain)) => self.look(domain).await,
+                    Ok(Event::Stopped(..) | Event::Disconnected) => {}
+                    Err(RecvError::Closed) => return,
+                },
+                _ = look.tick() => {
+                    if asking.is_empty() {
+                        let this = Arc::clone(&self);
+                        asking.spawn(async move { this.ask_guests().await });
+                    }
+                }
+                Some(_) = asking.join_next() => {}
+            }
+        }
+    }
+
+    /// What is known of a machine.
+    pub(super) fn known(&self, id: &ContainerId) -> Known {
+        let known = self.lock();
+        known
+            .get(id)
+            .map(|(known, _)| known.clone())
+            .unwrap_or_default()
+    }
+
+    /// The versions at the last connection.
+    pub(super) fn versions(&self) -> Option<Versions> {
+        let versions = self.versions.lock();
+        versions.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes whenever something here does.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.generation.subscribe()
+    }
+
+    async fn connected(&self) {
+        if let Ok(versions) = self.hypervisor.versions().await {
+            *self.versions.lock().unwrap_or_else(PoisonError::into_inner) = Some(versions);
+        }
+        for row in self.running() {
+            self.look(row.domain()).await;
+        }
+    }
+
+    /// Asks libvirt whether a guest runs.
+    async fn look(&self, domain: Uuid) {
+        let all = self.containers.list().into_iter();
+        let Some(row) = all
+            .filter(|row| row.phase.may_run())
+            .find(|row| row.domain() == domain)
+        else {
+            return;
+        };
+        if let Ok(Some(power)) = self.hypervisor.power(domain).await {
+            self.change(&row.id, |known| known.power = Some(power));
+        }
+        if self.known(&row.id).machine_type.is_empty()
+            && let Ok(Some(kind)) = self.hypervisor.machine_type(domain).await
+        {
+            let kind = kind.chars().filter(|c| !c.is_control()).take(64).collect();
+            self.change(&row.id, |known| known.machine_type = kind);
+        }
+    }
+
+    /// Asks the guests whose turn it is, and forgets those that do not run any more.
+    async fn ask_guests(self: &Arc<Self>) {
+        let running = self.running();
+        self.lock()
+            .retain(|id, _| running.iter().any(|row| row.id == *id));
+        let due = running.into_iter().filter(|row| self.is_due(row));
+        let asked = due.collect::<Vec<_>>().into_iter().map(|row| {
+            let this = Arc::clone(self);
+            async move { this.ask(&row).await }
+        });
+        stream::iter(asked)
+            .buffer_unordered(ABREAST)
+            .collect::<()>()
+            .await;
+    }
+
+    async fn ask(&self, row: &Container) {
+        let (driver, domain) = (&*self.hypervisor, row.domain());
+        let was = self.known(&row.id);
+        if was.power.is_none() {
+            self.look(domain).await;
+        }
+        if matches!(self.known(&row.id).power, Some(Power::Paused(_))) {
+            // It cannot answer, and what it said is still so.
+            return;
+        }
+        let Ok(answers) = facts::answers(driver, domain).await else {
+            return;
+        };
+        let said = match answers {
+            true => facts::gather(driver, domain).await,
+            false => was.said,
+        };
+        self.change(&row.id, |known| {
+            known.said = said;
+            known.agent = match answers {
+                true => Agent::Connected,
+                false => Agent::NotRunning,
+            };
+        });
+        if let Some((_, asked)) = self.lock().get_mut(&row.id) {
+            *asked = Some(Instant::now());
+        }
+    }
+
+    fn is_due(&self, row: &Container) -> bool {
+        let known = self.lock();
+        let Some((known, Some(asked))) = known.get(&row.id) else {
+            return true;
+        };
+        let boots = clock::now() < row.started_at.saturating_add(BOOT);
+        let period = match known.agent {
+            Agent::Connected => PERIOD,
+            _ if boots => LOOK,
+            _ => PERIOD,
+        };
+        asked.elapsed() >= period
+    }
+
+    fn running(&self) -> Vec<Arc<Container>> {
+        let mut all = self.containers.list();
+        all.retain(|row| matches!(row.phase, Phase::Running | Phase::Stopping));
+        all
+    }
+
+    fn change(&self, id: &ContainerId, change: impl FnOnce(&mut Known)) {
+        let mut all = self.lock();
+        let (known, _) = all.entry(id.clone()).or_default();
+        let before = known.clone();
+        change(known);
+        let changed = *known != before;
+        drop(all);
+        if changed {
+            self.generation.send_modify(|generation| *generation += 1);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ContainerId, (Known, Option<Instant>)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

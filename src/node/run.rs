@@ -1,0 +1,208 @@
+//! Carries one task out.
+//!
+//! Invariant: the task is recorded as running before its first effect, and as ended after its last; percents are hints.
+//! Failure: every error ends the task with a sentence; only a database that fails leaves it to the next start.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use libvirt::Hypervisor;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::agenda::Agenda;
+use super::task::{Failure, Progress, State, Task, Work};
+use crate::clock;
+use crate::disk::Wish;
+use crate::metadata;
+use crate::sandbox::PodNetwork;
+
+/// How long a task waits for libvirt after the daemon's start.
+const CONNECT: Duration = Duration::from_secs(30);
+
+/// Time between two looks at the connection.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Steps in which percents are recorded.
+const STEP: u8 = 5;
+
+/// When a guest is asked to power off and nobody says for how long.
+const SHUTDOWN: u32 = 300;
+
+/// Longest time for that, in seconds.
+const LONGEST_SHUTDOWN: u32 = 24 * 60 * 60;
+
+impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
+    pub(super) async fn carry_out(&self, task: &Arc<Task>, cancel: CancellationToken) {
+        if let Err(e) = self.to_end(task, cancel).await {
+            tracing::error!(task = %task.uid, error = crate::one_line(&e), "record a task");
+        }
+    }
+
+    async fn to_end(&self, task: &Task, cancel: CancellationToken) -> metadata::Result<()> {
+        let interrupted = task.state == State::Running;
+        let begun = self.ledger.change(&task.uid, |task| {
+            let open = !task.state.is_end();
+            if !interrupted {
+                task.state = State::Running;
+                task.started_at = clock::now();
+            }
+            open
+        });
+        let Some(task) = begun.await? else {
+            return Ok(());
+        };
+        faultpoint::point("node.task.running");
+        if task.cancelled {
+            cancel.cancel();
+        }
+        let outcome = if interrupted && task.work.is_once() {
+            let words =
+                "the daemon was restarted while it asked: whether it was heard is not known";
+            Some(Err(Failure::new(words, true)))
+        } else {
+            self.attempt(&task, &cancel).await
+        };
+        let ended = self.ledger.change(&task.uid, |task| {
+            task.completed_at = clock::now();
+            (task.state, task.failure) = match outcome {
+                Some(Ok(())) => (State::Success, None),
+                Some(Err(failure)) => (State::Error, Some(failure)),
+                None => (State::Cancelled, None),
+            };
+            if task.state == State::Success {
+                task.percent = 100;
+            }
+            true
+        });
+        if let Some(task) = ended.await? {
+            let (state, kind) = (task.state, task.work.kind());
+            let error = task.failure.as_ref().map(|f| f.message.as_str());
+            tracing::info!(task = %task.uid, vm = %task.vm, kind, outcome = ?state, error, "task");
+        }
+        faultpoint::point("node.task.ended");
+        Ok(())
+    }
+
+    /// `None` when it was stopped, and undone.
+    async fn attempt(
+        &self,
+        task: &Task,
+        cancel: &CancellationToken,
+    ) -> Option<Result<(), Failure>> {
+        let (progress, percents) = watch::channel(task.percent);
+        let mut work = std::pin::pin!(self.execute(task, progress));
+        let told = self.tell(task, percents);
+        tokio::pin!(told);
+        let outcome = loop {
+            tokio::select! {
+                outcome = &mut work => break Some(outcome),
+                () = cancel.cancelled() => break None,
+                () = &mut told => {}
+            }
+        };
+        match (outcome, &task.work) {
+            (Some(Err(failure)), Work::Provision { .. }) => {
+                Some(Err(self.undo(task).await.err().unwrap_or(failure)))
+            }
+            (Some(outcome), _) => Some(outcome),
+            (None, Work::Provision { .. }) => match self.undo(task).await {
+                Ok(()) => None,
+                Err(failure) => Some(Err(failure)),
+            },
+            (None, Work::Save) => {
+                if let Err(e) = self.containers.abort_save(task.vm).await {
+                    tracing::info!(task = %task.uid, error = crate::one_line(&e), "stop a save");
+                }
+                // It was too late, or it fails now.
+                work.await.ok().map(Ok)
+            }
+            (None, _) => None,
+        }
+    }
+
+    /// Records percents; ends never.
+    async fn tell(&self, task: &Task, mut percents: watch::Receiver<u8>) {
+        let mut last = task.percent;
+        while percents.changed().await.is_ok() {
+            let percent = *percents.borrow_and_update();
+            if percent < last.saturating_add(STEP) {
+                continue;
+            }
+            last = percent;
+            let record = |task: &mut Task| {
+                task.percent = percent.min(100);
+                true
+            };
+            // A hint that is lost is nothing.
+            let _ = self.ledger.change(&task.uid, record).await;
+        }
+        std::future::pending().await
+    }
+
+    async fn undo(&self, task: &Task) -> Result<(), Failure> {
+        Ok(self.disks.undo(task.vm).await?)
+    }
+
+    async fn execute(&self, task: &Task, progress: Progress) -> Result<(), Failure> {
+        let (machines, vm) = (&self.containers, task.vm);
+        if task.work.needs_hypervisor() {
+            self.await_hypervisor().await;
+        }
+        match &task.work {
+            Work::Provision {
+                image,
+                size,
+                linked,
+                name,
+            } => {
+                let wish = Wish {
+                    vm,
+                    name: name.clone(),
+                    image: image.clone(),
+                    size: *size,
+                    linked: *linked,
+                };
+                let told = move |percent| {
+                    progress.send_replace(percent);
+                };
+                return Ok(self.disks.make(&wish, told).await?);
+            }
+            Work::DeleteDisk => machines.delete_disk(vm).await?,
+            Work::GuestShutdown { timeout } => return self.shut_down(task, *timeout).await,
+            Work::GuestReboot => machines.reboot(vm).await?,
+            Work::Reset => machines.reset(vm).await?,
+            Work::Save => machines.save(vm).await?,
+            Work::Restore { discard } => machines.restore(vm, *discard).await?,
+            Work::Pause => machines.pause(vm).await?,
+            Work::Unpause => machines.unpause(vm).await?,
+        }
+        Ok(())
+    }
+
+    /// The deadline counts from the start of the task, also across a restart.
+    async fn shut_down(&self, task: &Task, timeout: u32) -> Result<(), Failure> {
+        let seconds = match timeout {
+            0 => SHUTDOWN,
+            other => other.min(LONGEST_SHUTDOWN),
+        };
+        let whole = Duration::from_secs(seconds.into());
+        let begun = task.started_at;
+        let end = begun.saturating_add(i64::from(seconds).saturating_mul(1_000_000_000));
+        let deadline = Instant::now() + clock::until(end).min(whole);
+        if self.containers.shut_down(task.vm, deadline).await? {
+            return Ok(());
+        }
+        let words = format!("the guest did not power off within {seconds} s");
+        Err(Failure::new(&words, true))
+    }
+
+    /// Just after the daemon's start the connection may not be there yet.
+    async fn await_hypervisor(&self) {
+        let deadline = Instant::now() + CONNECT;
+        while !self.hypervisor.is_connected() && Instant::now() < deadline {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The calls of the node API: decode, call, encode.
+//!
+//! Invariant: no call waits for a guest, a copy or libvirt.
+//! Failure: the codes of the contract; anything else is `INTERNAL` with the chain of causes.
+
+use std::sync::Arc;
+
+use nodeapi::v1;
+use nodeapi::v1::node_server::Node;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+use super::agenda::Refused;
+use super::task::Work;
+use super::watch::{Change, stream};
+use super::{describe, wire};
+use crate::app::App;
+use crate::config::Config;
+
+/// The service.
+#[derive(Debug)]
+pub(super) struct Service {
+    app: App,
+    state_dir: std::path::PathBuf,
+    stop: CancellationToken,
+}
+
+impl Service {
+    pub(super) fn new(app: App, config: &Config, stop: CancellationToken) -> Self {
+        Self {
+            app,
+            state_dir: config.state_dir.to_path_buf(),
+            stop,
+        }
+    }
+}
+
+type Reply<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl Node for Service {
+    type WatchTasksStream = ReceiverStream<Result<v1::TaskEvent, Status>>;
+    type WatchMachinesStream = ReceiverStream<Result<v1::MachineEvent, Status>>;
+
+    async fn info(&self, _request: Request<v1::InfoRequest>) -> Reply<v1::InfoResponse> {
+        let state_dir = self.state_dir.clone();
+        let space = tokio::task::spawn_blocking(move || nix::sys::statvfs::statvfs(&state_dir));
+        let space = space.await.ok().and_then(Result::ok);
+        let bytes = |blocks: fn(&nix::sys::statvfs::Statvfs) -> u64| {
+            let space = space.as_ref();
+            space.map_or(0, |s| blocks(s).saturating_mul(s.fragment_size()))
+        };
+        let versions = self.app.machines.versions();
+        let accelerator = self.app.containers.accelerator();
+        Ok(Response::new(v1::InfoResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            installation_id: self.app.identity.installation.clone(),
+            boot_id: self.app.identity.boot.clone(),
+            accelerator: accelerator
+                .map(|choice| choice.accelerator.to_string())
+                .unwrap_or_default(),
+            libvirt_version: versions
+                .as_ref()
+                .map(|v| v.libvirt.clone())
+                .unwrap_or_default(),
+            qemu_version: versions.map(|v| v.qemu).unwrap_or_default(),
+            task_kinds: Work::KINDS.map(str::to_owned).into(),
+            disk_capacity_bytes: bytes(|s| s.blocks()),
+            disk_available_bytes: bytes(|s| s.blocks_available()),
+            machine_types: vec!["q35".to_owned()],
+        }))
+    }
+
+    async fn run_task(&self, request: Request<v1::RunTaskRequest>) -> Reply<v1::TaskStatus> {
+        let (uid, vm, work) = wire::task(request.into_inner()).map_err(invalid)?;
+        let task = self
+            .app
+            .agenda
+            .submit(uid, vm, work)
+            .await
+            .map_err(refused)?;
+        Ok(Response::new(wire::status(&task)))
+    }
+
+    async fn watch_tasks(
+        &self,
+        _request: Request<v1::WatchTasksRequest>,
+    ) -> Reply<Self::WatchTasksStream> {
+        let agenda = Arc::clone(&self.app.agenda);
+        let changes = vec![agenda.changes()];
+        let look = move || agenda.all().into_iter().map(|t| (t.uid, t)).collect();
+        let tell = |change: Change<'_, _, Arc<super::Task>>| match change {
+            Change::Is(task) => Some(v1::TaskEvent {
+                task: Some(wire::status(task)),
+                synced: false,
+            }),
+            Change::Gone(_) => None,
+            Change::Synced => Some(v1::TaskEvent {
+                task: None,
+                synced: true,
+            }),
+        };
+        let stop = self.stop.clone();
+        Ok(Response::new(stream(changes, look, tell, stop)))
+    }
+
+    async fn cancel_task(&self, request: Request<v1::CancelTaskRequest>) -> Reply<v1::TaskStatus> {
+        let uid = wire::uid("uid", &request.into_inner().uid).map_err(invalid)?;
+        let task = self.app.agenda.cancel(uid).await.map_err(refused)?;
+        Ok(Response::new(wire::status(&task)))
+    }
+
+    async fn forget_task(
+        &self,
+        request: Request<v1::ForgetTaskRequest>,
+    ) -> Reply<v1::ForgetTaskResponse> {
+        let uid = wire::uid("uid", &request.into_inner().uid).map_err(invalid)?;
+        self.app.agenda.forget(uid).await.map_err(refused)?;
+        Ok(Response::new(v1::ForgetTaskResponse {}))
+    }
+
+    async fn list_disks(
+        &self,
+        _request: Request<v1::ListDisksRequest>,
+    ) -> Reply<v1::ListDisksResponse> {
+        let disks = Arc::clone(&self.app.disks);
+        let look = move || {
+            let all = disks.all().into_iter();
+            all.map(|disk| wire::disk(&disk, disks.allocated(disk.vm)))
+                .collect()
+        };
+        let looked = tokio::task::spawn_blocking(look).await;
+        let disks = looked.map_err(|e| Status::internal(e.to_string()))?;
+        Ok(Response::new(v1::ListDisksResponse { disks }))
+    }
+
+    async fn watch_machines(
+        &self,
+        _request: Request<v1::WatchMachinesRequest>,
+    ) -> Reply<Self::WatchMachinesStream> {
+        let (machines, disks) = (Arc::clone(&self.app.machines), Arc::clone(&self.app.disks));
+        let changes = vec![
+            self.app.containers.changes(),
+            disks.changes(),
+            machines.changes(),
+        ];
+        let look = move || describe::all(&machines, &disks);
+        let tell = |change: Change<'_, podspec::ContainerId, v1::Machine>| {
+            Some(match change {
+                Change::Is(machine) => v1::MachineEvent {
+                    machine: Some(machine.clone()),
+                    ..v1::MachineEvent::default()
+                },
+                Change::Gone(container) => v1::MachineEvent {
+                    machine: Some(v1::Machine {
+                        container_id: container.to_string(),
+                        ..v1::Machine::default()
+                    }),
+                    gone: true,
+                    ..v1::MachineEvent::default()
+                },
+                Change::Synced => v1::MachineEvent {
+                    synced: true,
+                    ..v1::MachineEvent::default()
+                },
+            })
+        };
+        let stop = self.stop.clone();
+        Ok(Response::new(stream(changes, look, tell, stop)))
+    }
+}
+
+fn invalid(error: wire::Invalid) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+fn refused(error: Refused) -> Status {
+    let text = crate::one_line(&error);
+    match error {
+        Refused::Other(_) => Status::invalid_argument(text),
+        Refused::TooMany => Status::resource_exhausted(text),
+        Refused::Unknown(_) => Status::not_found(text),
+        Refused::NotEnded(_) => Status::failed_precondition(text),
+        Refused::Db(_) => Status::internal(text),
+    }
+}

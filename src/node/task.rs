@@ -1,0 +1,191 @@
+//! What is remembered of a task.
+//!
+//! ```text
+//! Queued ──► Running ──► Success | Error | Cancelled
+//!    └──────────────────────────────────────┘
+//! ```
+//!
+//! Invariant: a state that is an end never changes; what a task is to do never changes.
+//! Failure: none here.
+
+use podspec::VmUid;
+use serde::{Deserialize, Serialize};
+
+use crate::metadata::Record;
+use crate::vm;
+
+/// UID of a VirtualMachineTask object; spelt as every UID.
+pub type TaskUid = VmUid;
+
+/// Longest message in bytes.
+const MESSAGE: usize = 1024;
+
+/// A task and how it stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    /// Its name.
+    pub uid: TaskUid,
+    /// The machine that it is about.
+    pub vm: VmUid,
+    /// What is to be done.
+    pub work: Work,
+    /// How it stands.
+    pub state: State,
+    /// Somebody wants it to stop.
+    pub cancelled: bool,
+    /// How far it is, in percent.
+    pub percent: u8,
+    /// Why it failed.
+    pub failure: Option<Failure>,
+    /// Nanoseconds since the epoch; tasks of one machine run in this order.
+    pub created_at: i64,
+    /// Nanoseconds since the epoch; 0 until it ran.
+    pub started_at: i64,
+    /// Nanoseconds since the epoch; 0 until it ended.
+    pub completed_at: i64,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Work {
+    /// Makes the disk.
+    Provision {
+        /// The image, as a pod would name it.
+        image: String,
+        /// Least size in bytes; 0 for the image's.
+        size: u64,
+        /// An overlay on the image, or a full copy.
+        linked: bool,
+        /// `namespace/name` of the machine.
+        name: String,
+    },
+    /// Removes the disk.
+    DeleteDisk,
+    /// Asks the guest to power off.
+    GuestShutdown {
+        /// How long, in seconds.
+        timeout: u32,
+    },
+    /// Asks the guest to reboot.
+    GuestReboot,
+    /// Presses the reset button.
+    Reset,
+    /// Saves the memory and ends the machine.
+    Save,
+    /// Checks that there is saved memory, or discards it.
+    Restore {
+        /// Discards it.
+        discard: bool,
+    },
+    /// Keeps the guest from running.
+    Pause,
+    /// Lets the guest run.
+    Unpause,
+}
+
+/// How a task stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It waits for its turn.
+    Queued,
+    /// It is being carried out.
+    Running,
+    /// It is done.
+    Success,
+    /// It failed.
+    Error,
+    /// It was stopped.
+    Cancelled,
+}
+
+/// Why a task failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Whether trying again may help.
+    pub transient: bool,
+    /// What failed and what to do, on one line.
+    pub message: String,
+}
+
+/// Percents of a task under way.
+pub type Progress = tokio::sync::watch::Sender<u8>;
+
+impl State {
+    /// Whether it is an end.
+    pub const fn is_end(self) -> bool {
+        matches!(self, Self::Success | Self::Error | Self::Cancelled)
+    }
+}
+
+impl Work {
+    /// All kinds, by their name in the request.
+    pub const KINDS: [&str; 9] = [
+        "provision",
+        "delete_disk",
+        "guest_shutdown",
+        "guest_reboot",
+        "reset",
+        "save",
+        "restore",
+        "pause",
+        "unpause",
+    ];
+
+    /// The name in the request.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Provision { .. } => "provision",
+            Self::DeleteDisk => "delete_disk",
+            Self::GuestShutdown { .. } => "guest_shutdown",
+            Self::GuestReboot => "guest_reboot",
+            Self::Reset => "reset",
+            Self::Save => "save",
+            Self::Restore { .. } => "restore",
+            Self::Pause => "pause",
+            Self::Unpause => "unpause",
+        }
+    }
+
+    /// Whether doing it twice is not the same as doing it once.
+    pub const fn is_once(&self) -> bool {
+        matches!(self, Self::GuestReboot | Self::Reset)
+    }
+
+    /// Whether libvirt has a part in it.
+    pub const fn needs_hypervisor(&self) -> bool {
+        !matches!(self, Self::Provision { .. } | Self::Restore { .. })
+    }
+}
+
+impl Failure {
+    /// With this sentence.
+    pub fn new(message: &str, transient: bool) -> Self {
+        let mut message = crate::causes::bounded(message);
+        message.truncate(message.floor_char_boundary(MESSAGE));
+        Self { transient, message }
+    }
+}
+
+impl From<vm::Error> for Failure {
+    fn from(error: vm::Error) -> Self {
+        let transient = error.is_transient() || matches!(error, vm::Error::NotRunning(_));
+        Self::new(&crate::one_line(&error), transient)
+    }
+}
+
+impl From<crate::disk::Error> for Failure {
+    fn from(error: crate::disk::Error) -> Self {
+        Self::new(&crate::one_line(&error), error.is_transient())
+    }
+}
+
+impl Record for Task {
+    type Key = TaskUid;
+    const TABLE: &'static str = "node_tasks";
+
+    fn key(&self) -> TaskUid {
+        self.uid
+    }
+}

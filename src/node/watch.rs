@@ -1,0 +1,80 @@
+//! Streams of everything there is, and then of every change.
+//!
+//! Invariant: a client gets each thing at least as it was after its last change; changes in between may be left out. The
+//! mark between the first things and the changes comes once.
+//! Failure: a client that does not read holds nobody up but itself; its stream ends with the server.
+
+use std::collections::BTreeMap;
+
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+/// Messages that wait for a slow client.
+const BACKLOG: usize = 64;
+
+/// How a change is told.
+pub(super) enum Change<'a, K, V> {
+    /// It is new or has changed.
+    Is(&'a V),
+    /// It is gone.
+    Gone(&'a K),
+    /// Everything that was there has been told.
+    Synced,
+}
+
+/// Tells what `look` sees, now and whenever one of `changes` fires.
+pub(super) fn stream<K, V, M>(
+    mut changes: Vec<watch::Receiver<u64>>,
+    look: impl Fn() -> BTreeMap<K, V> + Send + 'static,
+    tell: impl Fn(Change<'_, K, V>) -> Option<M> + Send + 'static,
+    stop: CancellationToken,
+) -> ReceiverStream<Result<M, Status>>
+where
+    K: Ord + Clone + Send + Sync + 'static,
+    V: PartialEq + Send + Sync + 'static,
+    M: Send + 'static,
+{
+    let (sender, receiver) = mpsc::channel(BACKLOG);
+    tokio::spawn(async move {
+        let mut known = BTreeMap::new();
+        let mut synced = false;
+        loop {
+            for changes in &mut changes {
+                changes.mark_unchanged();
+            }
+            let now = look();
+            let mut messages = Vec::new();
+            for (key, value) in &now {
+                if known.get(key) != Some(value) {
+                    messages.extend(tell(Change::Is(value)));
+                }
+            }
+            for key in known.keys().filter(|key| !now.contains_key(*key)) {
+                messages.extend(tell(Change::Gone(key)));
+            }
+            if !synced {
+                messages.extend(tell(Change::Synced));
+                synced = true;
+            }
+            known = now;
+            for message in messages {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    sent = sender.send(Ok(message)) => if sent.is_err() { return },
+                }
+            }
+            let any = changes.iter_mut().map(|one| Box::pin(one.changed()));
+            let more = tokio::select! {
+                () = stop.cancelled() => return,
+                () = sender.closed() => return,
+                (more, ..) = futures_util::future::select_all(any) => more,
+            };
+            if more.is_err() {
+                return;
+            }
+        }
+    });
+    ReceiverStream::new(receiver)
+}

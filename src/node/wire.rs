@@ -1,0 +1,182 @@
+//! Wire to domain and back.
+//!
+//! Invariant: what comes out of a request is bounded and spelt as it must be.
+//! Failure: [`Invalid`] names the field.
+
+use nodeapi::v1;
+use podspec::VmUid;
+
+use super::task::{State, Task, TaskUid, Work};
+use crate::disk::{Disk, Phase};
+
+/// Longest image name in bytes.
+const IMAGE: usize = 4096;
+
+/// Longest `namespace/name` in bytes.
+const NAME: usize = 512;
+
+/// Nanoseconds in a millisecond.
+const MILLI: i64 = 1_000_000;
+
+/// A request that cannot be meant.
+#[derive(Debug, thiserror::Error)]
+#[error("{field}: {reason}")]
+pub(super) struct Invalid {
+    field: &'static str,
+    reason: &'static str,
+}
+
+/// A uid of a request.
+pub(super) fn uid(field: &'static str, text: &str) -> Result<TaskUid, Invalid> {
+    text.parse().map_err(|reason| Invalid { field, reason })
+}
+
+/// The task that a request asks for.
+pub(super) fn task(request: v1::RunTaskRequest) -> Result<(TaskUid, VmUid, Work), Invalid> {
+    use v1::run_task_request::Kind;
+    let (task, vm) = (uid("uid", &request.uid)?, uid("vm_uid", &request.vm_uid)?);
+    let kind = request.kind.ok_or(Invalid {
+        field: "kind",
+        reason: "a kind that this daemon knows is needed",
+    })?;
+    let work = match kind {
+        Kind::Provision(wish) => provision(wish)?,
+        Kind::DeleteDisk(_) => Work::DeleteDisk,
+        Kind::GuestShutdown(how) => Work::GuestShutdown {
+            timeout: how.timeout_seconds,
+        },
+        Kind::GuestReboot(_) => Work::GuestReboot,
+        Kind::Reset(_) => Work::Reset,
+        Kind::Save(_) => Work::Save,
+        Kind::Restore(how) => Work::Restore {
+            discard: how.discard,
+        },
+        Kind::Pause(_) => Work::Pause,
+        Kind::Unpause(_) => Work::Unpause,
+    };
+    Ok((task, vm, work))
+}
+
+fn provision(wish: v1::Provision) -> Result<Work, Invalid> {
+    let field = "provision.image";
+    let refuse = |reason| Invalid { field, reason };
+    if wish.image.is_empty() || wish.image.len() > IMAGE {
+        return Err(refuse("the name of an image is needed"));
+    }
+    crate::images::Reference::parse(&wish.image).map_err(|_| refuse("it names no image"))?;
+    let linked = match wish.mode() {
+        v1::provision::Mode::Linked => true,
+        v1::provision::Mode::Direct => false,
+    };
+    if i64::try_from(wish.size_bytes).is_err() {
+        return Err(Invalid {
+            field: "provision.size_bytes",
+            reason: "a size up to 8 EiB is allowed",
+        });
+    }
+    let mut name = crate::causes::bounded(&wish.vm_name);
+    name.truncate(name.floor_char_boundary(NAME));
+    Ok(Work::Provision {
+        image: wish.image,
+        size: wish.size_bytes,
+        linked,
+        name,
+    })
+}
+
+/// How a task stands.
+pub(super) fn status(task: &Task) -> v1::TaskStatus {
+    use v1::task_status::State as Wire;
+    let failure = task.failure.as_ref();
+    v1::TaskStatus {
+        uid: task.uid.to_string(),
+        vm_uid: task.vm.to_string(),
+        state: match task.state {
+            State::Queued => Wire::Queued,
+            State::Running => Wire::Running,
+            State::Success => Wire::Success,
+            State::Error => Wire::Error,
+            State::Cancelled => Wire::Cancelled,
+        }
+        .into(),
+        transient: failure.is_some_and(|failure| failure.transient),
+        message: failure.map(|f| f.message.clone()).unwrap_or_default(),
+        progress_percent: task.percent.into(),
+        started_ms: task.started_at / MILLI,
+        completed_ms: task.completed_at / MILLI,
+        kind: task.work.kind().to_owned(),
+    }
+}
+
+/// A disk, with the bytes that it takes on the node.
+pub(super) fn disk(disk: &Disk, allocated: u64) -> v1::Disk {
+    v1::Disk {
+        vm_uid: disk.vm.to_string(),
+        vm_name: disk.name.clone(),
+        complete: disk.phase == Phase::Ready,
+        image: disk.image.clone(),
+        image_digest: disk.digest.clone(),
+        virtual_bytes: disk.virtual_bytes,
+        allocated_bytes: allocated,
+        linked: disk.linked,
+        saved_memory: disk.has_memory(),
+        in_use_by: disk
+            .holder
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UID: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
+
+    fn request(kind: Option<v1::run_task_request::Kind>) -> v1::RunTaskRequest {
+        v1::RunTaskRequest {
+            uid: UID.to_owned(),
+            vm_uid: UID.to_owned(),
+            kind,
+        }
+    }
+
+    #[test]
+    fn a_request_that_cannot_be_meant_names_its_field() {
+        use v1::run_task_request::Kind;
+        let wish = |image: &str, size_bytes| {
+            Some(Kind::Provision(v1::Provision {
+                image: image.to_owned(),
+                size_bytes,
+                ..v1::Provision::default()
+            }))
+        };
+        let save = Some(Kind::Save(v1::Save {}));
+        let cases = [
+            (request(None), "kind"),
+            (request(wish("", 0)), "provision.image"),
+            (request(wish("host/a b", 0)), "provision.image"),
+            (request(wish("host/disk", u64::MAX)), "provision.size_bytes"),
+            (
+                v1::RunTaskRequest {
+                    uid: "../x".to_owned(),
+                    ..request(save.clone())
+                },
+                "uid",
+            ),
+            (
+                v1::RunTaskRequest {
+                    vm_uid: UID.to_uppercase(),
+                    ..request(save.clone())
+                },
+                "vm_uid",
+            ),
+        ];
+        for (request, field) in cases {
+            assert_eq!(task(request).unwrap_err().field, field);
+        }
+        assert_eq!(task(request(save)).unwrap().2, Work::Save);
+        assert!(task(request(wish("host/disk", 1 << 30))).is_ok());
+    }
+}

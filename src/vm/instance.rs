@@ -1,0 +1,207 @@
+//! Containers that boot from the disk of a virtual machine, or from none.
+//!
+//! Invariant: who has the disk owns the domain's UUID: no other container's domain is ever touched by it. A container
+//! takes the disk at its creation, and gives it back when its domain is gone.
+//! Failure: [`Error::VmDisk`] and [`Error::DomainLives`] say what stands in the way; nothing is left then.
+
+use std::path::PathBuf;
+
+use libvirt::{Hypervisor, State};
+use podspec::{Instance, Role, SandboxId, VmUid};
+
+use super::domain::{Disk, DiskFormat, DiskSource};
+use super::error::{Error, Result, hypervisor};
+use super::model::{Container, Exit, ImageSpec};
+use super::service::Containers;
+use super::state::Event;
+use crate::clock;
+use crate::disk;
+use crate::images::{Format, Image};
+use crate::sandbox::PodNetwork;
+
+/// What a new container boots from.
+#[derive(Debug)]
+pub(super) enum Root {
+    /// An overlay of the sandbox on this image.
+    Image(Image),
+    /// The disk of a virtual machine, made from an image with this digest.
+    Vm(String),
+    /// It never boots.
+    Nothing,
+}
+
+impl Root {
+    /// Digest of the image; empty without one.
+    pub(super) fn digest(&self) -> String {
+        match self {
+            Self::Image(image) => image.digest.to_string(),
+            Self::Vm(digest) => digest.clone(),
+            Self::Nothing => String::new(),
+        }
+    }
+}
+
+impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+    /// What a new container of the sandbox boots from, checked as far as it is there.
+    pub(super) async fn wanted_root(
+        &self,
+        sandbox: &SandboxId,
+        instance: &Instance,
+        image: &ImageSpec,
+    ) -> Result<Root> {
+        if instance.role == Role::Provision {
+            return Ok(Root::Nothing);
+        }
+        let Some(vm) = instance.vm else {
+            return Ok(Root::Image(self.wanted_image(sandbox, image).await?));
+        };
+        let names = [image.image.as_str(), image.user_specified_image.as_str()];
+        let disks = &self.parts.disks;
+        let digest = disks.usable(vm, &names)?.digest.clone();
+        Ok(Root::Vm(digest))
+    }
+
+    /// Makes sure that a container has what it boots from.
+    pub(super) async fn ensure_root(&self, row: &Container, root: &Root) -> Result<()> {
+        match (root, row.vm()) {
+            (Root::Image(image), _) => self.ensure_root_disk(row, image).await,
+            (Root::Vm(_), Some(vm)) => self.take_disk(row, vm).await,
+            (Root::Vm(_) | Root::Nothing, _) => Ok(()),
+        }
+    }
+
+    async fn take_disk(&self, row: &Container, vm: VmUid) -> Result<()> {
+        let disks = &self.parts.disks;
+        let holder = disks.get(vm).and_then(|disk| disk.holder.clone());
+        if holder.is_none() {
+            // A save that was cut short, or memory that was used up.
+            disks.settle_memory(vm).await?;
+        }
+        self.check_alone(row, vm).await?;
+        disks.take(vm, &row.id).await?;
+        self.check_disk(row)
+    }
+
+    /// Refuses when a domain of ours still runs on the disk, with a row or without.
+    async fn check_alone(&self, row: &Container, vm: VmUid) -> Result<()> {
+        let domains = self.parts.hypervisor.list().await;
+        let name = vm.to_string();
+        let other = domains.map_err(hypervisor("list"))?.into_iter().find(|d| {
+            let same = d.vm.as_ref() == Some(&name) || d.uuid == row.domain();
+            same && d.state == State::Active && d.container != row.id.as_str()
+        });
+        match other {
+            Some(domain) => Err(Error::DomainLives {
+                vm,
+                name: domain.name,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a start without the disk, or one that does not go with the memory beside it.
+    pub(super) fn check_disk(&self, row: &Container) -> Result<()> {
+        let Some(vm) = row.vm() else {
+            return Ok(());
+        };
+        let disk = self.parts.disks.get(vm);
+        let disk = disk.ok_or(disk::Error::Missing(vm))?;
+        match &disk.holder {
+            Some(holder) if *holder == row.id => {}
+            Some(holder) => {
+                let holder = holder.clone();
+                return Err(disk::Error::InUse { vm, holder }.into());
+            }
+            None => return Err(disk::Error::Missing(vm).into()),
+        }
+        match (row.spec.instance.restore, disk.has_memory()) {
+            (true, false) => Err(disk::Error::NoMemory(vm).into()),
+            (false, true) => Err(disk::Error::Memory(vm).into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives back the disk that a container has; its domain is gone.
+    pub(super) async fn give_disk_back(&self, row: &Container) -> Result<()> {
+        if let Some(vm) = row.vm() {
+            let disks = &self.parts.disks;
+            if disks.is_held_by(vm, &row.id) {
+                // The guest went on from it, if it did, and that is over.
+                disks.settle_used_memory(vm).await?;
+            }
+            disks.give_back(vm, &row.id).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the container still has a disk.
+    pub(super) fn has_disk(&self, row: &Container) -> bool {
+        row.vm()
+            .is_some_and(|vm| self.parts.disks.is_held_by(vm, &row.id))
+    }
+
+    /// Whether the domain of that UUID is this container's, if there is one.
+    pub(super) fn owns_domain(&self, row: &Container) -> bool {
+        match row.spec.instance.role {
+            Role::Machine => row.vm().is_none() || self.has_disk(row),
+            Role::Provision => false,
+        }
+    }
+
+    /// The file that the machine boots from.
+    pub(super) fn root_disk(&self, row: &Container) -> PathBuf {
+        match row.vm() {
+            Some(vm) => self.parts.disks.file(vm),
+            None => self.paths.root_disk(&row.sandbox),
+        }
+    }
+
+    /// The disk of a virtual machine as its domain has it.
+    pub(super) fn root_of(&self, vm: VmUid) -> Result<Disk> {
+        let disks = &self.parts.disks;
+        let path = disks.file(vm);
+        let disk = disks.get(vm).ok_or(disk::Error::Missing(vm))?;
+        let source = if disk.linked {
+            let base = disks.base(vm).ok_or(disk::Error::ImageLost(vm))?;
+            DiskSource::Overlay {
+                path,
+                base: base.path,
+                base_format: match base.format {
+                    Format::Qcow2 => DiskFormat::Qcow2,
+                    Format::Raw => DiskFormat::Raw,
+                },
+            }
+        } else {
+            DiskSource::File(path)
+        };
+        Ok(Disk {
+            source,
+            format: DiskFormat::Qcow2,
+            discard: true,
+            read_only: false,
+            serial: None,
+        })
+    }
+
+    /// The whole life of a container that never boots.
+    pub(super) async fn end_without_machine(&self, row: &Container) -> Result<()> {
+        let now = clock::now();
+        let row = self
+            .move_on(row, Event::StartRequested, "started", |row| {
+                row.started_at = now;
+            })
+            .await?;
+        let exit = Exit {
+            code: 0,
+            reason: "Provisioned".to_owned(),
+            message: "the pod chose a node and brought an image; nothing boots for it".to_owned(),
+        };
+        let ended = |row: &mut Container| {
+            row.finished_at = now;
+            row.exit = Some(exit);
+        };
+        let row = self.move_on(&row, Event::Ended, "ended", ended).await?;
+        tracing::info!(container = %row.id, outcome = "provisioned", "container");
+        Ok(())
+    }
+}

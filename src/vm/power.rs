@@ -1,0 +1,136 @@
+//! What can be done with a running machine beside stopping it, by the virtual machine that it is.
+//!
+//! Invariant: the container stays; nothing here changes a row.
+//! Failure: [`Error::NotRunning`] when there is no such machine here; libvirt's own error otherwise.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use libvirt::{Hypervisor, Shutdown, State};
+use podspec::VmUid;
+use tokio::time::Instant;
+
+use super::error::{Error, Result, hypervisor};
+use super::model::Container;
+use super::service::Containers;
+use crate::disk;
+use crate::sandbox::{PodNetwork, Sandbox};
+
+/// Label by which a pod without a disk of its own says which virtual machine it is.
+const VM_LABEL: &str = "vmlet.dev/vm-uid";
+
+impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+    /// The virtual machine that a container is, by its disk or else by the pod's label.
+    pub fn vm_of(&self, row: &Container) -> Option<VmUid> {
+        let by_label = || {
+            let sandbox: Arc<Sandbox> = self.parts.sandboxes.get(&row.sandbox)?;
+            sandbox.config.labels.get(VM_LABEL)?.parse().ok()
+        };
+        row.vm().or_else(by_label)
+    }
+
+    /// The container that runs as this virtual machine.
+    pub fn running_vm(&self, vm: VmUid) -> Result<Arc<Container>> {
+        let all = self.parts.table.all().into_iter();
+        let mut running = all.filter(|row| row.phase.runs() && self.vm_of(row) == Some(vm));
+        running.next().ok_or(Error::NotRunning(vm))
+    }
+
+    /// Asks the guest to power off until it has, or until `deadline`; true when it is off.
+    pub async fn shut_down(&self, vm: VmUid, deadline: Instant) -> Result<bool> {
+        let mut changes = self.parts.table.changes();
+        let Ok(row) = self.running_vm(vm) else {
+            return Ok(true);
+        };
+        self.check_connected("shut down")?;
+        let mut asking = pin!(self.ask_for_ever(&row));
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(deadline) => return Ok(false),
+                _ = changes.changed() => {}
+                never = &mut asking => match never {},
+            }
+            let now = self.parts.table.get(&row.id);
+            if !now.is_some_and(|row| row.phase.runs()) {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Asks the guest to reboot, agent first.
+    pub async fn reboot(&self, vm: VmUid) -> Result<()> {
+        let domain = self.running_vm(vm)?.domain();
+        let driver = &self.parts.hypervisor;
+        if driver.reboot(domain, Shutdown::Agent).await.is_ok() {
+            return Ok(());
+        }
+        let asked = driver.reboot(domain, Shutdown::Acpi).await;
+        asked.map_err(hypervisor("reboot"))
+    }
+
+    /// Presses the reset button.
+    pub async fn reset(&self, vm: VmUid) -> Result<()> {
+        let domain = self.running_vm(vm)?.domain();
+        let pressed = self.parts.hypervisor.reset(domain).await;
+        pressed.map_err(hypervisor("reset"))
+    }
+
+    /// Keeps the guest from running.
+    pub async fn pause(&self, vm: VmUid) -> Result<()> {
+        let domain = self.running_vm(vm)?.domain();
+        let paused = self.parts.hypervisor.suspend(domain).await;
+        paused.map_err(hypervisor("pause"))
+    }
+
+    /// Lets the guest run.
+    pub async fn unpause(&self, vm: VmUid) -> Result<()> {
+        let domain = self.running_vm(vm)?.domain();
+        let runs = self.parts.hypervisor.resume(domain).await;
+        runs.map_err(hypervisor("unpause"))
+    }
+
+    /// Removes the disk of a virtual machine that does not run, and the memory beside it; success when there is none.
+    pub async fn delete_disk(&self, vm: VmUid) -> Result<()> {
+        let disks = &self.parts.disks;
+        if let Some(holder) = disks.get(vm).and_then(|disk| disk.holder.clone()) {
+            match self.parts.table.get(&holder) {
+                // The last steps of its end were cut short.
+                Some(row) if !row.phase.is_live() => self.let_go(&row).await?,
+                Some(_) => return Err(disk::Error::InUse { vm, holder }.into()),
+                None => {}
+            }
+        }
+        let domains = self.parts.hypervisor.list().await;
+        let name = vm.to_string();
+        let uses = domains
+            .map_err(hypervisor("list"))?
+            .into_iter()
+            .find(|d| d.vm.as_ref() == Some(&name) && d.state == State::Active);
+        if let Some(domain) = uses {
+            return Err(Error::DomainLives {
+                vm,
+                name: domain.name,
+            });
+        }
+        if let Some(holder) = disks.get(vm).and_then(|disk| disk.holder.clone())
+            && self.parts.table.get(&holder).is_none()
+        {
+            disks.give_back(vm, &holder).await?;
+        }
+        Ok(disks.delete(vm).await?)
+    }
+
+    /// Whether saved memory lies ready beside the disk; with `discard` it is removed.
+    pub async fn restore(&self, vm: VmUid, discard: bool) -> Result<()> {
+        let disks = &self.parts.disks;
+        if discard {
+            return Ok(disks.drop_memory(vm).await?);
+        }
+        let held = disks.get(vm).is_some_and(|disk| disk.holder.is_some());
+        if held || disks.settle_memory(vm).await? {
+            let ready = disks.get(vm).is_some_and(|disk| disk.has_memory());
+            return ready.then_some(()).ok_or(disk::Error::NoMemory(vm).into());
+        }
+        Err(disk::Error::NoMemory(vm).into())
+    }
+}
