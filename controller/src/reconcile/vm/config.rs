@@ -118,6 +118,11 @@ async fn networks(pass: &mut Pass<'_>) -> Outcome<()> {
         .map_err(|missing| Stop::wait(missing.message))
 }
 
+/// Records the size that a new machine begins with.
+pub(crate) fn first_size(pass: &mut Pass<'_>) -> Outcome<()> {
+    size(pass, false, false).map(|_| ())
+}
+
 /// Records what the machine is to have; returns whether that is news.
 fn size(pass: &mut Pass<'_>, is_on: bool, starts: bool) -> Outcome<bool> {
     let resize = pass.ctx.config.machines.resize;

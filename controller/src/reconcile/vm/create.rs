@@ -13,7 +13,7 @@ use lifecycle::Volumes;
 use super::need::{self, Needs};
 use super::pass::Pass;
 use super::slots::{Limits, Slot};
-use super::{cache, find, identity, observe, provision, tasks, unsupported};
+use super::{cache, config, find, identity, observe, provision, tasks, unsupported};
 use crate::outcome::{Outcome, Stop};
 
 /// One step towards the root disk.
@@ -93,6 +93,7 @@ pub(crate) fn cache_name(image: &str) -> String {
 /// The root disk is there.
 async fn done(pass: &mut Pass<'_>) -> Outcome<()> {
     exists(pass);
+    config::first_size(pass)?;
     provision::clean_up(pass).await?;
     pass.acted = true;
     Err(Stop::quiet("created"))

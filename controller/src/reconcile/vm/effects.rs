@@ -16,7 +16,7 @@ use super::pods;
 use crate::outcome::{Outcome, Stop};
 
 /// Creates a pod of the machine. One that is there already, and is the machine's, is fine.
-pub(crate) async fn create(pass: &mut Pass<'_>, pod: &Pod) -> Outcome<()> {
+pub(crate) async fn create(pass: &mut Pass<'_>, pod: &Pod) -> Outcome<Pod> {
     let api = pass.api::<Pod>();
     let name = pod.name_any();
     match api.create(&PostParams::default(), pod).await {
@@ -25,10 +25,10 @@ pub(crate) async fn create(pass: &mut Pass<'_>, pod: &Pod) -> Outcome<()> {
             if pods::role(&made) == pods::INSTANCE {
                 expect(pass, Pending::Create, made.uid());
             }
-            Ok(())
+            Ok(made)
         }
         Err(error) if is_conflict(&error) => match api.get_opt(&name).await {
-            Ok(Some(there)) if is_ours(pass, &there) => Ok(()),
+            Ok(Some(there)) if is_ours(pass, &there) => Ok(there),
             Ok(Some(there)) => {
                 let why = foreign(&there);
                 Err(Stop::Failed(Error::ForeignPod { name, why }.into()))

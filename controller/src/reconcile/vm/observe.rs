@@ -24,6 +24,8 @@ const ORPHAN: &str = "orphan";
 /// What was seen.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct View {
+    /// The machine was looked at in this pass.
+    pub(crate) is_known: bool,
     pub(crate) pod: Option<Arc<Pod>>,
     pub(crate) instance: Option<Instance>,
     pub(crate) gates: Gates,
@@ -41,6 +43,7 @@ pub(crate) fn look(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>, volumes: Volumes)
     let expected = &pass.ctx.shared.expected;
     let pending = expected.pending(pass.key, pod.as_deref(), pass.seconds());
     pass.view = View {
+        is_known: true,
         instance: pod.as_deref().map(|p| Instance::from_pod(p, node_state)),
         pod,
         gates: Gates {

@@ -44,7 +44,8 @@ pub(crate) async fn status(pass: &mut Pass<'_>) -> Outcome<()> {
         return Ok(());
     };
     let wanted = without_requests(draft);
-    if pass.base.status.as_ref().map(without_requests).as_ref() == Some(&wanted) {
+    let had = pass.base.status.as_ref().map(without_requests);
+    if had.is_some_and(|had| coarse(had) == coarse(wanted.clone())) {
         return Ok(());
     }
     let new = match apply_status(pass, &pass.base, &wanted).await {
@@ -283,6 +284,17 @@ fn identity(vm: &VirtualMachine) -> Value {
         "uid": vm.metadata.uid,
         "resourceVersion": vm.metadata.resource_version,
     })
+}
+
+/// On its way from "created" to "has a node" an instance alone is worth no write: both show as `Starting`.
+fn coarse(mut status: Value) -> Value {
+    if let Some(phase) = status
+        .pointer_mut("/instance/phase")
+        .filter(|p| *p == "Scheduled")
+    {
+        *phase = json!("Pending");
+    }
+    status
 }
 
 /// The status less the queue that verbs append to.

@@ -19,7 +19,7 @@ use serde_json::json;
 use super::error::{Error, is_conflict, is_gone};
 use super::pass::Pass;
 use super::tasks::{self, Progress};
-use super::{config, effects, patch, pods};
+use super::{config, effects, patch, pods, status};
 use crate::outcome::{Outcome, Stop};
 
 pub(crate) async fn run(pass: &mut Pass<'_>, decision: &Decision) -> Outcome<()> {
@@ -37,8 +37,12 @@ pub(crate) async fn run(pass: &mut Pass<'_>, decision: &Decision) -> Outcome<()>
     if blocks(pass, &decision.action) {
         return Err(Stop::quiet("has an outstanding task"));
     }
-    if !matches!(decision.action, Action::Nothing | Action::Wait(_)) {
-        // What follows is announced first.
+    let is_announced = matches!(
+        decision.action,
+        Action::Delete { .. } | Action::Shutdown { .. } | Action::Save { .. }
+    );
+    if is_announced {
+        status::conclude(pass, None);
         patch::status(pass).await?;
     }
     act(pass, &decision.action).await

@@ -90,6 +90,13 @@ pub(crate) fn mark_paused(pass: &mut Pass<'_>) {
 
 /// The conditions that follow from the instance and from how the pass ended.
 pub(crate) fn conclude(pass: &mut Pass<'_>, failure: Option<&lifecycle::Failure>) {
+    if !pass.view.is_known {
+        if let Some(failure) = failure {
+            let (kind, text) = (conditions::FAILURE, failure.message.as_str());
+            pass.condition(kind, Status::True, failure.reason, text);
+        }
+        return;
+    }
     let (generation, now) = (pass.vm.metadata.generation, pass.now.clone());
     let status = pass.vm.status.clone().unwrap_or_default();
     let probe = readiness::probed(pass);

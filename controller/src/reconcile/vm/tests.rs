@@ -1,1 +1,21 @@
+//! The reconciler against an API server in memory: one test for each branch of each workflow, by its name.
+//!
+//! Invariant: the double keeps the API's rules for versions, preconditions, finalizers and field owners, so that
+//! a write which the real server would refuse is refused here, too.
+//! Failure: a test says which branch it is about.
 
+mod api;
+mod apply;
+mod bench;
+mod config_rows;
+mod count;
+mod create_rows;
+mod delete_rows;
+mod normal_rows;
+mod power_rows;
+mod probe_rows;
+mod reconcile_rows;
+mod scenarios;
+mod starts;
+mod status_rows;
+mod update_rows;

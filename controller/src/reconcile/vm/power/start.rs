@@ -4,7 +4,9 @@
 //! the node of the root disk.
 //! Failure: what is missing is named, and nothing is created.
 
-use crds::names;
+use std::sync::Arc;
+
+use crds::{VirtualMachine, names};
 use kube::ResourceExt;
 
 use crate::outcome::{Outcome, Stop};
@@ -12,7 +14,7 @@ use crate::reconcile::vm::error::Error;
 use crate::reconcile::vm::need::{self, Needs};
 use crate::reconcile::vm::pass::Pass;
 use crate::reconcile::vm::pod::{self, Plan};
-use crate::reconcile::vm::{effects, identity, unsupported};
+use crate::reconcile::vm::{effects, identity, observe, patch, unsupported};
 
 pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Outcome<()> {
     let mut needs = need::all(pass).await?;
@@ -42,10 +44,29 @@ pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Out
         restore,
     };
     let pod = pod::instance(&plan);
-    effects::create(pass, &pod).await?;
+    if !is_on_record(pass) {
+        patch::status(pass).await?;
+    }
+    let made = effects::create(pass, &pod).await?;
+    let volumes = pass.view.gates.volumes;
+    observe::look(pass, Some(Arc::new(made)), volumes);
+    observe::decide(pass);
+    // A request is fulfilled only when the watch shows the pod.
+    pass.pops = false;
     let annotations = pass.vm.annotations_mut();
     annotations.insert(names::FIRST_BOOT_DONE.to_owned(), "true".to_owned());
     Err(Stop::quiet("updated power state"))
+}
+
+/// What the pod is built from is in the status that was read.
+fn is_on_record(pass: &Pass<'_>) -> bool {
+    let built_from = |vm: &VirtualMachine| {
+        let status = vm.status.clone().unwrap_or_default();
+        let uuids = (status.bios_uuid, status.instance_uuid);
+        let size = (status.class_revision, status.hardware, status.machine_type);
+        (uuids, size, status.node_name)
+    };
+    built_from(&pass.base) == built_from(&pass.vm)
 }
 
 /// A class that was edited reaches a machine only when it is taken over, which is on record then.

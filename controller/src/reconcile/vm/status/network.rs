@@ -46,7 +46,7 @@ pub(super) fn run(pass: &mut Pass<'_>, facts: Option<&GuestFacts>) {
 
 /// Addresses that CNI gave the pod.
 fn intended(pass: &Pass<'_>) -> Vec<IpAddr> {
-    let pod = pass.view.pod.as_deref().filter(|p| !pods::is_over(p));
+    let pod = pass.view.pod.as_deref().filter(|p| pods::runs(p));
     let status = pod.and_then(|p| p.status.as_ref());
     let ips = status.and_then(|s| s.pod_ips.as_ref());
     let ips = ips.into_iter().flatten();
@@ -96,7 +96,7 @@ fn synced(pass: &mut Pass<'_>, network: &NetworkStatus, facts: Option<&GuestFact
         .into_iter()
         .flatten()
         .collect();
-    if pass.view.pod.is_none() {
+    if !pass.view.pod.as_deref().is_some_and(pods::runs) {
         pass.drop_condition(kind);
         return;
     }

@@ -1,0 +1,440 @@
+//! A cluster for one test: server, stores that are fed on demand, a clock that stands still.
+//!
+//! Invariant: nothing is seen by a pass before [`Bench::sync`], as with a watch that lags.
+//! Failure: panics with what was not there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use crds::conditions;
+use crds::{VirtualMachine, VirtualMachineClass, VirtualMachineTask};
+use http::Method;
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::runtime::watcher::Event;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::api::{self, Server};
+use crate::config::Config;
+use crate::context::{Context, Key};
+use crate::events::{Queue, Reported};
+use crate::outcome::{Done, Outcome, Stop};
+use crate::reconcile::vm::reconcile;
+use crate::stores::{Feeds, Stores};
+
+pub(super) const VMS: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachines";
+pub(super) const TASKS: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachinetasks";
+pub(super) const CLASSES: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachineclasses";
+pub(super) const IMAGES: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachineimages";
+pub(super) const PODS: &str = "api/v1/namespaces/ns/pods";
+pub(super) const NODES: &str = "api/v1/nodes";
+pub(super) const CLAIMS: &str = "api/v1/namespaces/ns/persistentvolumeclaims";
+/// The time at which every test begins, in seconds.
+pub(super) const START: i64 = 1_800_000_000;
+
+/// One relist of a kind.
+macro_rules! feed {
+    ($feed:expr, $objects:expr, $collection:expr, $kind:ty) => {
+        $feed.apply(Event::Init);
+        for object in all::<$kind>($objects, $collection) {
+            $feed.apply(Event::InitApply(object));
+        }
+        $feed.apply(Event::InitDone);
+    };
+}
+
+pub(super) struct Bench {
+    pub(super) server: Server,
+    pub(super) ctx: Context,
+    pub(super) key: Key,
+    feeds: Feeds,
+    events: Queue,
+    clock: Arc<AtomicI64>,
+}
+
+impl Bench {
+    /// A ready node, a class, an image and no machine.
+    pub(super) fn new() -> Self {
+        Self::with(Config::default())
+    }
+
+    pub(super) fn with(config: Config) -> Self {
+        let server: Server = Arc::default();
+        let (stores, feeds) = Stores::new();
+        let (mut ctx, events) = Context::new(api::client(&server), stores);
+        let clock = Arc::new(AtomicI64::new(START));
+        let now = Arc::clone(&clock);
+        ctx.clock = Arc::new(move || {
+            Time(k8s_openapi::jiff::Timestamp::from_second(now.load(Ordering::Relaxed)).unwrap())
+        });
+        ctx.config = Arc::new(config);
+        let mut bench = Self {
+            server,
+            ctx,
+            key: Key::new("ns", "vm"),
+            feeds,
+            events,
+            clock,
+        };
+        bench.node("n1", true);
+        bench.put(CLASSES, class("small", 1));
+        bench.put(IMAGES, image("debian"));
+        bench.sync();
+        bench
+    }
+
+    /// A machine that is to run, of class `small` and image `debian`, with changes to its specification.
+    pub(super) fn machine(&mut self, changes: Value) -> String {
+        self.machine_named("vm", changes)
+    }
+
+    pub(super) fn machine_named(&mut self, name: &str, changes: Value) -> String {
+        let mut vm = json!({
+            "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachine",
+            "metadata": { "name": name, "namespace": "ns" },
+            "spec": { "className": "small", "imageName": "debian", "runStrategy": "Always" },
+        });
+        json_patch::merge(&mut vm, &changes);
+        self.put(VMS, vm);
+        self.sync();
+        self.get(VMS, name)["metadata"]["uid"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    }
+
+    pub(super) fn node(&mut self, name: &str, is_ready: bool) {
+        let ready = if is_ready { "True" } else { "Unknown" };
+        self.server
+            .lock()
+            .unwrap()
+            .remove(&(NODES.to_owned(), name.to_owned()));
+        self.put(
+            NODES,
+            json!({
+                "apiVersion": "v1", "kind": "Node",
+                "metadata": { "name": name, "labels": { "topology.kubernetes.io/zone": "z1" } },
+                "status": { "conditions": [{ "type": "Ready", "status": ready }] },
+            }),
+        );
+        self.sync();
+    }
+
+    pub(super) fn claim(&mut self, name: &str, phase: &str) {
+        self.put(
+            CLAIMS,
+            json!({
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                "metadata": { "name": name, "namespace": "ns" },
+                "spec": { "volumeMode": "Block" },
+                "status": { "phase": phase },
+            }),
+        );
+        self.sync();
+    }
+
+    /// Creates an object behind everybody's back.
+    pub(super) fn put(&mut self, collection: &str, object: Value) -> Value {
+        let mut server = self.server.lock().unwrap();
+        let (code, made) = server.create(collection.to_owned(), object);
+        assert!(code.is_success(), "{made}");
+        made
+    }
+
+    /// Changes an object behind everybody's back; `null` removes a field.
+    pub(super) fn edit(&mut self, collection: &str, name: &str, change: Value) {
+        let place = (collection.to_owned(), name.to_owned());
+        let mut server = self.server.lock().unwrap();
+        let old = server.objects[&place].clone();
+        let mut new = old.clone();
+        json_patch::merge(&mut new, &change);
+        server.store(&place, &old, new);
+        drop(server);
+        self.sync();
+    }
+
+    pub(super) fn remove(&mut self, collection: &str, name: &str) {
+        let place = (collection.to_owned(), name.to_owned());
+        self.server.lock().unwrap().remove(&place);
+        self.sync();
+    }
+
+    pub(super) fn refuse(&mut self, method: Method, part: &str, code: u16, times: usize) {
+        let mut server = self.server.lock().unwrap();
+        server.refusals.push((method, part.to_owned(), code, times));
+    }
+
+    pub(super) fn try_get(&self, collection: &str, name: &str) -> Option<Value> {
+        let place = (collection.to_owned(), name.to_owned());
+        self.server.lock().unwrap().objects.get(&place).cloned()
+    }
+
+    pub(super) fn get(&self, collection: &str, name: &str) -> Value {
+        let found = self.try_get(collection, name);
+        found.unwrap_or_else(|| panic!("there is no {collection}/{name}: {:?}", self.names()))
+    }
+
+    fn names(&self) -> Vec<String> {
+        let server = self.server.lock().unwrap();
+        server
+            .objects
+            .keys()
+            .map(|(c, n)| format!("{}/{n}", c.rsplit('/').next().unwrap()))
+            .collect()
+    }
+
+    pub(super) fn vm(&self) -> VirtualMachine {
+        serde_json::from_value(self.get(VMS, "vm")).unwrap()
+    }
+
+    pub(super) fn status(&self) -> crds::VirtualMachineStatus {
+        self.vm().status.unwrap_or_default()
+    }
+
+    pub(super) fn pod(&self) -> Value {
+        self.get(PODS, "vm")
+    }
+
+    pub(super) fn has_pod(&self) -> bool {
+        self.try_get(PODS, "vm").is_some()
+    }
+
+    /// The task of that kind; panics unless there is exactly one.
+    pub(super) fn task(&self, kind: &str) -> Value {
+        let all = self.tasks(kind);
+        assert_eq!(all.len(), 1, "{kind}: {:?}", self.names());
+        all[0].clone()
+    }
+
+    pub(super) fn tasks(&self, kind: &str) -> Vec<Value> {
+        let server = self.server.lock().unwrap();
+        let all = server.objects.iter().filter(|((c, _), _)| c == TASKS);
+        all.map(|(_, t)| t.clone())
+            .filter(|t| t["spec"]["kind"] == kind)
+            .collect()
+    }
+
+    pub(super) fn condition(&self, kind: &str) -> Option<Condition> {
+        conditions::find(&self.status().conditions, kind).cloned()
+    }
+
+    /// Status and reason of a condition, `-` when it is not there.
+    pub(super) fn says(&self, kind: &str) -> String {
+        self.condition(kind)
+            .map_or("-".to_owned(), |c| format!("{}/{}", c.status, c.reason))
+    }
+
+    pub(super) fn forward(&self, seconds: i64) {
+        self.clock.fetch_add(seconds, Ordering::Relaxed);
+    }
+
+    /// Writes since the last call.
+    pub(super) fn writes(&self) -> Vec<String> {
+        let mut server = self.server.lock().unwrap();
+        server.bodies.clear();
+        std::mem::take(&mut server.writes)
+    }
+
+    /// Reasons of the events since the last call.
+    pub(super) fn events(&mut self) -> Vec<String> {
+        self.reported().into_iter().map(|r| r.reason).collect()
+    }
+
+    pub(super) fn reported(&mut self) -> Vec<Reported> {
+        std::iter::from_fn(|| self.events.try_recv().ok()).collect()
+    }
+
+    /// Lets the watches catch up.
+    pub(super) fn sync(&mut self) {
+        let server = self.server.lock().unwrap();
+        let objects = &server.objects;
+        feed!(self.feeds.vms, objects, VMS, VirtualMachine);
+        feed!(self.feeds.tasks, objects, TASKS, VirtualMachineTask);
+        feed!(self.feeds.classes, objects, CLASSES, VirtualMachineClass);
+        feed!(self.feeds.pods, objects, PODS, Pod);
+        feed!(self.feeds.nodes, objects, NODES, Node);
+        feed!(self.feeds.claims, objects, CLAIMS, PersistentVolumeClaim);
+    }
+
+    /// One pass on what the stores show.
+    pub(super) async fn pass(&mut self) -> Outcome {
+        let key = self.key.clone();
+        let result = reconcile(&self.ctx, &key).await;
+        self.sync();
+        result
+    }
+
+    /// Passes until one writes nothing; returns the last result.
+    pub(super) async fn settle(&mut self) -> Outcome {
+        for _ in 0..20 {
+            let before = self.server.lock().unwrap().writes.len();
+            let result = self.pass().await;
+            if self.server.lock().unwrap().writes.len() == before {
+                return result;
+            }
+        }
+        panic!("never settles: {:?}", self.writes());
+    }
+
+    /// A machine whose root disk is ready, without a running pod yet.
+    pub(super) async fn created(&mut self, changes: Value) -> String {
+        let uid = self.machine(changes);
+        self.settle().await.ok();
+        self.bind("vm-provision", "n1");
+        self.settle().await.ok();
+        self.end("vm-provision", 0, "Provisioned");
+        self.settle().await.ok();
+        self.task_ends("Provision", "Success");
+        self.pass().await.ok();
+        uid
+    }
+
+    /// A machine that runs.
+    pub(super) async fn running(&mut self, changes: Value) -> String {
+        let uid = self.created(changes).await;
+        self.settle().await.ok();
+        self.run("n1");
+        self.settle().await.ok();
+        self.writes();
+        self.events();
+        uid
+    }
+
+    /// The scheduler binds a pod.
+    pub(super) fn bind(&mut self, pod: &str, node: &str) {
+        self.edit(
+            PODS,
+            pod,
+            json!({ "spec": { "nodeName": node }, "status": { "phase": "Pending" } }),
+        );
+    }
+
+    /// The machine's pod is bound and runs.
+    pub(super) fn run(&mut self, node: &str) {
+        let now = self.time();
+        self.edit(
+            PODS,
+            "vm",
+            json!({
+                "spec": { "nodeName": node },
+                "status": {
+                    "phase": "Running",
+                    "podIPs": [{ "ip": "10.1.0.7" }],
+                    "conditions": [{ "type": "Ready", "status": "True" }],
+                    "containerStatuses": [{
+                        "name": "vm", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                        "state": { "running": { "startedAt": now } },
+                    }],
+                },
+            }),
+        );
+    }
+
+    /// A pod's container ends.
+    pub(super) fn end(&mut self, pod: &str, code: i32, reason: &str) {
+        let now = self.time();
+        let old = self.get(PODS, pod);
+        let state = "/status/containerStatuses/0/state/running/startedAt";
+        let started = old.pointer(state).cloned().unwrap_or(json!(now));
+        self.edit(
+            PODS,
+            pod,
+            json!({ "status": {
+                "phase": if code == 0 { "Succeeded" } else { "Failed" },
+                "conditions": [{ "type": "Ready", "status": "False" }],
+                "containerStatuses": [{
+                    "name": "vm", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                    "state": { "terminated": {
+                        "exitCode": code, "reason": reason, "startedAt": started, "finishedAt": now,
+                    }},
+                }],
+            }}),
+        );
+    }
+
+    /// The node's agent says how all tasks of a kind that are not over ended.
+    pub(super) fn task_ends(&mut self, kind: &str, state: &str) {
+        let now = self.time();
+        for task in self.tasks(kind) {
+            let old = task["status"]["state"].as_str().unwrap_or_default();
+            if !matches!(old, "Success" | "Error" | "Cancelled") {
+                let name = task["metadata"]["name"].as_str().unwrap().to_owned();
+                self.edit(
+                    TASKS,
+                    &name,
+                    json!({ "status": {
+                        "state": state, "transient": false, "message": "said the node",
+                        "completionTime": now, "progressPercent": 0,
+                    }}),
+                );
+            }
+        }
+    }
+
+    /// The agent publishes facts about the guest.
+    pub(super) fn facts(&mut self, facts: Value) {
+        self.edit(
+            PODS,
+            "vm",
+            json!({ "metadata": { "annotations": {
+                "vmlet.dev/guest-facts": facts.to_string(),
+            }}}),
+        );
+    }
+
+    pub(super) fn time(&self) -> String {
+        (self.ctx.clock)().0.to_string()
+    }
+}
+
+fn all<K: DeserializeOwned>(
+    objects: &std::collections::BTreeMap<api::Place, Value>,
+    collection: &str,
+) -> Vec<K> {
+    let found = objects.iter().filter(|((c, _), _)| c == collection);
+    found
+        .map(|(_, value)| serde_json::from_value(value.clone()).unwrap())
+        .collect()
+}
+
+pub(super) fn class(name: &str, cpus: u32) -> Value {
+    json!({
+        "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineClass",
+        "metadata": { "name": name, "namespace": "ns" },
+        "spec": { "hardware": { "cpus": cpus, "memory": "512Mi" } },
+    })
+}
+
+pub(super) fn image(name: &str) -> Value {
+    json!({
+        "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineImage",
+        "metadata": { "name": name, "namespace": "ns" },
+        "spec": { "source": { "http": { "url": "https://images.example/debian.qcow2" } } },
+    })
+}
+
+pub(super) fn is_quiet(result: &Outcome) -> bool {
+    matches!(result, Err(Stop::NoRequeue { quiet: true, .. }))
+        || matches!(result, Ok(d) if *d == Done::QUIET)
+}
+
+pub(super) fn is_wait(result: &Outcome) -> bool {
+    matches!(result, Err(Stop::NoRequeue { quiet: false, .. }))
+}
+
+/// The text of an ordinary failure.
+pub(super) fn failure(result: &Outcome) -> String {
+    match result {
+        Err(Stop::Failed(error)) => format!("{error:#}"),
+        other => panic!("no failure: {other:?}"),
+    }
+}
+
+pub(super) fn seconds(result: &Outcome) -> Option<u64> {
+    match result {
+        Ok(done) => done.requeue_after.map(|d| d.as_secs()),
+        Err(Stop::Requeue { after, .. }) => Some(after.as_secs()),
+        other => panic!("no delay: {other:?}"),
+    }
+}

@@ -1,0 +1,220 @@
+//! Rows X: how a machine is deleted.
+//!
+//! Invariant: one test for each case, named by it.
+//! Failure: none of its own.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use super::bench::*;
+use crate::outcome::Done;
+
+async fn deleted(bench: &mut Bench, changes: Value) {
+    let mut all = json!({ "metadata": { "deletionTimestamp": "2027-01-15T08:00:00Z" } });
+    json_patch::merge(&mut all, &changes);
+    bench.edit(VMS, "vm", all);
+    bench.writes();
+    bench.events();
+}
+
+fn is_there(bench: &Bench) -> bool {
+    bench.try_get(VMS, "vm").is_some()
+}
+
+#[tokio::test]
+async fn x1a_a_paused_machine_keeps_everything() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    deleted(
+        &mut bench,
+        json!({ "metadata": { "annotations": { "vmlet.dev/paused": "" } } }),
+    )
+    .await;
+    assert_eq!(bench.pass().await.unwrap(), Done::QUIET);
+    assert_eq!(bench.writes(), Vec::<String>::new());
+    assert_eq!(bench.events(), Vec::<String>::new());
+    assert!(is_there(&bench) && bench.has_pod());
+}
+
+#[tokio::test]
+async fn x1b_one_of_two_checks_is_enough_to_keep_it() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    let checks = json!({ "delete.check.vmlet.dev/a": "", "delete.check.vmlet.dev/b": "" });
+    deleted(&mut bench, json!({ "metadata": { "annotations": checks } })).await;
+    let one = json!({ "metadata": { "annotations": { "delete.check.vmlet.dev/a": null } } });
+    bench.edit(VMS, "vm", one);
+    assert_eq!(bench.pass().await.unwrap(), Done::QUIET);
+    assert_eq!(bench.writes(), Vec::<String>::new());
+    let other = json!({ "metadata": { "annotations": { "delete.check.vmlet.dev/b": null } } });
+    bench.edit(VMS, "vm", other);
+    bench.pass().await.ok();
+    assert!(!bench.pod()["metadata"]["deletionTimestamp"].is_null());
+}
+
+#[tokio::test]
+async fn x2_without_our_finalizer_nothing_is_done() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    deleted(
+        &mut bench,
+        json!({ "metadata": { "finalizers": ["other/one"] } }),
+    )
+    .await;
+    assert_eq!(bench.pass().await.unwrap(), Done::QUIET);
+    assert_eq!(bench.writes(), Vec::<String>::new());
+    assert!(bench.ctx.shared.prober.is_empty());
+}
+
+const SKIP: &str = "vmlet.dev.protected/skip-delete-platform-resource";
+
+#[tokio::test]
+async fn x3a_what_is_to_be_left_loses_its_owner_before_the_finalizer_goes() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    deleted(
+        &mut bench,
+        json!({ "metadata": { "annotations": { SKIP: "" } } }),
+    )
+    .await;
+    bench.pass().await.unwrap();
+    assert!(!is_there(&bench));
+    assert_eq!(bench.pod()["metadata"]["ownerReferences"], json!([]));
+    assert!(bench.pod()["metadata"]["deletionTimestamp"].is_null());
+    assert!(bench.tasks("DeleteDisk").is_empty());
+    let writes = bench.writes();
+    let of = |what: &str| writes.iter().position(|w| w == what).unwrap();
+    assert!(
+        of("PATCH pods/vm") < of("PATCH virtualmachines/vm"),
+        "{writes:?}"
+    );
+    assert_eq!(bench.events(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn x3b_what_cannot_be_left_keeps_the_machine() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    deleted(
+        &mut bench,
+        json!({ "metadata": { "annotations": { SKIP: "" } } }),
+    )
+    .await;
+    bench.refuse(Method::PATCH, "pods/vm", 500, 1);
+    assert!(failure(&bench.pass().await).contains("dependents"));
+    assert!(is_there(&bench));
+}
+
+#[tokio::test]
+async fn x4a_a_disk_that_is_being_made_is_called_off_first() {
+    let mut bench = Bench::new();
+    bench.machine(json!({}));
+    bench.settle().await.ok();
+    bench.bind("vm-provision", "n1");
+    bench.end("vm-provision", 0, "Provisioned");
+    bench.settle().await.ok();
+    bench.task_ends("Provision", "Running");
+    deleted(&mut bench, json!({})).await;
+    assert!(failure(&bench.pass().await).contains("is being made"));
+    assert_eq!(bench.task("Provision")["spec"]["cancel"], true);
+    assert!(is_there(&bench));
+    bench.task_ends("Provision", "Cancelled");
+    bench.settle().await.ok();
+    bench.task_ends("DeleteDisk", "Success");
+    bench.settle().await.ok();
+    assert!(!is_there(&bench));
+}
+
+#[tokio::test]
+async fn x4b_a_machine_without_a_disk_goes_at_once() {
+    let mut bench = Bench::new();
+    bench.machine(json!({ "spec": { "className": "none" } }));
+    bench.settle().await.ok();
+    deleted(&mut bench, json!({})).await;
+    bench.pass().await.unwrap();
+    assert!(!is_there(&bench));
+    assert_eq!(bench.events(), ["DeleteSuccess"]);
+}
+
+#[tokio::test]
+async fn x4c_a_silent_node_is_waited_for() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    bench.node("n1", false);
+    deleted(&mut bench, json!({})).await;
+    assert!(is_wait(&bench.pass().await));
+    assert!(is_there(&bench) && bench.has_pod());
+    assert!(bench.tasks("DeleteDisk").is_empty());
+    bench.node("n1", true);
+    bench.pass().await.ok();
+    assert!(!bench.pod()["metadata"]["deletionTimestamp"].is_null());
+}
+
+#[tokio::test]
+async fn x4d_an_administrators_pause_keeps_it_and_shows() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    let paused = json!({ "vmlet.dev.protected/admin-paused": "" });
+    deleted(&mut bench, json!({ "metadata": { "annotations": paused } })).await;
+    assert!(is_quiet(&bench.pass().await));
+    assert_eq!(
+        bench.get(VMS, "vm")["metadata"]["labels"]["vmlet.dev/paused"],
+        "admin"
+    );
+    let says = bench.says("VirtualMachineReconcileReady");
+    assert_eq!(says, "False/VirtualMachineReconcilePaused");
+    assert!(bench.pod()["metadata"]["deletionTimestamp"].is_null());
+}
+
+#[tokio::test]
+async fn x4e_a_running_promotion_is_called_off_then_the_machine_goes() {
+    let mut bench = Bench::new();
+    let uid = bench.running(json!({})).await;
+    bench.put(
+        TASKS,
+        json!({
+            "metadata": { "name": "p", "namespace": "ns" },
+            "spec": { "nodeName": "n1", "vmName": "vm", "vmUID": uid, "kind": "Promote" },
+        }),
+    );
+    bench.sync();
+    deleted(&mut bench, json!({})).await;
+    bench.pass().await.ok();
+    assert_eq!(bench.task("Promote")["spec"]["cancel"], true);
+    assert!(!bench.pod()["metadata"]["deletionTimestamp"].is_null());
+}
+
+#[tokio::test]
+async fn x4f_a_pod_that_cannot_be_deleted_is_tried_again() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    deleted(&mut bench, json!({})).await;
+    bench.refuse(Method::DELETE, "pods/vm", 500, 1);
+    assert!(failure(&bench.pass().await).contains("delete pod vm"));
+    assert_eq!(bench.events(), ["DeleteFailure"]);
+    assert_eq!(bench.says("Failure"), "True/FailedDelete");
+    bench.pass().await.ok();
+    assert!(!bench.pod()["metadata"]["deletionTimestamp"].is_null());
+}
+
+#[tokio::test]
+async fn x5_the_disk_goes_after_the_pod_and_then_everything_is_forgotten() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    deleted(&mut bench, json!({})).await;
+    bench.settle().await.ok();
+    assert!(
+        bench.tasks("DeleteDisk").is_empty(),
+        "while the domain runs"
+    );
+    bench.end("vm", 0, "Stopped");
+    bench.settle().await.ok();
+    assert!(!bench.has_pod());
+    assert!(is_there(&bench));
+    assert_eq!(bench.task("DeleteDisk")["spec"]["nodeName"], "n1");
+    bench.task_ends("DeleteDisk", "Success");
+    bench.settle().await.ok();
+    assert!(!is_there(&bench));
+    assert_eq!(bench.events(), ["DeleteSuccess"]);
+    assert!(bench.ctx.shared.prober.is_empty());
+}

@@ -1,0 +1,159 @@
+//! Rows N: gates and events of a machine that is not being deleted.
+//!
+//! Invariant: one test for each case, named by it.
+//! Failure: none of its own.
+
+use http::Method;
+use serde_json::json;
+
+use super::bench::*;
+use crate::config::Config;
+use crate::outcome::Done;
+
+#[tokio::test]
+async fn n1a_a_paused_machine_gets_no_finalizer() {
+    let mut bench = Bench::new();
+    bench.machine(json!({ "metadata": { "annotations": { "vmlet.dev/paused": "x" } } }));
+    assert_eq!(bench.pass().await.unwrap(), Done::QUIET);
+    assert_eq!(bench.writes(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn n1b_the_first_pass_adds_the_finalizer_and_the_uuids_only() {
+    let mut bench = Bench::new();
+    bench.machine(json!({}));
+    bench.pass().await.unwrap();
+    assert_eq!(
+        bench.writes(),
+        [
+            "PATCH virtualmachines/vm",
+            "PATCH virtualmachines/vm/status"
+        ]
+    );
+    let finalizers = &bench.get(VMS, "vm")["metadata"]["finalizers"];
+    assert_eq!(*finalizers, json!(["vmlet.dev/virtualmachine"]));
+    let status = bench.status();
+    assert!(status.bios_uuid.is_some() && status.instance_uuid != status.bios_uuid);
+}
+
+#[tokio::test]
+async fn n2_a_closed_gate_keeps_everything_until_the_cache_is_ready() {
+    let mut bench = Bench::new();
+    bench.machine(json!({ "metadata": { "labels": { "vmicache.vmlet.dev/name": "c" } } }));
+    bench.pass().await.unwrap();
+    bench.writes();
+    assert_eq!(bench.pass().await.unwrap(), Done::QUIET);
+    assert_eq!(bench.writes(), Vec::<String>::new());
+    cache(&mut bench, "c");
+    bench.settle().await.ok();
+    assert!(bench.get(VMS, "vm")["metadata"]["labels"]["vmicache.vmlet.dev/name"].is_null());
+    assert!(bench.try_get(PODS, "vm-provision").is_some());
+}
+
+fn cache(bench: &mut Bench, name: &str) {
+    let caches = "apis/vmlet.dev/v1alpha1/namespaces/vmlet-system/virtualmachineimagecaches";
+    let ready = json!({
+        "type": "VirtualMachineImageCacheHardwareReady", "status": "True", "reason": "True",
+        "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    bench.put(
+        caches,
+        json!({
+            "metadata": { "name": name, "namespace": "vmlet-system" },
+            "spec": { "providerID": "i", "providerVersion": "v" },
+            "status": { "conditions": [ready] },
+        }),
+    );
+}
+
+#[tokio::test]
+async fn n3a_a_cache_that_is_not_ready_is_a_label_and_a_condition() {
+    let mut config = Config::default();
+    config.machines.image_caches = true;
+    let mut bench = Bench::with(config);
+    bench.machine(json!({}));
+    bench.pass().await.unwrap();
+    bench.events();
+    bench.pass().await.unwrap();
+    let name = crate::reconcile::vm::create::cache_name("vmlet.dev/images.example/debian.qcow2");
+    let vm = bench.get(VMS, "vm");
+    assert_eq!(
+        vm["metadata"]["labels"]["vmicache.vmlet.dev/name"],
+        json!(name)
+    );
+    assert_eq!(
+        bench.says("VirtualMachineConditionImageCacheReady"),
+        "False/NotReady"
+    );
+    assert_eq!(bench.events(), Vec::<String>::new());
+    cache(&mut bench, &name);
+    bench.settle().await.ok();
+    assert!(bench.try_get(PODS, "vm-provision").is_some());
+}
+
+#[tokio::test]
+async fn n3b_a_creation_that_fails_is_an_event() {
+    let mut bench = Bench::new();
+    bench.machine(json!({}));
+    bench.pass().await.ok();
+    bench.refuse(Method::POST, "pods", 403, 1);
+    assert!(failure(&bench.pass().await).contains("create pod vm-provision"));
+    assert_eq!(bench.events(), ["CreateFailure"]);
+    assert_eq!(bench.says("VirtualMachineCreated"), "False/Error");
+    assert_eq!(bench.says("Failure"), "True/FailedCreate");
+}
+
+#[tokio::test]
+async fn n3c_a_creation_that_is_done_is_an_event() {
+    let mut bench = Bench::new();
+    bench.created(json!({})).await;
+    assert_eq!(bench.events(), ["CreateSuccess"]);
+}
+
+#[tokio::test]
+async fn n4a_a_pass_without_a_change_is_no_event() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    bench.settle().await.unwrap();
+    assert_eq!(bench.events(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn n4b_a_change_is_an_event() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
+    bench.pass().await.ok();
+    assert_eq!(bench.events(), ["UpdateSuccess"]);
+}
+
+#[tokio::test]
+async fn n4c_a_change_that_fails_is_an_event() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
+    bench.refuse(Method::DELETE, "pods/vm", 500, 1);
+    assert!(failure(&bench.pass().await).contains("delete pod"));
+    assert_eq!(bench.events(), ["UpdateFailure"]);
+}
+
+#[tokio::test]
+async fn n5_only_a_tcp_probe_is_registered() {
+    let mut bench = Bench::new();
+    let tcp = json!({ "tcpSocket": { "port": 80, "host": "127.0.0.1" } });
+    bench
+        .running(json!({ "spec": { "readinessProbe": tcp } }))
+        .await;
+    assert_eq!(bench.ctx.shared.prober.len(), 1);
+    let heartbeat = json!({ "tcpSocket": null, "guestHeartbeat": {} });
+    bench.edit(
+        VMS,
+        "vm",
+        json!({ "spec": { "readinessProbe": heartbeat } }),
+    );
+    bench.settle().await.ok();
+    assert!(bench.ctx.shared.prober.is_empty());
+    bench.edit(VMS, "vm", json!({ "spec": { "readinessProbe": null } }));
+    bench.settle().await.ok();
+    assert!(bench.ctx.shared.prober.is_empty());
+}

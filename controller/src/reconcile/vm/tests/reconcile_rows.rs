@@ -1,0 +1,205 @@
+//! Rows R: how a pass is read, ended and requeued.
+//!
+//! Invariant: one test for each case, named by it.
+//! Failure: none of its own.
+
+use http::Method;
+use serde_json::json;
+
+use super::bench::*;
+use crate::config::Config;
+use crate::outcome::{Done, Stop};
+use crate::reconcile::vm::mode::{self, Mode};
+use crate::reconcile::vm::reconcile;
+
+fn quick() -> Config {
+    let mut config = Config::default();
+    config.machines.signals = false;
+    config
+}
+
+#[tokio::test]
+async fn r1a_a_machine_that_is_not_there_is_forgotten() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.pass().await.unwrap(), Done::QUIET);
+    assert_eq!(bench.writes(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn r1b_a_read_that_fails_before_the_steps_writes_nothing() {
+    let mut bench = Bench::new();
+    bench.machine(json!({ "spec": { "storageClass": "fast" } }));
+    bench.refuse(Method::GET, "storageclasses", 500, 1);
+    assert!(failure(&bench.pass().await).contains("storage class fast"));
+    assert_eq!(bench.writes(), Vec::<String>::new());
+}
+
+async fn mode_of(annotations: serde_json::Value, class: Option<serde_json::Value>) -> Mode {
+    let mut bench = Bench::new();
+    let mut changes = json!({ "metadata": { "annotations": annotations } });
+    if let Some(parameters) = class {
+        changes["spec"] = json!({ "storageClass": "sc" });
+        bench.put(
+            "apis/storage.k8s.io/v1/storageclasses",
+            json!({
+                "metadata": { "name": "sc" }, "provisioner": "p", "parameters": parameters,
+            }),
+        );
+    }
+    bench.machine(changes);
+    let vm = bench.vm();
+    mode::resolve(&bench.ctx, &vm).await.unwrap()
+}
+
+#[tokio::test]
+async fn r2a_the_mode_is_read_without_regard_to_case() {
+    assert_eq!(
+        mode_of(json!({ "vmlet.dev/fast-deploy": "LINKED" }), None).await,
+        Mode::Linked
+    );
+    assert_eq!(
+        mode_of(json!({ "vmlet.dev/fast-deploy": "Direct" }), None).await,
+        Mode::Direct
+    );
+    assert_eq!(mode_of(json!({}), None).await, Mode::Linked);
+}
+
+#[tokio::test]
+async fn r2b_another_word_is_the_plain_way() {
+    assert_eq!(
+        mode_of(json!({ "vmlet.dev/fast-deploy": "off" }), None).await,
+        Mode::Plain
+    );
+}
+
+#[tokio::test]
+async fn r2c_instance_storage_and_encryption_are_the_plain_way() {
+    let instance = json!({ "vmlet.dev/instance-storage": "true" });
+    assert_eq!(mode_of(json!({}), Some(instance)).await, Mode::Plain);
+    let encrypted = json!({ "vmlet.dev/encrypted": "true" });
+    assert_eq!(mode_of(json!({}), Some(encrypted)).await, Mode::Plain);
+    assert_eq!(mode_of(json!({}), Some(json!({}))).await, Mode::Linked);
+}
+
+#[tokio::test]
+async fn r3a_a_write_that_fails_is_the_result_of_a_pass_that_went_well() {
+    let mut bench = Bench::new();
+    bench.machine(json!({}));
+    bench.refuse(Method::PATCH, "virtualmachines/vm", 500, 1);
+    assert!(failure(&bench.pass().await).contains("write the machine's metadata"));
+}
+
+#[tokio::test]
+async fn r3b_a_failed_pass_keeps_its_error_when_the_write_fails_too() {
+    let mut bench = Bench::new();
+    bench.machine(json!({ "spec": { "className": "none" } }));
+    bench.pass().await.ok();
+    bench.refuse(Method::PATCH, "virtualmachines/vm", 500, 1);
+    assert!(failure(&bench.pass().await).contains("VirtualMachineClass none"));
+}
+
+#[tokio::test]
+async fn r4a_a_machine_that_waits_for_a_cache_is_woken_by_it() {
+    let mut bench = Bench::new();
+    let label = json!({ "vmicache.vmlet.dev/name": "c" });
+    bench.machine(json!({ "metadata": { "labels": label } }));
+    bench.pass().await.ok();
+    assert_eq!(seconds(&bench.pass().await), None);
+}
+
+#[tokio::test]
+async fn r4b_too_many_creates_are_looked_at_again_after_ten_seconds() {
+    let mut config = Config::default();
+    config.machines.creates = 1;
+    let mut bench = Bench::with(config);
+    let limits = crate::reconcile::vm::slots::Limits {
+        cluster: 1,
+        node: 1,
+    };
+    let slots = bench.ctx.shared.slots.clone();
+    let _other = slots.take("other", None, &[], limits, START).unwrap();
+    bench.machine(json!({}));
+    bench.pass().await.ok();
+    bench.events();
+    assert_eq!(seconds(&bench.pass().await), Some(10));
+    assert_eq!(bench.events(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn r4c_a_machine_that_is_not_created_is_looked_at_again_after_ten_seconds() {
+    let mut bench = Bench::new();
+    bench.machine(json!({}));
+    assert_eq!(seconds(&bench.pass().await), Some(10));
+    assert_eq!(seconds(&bench.pass().await), Some(10));
+}
+
+#[tokio::test]
+async fn r4d_without_signals_a_machine_without_address_is_looked_at_again() {
+    let mut bench = Bench::with(quick());
+    bench.running(json!({})).await;
+    assert_eq!(seconds(&bench.pass().await), Some(10));
+    bench.facts(json!({ "power": "On", "interfaces": [{ "addresses": ["10.1.0.7/24"] }] }));
+    bench.settle().await.ok();
+    assert_eq!(seconds(&bench.pass().await), None);
+}
+
+#[tokio::test]
+async fn r4e_with_signals_it_is_woken_by_them() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    assert_eq!(seconds(&bench.pass().await), None);
+}
+
+#[tokio::test]
+async fn r5a_a_pass_that_changed_something_ends_quietly() {
+    let mut bench = Bench::new();
+    bench.created(json!({})).await;
+    let result = bench.pass().await;
+    assert!(
+        matches!(result, Err(Stop::NoRequeue { quiet: true, .. })),
+        "{result:?}"
+    );
+}
+
+#[tokio::test]
+async fn r5b_a_pass_that_can_do_nothing_waits_for_an_event() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    bench.node("n1", false);
+    assert!(is_wait(&bench.pass().await));
+}
+
+#[tokio::test]
+async fn r5c_what_is_due_later_is_looked_at_then() {
+    let mut bench = Bench::new();
+    let at = "2027-01-15T08:00:05Z";
+    let key = "vmlet.dev.protected/apply-power-state-time";
+    bench
+        .created(json!({ "metadata": { "annotations": { key: at } } }))
+        .await;
+    assert_eq!(seconds(&bench.pass().await), Some(5));
+}
+
+#[tokio::test]
+async fn r5d_a_delay_wins_over_an_earlier_quiet_stop() {
+    use crate::reconcile::vm::update::{Aggregate, Step};
+    let mut aggregate = Aggregate::default();
+    let after = std::time::Duration::from_secs(5);
+    let reason = String::new();
+    let failed = Err(Stop::Failed(anyhow::anyhow!("first")));
+    assert!(aggregate.take(Step::Plain, failed, false).is_continue());
+    let end = aggregate.take(Step::Plain, Err(Stop::Requeue { after, reason }), false);
+    assert!(matches!(
+        end,
+        std::ops::ControlFlow::Break(Err(Stop::Requeue { .. }))
+    ));
+}
+
+#[tokio::test]
+async fn r5e_an_ordinary_failure_is_returned_as_one() {
+    let mut bench = Bench::new();
+    bench.machine(json!({ "spec": { "imageName": "none" } }));
+    bench.pass().await.ok();
+    let result = reconcile(&bench.ctx, &bench.key).await;
+    assert!(failure(&result).contains("image none does not exist"));
+}

@@ -1,0 +1,101 @@
+//! From nothing to a running machine, and what that costs.
+//!
+//! Invariant: at most five API writes for one start.
+//! Failure: the writes are listed.
+
+use serde_json::json;
+
+use super::bench::*;
+
+#[tokio::test]
+async fn a_new_machine_gets_a_node_then_a_disk_then_a_pod() {
+    let mut bench = Bench::new();
+    let uid = bench.machine(json!({}));
+    bench.settle().await.ok();
+    let provisioner = bench.get(PODS, "vm-provision");
+    assert_eq!(
+        provisioner["metadata"]["labels"]["vmlet.dev/role"],
+        "provision"
+    );
+    assert_eq!(
+        bench.says("VirtualMachineConditionPlacementReady"),
+        "False/NotReady"
+    );
+    assert!(bench.tasks("Provision").is_empty());
+
+    bench.bind("vm-provision", "n1");
+    bench.settle().await.ok();
+    assert_eq!(bench.status().node_name.as_deref(), Some("n1"));
+    assert!(
+        bench.tasks("Provision").is_empty(),
+        "before the image is there"
+    );
+
+    bench.end("vm-provision", 0, "Provisioned");
+    bench.settle().await.ok();
+    let task = bench.task("Provision");
+    assert_eq!(task["spec"]["nodeName"], "n1");
+    assert_eq!(task["spec"]["vmUID"], json!(uid));
+    assert_eq!(
+        task["spec"]["image"],
+        "vmlet.dev/images.example/debian.qcow2"
+    );
+    assert_eq!(task["spec"]["linked"], true);
+    assert_eq!(bench.says("VirtualMachineCreated"), "-");
+
+    bench.task_ends("Provision", "Success");
+    bench.pass().await.ok();
+    assert_eq!(bench.says("VirtualMachineCreated"), "True/True");
+    assert!(bench.try_get(PODS, "vm-provision").is_none());
+    assert!(!bench.has_pod());
+
+    bench.settle().await.ok();
+    let pod = bench.pod();
+    assert_eq!(
+        pod["metadata"]["annotations"]["vmlet.dev/vm-disk"],
+        json!(uid)
+    );
+    bench.run("n1");
+    bench.settle().await.ok();
+    let status = bench.status();
+    assert_eq!(status.power_state, Some(crds::PowerState::PoweredOn));
+    assert_eq!(
+        status.printable_status,
+        Some(crds::vm::PrintableStatus::Running)
+    );
+    assert_eq!(bench.says("Ready"), "True/True");
+    assert!(status.unique_id.unwrap().starts_with("n1/"));
+}
+
+#[tokio::test]
+async fn a_start_takes_five_writes_at_most_until_the_machine_has_its_address() {
+    let mut bench = Bench::new();
+    bench.created(json!({})).await;
+    bench.writes();
+    bench.settle().await.ok();
+    bench.bind("vm", "n1");
+    bench.settle().await.ok();
+    bench.run("n1");
+    bench.settle().await.ok();
+    bench.facts(json!({ "power": "On", "agent": "Connected", "interfaces": [
+        { "name": "eth0", "addresses": ["10.1.0.7/24"], "source": "GuestAgent" },
+    ]}));
+    bench.settle().await.ok();
+    let writes = bench.writes();
+    assert_eq!(
+        bench.status().network.unwrap().primary_ip4.as_deref(),
+        Some("10.1.0.7")
+    );
+    assert!(writes.len() <= 5, "{writes:#?}");
+}
+
+#[tokio::test]
+async fn nothing_is_written_when_nothing_changed() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    bench.forward(300);
+    let result = bench.pass().await;
+    assert_eq!(bench.writes(), Vec::<String>::new());
+    assert!(is_quiet(&result), "{result:?}");
+    assert_eq!(bench.events(), Vec::<String>::new());
+}
