@@ -175,6 +175,9 @@ pub(crate) async fn cancel(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outcom
 }
 
 pub(crate) async fn delete(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outcome<()> {
+    if task.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
     let only_this = DeleteParams::background().preconditions(Preconditions {
         uid: task.uid(),
         resource_version: None,

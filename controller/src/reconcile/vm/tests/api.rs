@@ -202,7 +202,8 @@ impl State {
         let is_free = new["metadata"]["finalizers"]
             .as_array()
             .is_none_or(Vec::is_empty);
-        if is_deleted && is_free && !waits_for_kubelet(&new) {
+        let is_pod = place.0.ends_with("/pods");
+        if is_deleted && is_free && !(is_pod && waits_for_kubelet(&new)) {
             self.remove(place);
         } else {
             self.objects.insert(place.clone(), new.clone());

@@ -1,1 +1,336 @@
-//! t
+//! Rows W: power.
+//!
+//! Invariant: one test for each case, named by it.
+//! Failure: none of its own.
+
+use serde_json::{Value, json};
+
+use super::bench::*;
+use crds::PowerState;
+
+const APPLY: &str = "vmlet.dev.protected/apply-power-state-time";
+
+fn wish(state: &str) -> Value {
+    json!({ "spec": { "runStrategy": null, "powerState": state } })
+}
+
+async fn machine_that_is(state: &str, changes: Value) -> Bench {
+    let mut bench = Bench::new();
+    let mut all = wish("PoweredOn");
+    json_patch::merge(&mut all, &changes);
+    bench.running(all).await;
+    if state == "Suspended" {
+        bench.edit(VMS, "vm", wish("Suspended"));
+        bench.settle().await.ok();
+        bench.task_ends("Save", "Success");
+        bench.end("vm", 0, "Saved");
+        bench.settle().await.ok();
+        assert!(!bench.has_pod());
+        assert_eq!(bench.status().power_state, Some(PowerState::Suspended));
+    }
+    if state == "PoweredOff" {
+        bench.edit(VMS, "vm", wish("PoweredOff"));
+        bench.settle().await.ok();
+        bench.end("vm", 0, "Stopped");
+        bench.settle().await.ok();
+        assert!(!bench.has_pod());
+    }
+    bench.writes();
+    bench.events();
+    bench
+}
+
+fn at(bench: &mut Bench, time: &str, state: &str) {
+    let mut change = wish(state);
+    change["metadata"] = json!({ "annotations": { APPLY: time } });
+    bench.edit(VMS, "vm", change);
+}
+
+#[tokio::test]
+async fn w1a_a_time_that_is_none_is_a_failure() {
+    let mut bench = machine_that_is("PoweredOff", json!({})).await;
+    at(&mut bench, "soon", "PoweredOn");
+    assert!(failure(&bench.pass().await).contains("is no time"));
+    assert!(!bench.has_pod());
+}
+
+#[tokio::test]
+async fn w1b_a_time_to_come_is_waited_for() {
+    let mut bench = machine_that_is("PoweredOff", json!({})).await;
+    at(&mut bench, "2027-01-15T08:00:30Z", "PoweredOn");
+    assert_eq!(seconds(&bench.pass().await), Some(30));
+    assert!(!bench.has_pod());
+}
+
+#[tokio::test]
+async fn w1c_a_time_that_has_come_is_taken_away_and_the_machine_starts() {
+    let mut bench = machine_that_is("PoweredOff", json!({})).await;
+    at(&mut bench, "2027-01-15T08:00:30Z", "PoweredOn");
+    bench.forward(31);
+    bench.pass().await.ok();
+    assert!(bench.has_pod());
+    assert!(bench.get(VMS, "vm")["metadata"]["annotations"][APPLY].is_null());
+}
+
+#[tokio::test]
+async fn w1d_going_off_is_delayed_too() {
+    let mut bench = machine_that_is("PoweredOn", json!({})).await;
+    at(&mut bench, "2027-01-15T08:00:30Z", "PoweredOff");
+    assert_eq!(seconds(&bench.pass().await), Some(30));
+    assert!(bench.pod()["metadata"]["deletionTimestamp"].is_null());
+}
+
+#[tokio::test]
+async fn w2a_a_machine_that_anybody_paused_keeps_its_power() {
+    let mut bench = machine_that_is("PoweredOn", json!({})).await;
+    bench.edit(VMS, "vm", wish("PoweredOff"));
+    bench.edit(
+        VMS,
+        "vm",
+        json!({ "metadata": { "labels": { "vmlet.dev/paused": "devops" } } }),
+    );
+    for _ in 0..2 {
+        assert!(is_quiet(&bench.pass().await));
+    }
+    assert!(bench.pod()["metadata"]["deletionTimestamp"].is_null());
+}
+
+#[tokio::test]
+async fn w2b_so_does_one_in_the_hands_of_a_task() {
+    let mut bench = machine_that_is("PoweredOn", json!({})).await;
+    let uid = bench.get(VMS, "vm")["metadata"]["uid"].clone();
+    bench.put(
+        TASKS,
+        json!({
+            "metadata": { "name": "s", "namespace": "ns" },
+            "spec": { "nodeName": "n1", "vmName": "vm", "vmUID": uid, "kind": "Snapshot" },
+        }),
+    );
+    bench.edit(VMS, "vm", wish("PoweredOff"));
+    assert!(is_quiet(&bench.pass().await));
+    assert!(bench.pod()["metadata"]["deletionTimestamp"].is_null());
+    bench.task_ends("Snapshot", "Success");
+    bench.pass().await.ok();
+    assert!(!bench.pod()["metadata"]["deletionTimestamp"].is_null());
+}
+
+fn restart(bench: &mut Bench, time: &str) {
+    bench.edit(VMS, "vm", json!({ "spec": { "nextRestartTime": time } }));
+}
+
+#[tokio::test]
+async fn w3a_a_newer_time_restarts_once_and_the_pod_stays() {
+    let mut bench = machine_that_is("PoweredOn", json!({})).await;
+    let pod = bench.pod()["metadata"]["uid"].clone();
+    restart(&mut bench, "2027-01-15T07:59:59Z");
+    bench.settle().await.ok();
+    assert_eq!(bench.task("GuestReboot")["spec"]["timeoutSeconds"], 300);
+    assert_eq!(bench.status().last_restart_time, None);
+    bench.task_ends("GuestReboot", "Success");
+    bench.settle().await.ok();
+    assert!(bench.status().last_restart_time.is_some());
+    assert_eq!(bench.tasks("GuestReboot").len(), 1);
+    assert_eq!(bench.pod()["metadata"]["uid"], pod);
+}
+
+#[tokio::test]
+async fn w3b_the_same_time_restarts_nothing() {
+    let mut bench = machine_that_is("PoweredOn", json!({})).await;
+    let last = json!({ "status": { "lastRestartTime": "2027-01-15T07:59:59Z" } });
+    bench.edit(VMS, "vm", last);
+    restart(&mut bench, "2027-01-15T07:59:59Z");
+    bench.settle().await.ok();
+    assert!(bench.tasks("GuestReboot").is_empty());
+}
+
+#[tokio::test]
+async fn w3c_neither_does_one_to_come() {
+    let mut bench = machine_that_is("PoweredOn", json!({})).await;
+    restart(&mut bench, "2027-01-15T09:00:00Z");
+    bench.settle().await.ok();
+    assert!(bench.tasks("GuestReboot").is_empty());
+}
+
+#[tokio::test]
+async fn a_guest_that_does_not_reboot_is_reset_when_that_is_allowed() {
+    let mut bench = machine_that_is("PoweredOn", json!({})).await;
+    restart(&mut bench, "2027-01-15T07:59:59Z");
+    bench.settle().await.ok();
+    bench.task_ends("GuestReboot", "Error");
+    bench.settle().await.ok();
+    bench.task_ends("Reset", "Success");
+    bench.settle().await.ok();
+    assert!(bench.status().last_restart_time.is_some());
+}
+
+#[tokio::test]
+async fn w4a_a_machine_that_is_to_be_on_gets_its_pod() {
+    let mut bench = machine_that_is("PoweredOff", json!({})).await;
+    bench.edit(VMS, "vm", wish("PoweredOn"));
+    bench.settle().await.ok();
+    assert!(bench.has_pod());
+    bench.run("n1");
+    bench.settle().await.ok();
+    assert_eq!(bench.status().power_state, Some(PowerState::PoweredOn));
+}
+
+#[tokio::test]
+async fn w4b_a_check_holds_it_back() {
+    let mut bench = machine_that_is("PoweredOff", json!({})).await;
+    let check = json!({ "metadata": { "annotations": { "poweron.check.vmlet.dev/app": "" } } });
+    bench.edit(VMS, "vm", check);
+    bench.edit(VMS, "vm", wish("PoweredOn"));
+    let result = bench.pass().await;
+    assert_eq!(seconds(&result), None);
+    assert!(!bench.has_pod());
+    let gone = json!({ "metadata": { "annotations": { "poweron.check.vmlet.dev/app": null } } });
+    bench.edit(VMS, "vm", gone);
+    bench.settle().await.ok();
+    assert!(bench.has_pod());
+}
+
+#[tokio::test]
+async fn w4c_a_suspended_machine_goes_on_from_its_memory() {
+    let mut bench = machine_that_is("Suspended", json!({})).await;
+    bench.edit(VMS, "vm", wish("PoweredOn"));
+    bench.settle().await.ok();
+    assert_eq!(
+        bench.pod()["metadata"]["annotations"]["vmlet.dev/restore"],
+        "true"
+    );
+    bench.run("n1");
+    bench.settle().await.ok();
+    assert_eq!(bench.status().power_state, Some(PowerState::PoweredOn));
+}
+
+async fn going_off(mode: &str) -> Bench {
+    let mut bench = machine_that_is("PoweredOn", json!({})).await;
+    bench.edit(
+        VMS,
+        "vm",
+        json!({ "spec": { "powerOffMode": mode, "powerOffTimeout": "90s" } }),
+    );
+    bench.edit(VMS, "vm", wish("PoweredOff"));
+    bench.settle().await.ok();
+    bench
+}
+
+#[tokio::test]
+async fn w5a_hard_leaves_one_second_so_that_the_pod_outlives_the_domain() {
+    let mut bench = going_off("Hard").await;
+    assert_eq!(bench.pod()["metadata"]["deletionGracePeriodSeconds"], 1);
+    bench.end("vm", 137, "GraceExceeded");
+    bench.settle().await.ok();
+    assert_eq!(bench.status().power_state, Some(PowerState::PoweredOff));
+}
+
+#[tokio::test]
+async fn w5b_soft_leaves_a_deaf_guest_on_and_says_so() {
+    let mut bench = going_off("Soft").await;
+    assert_eq!(bench.task("GuestShutdown")["spec"]["timeoutSeconds"], 90);
+    bench.task_ends("GuestShutdown", "Error");
+    assert!(failure(&bench.pass().await).contains("said the node"));
+    assert_eq!(bench.status().power_state, Some(PowerState::PoweredOn));
+    assert!(bench.pod()["metadata"]["deletionTimestamp"].is_null());
+    // Asked again after a while.
+    bench.forward(301);
+    bench.settle().await.ok();
+    assert!(bench.task("GuestShutdown")["status"].is_null());
+}
+
+#[tokio::test]
+async fn a_guest_that_obeys_a_soft_stop_is_off() {
+    let mut bench = going_off("Soft").await;
+    bench.task_ends("GuestShutdown", "Success");
+    bench.end("vm", 0, "GuestShutdown");
+    bench.settle().await.ok();
+    assert!(!bench.has_pod());
+    assert_eq!(bench.status().power_state, Some(PowerState::PoweredOff));
+}
+
+#[tokio::test]
+async fn w5c_try_soft_gives_a_deaf_guest_its_time() {
+    let mut bench = going_off("TrySoft").await;
+    assert_eq!(bench.pod()["metadata"]["deletionGracePeriodSeconds"], 90);
+    assert!(bench.tasks("GuestShutdown").is_empty());
+    bench.end("vm", 137, "GraceExceeded");
+    bench.settle().await.ok();
+    assert_eq!(bench.status().power_state, Some(PowerState::PoweredOff));
+}
+
+async fn suspended_then_off(mode: &str) -> Bench {
+    let mut bench = machine_that_is("Suspended", json!({ "spec": { "powerOffMode": mode } })).await;
+    bench.edit(VMS, "vm", wish("PoweredOff"));
+    bench.settle().await.ok();
+    bench
+}
+
+#[tokio::test]
+async fn w5d_soft_leaves_a_suspended_machine_as_it_is() {
+    let bench = suspended_then_off("Soft").await;
+    assert!(bench.tasks("Restore").is_empty());
+    assert_eq!(bench.status().power_state, Some(PowerState::Suspended));
+}
+
+#[tokio::test]
+async fn w5e_hard_drops_its_memory() {
+    let mut bench = suspended_then_off("Hard").await;
+    assert_eq!(bench.task("Restore")["spec"]["discard"], true);
+    bench.task_ends("Restore", "Success");
+    bench.settle().await.ok();
+    assert_eq!(bench.status().power_state, Some(PowerState::PoweredOff));
+}
+
+#[tokio::test]
+async fn w6a_a_running_machine_is_suspended_by_its_node() {
+    let mut bench = machine_that_is("PoweredOn", json!({})).await;
+    bench.edit(VMS, "vm", wish("Suspended"));
+    bench.settle().await.ok();
+    assert!(
+        bench.pod()["metadata"]["deletionTimestamp"].is_null(),
+        "before its memory is safe"
+    );
+    bench.task_ends("Save", "Success");
+    bench.end("vm", 0, "Saved");
+    bench.settle().await.ok();
+    assert!(!bench.has_pod());
+    let status = bench.status();
+    assert_eq!(status.power_state, Some(PowerState::Suspended));
+    assert_eq!(
+        status.printable_status,
+        Some(crds::vm::PrintableStatus::Suspended)
+    );
+}
+
+/// Admission refuses the wish; one that got in anyway changes nothing.
+#[tokio::test]
+async fn w6b_a_machine_that_is_off_has_no_memory_to_save() {
+    let mut bench = machine_that_is("PoweredOff", json!({})).await;
+    bench.edit(VMS, "vm", wish("Suspended"));
+    bench.settle().await.ok();
+    assert!(bench.tasks("Save").is_empty() && !bench.has_pod());
+    assert_eq!(bench.status().power_state, Some(PowerState::PoweredOff));
+}
+
+#[tokio::test]
+async fn vcpus_stand_still_and_run_on_by_tasks() {
+    let mut bench = machine_that_is("PoweredOn", json!({})).await;
+    bench.edit(VMS, "vm", json!({ "spec": { "paused": true } }));
+    bench.settle().await.ok();
+    bench.task_ends("Pause", "Success");
+    let paused = |status: &str| {
+        json!({ "status": { "conditions": [
+            { "type": "Ready", "status": "True" },
+            { "type": "vmlet.dev/Paused", "status": status, "reason": "PausedByUser" },
+        ]}})
+    };
+    bench.edit(PODS, "vm", paused("True"));
+    bench.settle().await.ok();
+    assert_eq!(bench.says("Paused"), "True/PausedByUser");
+    bench.edit(VMS, "vm", json!({ "spec": { "paused": false } }));
+    bench.settle().await.ok();
+    bench.task_ends("Unpause", "Success");
+    bench.edit(PODS, "vm", paused("False"));
+    bench.settle().await.ok();
+    assert_eq!(bench.says("Paused"), "-");
+}

@@ -1,1 +1,89 @@
-//! t
+//! Rows B: readiness probes.
+//!
+//! Invariant: one test for each case, named by it.
+//! Failure: none of its own.
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::bench::*;
+
+async fn probed(probe: Value) -> Bench {
+    let mut bench = Bench::new();
+    bench
+        .running(json!({ "spec": { "readinessProbe": probe } }))
+        .await;
+    bench
+}
+
+#[tokio::test]
+async fn b1a_a_port_that_opens_is_ready_and_an_event_once() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut bench = Bench::new();
+    let (sender, mut woken) = mpsc::channel(8);
+    bench.ctx.shared.prober.wake_by(sender);
+    let probe = json!({ "tcpSocket": { "port": port, "host": "127.0.0.1" } });
+    bench
+        .running(json!({ "spec": { "readinessProbe": probe } }))
+        .await;
+    assert_eq!(woken.recv().await.unwrap(), bench.key);
+    bench.events();
+    bench.settle().await.ok();
+    assert_eq!(bench.says("Ready"), "True/True");
+    assert_eq!(bench.events(), ["Ready"]);
+    bench.settle().await.ok();
+    assert_eq!(bench.events(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn b1b_a_yellow_heartbeat_is_not_enough_for_green() {
+    let mut bench = probed(json!({ "guestHeartbeat": { "thresholdStatus": "green" } })).await;
+    assert_eq!(bench.says("Ready"), "Unknown/Unknown");
+    bench.facts(json!({ "power": "Paused", "agent": "Connected" }));
+    bench.settle().await.ok();
+    assert_eq!(bench.says("Ready"), "False/NotReady");
+    bench.edit(
+        VMS,
+        "vm",
+        json!({ "spec": { "readinessProbe": {
+            "guestHeartbeat": { "thresholdStatus": "yellow" },
+        }}}),
+    );
+    bench.settle().await.ok();
+    assert_eq!(bench.says("Ready"), "True/True");
+    bench.facts(json!({ "power": "On", "agent": "NotRunning" }));
+    bench.settle().await.ok();
+    assert_eq!(bench.says("Ready"), "False/NotReady");
+}
+
+#[tokio::test]
+async fn b1c_a_value_that_does_not_match_is_not_ready() {
+    let mut bench = probed(json!({ "guestInfo": [{ "key": "app", "value": "^up$" }] })).await;
+    bench.facts(json!({ "power": "On", "agent": "Connected" }));
+    bench.settle().await.ok();
+    assert_eq!(bench.says("Ready"), "False/NotReady");
+}
+
+#[tokio::test]
+async fn b1d_a_machine_that_is_off_is_not_ready() {
+    let mut bench = probed(json!({ "guestHeartbeat": {} })).await;
+    bench.facts(json!({ "power": "On", "agent": "Connected" }));
+    bench.settle().await.ok();
+    assert_eq!(bench.says("Ready"), "True/True");
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
+    bench.settle().await.ok();
+    bench.end("vm", 0, "Stopped");
+    bench.settle().await.ok();
+    assert!(bench.says("Ready").starts_with("False/"));
+}
+
+#[tokio::test]
+async fn b1e_a_probe_that_is_removed_is_forgotten() {
+    let mut bench = probed(json!({ "tcpSocket": { "port": 9, "host": "127.0.0.1" } })).await;
+    assert_eq!(bench.ctx.shared.prober.len(), 1);
+    bench.edit(VMS, "vm", json!({ "spec": { "readinessProbe": null } }));
+    bench.settle().await.ok();
+    assert!(bench.ctx.shared.prober.is_empty());
+    assert_eq!(bench.says("Ready"), "True/True");
+}

@@ -1,1 +1,570 @@
-//! t
+//! Scenarios of users, by their numbers, as far as they are logic.
+//!
+//! Invariant: one test for each number, named by it.
+//! Failure: none of its own.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use super::bench::*;
+use crate::outcome::Stop;
+use crate::reconcile::vm::reconcile;
+use crds::vm::PrintableStatus as Word;
+
+fn shown(bench: &Bench) -> Word {
+    bench.status().printable_status.unwrap()
+}
+
+/// Passes on what the stores showed before, as if the watch had stopped.
+async fn blind(bench: &Bench, times: usize) {
+    for _ in 0..times {
+        reconcile(&bench.ctx, &bench.key).await.ok();
+    }
+}
+
+#[tokio::test]
+async fn s10_ten_passes_on_a_stale_store_make_one_instance() {
+    let mut bench = Bench::new();
+    bench.created(json!({})).await;
+    bench.writes();
+    blind(&bench, 10).await;
+    let writes = bench.writes();
+    assert_eq!(
+        writes.iter().filter(|w| *w == "POST pods/vm").count(),
+        1,
+        "{writes:?}"
+    );
+    bench.sync();
+    bench.settle().await.ok();
+    assert!(bench.has_pod());
+}
+
+#[tokio::test]
+async fn s21_an_instance_deleted_by_a_user_is_replaced() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    let old = bench.pod()["metadata"]["uid"].clone();
+    bench.forward(700);
+    let gone = json!({ "metadata": {
+        "deletionTimestamp": "2027-01-15T08:00:00Z", "deletionGracePeriodSeconds": 30,
+    }});
+    bench.edit(PODS, "vm", gone);
+    bench.settle().await.ok();
+    assert_eq!(shown(&bench), Word::Stopping);
+    bench.end("vm", 0, "Stopped");
+    bench.settle().await.ok();
+    assert_ne!(bench.pod()["metadata"]["uid"], old);
+}
+
+#[tokio::test]
+async fn s22_nothing_is_created_while_the_node_is_silent() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    bench.node("n1", false);
+    bench.writes();
+    bench.settle().await.ok();
+    assert_eq!(shown(&bench), Word::Unknown);
+    assert!(
+        bench
+            .writes()
+            .iter()
+            .all(|w| w.starts_with("PATCH virtualmachines"))
+    );
+}
+
+#[tokio::test]
+async fn s23_a_quick_change_of_mind_ends_with_one_instance() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    bench.forward(700);
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
+    bench.pass().await.ok();
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Always" } }));
+    bench.settle().await.ok();
+    bench.end("vm", 0, "Stopped");
+    bench.settle().await.ok();
+    let writes = bench.writes();
+    assert_eq!(
+        writes.iter().filter(|w| *w == "DELETE pods/vm").count(),
+        1,
+        "{writes:?}"
+    );
+    assert_eq!(
+        writes.iter().filter(|w| *w == "POST pods/vm").count(),
+        1,
+        "{writes:?}"
+    );
+}
+
+#[tokio::test]
+async fn s30_a_restart_survives_a_write_that_fails() {
+    let mut bench = Bench::new();
+    bench
+        .running(json!({ "spec": { "runStrategy": "RerunOnFailure" } }))
+        .await;
+    bench.forward(700);
+    bench.end("vm", 1, "Error");
+    bench.refuse(Method::PATCH, "virtualmachines/vm/status", 500, 1);
+    assert!(matches!(bench.pass().await, Err(Stop::Failed(_))));
+    assert!(
+        bench.pod()["metadata"]["deletionTimestamp"].is_null(),
+        "before the intent is written"
+    );
+    bench.settle().await.ok();
+    assert!(bench.has_pod() && bench.pod()["status"].is_null());
+}
+
+#[tokio::test]
+async fn s47_a_refused_creation_shows_and_is_tried_again() {
+    let mut bench = Bench::new();
+    bench.created(json!({})).await;
+    bench.events();
+    bench.refuse(Method::POST, "pods", 403, 1);
+    assert!(failure(&bench.pass().await).contains("create pod vm"));
+    assert_eq!(bench.says("Failure"), "True/FailedCreate");
+    assert_eq!(bench.events(), ["UpdateFailure"]);
+    bench.settle().await.ok();
+    assert_eq!(bench.says("Failure"), "-");
+    assert!(bench.has_pod());
+}
+
+fn deletion(finalizers: Value) -> Value {
+    json!({ "metadata": {
+        "deletionTimestamp": "2027-01-15T08:00:00Z", "finalizers": finalizers,
+    }})
+}
+
+#[tokio::test]
+async fn s49_a_deleted_machine_stays_until_its_guest_is_gone() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    bench.edit(
+        VMS,
+        "vm",
+        deletion(json!(["foregroundDeletion", "vmlet.dev/virtualmachine"])),
+    );
+    bench.settle().await.ok();
+    assert_eq!(shown(&bench), Word::Terminating);
+    assert_eq!(bench.pod()["metadata"]["deletionGracePeriodSeconds"], 300);
+    bench.end("vm", 0, "Stopped");
+    bench.settle().await.ok();
+    bench.task_ends("DeleteDisk", "Success");
+    bench.settle().await.ok();
+    assert_eq!(
+        bench.get(VMS, "vm")["metadata"]["finalizers"],
+        json!(["foregroundDeletion"])
+    );
+}
+
+#[tokio::test]
+async fn s50_an_orphaned_machine_goes_at_once_and_its_guest_stays() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    bench.edit(
+        VMS,
+        "vm",
+        deletion(json!(["orphan", "vmlet.dev/virtualmachine"])),
+    );
+    bench.pass().await.ok();
+    assert_eq!(
+        bench.get(VMS, "vm")["metadata"]["finalizers"],
+        json!(["orphan"])
+    );
+    assert!(bench.pod()["metadata"]["deletionTimestamp"].is_null());
+    // Later its pod ends, and nobody is left to record it.
+    bench.remove(VMS, "vm");
+    bench.pass().await.ok();
+    assert_eq!(
+        bench.pod()["metadata"]["finalizers"],
+        json!(["vmlet.dev/virtualmachine"])
+    );
+    bench.end("vm", 0, "GuestShutdown");
+    bench.pass().await.ok();
+    assert_eq!(bench.pod()["metadata"]["finalizers"], json!([]));
+}
+
+/// A machine that ran was deleted with orphans; another one of the same name is there.
+async fn orphan_and_heir() -> (Bench, String) {
+    let mut bench = Bench::new();
+    let old = bench.running(json!({})).await;
+    bench.remove(VMS, "vm");
+    bench.edit(PODS, "vm", json!({ "metadata": { "ownerReferences": [] } }));
+    bench.machine(json!({}));
+    (bench, old)
+}
+
+#[tokio::test]
+async fn s51_a_machine_of_the_same_name_takes_a_running_orphan_over() {
+    let (mut bench, old) = orphan_and_heir().await;
+    let pod = bench.pod()["metadata"]["uid"].clone();
+    bench.settle().await.ok();
+    assert_eq!(bench.pod()["metadata"]["uid"], pod);
+    assert_eq!(shown(&bench), Word::Running);
+    let status = bench.status();
+    assert_eq!(status.disk_uid.as_deref(), Some(old.as_str()));
+    assert_eq!(status.node_name.as_deref(), Some("n1"));
+    assert!(bench.try_get(PODS, "vm-provision").is_none());
+    // Its disk stays its disk at the next start.
+    bench.forward(700);
+    bench.end("vm", 0, "GuestShutdown");
+    bench.settle().await.ok();
+    assert_eq!(
+        bench.pod()["metadata"]["annotations"]["vmlet.dev/vm-disk"],
+        json!(old)
+    );
+}
+
+#[tokio::test]
+async fn s52_a_pod_of_somebody_else_is_left_alone() {
+    let mut bench = Bench::new();
+    bench.created(json!({})).await;
+    bench.put(PODS, json!({
+        "metadata": { "name": "vm", "namespace": "ns", "ownerReferences": [{
+            "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "u", "controller": true,
+        }]},
+        "spec": { "containers": [] },
+    }));
+    let before = bench.pod();
+    bench.sync();
+    assert!(failure(&bench.pass().await).contains("ReplicaSet rs controls it"));
+    assert_eq!(bench.says("Failure"), "True/FailedCreate");
+    assert_eq!(bench.pod(), before);
+}
+
+#[tokio::test]
+async fn s53_a_machine_that_is_gone_by_now_adopts_nothing() {
+    let (mut bench, _) = orphan_and_heir().await;
+    bench.pass().await.ok();
+    // The store still shows the machine alive.
+    let place = (VMS.to_owned(), "vm".to_owned());
+    bench
+        .server
+        .lock()
+        .unwrap()
+        .objects
+        .get_mut(&place)
+        .unwrap()["metadata"]["deletionTimestamp"] = json!("2027-01-15T08:00:00Z");
+    bench.writes();
+    blind(&bench, 1).await;
+    assert!(!bench.writes().contains(&"PATCH pods/vm".to_owned()));
+}
+
+#[tokio::test]
+async fn s54_a_shorter_grace_cuts_a_longer_one_short() {
+    let mut bench = Bench::new();
+    bench
+        .running(json!({ "spec": { "powerOffTimeout": "30s" } }))
+        .await;
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
+    bench.settle().await.ok();
+    assert_eq!(bench.pod()["metadata"]["deletionGracePeriodSeconds"], 30);
+    let uid = bench.pod()["metadata"]["uid"].clone();
+    let stop = json!([{ "action": "Stop", "uid": uid, "data": { "gracePeriodSeconds": "0" } }]);
+    bench.edit(
+        VMS,
+        "vm",
+        json!({ "status": { "stateChangeRequests": stop } }),
+    );
+    bench.settle().await.ok();
+    assert_eq!(bench.pod()["metadata"]["deletionGracePeriodSeconds"], 1);
+}
+
+#[tokio::test]
+async fn s55_an_end_while_the_controller_was_away_is_recorded_before_the_pod_goes() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
+    bench.pass().await.ok();
+    bench.end("vm", 137, "GraceExceeded");
+    assert!(bench.has_pod(), "the finalizer keeps it");
+    bench.refuse(Method::PATCH, "virtualmachines/vm/status", 500, 1);
+    bench.pass().await.ok();
+    assert!(bench.has_pod(), "as long as its end is not on record");
+    bench.settle().await.ok();
+    assert!(!bench.has_pod());
+    let last = bench.status().instance.unwrap();
+    assert_eq!(
+        (last.exit_code, last.reason.as_deref()),
+        (Some(137), Some("GraceExceeded"))
+    );
+}
+
+const DVS: &str = "apis/cdi.kubevirt.io/v1beta1/namespaces/ns/datavolumes";
+
+fn with_data_volume() -> Value {
+    json!({ "spec": {
+        "dataVolumeTemplates": [{ "name": "dv", "spec": { "source": { "blank": {} } } }],
+        "volumes": [{ "name": "d", "persistentVolumeClaim": { "claimName": "dv" } }],
+    }})
+}
+
+#[tokio::test]
+async fn s56_data_volumes_are_made_owned_and_kept() {
+    let mut bench = Bench::new();
+    bench.claim("dv", "Bound");
+    bench.created(with_data_volume()).await;
+    bench.settle().await.ok();
+    let made = bench.get(DVS, "dv");
+    assert_eq!(made["metadata"]["ownerReferences"][0]["controller"], true);
+    assert_eq!(bench.says("DataVolumesReady"), "False/NotReady");
+    assert!(!bench.has_pod());
+    assert_eq!(shown(&bench), Word::Provisioning);
+    bench.edit(DVS, "dv", json!({ "status": { "phase": "Succeeded" } }));
+    bench.settle().await.ok();
+    assert!(bench.has_pod());
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
+    bench.settle().await.ok();
+    assert!(bench.try_get(DVS, "dv").is_some());
+}
+
+#[tokio::test]
+async fn s56_an_unowned_data_volume_is_adopted_and_without_cdi_a_condition_says_so() {
+    let mut bench = Bench::new();
+    bench.claim("dv", "Bound");
+    bench.put(
+        DVS,
+        json!({
+            "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume",
+            "metadata": { "name": "dv", "namespace": "ns" }, "status": { "phase": "Succeeded" },
+        }),
+    );
+    bench.created(with_data_volume()).await;
+    let owners = bench.get(DVS, "dv")["metadata"]["ownerReferences"].clone();
+    assert_eq!(owners[0]["name"], "vm");
+
+    let mut bench = Bench::new();
+    bench.claim("dv", "Bound");
+    bench
+        .server
+        .lock()
+        .unwrap()
+        .unknown
+        .push("cdi.kubevirt.io".to_owned());
+    bench.created(with_data_volume()).await;
+    bench.settle().await.ok();
+    assert_eq!(bench.says("DataVolumesReady"), "False/NotServed");
+    assert!(!bench.has_pod());
+}
+
+#[tokio::test]
+async fn s57_an_edited_machine_says_that_it_needs_a_restart() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    bench.edit(VMS, "vm", json!({ "spec": { "powerOffMode": "Hard" } }));
+    bench.settle().await.ok();
+    assert_eq!(bench.says("RestartRequired"), "-");
+    let label = json!({ "template": { "metadata": { "labels": { "a": "b" } } } });
+    bench.edit(VMS, "vm", json!({ "spec": label }));
+    bench.settle().await.ok();
+    assert_eq!(bench.says("RestartRequired"), "True/SpecificationChanged");
+    let status = bench.status();
+    assert!(status.desired_generation > status.observed_generation);
+    bench.forward(700);
+    bench.end("vm", 0, "GuestShutdown");
+    bench.settle().await.ok();
+    assert_eq!(bench.says("RestartRequired"), "-");
+    let status = bench.status();
+    assert_eq!(status.desired_generation, status.observed_generation);
+    assert_eq!(bench.pod()["metadata"]["labels"]["a"], "b");
+}
+
+#[tokio::test]
+async fn s58_a_class_that_is_missing_shows_and_the_machine_starts_when_it_appears() {
+    let mut bench = Bench::new();
+    bench.machine(json!({ "spec": { "className": "late" } }));
+    bench.settle().await.ok();
+    assert_eq!(bench.says("Failure"), "True/FailedCreate");
+    assert_eq!(bench.says("VirtualMachineClassReady"), "False/NotFound");
+    bench.put(CLASSES, class("late", 1));
+    bench.sync();
+    bench.settle().await.ok();
+    assert!(bench.try_get(PODS, "vm-provision").is_some());
+    assert_eq!(bench.says("Failure"), "-");
+}
+
+#[tokio::test]
+async fn s59_the_guest_sees_the_same_uuid_at_every_start() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    let uuids = |bench: &Bench| {
+        let all = bench.pod()["metadata"]["annotations"].clone();
+        (
+            all["vmlet.dev/bios-uuid"].clone(),
+            all["vmlet.dev/instance-uuid"].clone(),
+        )
+    };
+    let first = uuids(&bench);
+    assert!(first.0.is_string() && first.0 != first.1);
+    for _ in 0..3 {
+        bench.forward(700);
+        bench.end("vm", 0, "GuestShutdown");
+        bench.settle().await.ok();
+        assert_eq!(uuids(&bench), first);
+        bench.run("n1");
+        bench.settle().await.ok();
+    }
+    bench.machine_named("two", json!({}));
+    bench.key.name = "two".to_owned();
+    bench.pass().await.ok();
+    let other = bench.get(VMS, "two")["status"]["biosUUID"].clone();
+    assert!(other.is_string() && other != first.0);
+}
+
+#[tokio::test]
+async fn s61_a_controller_killed_in_a_restart_leaves_one_instance() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    bench.forward(700);
+    let uid = bench.pod()["metadata"]["uid"].clone();
+    let restart = json!([{ "action": "Stop", "uid": uid }, { "action": "Start" }]);
+    bench.edit(
+        VMS,
+        "vm",
+        json!({ "status": { "stateChangeRequests": restart } }),
+    );
+    bench.pass().await.ok();
+    assert!(!bench.pod()["metadata"]["deletionTimestamp"].is_null());
+    // Another process: nothing in memory.
+    bench.ctx.shared = crate::reconcile::vm::Shared::default();
+    bench.end("vm", 0, "Stopped");
+    bench.settle().await.ok();
+    bench.run("n1");
+    bench.settle().await.ok();
+    assert_ne!(bench.pod()["metadata"]["uid"], uid);
+    assert!(bench.status().state_change_requests.is_empty());
+    let writes = bench.writes();
+    assert_eq!(
+        writes.iter().filter(|w| *w == "POST pods/vm").count(),
+        1,
+        "{writes:?}"
+    );
+}
+
+#[tokio::test]
+async fn s62_a_watch_that_stops_during_a_restart_makes_no_second_instance() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    bench.forward(700);
+    bench.end("vm", 0, "GuestShutdown");
+    blind(&bench, 5).await;
+    bench.forward(120);
+    blind(&bench, 5).await;
+    bench.sync();
+    bench.settle().await.ok();
+    bench.settle().await.ok();
+    assert!(bench.has_pod() && bench.pod()["status"].is_null());
+    let writes = bench.writes();
+    assert_eq!(
+        writes.iter().filter(|w| *w == "POST pods/vm").count(),
+        1,
+        "{writes:?}"
+    );
+}
+
+#[tokio::test]
+async fn s63_a_lost_node_gives_no_second_instance_until_the_pod_is_gone() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    bench.node("n1", false);
+    let gone = json!({ "metadata": {
+        "deletionTimestamp": "2027-01-15T08:00:00Z", "deletionGracePeriodSeconds": 30,
+    }});
+    bench.edit(PODS, "vm", gone);
+    for _ in 0..5 {
+        bench.forward(120);
+        bench.pass().await.ok();
+    }
+    assert!(bench.has_pod());
+    assert_eq!(
+        bench.pod()["metadata"]["finalizers"],
+        json!(["vmlet.dev/virtualmachine"])
+    );
+    assert_eq!(bench.says("VirtualMachineLocationValid"), "False/NodeLost");
+}
+
+#[tokio::test]
+async fn s64_a_runtime_that_restarts_changes_nothing() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    // kubelet sees the node go and come while its containers run on.
+    bench.node("n1", false);
+    bench.settle().await.ok();
+    bench.node("n1", true);
+    bench.settle().await.ok();
+    assert_eq!(shown(&bench), Word::Running);
+    assert!(
+        bench
+            .writes()
+            .iter()
+            .all(|w| w.starts_with("PATCH virtualmachines"))
+    );
+}
+
+#[tokio::test]
+async fn s65_a_request_that_arrives_during_a_pass_is_neither_lost_nor_repeats_it() {
+    let mut bench = Bench::new();
+    bench
+        .created(json!({ "spec": { "runStrategy": "Manual" } }))
+        .await;
+    let start = json!([{ "action": "Start" }]);
+    // The store does not show the request yet; the pass has a status to write.
+    let place = (VMS.to_owned(), "vm".to_owned());
+    {
+        let mut server = bench.server.lock().unwrap();
+        let old = server.objects[&place].clone();
+        let mut new = old.clone();
+        json_patch::merge(
+            &mut new,
+            &json!({ "status": { "stateChangeRequests": start } }),
+        );
+        server.store(&place, &old, new);
+    }
+    blind(&bench, 1).await;
+    assert_eq!(bench.status().state_change_requests.len(), 1);
+    bench.sync();
+    bench.settle().await.ok();
+    assert!(bench.has_pod());
+    bench.run("n1");
+    bench.settle().await.ok();
+    assert!(bench.status().state_change_requests.is_empty());
+}
+
+#[tokio::test]
+async fn s60_five_hundred_machines_get_one_pod_each() {
+    let mut config = crate::config::Config::default();
+    config.machines.creates = 1000;
+    config.machines.creates_per_node = 1000;
+    let mut bench = Bench::with(config);
+    for index in 0..500 {
+        let vm = json!({
+            "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachine",
+            "metadata": { "name": format!("vm{index}"), "namespace": "ns", "finalizers": ["vmlet.dev/virtualmachine"] },
+            "spec": { "className": "small", "imageName": "debian", "runStrategy": "Always" },
+            "status": {
+                "nodeName": "n1",
+                "conditions": [{
+                    "type": "VirtualMachineCreated", "status": "True", "reason": "True", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }],
+            },
+        });
+        bench.put(VMS, vm);
+    }
+    bench.sync();
+    for _ in 0..3 {
+        for index in 0..500 {
+            bench.key.name = format!("vm{index}");
+            reconcile(&bench.ctx, &bench.key).await.ok();
+        }
+        bench.sync();
+    }
+    let writes = bench.writes();
+    assert_eq!(
+        writes
+            .iter()
+            .filter(|w| w.starts_with("POST pods/"))
+            .count(),
+        500
+    );
+    assert!(!writes.iter().any(|w| w.starts_with("DELETE")));
+}
