@@ -13,6 +13,7 @@ mod metrics;
 mod proxy;
 mod routes;
 mod server;
+mod socket;
 pub mod state;
 pub mod telemetry;
 pub mod wire;

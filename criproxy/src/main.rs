@@ -80,8 +80,8 @@ fn main() -> ExitCode {
 type Ended = Result<ExitCode, Box<dyn Error>>;
 
 fn run(work: impl Future<Output = Ended>) -> Ended {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let runtime = builder.worker_threads(2).enable_all().build()?;
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build()?;
     let ended = runtime.block_on(work);
     // Calls that are cut off are told so by the end of their connection.
     runtime.shutdown_background();

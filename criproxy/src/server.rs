@@ -25,6 +25,7 @@ use crate::config::Config;
 use crate::listener::{self, Listener};
 use crate::metrics::{self, Metrics};
 use crate::proxy::Proxy;
+use crate::socket::{Socket, drive};
 use crate::state::{self, BackendSpec, Memory};
 
 /// Calls at the same time on one connection; kubelet has one.
@@ -32,6 +33,10 @@ const STREAMS: u32 = 4096;
 
 /// Longest time to write down what was learned last.
 const FLUSH: Duration = Duration::from_millis(300);
+
+/// A timer set to a moment before that of every other costs a system call. With this one always ticking, the deadlines
+/// of calls are later.
+const PULSE: Duration = Duration::from_secs(1);
 
 /// Why there is no service.
 #[derive(Debug, thiserror::Error)]
@@ -90,9 +95,11 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
 
     let connections = TaskTracker::new();
     let mut shutdown = pin!(shutdown);
+    let mut pulse = tokio::time::interval(PULSE);
     loop {
         let stream = tokio::select! {
             () = &mut shutdown => break,
+            _ = pulse.tick() => continue,
             stream = listener.accept() => stream,
         };
         connections.spawn(connection(stream, Arc::clone(&proxy), stop.clone()));
@@ -172,12 +179,20 @@ async fn connection(stream: UnixStream, proxy: Arc<Proxy>, stop: CancellationTok
         .max_concurrent_streams(STREAMS)
         .max_pending_accept_reset_streams(RESETS)
         .max_local_error_reset_streams(None);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let socket = match Socket::new(stream) {
+        Ok(socket) => socket,
+        Err(error) => {
+            tracing::warn!(%error, outcome = "given up", "connection of a client");
+            return;
+        }
+    };
+    let outgoing = socket.outgoing();
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service));
     let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
+        ended = drive(connection.as_mut(), &outgoing) => ended,
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            drive(connection.as_mut(), &outgoing).await
         }
     };
     if let Err(error) = ended {

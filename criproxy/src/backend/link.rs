@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::client::conn::http2::{Builder, SendRequest};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::socket::{Driving, Socket};
 use crate::wire::Body;
 
 /// Wait after the first failure.
@@ -133,7 +134,8 @@ impl Link {
         let handshake = async {
             let stream = UnixStream::connect(&self.socket).await;
             let stream = stream.map_err(|e| format!("connect {}: {e}", self.socket.display()))?;
-            let mut builder = Builder::new(TokioExecutor::new());
+            let socket = Socket::new(stream).map_err(|e| format!("watch the connection: {e}"))?;
+            let mut builder = Builder::new(Driving(socket.outgoing()));
             builder
                 .timer(TokioTimer::new())
                 .initial_stream_window_size(STREAM_WINDOW)
@@ -143,7 +145,7 @@ impl Link {
                 // Calls that were given up are daily business, also many at once.
                 .max_concurrent_reset_streams(RESETS)
                 .max_local_error_reset_streams(None);
-            let made = builder.handshake::<_, Body>(TokioIo::new(stream)).await;
+            let made = builder.handshake::<_, Body>(TokioIo::new(socket)).await;
             made.map_err(|e| format!("begin HTTP/2 on {}: {e}", self.socket.display()))
         };
         let made = tokio::time::timeout(self.patience, handshake).await;

@@ -66,11 +66,11 @@ impl Call {
 
     /// Another method on behalf of the same caller.
     pub(crate) fn other(&self, path: &str, message: &Bytes) -> Request<Body> {
-        self.build(
-            address(path),
-            self.plain(),
-            Body::message([message.clone()]),
-        )
+        let uri = match self.uri.path() == path {
+            true => self.uri.clone(),
+            false => address(path),
+        };
+        self.build(uri, self.plain(), Body::message([message.clone()]))
     }
 
     /// How long the caller waits.

@@ -89,8 +89,12 @@ impl Proxy {
             }
         }
         let primary = self.primary.unary(call.name, call.copy(message));
-        let parts = self.secondaries.iter();
-        let parts = join_all(parts.map(|s| self.part(s, call, listing, message)));
+        let parts = async {
+            // The primary's request leaves first: it has the most to tell, and works while we write the others.
+            tokio::task::yield_now().await;
+            let parts = self.secondaries.iter();
+            join_all(parts.map(|s| self.part(s, call, listing, message))).await
+        };
         let (primary, parts) = join(primary, parts).await;
         let primary = match primary {
             Ok(answer) => answer,

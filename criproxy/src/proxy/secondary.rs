@@ -22,6 +22,9 @@ use crate::wire::Body;
 /// Calls without an answer in time, one after the other, after which it is left alone.
 const FAILURES: u32 = 3;
 
+/// Longest answer that is read between other calls, in bytes.
+const LONG: usize = 256 * 1024;
+
 /// A runtime beside the primary.
 #[derive(Debug)]
 pub(super) struct Secondary {
@@ -78,7 +81,7 @@ impl Secondary {
         let path = request.uri().path().to_owned();
         let mut answer = self.backend.unary_within(self.limit, method, request).await;
         if let Ok(said) = &answer
-            && !is_readable(&path, &said.message)
+            && !reads(path, &said.message).await
         {
             answer = Err(Failure::Down("its answer cannot be read".into()));
         }
@@ -146,4 +149,14 @@ impl Secondary {
             Object::Container => containers,
         })
     }
+}
+
+/// As [`is_readable`]; a long answer keeps no other call waiting.
+async fn reads(path: String, message: &Bytes) -> bool {
+    if message.len() <= LONG {
+        return is_readable(&path, message);
+    }
+    let message = message.clone();
+    let reading = tokio::task::spawn_blocking(move || is_readable(&path, &message));
+    reading.await.unwrap_or(false)
 }

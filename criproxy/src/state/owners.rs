@@ -204,6 +204,9 @@ impl Owners {
             return false;
         };
         let objects = &mut known.objects[kind.index()];
+        if objects.values().all(|presence| presence.listed.is_some()) {
+            return false;
+        }
         let before = objects.len();
         objects.retain(|_, presence| presence.listed.is_some() || presence.is_young(now));
         objects.len() != before
