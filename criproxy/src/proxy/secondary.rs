@@ -81,7 +81,7 @@ impl Secondary {
         let path = request.uri().path().to_owned();
         let mut answer = self.backend.unary_within(self.limit, method, request).await;
         if let Ok(said) = &answer
-            && !reads(path, &said.message).await
+            && !Box::pin(reads(path, &said.message)).await
         {
             answer = Err(Failure::Down("its answer cannot be read".into()));
         }

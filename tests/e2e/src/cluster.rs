@@ -163,6 +163,34 @@ impl Cluster {
             .with_context(|| self.kubectl(&["describe", kind_name]).unwrap_or_default())
     }
 
+    /// Waits for an event of a pod whose message contains `words`, which may be empty.
+    pub async fn await_event(
+        &self,
+        pod: &str,
+        reason: &str,
+        words: &str,
+        within: Duration,
+    ) -> Result<()> {
+        let selector = format!("--field-selector=involvedObject.name={pod},reason={reason}");
+        eventually(within, &format!("event {reason} of {pod}"), || async {
+            let events = self.get_json(&["events", &selector])?["items"].take();
+            let events = events.as_array().context("items")?;
+            let said = |event: &Value| event["message"].as_str().is_some_and(|m| m.contains(words));
+            ensure!(events.iter().any(said), "no {words:?} in {events:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Changes the configuration of the first node's kubelet, and starts it again.
+    pub fn configure_kubelet(&self, change: impl FnOnce(&mut Value)) -> Result<()> {
+        let file = self.stack().dir().join("kubelet.json");
+        let mut settings = serde_json::from_str(&std::fs::read_to_string(&file)?)?;
+        change(&mut settings);
+        std::fs::write(&file, settings.to_string())?;
+        self.stack().restart("kubelet")
+    }
+
     /// Deletes something and waits until it is gone.
     pub fn delete(&self, kind_name: &str, within: Duration) -> Result<()> {
         let within = format!("--timeout={}s", within.as_secs());

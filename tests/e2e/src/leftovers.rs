@@ -75,14 +75,22 @@ impl Stack {
 
     /// Names of all libvirt domains.
     pub fn domains(&self) -> Result<Vec<String>> {
+        let text = self.virsh(&["list", "--all", "--name"])?;
+        Ok(text.split_whitespace().map(ToOwned::to_owned).collect())
+    }
+
+    /// Runs virsh against the node's libvirtd and returns what it printed.
+    pub fn virsh(&self, arguments: &[&str]) -> Result<String> {
         let socket = self.dir().join("libvirt/sock/libvirt-sock");
         let uri = format!("qemu+unix:///system?socket={}", socket.display());
-        let output = Command::new("virsh")
-            .args(["-c", &uri, "list", "--all", "--name"])
-            .output()?;
-        ensure!(output.status.success(), "virsh: {}", streams(&output));
-        let text = String::from_utf8(output.stdout)?;
-        Ok(text.split_whitespace().map(ToOwned::to_owned).collect())
+        let mut virsh = Command::new("virsh");
+        let output = virsh.args(["-c", &uri]).args(arguments).output()?;
+        ensure!(
+            output.status.success(),
+            "virsh {arguments:?}: {}",
+            streams(&output)
+        );
+        Ok(String::from_utf8(output.stdout)?)
     }
 
     fn log_readers(&self) -> Vec<String> {

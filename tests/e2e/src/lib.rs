@@ -17,6 +17,8 @@ mod manifests;
 mod objects;
 mod node_server;
 mod node;
+mod load;
+mod poll;
 pub mod samples;
 mod stack;
 mod verdicts;
@@ -30,6 +32,9 @@ pub use manifests::{container_pod, vm_pod};
 pub use objects::{Answer, Effect, Objects};
 pub use node_server::{Manner, NodeServer};
 pub use node::{NodeApi, provision, uid};
+pub use load::{Load, Quiet};
+pub use manifests::{container_pod, service, vm_pod};
+pub use poll::Poller;
 pub use stack::{Endpoint, Stack, eventually};
 pub use verdicts::{Case, judge};
 

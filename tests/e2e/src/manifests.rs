@@ -52,3 +52,13 @@ pub fn container_pod(name: &str, script: &str) -> Value {
         },
     })
 }
+
+/// A Service of the pods with this label `app`, on port 80.
+pub fn service(app: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": { "name": app },
+        "spec": { "selector": { "app": app }, "ports": [{ "port": 80 }] },
+    })
+}

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cluster, Endpoint, Guest, Options, container_pod, eventually, vm_pod};
+use e2e::{Cluster, Endpoint, Guest, Options, container_pod, eventually, service, vm_pod};
 use serde_json::json;
 
 const READY: Duration = Duration::from_secs(180);
@@ -149,13 +149,4 @@ async fn wget(cluster: &Cluster, from: &str, address: &str) -> Result<String> {
         ])
     })
     .await
-}
-
-fn service(name: &str) -> serde_json::Value {
-    json!({
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": { "name": name },
-        "spec": { "selector": { "app": name }, "ports": [{ "port": 80 }] },
-    })
 }

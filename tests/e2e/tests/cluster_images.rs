@@ -51,7 +51,9 @@ async fn by_class_alone(cluster: &Cluster) -> Result<()> {
 async fn always(cluster: &Cluster) -> Result<()> {
     for _ in 0..2 {
         cluster.apply(&pod("always", "vmlet.dev/hello", "Always"))?;
-        await_event(cluster, "always", "Pulled", "Successfully pulled image").await?;
+        cluster
+            .await_event("always", "Pulled", "Successfully pulled image", READY)
+            .await?;
         cluster.kubectl(&[
             "delete",
             "pod",
@@ -85,7 +87,8 @@ async fn refused(cluster: &Cluster) -> Result<()> {
         ("digest", wrong.as_str(), "digest"),
     ] {
         cluster.apply(&pod(name, image, "IfNotPresent"))?;
-        await_event(cluster, name, "Failed", words)
+        cluster
+            .await_event(name, "Failed", words, READY)
             .await
             .context(name)?;
         await_waiting(cluster, name, "ImagePullBackOff", words)
@@ -157,17 +160,6 @@ async fn await_waiting(cluster: &Cluster, pod: &str, reason: &str, words: &str) 
             waiting["reason"] == reason && message.contains(words),
             "{waiting}"
         );
-        Ok(())
-    })
-    .await
-}
-
-async fn await_event(cluster: &Cluster, pod: &str, reason: &str, words: &str) -> Result<()> {
-    let selector = format!("involvedObject.name={pod},reason={reason}");
-    eventually(READY, &format!("event {reason} of {pod}"), || async {
-        let events =
-            cluster.kubectl(&["get", "events", "--field-selector", &selector, "-o", "json"])?;
-        ensure!(events.contains(words), "no {words:?} in {events}");
         Ok(())
     })
     .await

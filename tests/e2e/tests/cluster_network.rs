@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cluster, Guest, container_pod, eventually, vm_pod};
+use e2e::{Cluster, Guest, container_pod, eventually, service, vm_pod};
 use serde_json::{Value, json};
 
 const READY: Duration = Duration::from_secs(120);
@@ -23,7 +23,7 @@ async fn services_dns_and_host_ports_work_for_machines_and_containers_alike() ->
     cluster.apply(&machine())?;
     cluster.apply(&vm_pod("other"))?;
     for app in ["box", "machine", "other"] {
-        cluster.apply(&service(app))?;
+        cluster.apply(&service_of(app))?;
     }
     for pod in ["box", "machine", "other"] {
         cluster.await_ready(&format!("pod/{pod}"), READY)?;
@@ -126,19 +126,14 @@ fn machine() -> Value {
     pod
 }
 
-fn service(app: &str) -> Value {
-    let mut port = json!({ "port": 80 });
-    let mut kind = "ClusterIP";
+/// The machine's is also a NodePort.
+fn service_of(app: &str) -> Value {
+    let mut made = service(app);
     if app == "machine" {
-        port["nodePort"] = json!(NODE_PORT);
-        kind = "NodePort";
+        made["spec"]["type"] = json!("NodePort");
+        made["spec"]["ports"][0]["nodePort"] = json!(NODE_PORT);
     }
-    json!({
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": { "name": app },
-        "spec": { "type": kind, "selector": { "app": app }, "ports": [port] },
-    })
+    made
 }
 
 fn service_ip(cluster: &Cluster, name: &str) -> Result<String> {

@@ -56,7 +56,9 @@ async fn readiness_by_exec(cluster: &Cluster) -> Result<()> {
         "jsonpath={.status.containerStatuses[0].started}=true",
         READY,
     )?;
-    await_event(cluster, "ready", "Unhealthy", "Readiness probe failed").await?;
+    cluster
+        .await_event("ready", "Unhealthy", "Readiness probe failed", READY)
+        .await?;
     let guest = Guest::of(cluster.stack(), "ready")?;
     guest.run(&["touch", "/tmp/ready"])?;
     cluster.await_ready("pod/ready", READY)?;
@@ -76,7 +78,9 @@ async fn liveness(cluster: &Cluster) -> Result<()> {
     let (first, address) = (container_id(cluster, "alive")?, cluster.pod_ip("alive")?);
     Guest::of(cluster.stack(), "alive")?.run(&["touch", "/tmp/sick"])?;
     await_restarts(cluster, "alive", 1).await?;
-    await_event(cluster, "alive", "Killing", "failed liveness probe").await?;
+    cluster
+        .await_event("alive", "Killing", "failed liveness probe", READY)
+        .await?;
     cluster.await_ready("pod/alive", READY)?;
     ensure!(
         container_id(cluster, "alive")? != first,
@@ -96,7 +100,9 @@ async fn slow_probe(cluster: &Cluster) -> Result<()> {
     let mut pod = vm_pod("slow");
     pod["spec"]["containers"][0]["readinessProbe"] = exec_probe(&["sleep", "4711"], 1);
     cluster.apply(&pod)?;
-    await_event(cluster, "slow", "Unhealthy", "timed out").await?;
+    cluster
+        .await_event("slow", "Unhealthy", "timed out", READY)
+        .await?;
     let guest = Guest::of(cluster.stack(), "slow")?;
     eventually(
         Duration::from_secs(30),
@@ -151,13 +157,10 @@ async fn always_and_crash_loop(cluster: &Cluster) -> Result<()> {
         Ok(())
     })
     .await?;
-    await_event(
-        cluster,
-        "looping",
-        "BackOff",
-        "Back-off restarting failed container",
-    )
-    .await?;
+    let words = "Back-off restarting failed container";
+    cluster
+        .await_event("looping", "BackOff", words, READY)
+        .await?;
     await_restarts(cluster, "looping", 2).await?;
     cluster.await_ready("pod/looping", READY)?;
     let log = cluster.kubectl(&["logs", "looping"])?;
@@ -230,17 +233,6 @@ async fn await_restarts(cluster: &Cluster, pod: &str, count: u64) -> Result<()> 
         let status = cluster.get_json(&["pod", pod])?["status"].take();
         let restarts = status["containerStatuses"][0]["restartCount"].as_u64();
         ensure!(restarts >= Some(count), "{restarts:?} restarts");
-        Ok(())
-    })
-    .await
-}
-
-async fn await_event(cluster: &Cluster, pod: &str, reason: &str, words: &str) -> Result<()> {
-    let selector = format!("involvedObject.name={pod},reason={reason}");
-    eventually(READY, &format!("event {reason} of {pod}"), || async {
-        let events =
-            cluster.kubectl(&["get", "events", "--field-selector", &selector, "-o", "wide"])?;
-        ensure!(events.contains(words), "no {words:?} in {events:?}");
         Ok(())
     })
     .await

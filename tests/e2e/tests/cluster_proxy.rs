@@ -315,11 +315,7 @@ impl Node<'_> {
 
 /// A primary that hangs is noticed when kubelet's own call to it has taken too long, which is two minutes by default.
 fn make_kubelet_impatient(cluster: &Cluster) -> Result<()> {
-    let file = cluster.stack().dir().join("kubelet.json");
-    let mut settings: Value = serde_json::from_str(&std::fs::read_to_string(&file)?)?;
-    settings["runtimeRequestTimeout"] = json!("20s");
-    std::fs::write(&file, settings.to_string())?;
-    cluster.stack().restart("kubelet")?;
+    cluster.configure_kubelet(|settings| settings["runtimeRequestTimeout"] = json!("20s"))?;
     cluster.await_condition("node/node1", "condition=Ready", READY)
 }
 

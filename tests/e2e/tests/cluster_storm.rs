@@ -44,7 +44,9 @@ async fn during_pull(cluster: &Cluster) -> Result<()> {
     let mut pod = vm_pod("pulling");
     pod["spec"]["containers"][0]["imagePullPolicy"] = json!("Always");
     cluster.apply(&pod)?;
-    await_event(cluster, "pulling", "Pulling").await?;
+    cluster
+        .await_event("pulling", "Pulling", "", MOMENT)
+        .await?;
     cluster.delete("pod/pulling", GONE)?;
     cluster.await_clean().await
 }
@@ -52,7 +54,9 @@ async fn during_pull(cluster: &Cluster) -> Result<()> {
 /// QEMU runs, but no guest has spoken yet.
 async fn during_boot(cluster: &Cluster) -> Result<()> {
     cluster.apply(&vm_pod("booting"))?;
-    await_event(cluster, "booting", "Started").await?;
+    cluster
+        .await_event("booting", "Started", "", MOMENT)
+        .await?;
     cluster.kubectl(&[
         "delete",
         "pod",
@@ -65,7 +69,7 @@ async fn during_boot(cluster: &Cluster) -> Result<()> {
 
 async fn twice(cluster: &Cluster) -> Result<()> {
     cluster.apply(&vm_pod("twice"))?;
-    await_event(cluster, "twice", "Started").await?;
+    cluster.await_event("twice", "Started", "", MOMENT).await?;
     let arguments = [
         "delete",
         "pod",
@@ -110,15 +114,4 @@ async fn storm(cluster: &Cluster) -> Result<()> {
         "--timeout=170s",
     ])?;
     cluster.await_clean().await
-}
-
-async fn await_event(cluster: &Cluster, pod: &str, reason: &str) -> Result<()> {
-    let selector = format!("involvedObject.name={pod},reason={reason}");
-    eventually(MOMENT, &format!("event {reason} of {pod}"), || async {
-        let events =
-            cluster.kubectl(&["get", "events", "--field-selector", &selector, "-o", "name"])?;
-        ensure!(!events.is_empty(), "none yet");
-        Ok(())
-    })
-    .await
 }

@@ -1,0 +1,152 @@
+//! Thirty machines on one node: kubelet keeps seeing all of them in time, and what that takes is told.
+//!
+//! Invariant: the node is Ready from the first pod to the last, and kubelet never finds its relists too slow. A guest is
+//! paused as soon as it is up: two processors emulate no thirty running ones, and to our programs a paused one is a
+//! running machine.
+//! Failure: the wave is named; pods, events and logs follow.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cluster, Endpoint, Load, Quiet, eventually, vm_pod};
+use serde_json::{Value, json};
+
+const WAVES: usize = 5;
+const WAVE: usize = 6;
+/// For a wave: every guest boots at the same time.
+const UP: Duration = Duration::from_secs(150);
+const WINDOW: Duration = Duration::from_secs(20);
+/// Of the node.
+const PROGRAMS: [&str; 6] = [
+    "vmlet",
+    "vmlet-tapmanager",
+    "vmlet-criproxy",
+    "libvirtd",
+    "containerd",
+    "kubelet",
+];
+/// A relist that takes longer than its period makes kubelet late.
+const RELIST: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn thirty_machines_on_a_node_keep_kubelet_in_time() -> Result<()> {
+    let cluster = Cluster::up()?;
+    let ready = ready_since(&cluster)?;
+    let idle = quiet(&cluster).await?;
+    for wave in 0..WAVES {
+        begin(&cluster, wave)
+            .await
+            .with_context(|| format!("wave {wave}"))?;
+    }
+    let full = quiet(&cluster).await?;
+    let pods = cluster.get_json(&["pods", "--selector", "app=thirty"])?;
+    let running = pods["items"].as_array().context("items")?;
+    let running = running
+        .iter()
+        .filter(|pod| pod["status"]["phase"] == "Running");
+    ensure!(running.count() == WAVES * WAVE, "{pods:#}");
+    let listed = cluster
+        .stack()
+        .crictl_at(Endpoint::Proxy, &["ps", "-q", "--state", "running"])?;
+    ensure!(listed.lines().count() == WAVES * WAVE, "{listed}");
+    for (what, load) in [("no pod", &idle), ("thirty machines", &full)] {
+        tell(what, load)?;
+    }
+    ensure!(full.relist < RELIST, "a relist takes {:?}", full.relist);
+    // One a second, and the relist itself.
+    let wanted = full.time.as_secs_f64() / 2.0;
+    ensure!(full.relists >= wanted, "{} relists", full.relists);
+
+    cluster.kubectl(&[
+        "delete",
+        "pods",
+        "--selector",
+        "app=thirty",
+        "--timeout=170s",
+    ])?;
+    cluster.await_clean().await?;
+    let now = ready_since(&cluster)?;
+    ensure!(
+        now == ready,
+        "not Ready all the time: since {ready}, then {now}"
+    );
+    let log = cluster.stack().log("kubelet");
+    ensure!(!log.contains("PLEG is not healthy"), "kubelet was late");
+    cluster.down()
+}
+
+/// Starts a wave, and pauses its guests once they have booted.
+async fn begin(cluster: &Cluster, wave: usize) -> Result<()> {
+    let pods: Vec<Value> = (0..WAVE)
+        .map(|number| {
+            let mut pod = vm_pod(&format!("vm-{wave}-{number}"));
+            pod["metadata"]["labels"] = json!({ "app": "thirty" });
+            pod["spec"]["terminationGracePeriodSeconds"] = json!(1);
+            let container = &mut pod["spec"]["containers"][0];
+            container["resources"]["requests"]["cpu"] = json!("10m");
+            // A guest that is paused answers nobody.
+            container["readinessProbe"].take();
+            pod
+        })
+        .collect();
+    cluster.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": pods }))?;
+    let stack = cluster.stack();
+    let logs = stack.dir().join("logs/pods");
+    eventually(UP, "the guests of the wave", || async {
+        let up = booted(&logs, &format!("default_vm-{wave}-"))?;
+        ensure!(up == WAVE, "{up} are up");
+        Ok(())
+    })
+    .await?;
+    for domain in stack.virsh(&["list", "--name"])?.split_whitespace() {
+        stack.virsh(&["suspend", domain])?;
+    }
+    Ok(())
+}
+
+/// How many pods with such a name have a guest that says it is ready.
+fn booted(logs: &Path, prefix: &str) -> Result<usize> {
+    let mut up = 0;
+    for pod in std::fs::read_dir(logs)?.flatten() {
+        if pod.file_name().to_string_lossy().starts_with(prefix) {
+            let log = std::fs::read(pod.path().join("vm/0.log")).unwrap_or_default();
+            up += usize::from(String::from_utf8_lossy(&log).contains("VMLET-GUEST-READY"));
+        }
+    }
+    Ok(up)
+}
+
+async fn quiet(cluster: &Cluster) -> Result<Quiet> {
+    let before = Load::of(cluster, &PROGRAMS)?;
+    tokio::time::sleep(WINDOW).await;
+    Load::of(cluster, &PROGRAMS)?.since(&before)
+}
+
+/// Prints the numbers of `docs/performance.md`, past the capture of a test that passes.
+fn tell(what: &str, load: &Quiet) -> Result<()> {
+    let mut out = std::io::stderr();
+    let (count, mean, p99) = (load.relists, load.relist, load.relist_p99);
+    writeln!(
+        out,
+        "{what}: {count} relists of {mean:?} (p99 within {p99:?})"
+    )?;
+    for (program, share) in &load.shares {
+        writeln!(out, "  {program:18} {:5.2} % of a processor", share * 100.0)?;
+    }
+    Ok(())
+}
+
+/// Since when the node is Ready.
+fn ready_since(cluster: &Cluster) -> Result<String> {
+    let node = cluster.get_json(&["node", "node1"])?;
+    let conditions = node["status"]["conditions"]
+        .as_array()
+        .context("conditions")?;
+    let ready = conditions.iter().find(|c| c["type"] == "Ready");
+    let ready = ready.context("no condition Ready")?;
+    ensure!(ready["status"] == "True", "{ready}");
+    Ok(ready["lastTransitionTime"].to_string())
+}
