@@ -75,7 +75,7 @@ impl Operator {
     /// With the version of this program, its kinds and the system's clock.
     #[must_use]
     pub fn new(client: Client, metrics: Arc<Metrics>, clock: Clock) -> Self {
-        let definitions = crds::definitions()
+        let definitions = crds::schema::definitions()
             .iter()
             .map(|definition| Wanted {
                 name: definition.name_any(),

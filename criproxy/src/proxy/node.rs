@@ -84,7 +84,10 @@ impl Proxy {
             primary.message = kept;
         }
         let is_verbose = StatusRequest::decode(message.as_ref()).is_ok_and(|asked| asked.verbose);
-        merge(primary, more.into_iter().chain(is_verbose.then(own_version)))
+        merge(
+            primary,
+            more.into_iter().chain(is_verbose.then(own_version)),
+        )
     }
 
     /// To all; the primary's answer counts. A secondary that is away gets it when it comes back.
