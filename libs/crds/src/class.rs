@@ -20,7 +20,7 @@ use crate::rules::{self, rule};
     namespaced,
     derive = "PartialEq",
     shortname = "vmclass",
-    category = "vmlet",
+    category = "vmlet-all",
     doc = "A size of machine.",
     printcolumn(name = "CPUs", type_ = "integer", json_path = ".spec.hardware.cpus"),
     printcolumn(name = "Memory", type_ = "string", json_path = ".spec.hardware.memory"),

@@ -23,7 +23,7 @@ use crate::rules::{self, edit, rule};
     derive = "Default",
     status = "VirtualMachineGroupStatus",
     shortname = "vmg",
-    category = "vmlet",
+    category = "vmlet-all",
     doc = "Machines that are powered and placed together.",
     validation = rule(
         "(!has(self.spec.groupName) || self.spec.groupName != self.metadata.name) && \

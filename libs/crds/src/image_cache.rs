@@ -22,7 +22,7 @@ use crate::rules::{self, immutable};
     derive = "Default",
     status = "VirtualMachineImageCacheStatus",
     shortname = "vmicache",
-    category = "vmlet",
+    category = "vmlet-all",
     doc = "An image's files on the nodes that need them. Internal, in the controller's namespace.",
     printcolumn(name = "Image", type_ = "string", json_path = ".spec.providerID"),
     printcolumn(

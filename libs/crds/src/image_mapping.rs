@@ -21,7 +21,7 @@ use crate::rules::{self, rule};
     derive = "Default",
     status = "ImageMappingStatus",
     shortname = "vmim",
-    category = "vmlet",
+    category = "vmlet-all",
     doc = "Image names that stand for URLs.",
     printcolumn(name = "Prefix", type_ = "string", json_path = ".spec.prefix"),
     printcolumn(

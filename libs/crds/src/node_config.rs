@@ -24,7 +24,7 @@ use crate::rules;
     derive = "Default",
     status = "NodeConfigStatus",
     shortname = "vmnc",
-    category = "vmlet",
+    category = "vmlet-all",
     doc = "Settings of the daemon on some nodes.",
     printcolumn(name = "Priority", type_ = "integer", json_path = ".spec.priority"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes"),

@@ -25,7 +25,7 @@ use crate::rules::{self, immutable};
     status = "VirtualMachineSnapshotStatus",
     shortname = "vmsnap",
     shortname = "vmsnapshot",
-    category = "vmlet",
+    category = "vmlet-all",
     doc = "A machine at one moment.",
     printcolumn(name = "VM", type_ = "string", json_path = ".spec.vmName"),
     printcolumn(

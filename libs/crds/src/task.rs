@@ -20,7 +20,7 @@ use crate::rules::{self, edit, immutable};
     derive = "PartialEq",
     status = "VirtualMachineTaskStatus",
     shortname = "vmtask",
-    category = "vmlet",
+    category = "vmlet-all",
     selectable = ".spec.nodeName",
     doc = "Work that the agent of a node does for a machine. Internal: users read it, controllers write it.",
     printcolumn(name = "Kind", type_ = "string", json_path = ".spec.kind"),

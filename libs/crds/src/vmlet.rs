@@ -21,7 +21,7 @@ use crate::rules;
     derive = "PartialEq",
     derive = "Default",
     status = "VmletStatus",
-    category = "vmlet",
+    category = "vmlet-all",
     doc = "How the whole installation stands. The object named default counts.",
     printcolumn(
         name = "Available",

@@ -86,6 +86,9 @@ fn what_a_policy_says_about_keys_is_what_the_names_say() {
         n::BIOS_UUID,
         n::VM_UID_LABEL,
         n::POD_ROLE_LABEL,
+        n::GENERATION,
+        n::REVISION,
+        n::GUEST_FACTS,
     ] {
         assert!(text.contains(&format!("'{key}")), "{key}");
     }

@@ -1,8 +1,10 @@
-//! `deploy/crds/` is what the types say.
+//! `deploy/crds/` and the ends of `docs/kinds/*.md` are what the types say.
 //!
-//! Invariant: nobody edits these files by hand.
+//! Invariant: nobody edits them by hand.
 //! Failure: the names of files that differ; `cargo xtask crds` writes them anew.
 
+#[path = "../examples/crds/pages.rs"]
+mod pages;
 #[path = "../examples/crds/render.rs"]
 mod render;
 
@@ -27,4 +29,13 @@ fn the_manifests_of_the_kinds_are_up_to_date() {
         .filter(|name| found.get(*name) != wanted.get(*name))
         .collect();
     assert!(stale.is_empty(), "run `cargo xtask crds`: {stale:?}");
+}
+
+#[test]
+fn the_pages_of_the_kinds_show_all_fields() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kinds");
+    for (name, wanted) in pages::pages(&folder).unwrap() {
+        let found = fs::read_to_string(folder.join(&name)).unwrap();
+        assert!(found == wanted, "run `cargo xtask crds`: docs/kinds/{name}");
+    }
 }

@@ -116,8 +116,17 @@ impl Cluster {
 
     /// Applies manifests: YAML text, or a JSON value.
     pub fn apply(&self, manifests: &(impl Display + ?Sized)) -> Result<()> {
+        self.apply_with(manifests, &[])
+    }
+
+    /// Asks the API server whether it would take manifests; fields that it does not know are errors.
+    pub fn dry_run(&self, manifests: &(impl Display + ?Sized)) -> Result<()> {
+        self.apply_with(manifests, &["--dry-run=server", "--validate=strict"])
+    }
+
+    fn apply_with(&self, manifests: &(impl Display + ?Sized), options: &[&str]) -> Result<()> {
         let mut child = self
-            .kubectl_command(&["apply", "--filename", "-"])?
+            .kubectl_command(&[&["apply", "--filename", "-"], options].concat())?
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

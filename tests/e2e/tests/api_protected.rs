@@ -377,6 +377,8 @@ async fn only_the_controller_speaks_for_the_controller() -> anyhow::Result<()> {
         ("annotations", "vmlet.dev/restore"),
         ("annotations", "vmlet.dev/instance-uuid"),
         ("annotations", "vmlet.dev/bios-uuid"),
+        ("annotations", "vmlet.dev/guest-facts"),
+        ("annotations", "vmlet.dev/vm-revision"),
         ("labels", "vmlet.dev/vm-uid"),
         ("labels", "vmlet.dev/role"),
     ] {

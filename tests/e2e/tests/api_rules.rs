@@ -101,7 +101,7 @@ async fn the_api_server_takes_every_kind_and_fills_in_defaults() -> anyhow::Resu
     assert!(
         control
             .cluster()
-            .kubectl(&["get", "vmlet"])?
+            .kubectl(&["get", "vmlet-all"])?
             .contains("virtualmachine")
     );
     control.down()

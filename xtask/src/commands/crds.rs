@@ -9,18 +9,17 @@ use anyhow::Result;
 
 use crate::{run, workspace};
 
-/// Writes `deploy/crds` from the types in `libs/crds`.
+/// Writes `deploy/crds`, and the fields into `docs/kinds`, from the types in `libs/crds`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Crds;
 
 impl Crds {
     /// Runs the command.
     pub(crate) fn run(&self) -> Result<ExitCode> {
-        let folder = workspace::root().join("deploy/crds");
         let mut cargo = workspace::cargo();
         cargo.args(["run", "--quiet", "-p", "crds", "--example", "crds", "--"]);
-        run::check(cargo.arg(&folder))?;
-        println!("crds: {} is written", folder.display());
+        run::check(cargo.arg(workspace::root()))?;
+        println!("crds: deploy/crds and the ends of docs/kinds/*.md are written");
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,8 +1,10 @@
-//! Writes the manifests of all kinds into the folder that is named: `cargo xtask crds` calls it.
+//! Writes the manifests of all kinds, and their fields into the pages about them: `cargo xtask crds` calls it with
+//! the repository's folder.
 //!
-//! Invariant: what is in the folder afterwards is what the types say, no more.
+//! Invariant: what is in `deploy/crds` afterwards is what the types say, no more.
 //! Failure: a file that cannot be written is named; the exit code is 1.
 
+mod pages;
 mod render;
 
 use std::io;
@@ -11,7 +13,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let Some(folder) = std::env::args_os().nth(1) else {
-        eprintln!("crds: name the folder to write into");
+        eprintln!("crds: name the folder of the repository");
         return ExitCode::from(2);
     };
     match write(Path::new(&folder)) {
@@ -24,9 +26,14 @@ fn main() -> ExitCode {
 }
 
 fn write(folder: &Path) -> io::Result<()> {
+    let (pages, manifests) = (folder.join("docs/kinds"), folder.join("deploy/crds"));
+    for (name, text) in pages::pages(&pages)? {
+        std::fs::write(pages.join(name), text)?;
+    }
+    let folder = manifests;
     let files = render::files().map_err(io::Error::other)?;
-    std::fs::create_dir_all(folder)?;
-    for entry in std::fs::read_dir(folder)? {
+    std::fs::create_dir_all(&folder)?;
+    for entry in std::fs::read_dir(&folder)? {
         let entry = entry?;
         if !files.contains_key(entry.file_name().to_string_lossy().as_ref()) {
             std::fs::remove_file(entry.path())?;

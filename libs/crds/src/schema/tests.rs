@@ -105,7 +105,7 @@ fn every_kind_has_a_short_name_or_a_short_one_and_is_in_our_category() {
         assert!(!short.is_empty() || names.kind == "Vmlet", "{}", names.kind);
         let categories = names.categories.as_deref().unwrap_or_default();
         assert!(
-            categories.iter().any(|one| one == "vmlet"),
+            categories.iter().any(|one| one == "vmlet-all"),
             "{}",
             names.kind
         );

@@ -60,5 +60,5 @@ pub(super) const RESTART_WHILE_ON: &str = "!has(self.nextRestartTime) || \
     has(self.runStrategy) ? self.runStrategy != 'Halted' : has(self.running) && self.running))";
 
 /// What the controller writes on pods, and what an administrator may.
-pub(super) const NOT_OURS: &str = "self.all(k, !k.matches('^(vmlet[.]dev/(vm-uid|role|vm-generation|vm-disk|\
+pub(super) const NOT_OURS: &str = "self.all(k, !k.matches('^(vmlet[.]dev/(vm-uid|role|vm-generation|vm-revision|guest-facts|vm-disk|\
     instance-uuid|bios-uuid|restore|start-paused)|([^/]*[.])?[^/]+[.]protected(/.*)?)$'))";

@@ -35,7 +35,7 @@ use super::{
     shortname = "vm",
     shortname = "vms",
     category = "all",
-    category = "vmlet",
+    category = "vmlet-all",
     doc = "A virtual machine: a root disk that stays, and a pod whenever it runs.",
     validation = rule(NAME, "the name of a machine has at most 63 characters"),
     validation = edit(MACHINE_TYPE_WHILE_OFF, "minMachineType can change only while the machine is off or going off"),

@@ -58,6 +58,7 @@ pub struct VirtualMachineStatus {
     pub zone: Option<String>,
     /// `<node>/<instance UUID>`, or `pvc/<instance UUID>`.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "uniqueID")]
+    #[schemars(length(max = 320))]
     pub unique_id: Option<String>,
     /// UUID in the guest's SMBIOS tables.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "biosUUID")]

@@ -1,0 +1,70 @@
+//! The examples of the documentation, as the real API server sees them.
+//!
+//! Invariant: whatever a page shows of our kinds can be applied as it is.
+//! Failure: the page, the example's name, and what the API server said.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use e2e::Control;
+
+/// A block of YAML in a page.
+struct Example {
+    page: String,
+    text: String,
+}
+
+fn pages(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            pages(&path, found)?;
+        } else if path.extension().is_some_and(|ending| ending == "md") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(())
+}
+
+/// Every block that is an object of ours.
+fn examples() -> Result<Vec<Example>> {
+    let mut found = Vec::new();
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    pages(&docs, &mut found)?;
+    let mut examples = Vec::new();
+    for path in found {
+        let text = std::fs::read_to_string(&path)?;
+        let page = path.strip_prefix(&docs)?.display().to_string();
+        for part in text.split("```yaml\n").skip(1) {
+            let (block, _) = part.split_once("```").context("a block without an end")?;
+            if block.contains("apiVersion: vmlet.dev/") {
+                examples.push(Example {
+                    page: page.clone(),
+                    text: block.to_owned(),
+                });
+            }
+        }
+    }
+    Ok(examples)
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn every_example_of_the_documentation_can_be_applied() -> Result<()> {
+    let examples = examples()?;
+    for definition in crds::schema::definitions() {
+        let kind = format!("kind: {}\n", definition.spec.names.kind);
+        let shown = examples.iter().any(|one| one.text.contains(&kind));
+        ensure!(shown, "no page shows a {kind}");
+    }
+    let control = Control::up().await?;
+    let mut wrong = Vec::new();
+    for Example { page, text } in &examples {
+        if let Err(error) = control.cluster().dry_run(text) {
+            wrong.push(format!("{page}: {error:#}\n{text}"));
+        }
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    control.down()
+}
