@@ -3,19 +3,26 @@
 //! Invariant: a command connects only after its arguments have been checked.
 //! Failure: errors go up to `main`, which prints them once.
 
+pub(crate) mod completion;
 pub(crate) mod console;
+pub(crate) mod create;
 pub(crate) mod doctor;
+pub(crate) mod events;
+pub(crate) mod list;
 pub(crate) mod logs;
+pub(crate) mod power;
 pub(crate) mod ps;
 pub(crate) mod rm;
 pub(crate) mod run;
+pub(crate) mod status;
 pub(crate) mod stop;
 
 use std::io::{ErrorKind, Write, stdout};
 use std::process::ExitCode;
 
-use crate::args::{Args, Command};
+use crate::args::{Args, Command, NodeCommand};
 use crate::console::ConsoleError;
+use crate::context::Endpoint;
 use crate::logs::LogError;
 
 /// Exit code of a run that the user broke off, as shells give it for Ctrl-C.
@@ -25,13 +32,37 @@ const INTERRUPTED: u8 = 130;
 pub(crate) async fn dispatch(args: Args) -> anyhow::Result<ExitCode> {
     let endpoint = &args.endpoint;
     match args.command {
-        Command::Run(args) => run::run(endpoint, args).await,
-        Command::Ps(args) => ps::run(endpoint, &args).await,
-        Command::Logs(args) => logs::run(endpoint, &args).await,
-        Command::Console(args) => console::run(endpoint, &args).await,
-        Command::Stop(args) => stop::run(endpoint, &args).await,
-        Command::Rm(args) => rm::run(endpoint, &args).await,
-        Command::Doctor(args) => doctor::run(endpoint, &args).await,
+        Command::List(args) => list::run(&args).await,
+        Command::Status(args) => status::run(&args).await,
+        Command::Events(args) => events::run(&args).await,
+        Command::Create(args) => create::run(&args).await,
+        Command::Start(args) => power::start(&args).await,
+        Command::Stop(args) => power::stop(&args).await,
+        Command::Restart(args) => power::restart(&args).await,
+        Command::Suspend(args) => power::suspend(&args).await,
+        Command::Resume(args) => power::resume(&args).await,
+        Command::Pause(args) => power::pause(&args).await,
+        Command::Unpause(args) => power::unpause(&args).await,
+        Command::Completion(args) => completion::run(&args),
+        Command::Node(command) => node(endpoint, command).await,
+        Command::Run(args) => node(endpoint, NodeCommand::Run(args)).await,
+        Command::Ps(args) => node(endpoint, NodeCommand::Ps(args)).await,
+        Command::Logs(args) => node(endpoint, NodeCommand::Logs(args)).await,
+        Command::Console(args) => node(endpoint, NodeCommand::Console(args)).await,
+        Command::Rm(args) => node(endpoint, NodeCommand::Rm(args)).await,
+        Command::Doctor(args) => node(endpoint, NodeCommand::Doctor(args)).await,
+    }
+}
+
+async fn node(endpoint: &Endpoint, command: NodeCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        NodeCommand::Run(args) => run::run(endpoint, args).await,
+        NodeCommand::Ps(args) => ps::run(endpoint, &args).await,
+        NodeCommand::Logs(args) => logs::run(endpoint, &args).await,
+        NodeCommand::Console(args) => console::run(endpoint, &args).await,
+        NodeCommand::Stop(args) => stop::run(endpoint, &args).await,
+        NodeCommand::Rm(args) => rm::run(endpoint, &args).await,
+        NodeCommand::Doctor(args) => doctor::run(endpoint, &args).await,
     }
 }
 

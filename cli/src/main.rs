@@ -1,9 +1,11 @@
-//! `vmletctl`: runs VM pods without Kubernetes, looks at them, and checks nodes.
+//! `vmletctl`: works with virtual machines of a cluster, runs VM pods without Kubernetes, and checks nodes.
 //!
 //! Invariant: results go to stdout, everything else to stderr, so that output can be piped.
 //! Failure: one line that names the step, one that says what to do where that is known, exit code 1.
 
 mod args;
+mod cluster;
+mod colour;
 mod commands;
 mod console;
 mod context;
@@ -22,6 +24,8 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let args = args::Args::parse();
+    // An error means that somebody installed one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -41,7 +45,7 @@ fn report(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     eprintln!("error: {error:#}");
-    if let Some(advice) = context::advice(error) {
+    if let Some(advice) = context::advice(error).or_else(|| cluster::advice(error)) {
         eprintln!("  {advice}");
     }
     ExitCode::from(commands::exit_code(error))

@@ -7,29 +7,59 @@ use std::time::Duration;
 
 /// Columns aligned to the left, two spaces apart, without spaces at the end of lines.
 pub(crate) fn render<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> String {
-    let rows: Vec<[String; N]> = rows
+    let mut table = Table::new(&header);
+    for row in rows {
+        table.measure(row);
+    }
+    let body: String = rows
         .iter()
-        .map(|row| row.each_ref().map(|cell| printable(cell)))
+        .map(|row| table.row(row, |_, text| text))
         .collect();
-    let mut widths = header.map(str::len);
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
+    format!("{}{body}", table.header())
+}
+
+/// Columns that may become wider while lines are printed one after another.
+#[derive(Debug)]
+pub(crate) struct Table {
+    header: Vec<String>,
+    widths: Vec<usize>,
+}
+
+impl Table {
+    pub(crate) fn new(header: &[&str]) -> Self {
+        Self {
+            header: header.iter().map(ToString::to_string).collect(),
+            widths: header.iter().map(|name| name.len()).collect(),
+        }
+    }
+
+    /// Makes the columns wide enough for that row.
+    pub(crate) fn measure(&mut self, cells: &[String]) {
+        for (width, cell) in self.widths.iter_mut().zip(cells) {
             *width = (*width).max(cell.chars().count());
         }
     }
-    let mut text = line(&widths, &header);
-    for row in &rows {
-        text.push_str(&line(&widths, &row.each_ref().map(String::as_str)));
-    }
-    text
-}
 
-fn line(widths: &[usize], cells: &[&str]) -> String {
-    let mut text = String::new();
-    for (width, cell) in widths.iter().zip(cells) {
-        text.push_str(&format!("{cell:width$}  "));
+    pub(crate) fn header(&self) -> String {
+        self.row(&self.header, |_, text| text)
     }
-    format!("{}\n", text.trim_end())
+
+    /// One line; `paint` gets each cell's column and its text, which has its final width.
+    pub(crate) fn row(&self, cells: &[String], paint: impl Fn(usize, String) -> String) -> String {
+        let last = cells.iter().rposition(|cell| !cell.is_empty()).unwrap_or(0);
+        let mut text = String::new();
+        for (column, (width, cell)) in self.widths.iter().zip(cells).enumerate().take(last + 1) {
+            let cell = printable(cell);
+            if column == last {
+                text.push_str(&paint(column, cell));
+            } else {
+                text.push_str(&paint(column, format!("{cell:width$}")));
+                text.push_str("  ");
+            }
+        }
+        text.push('\n');
+        text
+    }
 }
 
 /// The text with control characters replaced, so that it cannot steer a terminal.

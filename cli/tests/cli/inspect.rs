@@ -38,7 +38,7 @@ async fn a_pod_is_listed_read_stopped_and_removed_by_name() {
         refused.err
     );
 
-    assert_eq!(node.ctl(&["stop", "hello"]).await.code, Some(0));
+    assert_eq!(node.ctl(&["node", "stop", "hello"]).await.code, Some(0));
     assert!(
         node.fake
             .changes()
@@ -57,7 +57,7 @@ async fn a_pod_is_listed_read_stopped_and_removed_by_name() {
 async fn an_unknown_pod_is_an_error_of_every_command() {
     let node = Node::start(Scenario::default());
     for command in ["stop", "rm", "logs", "console"] {
-        let said = node.ctl(&[command, "other"]).await;
+        let said = node.ctl(&["node", command, "other"]).await;
         assert_eq!(said.code, Some(1), "{command}");
         assert!(
             said.err
@@ -71,7 +71,10 @@ async fn an_unknown_pod_is_an_error_of_every_command() {
 #[tokio::test]
 async fn a_stop_may_be_given_its_own_time() {
     let node = with_pod(Scenario::default()).await;
-    assert_eq!(node.ctl(&["stop", "-t", "2", "hello"]).await.code, Some(0));
+    assert_eq!(
+        node.ctl(&["node", "stop", "-t", "2", "hello"]).await.code,
+        Some(0)
+    );
     assert!(node.fake.changes().contains(&"StopContainer 2".to_owned()));
 }
 
@@ -161,7 +164,11 @@ async fn without_a_daemon_every_command_says_where_it_looked_and_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("pod.yaml"), MANIFEST).unwrap();
     let socket = dir.path().join("absent.sock");
-    for args in [vec!["ps"], vec!["stop", "x"], vec!["run", "pod.yaml"]] {
+    for args in [
+        vec!["ps"],
+        vec!["node", "stop", "x"],
+        vec!["run", "pod.yaml"],
+    ] {
         let said = finished(command(&socket, dir.path(), &args).spawn().unwrap()).await;
         assert_eq!(said.code, Some(1), "{args:?}");
         let expected = format!("error: no daemon at {}", socket.display());

@@ -72,7 +72,7 @@ fn show(session: &Session, report: &mut Report) -> Result<()> {
 
     println!("demo: asking the VM to stop");
     let started = Instant::now();
-    run::output(session.command("vmletctl").args(["stop", POD])).context("stop the VM")?;
+    run::output(session.command("vmletctl").args(["node", "stop", POD])).context("stop the VM")?;
     wait_for_the_end(follower, &console)?;
     report.add("VM stops with grace", "done", started.elapsed());
     report.step("pod removed", || {

@@ -1,0 +1,98 @@
+//! From flags and kubeconfig to a client.
+//!
+//! Invariant: the order is kubectl's: `--kubeconfig`, `KUBECONFIG`, `~/.kube/config`, the pod's account.
+//! Failure: no usable configuration; nothing was asked of any server yet.
+
+use std::time::Duration;
+
+use crds::VirtualMachine;
+use k8s_openapi::NamespaceResourceScope;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, Resource};
+
+use super::{ClusterArgs, ClusterError};
+
+/// A client and the namespace that commands work in.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+}
+
+impl ClusterArgs {
+    /// Makes a client. Asks the server nothing.
+    pub(crate) async fn connect(&self) -> Result<Cluster, ClusterError> {
+        let mut config = self.config().await?;
+        if let Some(user) = &self.impersonate {
+            config.auth_info.impersonate = Some(user.clone());
+            config.auth_info.impersonate_groups =
+                Some(self.impersonate_groups.clone()).filter(|groups| !groups.is_empty());
+        }
+        let timeout = Duration::from_secs(u64::from(self.request_timeout.max(1)));
+        config.connect_timeout = Some(timeout);
+        config.read_timeout = Some(timeout);
+        let namespace = self.namespace.clone();
+        let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
+        let server = config.cluster_url.to_string();
+        let client = Client::try_from(config).map_err(|source| ClusterError::Client {
+            server,
+            source: Box::new(source),
+        })?;
+        Ok(Cluster { client, namespace })
+    }
+
+    async fn config(&self) -> Result<Config, ClusterError> {
+        let options = KubeConfigOptions {
+            context: self.context.clone(),
+            cluster: self.cluster.clone(),
+            user: self.user.clone(),
+        };
+        let is_named =
+            self.kubeconfig.is_some() || self.context.is_some() || self.cluster.is_some();
+        let file = match &self.kubeconfig {
+            Some(path) => Kubeconfig::read_from(path),
+            None => Kubeconfig::read(),
+        };
+        let read = match file {
+            Ok(kubeconfig) => Config::from_custom_kubeconfig(kubeconfig, &options).await,
+            Err(error) => Err(error),
+        };
+        match read {
+            Ok(config) => Ok(config),
+            // In a pod there is no kubeconfig; whoever names one wants no other.
+            Err(source) if is_named => Err(ClusterError::Kubeconfig(Box::new(source))),
+            Err(source) => {
+                Config::incluster().map_err(|_| ClusterError::Kubeconfig(Box::new(source)))
+            }
+        }
+    }
+}
+
+impl Cluster {
+    /// Objects of the namespace.
+    pub(crate) fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Objects of the namespace, or of all.
+    pub(crate) fn api_of<K>(&self, all: bool) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        if all {
+            Api::all(self.client.clone())
+        } else {
+            self.api()
+        }
+    }
+
+    /// Machines of the namespace.
+    pub(crate) fn machines(&self) -> Api<VirtualMachine> {
+        self.api()
+    }
+}

@@ -1,0 +1,151 @@
+//! What a cluster's refusals mean to a user, and what to do about them.
+//!
+//! Invariant: the server's own sentence is kept where it says more than ours.
+//! Failure: none.
+
+use kube::config::KubeconfigError;
+use kube::core::Status;
+
+/// Why the cluster did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClusterError {
+    // The library's errors repeat their sources, so only the innermost is shown.
+    #[error("there is no usable kubeconfig: {0}")]
+    Kubeconfig(Box<KubeconfigError>),
+    #[error("cannot use the configuration of {server}: {}", innermost(.source))]
+    Client {
+        server: String,
+        source: Box<kube::Error>,
+    },
+    #[error("the cluster does not answer: {0}")]
+    Unreachable(String),
+    #[error(
+        "the cluster has no virtual machines: the kind VirtualMachine of vmlet.dev is not installed"
+    )]
+    NoKinds,
+    #[error("there is no virtual machine {name} in namespace {namespace}")]
+    NotFound { namespace: String, name: String },
+    #[error("not allowed: {0}")]
+    Forbidden(String),
+    #[error("the cluster does not know who you are")]
+    Unauthorized,
+    #[error("somebody else changed {name} at the same moment (409); nothing was changed")]
+    Raced { name: String },
+    #[error("{name}: {conflict} (409)")]
+    Conflict { name: String, conflict: String },
+    #[error("there is a virtual machine {0} already")]
+    Exists(String),
+    #[error("the cluster refuses that: {0}")]
+    Refused(String),
+    #[error("ask the cluster: {}", innermost(.0))]
+    Other(Box<kube::Error>),
+}
+
+impl ClusterError {
+    /// From an answer about the machine `name`.
+    pub(crate) fn about(namespace: &str, name: &str, error: kube::Error) -> Self {
+        let kube::Error::Api(status) = error else {
+            return Self::of_transport(error);
+        };
+        match status.code {
+            404 if is_missing_kind(&status) => Self::NoKinds,
+            404 => Self::NotFound {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            },
+            409 if status.reason == "AlreadyExists" => Self::Exists(name.to_owned()),
+            409 => Self::Raced {
+                name: name.to_owned(),
+            },
+            422 if is_failed_test(&status) => Self::Raced {
+                name: name.to_owned(),
+            },
+            401 => Self::Unauthorized,
+            403 => Self::Forbidden(status.message.clone()),
+            400 | 422 => Self::Refused(status.message.clone()),
+            _ => Self::Other(Box::new(kube::Error::Api(status))),
+        }
+    }
+
+    /// From an answer about no particular machine.
+    pub(crate) fn of(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) if status.code == 404 => Self::NoKinds,
+            other => Self::about("", "", other),
+        }
+    }
+
+    fn of_transport(error: kube::Error) -> Self {
+        match error {
+            kube::Error::HyperError(_) | kube::Error::Service(_) => {
+                Self::Unreachable(innermost(&error))
+            }
+            other => Self::Other(Box::new(other)),
+        }
+    }
+
+    /// What the user can do, as one line.
+    pub(crate) const fn advice(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Kubeconfig(_) => {
+                "name a kubeconfig with --kubeconfig or KUBECONFIG, and a context of it with --context"
+            }
+            Self::Client { .. } => "look at that cluster and user in the kubeconfig",
+            Self::Unreachable(_) => {
+                "see whether its API server runs and whether the kubeconfig has its address (kubectl cluster-info)"
+            }
+            Self::NoKinds => {
+                "install Vmlet there (kubectl apply -k deploy), or name another cluster with --context"
+            }
+            Self::NotFound { .. } => {
+                "vmletctl list shows what is there; -n names another namespace, list -A shows all of them"
+            }
+            Self::Forbidden(_) => {
+                "ask an administrator for a role that allows it, or name another user with --context"
+            }
+            Self::Unauthorized => "log in again, or name another user with --context",
+            Self::Raced { .. } => {
+                "look at it with vmletctl status, and try again if it is still needed"
+            }
+            Self::Conflict { .. } => return None,
+            Self::Exists(_) => "choose another name, or change that one with kubectl edit vm",
+            Self::Refused(_) => "change what the sentence names, and try again",
+            Self::Other(_) => return None,
+        })
+    }
+}
+
+/// The cause that all others only wrap.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut last = error;
+    while let Some(source) = last.source() {
+        last = source;
+    }
+    last.to_string()
+}
+
+/// A server without the kind says so in plain text, without naming an object.
+fn is_missing_kind(status: &Status) -> bool {
+    status.details.as_ref().is_none_or(|d| d.name.is_empty())
+}
+
+/// The `test` of a JSON patch has failed; the server gives it no reason of its own.
+fn is_failed_test(status: &Status) -> bool {
+    let details = status.details.as_ref();
+    let causes = details.map(|d| d.causes.as_slice()).unwrap_or_default();
+    let is_unnamed = details.is_none_or(|d| d.name.is_empty());
+    is_unnamed
+        && (status.message.contains("the server rejected our request")
+            || causes.iter().any(|c| c.message.contains("test")))
+}
+
+/// What to do about an error, when it is one of those that know.
+pub(crate) fn advice(error: &anyhow::Error) -> Option<&'static str> {
+    error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<ClusterError>())
+        .and_then(ClusterError::advice)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+use super::*;
+
+fn status(code: u16, reason: &str, message: &str, name: &str) -> kube::Error {
+    let text = format!(
+        r#"{{"status":"Failure","code":{code},"reason":"{reason}","message":"{message}","details":{{"name":"{name}"}}}}"#
+    );
+    kube::Error::Api(serde_json::from_str::<Status>(&text).unwrap().boxed())
+}
+
+fn shown(error: kube::Error) -> String {
+    let error = ClusterError::about("default", "web", error);
+    format!("{error}\n  {}", error.advice().unwrap_or_default())
+}
+
+#[test]
+fn every_refusal_says_what_happened_and_what_to_do() {
+    let all = [
+        status(404, "NotFound", "page not found", ""),
+        status(404, "NotFound", "not found", "web"),
+        status(409, "Conflict", "the object has been modified", "web"),
+        status(409, "AlreadyExists", "exists", "web"),
+        status(
+            422,
+            "Invalid",
+            "the server rejected our request due to an error in our request",
+            "",
+        ),
+        status(
+            422,
+            "Invalid",
+            "spec: Invalid value: set exactly one of",
+            "web",
+        ),
+        status(401, "Unauthorized", "Unauthorized", ""),
+        status(
+            403,
+            "Forbidden",
+            "user eve cannot patch virtualmachines",
+            "web",
+        ),
+    ];
+    insta::assert_snapshot!(all.map(shown).join("\n"));
+}
+
+#[test]
+fn a_list_that_is_not_found_means_that_the_kind_is_missing() {
+    assert!(matches!(
+        ClusterError::of(status(404, "NotFound", "x", "web")),
+        ClusterError::NoKinds
+    ));
+}

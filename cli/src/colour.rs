@@ -1,0 +1,82 @@
+//! Colours for people who look at a terminal.
+//!
+//! Invariant: output that is piped has none unless it is asked for.
+//! Failure: none.
+
+use std::io::IsTerminal;
+
+use clap::ValueEnum;
+use crds::vm::PrintableStatus as Word;
+
+/// When to use colours.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum When {
+    /// On a terminal.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+impl When {
+    /// Whether standard output gets colours.
+    pub(crate) fn is_on(self) -> bool {
+        match self {
+            Self::Auto => std::io::stdout().is_terminal(),
+            Self::Always => true,
+            Self::Never => false,
+        }
+    }
+}
+
+/// The number of a terminal colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Colour {
+    Red = 31,
+    Green = 32,
+    Yellow = 33,
+    Blue = 34,
+    Grey = 90,
+}
+
+impl Colour {
+    /// The text in this colour.
+    pub(crate) fn paint(self, text: &str) -> String {
+        format!("\u{1b}[{}m{text}\u{1b}[0m", self as u8)
+    }
+
+    /// Green runs, yellow is on its way, red needs somebody, blue and grey rest.
+    pub(crate) const fn of(word: Word) -> Self {
+        match word {
+            Word::Running => Self::Green,
+            Word::Starting
+            | Word::Stopping
+            | Word::Terminating
+            | Word::Provisioning
+            | Word::WaitingForVolumeBinding => Self::Yellow,
+            Word::Paused | Word::Suspended => Self::Blue,
+            Word::Stopped => Self::Grey,
+            Word::ErrorPvcNotFound
+            | Word::DataVolumeError
+            | Word::ErrorUnschedulable
+            | Word::ErrImagePull
+            | Word::ImagePullBackOff
+            | Word::InvalidImageName
+            | Word::CrashLoopBackOff
+            | Word::Unknown => Self::Red,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_end_where_the_text_ends() {
+        assert_eq!(Colour::of(Word::Running).paint("x"), "\u{1b}[32mx\u{1b}[0m");
+        assert!(When::Always.is_on() && !When::Never.is_on());
+    }
+}

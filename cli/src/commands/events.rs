@@ -1,0 +1,177 @@
+//! `events`: what was told about a machine, its pods and its tasks.
+//!
+//! Invariant: the oldest comes first; an event that repeats is one line with a count.
+//! Failure: the cluster's.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, ListParams};
+
+use super::list::age;
+use crate::cluster::{Cluster, ClusterArgs, ClusterError};
+use crate::table;
+
+/// Whose events.
+#[derive(Debug, Args)]
+pub(crate) struct EventsArgs {
+    /// Name of the virtual machine.
+    name: String,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// One event, as printed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Told {
+    last: Option<Timestamp>,
+    kind: String,
+    reason: String,
+    object: String,
+    count: i32,
+    message: String,
+}
+
+pub(crate) async fn run(args: &EventsArgs) -> anyhow::Result<ExitCode> {
+    let cluster = args.cluster.connect().await?;
+    let told = about(&cluster, &args.name).await?;
+    if told.is_empty() {
+        // Events are kept for about an hour, so a machine without any is nothing unusual.
+        cluster.find(&args.name).await?;
+        eprintln!("nothing was told about {} lately", args.name);
+        return Ok(ExitCode::SUCCESS);
+    }
+    super::print(&render(&told, Timestamp::now()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What was told about the machine and what belongs to it, oldest first.
+pub(super) async fn about(cluster: &Cluster, name: &str) -> Result<Vec<Told>, ClusterError> {
+    let api: Api<Event> = cluster.api();
+    let events = api
+        .list(&ListParams::default())
+        .await
+        .map_err(ClusterError::of)?;
+    let mut told: Vec<_> = events
+        .items
+        .iter()
+        .filter(|e| is_about(e, name))
+        .map(Told::of)
+        .collect();
+    told.sort_by_key(|event| event.last);
+    Ok(told)
+}
+
+/// The machine and its instance have its name; tasks and the pod that chooses the node begin with it.
+fn is_about(event: &Event, name: &str) -> bool {
+    let object = &event.involved_object;
+    let named = object.name.as_deref().unwrap_or_default();
+    let part = named
+        .strip_prefix(name)
+        .and_then(|rest| rest.strip_prefix('-'));
+    match object.kind.as_deref() {
+        Some("VirtualMachine") => named == name,
+        Some("Pod") => named == name || part == Some("provision"),
+        Some("VirtualMachineTask") => part.is_some_and(is_task),
+        _ => false,
+    }
+}
+
+/// Tasks are named `<machine>-<kind>-<hash>`; another machine's name may begin with this one's.
+fn is_task(rest: &str) -> bool {
+    let (kind, hash) = rest.rsplit_once('-').unwrap_or((rest, ""));
+    !kind.contains('-') && !hash.is_empty()
+}
+
+impl Told {
+    fn of(event: &Event) -> Self {
+        let micro = event.event_time.as_ref().map(|t| t.0);
+        let series = event.series.as_ref();
+        let last = series
+            .and_then(|s| s.last_observed_time.as_ref())
+            .map(|t| t.0);
+        let last = last.or_else(|| event.last_timestamp.as_ref().map(|t| t.0));
+        let object = &event.involved_object;
+        Self {
+            last: last
+                .or(micro)
+                .or_else(|| event.metadata.creation_timestamp.as_ref().map(|t| t.0)),
+            kind: event.type_.clone().unwrap_or_default(),
+            reason: event.reason.clone().unwrap_or_default(),
+            object: format!(
+                "{}/{}",
+                object.kind.clone().unwrap_or_default(),
+                object.name.clone().unwrap_or_default()
+            ),
+            count: series
+                .and_then(|s| s.count)
+                .or(event.count)
+                .unwrap_or(1)
+                .max(1),
+            message: event.message.clone().unwrap_or_default(),
+        }
+    }
+}
+
+pub(super) fn render(told: &[Told], now: Timestamp) -> String {
+    let rows: Vec<_> = told
+        .iter()
+        .map(|event| {
+            let times = if event.count > 1 {
+                format!(" (x{})", event.count)
+            } else {
+                String::new()
+            };
+            [
+                age(event.last.map(Time).as_ref(), now) + &times,
+                event.kind.clone(),
+                event.reason.clone(),
+                event.object.clone(),
+                event.message.trim().to_owned(),
+            ]
+        })
+        .collect();
+    table::render(["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"], &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn event(kind: &str, name: &str, count: i32) -> Event {
+        serde_json::from_value(json!({
+            "metadata": {"name": "e"}, "type": "Normal", "reason": "Started", "message": "it runs\n", "count": count,
+            "involvedObject": {"kind": kind, "name": name}, "lastTimestamp": "2026-01-01T11:59:00Z",
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn events_of_the_machine_its_pods_and_tasks_are_its_own() {
+        let about_web = |kind, name| is_about(&event(kind, name, 1), "web");
+        assert!(about_web("VirtualMachine", "web"));
+        assert!(about_web("Pod", "web") && about_web("Pod", "web-provision"));
+        assert!(about_web("VirtualMachineTask", "web-provision-1a2b"));
+        assert!(!about_web("VirtualMachineTask", "web-2-provision-1a2b"));
+        assert!(!about_web("VirtualMachine", "web-2") && !about_web("Pod", "web-2"));
+        assert!(!about_web("Node", "web"));
+    }
+
+    #[test]
+    fn repeated_events_have_a_count() {
+        let told = [
+            Told::of(&event("Pod", "web", 1)),
+            Told::of(&event("VirtualMachine", "web", 7)),
+        ];
+        insta::assert_snapshot!(render(&told, "2026-01-01T12:00:00Z".parse().unwrap()), @r"
+        LAST SEEN  TYPE    REASON   OBJECT              MESSAGE
+        60s        Normal  Started  Pod/web             it runs
+        60s (x7)   Normal  Started  VirtualMachine/web  it runs
+        ");
+    }
+}

@@ -1,0 +1,171 @@
+//! `list`: machines of a namespace or of all, once or as they change.
+//!
+//! Invariant: JSON and YAML are what the server sent; only tables are made for people.
+//! Failure: the cluster's.
+
+mod progress;
+mod row;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use crds::{VirtualMachine, VirtualMachineTask};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, ClusterArgs, ClusterError};
+use crate::colour::When;
+
+use progress::progress;
+use row::{Columns, Row};
+pub(super) use row::{age, wish};
+
+/// What to list and how.
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// In all namespaces.
+    #[arg(short = 'A', long)]
+    all_namespaces: bool,
+    /// Only machines with these labels, such as `app=web,tier!=test`.
+    #[arg(short = 'l', long, value_name = "LABELS")]
+    selector: Option<String>,
+    /// Only machines with these fields, such as `metadata.name=web`.
+    #[arg(long, value_name = "FIELDS")]
+    field_selector: Option<String>,
+    /// How to print.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    /// Go on, and print each machine again when it changes, with the progress of its image and its boot.
+    #[arg(short, long)]
+    watch: bool,
+    /// When to use colours.
+    #[arg(long, value_enum, default_value_t)]
+    color: When,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// A line for each.
+    Table,
+    /// A longer line for each.
+    Wide,
+    /// The names.
+    Name,
+    /// As the API has them.
+    Json,
+    /// As the API has them.
+    Yaml,
+}
+
+pub(crate) async fn run(args: &ListArgs) -> anyhow::Result<ExitCode> {
+    if args.watch && !matches!(args.output, Output::Table | Output::Wide) {
+        anyhow::bail!("--watch prints tables only: leave out --output, or give -o wide");
+    }
+    let cluster = args.cluster.connect().await?;
+    let columns = Columns {
+        namespace: args.all_namespaces,
+        wide: args.output == Output::Wide,
+        progress: args.watch,
+    };
+    match args.output {
+        _ if args.watch => watch::run(&cluster, args, columns).await?,
+        Output::Table | Output::Wide => table(&cluster, args, columns).await?,
+        Output::Name | Output::Json | Output::Yaml => raw(&cluster, args).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl ListArgs {
+    fn params(&self) -> ListParams {
+        ListParams {
+            label_selector: self.selector.clone(),
+            field_selector: self.field_selector.clone(),
+            ..ListParams::default()
+        }
+    }
+}
+
+async fn table(cluster: &Cluster, args: &ListArgs, columns: Columns) -> anyhow::Result<()> {
+    let all = args.all_namespaces;
+    let api: Api<VirtualMachine> = cluster.api_of(all);
+    let machines = api
+        .list(&args.params())
+        .await
+        .map_err(ClusterError::of)?
+        .items;
+    if machines.is_empty() {
+        let place = if all {
+            "the cluster".into()
+        } else {
+            format!("namespace {}", cluster.namespace)
+        };
+        eprintln!("no virtual machines in {place}");
+        return Ok(());
+    }
+    let now = Timestamp::now();
+    let rows: Vec<_> = machines
+        .iter()
+        .map(|vm| Row::of(vm, String::new(), now))
+        .collect();
+    super::print(&row::render(&rows, columns, args.color.is_on()))?;
+    Ok(())
+}
+
+/// Untyped, so that fields that this program does not know are printed too.
+async fn raw(cluster: &Cluster, args: &ListArgs) -> anyhow::Result<()> {
+    let kind = ApiResource::erase::<VirtualMachine>(&());
+    let api: Api<DynamicObject> = if args.all_namespaces {
+        Api::all_with(cluster.client.clone(), &kind)
+    } else {
+        Api::namespaced_with(cluster.client.clone(), &cluster.namespace, &kind)
+    };
+    let mut objects = api
+        .list(&args.params())
+        .await
+        .map_err(ClusterError::of)?
+        .items;
+    for object in &mut objects {
+        object.metadata.managed_fields = None;
+    }
+    let text = match args.output {
+        Output::Name => names(&objects),
+        Output::Yaml => serde_saphyr::to_string(&list_of(&objects)?)?,
+        _ => format!("{}\n", serde_json::to_string_pretty(&list_of(&objects)?)?),
+    };
+    super::print(&text)?;
+    Ok(())
+}
+
+fn names(objects: &[DynamicObject]) -> String {
+    let kind = VirtualMachine::plural(&());
+    let kind = kind.trim_end_matches('s');
+    objects
+        .iter()
+        .map(|o| format!("{kind}.{}/{}\n", crds::GROUP, o.name_any()))
+        .collect()
+}
+
+/// A list as kubectl prints it.
+fn list_of(objects: &[DynamicObject]) -> Result<Value, serde_json::Error> {
+    let mut items = Vec::new();
+    for object in objects {
+        let mut item = serde_json::to_value(object)?;
+        item["apiVersion"] = json!(format!("{}/{}", crds::GROUP, crds::VERSION));
+        item["kind"] = json!("VirtualMachine");
+        items.push(item);
+    }
+    Ok(json!({"apiVersion": "v1", "kind": "List", "items": items}))
+}
+
+/// The tasks and pods of one machine, out of those that were found.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Around {
+    pub(super) tasks: Vec<VirtualMachineTask>,
+    pub(super) pods: Vec<Pod>,
+}

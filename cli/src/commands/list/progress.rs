@@ -1,0 +1,91 @@
+//! What a machine is busy with, in a few words.
+//!
+//! Invariant: the nearest to the end wins: a task, then the pod, then what a start waits for.
+//! Failure: nothing to say is an empty text.
+
+use crds::conditions::{FAILURE, find};
+use crds::vm::PrintableStatus as Word;
+use crds::{TaskState, VirtualMachine, VirtualMachineTask};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+
+use super::Around;
+
+/// Such as `Provision 43%`, `pulling the image`, `booting`.
+pub(crate) fn progress(vm: &VirtualMachine, around: &Around, now: Timestamp) -> String {
+    let status = vm.status.clone().unwrap_or_default();
+    if let Some(task) = around.tasks.iter().find_map(of_task) {
+        return task;
+    }
+    match status.printable_status {
+        Some(Word::Running) if !status.ready => "booting".into(),
+        Some(Word::CrashLoopBackOff) => {
+            let failure = status.start_failure.unwrap_or_default();
+            let retry = failure
+                .retry_after_timestamp
+                .map_or(0, |at| at.0.duration_since(now).as_secs().max(0));
+            let count = failure.consecutive_fail_count;
+            format!("failed {count} times, next start in {retry}s")
+        }
+        Some(Word::Starting | Word::Provisioning | Word::WaitingForVolumeBinding) => around
+            .pods
+            .iter()
+            .map(of_pod)
+            .find(|text| !text.is_empty())
+            .or_else(|| failure(vm))
+            .unwrap_or_default(),
+        Some(word) if is_error(word) => failure(vm).unwrap_or_default(),
+        _ => String::new(),
+    }
+}
+
+const fn is_error(word: Word) -> bool {
+    matches!(
+        word,
+        Word::ErrorPvcNotFound
+            | Word::DataVolumeError
+            | Word::ErrorUnschedulable
+            | Word::ErrImagePull
+            | Word::ImagePullBackOff
+            | Word::InvalidImageName
+    )
+}
+
+fn failure(vm: &VirtualMachine) -> Option<String> {
+    let conditions = &vm.status.as_ref()?.conditions;
+    find(conditions, FAILURE).map(|condition| condition.message.clone())
+}
+
+fn of_task(task: &VirtualMachineTask) -> Option<String> {
+    let kind = task.spec.kind;
+    let status = task.status.clone().unwrap_or_default();
+    match status.state {
+        None | Some(TaskState::Queued) => Some(format!("{kind:?} waits for its node")),
+        Some(TaskState::Running) => Some(format!("{kind:?} {}%", status.progress_percent)),
+        Some(TaskState::Error) if status.transient => {
+            Some(format!("{kind:?} failed, is tried again"))
+        }
+        Some(_) => None,
+    }
+}
+
+/// What a pod that does not run its machine yet is at.
+fn of_pod(pod: &Pod) -> String {
+    let status = pod.status.clone().unwrap_or_default();
+    let containers = status.container_statuses.unwrap_or_default();
+    let state = containers
+        .first()
+        .and_then(|c| c.state.clone())
+        .unwrap_or_default();
+    let has_node = pod.spec.as_ref().is_some_and(|s| s.node_name.is_some());
+    match state.waiting.and_then(|w| w.reason).as_deref() {
+        _ if state.running.is_some() => "booting".into(),
+        _ if state.terminated.is_some() => String::new(),
+        Some("ContainerCreating") | None if has_node => "getting the image".into(),
+        Some(reason) if has_node => reason.to_owned(),
+        _ => "looking for a node".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

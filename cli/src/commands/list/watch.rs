@@ -1,0 +1,191 @@
+//! `list --watch`: a line whenever what it says about a machine changes.
+//!
+//! Invariant: each machine that is there when the watch begins is printed once; then only changes are.
+//! Failure: a watch that breaks is begun again by itself; the first list must succeed.
+
+use std::collections::HashMap;
+use std::pin::pin;
+
+use crds::names::VM_UID_LABEL;
+use crds::{VirtualMachine, VirtualMachineTask};
+use futures_util::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
+use kube::runtime::watcher::{self, Config, Event, watcher};
+
+use super::row::{Columns, Row, table};
+use super::{Around, ListArgs, progress};
+use crate::cluster::{Cluster, ClusterError};
+use crate::table::Table;
+
+type Key = (String, String);
+
+enum Change {
+    Machine(Event<VirtualMachine>),
+    Task(Event<VirtualMachineTask>),
+    Pod(Event<Pod>),
+}
+
+pub(super) async fn run(
+    cluster: &Cluster,
+    args: &ListArgs,
+    columns: Columns,
+) -> anyhow::Result<()> {
+    let all = args.all_namespaces;
+    let machines: Api<VirtualMachine> = cluster.api_of(all);
+    // A watch would retry what can never succeed; the first answer tells.
+    let first = ListParams {
+        limit: Some(1),
+        ..args.params()
+    };
+    machines.list(&first).await.map_err(ClusterError::of)?;
+
+    let config = Config {
+        label_selector: args.selector.clone(),
+        field_selector: args.field_selector.clone(),
+        ..Config::default()
+    };
+    let ours = Config::default().labels(VM_UID_LABEL);
+    let of_machines = watcher(machines, config).map(|e| e.map(Change::Machine));
+    let of_tasks = watcher(cluster.api_of(all), Config::default()).map(|e| e.map(Change::Task));
+    let of_pods = watcher(cluster.api_of(all), ours).map(|e| e.map(Change::Pod));
+    let mut changes = pin!(stream::select(
+        of_machines,
+        stream::select(of_tasks, of_pods)
+    ));
+
+    let mut screen = Screen::new(columns, args.color.is_on());
+    super::super::print(&screen.table.header())?;
+    while let Some(change) = changes.next().await {
+        match change {
+            Ok(change) => super::super::print(&screen.take(change))?,
+            Err(error) => tell(&error).await,
+        }
+    }
+    Ok(())
+}
+
+/// The watch goes on by itself; who waits should know why nothing comes.
+async fn tell(error: &watcher::Error) {
+    eprintln!("warning: the watch broke off and is begun again: {error}");
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+}
+
+/// What was seen, and what was printed.
+struct Screen {
+    columns: Columns,
+    coloured: bool,
+    table: Table,
+    machines: HashMap<Key, VirtualMachine>,
+    tasks: HashMap<Key, VirtualMachineTask>,
+    pods: HashMap<Key, Pod>,
+    printed: HashMap<Key, Row>,
+}
+
+fn key(object: &impl ResourceExt) -> Key {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}
+
+impl Screen {
+    fn new(columns: Columns, coloured: bool) -> Self {
+        Self {
+            columns,
+            coloured,
+            table: table(columns),
+            machines: HashMap::new(),
+            tasks: HashMap::new(),
+            pods: HashMap::new(),
+            printed: HashMap::new(),
+        }
+    }
+
+    /// Takes a change over; the lines that it makes.
+    fn take(&mut self, change: Change) -> String {
+        let touched = match change {
+            Change::Machine(Event::Apply(vm) | Event::InitApply(vm)) => {
+                let key = key(&vm);
+                self.machines.insert(key.clone(), vm);
+                Some(key)
+            }
+            Change::Machine(Event::Delete(vm)) => return self.gone(&key(&vm)),
+            Change::Task(event) => store(&mut self.tasks, event)
+                .map(|task| (task.namespace().unwrap_or_default(), task.spec.vm_name)),
+            Change::Pod(event) => store(&mut self.pods, event).and_then(|pod| self.owner(&pod)),
+            Change::Machine(Event::Init | Event::InitDone) => None,
+        };
+        touched.map(|key| self.line(&key)).unwrap_or_default()
+    }
+
+    fn owner(&self, pod: &Pod) -> Option<Key> {
+        let uid = pod.labels().get(VM_UID_LABEL)?;
+        let found = self
+            .machines
+            .iter()
+            .find(|(_, vm)| vm.metadata.uid.as_ref() == Some(uid));
+        found.map(|(key, _)| key.clone())
+    }
+
+    fn line(&mut self, key: &Key) -> String {
+        let Some(vm) = self.machines.get(key) else {
+            return String::new();
+        };
+        let now = Timestamp::now();
+        let row = Row::of(vm, progress(vm, &self.around(vm), now), now);
+        if self
+            .printed
+            .get(key)
+            .is_some_and(|old| old.says_the_same(&row))
+        {
+            return String::new();
+        }
+        self.table.measure(&row.cells(self.columns));
+        let line = row.line(&self.table, self.columns, self.coloured);
+        self.printed.insert(key.clone(), row);
+        line
+    }
+
+    fn around(&self, vm: &VirtualMachine) -> Around {
+        let uid = vm.metadata.uid.clone().unwrap_or_default();
+        let tasks = self.tasks.values().filter(|t| t.spec.vm_uid == uid);
+        let pods = self
+            .pods
+            .values()
+            .filter(|p| p.labels().get(VM_UID_LABEL) == Some(&uid));
+        Around {
+            tasks: tasks.cloned().collect(),
+            pods: pods.cloned().collect(),
+        }
+    }
+
+    fn gone(&mut self, key: &Key) -> String {
+        self.machines.remove(key);
+        let Some(row) = self.printed.remove(key) else {
+            return String::new();
+        };
+        row.gone().line(&self.table, self.columns, self.coloured)
+    }
+}
+
+/// Keeps the newest state; the object that changed.
+fn store<K: ResourceExt + Clone>(all: &mut HashMap<Key, K>, event: Event<K>) -> Option<K> {
+    match event {
+        Event::Apply(object) | Event::InitApply(object) => {
+            all.insert(key(&object), object.clone());
+            Some(object)
+        }
+        Event::Delete(object) => {
+            all.remove(&key(&object));
+            Some(object)
+        }
+        Event::Init => {
+            all.clear();
+            None
+        }
+        Event::InitDone => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,46 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn machine(status: Value) -> VirtualMachine {
+    serde_json::from_value(json!({
+        "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachine",
+        "metadata": {"name": "web", "namespace": "default", "uid": "u1"},
+        "spec": {"running": true}, "status": status,
+    }))
+    .unwrap()
+}
+
+fn task(percent: u32) -> VirtualMachineTask {
+    serde_json::from_value(json!({
+        "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineTask",
+        "metadata": {"name": "web-provision-1", "namespace": "default"},
+        "spec": {"nodeName": "n", "vmName": "web", "vmUID": "u1", "kind": "Provision"},
+        "status": {"state": "Running", "progressPercent": percent},
+    }))
+    .unwrap()
+}
+
+#[test]
+fn a_line_is_printed_when_it_says_something_new() {
+    let mut screen = Screen::new(
+        Columns {
+            progress: true,
+            ..Columns::default()
+        },
+        false,
+    );
+    let provisioning = machine(json!({"printableStatus": "Provisioning"}));
+    let mut lines = vec![screen.table.header()];
+    let mut take = |change| lines.push(screen.take(change));
+    take(Change::Machine(Event::InitApply(provisioning.clone())));
+    take(Change::Machine(Event::Apply(provisioning)));
+    take(Change::Task(Event::Apply(task(10))));
+    take(Change::Task(Event::Apply(task(10))));
+    take(Change::Task(Event::Apply(task(90))));
+    take(Change::Task(Event::Delete(task(90))));
+    let running = machine(json!({"printableStatus": "Running", "ready": true}));
+    take(Change::Machine(Event::Apply(running.clone())));
+    take(Change::Machine(Event::Delete(running)));
+    insta::assert_snapshot!(lines.concat());
+}

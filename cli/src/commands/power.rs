@@ -1,0 +1,147 @@
+//! The verbs of a machine's power: `start`, `stop`, `restart`, `suspend`, `resume`, `pause`, `unpause`.
+//!
+//! Invariant: a verb writes what was decided from what was read, or nothing: patches test what they replace.
+//! Failure: a machine in no state for the verb is a conflict with a reason; the other names are still done.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use kube::api::{Patch, PatchParams};
+use lifecycle::verbs::Verb;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::cluster::{Cluster, ClusterArgs, ClusterError, Names};
+
+/// What every verb takes.
+#[derive(Debug, Args)]
+pub(crate) struct VerbArgs {
+    #[command(flatten)]
+    names: Names,
+    /// Let the cluster check the change, and do not make it.
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// How to start.
+#[derive(Debug, Args)]
+pub(crate) struct StartArgs {
+    /// With vCPUs that stand still until `unpause`.
+    #[arg(long)]
+    paused: bool,
+    #[command(flatten)]
+    verb: VerbArgs,
+}
+
+/// How patiently to stop.
+#[derive(Debug, Args)]
+pub(crate) struct StopArgs {
+    /// Pull the plug: the guest is not asked.
+    #[arg(long, conflicts_with = "grace_period")]
+    force: bool,
+    /// Seconds that the guest has before the plug is pulled [default: spec.powerOffTimeout].
+    #[arg(long, value_name = "SECONDS")]
+    grace_period: Option<u32>,
+    #[command(flatten)]
+    verb: VerbArgs,
+}
+
+/// How patiently to restart.
+#[derive(Debug, Args)]
+pub(crate) struct RestartArgs {
+    /// Pull the plug: the guest is not asked.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    verb: VerbArgs,
+}
+
+pub(crate) async fn start(args: &StartArgs) -> anyhow::Result<ExitCode> {
+    let paused = args.paused;
+    each(&args.verb, Verb::Start { paused }, "start requested").await
+}
+
+pub(crate) async fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
+    let grace_seconds = if args.force {
+        Some(0)
+    } else {
+        args.grace_period
+    };
+    each(&args.verb, Verb::Stop { grace_seconds }, "stop requested").await
+}
+
+pub(crate) async fn restart(args: &RestartArgs) -> anyhow::Result<ExitCode> {
+    let force = args.force;
+    each(&args.verb, Verb::Restart { force }, "restart requested").await
+}
+
+pub(crate) async fn suspend(args: &VerbArgs) -> anyhow::Result<ExitCode> {
+    each(args, Verb::Suspend, "suspend requested").await
+}
+
+pub(crate) async fn resume(args: &VerbArgs) -> anyhow::Result<ExitCode> {
+    each(args, Verb::Resume, "resume requested").await
+}
+
+pub(crate) async fn pause(args: &VerbArgs) -> anyhow::Result<ExitCode> {
+    each(args, Verb::Pause, "pause requested").await
+}
+
+pub(crate) async fn unpause(args: &VerbArgs) -> anyhow::Result<ExitCode> {
+    each(args, Verb::Unpause, "unpause requested").await
+}
+
+/// Asks each machine; the last error is the command's, those before it are printed.
+async fn each(args: &VerbArgs, verb: Verb, done: &str) -> anyhow::Result<ExitCode> {
+    let cluster = args.cluster.connect().await?;
+    let mut last: Option<ClusterError> = None;
+    for name in &args.names.names {
+        match ask(&cluster, name, verb, args.dry_run).await {
+            Ok(()) => {
+                let how = if args.dry_run { " (dry run)" } else { "" };
+                super::print(&format!("virtualmachine.vmlet.dev/{name} {done}{how}\n"))?;
+            }
+            Err(error) => {
+                if let Some(error) = last.replace(error) {
+                    eprintln!("error: {error:#}");
+                }
+            }
+        }
+    }
+    match last {
+        Some(error) => Err(error.into()),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Reads, decides, and writes what was decided. The queue goes first: a start that waits in it would undo
+/// a wish that says "off".
+async fn ask(cluster: &Cluster, name: &str, verb: Verb, dry_run: bool) -> Result<(), ClusterError> {
+    let found = cluster.find(name).await?;
+    let change = found.asked(verb)?;
+    let api = cluster.machines();
+    let about = |error| ClusterError::about(&cluster.namespace, name, error);
+    let params = PatchParams {
+        dry_run,
+        field_manager: Some("vmletctl".to_owned()),
+        ..PatchParams::default()
+    };
+    if let Some(patch) = change.status_patch(&found.vm) {
+        let patch: Patch<()> = Patch::Json(parsed(patch)?);
+        api.patch_status(name, &params, &patch)
+            .await
+            .map_err(about)?;
+    }
+    if let Some(patch) = change.object_patch(&found.vm) {
+        let patch: Patch<()> = Patch::Json(parsed(patch)?);
+        api.patch(name, &params, &patch).await.map_err(about)?;
+    }
+    Ok(())
+}
+
+fn parsed<T: DeserializeOwned>(patch: Value) -> Result<T, ClusterError> {
+    serde_json::from_value(patch)
+        .map_err(|error| ClusterError::Other(Box::new(kube::Error::SerdeError(error))))
+}

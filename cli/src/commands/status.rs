@@ -1,0 +1,57 @@
+//! `status`: everything about one machine that a person asks for.
+//!
+//! Invariant: what is printed is one moment's answer; nothing is changed.
+//! Failure: the cluster's; parts that may not be read are left out with a word.
+
+mod report;
+
+use std::process::ExitCode;
+
+use clap::Args;
+use crds::VirtualMachineTask;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, ListParams};
+
+use super::events;
+use crate::cluster::{Cluster, ClusterArgs, ClusterError};
+use crate::colour::When;
+
+/// Whose status.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// Name of the virtual machine.
+    name: String,
+    /// When to use colours.
+    #[arg(long, value_enum, default_value_t)]
+    color: When,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+pub(crate) async fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
+    let cluster = args.cluster.connect().await?;
+    let found = cluster.find(&args.name).await?;
+    let tasks = tasks(&cluster, &args.name).await;
+    let told = events::about(&cluster, &args.name).await;
+    let report = report::Report {
+        vm: &found.vm,
+        pod: found.pod.as_ref(),
+        tasks: tasks.as_deref().ok(),
+        events: told.as_deref().ok(),
+        now: Timestamp::now(),
+    };
+    super::print(&report.render(args.color.is_on()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn tasks(cluster: &Cluster, name: &str) -> Result<Vec<VirtualMachineTask>, ClusterError> {
+    let api: Api<VirtualMachineTask> = cluster.api();
+    let list = api
+        .list(&ListParams::default())
+        .await
+        .map_err(ClusterError::of)?;
+    let mut tasks = list.items;
+    tasks.retain(|task| task.spec.vm_name == name);
+    tasks.sort_by_key(|task| task.metadata.creation_timestamp.as_ref().map(|t| t.0));
+    Ok(tasks)
+}
