@@ -69,6 +69,23 @@ impl Row {
         *self == other
     }
 
+    /// Values as wide as they usually are.
+    pub(crate) fn usual() -> Self {
+        Self {
+            namespace: "x".repeat(12),
+            name: "x".repeat(16),
+            status: Some(PrintableStatus::ErrorUnschedulable),
+            ready: "False",
+            ip: "255.255.255.255".into(),
+            node: "x".repeat(12),
+            age: "100m".into(),
+            wish: "runStrategy=Always".into(),
+            class: "x".repeat(8),
+            image: "x".repeat(12),
+            progress: String::new(),
+        }
+    }
+
     /// The last line about a machine.
     pub(crate) fn gone(self) -> Self {
         Self {

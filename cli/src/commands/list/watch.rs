@@ -90,10 +90,13 @@ fn key(object: &impl ResourceExt) -> Key {
 
 impl Screen {
     fn new(columns: Columns, coloured: bool) -> Self {
+        let mut table = table(columns);
+        // Lines come one by one; usual values should not move the columns.
+        table.measure(&Row::usual().cells(columns));
         Self {
             columns,
             coloured,
-            table: table(columns),
+            table,
             machines: HashMap::new(),
             tasks: HashMap::new(),
             pods: HashMap::new(),

@@ -1,0 +1,323 @@
+//! `vmletctl` against the real API server: what its verbs write, and what it says when they cannot.
+//!
+//! Invariant: no controller runs, so everything that changes was changed by the command under test.
+//! Failure: the command's own output is in the message.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, ensure};
+use crds::VirtualMachine;
+use e2e::Control;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+const WRITERS: usize = 6;
+
+/// Runs the program that was built beside this test.
+struct Ctl {
+    program: PathBuf,
+    kubeconfig: PathBuf,
+}
+
+impl Ctl {
+    fn new(control: &Control) -> Result<Self> {
+        let test = std::env::current_exe()?;
+        let target = test
+            .ancestors()
+            .nth(2)
+            .context("a test lies in target/debug/deps")?;
+        Ok(Self {
+            program: target.join("vmletctl"),
+            kubeconfig: control.kubeconfig()?,
+        })
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .args(line.split_whitespace())
+            .env("KUBECONFIG", &self.kubeconfig);
+        command
+    }
+
+    fn run(&self, line: &str) -> Result<Output> {
+        let output = self.command(line).output();
+        output.with_context(|| format!("run {}", self.program.display()))
+    }
+
+    /// Standard output of a command that succeeds.
+    fn ok(&self, line: &str) -> Result<String> {
+        let output = self.run(line)?;
+        ensure!(output.status.success(), "{line}: {output:?}");
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Standard error of a command that fails.
+    fn refused(&self, line: &str) -> Result<String> {
+        let output = self.run(line)?;
+        ensure!(output.status.code() == Some(1), "{line}: {output:?}");
+        Ok(String::from_utf8(output.stderr)?)
+    }
+}
+
+struct Machines {
+    vms: Api<VirtualMachine>,
+    pods: Api<Pod>,
+}
+
+impl Machines {
+    fn new(control: &Control) -> Result<Self> {
+        let client = control.client()?;
+        Ok(Self {
+            vms: Api::namespaced(client.clone(), "default"),
+            pods: Api::namespaced(client, "default"),
+        })
+    }
+
+    /// A machine with a pod that says it runs.
+    async fn running(&self, ctl: &Ctl, name: &str, strategy: &str) -> Result<String> {
+        ctl.ok(&format!(
+            "create vm {name} --image debian --memory 64Mi --run-strategy {strategy} --apply"
+        ))?;
+        let vm = self.vms.get(name).await?;
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "labels": {"vmlet.dev/vm-uid": vm.metadata.uid}},
+            "spec": {"nodeName": "nowhere", "containers": [{"name": "vm", "image": "debian"}]},
+        });
+        let pod: Pod = serde_json::from_value(pod)?;
+        let pod = self.pods.create(&PostParams::default(), &pod).await?;
+        let state = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
+        let status = json!({"status": {"phase": "Running", "containerStatuses": [{
+            "name": "vm", "image": "debian", "imageID": "", "ready": true, "restartCount": 0, "state": state}]}});
+        self.pods
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(&status))
+            .await?;
+        pod.metadata.uid.context("the pod has a uid")
+    }
+
+    async fn queue(&self, name: &str) -> Result<Vec<(String, Option<String>)>> {
+        let status = self.vms.get(name).await?.status.unwrap_or_default();
+        let queue = status.state_change_requests.into_iter();
+        Ok(queue.map(|r| (format!("{:?}", r.action), r.uid)).collect())
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn machines_are_made_listed_and_told_about() -> Result<()> {
+    let control = Control::up().await?;
+    let ctl = Ctl::new(&control)?;
+    let made = ctl.ok("create vm web --image debian --memory 64Mi --label tier=web --apply")?;
+    ensure!(made == "virtualmachine.vmlet.dev/web applied\n", "{made}");
+    ctl.ok("create vm db --image debian --memory 64Mi --run-strategy Halted --apply")?;
+
+    let table = ctl.ok("list")?;
+    ensure!(
+        table.starts_with("NAME") && table.lines().count() == 3,
+        "{table}"
+    );
+    ensure!(
+        !table.contains('\u{1b}'),
+        "piped output has no colours: {table:?}"
+    );
+    let selected = ctl.ok("list -A -l tier=web -o wide")?;
+    ensure!(
+        selected.contains("runStrategy=Always") && selected.lines().count() == 2,
+        "{selected}"
+    );
+    let names = ctl.ok("list -o name")?;
+    ensure!(
+        names == "virtualmachine.vmlet.dev/db\nvirtualmachine.vmlet.dev/web\n",
+        "{names}"
+    );
+    let json: Value = serde_json::from_str(&ctl.ok("list -o json")?)?;
+    ensure!(
+        json["kind"] == "List" && json["items"][1]["kind"] == "VirtualMachine",
+        "{json}"
+    );
+    let yaml = ctl.ok("list -o yaml --field-selector metadata.name=db")?;
+    ensure!(
+        yaml.contains("runStrategy: Halted") && !yaml.contains("web"),
+        "{yaml}"
+    );
+    let status = ctl.ok("status web")?;
+    ensure!(
+        status.contains("Wish:       runStrategy=Always"),
+        "{status}"
+    );
+    // What is printed can be applied as it is.
+    let printed = ctl.ok("create vm third --image debian --memory 64Mi")?;
+    let file = control.stack().dir().join("third.yaml");
+    std::fs::write(&file, printed)?;
+    control
+        .cluster()
+        .kubectl(&["apply", "-f", &file.to_string_lossy()])?;
+
+    let invalid = ctl.refused("create vm bad --image debian --memory 1 --apply")?;
+    ensure!(invalid.contains("the cluster refuses that"), "{invalid}");
+    control.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn verbs_change_the_wish_or_the_queue() -> Result<()> {
+    let control = Control::up().await?;
+    let ctl = Ctl::new(&control)?;
+    let machines = Machines::new(&control)?;
+    let wish = async |name: &str| -> Result<Value> {
+        let spec = serde_json::to_value(machines.vms.get(name).await?.spec)?;
+        Ok(json!([spec.get("powerState"), spec.get("runStrategy")]))
+    };
+
+    machines.running(&ctl, "always", "Always").await?;
+    ctl.ok("stop always --dry-run")?;
+    ensure!(
+        wish("always").await? == json!([null, "Always"]),
+        "a dry run changes nothing"
+    );
+    ctl.ok("pause always")?;
+    ensure!(machines.vms.get("always").await?.spec.paused, "paused");
+    ctl.ok("unpause always")?;
+    ctl.ok("suspend always")?;
+    ensure!(
+        wish("always").await? == json!(["Suspended", null]),
+        "suspended"
+    );
+    ctl.ok("resume always")?;
+    ensure!(
+        wish("always").await? == json!([null, "Always"]),
+        "as it was before"
+    );
+    let vm = machines.vms.get("always").await?;
+    let remembered = vm.metadata.annotations.unwrap_or_default();
+    ensure!(
+        !remembered.contains_key("vmlet.dev/resume-wish"),
+        "{remembered:?}"
+    );
+    ctl.ok("stop always")?;
+    ensure!(wish("always").await? == json!([null, "Halted"]), "halted");
+
+    let uid = machines.running(&ctl, "manual", "Manual").await?;
+    let stop = ("Stop".to_owned(), Some(uid));
+    ctl.ok("restart manual")?;
+    let pair = vec![stop.clone(), ("Start".to_owned(), None)];
+    ensure!(
+        machines.queue("manual").await? == pair,
+        "a restart is a pair"
+    );
+    let second = ctl.refused("restart manual")?;
+    ensure!(
+        second.contains("manual: another request is under way") && second.contains("409"),
+        "{second}"
+    );
+    ctl.ok("stop manual --force")?;
+    ensure!(
+        machines.queue("manual").await? == vec![stop],
+        "a stop replaces what waits"
+    );
+
+    let several = ctl.run("start always nobody manual")?;
+    let told = String::from_utf8(several.stderr)?;
+    ensure!(
+        told.contains("no virtual machine nobody") && told.contains("manual: it is running"),
+        "{told}"
+    );
+    ensure!(
+        wish("always").await? == json!([null, "Always"]),
+        "one refusal does not hold the others up"
+    );
+    control.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn of_writers_at_the_same_moment_one_is_heard_and_the_others_are_told() -> Result<()> {
+    let control = Control::up().await?;
+    let ctl = Ctl::new(&control)?;
+    let machines = Machines::new(&control)?;
+    let uid = machines.running(&ctl, "web", "Manual").await?;
+
+    let children = (0..WRITERS).map(|_| {
+        let mut command = ctl.command("restart web");
+        command
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped());
+        command.spawn()
+    });
+    let children = children.collect::<Result<Vec<_>, _>>()?;
+    let outputs = children
+        .into_iter()
+        .map(std::process::Child::wait_with_output);
+    let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
+    let (heard, told): (Vec<_>, Vec<_>) = outputs.iter().partition(|o| o.status.success());
+    ensure!(heard.len() == 1, "{outputs:?}");
+    for output in told {
+        let text = String::from_utf8_lossy(&output.stderr);
+        ensure!(text.contains("(409)"), "{text}");
+    }
+    let queue = machines.queue("web").await?;
+    ensure!(
+        queue == [("Stop".to_owned(), Some(uid)), ("Start".to_owned(), None)],
+        "{queue:?}"
+    );
+
+    // A patch that was decided from an older queue is refused whole.
+    let stale = json!([
+        {"op": "test", "path": "/status/stateChangeRequests", "value": null},
+        {"op": "add", "path": "/status/stateChangeRequests", "value": []},
+    ]);
+    let path = "/apis/vmlet.dev/v1alpha1/namespaces/default/virtualmachines/web/status";
+    let request = http::Request::patch(path)
+        .header("content-type", "application/json-patch+json")
+        .body(serde_json::to_vec(&stale)?)?;
+    let refused = control.client()?.request::<Value>(request).await;
+    let Err(kube::Error::Api(status)) = refused else {
+        anyhow::bail!("taken: {refused:?}");
+    };
+    ensure!(
+        status.code == 422 && status.message.contains("the server rejected our request"),
+        "{status:?}"
+    );
+    ensure!(
+        machines.queue("web").await?.len() == 2,
+        "nothing was changed"
+    );
+    control.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn errors_say_what_to_do() -> Result<()> {
+    let control = Control::bare().await?;
+    let ctl = Ctl::new(&control)?;
+    let missing = ctl.refused("list")?;
+    ensure!(
+        missing.contains("has no virtual machines") && missing.contains("install Vmlet"),
+        "{missing}"
+    );
+    let missing = ctl.refused("start web")?;
+    ensure!(missing.contains("has no virtual machines"), "{missing}");
+    control.install_kinds().await?;
+    let unknown = ctl.refused("status web")?;
+    ensure!(
+        unknown.contains("no virtual machine web in namespace default"),
+        "{unknown}"
+    );
+    let forbidden = ctl.refused("list --as eve --as-group system:authenticated")?;
+    ensure!(
+        forbidden.contains("not allowed") && forbidden.contains("eve"),
+        "{forbidden}"
+    );
+    let elsewhere = ctl.refused("list --context elsewhere")?;
+    ensure!(elsewhere.contains("no usable kubeconfig"), "{elsewhere}");
+    let nowhere = ctl.refused("list --kubeconfig /nonexistent")?;
+    ensure!(nowhere.contains("--kubeconfig"), "{nowhere}");
+    control.stop_api().await?;
+    let silent = ctl.refused("list")?;
+    ensure!(silent.contains("the cluster does not answer"), "{silent}");
+    control.down()
+}
