@@ -17,11 +17,12 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::context::Context;
+use crate::context::{Clock, Context};
 use crate::events::{self, Events};
 use crate::intake::Intake;
 use crate::lease::{Fence, Lease, Lost};
 use crate::metrics::Metrics;
+use crate::operator::{self, Operator};
 use crate::stores::Stores;
 use crate::{client, health, reconcile, runner, watch};
 
@@ -118,13 +119,16 @@ async fn work(
     let counted = Arc::clone(&metrics);
     let written = events::write(client.clone(), identity, waiting, counted);
     let written = tokio::spawn(written);
+    let clock: Clock = Arc::new(|| Time(jiff::Timestamp::now()));
+    let status = Operator::new(client.clone(), Arc::clone(&metrics), Arc::clone(&clock));
+    let status = tokio::spawn(operator::run(status, stop.child_token()));
     let context = Context {
         client,
         stores,
         config: Arc::new(config),
         events,
         metrics,
-        clock: Arc::new(|| Time(jiff::Timestamp::now())),
+        clock,
         shared: reconcile::vm::Shared::default(),
     };
     let (probed, mut answers) = mpsc::channel(PROBES);
@@ -142,6 +146,7 @@ async fn work(
         _ = watches.join_next() => return Err(Error::WatchEnded),
         () = signals => {}
     }
+    status.abort();
     drop(context);
     let _ = tokio::time::timeout(events::FLUSH, written).await;
     Ok(())

@@ -212,7 +212,7 @@ async fn follow<E: std::fmt::Display>(
                 None => return,
             },
             () = sleep_until(next) => {
-                let passed = operator.pass(&mut memory).await.err();
+                let passed = Box::pin(operator.pass(&mut memory)).await.err();
                 delay = if passed.is_some() { (delay * 2).min(LONGEST) } else { LEAST };
                 last = Instant::now();
                 next = last + if passed.is_some() { delay } else { USUAL };
