@@ -152,12 +152,12 @@ async fn work(
     Ok(())
 }
 
-/// Host name and a random part, unless one is configured.
+/// The configured name or the host's, and a random part: no two processes are the same one.
 fn identity(config: &Config) -> String {
-    if !config.lease.identity.is_empty() {
-        return config.lease.identity.clone();
+    let mut name = config.lease.identity.clone();
+    if name.is_empty() {
+        name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     }
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let random = uuid::Uuid::new_v4().simple().to_string();
-    format!("{}_{}", host.trim(), &random[..8])
+    format!("{}_{}", name.trim(), &random[..8])
 }

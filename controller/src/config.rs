@@ -103,7 +103,7 @@ pub struct Lease {
     pub enabled: bool,
     /// Name of the Lease object.
     pub name: String,
-    /// Who this process is; empty: host name and a random part.
+    /// How this process's name begins; empty: with the host's. A random part follows.
     pub identity: String,
     /// How long a lease that is not renewed is still respected, in seconds.
     pub duration_secs: u32,

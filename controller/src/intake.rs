@@ -61,8 +61,10 @@ impl Intake {
     /// Queues whatever the changes wake.
     pub fn take<K: Wakes>(&self, changes: &[Change<K>]) {
         let adds = changes.iter().flat_map(|change| self.adds(change));
-        self.queue
-            .push_all(adds.map(|add| (add.key, Options::at(add.priority))));
+        self.queue.push_all(adds.map(|add| {
+            tracing::debug!(key = %add.key, priority = add.priority, outcome = "queued", "intake");
+            (add.key, Options::at(add.priority))
+        }));
     }
 
     /// Something outside the API server happened to a machine.

@@ -81,6 +81,7 @@ pub async fn run<P, F>(
         let span = tracing::info_span!("vm", key = %popped.key, priority = popped.priority);
         async move {
             let _active = context.metrics.queue.active();
+            tracing::debug!(outcome = "dispatched", "pass");
             let ended = pass(context.clone(), popped.key.clone()).await;
             verdict(&context, &rules, &popped.key, ended)
         }

@@ -30,6 +30,7 @@ const RECIPE: &str = "2";
 /// Where our programs lie in the image.
 const PROGRAMS: &[(&str, &str)] = &[
     ("vmlet", "usr/sbin/vmlet"),
+    ("vmlet-controller", "usr/sbin/vmlet-controller"),
     ("vmlet-tapmanager", "usr/sbin/vmlet-tapmanager"),
     ("vmletctl", "usr/bin/vmletctl"),
     ("vmwrapper", "usr/libexec/vmlet/vmwrapper"),
@@ -125,7 +126,13 @@ fn build_programs(profile: Profile) -> Result<()> {
     if profile == Profile::Release {
         cargo.args(["--release", "--no-default-features"]);
     }
-    run::check(&mut cargo).context("build our programs")
+    run::check(&mut cargo).context("build our programs")?;
+    let mut cargo = workspace::cargo();
+    cargo.args(["build", "--quiet", "-p", "vmlet-controller"]);
+    if profile == Profile::Release {
+        cargo.args(["--release", "--config", workspace::UNWIND]);
+    }
+    run::check(&mut cargo).context("build the controller")
 }
 
 fn built(profile: Profile) -> PathBuf {

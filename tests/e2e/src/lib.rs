@@ -4,9 +4,11 @@
 //! Failure: every helper returns an error that says what was awaited and shows the end of the logs.
 
 mod agent;
+mod audit;
 pub mod chaos;
 mod cluster;
 mod control;
+mod controller;
 pub mod conversation;
 mod cri;
 mod exec;
@@ -24,8 +26,10 @@ mod stack;
 mod verdicts;
 
 pub use agent::{Agent, node_token};
+pub use audit::Write;
 pub use cluster::{Cluster, Options};
 pub use control::{Control, Who};
+pub use controller::{Controller, Line};
 pub use cri::{Cri, PodOptions, await_text};
 pub use guest::{Guest, Tick, ticks};
 pub use load::{Load, Quiet};

@@ -184,6 +184,7 @@ impl Build {
                     "server",
                 ],
                 &["-p", "vmwrapper", "-p", "vmletctl", "-p", "criproxy"],
+                &["-p", "vmlet-controller", "--config", workspace::UNWIND],
             ]
         } else {
             &[&[
@@ -197,6 +198,8 @@ impl Build {
                 "vmletctl",
                 "-p",
                 "criproxy",
+                "-p",
+                "vmlet-controller",
             ]]
         }
     }

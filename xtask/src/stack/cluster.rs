@@ -11,6 +11,7 @@ mod configs;
 mod drain;
 mod forward;
 mod images;
+mod install;
 mod kubeconfig;
 mod links;
 mod pki;
@@ -97,6 +98,11 @@ impl Node {
         self.number == 1
     }
 
+    /// Whether our controller runs here. Where Vmlet is deployed it is a pod.
+    pub(crate) fn has_controller(&self) -> bool {
+        self.is_control() && self.guests == Guests::Vmlet
+    }
+
     /// A file below the folder of keys and certificates, which the first node has for all.
     pub(crate) fn pki(&self, name: &str) -> PathBuf {
         self.control.join("pki").join(name)
@@ -126,6 +132,9 @@ impl Node {
             programs.extend([Program::Libvirtd, Program::VmletTapmanager, Program::Vmlet]);
         }
         programs.extend([Program::VmletCriproxy, Program::Kubelet, Program::KubeProxy]);
+        if self.has_controller() {
+            programs.push(Program::VmletController);
+        }
         programs
     }
 }
@@ -196,7 +205,10 @@ mod tests {
         let first = node(1, Guests::Vmlet).programs();
         let second = node(2, Guests::Vmlet).programs();
         assert!(first.contains(&Program::Etcd) && !second.contains(&Program::Etcd));
-        assert!(first.ends_with(&second), "{first:?} {second:?}");
+        assert!(
+            second.iter().all(|program| first.contains(program)),
+            "{first:?} {second:?}"
+        );
     }
 
     #[test]

@@ -219,10 +219,14 @@ pub(super) fn toml_string(text: &str) -> String {
 
 /// Copies our programs into the stack, where QEMU's user can reach them wherever the checkout is.
 pub(crate) fn install_programs(layout: &Layout, built: &Path, record: &Record) -> Result<()> {
-    let proxy = record.node.is_some().then_some("vmlet-criproxy");
+    let node = record.node.as_ref();
+    let proxy = node.map(|_| "vmlet-criproxy");
+    let controller = node.filter(|node| node.has_controller());
+    let controller = controller.map(|_| "vmlet-controller");
     for name in ["vmlet", "vmlet-tapmanager", "vmwrapper", "vmletctl"]
         .into_iter()
         .chain(proxy)
+        .chain(controller)
     {
         let from = built.join(name);
         fs::copy(&from, layout.path("bin").join(name))

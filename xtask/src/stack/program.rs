@@ -66,6 +66,9 @@ pub(crate) enum Program {
     Kubelet,
     /// What makes Services reachable on a node.
     KubeProxy,
+    /// What gives VM pods the life of a machine.
+    #[value(alias = "controller")]
+    VmletController,
 }
 
 impl Program {
@@ -83,6 +86,7 @@ impl Program {
             Self::VmletCriproxy => "vmlet-criproxy",
             Self::Kubelet => "kubelet",
             Self::KubeProxy => "kube-proxy",
+            Self::VmletController => "vmlet-controller",
         }
     }
 

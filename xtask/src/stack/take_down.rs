@@ -97,6 +97,7 @@ fn empty(layout: &Layout, record: &Record, supervised: bool) -> bool {
     };
     if supervised {
         let makers = [
+            Program::VmletController,
             Program::Kubelet,
             Program::KubeControllerManager,
             Program::KubeScheduler,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{
-    KUBELET_ROOT, Node, SERVICE_SUBNET, containerd_socket, kubeconfig, node_address, pki,
+    KUBELET_ROOT, Node, SERVICE_SUBNET, configs, containerd_socket, kubeconfig, node_address, pki,
     proxy_socket,
 };
 use crate::stack::{Layout, Program, Record, netns};
@@ -39,7 +39,7 @@ pub(crate) fn command(layout: &Layout, program: Program) -> Result<Command> {
             command.args(["--listen-peer-urls", "http://127.0.0.1:2380"]);
         }
         Program::KubeApiserver => {
-            command.args(apiserver(&node));
+            command.args(apiserver(layout, &node));
         }
         Program::KubeControllerManager => {
             let kubeconfig = kubeconfig::path(&node, program.name());
@@ -65,6 +65,11 @@ pub(crate) fn command(layout: &Layout, program: Program) -> Result<Command> {
         Program::VmletCriproxy => {
             command = run::command(layout.path("bin/vmlet-criproxy"));
             command.arg("--config").arg(layout.path("criproxy.toml"));
+        }
+        Program::VmletController => {
+            command = run::command(layout.path("bin/vmlet-controller"));
+            let kubeconfig = kubeconfig::path(&node, program.name());
+            command.arg("--kubeconfig").arg(kubeconfig);
         }
         Program::Kubelet => {
             command.arg("--config").arg(layout.path("kubelet.json"));
@@ -92,7 +97,8 @@ pub(crate) fn command(layout: &Layout, program: Program) -> Result<Command> {
     Ok(command)
 }
 
-fn apiserver(node: &Node) -> Vec<String> {
+fn apiserver(layout: &Layout, node: &Node) -> Vec<String> {
+    let policy = configs::audit_policy(layout);
     let file = |flag: &str, name: &str| format!("--{flag}={}", node.pki(name).display());
     vec![
         format!("--etcd-servers={ETCD}"),
@@ -112,6 +118,10 @@ fn apiserver(node: &Node) -> Vec<String> {
         file("kubelet-certificate-authority", "ca.crt"),
         "--kubelet-preferred-address-types=InternalIP,Hostname".to_owned(),
         "--allow-privileged=true".to_owned(),
+        format!("--audit-policy-file={}", policy.display()),
+        format!("--audit-log-path={}", layout.log("audit").display()),
+        "--audit-log-maxsize=100".to_owned(),
+        "--audit-log-maxbackup=1".to_owned(),
     ]
 }
 
@@ -128,6 +138,7 @@ pub(crate) fn answers(layout: &Layout, program: Program) -> bool {
         Program::VmletCriproxy => UnixStream::connect(proxy_socket(layout)).is_ok(),
         Program::Kubelet => healthy(10248, "/healthz"),
         Program::KubeProxy => healthy(10256, "/healthz"),
+        Program::VmletController => healthy(9630, "/readyz"),
         _ => false,
     }
 }

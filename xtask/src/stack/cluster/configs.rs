@@ -4,7 +4,7 @@
 //! Failure: a file that cannot be written is named.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -37,6 +37,24 @@ pub(super) fn write_all(layout: &Layout, node: &Node) -> Result<()> {
         "resolv.conf",
         "nameserver 10.96.0.10\nsearch cluster.local\n",
     )
+}
+
+/// Where the API server is told what to write into `audit.log`.
+pub(super) fn audit_policy(layout: &Layout) -> PathBuf {
+    layout.path("audit.json")
+}
+
+/// Who wrote what, so that tests can count.
+pub(super) fn write_audit_policy(layout: &Layout) -> Result<()> {
+    let writes = ["create", "update", "patch", "delete", "deletecollection"];
+    let policy = json!({
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [{ "level": "Metadata", "verbs": writes }, { "level": "None" }],
+    });
+    let path = audit_policy(layout);
+    fs::write(&path, policy.to_string()).with_context(|| format!("write {}", path.display()))
 }
 
 fn write(layout: &Layout, name: &str, text: &str) -> Result<()> {

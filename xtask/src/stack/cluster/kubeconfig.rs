@@ -15,7 +15,12 @@ use super::{Node, Plan, node_address, pki};
 pub(super) fn write_all(node: &Node, plan: &Plan) -> Result<()> {
     let everywhere = node_address(1);
     write(node, &node.kubeconfig(), "127.0.0.1", "admin")?;
-    for user in ["kube-controller-manager", "kube-scheduler", "kube-proxy"] {
+    for user in [
+        "kube-controller-manager",
+        "kube-scheduler",
+        "kube-proxy",
+        "vmlet-controller",
+    ] {
         write(node, &path(node, user), &everywhere, user)?;
     }
     for number in 1..=plan.nodes {

@@ -89,6 +89,12 @@ fn subjects(plan: &Plan) -> Vec<Subject> {
         ),
         plain("kube-scheduler", "system:kube-scheduler", None),
         plain("kube-proxy", "system:kube-proxy", None),
+        // The account of deploy/, so that its rights are those that tests prove.
+        plain(
+            "vmlet-controller",
+            "system:serviceaccount:vmlet-system:vmlet-controller",
+            Some("system:serviceaccounts"),
+        ),
     ];
     subjects.extend((1..=plan.nodes).map(|number| Subject {
         file: kubelet(number),

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{
     Guests, MAX_NODES, NODE_LABEL, Node, Plan, RUNTIME, commands, configs, containerd_socket,
-    images, kubeconfig, links, pki, worker_dir,
+    images, install, kubeconfig, links, pki, worker_dir,
 };
 use crate::run;
 use crate::stack::bring_up::{start, wait_for};
@@ -26,6 +26,7 @@ pub(crate) fn bring_up_node(layout: &Layout, node: &Node, plan: &Plan) -> Result
     if node.is_control() {
         pki::issue(&layout.path("pki"), plan).context("certificates")?;
         kubeconfig::write_all(node, plan)?;
+        configs::write_audit_policy(layout)?;
     } else {
         let control = Layout::existing(&node.control)?;
         links::connect(&control, layout, node.number).context("join")?;
@@ -85,6 +86,12 @@ pub(crate) fn boot(layout: &Layout, node: &Node) -> Result<()> {
     }
     for program in &last {
         start(layout, *program)?;
+    }
+    if node.has_controller() {
+        // Kubernetes' own programs take longer to get ready than this does.
+        install::kinds_and_rights(node)?;
+        start(layout, Program::VmletController)?;
+        last.push(Program::VmletController);
     }
     last.iter()
         .try_for_each(|program| wait_for(layout, *program))

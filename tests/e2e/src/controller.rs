@@ -1,0 +1,226 @@
+//! The real controller against a real API server without nodes.
+//!
+//! Invariant: it has the rights of `deploy/` and no others; it is stopped when the value goes.
+//! Failure: the end of its log is in the error.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::control::Control;
+use crate::stack::eventually;
+
+/// How long it may take to listen, or to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Where its names and rights are.
+const ACCOUNT: &str = "pki/vmlet-controller.kubeconfig";
+
+/// A running controller.
+#[derive(Debug)]
+pub struct Controller {
+    child: Child,
+    log: PathBuf,
+    port: u16,
+}
+
+/// A line of its log that says what became of a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// `queued`, `dispatched`, `done` and others.
+    pub outcome: String,
+    /// `namespace/name`.
+    pub key: String,
+    /// Its priority at that moment.
+    pub priority: i64,
+}
+
+impl Control {
+    /// Starts a controller with these flags besides; several may run, each with a name and port of its own.
+    pub async fn controller(&self, name: &str, port: u16, flags: &[&str]) -> Result<Controller> {
+        let program = build()?;
+        self.install_rights()?;
+        let log = self.stack().dir().join(format!("log/{name}.log"));
+        let file = File::options().create(true).append(true).open(&log)?;
+        let kubeconfig = self.host_kubeconfig()?;
+        let child = Command::new(program)
+            .args(["--log-format", "json", "--identity", name])
+            .args([
+                "--log-level",
+                "info,controller::runner=debug,controller::intake=debug",
+            ])
+            .arg("--listen")
+            .arg(format!("127.0.0.1:{port}"))
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .args(flags)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(file)
+            .spawn()?;
+        let controller = Controller { child, log, port };
+        eventually(PATIENCE, "the controller listens", || async {
+            controller.page("/readyz").await.map(drop)
+        })
+        .await
+        .with_context(|| controller.tail())?;
+        Ok(controller)
+    }
+
+    /// Applies the controller's account and rights.
+    pub fn install_rights(&self) -> Result<()> {
+        let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+        let path = |name: &str| deploy.join(name).to_string_lossy().into_owned();
+        let (namespace, rights) = (
+            path("namespace.yaml"),
+            path("controller/serviceaccount.yaml"),
+        );
+        let apply = ["apply", "--server-side", "-f", &namespace, "-f", &rights];
+        self.cluster().kubectl(&apply).map(drop)
+    }
+
+    /// The controller's kubeconfig names the API server as nodes see it; from the host it is on loopback.
+    fn host_kubeconfig(&self) -> Result<PathBuf> {
+        let dir = self.stack().dir();
+        let mut own: Value = parse(&dir.join(ACCOUNT))?;
+        let admin: Value = parse(&self.kubeconfig()?)?;
+        own["clusters"] = admin["clusters"].clone();
+        let path = dir.join("vmlet-controller-on-host.kubeconfig");
+        fs::write(&path, own.to_string())?;
+        Ok(path)
+    }
+}
+
+fn parse(path: &Path) -> Result<Value> {
+    let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("parse {}", path.display()))
+}
+
+fn build() -> Result<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "-p", "vmlet-controller"]);
+    let status = cargo.current_dir(&root).status()?;
+    ensure!(status.success(), "build vmlet-controller");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let target = target.unwrap_or_else(|| root.join("target"));
+    Ok(target.join("debug/vmlet-controller"))
+}
+
+impl Controller {
+    /// What it serves.
+    pub async fn page(&self, path: &str) -> Result<String> {
+        let stream = tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await?;
+        let io = hyper_util::rt::TokioIo::new(stream);
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
+        let connection = tokio::spawn(connection);
+        let request = http::Request::get(path)
+            .header("host", "localhost")
+            .body(String::new())?;
+        let answer = sender.send_request(request).await?;
+        let body = http_body_util::BodyExt::collect(answer.into_body()).await?;
+        drop(sender);
+        connection.abort();
+        Ok(String::from_utf8(body.to_bytes().to_vec())?)
+    }
+
+    /// The value of a series; the series is named with its labels.
+    pub async fn metric(&self, series: &str) -> Result<f64> {
+        let page = self.page("/metrics").await?;
+        let line = page.lines().find_map(|line| line.strip_prefix(series));
+        let value = line.with_context(|| format!("no {series} in\n{page}"))?;
+        Ok(value.trim().parse()?)
+    }
+
+    /// What became of machines, in order.
+    pub fn lines(&self) -> Result<Vec<Line>> {
+        let file = BufReader::new(File::open(&self.log)?);
+        let mut lines = Vec::new();
+        for line in file.lines() {
+            let Ok(value) = serde_json::from_str::<Value>(&line?) else {
+                continue;
+            };
+            let field = |name: &str| {
+                [&value[name], &value["span"][name]]
+                    .into_iter()
+                    .find(|v| !v.is_null())
+            };
+            let (Some(key), Some(priority)) = (field("key"), field("priority")) else {
+                continue;
+            };
+            lines.push(Line {
+                outcome: value["outcome"].as_str().unwrap_or_default().to_owned(),
+                key: key.as_str().unwrap_or_default().to_owned(),
+                priority: priority.as_i64().unwrap_or_default(),
+            });
+        }
+        Ok(lines)
+    }
+
+    /// The whole log.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// The end of the log.
+    pub fn tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+
+    /// Processor time in seconds and resident memory in KiB.
+    pub fn usage(&self) -> Result<(f64, u64)> {
+        let pid = self.child.id();
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let after_name = stat.rsplit_once(") ").context("a stat line")?.1;
+        let ticks = |index: usize| -> Result<f64> {
+            let field = after_name.split(' ').nth(index);
+            Ok(field.context("a field")?.parse()?)
+        };
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let resident = resident.and_then(|text| text.split_whitespace().next());
+        // The kernel counts 100 ticks a second.
+        let seconds = (ticks(11)? + ticks(12)?) / 100.0;
+        Ok((seconds, resident.context("VmRSS")?.parse()?))
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.child.id())?);
+        kill(pid, signal).context("signal the controller")
+    }
+
+    /// Waits for its end.
+    pub async fn ended(&mut self) -> Result<ExitStatus> {
+        let child = std::sync::Mutex::new(&mut self.child);
+        eventually(PATIENCE, "the controller ends", || async {
+            let mut child = child
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            child.try_wait()?.context("it runs")
+        })
+        .await
+    }
+
+    /// Asks it to end, and waits.
+    pub async fn stop(mut self) -> Result<ExitStatus> {
+        self.signal(Signal::SIGTERM)?;
+        self.ended().await
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        // It may have ended already, or be stopped by a signal.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
