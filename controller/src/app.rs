@@ -23,8 +23,9 @@ use crate::intake::Intake;
 use crate::lease::{Fence, Lease, Lost};
 use crate::metrics::Metrics;
 use crate::operator::{self, Operator};
+use crate::operator::Operator;
 use crate::stores::Stores;
-use crate::{client, health, reconcile, runner, watch};
+use crate::{client, health, operator, reconcile, runner, watch};
 
 /// The lease was lost: nothing is wrong here, and a new process may try again.
 const EX_TEMPFAIL: u8 = 75;
@@ -139,6 +140,9 @@ async fn work(
         }
         std::future::pending::<()>().await
     };
+    let clock = Arc::clone(&context.clock);
+    let whole = Operator::new(context.client.clone(), Arc::clone(&context.metrics), clock);
+    let whole = tokio::spawn(operator::run(whole, stop.clone()));
     let pass =
         |context: Context, key| async move { reconcile::vm::reconcile(&context, &key).await };
     tokio::select! {
@@ -148,6 +152,7 @@ async fn work(
     }
     status.abort();
     drop(context);
+    let _ = whole.await;
     let _ = tokio::time::timeout(events::FLUSH, written).await;
     Ok(())
 }
