@@ -18,8 +18,8 @@ use nodeapi::v1::{
     TaskStatus, WatchMachinesRequest, WatchTasksRequest,
 };
 use tokio::net::UnixListener;
+use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::task::JoinHandle;
 use tokio_stream::wrappers::{UnboundedReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status};
 
@@ -39,7 +39,8 @@ pub enum Manner {
 pub struct NodeServer {
     socket: PathBuf,
     memory: Memory,
-    serving: Option<JoinHandle<()>>,
+    /// One of its own, since connections live on tasks that only the end of a runtime ends.
+    serving: Option<Runtime>,
 }
 
 #[derive(Debug, Clone)]
@@ -79,22 +80,23 @@ impl NodeServer {
 
     /// Listens.
     pub fn start(&mut self) -> Result<()> {
-        let listener = UnixListener::bind(&self.socket).context("bind the node API")?;
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_all().build()?;
+        let listener = {
+            let _inside = runtime.enter();
+            UnixListener::bind(&self.socket).context("bind the node API")?
+        };
         let service = Service::new(self.memory.clone());
         let server = tonic::transport::Server::builder().add_service(service);
-        let serving = server.serve_with_incoming(UnixListenerStream::new(listener));
-        self.serving = Some(tokio::spawn(async move {
-            // It ends by being aborted.
-            let _ = serving.await;
-        }));
+        runtime.spawn(server.serve_with_incoming(UnixListenerStream::new(listener)));
+        self.serving = Some(runtime);
         Ok(())
     }
 
     /// Stops as `kill -9` would: connections break, what is known stays.
-    pub async fn stop(&mut self) -> Result<()> {
+    pub fn stop(&mut self) -> Result<()> {
         if let Some(serving) = self.serving.take() {
-            serving.abort();
-            let _ = serving.await;
+            serving.shutdown_background();
             let mut known = self.memory.lock();
             known.task_watchers.clear();
             known.machine_watchers.clear();
@@ -315,8 +317,8 @@ impl Node for Memory {
 
 impl Drop for NodeServer {
     fn drop(&mut self) {
-        if let Some(serving) = &self.serving {
-            serving.abort();
+        if let Some(serving) = self.serving.take() {
+            serving.shutdown_background();
         }
     }
 }

@@ -188,7 +188,7 @@ async fn progress_is_shown_and_a_cancel_or_a_deletion_reaches_the_daemon() -> Re
     bed.await_forgotten(&uid(&second)).await?;
 
     // While the daemon is away nothing is lost, and what was cancelled meanwhile never begins.
-    bed.daemon.stop().await?;
+    bed.daemon.stop()?;
     let third = bed.create("third", TaskKind::Reset).await?;
     let fourth = bed.create("fourth", TaskKind::Reset).await?;
     bed.cancel("fourth").await?;

@@ -110,7 +110,7 @@ async fn a_pod_says_what_its_machine_is_and_chatter_is_silent() -> Result<()> {
     // A restart of either side changes nothing either.
     agent.kill()?;
     agent.start()?;
-    daemon.stop().await?;
+    daemon.stop()?;
     daemon.start()?;
     machine.power = machine::Power::Paused.into();
     machine.pause_reason = "PausedByUser".to_owned();
@@ -161,7 +161,7 @@ async fn the_lease_of_a_node_is_fresh_and_tells_of_a_daemon_that_goes_away() -> 
         "{told:?}"
     );
     ensure!(!told.boot_id.is_empty() && told.proxy.is_none(), "{told:?}");
-    daemon.stop().await?;
+    daemon.stop()?;
     let told = facts(false).await?;
     ensure!(
         !told.daemon.message.is_empty() && told.daemon.version == "9.9.9",
