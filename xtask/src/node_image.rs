@@ -30,6 +30,7 @@ const RECIPE: &str = "2";
 /// Where our programs lie in the image.
 const PROGRAMS: &[(&str, &str)] = &[
     ("vmlet", "usr/sbin/vmlet"),
+    ("vmlet-agent", "usr/sbin/vmlet-agent"),
     ("vmlet-controller", "usr/sbin/vmlet-controller"),
     ("vmlet-tapmanager", "usr/sbin/vmlet-tapmanager"),
     ("vmletctl", "usr/bin/vmletctl"),
@@ -122,7 +123,7 @@ fn build_programs(profile: Profile) -> Result<()> {
     let mut cargo = workspace::cargo();
     cargo.args(["build", "--quiet"]);
     cargo.args(["-p", "vmlet", "-p", "tapmanager", "-p", "vmwrapper"]);
-    cargo.args(["-p", "vmletctl"]);
+    cargo.args(["-p", "vmletctl", "-p", "vmlet-agent"]);
     if profile == Profile::Release {
         cargo.args(["--release", "--no-default-features"]);
     }

@@ -184,6 +184,7 @@ impl Build {
                     "server",
                 ],
                 &["-p", "vmwrapper", "-p", "vmletctl", "-p", "criproxy"],
+                &["-p", "vmlet-agent", "--no-default-features"],
                 &["-p", "vmlet-controller", "--config", workspace::UNWIND],
             ]
         } else {
@@ -200,6 +201,8 @@ impl Build {
                 "criproxy",
                 "-p",
                 "vmlet-controller",
+                "-p",
+                "vmlet-agent",
             ]]
         }
     }

@@ -5,6 +5,7 @@
 //! cluster is visible to another one.
 //! Failure: a node that does not come up takes the whole cluster down with it; the error names the program.
 
+mod agent;
 mod cgroup;
 mod commands;
 mod configs;
@@ -103,6 +104,11 @@ impl Node {
         self.is_control() && self.guests == Guests::Vmlet
     }
 
+    /// Whether our agent runs here as a process.
+    pub(crate) fn has_agent(&self) -> bool {
+        self.guests == Guests::Vmlet
+    }
+
     /// A file below the folder of keys and certificates, which the first node has for all.
     pub(crate) fn pki(&self, name: &str) -> PathBuf {
         self.control.join("pki").join(name)
@@ -134,6 +140,9 @@ impl Node {
         programs.extend([Program::VmletCriproxy, Program::Kubelet, Program::KubeProxy]);
         if self.has_controller() {
             programs.push(Program::VmletController);
+        }
+        if self.has_agent() {
+            programs.push(Program::VmletAgent);
         }
         programs
     }

@@ -212,7 +212,7 @@ fn double_quote(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-pub(super) fn toml_string(text: &str) -> String {
+pub(crate) fn toml_string(text: &str) -> String {
     // A JSON string is a TOML basic string.
     json!(text).to_string()
 }
@@ -223,10 +223,13 @@ pub(crate) fn install_programs(layout: &Layout, built: &Path, record: &Record) -
     let proxy = node.map(|_| "vmlet-criproxy");
     let controller = node.filter(|node| node.has_controller());
     let controller = controller.map(|_| "vmlet-controller");
+    let agent = record.node.as_ref().filter(|node| node.has_agent());
+    let agent = agent.map(|_| "vmlet-agent");
     for name in ["vmlet", "vmlet-tapmanager", "vmwrapper", "vmletctl"]
         .into_iter()
         .chain(proxy)
         .chain(controller)
+        .chain(agent)
     {
         let from = built.join(name);
         fs::copy(&from, layout.path("bin").join(name))

@@ -69,6 +69,9 @@ pub(crate) enum Program {
     /// What gives VM pods the life of a machine.
     #[value(alias = "controller")]
     VmletController,
+    /// What runs tasks on a node and tells of its machines.
+    #[value(alias = "agent")]
+    VmletAgent,
 }
 
 impl Program {
@@ -87,6 +90,7 @@ impl Program {
             Self::Kubelet => "kubelet",
             Self::KubeProxy => "kube-proxy",
             Self::VmletController => "vmlet-controller",
+            Self::VmletAgent => "vmlet-agent",
         }
     }
 

@@ -98,6 +98,7 @@ fn empty(layout: &Layout, record: &Record, supervised: bool) -> bool {
     if supervised {
         let makers = [
             Program::VmletController,
+            Program::VmletAgent,
             Program::Kubelet,
             Program::KubeControllerManager,
             Program::KubeScheduler,

@@ -19,6 +19,12 @@ const PARTS: &[&[&str]] = &[
         "-f",
         "controller/serviceaccount.yaml",
     ],
+    &[
+        "-f",
+        "agent/serviceaccount.yaml",
+        "-f",
+        "agent/node-limits.yaml",
+    ],
 ];
 
 /// Applies all of it.

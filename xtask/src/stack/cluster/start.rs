@@ -11,8 +11,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::{
-    Guests, MAX_NODES, NODE_LABEL, Node, Plan, RUNTIME, commands, configs, containerd_socket,
-    images, install, kubeconfig, links, pki, worker_dir,
+    Guests, MAX_NODES, NODE_LABEL, Node, Plan, RUNTIME, agent, commands, configs,
+    containerd_socket, images, install, kubeconfig, links, pki, worker_dir,
 };
 use crate::run;
 use crate::stack::bring_up::{start, wait_for};
@@ -92,6 +92,11 @@ pub(crate) fn boot(layout: &Layout, node: &Node) -> Result<()> {
         install::kinds_and_rights(node)?;
         start(layout, Program::VmletController)?;
         last.push(Program::VmletController);
+    }
+    if node.has_agent() {
+        agent::admit(layout, node).context("the agent's token")?;
+        start(layout, Program::VmletAgent)?;
+        last.push(Program::VmletAgent);
     }
     last.iter()
         .try_for_each(|program| wait_for(layout, *program))

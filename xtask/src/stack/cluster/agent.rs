@@ -1,0 +1,67 @@
+//! Configuration and token of a node's agent.
+//!
+//! Invariant: the token is bound to the node, so that the limits of `deploy/agent` hold here as they do for a pod.
+//! Failure: a node that kubelet does not register, or kubectl's own words.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use super::{Node, commands, node_address, proxy_socket};
+use crate::run;
+use crate::stack::Layout;
+use crate::stack::config::toml_string;
+
+/// Where it says how it is, inside the node's network namespace.
+pub(super) const HEALTH_PORT: u16 = 9623;
+
+/// Waits until the node is registered, gets a token, and writes what the agent reads.
+pub(super) fn admit(layout: &Layout, node: &Node) -> Result<()> {
+    let name = node.name();
+    let object = format!("node/{name}");
+    let wait = ["wait", "--timeout=90s", "--for=create", &object];
+    run::output(commands::kubectl(node).args(wait))?;
+    let mut create = commands::kubectl(node);
+    create.args(["-n", "vmlet-system", "create", "token", "vmlet-agent"]);
+    create.args(["--bound-object-kind=Node", "--duration=48h"]);
+    create.arg(format!("--bound-object-name={name}"));
+    let token = run::output(&mut create)?;
+    let kubeconfig = layout.path("agent.kubeconfig");
+    let file = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{ "name": "test", "cluster": {
+            "server": format!("https://{}:{}", node_address(1), node.api_port),
+            "certificate-authority": node.pki("ca.crt"),
+        }}],
+        "users": [{ "name": "agent", "user": { "token": token.trim() } }],
+        "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "agent" } }],
+        "current-context": "test",
+    });
+    write(&kubeconfig, &file.to_string())?;
+    let socket = |path: &Path| toml_string(&path.to_string_lossy());
+    let lines = [
+        format!("node = {}", toml_string(&name)),
+        format!("kubeconfig = {}", socket(&kubeconfig)),
+        format!("node_endpoint = {}", socket(&layout.path("run/node.sock"))),
+        format!("proxy_endpoint = {}", socket(&proxy_socket(layout))),
+        format!("boot_id_file = {}", socket(&layout.path("boot-id"))),
+        format!("health_listen = \"127.0.0.1:{HEALTH_PORT}\"\n"),
+    ];
+    write(&layout.path("agent.toml"), &lines.join("\n"))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    // Made anew, so that the mode is ours.
+    if path.exists() {
+        fs::remove_file(path).with_context(|| format!("remove {}", path.display()))?;
+    }
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    file.and_then(|mut file| file.write_all(text.as_bytes()))
+        .with_context(|| format!("write {}", path.display()))
+}
