@@ -76,7 +76,11 @@ pub(super) async fn publish(
     let params = PatchParams::apply(FIELD_MANAGER).force();
     faultpoint::point("agent.facts.write");
     match call(api.patch_status(&pod.name, &params, &Patch::Apply(&patch))).await {
-        Ok(written) => Wrote::Says(Said::of(&written)),
+        // Somebody who changes the annotation on its way must not make us write it again and again.
+        Ok(written) => Wrote::Says(Said {
+            facts: Some(facts.clone()),
+            ..Said::of(&written)
+        }),
         Err(e) => e,
     }
 }

@@ -231,3 +231,61 @@ impl Entry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crds::guest_facts::Power;
+
+    use super::*;
+
+    const SHORTEST: Duration = Duration::from_secs(5);
+
+    fn entry(now: Instant) -> Entry {
+        let facts = GuestFacts {
+            power: Power::On,
+            ..GuestFacts::default()
+        };
+        Entry {
+            pod: Identity {
+                uid: "u".to_owned(),
+                namespace: "ns".to_owned(),
+                name: "vm".to_owned(),
+            },
+            container: "c".to_owned(),
+            said: Some(Said {
+                facts: Some(facts.clone()),
+                ..Said::default()
+            }),
+            facts,
+            connection: 1,
+            written_at: Some(now),
+            vanished: false,
+            busy: false,
+            backoff: Backoff::default(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_is_written_at_once_for_power_and_after_a_while_for_the_rest() {
+        let now = Instant::now();
+        let mut entry = entry(now);
+        assert_eq!(entry.due(now, SHORTEST), None, "nothing changed");
+        entry.facts.host_name = "vm-1".to_owned();
+        assert_eq!(entry.due(now, SHORTEST), Some(now + SHORTEST));
+        entry.facts.power = Power::Paused;
+        assert_eq!(entry.due(now, SHORTEST), Some(now));
+        entry.said = None;
+        assert_eq!(
+            entry.due(now, SHORTEST),
+            Some(now),
+            "not known what it says"
+        );
+        entry.backoff.failed(now);
+        assert!(entry.due(now, SHORTEST) > Some(now));
+        entry.busy = true;
+        assert_eq!(entry.due(now, SHORTEST), None);
+        entry.busy = false;
+        entry.vanished = true;
+        assert_eq!(entry.due(now, SHORTEST), None);
+    }
+}
