@@ -72,10 +72,15 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
 
     async fn take_disk(&self, row: &Container, vm: VmUid) -> Result<()> {
         let disks = &self.parts.disks;
-        let holder = disks.get(vm).and_then(|disk| disk.holder.clone());
-        if holder.is_none() {
+        match disks.get(vm).and_then(|disk| disk.holder.clone()) {
             // A save that was cut short, or memory that was used up.
-            disks.settle_memory(vm).await?;
+            None => {
+                disks.settle_memory(vm).await?;
+            }
+            Some(holder) if holder != row.id => {
+                return Err(disk::Error::InUse { vm, holder }.into());
+            }
+            Some(_) => {}
         }
         self.check_alone(row, vm).await?;
         disks.take(vm, &row.id).await?;

@@ -1,0 +1,192 @@
+//! kill -9 at every crash point of the node API.
+//!
+//! Invariant: a task that was taken ends as it would have, a guest that was saved goes on where it was, and in the end
+//! nothing is left.
+//! Failure: the test names the crash point, and what was refused, lost or left.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{PodOptions, Stack, await_text, eventually, provision, ticks, uid};
+use nodeapi::v1::{self, run_task_request::Kind};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_task_that_was_killed_anywhere_ends_well() -> Result<()> {
+    let points = crash_points()?;
+    ensure!(
+        points.len() > 15,
+        "the sources have crash points: {points:?}"
+    );
+    let stack = Stack::up()?;
+    let cri = stack.cri().await?;
+    cri.await_ready().await?;
+    let image = stack.image()?.to_owned();
+    cri.pull(&image).await?;
+    for (number, point) in (1u32..).zip(&points) {
+        stack.arm(point)?;
+        live(&stack, &image, point, number * 100)
+            .await
+            .with_context(|| format!("killed at {point}"))?;
+        ensure!(!stack.is_armed(point), "nothing reached {point}");
+        stack
+            .await_clean()
+            .await
+            .with_context(|| format!("killed at {point}"))?;
+    }
+    stack.down()
+}
+
+/// Disk, pod, suspend, resume, end; each step repeated after the daemon is back.
+async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()> {
+    // What a guest has in memory shows only once it counts.
+    let counts = ["node.save", "node.resume", "node.memory"];
+    let counts = counts.iter().any(|beginning| point.starts_with(beginning));
+    let name = |part: &str| format!("{part}-{}", point.replace('.', "-"));
+    let task = |n: u32, kind: Kind| {
+        let uid = uid(first + n);
+        step(stack, async move || {
+            let node = stack.node().await?;
+            node.done(&uid, VM, kind.clone(), Duration::from_secs(30))
+                .await
+        })
+    };
+    task(1, provision(image)).await.context("provision")?;
+    step(stack, async || {
+        let request = v1::CancelTaskRequest {
+            uid: uid(first + 1),
+        };
+        Ok(stack.node().await?.node.cancel_task(request).await?)
+    })
+    .await
+    .context("cancel")?;
+
+    let before = machine(stack, &name("a"), false);
+    start(stack, &before, image).await.context("first start")?;
+    let mut last = 0;
+    if counts {
+        await_text(&before.log(0), "VMLET-TICK 2 ", PATIENCE).await?;
+    }
+    task(2, Kind::Save(v1::Save {})).await.context("save")?;
+    if counts {
+        let log = std::fs::read_to_string(before.log(0))?;
+        last = ticks(&log).last().context("it counted")?.count;
+    }
+    remove(stack, &before.name).await.context("first removal")?;
+
+    let after = machine(stack, &name("b"), true);
+    start(stack, &after, image).await.context("second start")?;
+    if counts {
+        let tick = eventually(PATIENCE, "a tick", || async {
+            let log = std::fs::read_to_string(after.log(0))?;
+            ticks(&log).first().copied().context("no tick yet")
+        })
+        .await?;
+        ensure!(tick.count > last, "it went back: {last}, {tick:?}");
+        let log = std::fs::read_to_string(after.log(0))?;
+        ensure!(!log.contains("VMLET-BOOTS"), "it booted: {log}");
+    }
+    remove(stack, &after.name).await.context("second removal")?;
+    task(3, Kind::DeleteDisk(v1::DeleteDisk {}))
+        .await
+        .context("delete")?;
+    for n in 1..=3 {
+        let uid = uid(first + n);
+        step(stack, async || Ok(stack.node().await?.forget(&uid).await?)).await?;
+    }
+    step(stack, async || {
+        let node = stack.node().await?;
+        ensure!(node.disks().await?.is_empty() && node.tasks().await?.is_empty());
+        Ok(())
+    })
+    .await
+}
+
+fn machine(stack: &Stack, name: &str, restore: bool) -> PodOptions {
+    let mut pod = PodOptions::named(name, stack);
+    let mut set = |key: &str, value: &str| pod.annotations.insert(key.into(), value.into());
+    set("vmlet.dev/vm-disk", VM);
+    set("vmlet.dev/restore", &restore.to_string());
+    pod
+}
+
+async fn start(stack: &Stack, pod: &PodOptions, image: &str) -> Result<()> {
+    let sandbox = step(stack, async || {
+        Ok(stack.cri().await?.run(pod.sandbox()).await?)
+    })
+    .await?;
+    let container = step(stack, async || {
+        let cri = stack.cri().await?;
+        Ok(Box::pin(cri.create(&sandbox, pod.container(image, 0), pod.sandbox())).await?)
+    })
+    .await?;
+    step(stack, async || {
+        Ok(stack.cri().await?.start(&container).await?)
+    })
+    .await
+}
+
+async fn remove(stack: &Stack, pod: &str) -> Result<()> {
+    step(stack, async || {
+        let cri = stack.cri().await?;
+        for sandbox in cri.sandboxes().await? {
+            if sandbox.metadata.is_some_and(|m| m.name == pod) {
+                cri.stop_pod(&sandbox.id).await?;
+                cri.remove_pod(&sandbox.id).await?;
+            }
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Repeats an attempt for as long as it fails because the daemon died, which is started again.
+async fn step<T>(stack: &Stack, attempt: impl AsyncFn() -> Result<T>) -> Result<T> {
+    loop {
+        let outcome = attempt().await;
+        let dead = match &outcome {
+            Ok(_) => !stack.is_alive("vmlet"),
+            Err(_) => eventually(
+                Duration::from_secs(3),
+                "the death of the daemon",
+                || async {
+                    ensure!(!stack.is_alive("vmlet"));
+                    Ok(())
+                },
+            )
+            .await
+            .is_ok(),
+        };
+        if dead {
+            stack.restart("vmlet")?;
+            stack.cri().await?.await_ready().await?;
+        }
+        match outcome {
+            Err(_) if dead => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+/// The names of all crash points of the node API in the sources.
+fn crash_points() -> Result<BTreeSet<String>> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src");
+    let mut points = BTreeSet::new();
+    for folder in ["node", "disk", "vm"] {
+        for entry in std::fs::read_dir(source.join(folder))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|e| e == "rs") {
+                let text = std::fs::read_to_string(&path)?;
+                let calls = text.split("faultpoint::point(\"node.").skip(1);
+                let names = calls.filter_map(|call| Some(call.split_once('"')?.0));
+                points.extend(names.map(|name| format!("node.{name}")));
+            }
+        }
+    }
+    Ok(points)
+}
