@@ -1,23 +1,24 @@
 //! Waiting for an image cache.
 //!
 //! Invariant: the label stays on a machine exactly as long as it waits; the cache's watch wakes it by that label.
-//! Failure: a cache that cannot be read counts as one that is not ready.
+//! Failure: a cache that does not exist counts as one that is not ready.
 
 use crds::conditions::{self, Status};
-use crds::{VirtualMachineImageCache, VirtualMachineImageCacheStatus, names};
-use kube::{Api, ResourceExt};
+use crds::{VirtualMachineImageCacheStatus, names};
+use kube::ResourceExt;
 
 use super::pass::Pass;
+use crate::context::Key;
 
 /// Condition of a cache: the image's own description is known.
 const HARDWARE_READY: &str = "VirtualMachineImageCacheHardwareReady";
 
 /// Whether the machine may go on; takes label and annotation away when it may.
-pub(crate) async fn is_ready(pass: &mut Pass<'_>) -> bool {
+pub(crate) fn is_ready(pass: &mut Pass<'_>) -> bool {
     let Some(name) = pass.vm.labels().get(names::IMAGE_CACHE_LABEL).cloned() else {
         return true;
     };
-    let Some(status) = read(pass, &name).await else {
+    let Some(status) = read(pass, &name) else {
         return false;
     };
     if !conditions::is_true(&status.conditions, HARDWARE_READY) {
@@ -57,22 +58,15 @@ pub(crate) fn wait_for(pass: &mut Pass<'_>, name: &str, location: Option<&str>) 
 }
 
 /// The cache's description of the image `id` is complete, or there are no caches.
-pub(crate) async fn knows(pass: &Pass<'_>, name: &str) -> bool {
-    let status = read(pass, name).await;
+pub(crate) fn knows(pass: &Pass<'_>, name: &str) -> bool {
+    let status = read(pass, name);
     status.is_some_and(|s| conditions::is_true(&s.conditions, HARDWARE_READY))
 }
 
-async fn read(pass: &Pass<'_>, name: &str) -> Option<VirtualMachineImageCacheStatus> {
-    let namespace = &pass.ctx.config.namespace;
-    let client = pass.ctx.client.clone();
-    let api: Api<VirtualMachineImageCache> = Api::namespaced(client, namespace);
-    match api.get_opt(name).await {
-        Ok(found) => found?.status,
-        Err(error) => {
-            tracing::info!(cache = name, %error, outcome = "not ready", "image cache");
-            None
-        }
-    }
+fn read(pass: &Pass<'_>, name: &str) -> Option<VirtualMachineImageCacheStatus> {
+    let key = Key::new(&pass.ctx.config.namespace, name);
+    let found = pass.ctx.stores.image_caches.get(&key.reference())?;
+    found.status.clone()
 }
 
 fn forget(pass: &mut Pass<'_>) {

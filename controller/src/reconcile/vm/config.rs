@@ -3,6 +3,8 @@
 //! Invariant: a running machine keeps what it was started with; what it is started with is on record before.
 //! Failure: an ordinary failure; a network that is not there yet is waited for.
 
+use std::time::Duration;
+
 use crds::conditions::{CLASS_CONFIGURATION_SYNCED, Status};
 use crds::names;
 use crds::vm::HardwareStatus;
@@ -15,6 +17,9 @@ use super::need::{self, Missing};
 use super::pass::Pass;
 use super::{pods, tasks};
 use crate::outcome::{Outcome, Stop};
+
+/// How often a network that is not there is looked for.
+const NETWORK_PERIOD: Duration = Duration::from_secs(30);
 
 /// What is to become of the machine's size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,9 +118,11 @@ fn min_machine_type(pass: &mut Pass<'_>, is_on: bool) -> Outcome<()> {
 }
 
 async fn networks(pass: &mut Pass<'_>) -> Outcome<()> {
-    need::networks(pass)
-        .await
-        .map_err(|missing| Stop::wait(missing.message))
+    // Networks are not watched: nobody would wake the machine.
+    need::networks(pass).await.map_err(|missing| Stop::Requeue {
+        after: NETWORK_PERIOD,
+        reason: missing.message,
+    })
 }
 
 /// Records the size that a new machine begins with.

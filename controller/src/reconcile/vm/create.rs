@@ -47,7 +47,7 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome<()> {
     if pass.root_claim().is_some() {
         return done(pass).await;
     }
-    wait_for_cache(pass, &needs).await?;
+    wait_for_cache(pass, &needs)?;
     provision::run(pass, &needs, slot).await
 }
 
@@ -70,12 +70,12 @@ pub(crate) fn take_slot(pass: &Pass<'_>, node: Option<&str>) -> Outcome<Slot> {
         .ok_or(Stop::TooManyCreates)
 }
 
-async fn wait_for_cache(pass: &Pass<'_>, needs: &Needs) -> Outcome<()> {
+fn wait_for_cache(pass: &Pass<'_>, needs: &Needs) -> Outcome<()> {
     if !pass.ctx.config.machines.image_caches || !pass.mode.is_fast() {
         return Ok(());
     }
     let name = cache_name(&needs.image.name);
-    if cache::knows(pass, &name).await {
+    if cache::knows(pass, &name) {
         return Ok(());
     }
     let location = None;

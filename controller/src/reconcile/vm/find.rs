@@ -65,7 +65,11 @@ fn candidates(pass: &Pass<'_>) -> Vec<Arc<Pod>> {
     let named = stores.pods.get(&pass.key.reference());
     near.extend(named.filter(|p| near.iter().all(|n| n.uid() != p.uid())));
     near.retain(is_ours);
-    if near.is_empty() && remembered.is_some() {
+    let has_ended = pass.instance().is_some_and(|i| {
+        let phase = i.phase.as_deref().unwrap_or_default();
+        lifecycle::Phase::is_final_name(phase)
+    });
+    if near.is_empty() && remembered.is_some() && !has_ended {
         // Its label was lost, or it has another name: look at all of them.
         near = stores.pods.state().into_iter().filter(is_ours).collect();
     }

@@ -68,7 +68,7 @@ pub(crate) struct Needs {
 pub(crate) async fn all(pass: &mut Pass<'_>) -> Outcome<Needs> {
     let size = class::look(pass);
     let size = report(pass, conditions::CLASS_READY, size);
-    let image = image::look(pass).await;
+    let image = image::look(pass);
     let image = report(pass, conditions::IMAGE_READY, image);
     let storage = storage::look(pass).await;
     let storage = report(pass, conditions::STORAGE_READY, storage);

@@ -22,7 +22,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
         pass.vm.finalizers_mut().push(names::FINALIZER.to_owned());
         return Ok(());
     }
-    if pass.mode.is_fast() && !cache::is_ready(pass).await {
+    if pass.mode.is_fast() && !cache::is_ready(pass) {
         return Ok(());
     }
     let found = match find::instance(pass).await {

@@ -21,6 +21,20 @@ use super::pods::{INSTANCE, PROVISION};
 
 /// On pods: what proves an address, as the image says.
 pub(crate) const IP_ASSURANCE: &str = "vmlet.dev/ip-assurance";
+/// Keys that say which machine a pod is, and what its disk is.
+const OURS: [&str; 11] = [
+    names::VM_UID_LABEL,
+    names::POD_ROLE_LABEL,
+    names::VM_DISK,
+    names::INSTANCE_UUID,
+    names::BIOS_UUID,
+    names::RESTORE,
+    names::START_PAUSED,
+    names::GENERATION,
+    names::REVISION,
+    names::GUEST_FACTS,
+    IP_ASSURANCE,
+];
 /// Longest name of a machine in the name of its provisioning pod.
 const LONGEST_NAME: usize = 240;
 
@@ -65,7 +79,7 @@ pub(crate) fn instance(plan: &Plan<'_>) -> Pod {
     pod.metadata.name.clone_from(&plan.vm.metadata.name);
     pod.metadata.finalizers = Some(vec![names::FINALIZER.to_owned()]);
     let template = plan.vm.spec.template.clone().unwrap_or_default().metadata;
-    let mut all = template.annotations;
+    let mut all = allowed(template.annotations);
     all.extend(annotations::of(plan));
     pod.metadata.annotations = Some(all);
     pod
@@ -85,11 +99,21 @@ pub(crate) fn provisioner(plan: &Plan<'_>, is_gated: bool) -> Pod {
     pod
 }
 
+/// A template's keys, without those that only the controller or an administrator may give a pod: the template
+/// is its owner's, the pod is made with the controller's rights.
+fn allowed(mut keys: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    keys.retain(|key, _| {
+        let domain = key.split('/').next().unwrap_or_default();
+        !OURS.contains(&key.as_str()) && !domain.ends_with(".protected")
+    });
+    keys
+}
+
 fn base(plan: &Plan<'_>, role: &str) -> Pod {
     let template = plan.vm.spec.template.clone().unwrap_or_default().metadata;
     // A service must not select the pod that only chooses a node.
     let mut labels = if role == INSTANCE {
-        template.labels
+        allowed(template.labels)
     } else {
         BTreeMap::new()
     };

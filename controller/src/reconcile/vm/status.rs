@@ -10,11 +10,13 @@ mod place;
 mod readiness;
 
 use crds::conditions::{self, Status};
+use crds::vm::PromoteDisksMode;
 use crds::{PowerState, names};
 use kube::ResourceExt;
 use lifecycle::Machine;
 
 use super::error::joined;
+use super::mode::Mode;
 use super::pass::Pass;
 use super::{config, create, pods};
 use crate::outcome::{Outcome, Stop};
@@ -27,6 +29,7 @@ pub(crate) fn run(pass: &mut Pass<'_>) -> Outcome<()> {
     create::exists(pass);
     class::run(pass);
     power_synced(pass);
+    promotion(pass);
     place::run(pass);
     let mut errors = Vec::new();
     match guest::facts(pass) {
@@ -71,6 +74,20 @@ fn power_synced(pass: &mut Pass<'_>) {
             pass.condition(kind, Status::False, "NotSynced", &text);
         }
         Err(error) => pass.condition(kind, Status::False, "NotSynced", &error.to_string()),
+    }
+}
+
+/// No node can flatten a disk yet, so that nothing waits for it: a machine that would wait for ever would also
+/// be looked at before others for ever.
+fn promotion(pass: &mut Pass<'_>) {
+    let kind = conditions::DISK_PROMOTION_SYNCED;
+    if pass.vm.spec.promote_disks_mode == Some(PromoteDisksMode::Disabled) {
+        pass.drop_condition(kind);
+    } else if pass.mode == Mode::Linked && pass.root_claim().is_none() {
+        let text = "nodes cannot flatten disks yet: the root disk stays an overlay on its image";
+        pass.condition(kind, Status::True, "NotImplemented", text);
+    } else {
+        pass.condition(kind, Status::True, "", "");
     }
 }
 

@@ -4,13 +4,10 @@
 //! Failure: an image that is missing, not ready, or in a form that nodes cannot use.
 
 use crds::conditions::{self, READY};
-use crds::{
-    ClusterVirtualMachineImage, IpAssurance, VirtualMachineImage, VirtualMachineImageSpec,
-    VirtualMachineImageStatus,
-};
-use kube::Api;
+use crds::{IpAssurance, VirtualMachineImageSpec, VirtualMachineImageStatus};
 
 use super::{Missing, Pass, image_name};
+use crate::context::Key;
 
 /// Kind of an image of a namespace.
 const LOCAL: &str = "VirtualMachineImage";
@@ -36,7 +33,7 @@ pub(crate) struct Image {
 
 type Parts = (VirtualMachineImageSpec, Option<VirtualMachineImageStatus>);
 
-pub(super) async fn look(pass: &Pass<'_>) -> Result<Image, Missing> {
+pub(super) fn look(pass: &Pass<'_>) -> Result<Image, Missing> {
     let spec = &pass.vm.spec;
     let (kind, name) = match (&spec.image, &spec.image_name) {
         (Some(image), _) => (Some(image.kind.as_str()), image.name.as_str()),
@@ -45,15 +42,15 @@ pub(super) async fn look(pass: &Pass<'_>) -> Result<Image, Missing> {
         (None, None) => return Err(Missing::new("NotSet", "the machine names no image")),
     };
     let found = match kind {
-        Some(LOCAL) => local(pass, name).await?,
-        Some(CLUSTER) => cluster(pass, name).await?,
+        Some(LOCAL) => local(pass, name),
+        Some(CLUSTER) => cluster(pass, name),
         Some(other) => {
             let message = format!("{other} is not a kind of image");
             return Err(Missing::new("UnknownKind", message));
         }
-        None => match local(pass, name).await? {
+        None => match local(pass, name) {
             Some(found) => Some(found),
-            None => cluster(pass, name).await?,
+            None => cluster(pass, name),
         },
     };
     let Some((spec, status)) = found else {
@@ -100,15 +97,14 @@ fn none() -> Image {
     }
 }
 
-async fn local(pass: &Pass<'_>, name: &str) -> Result<Option<Parts>, Missing> {
-    let found = pass.api::<VirtualMachineImage>().get_opt(name).await;
-    let found = found.map_err(|e| Missing::read(&format!("{LOCAL} {name}"), &e))?;
-    Ok(found.map(|image| (image.spec, image.status)))
+fn local(pass: &Pass<'_>, name: &str) -> Option<Parts> {
+    let key = Key::new(&pass.key.namespace, name);
+    let found = pass.ctx.stores.images.get(&key.reference())?;
+    Some((found.spec.clone(), found.status.clone()))
 }
 
-async fn cluster(pass: &Pass<'_>, name: &str) -> Result<Option<Parts>, Missing> {
-    let api: Api<ClusterVirtualMachineImage> = Api::all(pass.ctx.client.clone());
-    let found = api.get_opt(name).await;
-    let found = found.map_err(|e| Missing::read(&format!("{CLUSTER} {name}"), &e))?;
-    Ok(found.map(|image| (image.spec.into(), image.status)))
+fn cluster(pass: &Pass<'_>, name: &str) -> Option<Parts> {
+    let key = Key::new("", name);
+    let found = pass.ctx.stores.cluster_images.get(&key.reference())?;
+    Some((found.spec.clone().into(), found.status.clone()))
 }

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use crds::conditions;
-use crds::{VirtualMachine, VirtualMachineClass, VirtualMachineTask};
+use crds::{
+    VirtualMachine, VirtualMachineClass, VirtualMachineImage, VirtualMachineImageCache,
+    VirtualMachineTask,
+};
 use http::Method;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -27,6 +30,8 @@ pub(super) const VMS: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachi
 pub(super) const TASKS: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachinetasks";
 pub(super) const CLASSES: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachineclasses";
 pub(super) const IMAGES: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachineimages";
+pub(super) const CACHES: &str =
+    "apis/vmlet.dev/v1alpha1/namespaces/vmlet-system/virtualmachineimagecaches";
 pub(super) const PODS: &str = "api/v1/namespaces/ns/pods";
 pub(super) const NODES: &str = "api/v1/nodes";
 pub(super) const CLAIMS: &str = "api/v1/namespaces/ns/persistentvolumeclaims";
@@ -66,7 +71,7 @@ impl Bench {
         let clock = Arc::new(AtomicI64::new(START));
         let now = Arc::clone(&clock);
         ctx.clock = Arc::new(move || {
-            Time(k8s_openapi::jiff::Timestamp::from_second(now.load(Ordering::Relaxed)).unwrap())
+            Time(jiff::Timestamp::from_second(now.load(Ordering::Relaxed)).unwrap())
         });
         ctx.config = Arc::new(config);
         let mut bench = Self {
@@ -252,6 +257,13 @@ impl Bench {
         feed!(self.feeds.vms, objects, VMS, VirtualMachine);
         feed!(self.feeds.tasks, objects, TASKS, VirtualMachineTask);
         feed!(self.feeds.classes, objects, CLASSES, VirtualMachineClass);
+        feed!(self.feeds.images, objects, IMAGES, VirtualMachineImage);
+        feed!(
+            self.feeds.image_caches,
+            objects,
+            CACHES,
+            VirtualMachineImageCache
+        );
         feed!(self.feeds.pods, objects, PODS, Pod);
         feed!(self.feeds.nodes, objects, NODES, Node);
         feed!(self.feeds.claims, objects, CLAIMS, PersistentVolumeClaim);

@@ -57,7 +57,7 @@ async fn g1b_a_network_that_is_missing_is_waited_for() {
         .created(json!({ "spec": { "network": { "interfaces": interfaces } } }))
         .await;
     bench.remove(NETWORKS, "blue");
-    assert!(is_wait(&bench.pass().await));
+    assert_eq!(seconds(&bench.pass().await), Some(30));
     assert_eq!(bench.says("VirtualMachineNetworkReady"), "False/NotReady");
     bench.put(
         NETWORKS,

@@ -51,19 +51,19 @@ async fn n2_a_closed_gate_keeps_everything_until_the_cache_is_ready() {
 }
 
 fn cache(bench: &mut Bench, name: &str) {
-    let caches = "apis/vmlet.dev/v1alpha1/namespaces/vmlet-system/virtualmachineimagecaches";
     let ready = json!({
         "type": "VirtualMachineImageCacheHardwareReady", "status": "True", "reason": "True",
         "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
     });
     bench.put(
-        caches,
+        CACHES,
         json!({
             "metadata": { "name": name, "namespace": "vmlet-system" },
             "spec": { "providerID": "i", "providerVersion": "v" },
             "status": { "conditions": [ready] },
         }),
     );
+    bench.sync();
 }
 
 #[tokio::test]
