@@ -27,6 +27,7 @@ async fn people_see_of_a_machine_what_they_see_of_a_container() -> Result<()> {
     follow(&cluster).context("-f")?;
     rotation(&cluster).await.context("rotation")?;
     figures(&cluster).await.context("figures")?;
+    top(&cluster).await.context("top")?;
     sentences(&cluster).context("what does not exist yet")?;
     previous(&cluster).await.context("--previous")?;
     cluster.delete("pod/machine", GONE)?;
@@ -138,6 +139,40 @@ async fn figures(cluster: &Cluster) -> Result<()> {
                 "memory of the {what}: {}",
                 of["memory"]
             );
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// What metrics-server reads for `kubectl top`; it passes over a container without a start time.
+async fn top(cluster: &Cluster) -> Result<()> {
+    let path = "/api/v1/nodes/node1/proxy/metrics/resource";
+    eventually(READY, "figures for metrics-server", || async {
+        let text = cluster.kubectl(&["get", "--raw", path])?;
+        let value = |name: &str, whose: &str| {
+            let is = |line: &&str| line.starts_with(name) && line.contains(whose);
+            let line = text.lines().find(is).unwrap_or_default();
+            // Some have the time of the measurement behind the value.
+            let value = line.rsplit_once("} ").map_or(line, |(_, rest)| rest);
+            let value = value.trim_start_matches(name).split_whitespace().next();
+            value.and_then(|value| value.parse::<f64>().ok())
+        };
+        for (name, whose, least) in [
+            ("node_cpu_usage_seconds_total", "", 1.0),
+            ("node_memory_working_set_bytes", "", 1e8),
+            ("pod_cpu_usage_seconds_total", "pod=\"machine\"", 0.1),
+            ("pod_memory_working_set_bytes", "pod=\"machine\"", 16e6),
+            ("container_cpu_usage_seconds_total", "pod=\"machine\"", 0.1),
+            (
+                "container_memory_working_set_bytes",
+                "pod=\"machine\"",
+                16e6,
+            ),
+            ("container_start_time_seconds", "pod=\"machine\"", 1e9),
+        ] {
+            let found = value(name, whose);
+            ensure!(found > Some(least), "{name} of {whose:?}: {found:?}");
         }
         Ok(())
     })

@@ -13,10 +13,10 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Cluster, Endpoint, Load, Quiet, eventually, vm_pod};
 use serde_json::{Value, json};
 
-const WAVES: usize = 5;
-const WAVE: usize = 6;
-/// For a wave: every guest boots at the same time.
-const UP: Duration = Duration::from_secs(150);
+const WAVES: usize = 10;
+/// More at once only wait for each other.
+const WAVE: usize = 3;
+const UP: Duration = Duration::from_secs(120);
 const WINDOW: Duration = Duration::from_secs(20);
 /// Of the node.
 const PROGRAMS: [&str; 6] = [
