@@ -22,7 +22,6 @@ use crate::events::{self, Events};
 use crate::intake::Intake;
 use crate::lease::{Fence, Lease, Lost};
 use crate::metrics::Metrics;
-use crate::operator::{self, Operator};
 use crate::operator::Operator;
 use crate::stores::Stores;
 use crate::{client, health, operator, reconcile, runner, watch};
@@ -121,8 +120,6 @@ async fn work(
     let written = events::write(client.clone(), identity, waiting, counted);
     let written = tokio::spawn(written);
     let clock: Clock = Arc::new(|| Time(jiff::Timestamp::now()));
-    let status = Operator::new(client.clone(), Arc::clone(&metrics), Arc::clone(&clock));
-    let status = tokio::spawn(operator::run(status, stop.child_token()));
     let context = Context {
         client,
         stores,
@@ -150,7 +147,6 @@ async fn work(
         _ = watches.join_next() => return Err(Error::WatchEnded),
         () = signals => {}
     }
-    status.abort();
     drop(context);
     let _ = whole.await;
     let _ = tokio::time::timeout(events::FLUSH, written).await;
