@@ -16,8 +16,8 @@ pub(crate) const UUID: &str = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-
 pub(crate) const MAC: &str = "^[0-9a-fA-F][02468aAcCeE](:[0-9a-fA-F]{2}){5}$";
 /// A duration as Go writes it, such as `90s` or `1h30m`.
 pub(crate) const DURATION: &str = r"^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h)){1,4}$";
-/// A time of RFC 3339.
-pub(crate) const TIME: &str = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[-+][0-9]{2}:[0-9]{2})$";
+/// A time of RFC 3339, in years that every program of ours can read.
+pub(crate) const TIME: &str = r"^[12][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[-+][0-9]{2}:[0-9]{2})$";
 /// A digest of SHA-256.
 pub(crate) const DIGEST: &str = "^sha256:[0-9a-f]{64}$";
 /// A URL of the web, without credentials, which everybody who reads the object could read too.

@@ -9,6 +9,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use kube::CustomResourceExt;
 
+use crate::rules::TIME;
 use crate::{
     ClusterVirtualMachineImage, ImageMapping, NodeConfig, VirtualMachine, VirtualMachineClass,
     VirtualMachineGroup, VirtualMachineImage, VirtualMachineImageCache, VirtualMachineSnapshot,
@@ -91,6 +92,9 @@ fn finish(schema: &mut JSONSchemaProps, name: &str) {
 fn finish_string(schema: &mut JSONSchemaProps, name: &str) {
     if schema.enum_.is_some() {
         return;
+    }
+    if schema.format.as_deref() == Some("date-time") {
+        schema.pattern.get_or_insert_with(|| TIME.to_owned());
     }
     let long = LONG.iter().find(|(field, _)| *field == name);
     let bound = match schema.format.as_deref() {

@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{Api, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config, ResourceExt};
 use nix::sys::signal::Signal;
@@ -134,33 +133,44 @@ impl Control {
 
     /// Lets somebody do whatever an administrator of namespaces does, in all of them.
     pub async fn grant(&self, who: &Who) -> Result<()> {
-        let role: ClusterRole = serde_json::from_value(json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1",
+        self.bind(who, "ClusterRoleBinding", None).await
+    }
+
+    /// The same in one namespace, and nothing beyond it.
+    pub async fn grant_in(&self, who: &Who, namespace: &str) -> Result<()> {
+        self.bind(who, "RoleBinding", Some(namespace)).await
+    }
+
+    async fn bind(&self, who: &Who, kind: &str, namespace: Option<&str>) -> Result<()> {
+        let group = "rbac.authorization.k8s.io";
+        let role = json!({
+            "apiVersion": format!("{group}/v1"),
             "kind": "ClusterRole",
             "metadata": { "name": "tenant" },
             "rules": [
-                { "apiGroups": [crds::GROUP], "resources": ["*"], "verbs": ["*"] },
-                { "apiGroups": [""], "resources": ["*"], "verbs": ["*"] },
+                { "apiGroups": [crds::GROUP, ""], "resources": ["*"], "verbs": ["*"] },
             ],
-        }))?;
-        let force = PatchParams::apply(MANAGER).force();
-        let api: Api<ClusterRole> = Api::all(self.client()?);
-        api.patch("tenant", &force, &Patch::Apply(role)).await?;
-        let name = who.user.replace(':', "-");
-        let binding: ClusterRoleBinding = serde_json::from_value(json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": { "name": name },
-            "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "tenant",
-            },
-            "subjects": [{
-                "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": who.user,
-            }],
-        }))?;
-        let api: Api<ClusterRoleBinding> = Api::all(self.client()?);
-        api.patch(&name, &force, &Patch::Apply(binding)).await?;
-        Ok(())
+        });
+        let mut binding = json!({
+            "apiVersion": format!("{group}/v1"),
+            "kind": kind,
+            "metadata": { "name": who.user.replace(':', "-") },
+            "roleRef": { "apiGroup": group, "kind": "ClusterRole", "name": "tenant" },
+            "subjects": [{ "apiGroup": group, "kind": "User", "name": who.user }],
+        });
+        if let Some(namespace) = namespace {
+            binding["metadata"]["namespace"] = json!(namespace);
+        }
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": [role, binding] });
+        self.cluster.apply(&list)?;
+        // Roles take a moment to be in force.
+        let api: Api<crds::VirtualMachine> =
+            Api::namespaced(self.client_as(who)?, namespace.unwrap_or("default"));
+        eventually(PATIENCE, "the role", || async {
+            api.list(&ListParams::default().limit(1)).await?;
+            Ok(())
+        })
+        .await
     }
 
     /// Makes a namespace in which pods may be created.

@@ -4,6 +4,7 @@
 //! Failure: every helper returns an error that says what was awaited and shows the end of the logs.
 
 mod agent;
+mod anything;
 mod audit;
 pub mod chaos;
 mod cluster;
@@ -26,6 +27,7 @@ mod stack;
 mod verdicts;
 
 pub use agent::{Agent, node_token};
+pub use anything::anything;
 pub use audit::Write;
 pub use cluster::{Cluster, Options};
 pub use control::{Control, Who};

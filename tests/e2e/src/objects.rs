@@ -3,10 +3,19 @@
 //! Invariant: a refusal is an answer, not an error: it is what these tests are about.
 //! Failure: an error is anything that the API server did not say about the object.
 
+use std::sync::LazyLock;
+
 use anyhow::{Context, Result, bail};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinitionSpec;
 use kube::Client;
 use kube::core::Status;
 use serde_json::{Value, json};
+
+/// Making a schema takes longer than asking the API server.
+static KINDS: LazyLock<Vec<CustomResourceDefinitionSpec>> = LazyLock::new(|| {
+    let definitions = crds::schema::definitions().into_iter();
+    definitions.map(|definition| definition.spec).collect()
+});
 
 /// What the API server says about an object: the object, or the sentence of the refusal.
 pub type Answer = std::result::Result<Value, String>;
@@ -88,11 +97,8 @@ impl Objects {
         let collection = if kind == "Pod" {
             format!("/api/v1/namespaces/{namespace}/pods")
         } else {
-            let definitions = crds::schema::definitions();
-            let mut specs = definitions.into_iter().map(|definition| definition.spec);
-            let spec = specs
-                .find(|spec| spec.names.kind == kind)
-                .with_context(|| format!("there is no kind {kind}"))?;
+            let kind = KINDS.iter().find(|one| one.names.kind == kind);
+            let spec = kind.context("there is no such kind")?;
             let scope = match spec.scope.as_str() {
                 "Namespaced" => format!("namespaces/{namespace}/"),
                 _ => String::new(),

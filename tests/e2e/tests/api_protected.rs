@@ -179,6 +179,40 @@ async fn the_policies_are_well_typed() -> anyhow::Result<()> {
 
 #[tokio::test]
 #[ignore = "needs root"]
+async fn a_role_of_a_namespace_reaches_nothing_beyond_it() -> anyhow::Result<()> {
+    let control = Control::up().await?;
+    control.namespace("own").await?;
+    let tenant = Who::user("tenant");
+    control.grant_in(&tenant, "own").await?;
+    let own = control.objects_as(&tenant, "own")?;
+    own.create(VM, &vm("m"), Effect::DryRun).await?.unwrap();
+    let elsewhere = control.objects_as(&tenant, "default")?;
+    let answer = elsewhere.create(VM, &vm("m"), Effect::DryRun).await?;
+    assert!(answer.unwrap_err().contains("is forbidden"));
+    let image = json!({ "source": { "oci": { "reference": "a" } } });
+    for (kind, spec) in [
+        ("ClusterVirtualMachineImage", image),
+        ("ImageMapping", json!({})),
+        ("NodeConfig", json!({})),
+        ("Vmlet", json!({})),
+    ] {
+        let object = json!({ "metadata": { "name": "a" }, "spec": spec });
+        let answer = own.create(kind, &object, Effect::DryRun).await?;
+        assert!(
+            answer.unwrap_err().contains("cannot create resource"),
+            "{kind}"
+        );
+        let objects = control.objects("own")?;
+        objects
+            .create(kind, &object, Effect::DryRun)
+            .await?
+            .unwrap();
+    }
+    control.down()
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
 async fn everybody_else_who_is_privileged_is() -> anyhow::Result<()> {
     let control = Control::up().await?;
     let masters = Who::user("anybody").in_group("system:masters");

@@ -1,0 +1,214 @@
+//! Whatever the API server takes, our types can read, and no object makes its rules give up.
+//!
+//! Invariant: one unreadable object would stop every watch of its kind, for all namespaces.
+//! Failure: the object and what happened; the same seed gives the same objects.
+
+use anyhow::{Context, Result, ensure};
+use crds::schema::definitions;
+use e2e::{Answer, Control, Effect, anything};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// Random objects and statuses of each kind.
+const ROUNDS: usize = 60;
+/// Words of a rule that could not be decided, rather than one that said no.
+const TROUBLE: [&str; 7] = [
+    "cost",
+    "budget",
+    "error",
+    "no such key",
+    "no such overload",
+    "internal",
+    "timeout",
+];
+
+fn read<K: DeserializeOwned>(object: &Value) -> Result<()> {
+    serde_json::from_value::<K>(object.clone())
+        .map(drop)
+        .with_context(|| object.to_string())
+}
+
+fn read_as(kind: &str, object: &Value) -> Result<()> {
+    match kind {
+        "VirtualMachine" => read::<crds::VirtualMachine>(object),
+        "VirtualMachineClass" => read::<crds::VirtualMachineClass>(object),
+        "VirtualMachineImage" => read::<crds::VirtualMachineImage>(object),
+        "ClusterVirtualMachineImage" => read::<crds::ClusterVirtualMachineImage>(object),
+        "VirtualMachineImageCache" => read::<crds::VirtualMachineImageCache>(object),
+        "VirtualMachineGroup" => read::<crds::VirtualMachineGroup>(object),
+        "VirtualMachineSnapshot" => read::<crds::VirtualMachineSnapshot>(object),
+        "VirtualMachineTask" => read::<crds::VirtualMachineTask>(object),
+        "ImageMapping" => read::<crds::ImageMapping>(object),
+        "NodeConfig" => read::<crds::NodeConfig>(object),
+        "Vmlet" => read::<crds::Vmlet>(object),
+        other => anyhow::bail!("{other} is not read here"),
+    }
+}
+
+/// True when it was taken.
+fn judge(kind: &str, sent: &Value, answer: Answer) -> Result<bool> {
+    match answer {
+        Ok(object) => read_as(kind, &object).map(|()| true),
+        Err(said) => {
+            // What was sent is quoted there, and may say anything.
+            let quoted = |word: &str| sent.to_string().contains(word);
+            let trouble = TROUBLE
+                .iter()
+                .find(|word| said.contains(**word) && !quoted(word));
+            ensure!(trouble.is_none(), "{kind} {sent}: {said}");
+            Ok(false)
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn whatever_is_taken_can_be_read_and_no_rule_gives_up() -> Result<()> {
+    let control = Control::up().await?;
+    let objects = control.objects("default")?;
+    let mut runner = TestRunner::deterministic();
+    for definition in definitions() {
+        let kind = definition.spec.names.kind.clone();
+        let definition = serde_json::to_value(&definition)?;
+        let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
+        let (specs, statuses) = (anything(&schema["spec"])?, anything(&schema["status"])?);
+        let mut taken = Vec::new();
+        let mut tries = 0;
+        while tries < ROUNDS || (taken.is_empty() && tries < 20 * ROUNDS) {
+            tries += 1;
+            let spec = specs
+                .new_tree(&mut runner)
+                .map_err(anyhow::Error::msg)?
+                .current();
+            let object = json!({ "metadata": { "name": "any" }, "spec": spec });
+            let answer = objects.create(&kind, &object, Effect::DryRun).await?;
+            if judge(&kind, &object, answer)? {
+                taken.push(object);
+            }
+        }
+        println!("{kind}: {} of {tries} random objects taken", taken.len());
+        let object = taken
+            .pop()
+            .with_context(|| format!("no {kind} was ever taken"))?;
+        if schema["status"].is_null() {
+            continue;
+        }
+        objects
+            .create(&kind, &object, Effect::Real)
+            .await?
+            .map_err(anyhow::Error::msg)?;
+        let mut taken = 0;
+        for _ in 0..ROUNDS {
+            let status = statuses
+                .new_tree(&mut runner)
+                .map_err(anyhow::Error::msg)?
+                .current();
+            let patch = json!({ "status": status });
+            let answer = objects
+                .patch(&kind, "any/status", &patch, Effect::DryRun)
+                .await?;
+            taken += usize::from(judge(&kind, &patch, answer)?);
+        }
+        println!("{kind}: {taken} of {ROUNDS} random statuses taken");
+        ensure!(taken > 0, "no status of {kind} was ever taken");
+    }
+    control.down()
+}
+
+/// As many of everything as the bounds allow, all names as long as they may be.
+#[tokio::test]
+#[ignore = "needs root"]
+async fn the_largest_machine_is_within_the_budget_of_the_rules() -> Result<()> {
+    let control = Control::up().await?;
+    let objects = control.objects("default")?;
+    let long = |number: usize| format!("{number:02}{}", "a".repeat(251));
+    let short = |number: usize| format!("{number:02}{}", "a".repeat(61));
+    let volumes: Vec<Value> = (0..32)
+        .map(|n| json!({ "name": short(n), "persistentVolumeClaim": { "claimName": long(n) } }))
+        .collect();
+    let templates: Vec<Value> = (0..32)
+        .map(|n| json!({ "name": long(31 - n), "spec": {} }))
+        .collect();
+    let labels: serde_json::Map<String, Value> = (0..64)
+        .map(|n| {
+            (
+                format!("{}/{}", long(n), "b".repeat(63)),
+                json!("c".repeat(63)),
+            )
+        })
+        .collect();
+    let interfaces: Vec<Value> = (0..16)
+        .map(|n| {
+            let addresses: Vec<String> = (0..16)
+                .map(|m| format!("2001:db8:{n:x}::{m:x}/64"))
+                .collect();
+            json!({ "name": short(n), "addresses": addresses })
+        })
+        .collect();
+    let mut machine = json!({ "metadata": { "name": "largest" }, "spec": {
+        "imageName": long(0), "runStrategy": "Always", "volumes": volumes, "dataVolumeTemplates": templates,
+        "network": { "interfaces": interfaces },
+        "template": { "metadata": { "labels": labels, "annotations": labels } },
+    } });
+    let kind = "VirtualMachine";
+    objects
+        .create(kind, &machine, Effect::Real)
+        .await?
+        .map_err(anyhow::Error::msg)?;
+    let patch = json!({ "spec": { "className": long(1) } });
+    objects
+        .patch(kind, "largest", &patch, Effect::DryRun)
+        .await?
+        .map_err(anyhow::Error::msg)?;
+
+    machine["metadata"]["name"] = json!("larger");
+    machine["spec"]["volumes"]
+        .as_array_mut()
+        .context("volumes")?
+        .push(json!({}));
+    let answer = objects.create(kind, &machine, Effect::DryRun).await?;
+    ensure!(
+        answer.is_err_and(|said| said.contains("at most 32")),
+        "one more was taken"
+    );
+    control.down()
+}
+
+/// The times of managed fields are what a client says they are.
+#[tokio::test]
+#[ignore = "needs root"]
+async fn metadata_that_cannot_be_read_is_refused() -> Result<()> {
+    let control = Control::up().await?;
+    let objects = control.objects("default")?;
+    let kind = "VirtualMachine";
+    for time in [
+        "9999-12-31T23:59:59Z",
+        "0000-01-01T00:00:00Z",
+        "2026-01-01T00:00:00Z",
+    ] {
+        let object = json!({
+            "metadata": { "name": "odd", "managedFields": [{
+                "manager": "odd", "operation": "Update", "apiVersion": "vmlet.dev/v1alpha1", "time": time,
+                "fieldsType": "FieldsV1", "fieldsV1": { "f:spec": { "f:running": {} } },
+            }] },
+            "spec": { "imageName": "debian", "running": true },
+        });
+        let answer = objects.create(kind, &object, Effect::Real).await?;
+        if answer.is_ok() {
+            read_as(
+                kind,
+                &objects
+                    .get(kind, "odd")
+                    .await?
+                    .map_err(anyhow::Error::msg)?,
+            )?;
+            objects
+                .delete(kind, "odd")
+                .await?
+                .map_err(anyhow::Error::msg)?;
+        }
+    }
+    control.down()
+}
