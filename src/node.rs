@@ -17,6 +17,8 @@ mod machines;
 mod run;
 mod server;
 mod task;
+#[cfg(test)]
+mod tests;
 mod watch;
 mod wire;
 

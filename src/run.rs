@@ -79,7 +79,7 @@ async fn serve(config: &Config) -> Result<(), Error> {
         tracing::info!(outcome = "told to end", "vmlet");
         deadline = Some(Instant::now() + grace);
     };
-    let served = serve_both(&app, config, told).await;
+    let served = Box::pin(serve_both(&app, config, told)).await;
     // The requests in progress and what they left running share one deadline.
     let left = deadline.map_or(grace, |deadline| {
         deadline.saturating_duration_since(Instant::now())

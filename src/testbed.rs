@@ -48,7 +48,7 @@ pub(crate) struct Node {
     pub(crate) rows: Arc<Table<Container>>,
     pub(crate) sandbox_rows: Arc<Table<Sandbox>>,
     pub(crate) locks: Locks,
-    db: Db,
+    pub(crate) db: Db,
     events: Option<AbortOnDropHandle<()>>,
     web: Web,
     scratch: TempDir,

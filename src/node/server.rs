@@ -73,13 +73,8 @@ impl Node for Service {
     }
 
     async fn run_task(&self, request: Request<v1::RunTaskRequest>) -> Reply<v1::TaskStatus> {
-        let (uid, vm, work) = wire::task(request.into_inner()).map_err(invalid)?;
-        let task = self
-            .app
-            .agenda
-            .submit(uid, vm, work)
-            .await
-            .map_err(refused)?;
+        let (uid, vm, work) = wire::task(request.into_inner())?;
+        let task = self.app.agenda.submit(uid, vm, work).await?;
         Ok(Response::new(wire::status(&task)))
     }
 
@@ -106,8 +101,8 @@ impl Node for Service {
     }
 
     async fn cancel_task(&self, request: Request<v1::CancelTaskRequest>) -> Reply<v1::TaskStatus> {
-        let uid = wire::uid("uid", &request.into_inner().uid).map_err(invalid)?;
-        let task = self.app.agenda.cancel(uid).await.map_err(refused)?;
+        let uid = wire::uid("uid", &request.into_inner().uid)?;
+        let task = self.app.agenda.cancel(uid).await?;
         Ok(Response::new(wire::status(&task)))
     }
 
@@ -115,8 +110,8 @@ impl Node for Service {
         &self,
         request: Request<v1::ForgetTaskRequest>,
     ) -> Reply<v1::ForgetTaskResponse> {
-        let uid = wire::uid("uid", &request.into_inner().uid).map_err(invalid)?;
-        self.app.agenda.forget(uid).await.map_err(refused)?;
+        let uid = wire::uid("uid", &request.into_inner().uid)?;
+        self.app.agenda.forget(uid).await?;
         Ok(Response::new(v1::ForgetTaskResponse {}))
     }
 
@@ -171,17 +166,21 @@ impl Node for Service {
     }
 }
 
-fn invalid(error: wire::Invalid) -> Status {
-    Status::invalid_argument(error.to_string())
+impl From<wire::Invalid> for Status {
+    fn from(error: wire::Invalid) -> Self {
+        Self::invalid_argument(error.to_string())
+    }
 }
 
-fn refused(error: Refused) -> Status {
-    let text = crate::one_line(&error);
-    match error {
-        Refused::Other(_) => Status::invalid_argument(text),
-        Refused::TooMany => Status::resource_exhausted(text),
-        Refused::Unknown(_) => Status::not_found(text),
-        Refused::NotEnded(_) => Status::failed_precondition(text),
-        Refused::Db(_) => Status::internal(text),
+impl From<Refused> for Status {
+    fn from(error: Refused) -> Self {
+        let text = crate::one_line(&error);
+        match error {
+            Refused::Other(_) => Self::invalid_argument(text),
+            Refused::TooMany => Self::resource_exhausted(text),
+            Refused::Unknown(_) => Self::not_found(text),
+            Refused::NotEnded(_) => Self::failed_precondition(text),
+            Refused::Db(_) => Self::internal(text),
+        }
     }
 }

@@ -6,6 +6,7 @@
 mod collect;
 mod create;
 mod exec;
+mod instance;
 mod life;
 mod memory;
 mod reboot;

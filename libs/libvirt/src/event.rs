@@ -61,10 +61,10 @@ pub(crate) fn power(state: sys::virDomainState, reason: c_int) -> Power {
             sys::VIR_DOMAIN_PAUSED_IOERROR => Pause::IoError,
             sys::VIR_DOMAIN_PAUSED_SAVE
             | sys::VIR_DOMAIN_PAUSED_DUMP
-            | sys::VIR_DOMAIN_PAUSED_MIGRATION
             | sys::VIR_DOMAIN_PAUSED_SNAPSHOT
             | sys::VIR_DOMAIN_PAUSED_SHUTTING_DOWN
             | sys::VIR_DOMAIN_PAUSED_STARTING_UP => Pause::Passing,
+            // Also "migration": what a restored guest waits with until somebody lets it run.
             _ => Pause::Asked,
         }),
         _ => Power::On,
@@ -129,6 +129,7 @@ mod tests {
         assert_eq!(from_lifecycle(id, 4, 0), Some(Event::Power(id)));
         assert_eq!(power(1, 1), Power::On);
         assert_eq!(power(3, 1), Power::Paused(Pause::Asked));
+        assert_eq!(power(3, 2), Power::Paused(Pause::Asked));
         assert_eq!(power(3, 3), Power::Paused(Pause::Passing));
         assert_eq!(power(3, 5), Power::Paused(Pause::IoError));
         assert_eq!(power(5, 5), Power::Off);

@@ -13,6 +13,8 @@ use e2e::{PodOptions, Stack, await_text, eventually, provision, ticks, uid};
 use nodeapi::v1::{self, run_task_request::Kind};
 
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Shorter than [`PATIENCE`]: so long a daemon that died is waited for.
+const TASK: Duration = Duration::from_secs(10);
 const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
 
 #[tokio::test]
@@ -52,8 +54,7 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
         let uid = uid(first + n);
         step(stack, async move || {
             let node = stack.node().await?;
-            node.done(&uid, VM, kind.clone(), Duration::from_secs(30))
-                .await
+            node.done(&uid, VM, kind.clone(), TASK).await
         })
     };
     task(1, provision(image)).await.context("provision")?;

@@ -1,0 +1,199 @@
+//! Tasks over a fake hypervisor: their order, their ends, and what a restart makes of them.
+//!
+//! Invariant: a second agenda over the same database is what a restarted daemon has.
+//! Failure: waits have a deadline and panic after it.
+
+use std::sync::Arc;
+
+use libvirt::FakeHypervisor;
+use podspec::VmUid;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::*;
+use crate::disk::Phase;
+use crate::testbed::{FakeNetwork, Node, PATIENCE};
+
+type Tasks = Agenda<FakeHypervisor, FakeNetwork>;
+
+fn uid(n: u32) -> VmUid {
+    format!("0d1f4ad2-3c0e-4d53-9a8b-1f3e{n:08x}")
+        .parse()
+        .unwrap()
+}
+
+async fn agenda(node: &Node) -> Arc<Tasks> {
+    let limits = Limits {
+        provisions: 1,
+        saves: 1,
+    };
+    let agenda = Agenda::open(
+        node.db.clone(),
+        Arc::clone(&node.containers),
+        Arc::new(node.hypervisor.clone()),
+        Arc::clone(&node.disks),
+        crate::tasks::Tasks::default(),
+        limits,
+    );
+    Arc::new(agenda.await.unwrap())
+}
+
+fn work(agenda: &Arc<Tasks>) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(Arc::clone(agenda).work()))
+}
+
+fn provision(node: &Node, image: &str) -> Work {
+    Work::Provision {
+        image: node.image(image),
+        size: 0,
+        linked: true,
+        name: "default/vm".to_owned(),
+    }
+}
+
+async fn ended(agenda: &Arc<Tasks>, task: TaskUid) -> Arc<Task> {
+    let mut changes = agenda.changes();
+    let waiting = async {
+        loop {
+            let all = agenda.all();
+            let found = all.iter().find(|t| t.uid == task);
+            if let Some(task) = found.filter(|task| task.state.is_end()) {
+                return Arc::clone(task);
+            }
+            changes.changed().await.unwrap();
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .expect("it ends in time")
+}
+
+#[tokio::test]
+async fn a_uid_runs_once_and_another_content_is_refused() {
+    let node = Node::new().await;
+    let agenda = agenda(&node).await;
+    let _work = work(&agenda);
+    let wish = provision(&node, "disk");
+    agenda.submit(uid(1), uid(9), wish.clone()).await.unwrap();
+    let done = ended(&agenda, uid(1)).await;
+    assert_eq!((done.state, done.percent), (State::Success, 100));
+    let again = agenda.submit(uid(1), uid(9), wish).await.unwrap();
+    assert_eq!(again, done);
+    for (vm, work) in [(9, Work::Save), (8, provision(&node, "disk"))] {
+        let refused = agenda.submit(uid(1), uid(vm), work).await;
+        assert!(matches!(refused, Err(Refused::Other(_))));
+    }
+    agenda.forget(uid(1)).await.unwrap();
+    agenda.forget(uid(1)).await.unwrap();
+    assert!(agenda.all().is_empty());
+}
+
+#[tokio::test]
+async fn tasks_of_one_machine_run_in_the_order_of_their_arrival() {
+    let node = Node::new().await;
+    let agenda = agenda(&node).await;
+    agenda
+        .submit(uid(3), uid(9), provision(&node, "disk"))
+        .await
+        .unwrap();
+    agenda
+        .submit(uid(2), uid(9), Work::DeleteDisk)
+        .await
+        .unwrap();
+    agenda
+        .submit(uid(1), uid(9), provision(&node, "other"))
+        .await
+        .unwrap();
+    let _work = work(&agenda);
+    let ends = [3, 2, 1].map(uid);
+    let mut last = 0;
+    for task in ends {
+        let task = ended(&agenda, task).await;
+        assert_eq!(task.state, State::Success, "{task:?}");
+        assert!(task.started_at >= last, "{task:?} did not wait");
+        last = task.completed_at;
+    }
+    assert_eq!(node.disks.get(uid(9)).unwrap().image, node.image("other"));
+}
+
+#[tokio::test]
+async fn what_was_running_is_carried_on_unless_it_would_be_done_twice() {
+    let node = Node::new().await;
+    let before = agenda(&node).await;
+    for (task, work) in [(1, provision(&node, "disk")), (2, Work::Reset)] {
+        before.submit(uid(task), uid(task), work).await.unwrap();
+        let run = |task: &mut Task| {
+            task.state = State::Running;
+            task.started_at = 1;
+            true
+        };
+        before.ledger.change(&uid(task), run).await.unwrap();
+    }
+    let agenda = agenda(&node).await;
+    let _work = work(&agenda);
+    assert_eq!(ended(&agenda, uid(1)).await.state, State::Success);
+    let reset = ended(&agenda, uid(2)).await;
+    let failure = reset.failure.clone().unwrap();
+    assert!(failure.transient && failure.message.contains("restarted"));
+    assert!(node.hypervisor.reboots().is_empty());
+}
+
+#[tokio::test]
+async fn a_failed_or_cancelled_provision_leaves_nothing() {
+    let node = Node::new().await;
+    let agenda = agenda(&node).await;
+    let absent = Work::Provision {
+        image: node.image("absent"),
+        size: 0,
+        linked: true,
+        name: String::new(),
+    };
+    agenda.submit(uid(1), uid(1), absent).await.unwrap();
+    agenda
+        .submit(uid(2), uid(2), provision(&node, "disk"))
+        .await
+        .unwrap();
+    // Cancelled while the daemon was away, after it had begun.
+    let begun = |task: &mut Task| {
+        task.state = State::Running;
+        task.cancelled = true;
+        true
+    };
+    agenda.ledger.change(&uid(2), begun).await.unwrap();
+    agenda.submit(uid(3), uid(3), Work::Save).await.unwrap();
+    let waiting = agenda.cancel(uid(3)).await.unwrap();
+    assert_eq!(waiting.state, State::Cancelled);
+    let _work = work(&agenda);
+    let failed = ended(&agenda, uid(1)).await;
+    assert_eq!(failed.state, State::Error);
+    let cancelled = ended(&agenda, uid(2)).await;
+    if cancelled.state == State::Cancelled {
+        assert!(node.disks.get(uid(2)).is_none());
+    } else {
+        // It was faster.
+        assert_eq!(node.disks.get(uid(2)).unwrap().phase, Phase::Ready);
+    }
+    assert!(node.disks.get(uid(1)).is_none());
+    assert_eq!(agenda.cancel(uid(1)).await.unwrap(), failed);
+    let unknown = agenda.cancel(uid(7)).await;
+    assert!(matches!(unknown, Err(Refused::Unknown(_))));
+}
+
+#[tokio::test]
+async fn a_task_for_a_machine_that_does_not_run_says_so() {
+    let node = Node::new().await;
+    let agenda = agenda(&node).await;
+    let _work = work(&agenda);
+    for (task, work) in [
+        (1, Work::Pause),
+        (2, Work::Save),
+        (3, Work::GuestReboot),
+        (4, Work::Restore { discard: false }),
+    ] {
+        agenda.submit(uid(task), uid(9), work).await.unwrap();
+        let ended = ended(&agenda, uid(task)).await;
+        assert_eq!(ended.state, State::Error, "{ended:?}");
+    }
+    let shutdown = Work::GuestShutdown { timeout: 5 };
+    agenda.submit(uid(5), uid(9), shutdown).await.unwrap();
+    assert_eq!(ended(&agenda, uid(5)).await.state, State::Success);
+}

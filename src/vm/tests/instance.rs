@@ -1,0 +1,212 @@
+//! Containers of virtual machines: one disk, one domain, several pods one after the other.
+//!
+//! Invariant: nobody but the container that has the disk touches the domain; memory is used once.
+//! Failure: a test names what was touched, lost or allowed.
+
+use libvirt::{Hypervisor, Power, Shutdown};
+use podspec::{ContainerId, SandboxId, VmUid};
+
+use crate::disk::{self, Wish};
+use crate::testbed::Node;
+use crate::vm::state::Phase;
+use crate::vm::{Error, Result};
+
+const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
+
+fn vm() -> VmUid {
+    VM.parse().unwrap()
+}
+
+async fn node() -> Node {
+    let node = Node::new().await;
+    let wish = Wish {
+        vm: vm(),
+        name: "default/vm".to_owned(),
+        image: node.image("disk"),
+        size: 0,
+        linked: true,
+    };
+    node.disks.make(&wish, |_| {}).await.unwrap();
+    node
+}
+
+async fn sandbox(node: &Node, name: &str, annotations: &[(&str, &str)]) -> SandboxId {
+    let mut pod = node.pod(name);
+    let annotations = annotations.iter();
+    pod.annotations
+        .extend(annotations.map(|(k, v)| (format!("vmlet.dev/{k}"), (*v).to_owned())));
+    node.sandboxes.run(pod).await.unwrap()
+}
+
+async fn create(node: &Node, name: &str, more: &[(&str, &str)]) -> Result<ContainerId> {
+    let annotations = [&[("vm-disk", VM)], more].concat();
+    let sandbox = sandbox(node, name, &annotations).await;
+    node.containers.create(&sandbox, node.machine(0)).await
+}
+
+async fn started(node: &Node, name: &str, more: &[(&str, &str)]) -> ContainerId {
+    let id = create(node, name, more).await.unwrap();
+    node.containers.start(&id).await.unwrap();
+    id
+}
+
+async fn ended(node: &Node, id: &ContainerId) {
+    node.until(id, |row| row.phase == Phase::Exited).await;
+    let changes = &mut node.disks.changes();
+    while node.disks.is_held_by(vm(), id) {
+        changes.changed().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_removal_of_an_old_container_leaves_the_machine_alone() {
+    let node = node().await;
+    let old = started(&node, "old", &[]).await;
+    node.hypervisor.power_off(vm().uuid());
+    ended(&node, &old).await;
+    let new = started(&node, "new", &[]).await;
+    assert_eq!(node.row(&new).domain(), vm().uuid());
+    node.containers.reconcile().await.unwrap();
+    node.containers.remove(&old).await.unwrap();
+    let sandbox = node.row(&new).sandbox.clone();
+    assert_eq!(node.phase(&new), Phase::Running);
+    let power = node.hypervisor.power(vm().uuid()).await.unwrap();
+    assert_eq!(power, Some(Power::On), "the new machine was killed");
+    node.sandboxes.remove(&sandbox).await.unwrap();
+    assert!(node.disks.file(vm()).exists(), "the disk went with a pod");
+    assert!(node.disks.get(vm()).unwrap().holder.is_none());
+    assert!(node.domain(&new).await.is_none());
+}
+
+#[tokio::test]
+async fn a_second_machine_on_a_disk_is_refused() {
+    let node = node().await;
+    let first = create(&node, "first", &[]).await.unwrap();
+    let refused = create(&node, "second", &[]).await.unwrap_err();
+    assert!(
+        matches!(&refused, Error::VmDisk(disk::Error::InUse { holder, .. }) if *holder == first),
+        "{refused}"
+    );
+    assert!(node.containers.delete_disk(vm()).await.is_err());
+    node.containers.remove(&first).await.unwrap();
+    create(&node, "third", &[]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_domain_that_still_has_the_disk_open_is_seen_without_a_row() {
+    let node = node().await;
+    let lost = started(&node, "lost", &[]).await;
+    node.rows.remove(&lost).await.unwrap();
+    node.disks.give_back(vm(), &lost).await.unwrap();
+    let refused = create(&node, "next", &[]).await.unwrap_err();
+    assert!(matches!(refused, Error::DomainLives { .. }), "{refused}");
+    assert!(node.containers.delete_disk(vm()).await.is_err());
+    node.containers.reconcile().await.unwrap();
+    create(&node, "after", &[]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_disk_held_by_a_container_that_is_gone_is_taken_back() {
+    let node = node().await;
+    let gone = create(&node, "gone", &[]).await.unwrap();
+    node.rows.remove(&gone).await.unwrap();
+    let node = node.restarted().await;
+    node.containers.reconcile().await.unwrap();
+    assert!(node.disks.get(vm()).unwrap().holder.is_none());
+    node.containers.delete_disk(vm()).await.unwrap();
+    assert!(!node.disks.file(vm()).exists());
+}
+
+#[tokio::test]
+async fn saved_memory_is_resumed_once_and_by_nobody_else() {
+    let node = node().await;
+    let early = create(&node, "early", &[("restore", "true")]).await;
+    assert!(matches!(
+        early.unwrap_err(),
+        Error::VmDisk(disk::Error::NoMemory(_))
+    ));
+    let first = started(&node, "first", &[]).await;
+    node.containers.save(vm()).await.unwrap();
+    ended(&node, &first).await;
+    assert_eq!(node.exit(&first), (0, "Saved".to_owned()));
+    node.containers.save(vm()).await.unwrap();
+    node.containers.restore(vm(), false).await.unwrap();
+    let cold = create(&node, "cold", &[]).await.unwrap_err();
+    assert!(matches!(cold, Error::VmDisk(disk::Error::Memory(_))));
+
+    let second = started(&node, "second", &[("restore", "true")]).await;
+    let power = node.hypervisor.power(vm().uuid()).await.unwrap();
+    assert_eq!(power, Some(Power::On));
+    assert!(!node.disks.memory_file(vm()).exists());
+    assert!(node.containers.restore(vm(), false).await.is_err());
+    node.hypervisor.crash(vm().uuid());
+    ended(&node, &second).await;
+    create(&node, "boots", &[]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_guest_that_was_paused_comes_back_paused() {
+    let node = node().await;
+    let first = started(&node, "first", &[("start-paused", "true")]).await;
+    let power = async || node.hypervisor.power(vm().uuid()).await.unwrap();
+    assert!(matches!(power().await, Some(Power::Paused(_))));
+    node.containers.save(vm()).await.unwrap();
+    ended(&node, &first).await;
+    started(&node, "second", &[("restore", "true")]).await;
+    assert!(matches!(power().await, Some(Power::Paused(_))));
+    node.containers.unpause(vm()).await.unwrap();
+    assert_eq!(power().await, Some(Power::On));
+}
+
+#[tokio::test]
+async fn a_resumed_guest_goes_on_after_the_daemon_died_in_between() {
+    let node = node().await;
+    let first = started(&node, "first", &[]).await;
+    node.containers.save(vm()).await.unwrap();
+    ended(&node, &first).await;
+    let second = started(&node, "second", &[("restore", "true")]).await;
+    // As it was between the restore and its record.
+    let file = node.disks.unfinished_memory(vm());
+    node.disks.begin_memory(vm(), vec![], false).await.unwrap();
+    std::fs::write(file, "LibvirtQemudSave").unwrap();
+    assert!(node.disks.settle_memory(vm()).await.unwrap());
+    node.hypervisor.suspend(vm().uuid()).await.unwrap();
+    node.force(&second, |row| row.phase = Phase::Starting).await;
+    let node = node.restarted().await;
+    node.containers.start(&second).await.unwrap();
+    assert_eq!(node.phase(&second), Phase::Running);
+    let power = node.hypervisor.power(vm().uuid()).await.unwrap();
+    assert_eq!(power, Some(Power::On));
+    assert!(node.disks.get(vm()).unwrap().memory.is_none());
+}
+
+#[tokio::test]
+async fn a_pod_for_provisioning_ends_at_its_start() {
+    let node = Node::new().await;
+    let sandbox = sandbox(&node, "place", &[("role", "provision")]).await;
+    let id = node.containers.create(&sandbox, node.machine(0)).await;
+    let id = id.unwrap();
+    node.containers.start(&id).await.unwrap();
+    assert_eq!(node.phase(&id), Phase::Exited);
+    assert_eq!(node.exit(&id), (0, "Provisioned".to_owned()));
+    assert!(node.hypervisor.list().await.unwrap().is_empty());
+    node.sandboxes.remove(&sandbox).await.unwrap();
+    assert!(node.files().is_empty());
+}
+
+#[tokio::test]
+async fn a_guest_is_asked_to_reboot_by_its_agent_or_else_by_the_button() {
+    let node = node().await;
+    assert!(matches!(
+        node.containers.reboot(vm()).await,
+        Err(Error::NotRunning(_))
+    ));
+    started(&node, "pod", &[]).await;
+    node.containers.reboot(vm()).await.unwrap();
+    node.containers.reset(vm()).await.unwrap();
+    let domain = vm().uuid();
+    assert_eq!(
+        node.hypervisor.reboots(),
+        [(domain, Some(Shutdown::Acpi)), (domain, None)]
+    );
+}
