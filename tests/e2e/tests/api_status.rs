@@ -59,7 +59,7 @@ where
     Ok(())
 }
 
-fn workload(extra: Value) -> Value {
+fn workload(extra: &Value) -> Value {
     let labels = json!({"app": "vmlet"});
     let mut spec = json!({
         "selector": {"matchLabels": labels},
@@ -77,7 +77,7 @@ fn workload(extra: Value) -> Value {
 
 fn set(available: i32) -> Value {
     json!({
-        "spec": workload(json!({})),
+        "spec": workload(&json!({})),
         "status": {"desiredNumberScheduled": 1, "currentNumberScheduled": 1, "numberReady": available,
             "updatedNumberScheduled": 1, "numberAvailable": available, "numberMisscheduled": 0,
             "observedGeneration": 1},
@@ -90,7 +90,7 @@ async fn install(client: &Client) -> Result<()> {
     apply(&sets, "vmlet-node", set(1)).await?;
     let deployments = Api::<Deployment>::namespaced(client.clone(), NAMESPACE);
     let deployment = json!({
-        "spec": workload(json!({"replicas": 1})),
+        "spec": workload(&json!({"replicas": 1})),
         "status": {"replicas": 1, "readyReplicas": 1, "updatedReplicas": 1, "availableReplicas": 1,
             "observedGeneration": 1, "conditions": [
             {"type": "Available", "status": "True", "reason": "MinimumReplicasAvailable"},
