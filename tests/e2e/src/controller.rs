@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::control::Control;
-use crate::stack::eventually;
+use crate::stack::{eventually, programs};
 
 /// How long it may take to listen, or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -44,7 +44,7 @@ pub struct Line {
 impl Control {
     /// Starts a controller with these flags besides; several may run, each with a name and port of its own.
     pub async fn controller(&self, name: &str, port: u16, flags: &[&str]) -> Result<Controller> {
-        let program = build()?;
+        let program = program()?;
         self.install_rights()?;
         let log = self.stack().dir().join(format!("log/{name}.log"));
         let file = File::options().create(true).append(true).open(&log)?;
@@ -102,15 +102,11 @@ fn parse(path: &Path) -> Result<Value> {
     serde_json::from_str(&text).with_context(|| format!("parse {}", path.display()))
 }
 
-fn build() -> Result<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "-p", "vmlet-controller"]);
-    let status = cargo.current_dir(&root).status()?;
-    ensure!(status.success(), "build vmlet-controller");
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let target = target.unwrap_or_else(|| root.join("target"));
-    Ok(target.join("debug/vmlet-controller"))
+/// `cargo xtask test` and `cargo xtask e2e` have built it.
+fn program() -> Result<PathBuf> {
+    let program = programs()?.join("vmlet-controller");
+    ensure!(program.exists(), "{}: was it built?", program.display());
+    Ok(program)
 }
 
 impl Controller {
