@@ -11,6 +11,7 @@ mod handoff;
 mod hostile;
 mod ipv6;
 mod kinds;
+mod known;
 mod network;
 mod node;
 mod plugins;

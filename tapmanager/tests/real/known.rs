@@ -1,0 +1,67 @@
+//! Guests that go on from saved memory: they have their addresses already.
+//!
+//! Invariant: the hardware address is the guest's own in any case; the IP address is, when it is free.
+//! Failure: the address that was given instead.
+
+use serde_json::json;
+use tapmanager::wire::{AddRequest, KnownNic, Network};
+
+use crate::node::{Node, pod, real_plugins};
+
+const MAC: &str = "0a:58:0a:09:08:07";
+
+fn resumed(id: &str, address: &str) -> AddRequest {
+    AddRequest {
+        known_nics: vec![KnownNic {
+            mac: MAC.to_owned(),
+            addresses: vec![address.parse().unwrap()],
+        }],
+        ..pod(id)
+    }
+}
+
+fn addresses(network: &Network) -> (String, String) {
+    let nic = &network.nics[0];
+    (nic.mac.clone(), nic.addresses[0].net.addr().to_string())
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_resumed_guest_gets_its_addresses_back_and_without_them_others() {
+    let node = Node::start().await;
+    let first = node.client().add(pod("first")).await.unwrap();
+    let (_, address) = addresses(&first);
+    node.client().del("first").await.unwrap();
+
+    let again = node.client().add(resumed("again", &address)).await.unwrap();
+    assert_eq!(addresses(&again), (MAC.to_owned(), address.clone()));
+
+    // Somebody has the address by now.
+    let other = node.client().add(resumed("other", &address)).await.unwrap();
+    let (mac, given) = addresses(&other);
+    assert_eq!(mac, MAC);
+    assert_ne!(given, address);
+    node.logged("asked for less").await;
+    for id in ["again", "other"] {
+        node.client().check(id).await.unwrap();
+        node.client().del(id).await.unwrap();
+    }
+    let left = node.leftovers().await;
+    assert_eq!(left, Vec::<String>::new(), "{}", node.log());
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_plugin_that_knows_nothing_of_hardware_addresses_gets_no_say() {
+    let mut node = Node::new().await;
+    let mut network = real_plugins(node.scratch.path());
+    network["plugins"][0]["type"] = json!("ptp");
+    node.configure(&network).await;
+    node.launch().await;
+    let network = node.client().add(resumed("one", "10.9.8.7")).await.unwrap();
+    assert_eq!(addresses(&network).0, MAC);
+    node.client().check("one").await.unwrap();
+    node.client().del("one").await.unwrap();
+    let left = node.leftovers().await;
+    assert_eq!(left, Vec::<String>::new(), "{}", node.log());
+}
