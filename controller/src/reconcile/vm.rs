@@ -75,9 +75,9 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     let mut pass = Pass::new(ctx, key, &found, mode);
     let is_deleted = found.metadata.deletion_timestamp.is_some();
     let result = if is_deleted {
-        delete::run(&mut pass).await
+        Box::pin(delete::run(&mut pass)).await
     } else {
-        normal::run(&mut pass).await
+        Box::pin(normal::run(&mut pass)).await
     };
     conclude(&mut pass, &result);
     let written = patch::finish(&mut pass).await;
@@ -103,7 +103,7 @@ fn conclude(pass: &mut Pass<'_>, result: &Outcome<()>) {
     let failure = match result {
         Err(Stop::Failed(error)) => Some(Failure {
             reason: error::reason(error),
-            message: format!("{error:#}"),
+            message: pass::shortened(&format!("{error:#}")).to_owned(),
         }),
         _ => None,
     };

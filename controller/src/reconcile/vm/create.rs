@@ -36,7 +36,8 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome<()> {
     if task.as_ref().is_some_and(|t| !tasks::is_final(t)) {
         return Err(Stop::InProgress);
     }
-    if task.as_ref().is_some_and(|t| succeeded(t)) {
+    if let Some(task) = task.filter(|t| succeeded(t)) {
+        pass.status().image.clone_from(&task.spec.image);
         return done(pass).await;
     }
     let node = pass.node_name();

@@ -132,10 +132,13 @@ fn remember(pass: &mut Pass<'_>, pod: &Pod) {
     let of = |key: &str| pods::annotation(pod, key).map(str::to_owned);
     let (disk, node) = (of(names::VM_DISK), pods::node(pod).map(str::to_owned));
     let (instance, bios) = (of(names::INSTANCE_UUID), of(names::BIOS_UUID));
+    let spec = pod.spec.as_ref();
+    let image = spec.and_then(|s| s.containers.first()?.image.clone());
     let status = pass.status();
     if let Some(disk) = disk {
         status.disk_uid = (disk != uid).then_some(disk);
         status.node_name = node.or(status.node_name.take());
+        status.image = image.or(status.image.take());
     }
     status.instance_uuid = instance.or(status.instance_uuid.take());
     status.bios_uuid = bios.or(status.bios_uuid.take());

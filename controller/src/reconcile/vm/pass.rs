@@ -20,6 +20,9 @@ use super::observe::View;
 use super::prober::Answer;
 use crate::context::{Context, Key};
 
+/// Longest message of a condition, in bytes.
+const LONGEST_MESSAGE: usize = 2048;
+
 /// A pass.
 pub(crate) struct Pass<'a> {
     pub(crate) ctx: &'a Context,
@@ -113,6 +116,7 @@ impl<'a> Pass<'a> {
 
     pub(crate) fn condition(&mut self, kind: &str, status: Status, reason: &str, message: &str) {
         let (generation, now) = (self.vm.metadata.generation, self.now.clone());
+        let message = shortened(message);
         let all = &mut self.status().conditions;
         conditions::set(all, kind, status, reason, message, generation, &now);
     }
@@ -171,4 +175,11 @@ impl<'a> Pass<'a> {
     pub(crate) fn is_paused(&self) -> bool {
         self.has(names::PAUSED)
     }
+}
+
+/// What a condition may say: people read it, and the API server refuses longer ones than it knows.
+pub(crate) fn shortened(text: &str) -> &str {
+    let end = text.len().min(LONGEST_MESSAGE);
+    let end = (0..=end).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or_default()]
 }

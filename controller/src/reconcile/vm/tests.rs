@@ -4,6 +4,11 @@
 //! a write which the real server would refuse is refused here, too.
 //! Failure: a test says which branch it is about.
 
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "tests write values where they are used"
+)]
+
 mod api;
 mod apply;
 mod bench;

@@ -33,7 +33,20 @@ pub(crate) struct Image {
 
 type Parts = (VirtualMachineImageSpec, Option<VirtualMachineImageStatus>);
 
+/// The image, as it is now; that of a disk which exists keeps the name that the disk was made by.
 pub(super) fn look(pass: &Pass<'_>) -> Result<Image, Missing> {
+    let found = current(pass);
+    let recorded = pass.seen().and_then(|s| s.image.clone());
+    match recorded.filter(|_| pass.is_created()) {
+        Some(name) => Ok(Image {
+            name,
+            ..found.unwrap_or_else(|_| none())
+        }),
+        None => found,
+    }
+}
+
+fn current(pass: &Pass<'_>) -> Result<Image, Missing> {
     let spec = &pass.vm.spec;
     let (kind, name) = match (&spec.image, &spec.image_name) {
         (Some(image), _) => (Some(image.kind.as_str()), image.name.as_str()),

@@ -11,7 +11,7 @@ use super::Missing;
 /// Prefix by which a name reaches our runtime, whatever else says so.
 const PREFIX: &str = "vmlet.dev/";
 /// Longest name that kubelet takes.
-const LONGEST: usize = 255;
+const LONGEST: usize = 253;
 
 /// The name of an image from `source`.
 pub(super) fn of(source: &ImageSource) -> Result<String, Missing> {

@@ -3,6 +3,11 @@
 //! Invariant: a change of any field of a pod shows in a snapshot.
 //! Failure: the difference is printed.
 
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "tests write values where they are used"
+)]
+
 use crds::{IpAssurance, VirtualMachine};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Resource;

@@ -99,3 +99,14 @@ async fn nothing_is_written_when_nothing_changed() {
     assert!(is_quiet(&result), "{result:?}");
     assert_eq!(bench.events(), Vec::<String>::new());
 }
+
+#[tokio::test]
+async fn a_machine_starts_from_its_disk_when_its_image_is_gone() {
+    let mut bench = Bench::new();
+    bench.created(json!({})).await;
+    let name = "vmlet.dev/images.example/debian.qcow2";
+    assert_eq!(bench.status().image.as_deref(), Some(name));
+    bench.remove(IMAGES, "debian");
+    bench.settle().await.ok();
+    assert_eq!(bench.pod()["spec"]["containers"][0]["image"], name);
+}
