@@ -33,7 +33,7 @@ const LONGEST_SOCKET: usize = 107;
 
 schema::settings! {
     {
-        /// Unix socket of the CRI server. Only the daemon's own user may connect.
+        /// Unix socket of the CRI server. Only the daemon's own user and root may connect.
         listen: AbsolutePath = "/run/vmlet/vmlet.sock";
         /// Directory of the database, images, disks and console files.
         state_dir: AbsolutePath = "/var/lib/vmlet";
@@ -77,7 +77,7 @@ schema::settings! {
 
     /// The node API, for the program beside the daemon that talks to Kubernetes.
     node: Node, PartialNode {
-        /// Unix socket of the node API. Only the daemon's own user may connect.
+        /// Unix socket of the node API. Only the daemon's own user and root may connect.
         endpoint: AbsolutePath = "/run/vmlet/node.sock";
         /// Disks of virtual machines that are made at the same time; others wait.
         parallel_provisions: Count = "2";

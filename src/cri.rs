@@ -10,6 +10,7 @@ use std::time::Duration;
 use cri_proto::MAX_MESSAGE;
 use cri_proto::v1::image_service_server::{ImageService, ImageServiceServer};
 use cri_proto::v1::runtime_service_server::{RuntimeService, RuntimeServiceServer};
+use listener::Listener;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
@@ -21,11 +22,10 @@ mod info;
 mod runtime;
 mod status;
 
-pub use crate::listener::Error as ListenError;
+pub use listener::Error as ListenError;
 
 use crate::app::App;
 use crate::config::Config;
-use crate::listener::Listener;
 use calls::Calls;
 
 /// Requests of one connection that are worked on at the same time.

@@ -11,7 +11,6 @@ pub mod cri;
 pub mod disk;
 pub mod health;
 pub mod images;
-mod listener;
 pub mod locks;
 pub mod metadata;
 pub mod node;

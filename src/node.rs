@@ -6,6 +6,7 @@
 
 use std::future::Future;
 
+use listener::Listener;
 use nodeapi::v1::node_server::NodeServer;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
@@ -28,7 +29,6 @@ pub use task::{Failure, Progress, State, Task, TaskUid, Work};
 
 use crate::app::App;
 use crate::config::Config;
-use crate::listener::{self, Listener};
 use server::Service;
 
 /// Largest message either way: lists of some thousand machines.

@@ -7,7 +7,6 @@
 mod backend;
 pub mod check;
 pub mod config;
-mod listener;
 mod methods;
 mod metrics;
 mod proxy;

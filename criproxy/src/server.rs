@@ -15,6 +15,7 @@ use std::time::Duration;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use listener::Listener;
 use nix::fcntl::{Flock, FlockArg};
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +23,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::backend::{CONNECTION_WINDOW, FRAME, HEADERS, RESETS, STREAM_WINDOW};
 use crate::config::Config;
-use crate::listener::{self, Listener};
 use crate::metrics::{self, Metrics};
 use crate::proxy::Proxy;
 use crate::socket::{Socket, drive};
@@ -80,6 +80,7 @@ pub enum Error {
 /// [`Error`] when service cannot begin.
 pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
     let listener = Listener::bind(&config.listen).await?;
+    let socket = listener.claim();
     let _lock = lock(&config.state_dir)?;
     let memory = open(&config).await?;
     let metrics = Arc::new(Metrics::new());
@@ -105,6 +106,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         connections.spawn(connection(stream, Arc::clone(&proxy), stop.clone()));
     }
     drop(listener);
+    socket.release();
     stop.cancel();
     connections.close();
     let drained = tokio::time::timeout(config.limits.drain(), connections.wait()).await;

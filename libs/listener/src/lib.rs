@@ -1,7 +1,8 @@
-//! The Unix socket of the server and who may connect to it.
+//! A server's Unix socket, and who may connect to it.
 //!
 //! Invariant: the socket has mode 0600 from the moment it has its name; a live server's socket is never
-//! taken, and nothing but a socket is ever replaced. Only processes of our own user are served.
+//! taken, and nothing but a socket is ever replaced. Only processes of our own user and of
+//! root are served.
 //! Failure: [`Error`] at start-up. A peer of another user is disconnected and logged. Trouble with accepting
 //! is logged and tried again: the server never ends by it.
 
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::{Stream, stream};
-use nix::unistd::{Uid, geteuid};
+use nix::unistd::geteuid;
 use tokio::net::{UnixListener, UnixStream};
 
 /// Time that a server behind an existing socket has to accept.
@@ -48,22 +49,22 @@ pub enum Error {
 
 /// A bound socket.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
-    allowed: Uid,
+    allowed: [u32; 2],
 }
 
 /// The name of our socket in the file system.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub struct Claim {
     path: PathBuf,
     inode: Option<(u64, u64)>,
 }
 
 impl Listener {
     /// Makes the directory if needed, and the socket.
-    pub(crate) async fn bind(path: &Path) -> Result<Self, Error> {
+    pub async fn bind(path: &Path) -> Result<Self, Error> {
         let failed = |step, path: &Path| {
             let path = path.to_owned();
             move |source| Error::Make { step, path, source }
@@ -88,7 +89,7 @@ impl Listener {
             .and_then(|()| std::fs::rename(&temporary, path));
         named.map_err(failed("name socket", path))?;
         let path = path.to_owned();
-        let allowed = geteuid();
+        let allowed = [geteuid().as_raw(), 0];
         Ok(Self {
             socket,
             path,
@@ -97,21 +98,22 @@ impl Listener {
     }
 
     /// What is needed to remove the socket's name later.
-    pub(crate) fn claim(&self) -> Claim {
+    pub fn claim(&self) -> Claim {
         let inode = inode(&self.path);
         let path = self.path.clone();
         Claim { path, inode }
     }
 
-    /// Connections of our own user, without end.
-    pub(crate) fn incoming(self) -> impl Stream<Item = io::Result<UnixStream>> {
+    /// Connections of those who may connect, without end.
+    pub fn incoming(self) -> impl Stream<Item = io::Result<UnixStream>> {
         stream::unfold(self, |listener| async move {
-            let stream = listener.next().await;
+            let stream = listener.accept().await;
             Some((Ok(stream), listener))
         })
     }
 
-    async fn next(&self) -> UnixStream {
+    /// The next connection of a user who may connect.
+    pub async fn accept(&self) -> UnixStream {
         loop {
             match self.socket.accept().await {
                 Ok((stream, _)) if self.admits(&stream) => return stream,
@@ -126,7 +128,7 @@ impl Listener {
 
     fn admits(&self, stream: &UnixStream) -> bool {
         match stream.peer_cred() {
-            Ok(peer) if peer.uid() == self.allowed.as_raw() => true,
+            Ok(peer) if self.allowed.contains(&peer.uid()) => true,
             Ok(peer) => {
                 let (uid, pid) = (peer.uid(), peer.pid());
                 tracing::warn!(uid, pid, outcome = "refused", "connection of another user");
@@ -142,7 +144,7 @@ impl Listener {
 
 impl Claim {
     /// Removes the socket unless another server has taken its place.
-    pub(crate) fn release(self) {
+    pub fn release(self) {
         if self.inode.is_some() && self.inode == inode(&self.path) {
             // Whoever finds it sees that nobody answers, and replaces it.
             let _ = std::fs::remove_file(&self.path);
