@@ -85,7 +85,7 @@ impl Proxy {
             let backend = &self.primary;
             let catch_up = self.catch_up_with(backend, None, &seen, out);
             let relay = self.relay_events(backend, call, message, &seen, out);
-            match beside(relay, catch_up).await {
+            match Box::pin(beside(relay, catch_up)).await {
                 End::Gone => return,
                 End::Refused(refused) if refused.code != Code::Unavailable => {
                     let _ = out.send(Frame::trailers(refused.into_trailers())).await;
@@ -110,7 +110,7 @@ impl Proxy {
             if tells {
                 let catch_up = self.catch_up_with(backend, Some(secondary), &seen, out);
                 let relay = self.relay_events(backend, call, message, &seen, out);
-                match beside(relay, catch_up).await {
+                match Box::pin(beside(relay, catch_up)).await {
                     End::Gone => return,
                     End::Refused(refused) if refused.code == Code::Unimplemented => {
                         tells = false;
