@@ -35,7 +35,7 @@ pub(super) struct Said {
     /// The annotation; none when there is none that can be read.
     pub(super) facts: Option<GuestFacts>,
     /// Status and time of each condition of ours.
-    since: BTreeMap<String, (String, Option<Time>)>,
+    pub(super) since: BTreeMap<String, (String, Option<Time>)>,
 }
 
 /// What a write came to.

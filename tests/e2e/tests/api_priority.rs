@@ -6,6 +6,8 @@
 //! on how quick the machine is.
 //! Failure: the part of the log that shows the wrong order, or the end of the controller's log.
 
+#![allow(clippy::print_stdout, reason = "the numbers are part of the result")]
+
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 

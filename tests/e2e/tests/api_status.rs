@@ -124,7 +124,7 @@ async fn renew(client: &Client) -> Result<()> {
 /// Now, as Kubernetes writes it.
 fn humantime() -> Value {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-    json!(MicroTime(k8s_openapi::jiff::Timestamp::now()))
+    json!(MicroTime(jiff::Timestamp::now()))
 }
 
 /// Waits until a condition has a status and a reason.

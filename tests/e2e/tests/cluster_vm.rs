@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e::{Cluster, Guest, eventually, machine};
+use e2e::machines::machine;
+use e2e::{Cluster, Guest, eventually};
 use serde_json::json;
 
 const NAME: &str = "machine";
