@@ -86,7 +86,6 @@ async fn begin(cluster: &Cluster, wave: usize) -> Result<()> {
             pod["metadata"]["labels"] = json!({ "app": "thirty" });
             pod["spec"]["terminationGracePeriodSeconds"] = json!(1);
             let container = &mut pod["spec"]["containers"][0];
-            container["resources"]["requests"]["cpu"] = json!("10m");
             // A guest that is paused answers nobody.
             container["readinessProbe"].take();
             pod
