@@ -86,6 +86,8 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
         (Ok(done), Ok(())) => Ok(done),
         (Ok(_), Err(error)) => Err(error),
         (Err(stop), Ok(())) => Err(stop),
+        // A quiet end is no failure, and nobody else would write what was found out.
+        (Err(Stop::NoRequeue { .. }), Err(error)) => Err(error),
         (Err(stop), Err(error)) => {
             tracing::warn!(vm = %key, %error, outcome = "not written", "machine");
             Err(stop)

@@ -99,6 +99,20 @@ async fn r3b_a_failed_pass_keeps_its_error_when_the_write_fails_too() {
 }
 
 #[tokio::test]
+async fn a_write_that_fails_turns_a_quiet_end_into_a_retry() {
+    let mut bench = Bench::new();
+    bench.created(json!({})).await;
+    bench.refuse(Method::PATCH, "virtualmachines/vm/status", 500, 1);
+    assert!(failure(&bench.pass().await).contains("write the machine's status"));
+    bench.settle().await.ok();
+    assert!(bench.has_pod());
+    assert_eq!(
+        bench.status().printable_status,
+        Some(crds::vm::PrintableStatus::Starting)
+    );
+}
+
+#[tokio::test]
 async fn r4a_a_machine_that_waits_for_a_cache_is_woken_by_it() {
     let mut bench = Bench::new();
     let label = json!({ "vmicache.vmlet.dev/name": "c" });
