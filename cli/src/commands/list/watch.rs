@@ -22,6 +22,10 @@ use crate::table::Table;
 
 type Key = (String, String);
 
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one at a time, taken apart at once"
+)]
 enum Change {
     Machine(Event<VirtualMachine>),
     Task(Event<VirtualMachineTask>),

@@ -178,7 +178,7 @@ impl Report<'_> {
             .collect();
         section(
             "Conditions",
-            table::render(["TYPE", "STATUS", "AGE", "REASON", "MESSAGE"], &rows),
+            &table::render(["TYPE", "STATUS", "AGE", "REASON", "MESSAGE"], &rows),
             rows.len(),
         )
     }
@@ -206,7 +206,7 @@ impl Report<'_> {
             .collect();
         section(
             "Tasks",
-            table::render(["KIND", "STATE", "DONE", "NODE", "AGE", "MESSAGE"], &rows),
+            &table::render(["KIND", "STATE", "DONE", "NODE", "AGE", "MESSAGE"], &rows),
             rows.len(),
         )
     }
@@ -216,7 +216,7 @@ impl Report<'_> {
             return "\nEvents: you may not read them\n".into();
         };
         let newest = &all[all.len().saturating_sub(EVENTS)..];
-        section("Events", events::render(newest, self.now), newest.len())
+        section("Events", &events::render(newest, self.now), newest.len())
     }
 }
 
@@ -230,7 +230,7 @@ fn line(text: &mut String, name: &str, value: &str) {
     let _ = writeln!(text, "{name:12}{value}");
 }
 
-fn section(title: &str, table: String, rows: usize) -> String {
+fn section(title: &str, table: &str, rows: usize) -> String {
     if rows == 0 {
         return String::new();
     }

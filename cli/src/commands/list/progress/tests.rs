@@ -2,7 +2,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn said(status: Value, tasks: Value, pods: Value) -> String {
+fn said(status: impl Into<Value>, tasks: impl Into<Value>, pods: impl Into<Value>) -> String {
+    let (status, tasks, pods): (Value, Value, Value) = (status.into(), tasks.into(), pods.into());
     let vm = serde_json::from_value(json!({
         "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachine",
         "metadata": {"name": "web"}, "spec": {"running": true}, "status": status,
@@ -15,12 +16,14 @@ fn said(status: Value, tasks: Value, pods: Value) -> String {
     progress(&vm, &around, "2026-01-01T12:00:00Z".parse().unwrap())
 }
 
-fn task(status: Value) -> Value {
+fn task(status: impl Into<Value>) -> Value {
+    let status: Value = status.into();
     json!([{"apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineTask", "metadata": {"name": "t"},
         "spec": {"nodeName": "n", "vmName": "web", "vmUID": "u", "kind": "Provision"}, "status": status}])
 }
 
-fn pod(node: Option<&str>, state: Value) -> Value {
+fn pod(node: Option<&str>, state: impl Into<Value>) -> Value {
+    let state: Value = state.into();
     json!([{"metadata": {"name": "web"}, "spec": {"nodeName": node, "containers": []},
         "status": {"containerStatuses": [{"name": "vm", "image": "", "imageID": "", "ready": false,
             "restartCount": 0, "state": state}]}}])

@@ -2,7 +2,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn machine(status: Value) -> VirtualMachine {
+fn machine(status: impl Into<Value>) -> VirtualMachine {
+    let status: Value = status.into();
     serde_json::from_value(json!({
         "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachine",
         "metadata": {"name": "web", "namespace": "default", "uid": "u1"},

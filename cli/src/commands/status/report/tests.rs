@@ -4,7 +4,8 @@ use super::*;
 
 const NOW: &str = "2026-01-01T12:00:00Z";
 
-fn machine(status: serde_json::Value) -> VirtualMachine {
+fn machine(status: impl Into<serde_json::Value>) -> VirtualMachine {
+    let status: serde_json::Value = status.into();
     serde_json::from_value(json!({
         "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachine",
         "metadata": {"name": "web", "namespace": "team-a", "uid": "u1"},
