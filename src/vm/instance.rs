@@ -26,8 +26,8 @@ pub(super) enum Root {
     Image(Image),
     /// The disk of a virtual machine, made from an image with this digest.
     Vm(String),
-    /// It never boots.
-    Nothing,
+    /// It never boots; kubelet has pulled the image with this digest for it.
+    Nothing(String),
 }
 
 impl Root {
@@ -35,8 +35,7 @@ impl Root {
     pub(super) fn digest(&self) -> String {
         match self {
             Self::Image(image) => image.digest.to_string(),
-            Self::Vm(digest) => digest.clone(),
-            Self::Nothing => String::new(),
+            Self::Vm(digest) | Self::Nothing(digest) => digest.clone(),
         }
     }
 }
@@ -50,7 +49,8 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         image: &ImageSpec,
     ) -> Result<Root> {
         if instance.role == Role::Provision {
-            return Ok(Root::Nothing);
+            let image = self.wanted_image(sandbox, image).await?;
+            return Ok(Root::Nothing(image.digest.to_string()));
         }
         let Some(vm) = instance.vm else {
             return Ok(Root::Image(self.wanted_image(sandbox, image).await?));
@@ -66,7 +66,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         match (root, row.vm()) {
             (Root::Image(image), _) => self.ensure_root_disk(row, image).await,
             (Root::Vm(_), Some(vm)) => self.take_disk(row, vm).await,
-            (Root::Vm(_) | Root::Nothing, _) => Ok(()),
+            (Root::Vm(_) | Root::Nothing(_), _) => Ok(()),
         }
     }
 

@@ -38,11 +38,17 @@ fn xml_with(id: Uuid, name: &str, emulator: &str) -> String {
     )
 }
 
+/// The next event; that vCPUs begin to run comes with each start, before or after it.
 async fn next(events: &mut Receiver<Event>) -> Event {
-    tokio::time::timeout(PATIENCE, events.recv())
-        .await
-        .expect("an event in time")
-        .expect("an open channel")
+    loop {
+        let event = tokio::time::timeout(PATIENCE, events.recv())
+            .await
+            .expect("an event in time")
+            .expect("an open channel");
+        if !matches!(event, Event::Power(_)) {
+            return event;
+        }
+    }
 }
 
 async fn running(hv: &Libvirt, name: &str) -> Uuid {

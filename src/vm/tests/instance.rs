@@ -189,6 +189,8 @@ async fn a_pod_for_provisioning_ends_at_its_start() {
     node.containers.start(&id).await.unwrap();
     assert_eq!(node.phase(&id), Phase::Exited);
     assert_eq!(node.exit(&id), (0, "Provisioned".to_owned()));
+    // kubelet takes no status of a container without an image.
+    assert!(!node.row(&id).spec.image_digest.is_empty());
     assert!(node.hypervisor.list().await.unwrap().is_empty());
     node.sandboxes.remove(&sandbox).await.unwrap();
     assert!(node.files().is_empty());
