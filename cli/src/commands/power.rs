@@ -13,6 +13,9 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, ClusterArgs, ClusterError, Names};
 
+/// How often a verb is decided anew when the machine changed meanwhile.
+const ATTEMPTS: u32 = 5;
+
 /// What every verb takes.
 #[derive(Debug, Args)]
 pub(crate) struct VerbArgs {
@@ -98,7 +101,7 @@ async fn each(args: &VerbArgs, verb: Verb, done: &str) -> anyhow::Result<ExitCod
     let cluster = args.cluster.connect().await?;
     let mut last: Option<ClusterError> = None;
     for name in &args.names.names {
-        match ask(&cluster, name, verb, args.dry_run).await {
+        match ask_again(&cluster, name, verb, args.dry_run).await {
             Ok(()) => {
                 let how = if args.dry_run { " (dry run)" } else { "" };
                 super::print(&format!("virtualmachine.vmlet.dev/{name} {done}{how}\n"))?;
@@ -114,6 +117,22 @@ async fn each(args: &VerbArgs, verb: Verb, done: &str) -> anyhow::Result<ExitCod
         Some(error) => Err(error.into()),
         None => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// The controller writes to the same object: who loses to it reads and decides again, a few times.
+async fn ask_again(
+    cluster: &Cluster,
+    name: &str,
+    verb: Verb,
+    dry_run: bool,
+) -> Result<(), ClusterError> {
+    for _ in 1..ATTEMPTS {
+        match ask(cluster, name, verb, dry_run).await {
+            Err(ClusterError::Raced { .. }) => {}
+            answer => return answer,
+        }
+    }
+    ask(cluster, name, verb, dry_run).await
 }
 
 /// Reads, decides, and writes what was decided. The queue goes first: a start that waits in it would undo

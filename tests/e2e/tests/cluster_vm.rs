@@ -68,11 +68,11 @@ async fn another_pod(cluster: &Cluster, than: &str) -> Result<String> {
 }
 
 async fn write_marker(cluster: &Cluster) -> Result<()> {
-    in_guest(cluster, "echo kept >/marker; sync").await
+    in_guest(cluster, "echo kept >/boot/marker; sync").await
 }
 
 async fn read_marker(cluster: &Cluster) -> Result<()> {
-    in_guest(cluster, "grep -q kept /marker").await
+    in_guest(cluster, "grep -q kept /boot/marker").await
 }
 
 /// Runs a line of shell in the guest, once its agent answers.

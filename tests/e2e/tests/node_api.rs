@@ -164,7 +164,7 @@ async fn a_suspended_guest_goes_on_where_it_was() -> Result<()> {
     node.done(&uid(1), VM, provision(&image), TASK).await?;
     let first = pod("before", &stack, &[]);
     let (sandbox, container) = cri.boot(&first, &image).await?;
-    await_text(&first.log(0), "VMLET-GUEST-READY", BOOT).await?;
+    await_text(&first.log(0), "VMLET-TICK", BOOT).await?;
     let ip = cri.ip(&sandbox).await?;
     stack.fetch(&format!("http://{ip}/"), BOOT).await?;
 
