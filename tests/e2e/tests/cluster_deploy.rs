@@ -15,7 +15,11 @@ use serde_json::Value;
 
 const READY: Duration = Duration::from_secs(120);
 const NAMESPACE: &str = "vmlet-system";
-const DAEMON_SET: &str = "daemonset/vmlet-node";
+const PARTS: [&str; 3] = [
+    "daemonset/vmlet-node",
+    "daemonset/vmlet-agent",
+    "deployment/vmlet-controller",
+];
 
 #[tokio::test]
 #[ignore = "needs root"]
@@ -170,14 +174,17 @@ fn deploy(cluster: &Cluster, tag: &str) -> Result<()> {
 
 fn await_rollout(cluster: &Cluster) -> Result<()> {
     let within = format!("--timeout={}s", READY.as_secs());
-    cluster
-        .kubectl(&["-n", NAMESPACE, "rollout", "status", &within, DAEMON_SET])
-        .map(drop)
-        .with_context(|| {
-            cluster
-                .kubectl(&["-n", NAMESPACE, "describe", "pods"])
-                .unwrap_or_default()
-        })
+    for part in PARTS {
+        cluster
+            .kubectl(&["-n", NAMESPACE, "rollout", "status", &within, part])
+            .map(drop)
+            .with_context(|| {
+                cluster
+                    .kubectl(&["-n", NAMESPACE, "describe", "pods"])
+                    .unwrap_or_default()
+            })?;
+    }
+    Ok(())
 }
 
 fn undeploy(cluster: &Cluster) -> Result<()> {
@@ -201,13 +208,15 @@ fn remove_state(cluster: &Cluster) -> Result<()> {
 }
 
 /// What Vmlet could have left: files, namespaces, packet filters, processes in pods.
+/// What is there of pods and programs. containerd keeps the folder of its plugins' results once any ordinary
+/// pod had a network; what is in it counts.
 fn state_of_node(cluster: &Cluster) -> Result<String> {
     let cgroup = cluster.stack().var("VMLET_NETNS")?;
     on_node(
         cluster,
         &format!(
             "find /run /etc/cni /opt/cni /var/lib/vmlet /var/lib/cni /var/log/pods 2>/dev/null \
-             | grep -v /run/containerd | sort; \
+             | grep -Ev '^(/run/containerd|/var/lib/cni/results$)' | sort; \
              grep -c nsfs /proc/self/mountinfo; \
              nft list tables | grep -Ev 'kube-proxy|nat' | sort; \
              find /sys/fs/cgroup/*/{cgroup}/kubepods -name cgroup.procs -exec cat {{}} +"
