@@ -115,7 +115,7 @@ pub(crate) fn cargo_cluster(name: Option<&str>) -> Result<Command> {
         }
         cargo.arg("--").args(name);
     }
-    cargo.args(["--ignored", "--test-threads=1"]);
+    cargo.args(["--ignored", "--test-threads=2"]);
     Ok(cargo)
 }
 

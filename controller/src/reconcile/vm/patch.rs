@@ -103,15 +103,23 @@ async fn apply_status(
 
 /// Removes the first request, if it is still the one that was acted upon.
 async fn pop_request(pass: &mut Pass<'_>) -> Outcome<()> {
-    let first = pass.seen().and_then(|s| s.state_change_requests.first());
-    let Some(first) = first else {
-        return Ok(());
+    let requests = pass.seen().map(|s| s.state_change_requests.as_slice());
+    let queue = "/status/stateChangeRequests";
+    // No list and an empty one are two things to whoever tests before writing: it is never left empty.
+    let operations = match requests.unwrap_or_default() {
+        [] => return Ok(()),
+        [only] => json!([
+            { "op": "test", "path": queue, "value": [only] },
+            { "op": "remove", "path": queue },
+        ]),
+        [first, ..] => {
+            let path = format!("{queue}/0");
+            json!([
+                { "op": "test", "path": path, "value": first },
+                { "op": "remove", "path": path },
+            ])
+        }
     };
-    let path = "/status/stateChangeRequests/0";
-    let operations = json!([
-        { "op": "test", "path": path, "value": first },
-        { "op": "remove", "path": path },
-    ]);
     let patch: Patch<()> = json_patch(operations)?;
     let manager = PatchParams {
         field_manager: Some(STATUS_MANAGER.to_owned()),

@@ -92,7 +92,7 @@ impl Part {
             }
             Self::Cluster => {
                 e2e::prepare()?;
-                cargo_test::run(&mut run_test::cargo(run_test::Part::Cluster, 1)?)
+                cargo_test::run(&mut run_test::cargo(run_test::Part::Cluster, 2)?)
             }
             Self::Critest => {
                 let tally = critest::suite(None)?;
