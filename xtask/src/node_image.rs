@@ -46,9 +46,9 @@ pub(crate) enum Profile {
     Release,
 }
 
-/// Builds the image when it is not there or its inputs have changed; returns the archive.
+/// Builds the image from our programs, which have been built, when it is not there or its inputs have changed;
+/// returns the archive.
 pub(crate) fn ensure(profile: Profile, tag: &str) -> Result<PathBuf> {
-    build_programs(profile)?;
     let packages = packages::closure().context("list the packages")?;
     let stamp = inputs(profile, tag, &packages)?;
     let archive = folder().join(format!("node-{tag}.tar"));
@@ -117,23 +117,6 @@ fn install(profile: Profile, work: &Path, tree: &mut Tree) -> Result<()> {
         tree.copy(Path::new("usr/libexec/vmlet").join(name), 0o755, &script)?;
     }
     Ok(())
-}
-
-fn build_programs(profile: Profile) -> Result<()> {
-    let mut cargo = workspace::cargo();
-    cargo.args(["build", "--quiet"]);
-    cargo.args(["-p", "vmlet", "-p", "tapmanager", "-p", "vmwrapper"]);
-    cargo.args(["-p", "vmletctl", "-p", "vmlet-agent"]);
-    if profile == Profile::Release {
-        cargo.args(["--release", "--no-default-features"]);
-    }
-    run::check(&mut cargo).context("build our programs")?;
-    let mut cargo = workspace::cargo();
-    cargo.args(["build", "--quiet", "-p", "vmlet-controller"]);
-    if profile == Profile::Release {
-        cargo.args(["--release", "--config", workspace::UNWIND]);
-    }
-    run::check(&mut cargo).context("build the controller")
 }
 
 fn built(profile: Profile) -> PathBuf {

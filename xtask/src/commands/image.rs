@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use super::up::Build;
 use crate::node_image::{self, Profile};
 use crate::pod_images;
 
@@ -43,16 +44,26 @@ impl Image {
         };
         for name in names {
             let (reference, archive) = match name {
-                Name::Node => (
-                    format!("{}:{}", node_image::NAME, self.tag),
-                    node_image::ensure(self.profile(), &self.tag)?,
-                ),
+                Name::Node => {
+                    self.build().programs()?;
+                    let archive = node_image::ensure(self.profile(), &self.tag)?;
+                    (format!("{}:{}", node_image::NAME, self.tag), archive)
+                }
                 Name::Pause => (pod_images::PAUSE.to_owned(), pod_images::pause_image()?),
                 Name::Tools => (pod_images::TOOLS.to_owned(), pod_images::tool_image()?),
             };
             println!("image: {reference} is {}", archive.display());
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// As `up` builds them, so that nothing is built twice.
+    fn build(&self) -> Build {
+        if self.debug {
+            Build::DEVELOPMENT
+        } else {
+            Build::RELEASE
+        }
     }
 
     fn profile(&self) -> Profile {
