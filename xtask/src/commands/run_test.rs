@@ -16,6 +16,8 @@ use crate::{run, workspace};
 const E2E: &str = "e2e";
 /// What its test programs that need a cluster are called: a whole one, or one without nodes.
 const CLUSTER_TESTS: [&str; 2] = ["cluster_", "api_"];
+/// Those of them that have not proved themselves yet: `cargo xtask e2e trial_NAME` runs one, no part does.
+const TRIALS: &str = "trial_";
 
 /// Runs one test program as root, if it belongs to the part.
 #[derive(Debug, clap::Args)]
@@ -35,6 +37,8 @@ pub(crate) enum Part {
     E2e,
     /// Those with clusters.
     Cluster,
+    /// Those that have not proved themselves yet: run by name only.
+    Trial,
 }
 
 impl RunTest {
@@ -70,6 +74,7 @@ impl Part {
         match package == E2E {
             false => Self::Integration,
             true if is_cluster_test(&file) => Self::Cluster,
+            true if file.starts_with(TRIALS) => Self::Trial,
             true => Self::E2e,
         }
     }
@@ -79,6 +84,7 @@ impl Part {
             Self::Integration => "integration",
             Self::E2e => "e2e",
             Self::Cluster => "cluster",
+            Self::Trial => "trial",
         }
     }
 }
@@ -99,14 +105,17 @@ pub(crate) fn cargo(part: Part, threads: usize) -> Result<Command> {
 
 /// The cluster tests, or those of one file (with or without its prefix), or those with `name` in theirs.
 pub(crate) fn cargo_cluster(name: Option<&str>) -> Result<Command> {
-    let mut cargo = cargo_test(Part::Cluster)?;
     let tests = workspace::root().join("tests/e2e/tests");
-    let is_file = |file: &str| is_cluster_test(file) && tests.join(format!("{file}.rs")).exists();
+    let exists = |file: &str| tests.join(format!("{file}.rs")).exists();
+    let is_file = |file: &str| (is_cluster_test(file) || file.starts_with(TRIALS)) && exists(file);
     let file = name.and_then(|name| {
         let full = CLUSTER_TESTS.map(|prefix| format!("{prefix}{name}"));
         let mut files = [name.to_owned()].into_iter().chain(full);
         files.find(|file| is_file(file))
     });
+    let is_trial = file.as_deref().is_some_and(|file| file.starts_with(TRIALS));
+    let part = if is_trial { Part::Trial } else { Part::Cluster };
+    let mut cargo = cargo_test(part)?;
     if let Some(file) = file {
         cargo.args(["--test", &file, "--"]);
     } else {
