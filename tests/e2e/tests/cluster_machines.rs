@@ -118,6 +118,13 @@ async fn power(cluster: &Cluster) -> Result<()> {
     let name = "power";
     cluster.apply(&machine(name, &json!({ "powerState": "PoweredOn" })))?;
     cluster.await_word(name, "Running", UP).await?;
+    cluster
+        .await_vm(name, "an address", UP, |vm| {
+            let address = &vm["status"]["network"]["primaryIP4"];
+            ensure!(address.is_string(), "{address}");
+            Ok(())
+        })
+        .await?;
     await_boots(cluster, name, 1).await?;
     await_agent(cluster, name).await?;
     Guest::of(cluster.stack(), name)?.run(&["sh", "-c", "echo kept >/boot/note && sync"])?;
