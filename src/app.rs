@@ -13,6 +13,7 @@ use std::time::Duration;
 use libvirt::Libvirt;
 use tapmanager::client::Client;
 
+use crate::block::Blocks;
 use crate::config::Config;
 use crate::disk::Disks;
 use crate::health;
@@ -123,6 +124,9 @@ impl App {
         let images = Arc::new(Images::open(db.clone(), settings::images(config)).await?);
         let root = Disks::directory_of(&config.state_dir);
         let disks = Arc::new(Disks::open(db.clone(), Arc::clone(&images), root).await?);
+        let machines = settings::machines(config, installation.clone())?;
+        let root = Blocks::directory_of(&config.state_dir);
+        let blocks = Blocks::open(db.clone(), root, machines.uid, machines.gid).await?;
         let hypervisor = Arc::new(Libvirt::connect(
             config.libvirt.uri.to_string(),
             settings::libvirt(config),
@@ -140,13 +144,11 @@ impl App {
             network: Arc::clone(&network),
             images: Arc::clone(&images),
             disks: Arc::clone(&disks),
+            blocks: Arc::new(blocks),
             locks: locks.clone(),
             tasks: tasks.clone(),
         };
-        let containers = Arc::new(Containers::new(
-            parts,
-            settings::machines(config, installation.clone())?,
-        ));
+        let containers = Arc::new(Containers::new(parts, machines));
         let sandboxes = Sandboxes::new(
             sandbox_rows,
             Arc::clone(&network),
@@ -221,8 +223,9 @@ fn claim(state: &Path) -> Result<File, Error> {
 /// Directories that QEMU's user may pass through and nobody may list.
 fn prepare_directories(state: &Path) -> Result<(), Error> {
     let paths = vm::Paths::new(state);
-    let disks = Disks::directory_of(state);
-    for path in [state.to_owned(), paths.pods(), paths.consoles(), disks] {
+    let (disks, devices) = (Disks::directory_of(state), Blocks::directory_of(state));
+    let (pods, consoles, seeds) = (paths.pods(), paths.consoles(), paths.seeds());
+    for path in [state.to_owned(), pods, consoles, seeds, disks, devices] {
         let prepared = std::fs::create_dir_all(&path)
             .and_then(|()| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o711)));
         prepared.map_err(|source| Error::Directory { path, source })?;

@@ -4,8 +4,6 @@
 //! knows where a value came from.
 //! Failure: [`Error`] names the file with line and column, the variable or the flag, and what is allowed.
 
-use std::path::{Path, PathBuf};
-
 mod flags;
 mod layer;
 mod schema;
@@ -19,9 +17,11 @@ pub use schema::{Kind, Setting};
 pub use show::show;
 pub use translation::{Pattern, Translation};
 pub use value::{
-    AbsolutePath, Accelerator, CgroupDriver, Count, Cpus, LogFilter, LogFormat, Memory,
-    OptionalPath, Protocol, Seconds, Size, Text, UnknownId,
+    AbsolutePath, Accelerator, CgroupDriver, Count, Cpus, Memory, OptionalPath, Protocol, Seconds,
+    Size, Text, UnknownId,
 };
+
+use telemetry::{Filter, Format};
 
 use layer::{Effective, Layer};
 
@@ -47,9 +47,9 @@ schema::settings! {
         /// Least severe level that is logged: `error`, `warn`, `info`, `debug` or `trace`; also per module,
         /// such as `info,daemon::vm=debug`. The libraries of the transport (`h2`, `hyper`, `tonic` and so on) stay at
         /// `info` unless they are named.
-        level: LogFilter = "info";
+        level: Filter = "info";
         /// `text` for people, `json` for collectors.
-        format: LogFormat = "text";
+        format: Format = "text";
     }
 
     /// The CRI server.
@@ -141,34 +141,12 @@ schema::settings! {
 /// Settings that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file cannot be read.
-    #[error("read configuration file {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The file is not valid: syntax, unknown key or bad value.
-    #[error("configuration file {}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Line, column and reason.
-        #[source]
-        source: Box<toml::de::Error>,
-    },
-    /// A variable, a flag or a default has a bad value.
-    #[error("{origin}: {text:?}: {reason}")]
-    Value {
-        /// Who said it.
-        origin: String,
-        /// The value, shortened.
-        text: String,
-        /// What is allowed.
-        reason: String,
-    },
+    /// The file cannot be read or is not valid.
+    #[error(transparent)]
+    File(#[from] settings::Error),
+    /// A variable, a flag or a default has a bad value: who said it, the value, what is allowed.
+    #[error("{0}")]
+    Value(String),
     /// No layer gives a value.
     #[error("setting {0} has no value")]
     Missing(&'static str),
@@ -203,30 +181,17 @@ impl Config {
     }
 }
 
-/// The error and its causes, for a terminal: what is wrong in a file is shown with its line.
-pub fn explain(error: &Error) -> String {
-    match error {
-        Error::Read { source, .. } => format!("{error}: {source}"),
-        Error::File { source, .. } => format!("{error}:\n{source}"),
-        Error::Value { .. } | Error::Missing(_) | Error::Conflict(_) => error.to_string(),
-    }
-}
-
 /// Reads all layers; `variable` looks up an environment variable.
 pub fn load(
     args: &Args,
     variable: impl Fn(&str) -> Option<std::ffi::OsString>,
 ) -> Result<Effective> {
-    let mut layers = vec![Layer::defaults()?];
-    let default = Path::new(DEFAULT_FILE);
-    match &args.config {
-        Some(path) => layers.push(Layer::file(path)?),
-        None if default.exists() => layers.push(Layer::file(default)?),
-        None => {}
-    }
-    layers.push(Layer::environment(variable)?);
-    layers.push(Layer::flags(&args.settings)?);
-    let effective = Effective::fold(&layers)?;
+    let effective = Effective::fold(&[
+        Layer::defaults()?,
+        Layer::file(args.config.as_deref())?,
+        Layer::environment(variable)?,
+        Layer::flags(&args.settings)?,
+    ])?;
     effective.config.check()?;
     Ok(effective)
 }

@@ -11,8 +11,9 @@
 //! made until after it is gone; one container has it at most. Memory that a guest has gone on from is never used again.
 //! Failure: [`Error`]; a step cut short is finished by its repetition, or undone.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use podspec::VmUid;
 
@@ -43,6 +44,8 @@ pub struct Disks {
     ledger: Ledger<Disk>,
     images: Arc<Images>,
     root: PathBuf,
+    /// Disks without a record that were told of.
+    unrecorded: Mutex<BTreeSet<VmUid>>,
 }
 
 impl Disks {
@@ -52,6 +55,7 @@ impl Disks {
             ledger: Ledger::load(db).await?,
             images,
             root,
+            unrecorded: Mutex::default(),
         })
     }
 
@@ -80,6 +84,11 @@ impl Disks {
         self.folder(vm).join("root.qcow2")
     }
 
+    /// The seed image that machines on a disk find beside it.
+    pub fn seed_file(&self, vm: VmUid) -> PathBuf {
+        self.folder(vm).join("seed.iso")
+    }
+
     /// The image under a disk that is an overlay.
     pub fn base(&self, vm: VmUid) -> Option<Pinned> {
         self.images.pinned(&owner(vm))
@@ -101,6 +110,11 @@ impl Disks {
     fn folder(&self, vm: VmUid) -> PathBuf {
         self.root.join(vm.to_string())
     }
+}
+
+/// The name of a seed image until all of it is written.
+pub fn unfinished(seed: &Path) -> PathBuf {
+    seed.with_extension("new")
 }
 
 /// The name under which a disk pins its image.

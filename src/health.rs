@@ -1,7 +1,10 @@
 //! Whether the daemon's helpers do their part.
 //!
-//! Invariant: a check asks the helpers themselves, and always ends within [`DEADLINE`].
+//! Invariant: a check asks the helpers themselves, and always ends within [`FIRST`]. A helper that is late
+//! still counts as it last answered, for [`FRESH`]: a busy node is no broken node. What it answers counts at once.
 //! Failure: none; what does not answer is reported as a sentence.
+
+mod recent;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +12,19 @@ use std::time::Duration;
 use libvirt::{Hypervisor, Versions};
 use tapmanager::wire::Status;
 
+use self::recent::Recent;
 use crate::sandbox::PodNetwork;
 use crate::vm::Containers;
 use crate::vm::accel::Choice;
 
-/// Longest time of one check: clients poll it every few seconds.
+/// Longest wait for a helper that answered not long ago: clients poll every few seconds.
 const DEADLINE: Duration = Duration::from_secs(1);
+
+/// Longest wait for a helper of which nothing is known: libvirt's first answer may take it a look at QEMU.
+const FIRST: Duration = Duration::from_secs(5);
+
+/// How long an answer stands for a helper that is late. kubelet gives a runtime up after 30 s.
+const FRESH: Duration = Duration::from_secs(20);
 
 /// Asks libvirt and the owner of networks.
 #[derive(Debug)]
@@ -22,6 +32,8 @@ pub struct Health<H, N> {
     hypervisor: Arc<H>,
     network: Arc<N>,
     containers: Arc<Containers<H, N>>,
+    versions: Recent<Versions>,
+    status: Recent<Status>,
 }
 
 /// What a check found; an `Err` is a sentence for people.
@@ -37,34 +49,25 @@ pub struct Report {
 
 impl<H: Hypervisor, N: PodNetwork> Health<H, N> {
     /// Checks these helpers.
-    pub const fn new(
-        hypervisor: Arc<H>,
-        network: Arc<N>,
-        containers: Arc<Containers<H, N>>,
-    ) -> Self {
+    pub fn new(hypervisor: Arc<H>, network: Arc<N>, containers: Arc<Containers<H, N>>) -> Self {
         Self {
             hypervisor,
             network,
             containers,
+            versions: Recent::new("libvirt"),
+            status: Recent::new("vmlet-tapmanager"),
         }
     }
 
     /// Asks all helpers at once.
     pub async fn check(&self) -> Report {
         let (hypervisor, network) = tokio::join!(
-            tokio::time::timeout(DEADLINE, self.hypervisor.versions()),
-            tokio::time::timeout(DEADLINE, self.network.status()),
+            self.versions.ask(self.hypervisor.versions()),
+            self.status.ask(self.network.status()),
         );
-        let late = |who: &str| format!("{who} did not answer within {} s", DEADLINE.as_secs());
         Report {
-            hypervisor: match hypervisor {
-                Ok(answer) => answer.map_err(|e| crate::one_line(&e)),
-                Err(_) => Err(late("libvirt")),
-            },
-            network: match network {
-                Ok(answer) => answer.map_err(|e| crate::one_line(&e)),
-                Err(_) => Err(late("vmlet-tapmanager")),
-            },
+            hypervisor,
+            network,
             accelerator: self.containers.accelerator().cloned(),
         }
     }

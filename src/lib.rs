@@ -4,7 +4,7 @@
 //! Failure: `run` returns the first error that makes service impossible.
 
 pub mod app;
-mod causes;
+pub mod block;
 pub mod clock;
 pub mod config;
 pub mod cri;
@@ -16,11 +16,11 @@ pub mod metadata;
 pub mod node;
 mod run;
 pub mod sandbox;
+pub mod sources;
 pub mod tasks;
-pub mod telemetry;
 #[cfg(test)]
 mod testbed;
 pub mod vm;
 
-pub use causes::one_line;
 pub use run::{Error, run};
+pub use telemetry::one_line;

@@ -6,31 +6,19 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use daemon::config::{self, Args, Command, Config, ConfigCommand};
-use daemon::{one_line, telemetry};
-
-/// Unusable configuration or command line.
-const EX_USAGE: u8 = 64;
+use telemetry::{Log, one_line};
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let args: Args = match settings::arguments() {
         Ok(args) => args,
-        Err(e) => {
-            // Help and version are no errors; nothing can be done when printing fails.
-            let _ = e.print();
-            return if e.use_stderr() {
-                ExitCode::from(EX_USAGE)
-            } else {
-                ExitCode::SUCCESS
-            };
-        }
+        Err(code) => return code,
     };
     let effective = match config::load(&args, |name| std::env::var_os(name)) {
         Ok(effective) => effective,
         Err(e) => {
-            eprintln!("vmlet: {}", config::explain(&e));
-            return ExitCode::from(EX_USAGE);
+            eprintln!("vmlet: {}", one_line(&e));
+            return ExitCode::from(settings::UNUSABLE);
         }
     };
     match args.command {
@@ -48,7 +36,11 @@ fn print(text: &str) -> ExitCode {
 }
 
 fn run(config: &Config) -> ExitCode {
-    if let Err(e) = telemetry::init(&config.log) {
+    let log = Log {
+        level: config.log.level.clone(),
+        format: config.log.format,
+    };
+    if let Err(e) = telemetry::init(&log) {
         eprintln!("vmlet: start logging: {e}");
         return ExitCode::FAILURE;
     }

@@ -8,6 +8,7 @@ mod db;
 mod ledger;
 pub mod node;
 mod table;
+mod view;
 
 pub use db::{Db, Error, Result};
 pub use ledger::{Ledger, Record};

@@ -12,12 +12,13 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use libvirt::{FakeHypervisor, Hypervisor, State};
-use podspec::{ContainerId, Defaults, Mib, SandboxId, Vcpus};
+use podspec::{ContainerId, Defaults, Mib, SandboxId, Vcpus, VmUid};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::disk::Disks;
+use crate::block::Blocks;
+use crate::disk::{Disks, Wish};
 use crate::images::{self, Images};
 use crate::locks::Locks;
 use crate::metadata::{Db, Table};
@@ -36,7 +37,7 @@ pub(crate) type Containers = vm::Containers<FakeHypervisor, FakeNetwork>;
 pub(crate) type Sandboxes = sandbox::Sandboxes<FakeNetwork, Arc<Containers>>;
 
 /// Longer than anything that is waited for takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(crate) struct Node {
     pub(crate) hypervisor: FakeHypervisor,
@@ -86,6 +87,10 @@ impl Node {
         std::fs::create_dir_all(&root).unwrap();
         let disks = Disks::open(db.clone(), Arc::clone(&images), root).await;
         let disks = Arc::new(disks.unwrap());
+        let root = Blocks::directory_of(scratch.path());
+        std::fs::create_dir_all(&root).unwrap();
+        let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
+        let blocks = Blocks::open(db.clone(), root, uid.as_raw(), gid.as_raw()).await;
         let sandbox_rows = Arc::new(Table::load(db.clone()).await.unwrap());
         let rows = Arc::new(Table::load(db.clone()).await.unwrap());
         let (locks, tasks) = (Locks::default(), Tasks::default());
@@ -96,11 +101,13 @@ impl Node {
             network: Arc::new(network.clone()),
             images: Arc::clone(&images),
             disks: Arc::clone(&disks),
+            blocks: Arc::new(blocks.unwrap()),
             locks: locks.clone(),
             tasks: tasks.clone(),
         };
         let containers = Arc::new(Containers::new(parts, settings_of(scratch.path())));
-        for directory in [containers.paths().pods(), containers.paths().consoles()] {
+        let paths = containers.paths();
+        for directory in [paths.pods(), paths.consoles(), paths.seeds()] {
             std::fs::create_dir_all(directory).unwrap();
         }
         let sandboxes = Sandboxes::new(
@@ -197,6 +204,28 @@ impl Node {
         self.sandboxes.run(self.pod("pod")).await.unwrap()
     }
 
+    /// A sandbox with annotations of ours.
+    pub(crate) async fn annotated(&self, name: &str, all: &[(&str, &str)]) -> SandboxId {
+        let mut pod = self.pod(name);
+        let named = all
+            .iter()
+            .map(|(k, v)| (format!("vmlet.dev/{k}"), (*v).to_owned()));
+        pod.annotations.extend(named);
+        self.sandboxes.run(pod).await.unwrap()
+    }
+
+    /// The disk of a virtual machine.
+    pub(crate) async fn make_disk(&self, vm: VmUid) {
+        let wish = Wish {
+            vm,
+            name: "default/vm".to_owned(),
+            image: self.image("disk"),
+            size: 0,
+            linked: true,
+        };
+        self.disks.make(&wish, |_| {}).await.unwrap();
+    }
+
     pub(crate) async fn created(&self) -> ContainerId {
         let sandbox = self.ready().await;
         let created = self.containers.create(&sandbox, self.machine(0));
@@ -279,10 +308,10 @@ impl Node {
         self.scratch.path().join("cgroup")
     }
 
-    /// Names of everything below the directories of disks and of consoles.
+    /// Names of everything below the directories of disks, of consoles and of seeds.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let paths = self.containers.paths();
-        [paths.pods(), paths.consoles()]
+        [paths.pods(), paths.consoles(), paths.seeds()]
             .iter()
             .flat_map(|directory| std::fs::read_dir(directory).unwrap())
             .map(|entry| entry.unwrap().path())

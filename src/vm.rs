@@ -5,11 +5,14 @@
 //! that meets it, or at start-up.
 
 pub mod accel;
+mod blocks;
+mod cable;
 mod collect;
 pub mod console;
 mod consoles;
 mod cpus;
 mod create;
+mod discard;
 mod disk;
 pub mod domain;
 mod end;
@@ -29,6 +32,7 @@ mod resize;
 mod resume;
 mod rows;
 mod save;
+mod seed;
 mod service;
 mod settings;
 mod start;
@@ -40,7 +44,8 @@ pub mod xml;
 pub use error::{Error, Result};
 pub use facts::Facts;
 pub use model::{
-    Container, ContainerConfig, ContainerMetadata, Exit, ImageSpec, LinuxResources, Mount, Spec,
+    BlockDisk, Container, ContainerConfig, ContainerMetadata, Device, Exit, ImageSpec,
+    LinuxResources, Mount, Spec,
 };
 pub use paths::Paths;
 pub use service::{Containers, Parts};

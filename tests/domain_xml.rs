@@ -72,6 +72,7 @@ fn spec(dir: &Path) -> DomainSpec {
         name: "vmlet-xml-test".to_owned(),
         container: "c0ffee".to_owned(),
         installation: "i".to_owned(),
+        machine_type: podspec::MachineType::default(),
         sandbox: "5a4db0".to_owned(),
         pod_name: "web <1>".to_owned(),
         pod_namespace: "shop".to_owned(),

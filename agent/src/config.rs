@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
+use settings::set;
+use telemetry::{Filter, Log};
 
 /// Read if it is there and no file is named.
 pub const DEFAULT_FILE: &str = "/etc/vmlet/agent.toml";
@@ -36,26 +38,6 @@ pub struct Config {
     pub limits: Limits,
 }
 
-/// What is said on standard error.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Log {
-    /// Least severe level, also per module.
-    pub level: String,
-    /// For people or for collectors.
-    pub format: LogFormat,
-}
-
-/// The form of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// For collectors.
-    Json,
-}
-
 /// Times, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -69,7 +51,7 @@ pub struct Limits {
 }
 
 /// Settings from flags and the environment, which win over the file.
-#[derive(Debug, Clone, Default, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub struct Overrides {
     /// Name of the node that this agent is of.
     #[arg(long, value_name = "NAME", env = "VMLET_AGENT_NODE")]
@@ -91,30 +73,15 @@ pub struct Overrides {
     pub health_listen: Option<SocketAddr>,
     /// Least severe level that is logged, also per module.
     #[arg(long, value_name = "LEVEL", env = "VMLET_AGENT_LOG_LEVEL")]
-    pub log_level: Option<String>,
+    pub log_level: Option<Filter>,
 }
 
 /// Settings that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file cannot be read.
-    #[error("read configuration file {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The file is not valid: syntax, unknown key or bad value.
-    #[error("configuration file {}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Line, column and reason.
-        #[source]
-        source: Box<toml::de::Error>,
-    },
+    /// The file cannot be read or is not valid.
+    #[error(transparent)]
+    File(#[from] settings::Error),
     /// A setting has no usable value.
     #[error("{setting} {problem}")]
     Value {
@@ -150,15 +117,6 @@ impl Default for Config {
     }
 }
 
-impl Default for Log {
-    fn default() -> Self {
-        Self {
-            level: "info".to_owned(),
-            format: LogFormat::Text,
-        }
-    }
-}
-
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -188,40 +146,17 @@ impl Limits {
 /// # Errors
 ///
 /// [`Error`] for whatever makes the settings unusable.
-pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Error> {
-    let file = path.unwrap_or(Path::new(DEFAULT_FILE));
-    let text = match std::fs::read_to_string(file) {
-        Ok(text) => text,
-        Err(e) if path.is_none() && e.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(source) => {
-            let path = file.into();
-            return Err(Error::Read { path, source });
-        }
-    };
-    let config = toml::from_str(&text).map_err(|source| Error::File {
-        path: file.into(),
-        source: Box::new(source),
-    })?;
-    let config = with(config, overrides.clone());
+pub fn load(path: Option<&Path>, overrides: Overrides) -> Result<Config, Error> {
+    let mut config: Config = settings::load(path, DEFAULT_FILE)?;
+    set(&mut config.node, overrides.node);
+    set(&mut config.kubeconfig, overrides.kubeconfig.map(Some));
+    set(&mut config.node_endpoint, overrides.node_endpoint);
+    set(&mut config.proxy_endpoint, overrides.proxy_endpoint);
+    set(&mut config.namespace, overrides.namespace);
+    set(&mut config.health_listen, overrides.health_listen.map(Some));
+    set(&mut config.log.level, overrides.log_level);
     check(&config)?;
     Ok(config)
-}
-
-fn with(config: Config, overrides: Overrides) -> Config {
-    let level = overrides.log_level.unwrap_or(config.log.level);
-    Config {
-        node: overrides.node.unwrap_or(config.node),
-        kubeconfig: overrides.kubeconfig.or(config.kubeconfig),
-        node_endpoint: overrides.node_endpoint.unwrap_or(config.node_endpoint),
-        proxy_endpoint: overrides.proxy_endpoint.unwrap_or(config.proxy_endpoint),
-        namespace: overrides.namespace.unwrap_or(config.namespace),
-        health_listen: overrides.health_listen.or(config.health_listen),
-        log: Log {
-            level,
-            ..config.log
-        },
-        ..config
-    }
 }
 
 fn check(config: &Config) -> Result<(), Error> {

@@ -8,7 +8,8 @@ use std::pin::Pin;
 
 use nodeapi::v1::node_client::NodeClient;
 use nodeapi::v1::{
-    InfoRequest, InfoResponse, MachineEvent, TaskEvent, WatchMachinesRequest, WatchTasksRequest,
+    InfoRequest, InfoResponse, MachineEvent, SourceEvent, TaskEvent, WatchMachinesRequest,
+    WatchSourcesRequest, WatchTasksRequest,
 };
 use tokio::sync::mpsc::Sender;
 use tokio::time::Instant;
@@ -70,6 +71,21 @@ impl Told for MachineEvent {
     fn open(mut daemon: Daemon) -> Opening<Self> {
         Box::pin(async move {
             let stream = daemon.watch_machines(WatchMachinesRequest {}).await?;
+            Ok(stream.into_inner())
+        })
+    }
+
+    fn synced(&self) -> bool {
+        self.synced
+    }
+}
+
+impl Told for SourceEvent {
+    const WHAT: &'static str = "sources";
+
+    fn open(mut daemon: Daemon) -> Opening<Self> {
+        Box::pin(async move {
+            let stream = daemon.watch_sources(WatchSourcesRequest {}).await?;
             Ok(stream.into_inner())
         })
     }

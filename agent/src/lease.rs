@@ -1,8 +1,10 @@
 //! Renews this node's lease and tells on it what runs here.
 //!
-//! Invariant: facts are asked for right before each renewal, within deadlines that leave time for it.
+//! Invariant: facts are asked for right before each renewal, within deadlines that leave time for it; the Node owns
+//! its lease, so that Kubernetes collects the lease of a node that was removed.
 //! Failure: a part that does not answer is told as such; a lease that cannot be written is tried again soon.
 
+mod owner;
 mod proxy;
 
 use std::collections::BTreeMap;
@@ -15,17 +17,18 @@ use crds::names;
 use crds::node_facts::{DaemonFacts, LEASE_SECONDS, NodeFacts, RENEW_SECONDS, lease_name};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
 use kube::api::{Api, Patch, PatchParams};
 use nodeapi::v1::{InfoRequest, InfoResponse};
+use telemetry::one_line;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use owner::Owner;
 pub(crate) use proxy::Proxy;
 
 use crate::daemon::{Daemon, words};
 use crate::metrics::Metrics;
 use crate::tasks::{FIELD_MANAGER, request::object_kind};
-use crate::telemetry::one_line;
 
 /// Longest wait for the daemon.
 const DAEMON: Duration = Duration::from_secs(3);
@@ -33,6 +36,7 @@ const DAEMON: Duration = Duration::from_secs(3);
 const API: Duration = Duration::from_secs(8);
 /// Wait after a lease that could not be written.
 const SOON: Duration = Duration::from_secs(3);
+const SILENT: &str = "the API server did not answer in time";
 
 /// What the lease is made of.
 pub(crate) struct Renewal {
@@ -41,6 +45,7 @@ pub(crate) struct Renewal {
     /// None where there is no proxy.
     pub(crate) proxy: Option<Proxy>,
     pub(crate) node: String,
+    pub(crate) owner: Owner,
     pub(crate) namespace: String,
     pub(crate) boot_id: String,
     pub(crate) machines: Arc<AtomicU32>,
@@ -102,15 +107,20 @@ impl Renewal {
             proxy,
             machines: self.machines.load(Ordering::Relaxed),
         };
-        let lease = lease(&self.node, &facts.bounded(), Timestamp::now());
+        let owner = tokio::time::timeout(API, self.owner.find(&self.client, &self.node)).await;
+        let owner = owner.map_err(|_| SILENT.to_owned())??;
+        let lease = lease(&self.node, owner, &facts.bounded(), Timestamp::now());
         let api: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
         let name = lease_name(&self.node);
         let params = PatchParams::apply(FIELD_MANAGER).force();
         let patch = Patch::Apply(&lease);
         match tokio::time::timeout(API, api.patch(&name, &params, &patch)).await {
-            Ok(Ok(_)) => Ok(()),
+            Ok(Ok(written)) => {
+                self.owner.wrote(&written);
+                Ok(())
+            }
             Ok(Err(e)) => Err(one_line(&e)),
-            Err(_) => Err("the API server did not answer in time".to_owned()),
+            Err(_) => Err(SILENT.to_owned()),
         }
     }
 }
@@ -137,18 +147,20 @@ fn daemon_facts(info: InfoResponse) -> DaemonFacts {
         qemu_version: info.qemu_version,
         disk_capacity_bytes: info.disk_capacity_bytes,
         disk_available_bytes: info.disk_available_bytes,
+        bound_machines: info.bound_machines,
         task_kinds: kinds.collect(),
         machine_types: info.machine_types,
     }
 }
 
-fn lease(node: &str, facts: &NodeFacts, now: Timestamp) -> Lease {
+fn lease(node: &str, owner: Option<OwnerReference>, facts: &NodeFacts, now: Timestamp) -> Lease {
     let pair = |key: &str, value: String| Some(BTreeMap::from([(key.to_owned(), value)]));
     Lease {
         metadata: ObjectMeta {
             name: Some(lease_name(node)),
             labels: pair(names::NODE_LEASE_LABEL, "true".to_owned()),
             annotations: pair(names::NODE_FACTS, facts.to_json()),
+            owner_references: owner.map(|owner| vec![owner]),
             ..ObjectMeta::default()
         },
         spec: Some(LeaseSpec {

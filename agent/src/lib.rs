@@ -1,5 +1,5 @@
 //! The Kubernetes-facing half of a node: runs tasks through the daemon's node API, tells what is known of guests
-//! and of the node.
+//! and of the node, reads what guest data come from.
 //!
 //! Invariant: nothing is kept on disk; what a restart must know is in the daemon or in the API server.
 //! Failure: while either of them is away, the rest goes on and what was missed is done later.
@@ -12,7 +12,7 @@ mod health;
 mod lease;
 mod metrics;
 mod run;
+mod sources;
 mod tasks;
-pub mod telemetry;
 
 pub use run::{Error, run};

@@ -9,12 +9,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use agent::config::{self, Overrides};
-use agent::telemetry;
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
-
-/// Unusable configuration or command line.
-const EX_USAGE: u8 = 64;
 
 /// Runs VirtualMachineTasks on this node and tells the cluster what is known of guests and node.
 #[derive(Debug, Parser)]
@@ -28,23 +24,15 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let args: Args = match settings::arguments() {
         Ok(args) => args,
-        Err(e) => {
-            // Help and version are no errors; nothing can be done when printing fails.
-            let _ = e.print();
-            return if e.use_stderr() {
-                ExitCode::from(EX_USAGE)
-            } else {
-                ExitCode::SUCCESS
-            };
-        }
+        Err(code) => return code,
     };
-    let config = match config::load(args.config.as_deref(), &args.overrides) {
+    let config = match config::load(args.config.as_deref(), args.overrides) {
         Ok(config) => config,
         Err(e) => {
             eprintln!("vmlet-agent: {}", telemetry::one_line(&e));
-            return ExitCode::from(EX_USAGE);
+            return ExitCode::from(settings::UNUSABLE);
         }
     };
     // Fails only when a provider is there already, and then there is one.

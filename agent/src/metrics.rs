@@ -34,6 +34,11 @@ struct Write {
     outcome: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Answer {
+    outcome: &'static str,
+}
+
 /// All metrics.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -43,6 +48,7 @@ pub(crate) struct Metrics {
     seconds: Family<Kind, Histogram, fn() -> Histogram>,
     reconnects: Counter,
     writes: Family<Write, Counter>,
+    sources: Family<Answer, Counter>,
 }
 
 impl Metrics {
@@ -54,6 +60,7 @@ impl Metrics {
             seconds: Family::new_with_constructor(|| Histogram::new(BOUNDS)),
             reconnects: Counter::default(),
             writes: Family::default(),
+            sources: Family::default(),
         };
         let registry = &mut metrics.registry;
         let help = "Tasks of this node that have not ended";
@@ -66,6 +73,8 @@ impl Metrics {
         registry.register("daemon_reconnects", help, metrics.reconnects.clone());
         let help = "Writes to the API server";
         registry.register("api_writes", help, metrics.writes.clone());
+        let help = "ConfigMaps and Secrets that guest data come from, as the daemon was answered";
+        registry.register("sources", help, metrics.sources.clone());
         metrics
     }
 
@@ -101,6 +110,12 @@ impl Metrics {
     pub(crate) fn wrote(&self, what: &'static str, well: bool) {
         let outcome = if well { "written" } else { "failed" };
         self.writes.get_or_create(&Write { what, outcome }).inc();
+    }
+
+    /// The daemon was told what an object holds, or why it is not to be had.
+    pub(crate) fn source(&self, found: bool) {
+        let outcome = if found { "read" } else { "refused" };
+        self.sources.get_or_create(&Answer { outcome }).inc();
     }
 
     /// All metrics in the text format of OpenMetrics.

@@ -14,7 +14,7 @@ use kube::core::DeserializeGuard;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use nodeapi::Deadlines;
-use nodeapi::v1::{MachineEvent, TaskEvent};
+use nodeapi::v1::{MachineEvent, SourceEvent, TaskEvent};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -22,8 +22,9 @@ use tokio_util::task::TaskTracker;
 use crate::config::Config;
 use crate::facts::Publisher;
 use crate::health::{self, Health};
-use crate::lease::{self, Proxy, Renewal};
+use crate::lease::{self, Owner, Proxy, Renewal};
 use crate::metrics::Metrics;
+use crate::sources::Resolver;
 use crate::tasks::{Engine, Limits};
 use crate::{daemon, tasks};
 
@@ -57,7 +58,7 @@ pub enum Error {
     Endpoint(#[source] nodeapi::client::Error),
     /// The health server.
     #[error("health server")]
-    Health(#[source] health::Error),
+    Health(#[source] pages::Error),
     /// A part ended although nobody told it to.
     #[error("a part of the agent ended by itself")]
     Ended,
@@ -123,12 +124,19 @@ pub async fn run(config: Config, told: impl Future<Output = ()>) -> Result<(), E
         Arc::clone(&machines),
     );
     parts.spawn(ending(publisher.run(machine_events, stop.clone()), &stop));
+    let (sender, questions) = mpsc::channel(QUEUE);
+    let following = daemon::follow::<SourceEvent>(daemon.clone(), sender, stop.clone(), || {});
+    parts.spawn(ending(following, &stop));
+    let (client_too, counter) = (client.clone(), Arc::clone(&metrics));
+    let resolver = Resolver::new(client_too, daemon.clone(), &config.node, counter);
+    parts.spawn(ending(resolver.run(questions, stop.clone()), &stop));
     let renewal = Renewal {
         client,
         daemon,
         proxy,
         boot_id: lease::boot_id(&config.boot_id_file),
         node: config.node,
+        owner: Owner::default(),
         namespace: config.namespace,
         machines,
         metrics,

@@ -11,6 +11,7 @@ mod engine;
 mod object;
 mod report;
 pub(crate) mod request;
+mod turns;
 
 pub(crate) use engine::{Engine, Limits};
 

@@ -1,30 +1,90 @@
 //! The command line.
 //!
-//! Invariant: every option is documented here, and nothing else reads the environment for it.
+//! Invariant: every option is documented here, and nothing else reads the environment for it. What belongs to a
+//! kind of verbs (the cluster's flags, the node's socket) may stand before the verb, too, and is shown only with these.
 //! Failure: clap prints usage and exits with 2.
 
-use clap::{Parser, Subcommand};
+use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::cluster::ClusterArgs;
 use crate::commands::{
     completion, console, create, doctor, events, list, logs, power, ps, rm, run, status, stop,
 };
 use crate::context::Endpoint;
 
+const AFTER: &str = "\
+Flags that choose the cluster (--kubeconfig, --context, -n, --as and more, as kubectl's) are shown by each verb, such
+as `vmletctl list --help`; --endpoint, the socket of a node's daemon, by `vmletctl node ps --help`.
+Exit codes: 0 done; 1 refused or failed; 2 the command line cannot be understood.";
+
 /// Works with virtual machines: those of a cluster, and with pods of this node without Kubernetes.
 #[derive(Debug, Parser)]
-#[command(name = "vmletctl", version)]
+#[command(name = "vmletctl", version, after_help = AFTER)]
 pub(crate) struct Args {
-    /// Socket of the daemon, for commands of this node.
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Which daemon.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Node")]
+pub(crate) struct NodeArgs {
+    /// Socket of the daemon.
     #[arg(
         long,
-        global = true,
         env = "CONTAINER_RUNTIME_ENDPOINT",
         default_value = "unix:///run/vmlet/vmlet.sock"
     )]
     pub(crate) endpoint: Endpoint,
+}
 
-    #[command(subcommand)]
-    pub(crate) command: Command,
+/// Verbs of this node, which are not named twice for `node`.
+const OF_THE_NODE: [&str; 7] = ["node", "run", "ps", "logs", "console", "rm", "doctor"];
+
+/// The command line's description.
+pub(crate) fn command() -> clap::Command {
+    // Before the verb all flags are accepted, after it those of its kind are shown.
+    let before = |command: clap::Command| {
+        command.mut_args(|arg| match arg.get_help_heading() {
+            Some(_) => arg.global(true).hide(true),
+            None => arg,
+        })
+    };
+    let mut command = before(Args::command());
+    for verb in OF_THE_NODE {
+        command = command.mut_subcommand(verb, |verb| {
+            if verb.has_subcommands() {
+                let names: Vec<_> = verb
+                    .get_subcommands()
+                    .map(|v| v.get_name().to_owned())
+                    .collect();
+                names
+                    .iter()
+                    .fold(verb, |node, name| node.mut_subcommand(name, with_endpoint))
+            } else {
+                with_endpoint(verb)
+            }
+        });
+    }
+    command
+}
+
+/// Shows the socket among the verb's options.
+fn with_endpoint(verb: clap::Command) -> clap::Command {
+    let node = NodeArgs::augment_args(clap::Command::new("node"));
+    verb.args(node.get_arguments().cloned())
+}
+
+/// The command line of this process.
+pub(crate) fn parse() -> Args {
+    let matches = command().get_matches();
+    Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
 #[derive(Debug, Subcommand)]
@@ -32,27 +92,31 @@ pub(crate) enum Command {
     /// List virtual machines of a cluster.
     #[command(visible_alias = "ls")]
     List(list::ListArgs),
-    /// Show everything about a virtual machine.
+    /// Show everything about a virtual machine: conditions, tasks, pod, newest events.
     #[command(visible_alias = "describe")]
     Status(status::StatusArgs),
-    /// Show what was told about a virtual machine.
+    /// Show the events of a virtual machine, its pods and its tasks.
     Events(events::EventsArgs),
-    /// Write the manifest of a virtual machine, or apply it.
+    /// Make the manifest of a virtual machine, or the machine itself.
     #[command(subcommand)]
     Create(create::CreateArgs),
-    /// Let virtual machines run.
+    /// Start virtual machines.
+    ///
+    /// A machine that is to be off is wished on; one that runs on request gets the request; a suspended one is resumed.
     Start(power::StartArgs),
-    /// Let virtual machines power off.
+    /// Stop virtual machines: the guest is asked to power off.
+    ///
+    /// A machine that is to be always on is wished off; one that runs on request gets the request. The disk is kept.
     Stop(power::StopArgs),
-    /// Replace the instances of virtual machines by new ones.
+    /// Restart virtual machines: the guest is asked to power off, and a new pod takes over the disk.
     Restart(power::RestartArgs),
-    /// Save the memory of virtual machines and let them end.
+    /// Suspend virtual machines: their memory is saved to disk, their pods go.
     Suspend(power::VerbArgs),
-    /// Let suspended virtual machines go on.
+    /// Resume suspended virtual machines where they were.
     Resume(power::VerbArgs),
-    /// Let virtual machines stand still.
+    /// Pause virtual machines: the vCPUs stand still, the memory stays in RAM.
     Pause(power::VerbArgs),
-    /// Let paused virtual machines run on.
+    /// Unpause virtual machines.
     Unpause(power::VerbArgs),
     /// Print a script that lets a shell complete commands.
     Completion(completion::CompletionArgs),
@@ -60,17 +124,17 @@ pub(crate) enum Command {
     /// Commands for pods of this node, without Kubernetes.
     #[command(subcommand)]
     Node(NodeCommand),
-    /// The same as `node run`.
+    /// Run a pod on this node, from its manifest; short for `node run`.
     Run(run::RunArgs),
-    /// The same as `node ps`.
+    /// List pods of this node; short for `node ps`.
     Ps(ps::PsArgs),
-    /// The same as `node logs`.
+    /// Print the console log of a pod of this node; short for `node logs`.
     Logs(logs::LogsArgs),
-    /// The same as `node console`.
+    /// Talk to the serial console of a pod of this node; short for `node console`.
     Console(console::ConsoleArgs),
-    /// The same as `node rm`.
+    /// Remove a stopped pod of this node; short for `node rm`.
     Rm(rm::RmArgs),
-    /// The same as `node doctor`.
+    /// Check this node and say what to mend; short for `node doctor`.
     Doctor(doctor::DoctorArgs),
 }
 
@@ -107,18 +171,73 @@ pub(crate) struct PodArg {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
+
+    fn parsed(line: &str) -> Result<Args, clap::Error> {
+        let matches = command().try_get_matches_from(line.split(' '))?;
+        Args::from_arg_matches(&matches)
+    }
 
     #[test]
     fn options_do_not_contradict_each_other() {
-        Args::command().debug_assert();
+        command().debug_assert();
+    }
+
+    #[test]
+    fn flags_of_the_cluster_may_stand_on_either_side_of_the_verb() {
+        for line in [
+            "vmletctl -n x --context c list",
+            "vmletctl list -n x --context c",
+            "vmletctl -n x list --context c",
+        ] {
+            let matches = command().try_get_matches_from(line.split(' ')).unwrap();
+            let (_, list) = matches.subcommand().unwrap();
+            let flag = |name| list.get_one::<String>(name).cloned();
+            let found = (flag("namespace"), flag("context"));
+            assert_eq!(found, (Some("x".into()), Some("c".into())), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_socket_may_stand_on_either_side_of_the_verb() {
+        let socket: Endpoint = "/run/other.sock".parse().unwrap();
+        for line in [
+            "vmletctl --endpoint /run/other.sock ps",
+            "vmletctl ps --endpoint /run/other.sock",
+            "vmletctl node ps --endpoint /run/other.sock",
+            "vmletctl --endpoint /run/other.sock node ps",
+        ] {
+            assert_eq!(parsed(line).unwrap().node.endpoint, socket, "{line}");
+        }
+        let line = "vmletctl -n x logs web".split(' ');
+        let matches = command().try_get_matches_from(line).unwrap();
+        let (_, logs) = matches.subcommand().unwrap();
+        let namespace = logs.get_one::<String>("namespace");
+        assert_eq!(namespace.map(String::as_str), Some("x"));
+    }
+
+    #[test]
+    fn a_verb_shows_the_flags_of_its_kind_only() {
+        let help = |verb: &[&str]| {
+            let mut command = command();
+            command.build();
+            let found = verb.iter().fold(&mut command, |command, verb| {
+                command.find_subcommand_mut(verb).unwrap()
+            });
+            found.render_long_help().to_string()
+        };
+        let list = help(&["list"]);
+        assert!(list.contains("--kubeconfig") && !list.contains("--endpoint"));
+        for verb in [&["ps"][..], &["node", "ps"]] {
+            let ps = help(verb);
+            assert!(ps.contains("--endpoint") && !ps.contains("--kubeconfig"));
+            assert!(ps.starts_with("List pods"), "{ps}");
+        }
     }
 
     #[test]
     fn stop_is_of_the_cluster_and_node_stop_of_the_node() {
-        let parse = |line: &str| Args::try_parse_from(line.split(' ')).map(|args| args.command);
+        let parse = |line: &str| parsed(line).map(|args| args.command);
         assert!(matches!(parse("vmletctl stop web"), Ok(Command::Stop(_))));
         let node = parse("vmletctl node stop web");
         assert!(matches!(node, Ok(Command::Node(NodeCommand::Stop(_)))));

@@ -7,6 +7,8 @@ mod connect;
 mod error;
 mod machine;
 
+use std::time::Duration;
+
 use clap::Args;
 
 pub(crate) use connect::Cluster;
@@ -37,9 +39,33 @@ pub(crate) struct ClusterArgs {
     /// Act as a member of this group; may be repeated.
     #[arg(long = "as-group", value_name = "GROUP", requires = "impersonate")]
     pub(crate) impersonate_groups: Vec<String>,
-    /// Seconds that the API server may take to answer.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-    pub(crate) request_timeout: u32,
+    /// How long the API server may take to answer, such as 10s or 1m; a bare number is seconds, 0 is for ever.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = deadline)]
+    pub(crate) request_timeout: Deadline,
+}
+
+/// A time for an answer; `None`: as long as it takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Deadline(pub(crate) Option<Duration>);
+
+fn deadline(text: &str) -> Result<Deadline, String> {
+    let seconds = seconds(text)?;
+    let time = Duration::from_secs(u64::from(seconds));
+    Ok(Deadline(Some(time).filter(|time| !time.is_zero())))
+}
+
+/// Seconds of a text such as `20`, `20s`, `2m` or `1h`.
+pub(crate) fn seconds(text: &str) -> Result<u32, String> {
+    let (number, factor) = match text.strip_suffix(['s', 'm', 'h']) {
+        Some(number) if text.ends_with('h') => (number, 3600),
+        Some(number) if text.ends_with('m') => (number, 60),
+        Some(number) => (number, 1),
+        None => (text, 1),
+    };
+    let parsed = number.parse::<u32>().ok();
+    parsed
+        .and_then(|number| number.checked_mul(factor))
+        .ok_or_else(|| "whole seconds, minutes or hours are needed, such as 20, 20s or 2m".into())
 }
 
 /// Names machines.
@@ -48,4 +74,20 @@ pub(crate) struct Names {
     /// Names of virtual machines.
     #[arg(value_name = "NAME", required = true)]
     pub(crate) names: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_seconds_or_have_a_unit() {
+        let read = ["20", "20s", "2m", "1h", "0"].map(|text| seconds(text).unwrap());
+        assert_eq!(read, [20, 20, 120, 3600, 0]);
+        for text in ["", "s", "-1", "1.5s", "20 s", "1d", "99999999h"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+        assert_eq!(deadline("0"), Ok(Deadline(None)));
+        assert_eq!(deadline("5s"), Ok(Deadline(Some(Duration::from_secs(5)))));
+    }
 }

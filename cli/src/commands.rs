@@ -30,7 +30,7 @@ const INTERRUPTED: u8 = 130;
 
 /// Runs the chosen command.
 pub(crate) async fn dispatch(args: Args) -> anyhow::Result<ExitCode> {
-    let endpoint = &args.endpoint;
+    let endpoint = &args.node.endpoint;
     match args.command {
         Command::List(args) => list::run(&args).await,
         Command::Status(args) => status::run(&args).await,
@@ -78,6 +78,12 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
 #[derive(Debug, thiserror::Error)]
 #[error("print the result")]
 struct PrintError(#[source] std::io::Error);
+
+/// YAML without folded lines: a key or a message stays in one piece.
+fn yaml<T: serde::Serialize>(value: &T) -> Result<String, serde_saphyr::ser::Error> {
+    let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
+    serde_saphyr::to_string_with_options(value, options)
+}
 
 /// Prints a result.
 fn print(text: &str) -> Result<(), PrintError> {

@@ -29,15 +29,15 @@ use crate::{client, health, operator, reconcile, runner, watch};
 /// The lease was lost: nothing is wrong here, and a new process may try again.
 const EX_TEMPFAIL: u8 = 75;
 
-/// Changed answers of probes that may wait.
-const PROBES: usize = 256;
+/// Machines that are to be woken by a probe's answer or a free slot and may wait for that.
+const SIGNALS: usize = 256;
 
 /// Why the controller ended although nobody asked it to.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The address for health and metrics cannot be used.
     #[error(transparent)]
-    Health(#[from] health::Error),
+    Health(#[from] pages::Error),
     /// The API server cannot be reached as told.
     #[error(transparent)]
     Client(#[from] client::Error),
@@ -114,8 +114,10 @@ async fn work(
     let queue = Arc::new(queue);
     let intake = Intake::new(stores.clone(), (*rules).clone(), Arc::clone(&queue));
     let resync = config.runner.resync();
-    let mut watches = watch::start(&client, feeds, &intake, &metrics, resync).await;
+    let namespace = &config.namespace;
+    let mut watches = watch::start(&client, namespace, feeds, &intake, &metrics, resync);
     let (events, waiting) = Events::channel();
+    let events = events.counting(metrics.events_lost.clone());
     let counted = Arc::clone(&metrics);
     let written = events::write(client.clone(), identity, waiting, counted);
     let written = tokio::spawn(written);
@@ -129,16 +131,18 @@ async fn work(
         clock,
         shared: reconcile::vm::Shared::default(),
     };
-    let (probed, mut answers) = mpsc::channel(PROBES);
-    context.shared.prober.wake_by(probed);
+    let (signal, mut signalled) = mpsc::channel(SIGNALS);
+    context.shared.slots.wake_by(signal.clone());
+    context.shared.prober.wake_by(signal);
     let signals = async {
-        while let Some(key) = answers.recv().await {
+        while let Some(key) = signalled.recv().await {
             intake.signal(key);
         }
         std::future::pending::<()>().await
     };
     let clock = Arc::clone(&context.clock);
-    let whole = Operator::new(context.client.clone(), Arc::clone(&context.metrics), clock);
+    let (own, counted) = (context.client.clone(), Arc::clone(&context.metrics));
+    let whole = Operator::new(own, counted, context.events.clone(), clock);
     let whole = tokio::spawn(operator::run(whole, stop.clone()));
     let pass =
         |context: Context, key| async move { reconcile::vm::reconcile(&context, &key).await };
@@ -146,6 +150,7 @@ async fn work(
         () = runner::run(&context, queue, rules, stop, pass) => {}
         _ = watches.join_next() => return Err(Error::WatchEnded),
         () = signals => {}
+        () = reconcile::vm::free_slots(&context) => {}
     }
     drop(context);
     let _ = whole.await;

@@ -21,6 +21,8 @@ use crate::metrics::Metrics;
 
 /// Longest time until a connection is there.
 const CONNECT: Duration = Duration::from_secs(5);
+/// Longest silence of a connection that something is expected from. Watches are ended by the server before that.
+const SILENCE: Duration = Duration::from_mins(6);
 
 /// The API server cannot be reached as told.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +67,8 @@ pub async fn config(kubeconfig: Option<&Path>) -> Result<Config, Error> {
         }
     };
     config.connect_timeout = Some(CONNECT);
+    config.read_timeout = Some(SILENCE);
+    config.reset_reader_on_write = true;
     Ok(config)
 }
 

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
+use telemetry::Log;
 
 use crate::priority::{Additions, LevelOverrides, Profile as Rules};
 
@@ -56,6 +57,8 @@ pub struct Runner {
     pub pass_timeout_secs: u64,
     /// How often every machine is looked at although nothing happened, in seconds.
     pub resync_secs: u64,
+    /// How soon a machine that is not made yet is looked at although the event that it waits for did not come, in seconds.
+    pub recheck_secs: u64,
     /// First and longest delay before a failed pass is repeated, in milliseconds.
     pub retry_min_ms: u64,
     /// See `retry_min_ms`.
@@ -131,26 +134,6 @@ pub struct Machines {
     pub fast_deploy: String,
 }
 
-/// What is said on standard error.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Log {
-    /// Least severe level, also per module.
-    pub level: String,
-    /// For people or for collectors.
-    pub format: LogFormat,
-}
-
-/// The form of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// For collectors.
-    Json,
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -172,6 +155,7 @@ impl Default for Runner {
             workers: 8,
             pass_timeout_secs: 120,
             resync_secs: 30 * 60,
+            recheck_secs: 60,
             retry_min_ms: 5,
             retry_max_ms: 1_000_000,
             drain_secs: 10,
@@ -219,14 +203,6 @@ impl Default for Machines {
     }
 }
 
-impl Default for Log {
-    fn default() -> Self {
-        let level = "info".to_owned();
-        let format = LogFormat::Text;
-        Self { level, format }
-    }
-}
-
 impl Config {
     /// How many root disks may be made at the same time; at least 1.
     #[must_use]
@@ -267,6 +243,12 @@ impl Runner {
     #[must_use]
     pub const fn resync(&self) -> Duration {
         Duration::from_secs(self.resync_secs)
+    }
+
+    /// How soon a machine that is not made yet is looked at although nothing happened.
+    #[must_use]
+    pub const fn recheck(&self) -> Duration {
+        Duration::from_secs(self.recheck_secs)
     }
 
     /// Longest time that passes are given to end.

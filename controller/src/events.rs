@@ -9,7 +9,9 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
+use prometheus_client::metrics::counter::Counter;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use crate::metrics::Metrics;
 
@@ -19,6 +21,8 @@ pub const REPORTER: &str = "vmlet-controller";
 const WAITING: usize = 1024;
 /// How long events that wait are written on after the last pass has ended.
 pub const FLUSH: Duration = Duration::from_secs(2);
+/// Longest time that writing one event may take.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest message that the API takes, in bytes.
 const LONGEST_NOTE: usize = 1024;
 /// Longest reason that the API takes, in bytes.
@@ -39,7 +43,10 @@ pub struct Reported {
 
 /// Takes events to be written.
 #[derive(Debug, Clone)]
-pub struct Events(mpsc::Sender<Reported>);
+pub struct Events {
+    queue: mpsc::Sender<Reported>,
+    lost: Counter,
+}
 
 /// Events that were not written yet.
 pub type Queue = mpsc::Receiver<Reported>;
@@ -49,7 +56,17 @@ impl Events {
     #[must_use]
     pub fn channel() -> (Self, Queue) {
         let (sender, receiver) = mpsc::channel(WAITING);
-        (Self(sender), receiver)
+        let events = Self {
+            queue: sender,
+            lost: Counter::default(),
+        };
+        (events, receiver)
+    }
+
+    /// The same, counting there what finds no room.
+    #[must_use]
+    pub fn counting(self, lost: Counter) -> Self {
+        Self { lost, ..self }
     }
 
     /// Something went as it should.
@@ -76,7 +93,8 @@ impl Events {
             message: shortened(message, LONGEST_NOTE),
         };
         // A full queue loses the event, as documented; a closed one means that the process ends.
-        if self.0.try_send(reported).is_err() {
+        if self.queue.try_send(reported).is_err() {
+            self.lost.inc();
             tracing::debug!(reason, message, outcome = "lost", "event");
         }
     }
@@ -102,10 +120,14 @@ pub async fn write(client: Client, instance: String, mut queue: Queue, metrics: 
             note: Some(reported.message),
             secondary: None,
         };
-        if let Err(error) = recorder.publish(&event, &reported.object).await {
-            metrics.events_lost.inc();
-            tracing::debug!(error = %error, reason = event.reason, outcome = "lost", "event");
-        }
+        let published = timeout(PATIENCE, recorder.publish(&event, &reported.object)).await;
+        let error = match published {
+            Ok(Ok(_)) => continue,
+            Ok(Err(error)) => error.to_string(),
+            Err(elapsed) => elapsed.to_string(),
+        };
+        metrics.events_lost.inc();
+        tracing::debug!(error, reason = event.reason, outcome = "lost", "event");
     }
 }
 
@@ -136,13 +158,30 @@ mod tests {
     #[test]
     fn events_that_nobody_writes_never_hold_up_a_pass() {
         let (events, mut queue) = Events::channel();
+        let lost = Counter::default();
+        let events = events.counting(lost.clone());
         let vm = VirtualMachine::new("vm", Default::default());
         for _ in 0..=WAITING {
             events.normal(&vm, "UpdateSuccess", "resized");
         }
         queue.close();
-        events.normal(&vm, "UpdateSuccess", "resized");
         assert_eq!(queue.len(), WAITING);
+        assert_eq!(lost.get(), 1, "the one that was too much");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_does_not_answer_loses_one_event_at_a_time() {
+        let (events, queue) = Events::channel();
+        let silent = tower::service_fn(|_: http::Request<kube::client::Body>| {
+            std::future::pending::<Result<http::Response<kube::client::Body>, std::io::Error>>()
+        });
+        let client = Client::new(silent, "default");
+        let vm = VirtualMachine::new("vm", Default::default());
+        events.normal(&vm, "UpdateSuccess", "resized");
+        drop(events);
+        let metrics = Arc::new(Metrics::default());
+        write(client, "x".to_owned(), queue, Arc::clone(&metrics)).await;
+        assert_eq!(metrics.events_lost.get(), 1);
     }
 
     #[test]

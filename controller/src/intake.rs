@@ -22,7 +22,7 @@ use workqueue::{Options, Shared};
 
 use crate::metrics::QueueMetrics;
 use crate::priority::{Event, Facts, Mapped, Profile, pod_contradicts};
-use crate::stores::{Change, Key, Stores};
+use crate::stores::{Agents, Change, Key, Stores};
 
 pub use mappers::Wakes;
 
@@ -58,6 +58,12 @@ impl Intake {
         }
     }
 
+    /// Who is to be told of the leases of agents.
+    #[must_use]
+    pub fn agents(&self) -> Agents {
+        self.stores.agents.clone()
+    }
+
     /// Queues whatever the changes wake.
     pub fn take<K: Wakes>(&self, changes: &[Change<K>]) {
         let adds = changes.iter().flat_map(|change| self.adds(change));
@@ -73,6 +79,13 @@ impl Intake {
             let priority = self.rules.of(Event::Generic, &facts(&vm, &self.stores));
             self.queue.push(key, Options::at(priority));
         }
+    }
+
+    /// CDI's kind can be used now: whoever has templates may have waited for it.
+    pub fn volumes_are_served(&self) {
+        let all = self.stores.vms.state().into_iter();
+        let waiting = all.filter(|vm| !vm.spec.data_volume_templates.is_empty());
+        waiting.for_each(|vm| self.signal(Key::of(&*vm)));
     }
 
     /// The keys that a change wakes.

@@ -172,5 +172,5 @@ fn is_conflict(error: &kube::Error) -> bool {
 
 /// An error and its causes in one line.
 fn chain(error: &dyn std::error::Error) -> String {
-    crate::telemetry::one_line(error)
+    telemetry::one_line(error)
 }

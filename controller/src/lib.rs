@@ -18,5 +18,4 @@ pub mod priority;
 pub mod reconcile;
 pub mod runner;
 pub mod stores;
-pub mod telemetry;
 pub mod watch;

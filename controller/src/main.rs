@@ -7,34 +7,22 @@
 use std::error::Error;
 use std::process::ExitCode;
 
-use clap::Parser;
 use controller::app;
 use controller::config::{Args, Config, load};
-use controller::telemetry::{init, one_line};
+use telemetry::{init, one_line};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Unusable settings or command line.
-const EX_USAGE: u8 = 64;
-
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let args: Args = match settings::arguments() {
         Ok(args) => args,
-        Err(e) => {
-            // Help and version are no errors; nothing can be done when printing fails.
-            let _ = e.print();
-            return if e.use_stderr() {
-                ExitCode::from(EX_USAGE)
-            } else {
-                ExitCode::SUCCESS
-            };
-        }
+        Err(code) => return code,
     };
-    let config = match load(&args) {
+    let config = match load(args) {
         Ok(config) => config,
         Err(e) => {
             eprintln!("vmlet-controller: {}", one_line(&e));
-            return ExitCode::from(EX_USAGE);
+            return ExitCode::from(settings::UNUSABLE);
         }
     };
     // An error means that there is one already.

@@ -11,9 +11,11 @@ pub mod assess;
 mod component;
 mod consolidate;
 mod ledger;
+mod news;
 pub mod observe;
 pub mod status;
 mod task;
+mod wake;
 
 pub use component::{Component, Conditions, Look, Said};
 pub use consolidate::{

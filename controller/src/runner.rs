@@ -10,6 +10,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use telemetry::one_line;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 use workqueue::{Ageing, Config, Limiter, Outcome, Popped, RunConfig, Verdict};
@@ -20,10 +21,7 @@ use crate::intake::{Queue, facts};
 use crate::metrics::QueueMetrics;
 use crate::outcome::{self, Stop};
 use crate::priority::Profile;
-use crate::telemetry::one_line;
 
-/// How long a machine waits that cannot be made right now because others are.
-const CREATE_DELAY: Duration = Duration::from_secs(10);
 /// At most one of this many dispatches goes by age.
 const AGED_EVERY: u32 = 8;
 
@@ -79,9 +77,10 @@ pub async fn run<P, F>(
     let handler = |popped: Popped<Key>| {
         let (context, rules, pass) = (context.clone(), Arc::clone(&rules), pass.clone());
         let span = tracing::info_span!("vm", key = %popped.key, priority = popped.priority);
+        // Said while keys are handed out: their passes begin in whichever order the runtime polls them.
+        span.in_scope(|| tracing::debug!(outcome = "dispatched", "pass"));
         async move {
             let _active = context.metrics.queue.active();
-            tracing::debug!(outcome = "dispatched", "pass");
             let ended = pass(context.clone(), popped.key.clone()).await;
             verdict(&context, &rules, &popped.key, ended)
         }
@@ -97,7 +96,8 @@ fn verdict(context: &Context, rules: &Profile, key: &Key, ended: outcome::Outcom
         .as_ref()
         .and_then(|vm| vm.metadata.deletion_timestamp.as_ref());
     let is_deleting = deleted.is_some();
-    let verdict = Verdict::from(outcome_of(ended, is_deleting));
+    let recheck = context.config.runner.recheck();
+    let verdict = Verdict::from(outcome_of(ended, is_deleting, recheck));
     let deserved = vm.and_then(|vm| rules.of_requeue(&facts(&vm, &context.stores)));
     match deserved {
         Some(priority) => verdict.with_priority(priority),
@@ -105,7 +105,7 @@ fn verdict(context: &Context, rules: &Profile, key: &Key, ended: outcome::Outcom
     }
 }
 
-fn outcome_of(ended: outcome::Outcome, is_deleting: bool) -> Outcome {
+fn outcome_of(ended: outcome::Outcome, is_deleting: bool, recheck: Duration) -> Outcome {
     let stop = match ended {
         Ok(done) => {
             tracing::debug!(again = ?done.requeue_after, outcome = "done", "pass");
@@ -132,7 +132,7 @@ fn outcome_of(ended: outcome::Outcome, is_deleting: bool) -> Outcome {
         }
         Stop::InProgress | Stop::TooManyCreates if !is_deleting => {
             tracing::debug!(reason = %stop, outcome = "again", "pass");
-            Outcome::After(CREATE_DELAY)
+            Outcome::After(recheck)
         }
         Stop::InProgress | Stop::TooManyCreates | Stop::Failed(_) => {
             tracing::warn!(error = one_line(&stop), outcome = "failed", "pass");

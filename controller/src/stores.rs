@@ -4,9 +4,11 @@
 //! behind its store, so whatever it names is looked up, never trusted to exist.
 //! Failure: none of its own; a watch that fails leaves the last known objects.
 
+mod agents;
 mod data_volume;
 mod feed;
 mod index;
+mod network;
 #[cfg(test)]
 mod tests;
 
@@ -18,13 +20,16 @@ use crds::{
     VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
 };
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::Resource;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store};
 
+pub use agents::Agents;
 pub use data_volume::{DataVolume, DataVolumeSpec, DataVolumeStatus};
 pub use feed::{Change, Feed};
-pub use index::{Index, Indexed, Relation};
+pub use index::{Index, Indexed, Relation, network};
+pub use network::NetworkAttachmentDefinition;
 
 /// Namespace and name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -80,6 +85,8 @@ macro_rules! stores {
             $( $(#[doc = $doc])+ pub $name: Store<$kind>, )+
             /// Which objects belong together.
             pub index: Index,
+            /// Which agents of nodes live.
+            pub agents: Agents,
         }
 
         /// The writing side of [`Stores`]: one feed per watch.
@@ -94,7 +101,8 @@ macro_rules! stores {
             pub fn new() -> (Self, Feeds) {
                 let index = Index::default();
                 let feeds = Feeds { $( $name: Feed::new(index.clone()), )+ };
-                let stores = Self { $( $name: feeds.$name.store(), )+ index };
+                let agents = Agents::default();
+                let stores = Self { $( $name: feeds.$name.store(), )+ index, agents };
                 (stores, feeds)
             }
 
@@ -138,8 +146,12 @@ stores! {
     nodes: Node;
     /// Claims.
     claims: PersistentVolumeClaim;
-    /// CDI's volumes. Empty where that API is not served.
+    /// CDI's volumes. Empty as long as that API is not served.
     data_volumes: DataVolume;
+    /// Which networks beyond the pods' own exist. Empty as long as that API is not served.
+    networks: PartialObjectMeta<NetworkAttachmentDefinition>;
+    /// Which storage classes exist. What they say is read live.
+    storage_classes: PartialObjectMeta<StorageClass>;
     /// Which Secrets exist, in which version. Their data is read live, when it is needed.
     secrets: PartialObjectMeta<Secret>;
 }

@@ -1,9 +1,12 @@
 //! The watches: thin shells that carry events from the API server to the feeds and on to the queue.
 //!
 //! Invariant: each store has one watch; a change is in its store before it is in the queue; nothing is asked for on
-//! a timer.
+//! a timer; image caches and the leases of agents count in the controller's own namespace only. Kinds of CDI and Multus may come later: their definitions are watched until then.
 //! Failure: a watch that breaks off begins anew after a delay that grows to 30 s, and is counted; until it is
 //! back its store shows what was last known.
+
+mod agents;
+mod late;
 
 use std::future::pending;
 use std::pin::pin;
@@ -16,13 +19,13 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::runtime::watcher::{Config, Error, Event};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
+use telemetry::one_line;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use crate::intake::{Intake, Wakes};
 use crate::metrics::Metrics;
-use crate::stores::{DataVolume, Feed, Feeds};
-use crate::telemetry::one_line;
+use crate::stores::{Feed, Feeds};
 
 /// What every watch works with.
 #[derive(Clone)]
@@ -31,9 +34,11 @@ struct Shell {
     metrics: Arc<Metrics>,
 }
 
-/// Starts all watches; they end with the returned set. `resync`: how often every machine is told of again.
-pub async fn start(
+/// Starts all watches; they end with the returned set. `namespace`: the controller's own. `resync`: how often every
+/// machine is told of again.
+pub fn start(
     client: &Client,
+    namespace: &str,
     feeds: Feeds,
     intake: &Intake,
     metrics: &Arc<Metrics>,
@@ -58,23 +63,29 @@ pub async fn start(
     let nodes = watcher(Api::<Node>::all(client.clone()), Config::default());
     let nodes = nodes.map_ok(|event| event.modify(without_images));
     set.spawn(shell.clone().run("nodes", feeds.nodes, nodes, None));
+    let caches = Api::namespaced(client.clone(), namespace);
+    let caches = watcher(caches, Config::default());
+    set.spawn(
+        shell
+            .clone()
+            .run("image_caches", feeds.image_caches, caches, None),
+    );
     watch!(
         tasks,
         classes,
         images,
         cluster_images,
-        image_caches,
         groups,
         claims,
-        secrets
+        secrets,
+        storage_classes
     );
-    let data_volumes = feeds.data_volumes;
-    if serves_data_volumes(client).await {
-        let stream = watcher(Api::all(client.clone()), Config::default());
-        set.spawn(shell.run("data_volumes", data_volumes, stream, None));
-    } else {
-        set.spawn(shell.leave_empty(data_volumes));
-    }
+    let agents = intake.agents();
+    let leases = shell.clone();
+    set.spawn(leases.follow_agents(client.clone(), namespace.to_owned(), agents));
+    let (volumes, networks) = (shell.clone(), shell);
+    set.spawn(volumes.follow_late(late::DATA_VOLUMES, client.clone(), feeds.data_volumes));
+    set.spawn(networks.follow_late(late::NETWORKS, client.clone(), feeds.networks));
     set
 }
 
@@ -115,13 +126,6 @@ impl Shell {
             }
         }
     }
-
-    /// A store that is ready with nothing in it. CDI may be installed later; then a restart is needed.
-    async fn leave_empty(self, mut feed: Feed<DataVolume>) {
-        feed.apply(Event::Init);
-        feed.apply(Event::InitDone);
-        pending().await
-    }
 }
 
 /// Their names are a third of the cluster's memory here, and nobody reads them.
@@ -129,10 +133,4 @@ fn without_images(node: &mut Node) {
     if let Some(status) = &mut node.status {
         status.images = None;
     }
-}
-
-async fn serves_data_volumes(client: &Client) -> bool {
-    let version = format!("{}/{}", "cdi.kubevirt.io", "v1beta1");
-    let list = client.list_api_group_resources(&version).await;
-    list.is_ok_and(|list| list.resources.iter().any(|kind| kind.name == "datavolumes"))
 }

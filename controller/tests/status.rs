@@ -8,6 +8,7 @@ use controller::operator::adapters::Wanted;
 use controller::operator::assess::{Memory, assess, count};
 use controller::operator::observe::Observation;
 use controller::operator::{Look, Rules, consolidate, status};
+use crds::conditions::Status;
 use crds::{ComponentRef, VmletSpec, VmletStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
@@ -148,6 +149,34 @@ fn a_read_that_fails_hides_nothing_of_the_other_parts() {
             .contains("Controller: forbidden")
     );
     assert_eq!(summary.conditions[1].reason, "RuntimeNotAvailable");
+}
+
+#[test]
+fn machines_that_would_end_with_a_restart_make_the_installation_not_upgradeable() {
+    let seen = |bound: u32| {
+        let facts = json!({"daemon": {"reachable": true, "version": "1", "boundMachines": bound}});
+        let lease = json!({
+            "metadata": {"name": "vmlet-node-a", "annotations": {"vmlet.dev/node-facts": facts.to_string()}},
+            "spec": {"renewTime": "2026-01-02T03:04:00.000000Z"},
+        });
+        let node = json!({"metadata": {"name": "a"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        Observation {
+            nodes: Ok(vec![serde_json::from_value(node).unwrap()]),
+            leases: Ok(vec![serde_json::from_value(lease).unwrap()]),
+            ..nothing()
+        }
+    };
+    let upgradeable = |bound: u32| {
+        let found = assess(&seen(bound), &[], "1", &now(), &mut Memory::default());
+        let Look::Found(conditions) = &found.components[4].look else {
+            panic!("{:?}", found.components[4]);
+        };
+        conditions.upgradeable.clone().unwrap()
+    };
+    assert_eq!(upgradeable(0).status, Status::True);
+    let said = upgradeable(2);
+    assert_eq!(said.status, Status::False);
+    assert!(said.message.contains("on a would not survive"), "{said:?}");
 }
 
 #[test]

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
+use settings::set;
+use telemetry::{Filter, Log};
 
 mod check;
 
@@ -82,26 +84,6 @@ pub struct Metrics {
     pub listen: SocketAddr,
 }
 
-/// What is said on standard error.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Log {
-    /// Least severe level, also per module.
-    pub level: String,
-    /// For people or for collectors.
-    pub format: LogFormat,
-}
-
-/// The form of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// For collectors.
-    Json,
-}
-
 /// Times, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -157,14 +139,6 @@ impl Limits {
     }
 }
 
-impl Default for Log {
-    fn default() -> Self {
-        let level = "info".into();
-        let format = LogFormat::Text;
-        Self { level, format }
-    }
-}
-
 impl Secondary {
     /// Values of the annotation that mean it.
     pub fn targets(&self) -> &[String] {
@@ -175,7 +149,7 @@ impl Secondary {
 }
 
 /// Settings from flags and the environment, which win over the file.
-#[derive(Debug, Clone, Default, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub struct Overrides {
     /// Unix socket for kubelet.
     #[arg(
@@ -200,30 +174,15 @@ pub struct Overrides {
         value_name = "LEVEL",
         env = "VMLET_CRIPROXY_LOG_LEVEL"
     )]
-    pub log_level: Option<String>,
+    pub log_level: Option<Filter>,
 }
 
 /// Settings that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file cannot be read.
-    #[error("read configuration file {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The file is not valid: syntax, unknown key or bad value.
-    #[error("configuration file {}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Line, column and reason.
-        #[source]
-        source: Box<toml::de::Error>,
-    },
+    /// The file cannot be read or is not valid.
+    #[error(transparent)]
+    File(#[from] settings::Error),
     /// Settings contradict each other or are out of range.
     #[error(transparent)]
     Contradiction(#[from] Contradiction),
@@ -234,24 +193,11 @@ pub enum Error {
 /// # Errors
 ///
 /// [`Error`] for whatever makes the settings unusable.
-pub fn load(path: &Path, overrides: &Overrides) -> Result<Config, Error> {
-    let text = std::fs::read_to_string(path).map_err(|source| Error::Read {
-        path: path.into(),
-        source,
-    })?;
-    let mut config: Config = toml::from_str(&text).map_err(|source| Error::File {
-        path: path.into(),
-        source: Box::new(source),
-    })?;
-    if let Some(listen) = &overrides.listen {
-        config.listen.clone_from(listen);
-    }
-    if let Some(dir) = &overrides.state_dir {
-        config.state_dir.clone_from(dir);
-    }
-    if let Some(level) = &overrides.log_level {
-        config.log.level.clone_from(level);
-    }
+pub fn load(path: &Path, overrides: Overrides) -> Result<Config, Error> {
+    let mut config: Config = settings::read(path)?;
+    set(&mut config.listen, overrides.listen);
+    set(&mut config.state_dir, overrides.state_dir);
+    set(&mut config.log.level, overrides.log_level);
     config.check()?;
     Ok(config)
 }

@@ -14,7 +14,6 @@ mod routes;
 mod server;
 mod socket;
 pub mod state;
-pub mod telemetry;
 pub mod wire;
 
 pub use server::{Error, serve};

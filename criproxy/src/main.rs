@@ -10,12 +10,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use criproxy::check;
 use criproxy::config::{self, Config, Overrides};
-use criproxy::{check, telemetry};
+use telemetry::one_line;
 use tokio::signal::unix::{SignalKind, signal};
-
-/// Unusable configuration or command line.
-const EX_USAGE: u8 = 64;
 
 /// One CRI endpoint for kubelet over several CRI runtimes.
 #[derive(Debug, Parser)]
@@ -45,23 +43,15 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let args: Args = match settings::arguments() {
         Ok(args) => args,
-        Err(e) => {
-            // Help and version are no errors; nothing can be done when printing fails.
-            let _ = e.print();
-            return if e.use_stderr() {
-                ExitCode::from(EX_USAGE)
-            } else {
-                ExitCode::SUCCESS
-            };
-        }
+        Err(code) => return code,
     };
-    let config = match config::load(&args.config, &args.overrides) {
+    let config = match config::load(&args.config, args.overrides) {
         Ok(config) => config,
         Err(e) => {
             eprintln!("vmlet-criproxy: {}", one_line(&e));
-            return ExitCode::from(EX_USAGE);
+            return ExitCode::from(settings::UNUSABLE);
         }
     };
     let ended = match args.command {
@@ -111,15 +101,4 @@ async fn explain(config: &Config) -> Ended {
     } else {
         ExitCode::FAILURE
     })
-}
-
-/// An error and its causes in one line.
-fn one_line(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        text = format!("{text}: {source}");
-        next = source.source();
-    }
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -17,7 +17,7 @@ use tonic::Code;
 
 mod server;
 
-pub(crate) use server::{Error, serve};
+pub(crate) use server::serve;
 
 /// Upper bounds of the time histogram, in seconds.
 const BOUNDS: [f64; 12] = [

@@ -31,8 +31,9 @@ use crate::state::{self, BackendSpec, Memory};
 /// Calls at the same time on one connection; kubelet has one.
 const STREAMS: u32 = 4096;
 
-/// Longest time to write down what was learned last.
-const FLUSH: Duration = Duration::from_millis(300);
+/// Longest time to write down what was learned last. What is not written is not known after a start, and lists of a
+/// secondary that is away fail then: a disk that is slow for a moment is waited for.
+const FLUSH: Duration = Duration::from_secs(3);
 
 /// A timer set to a moment before that of every other costs a system call. With this one always ticking, the deadlines
 /// of calls are later.
@@ -46,7 +47,7 @@ pub enum Error {
     Listen(#[from] listener::Error),
     /// No socket for metrics.
     #[error("serve metrics")]
-    Metrics(#[from] metrics::Error),
+    Metrics(#[from] pages::Error),
     /// The boot id cannot be read.
     #[error("read the boot id from {}", path.display())]
     BootId {

@@ -11,10 +11,7 @@ use std::path::{Path, PathBuf};
 use super::flags::Overrides;
 use super::schema::Setting;
 use super::value::Value;
-use super::{Config, Error, PartialConfig, Result};
-
-/// Longest part of a bad value that an error repeats, in characters.
-const SHOWN: usize = 120;
+use super::{Config, DEFAULT_FILE, Error, PartialConfig, Result};
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,16 +68,10 @@ impl Layer {
         Self::from_texts(Source::Default, &|setting| Some(setting.default.into()))
     }
 
-    pub(super) fn file(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(|source| Error::Read {
-            path: path.into(),
-            source,
-        })?;
-        let values = toml::from_str(&text).map_err(|source| Error::File {
-            path: path.into(),
-            source: Box::new(source),
-        })?;
-        let source = Source::File(path.into());
+    /// The file that was named, or the usual one if it is there.
+    pub(super) fn file(named: Option<&Path>) -> Result<Self> {
+        let values = settings::load(named, DEFAULT_FILE)?;
+        let source = Source::File(named.unwrap_or(Path::new(DEFAULT_FILE)).into());
         Ok(Self { source, values })
     }
 
@@ -134,17 +125,13 @@ impl Texts<'_> {
         let Some(text) = (self.lookup)(setting) else {
             return Ok(None);
         };
-        let refuse = |text: &str, reason| Error::Value {
-            origin: self.source.describe(setting),
-            text: text.chars().take(SHOWN).collect(),
-            reason,
+        let refuse = |text: &str, reason: &str| {
+            let origin = self.source.describe(setting);
+            Error::Value(settings::refusal(&origin, text, reason))
         };
         match text.to_str() {
-            Some(text) => text.parse().map(Some).map_err(|e| refuse(text, e)),
-            None => Err(refuse(
-                &text.to_string_lossy(),
-                "it is not UTF-8".to_owned(),
-            )),
+            Some(text) => text.parse().map(Some).map_err(|e: String| refuse(text, &e)),
+            None => Err(refuse(&text.to_string_lossy(), "it is not UTF-8")),
         }
     }
 }

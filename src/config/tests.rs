@@ -4,6 +4,7 @@
 //! Failure: a failing test names the layer or the text that is wrong.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use clap::{CommandFactory, Parser};
 use rstest::rstest;
@@ -60,7 +61,7 @@ fn each_layer_wins_over_the_ones_before_it() {
     assert_eq!(*config.state_dir, *Path::new("/file"));
     assert_eq!(&*config.log.level, "debug");
     assert_eq!(config.vm.default_vcpus.get(), 4);
-    assert_eq!(config.log.format, LogFormat::Text);
+    assert_eq!(config.log.format, Format::Text);
 }
 
 #[test]
@@ -113,7 +114,7 @@ fn a_bad_file_is_refused_with_its_position(
     #[case] position: &str,
     #[case] reason: &str,
 ) {
-    let text = explain(&load_layers(file, &[], &[]).unwrap_err());
+    let text = telemetry::one_line(&load_layers(file, &[], &[]).unwrap_err());
     assert!(text.contains("vmlet.toml"), "{text}");
     assert!(text.contains(position), "{text}");
     assert!(text.contains(reason), "{text}");
@@ -151,7 +152,7 @@ fn sockets_must_be_short_and_different() {
 #[test]
 fn a_named_file_must_exist() {
     let args = Args::try_parse_from(["vmlet", "--config", "/nonexistent/vmlet.toml"]).unwrap();
-    assert!(matches!(load(&args, nothing), Err(Error::Read { .. })));
+    assert!(matches!(load(&args, nothing), Err(Error::File(_))));
 }
 
 #[test]

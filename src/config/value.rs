@@ -14,7 +14,6 @@ use std::time::Duration;
 use podspec::{Mib, Vcpus, parse_quantity};
 use serde::Deserializer;
 use serde::de::{self, Visitor};
-use tracing_subscriber::EnvFilter;
 
 use super::schema::Kind;
 
@@ -60,16 +59,6 @@ words! {
         Kvm = "kvm",
         /// Software emulation.
         Tcg = "tcg",
-    }
-}
-
-words! {
-    /// Form of log lines.
-    LogFormat {
-        /// For people.
-        Text = "text",
-        /// One JSON object per line.
-        Json = "json",
     }
 }
 
@@ -134,10 +123,6 @@ wrapper! {
     Text(String) as Text, str
 }
 wrapper! {
-    /// Which log events are written, in `tracing`'s filter syntax.
-    LogFilter(String) as Text, str
-}
-wrapper! {
     /// A whole number from 1 to 1024.
     Count(usize) as Number, usize
 }
@@ -157,6 +142,14 @@ pub struct Size(u64);
 /// A time limit of 1 second to 1 day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seconds(NonZeroU32);
+
+impl Value for telemetry::Filter {
+    const KIND: Kind = Kind::Text;
+}
+
+impl Value for telemetry::Format {
+    const KIND: Kind = Kind::Text;
+}
 
 impl Value for Size {
     const KIND: Kind = Kind::Text;
@@ -212,15 +205,6 @@ impl FromStr for Text {
         if text.is_empty() || text.contains(char::is_control) {
             return Err("a text without control characters is allowed".to_owned());
         }
-        Ok(Self(text.to_owned()))
-    }
-}
-
-impl FromStr for LogFilter {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        EnvFilter::try_new(text).map_err(|e| e.to_string())?;
         Ok(Self(text.to_owned()))
     }
 }
@@ -287,12 +271,6 @@ impl Display for OptionalPath {
 }
 
 impl Display for Text {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Display for LogFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }

@@ -11,7 +11,7 @@ use tracing::Span;
 use super::{convert, info, status};
 use crate::app::App;
 use crate::clock;
-use crate::images::Reference;
+use crate::images::{self, Reference};
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -60,7 +60,10 @@ impl ImageService for Images {
     ) -> Answer<v1::ImageStatusResponse> {
         let request = request.into_inner();
         let name = named(request.image)?;
-        let image = self.app.images.find(&name);
+        let image = match images::is_none(&name) {
+            true => Some(images::none()),
+            false => self.app.images.find(&name),
+        };
         let info = match &image {
             _ if !request.verbose => info::Info::new(),
             Some(image) => info::image(image),
@@ -83,6 +86,10 @@ impl ImageService for Images {
         request: Request<v1::PullImageRequest>,
     ) -> Answer<v1::PullImageResponse> {
         let name = named(request.into_inner().image)?;
+        if images::is_none(&name) {
+            let image_ref = images::none().digest.to_string();
+            return Ok(Response::new(v1::PullImageResponse { image_ref }));
+        }
         let image = self
             .app
             .images

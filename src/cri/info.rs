@@ -75,7 +75,10 @@ pub(super) fn sandbox(sandbox: &Sandbox) -> Info {
 /// Of a container's status.
 pub(super) fn container(container: &Container, sandbox: Option<&Sandbox>, facts: &Facts) -> Info {
     let nics = sandbox.and_then(|sandbox| sandbox.network.as_ref());
-    let nics: Vec<_> = nics.into_iter().flat_map(|network| &network.nics).collect();
+    let nics: Vec<_> = nics
+        .into_iter()
+        .flat_map(|network| network.guest_nics())
+        .collect();
     let nics: Vec<_> = nics
         .iter()
         .map(|nic| json!({ "mac": nic.mac, "tap": nic.tap, "link": nic.link }))

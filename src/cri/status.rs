@@ -9,12 +9,12 @@ use std::error::Error as StdError;
 use libvirt::Error as Libvirt;
 use tapmanager::client::Error as Network;
 use tapmanager::wire::ErrorCode;
+use telemetry::{bounded, one_line};
 use tonic::{Code, Status};
 
 use super::convert::Invalid;
-use crate::causes::{bounded, one_line};
 use crate::metadata::{self, LookupError};
-use crate::{disk, images, sandbox, vm};
+use crate::{block, disk, images, sandbox, sources, vm};
 
 /// What the kernel, SQLite and programs such as `qemu-img` say of a full disk; some give words only.
 const DISK_FULL: [&str; 3] = [
@@ -100,9 +100,15 @@ fn container_code(error: &vm::Error) -> Code {
         | E::Live { .. }
         | E::Phase { .. }
         | E::Resize { .. }
+        | E::MachineType { .. }
         | E::DomainLives { .. }
         | E::NotRunning(_) => Code::FailedPrecondition,
         E::VmDisk(e) => disk_code(e),
+        E::Block(e) => block_code(e),
+        E::GuestData(_) | E::Source(sources::Error::Refused { .. }) | E::Seed(_) => {
+            Code::FailedPrecondition
+        }
+        E::Source(sources::Error::NobodyAnswered { .. }) => Code::Unavailable,
         E::Machine(_) => Code::InvalidArgument,
         E::Image(e) => image_code(e),
         E::Network { source, .. } => network_code(source),
@@ -127,6 +133,17 @@ const fn exec_code(error: &vm::exec::Error) -> Code {
         // Also when libvirt took too long: that says nothing about the guest.
         E::Hypervisor(_) => Code::Unavailable,
         E::Lost(_) => Code::Internal,
+    }
+}
+
+const fn block_code(error: &block::Error) -> Code {
+    use block::Error as E;
+    match error {
+        E::NotBlock(_) | E::ReadOnly | E::TwoRoots => Code::InvalidArgument,
+        E::Busy(_) => Code::Unavailable,
+        E::Cancelled(_) => Code::Aborted,
+        E::Write(_) | E::Files { .. } | E::Db(_) => Code::Internal,
+        _ => Code::FailedPrecondition,
     }
 }
 

@@ -21,7 +21,7 @@ use tonic::{Code, Request, Response, Status};
 
 use super::*;
 
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(90);
 
 /// Answers `Version`, and never answers `StopContainer`.
 #[derive(Debug, Default)]

@@ -56,6 +56,18 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// The file is there, the record is not.
+    #[error(
+        "a disk of virtual machine {vm} is at {} already, and the database does not know it: if the database was lost, \
+         put it back; else move the file away, or have the disk deleted",
+        path.display()
+    )]
+    Unrecorded {
+        /// The machine.
+        vm: VmUid,
+        /// The file.
+        path: PathBuf,
+    },
     /// The image under it is gone.
     #[error("the image under the disk of virtual machine {0} is gone from disk")]
     ImageLost(VmUid),
@@ -67,6 +79,17 @@ pub enum Error {
         "saved memory lies beside the disk of virtual machine {0}: resume it (vmlet.dev/restore) or discard it first"
     )]
     Memory(VmUid),
+    /// Saved memory is to be discarded, and its guest is just coming back from it.
+    #[error(
+        "the saved memory of virtual machine {vm} is being taken back by container {holder}: it can no longer be \
+         discarded, stop the machine instead"
+    )]
+    Restoring {
+        /// The machine.
+        vm: VmUid,
+        /// Who takes it.
+        holder: ContainerId,
+    },
     /// The image cannot be had.
     #[error("bring image {image}")]
     Image {
@@ -103,7 +126,7 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Busy { .. } | Self::InUse { .. } | Self::Db(_) | Self::Files { .. } => true,
-            Self::Write(_) => true,
+            Self::Write(_) | Self::Restoring { .. } => true,
             Self::Image { source, .. } => is_passing(source),
             _ => false,
         }

@@ -52,6 +52,7 @@ impl Disks {
             holder: None,
             memory: None,
         };
+        self.check_unrecorded(wish.vm).await?;
         let (there, new) = self.ledger.insert(record.clone()).await?;
         match there.phase {
             Phase::Ready => return Ok(()),
@@ -94,6 +95,16 @@ impl Disks {
         }
         progress(100);
         tracing::info!(vm = %wish.vm, image = wish.image, linked = wish.linked, outcome = "made", "disk");
+        Ok(())
+    }
+
+    /// Refuses to take a file for ours that was there before its record.
+    async fn check_unrecorded(&self, vm: VmUid) -> Result<()> {
+        let path = self.file(vm);
+        let there = tokio::fs::try_exists(&path).await;
+        if there.map_err(files("look for", &path))? && self.get(vm).is_none() {
+            return Err(Error::Unrecorded { vm, path });
+        }
         Ok(())
     }
 
@@ -188,5 +199,10 @@ fn name_for_good(from: &Path, to: &Path, folder: &Path) -> std::io::Result<()> {
     file.set_permissions(Permissions::from_mode(0o600))?;
     file.sync_all()?;
     std::fs::rename(from, to)?;
-    File::open(folder)?.sync_all()
+    File::open(folder)?.sync_all()?;
+    // The folder may be as new as the file.
+    match folder.parent() {
+        Some(root) => File::open(root)?.sync_all(),
+        None => Ok(()),
+    }
 }

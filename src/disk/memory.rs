@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use podspec::VmUid;
 
-use super::Disks;
 use super::error::{Error, Result, files};
 use super::model::{Memory, MemoryPhase, SavedNic};
+use super::{Disks, unfinished};
 
 impl Disks {
     /// The file of saved memory.
@@ -25,8 +25,11 @@ impl Disks {
         self.folder(vm).join("memory.new")
     }
 
-    /// Records that memory is about to be written; what was left of an earlier attempt goes.
+    /// Records that memory is about to be written. What was left of an earlier attempt goes before that: it must never be
+    /// taken for the new one.
     pub async fn begin_memory(&self, vm: VmUid, nics: Vec<SavedNic>, paused: bool) -> Result<()> {
+        self.drop_memory(vm).await?;
+        self.remove_memory(vm).await?;
         let memory = Memory {
             phase: MemoryPhase::Writing,
             paused,
@@ -37,8 +40,6 @@ impl Disks {
             true
         });
         begun.await?.ok_or(Error::Missing(vm))?;
-        remove(&self.unfinished_memory(vm)).await?;
-        remove(&self.memory_file(vm)).await?;
         faultpoint::point("node.save.recorded");
         Ok(())
     }
@@ -76,9 +77,16 @@ impl Disks {
         Ok(self.get(vm).is_some_and(|disk| disk.has_memory()))
     }
 
-    /// Records that the guest is about to go on from the memory.
+    /// Records that the guest is about to go on from the memory; once, and never from what somebody discards.
     pub async fn use_memory(&self, vm: VmUid) -> Result<()> {
-        self.retire_memory(vm).await
+        let used = self.ledger.change(&vm, |disk| {
+            let whole = disk.has_memory();
+            if let Some(memory) = &mut disk.memory {
+                memory.phase = MemoryPhase::Resumed;
+            }
+            whole
+        });
+        used.await?.map(drop).ok_or(Error::NoMemory(vm))
     }
 
     /// Removes the memory; success when there is none.
@@ -91,15 +99,40 @@ impl Disks {
         }
         // Not to be resumed from here on, whatever is left of it.
         self.retire_memory(vm).await?;
-        remove(&self.unfinished_memory(vm)).await?;
-        remove(&self.memory_file(vm)).await?;
+        self.remove_memory(vm).await?;
         faultpoint::point("node.memory.removed");
+        if disk.holder.is_none() {
+            // The image was kept for the guest that would have gone on.
+            self.remove_seed(vm).await?;
+        }
         let gone = self.ledger.change(&vm, |disk| {
             disk.memory = None;
             true
         });
         gone.await?;
         Ok(())
+    }
+
+    /// Removes the image that a guest found its data on; success when there is none.
+    pub async fn remove_seed(&self, vm: VmUid) -> Result<()> {
+        let file = self.seed_file(vm);
+        remove(&unfinished(&file)).await?;
+        remove(&file).await
+    }
+
+    /// Removes the files, also over a power cut.
+    async fn remove_memory(&self, vm: VmUid) -> Result<()> {
+        remove(&self.unfinished_memory(vm)).await?;
+        remove(&self.memory_file(vm)).await?;
+        let folder = self.folder(vm);
+        let path = folder.clone();
+        let sync = move || match File::open(&path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+            folder => folder?.sync_all(),
+        };
+        let synced = tokio::task::spawn_blocking(sync).await;
+        let synced = synced.unwrap_or_else(|e| Err(std::io::Error::other(e)));
+        synced.map_err(files("write", &folder))
     }
 
     async fn retire_memory(&self, vm: VmUid) -> Result<()> {

@@ -1,8 +1,12 @@
 //! Writes disks with `qemu-img`.
 //!
-//! Invariant: formats are named, never guessed; the program ends with the future that runs it.
+//! Invariant: formats are named, never guessed; the program ends with the future that runs it. One that outlived an
+//! earlier process goes on with a file that has no name any more.
 //! Failure: [`Failed`] with the program's own words; what it wrote is removed then.
 
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -17,6 +21,9 @@ const OVERLAY: Duration = Duration::from_secs(30);
 
 /// A copy that makes no progress for so long stands on a hung disk.
 const STALL: Duration = Duration::from_secs(120);
+
+/// The least that a device is expected to take in, in bytes per second: a hundredth of a large image may take its time.
+const SLOWEST: u64 = 1 << 20;
 
 /// Longest part of the program's words that is kept, in characters.
 const WORDS: usize = 500;
@@ -42,6 +49,7 @@ pub struct Base<'a> {
 
 /// Makes a disk of `size` bytes that holds only differences from `base`.
 pub async fn overlay(path: &Path, base: Base<'_>, size: u64) -> Result<(), Failed> {
+    clear(path).await?;
     let mut command = program("create", base.format, "-F");
     command.arg("-b").arg(base.path).arg(path);
     command.arg(size.to_string());
@@ -57,6 +65,7 @@ pub async fn copy(
     size: u64,
     progress: impl FnMut(u8),
 ) -> Result<(), Failed> {
+    clear(path).await?;
     let mut command = Command::new("qemu-img");
     command.args(["convert", "-p", "-O", "qcow2", "-f", name(base.format)]);
     command.arg(base.path).arg(path);
@@ -65,6 +74,45 @@ pub async fn copy(
     resize.args(["resize", "-q", "-f", "qcow2"]).arg(path);
     resize.arg(size.to_string());
     settle(path, run(resize, |_| {}).await).await
+}
+
+/// A part of a device, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Part<'a> {
+    /// The device.
+    pub path: &'a Path,
+    /// Where the part begins.
+    pub offset: u64,
+    /// How long it is.
+    pub size: u64,
+}
+
+/// Writes all of `base`, of `size` bytes, to a part of a device, past the kernel's cache. `claim` stays open for as long as the
+/// program runs, even if it outlives this process.
+pub async fn write(
+    part: Part<'_>,
+    base: Base<'_>,
+    size: u64,
+    claim: File,
+    progress: impl FnMut(u8),
+) -> Result<(), Failed> {
+    let kind = tokio::fs::metadata(part.path).await;
+    let is_device = kind.is_ok_and(|kind| kind.file_type().is_block_device());
+    let driver = if is_device { "host_device" } else { "file" };
+    // A comma in a path is doubled in this notation.
+    let path = part.path.display().to_string().replace(',', ",,");
+    let target = format!(
+        "driver=raw,offset={},size={},file.driver={driver},file.filename={path}",
+        part.offset, part.size
+    );
+    let mut command = Command::new("qemu-img");
+    command.args(["convert", "-p", "-n", "-t", "none"]);
+    command.args(["-f", name(base.format)]).arg(base.path);
+    command.args(["--target-image-opts", &target]);
+    let stall = STALL + Duration::from_secs(size / 100 / SLOWEST);
+    let outcome = run_with(command, Stdio::from(claim), stall, progress).await;
+    let path = part.path.to_owned();
+    outcome.map_err(|reason| Failed { path, reason })
 }
 
 const fn name(format: Format) -> &'static str {
@@ -84,6 +132,17 @@ fn late(deadline: Duration) -> String {
     format!("qemu-img did not get on within {} s", deadline.as_secs())
 }
 
+/// Takes the name from what an earlier attempt left, which its program may still have open and locked.
+async fn clear(path: &Path) -> Result<(), Failed> {
+    match tokio::fs::remove_file(path).await {
+        Err(e) if e.kind() != ErrorKind::NotFound => {
+            let (path, reason) = (path.to_owned(), format!("remove what was left of it: {e}"));
+            Err(Failed { path, reason })
+        }
+        _ => Ok(()),
+    }
+}
+
 async fn settle(path: &Path, outcome: Result<(), String>) -> Result<(), Failed> {
     let Err(reason) = outcome else {
         return Ok(());
@@ -94,8 +153,17 @@ async fn settle(path: &Path, outcome: Result<(), String>) -> Result<(), Failed> 
     Err(Failed { path, reason })
 }
 
-async fn run(mut command: Command, mut progress: impl FnMut(u8)) -> Result<(), String> {
-    command.stdin(Stdio::null()).kill_on_drop(true);
+async fn run(command: Command, progress: impl FnMut(u8)) -> Result<(), String> {
+    run_with(command, Stdio::null(), STALL, progress).await
+}
+
+async fn run_with(
+    mut command: Command,
+    stdin: Stdio,
+    stall: Duration,
+    mut progress: impl FnMut(u8),
+) -> Result<(), String> {
+    command.stdin(stdin).kill_on_drop(true);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command
         .spawn()
@@ -111,8 +179,8 @@ async fn run(mut command: Command, mut progress: impl FnMut(u8)) -> Result<(), S
     });
     let mut buffer = [0; 256];
     loop {
-        let read = tokio::time::timeout(STALL, out.read(&mut buffer));
-        match read.await.map_err(|_| late(STALL))? {
+        let read = tokio::time::timeout(stall, out.read(&mut buffer));
+        match read.await.map_err(|_| late(stall))? {
             Ok(0) | Err(_) => break,
             Ok(count) => {
                 if let Some(percent) = percent(&buffer[..count]) {
@@ -121,8 +189,8 @@ async fn run(mut command: Command, mut progress: impl FnMut(u8)) -> Result<(), S
             }
         }
     }
-    let status = tokio::time::timeout(STALL, child.wait()).await;
-    let status = status.map_err(|_| late(STALL))?;
+    let status = tokio::time::timeout(stall, child.wait()).await;
+    let status = status.map_err(|_| late(stall))?;
     let status = status.map_err(|e| format!("wait for qemu-img: {e}"))?;
     let words = words.await.unwrap_or_default();
     if status.success() {
@@ -143,6 +211,8 @@ fn percent(piece: &[u8]) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
 
     #[test]
@@ -154,15 +224,23 @@ mod tests {
         }
     }
 
+    /// An image of 1 MiB, and where a disk may be made.
+    fn files(dir: &Path) -> (PathBuf, PathBuf) {
+        let (image, disk) = (dir.join("image"), dir.join("disk"));
+        std::fs::write(&image, vec![7; 1 << 20]).unwrap();
+        (image, disk)
+    }
+
+    fn raw(path: &Path) -> Base<'_> {
+        let format = Format::Raw;
+        Base { path, format }
+    }
+
     #[tokio::test]
     async fn a_copy_needs_nothing_but_itself() {
         let dir = tempfile::tempdir().unwrap();
-        let (image, disk) = (dir.path().join("image"), dir.path().join("disk"));
-        std::fs::write(&image, vec![7; 1 << 20]).unwrap();
-        let base = Base {
-            path: &image,
-            format: Format::Raw,
-        };
+        let (image, disk) = files(dir.path());
+        let base = raw(&image);
         let mut last = 0;
         copy(&disk, base, 4 << 20, |percent| last = percent)
             .await
@@ -176,5 +254,26 @@ mod tests {
         let gone = copy(&disk, base, 1, |_| {}).await.unwrap_err();
         assert!(gone.reason.contains("image"), "{gone}");
         assert!(!disk.exists(), "a part of a disk is left");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_outlived_an_earlier_attempt_is_in_nobodys_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let (image, disk) = files(dir.path());
+        let base = raw(&image);
+        overlay(&disk, base, 1 << 20).await.unwrap();
+        let mut other = Command::new("qemu-io");
+        other.args(["-f", "qcow2"]).arg(&disk).kill_on_drop(true);
+        other.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut other = other.spawn().unwrap();
+        let mut words = other.stdin.take().unwrap();
+        words.write_all(b"length\n").await.unwrap();
+        let mut said = [0; 16];
+        let said = other.stdout.as_mut().unwrap().read(&mut said).await;
+        assert!(said.unwrap() > 0, "it has the disk open");
+        overlay(&disk, base, 1 << 20).await.unwrap();
+        copy(&disk, base, 1 << 20, |_| {}).await.unwrap();
+        assert!(other.try_wait().unwrap().is_none());
+        drop(words);
     }
 }

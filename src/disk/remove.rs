@@ -1,9 +1,12 @@
 //! Takes disks away.
 //!
-//! Invariant: the record says so before the first file goes, and goes last.
+//! Invariant: the record says so before the first file goes, and goes last; without a record, only a task removes a disk
+//! that was whole.
 //! Failure: the record stays, and the removal is repeated.
 
 use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::PoisonError;
 
 use podspec::VmUid;
 
@@ -14,6 +17,8 @@ use super::model::Phase;
 impl Disks {
     /// Removes a disk that is not ready; one that is, stays.
     pub async fn undo(&self, vm: VmUid) -> Result<()> {
+        // What was begun may just be on its way to the database.
+        self.ledger.settled().await;
         match self.get(vm).map(|disk| disk.phase) {
             Some(Phase::Making) => self.take_away(vm, Phase::Making).await,
             _ => Ok(()),
@@ -54,6 +59,14 @@ impl Disks {
         Ok(())
     }
 
+    /// Once for each disk is enough.
+    fn tell_unrecorded(&self, vm: VmUid, file: &Path) {
+        let told = self.unrecorded.lock();
+        if told.unwrap_or_else(PoisonError::into_inner).insert(vm) {
+            tracing::warn!(%vm, file = %file.display(), "a disk without a record is left alone");
+        }
+    }
+
     async fn remove_files(&self, vm: VmUid) -> Result<()> {
         let folder = self.folder(vm);
         match tokio::fs::remove_dir_all(&folder).await {
@@ -62,7 +75,8 @@ impl Disks {
         }
     }
 
-    /// Removes the directories of disks that no record accounts for. A record is there before its files.
+    /// Removes the directories of disks that no record accounts for and that were never whole. A record is there before
+    /// its files and goes after them: a whole disk without one is somebody's data, and the database was lost.
     pub async fn collect(&self) -> Result<()> {
         let failed = || files("look through", &self.root);
         let mut entries = tokio::fs::read_dir(&self.root).await.map_err(failed())?;
@@ -73,7 +87,15 @@ impl Disks {
             let Some(vm) = vm.filter(|vm| self.get(*vm).is_none()) else {
                 continue;
             };
-            tracing::warn!(%vm, "a disk without a record is removed");
+            let file = self.file(vm);
+            if tokio::fs::try_exists(&file)
+                .await
+                .map_err(files("look for", &file))?
+            {
+                self.tell_unrecorded(vm, &file);
+                continue;
+            }
+            tracing::warn!(%vm, "a disk that was never whole is removed");
             self.remove_files(vm).await?;
         }
         Ok(())

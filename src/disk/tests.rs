@@ -161,3 +161,42 @@ async fn memory_that_was_not_finished_is_no_memory() {
     assert!(!node.disks.memory_file(uid(1)).exists());
     assert!(node.disks.get(uid(1)).unwrap().memory.is_none());
 }
+
+#[tokio::test]
+async fn a_disk_that_the_database_has_forgotten_is_neither_removed_nor_taken_for_a_new_one() {
+    let node = Node::new().await;
+    let made = wish(&node, uid(1), false);
+    node.disks.make(&made, |_| {}).await.unwrap();
+    let lose = |t: &rusqlite::Transaction<'_>| t.execute_batch("DELETE FROM vm_disks");
+    node.db.write(lose).await.unwrap();
+    let half = node.disks.folder(uid(2));
+    std::fs::create_dir_all(&half).unwrap();
+    std::fs::write(half.join("root.new"), "half of it").unwrap();
+    let node = node.restarted().await;
+    node.disks.collect().await.unwrap();
+    let file = node.disks.file(uid(1));
+    assert!(file.exists(), "a guest's data are gone");
+    assert!(!half.exists(), "what was never whole is left");
+    let refused = node.disks.make(&made, |_| {}).await.unwrap_err();
+    assert!(!refused.is_transient());
+    let text = refused.to_string();
+    assert!(text.contains(file.to_str().unwrap()), "{text}");
+    assert!(node.disks.get(uid(1)).is_none() && file.exists());
+    node.disks.delete(uid(1)).await.unwrap();
+    assert!(!file.exists(), "a task that removes it, does");
+    node.disks.make(&made, |_| {}).await.unwrap();
+}
+
+#[tokio::test]
+async fn memory_that_cannot_be_cleared_away_is_never_taken_for_the_next() {
+    let node = Node::new().await;
+    let made = wish(&node, uid(1), true);
+    node.disks.make(&made, |_| {}).await.unwrap();
+    // What cannot be removed: the daemon might as well have died here.
+    std::fs::create_dir_all(node.disks.memory_file(uid(1)).join("x")).unwrap();
+    let begun = node.disks.begin_memory(uid(1), vec![], false).await;
+    begun.unwrap_err();
+    let memory = node.disks.get(uid(1)).unwrap().memory.clone();
+    let phase = memory.map(|memory| memory.phase);
+    assert_ne!(phase, Some(MemoryPhase::Writing));
+}

@@ -25,7 +25,7 @@ mod transfer;
 
 use server::{Server, Step};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A store with a server to pull from.
 struct Bed {

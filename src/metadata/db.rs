@@ -18,8 +18,12 @@ const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0001_initial.sql")),
     M::up(include_str!("migrations/0002_node.sql")),
     M::up(include_str!("migrations/0003_node_api.sql")),
+    M::up(include_str!("migrations/0004_block_devices.sql")),
 ];
 const MIGRATIONS: Migrations<'static> = Migrations::from_slice(STEPS);
+
+/// In WAL mode: the log is synced when it is copied to the database, not with each transaction.
+const USUAL: &str = "NORMAL";
 
 /// A database that cannot be opened or a statement that fails.
 #[derive(Debug, thiserror::Error)]
@@ -100,7 +104,7 @@ impl Db {
 
     fn prepare(mut connection: Connection, path: &Path) -> Result<Self> {
         let settings = |c: &Connection| {
-            c.pragma_update(None, "synchronous", "NORMAL")?;
+            c.pragma_update(None, "synchronous", USUAL)?;
             c.pragma_update(None, "foreign_keys", true)?;
             c.busy_timeout(std::time::Duration::from_secs(5))
         };
@@ -119,8 +123,26 @@ impl Db {
         })
     }
 
-    /// Runs `work` in one transaction on a blocking thread; an error rolls it back.
+    /// Runs `work` in one transaction on a blocking thread; an error rolls it back. The death of this process undoes
+    /// nothing; a power cut may undo what was written last.
     pub async fn write<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    {
+        self.run(work, None).await
+    }
+
+    /// As [`Self::write`], and no power cut undoes it either, nor anything that was written before.
+    pub async fn write_through<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    {
+        self.run(work, Some("FULL")).await
+    }
+
+    async fn run<T, F>(&self, work: F, synchronous: Option<&'static str>) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -128,14 +150,33 @@ impl Db {
         let connection = Arc::clone(&self.connection);
         tokio::task::spawn_blocking(move || {
             let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
-            let transaction = connection.transaction().map_err(Error::Statement)?;
-            let value = work(&transaction).map_err(Error::Statement)?;
-            transaction.commit().map_err(Error::Statement)?;
-            Ok(value)
+            if let Some(level) = synchronous {
+                set_synchronous(&connection, level)?;
+            }
+            let done = transact(&mut connection, work);
+            if synchronous.is_some() {
+                set_synchronous(&connection, USUAL)?;
+            }
+            done
         })
         .await
         .map_err(Error::Thread)?
     }
+}
+
+fn transact<T>(
+    connection: &mut Connection,
+    work: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T>,
+) -> Result<T> {
+    let transaction = connection.transaction().map_err(Error::Statement)?;
+    let value = work(&transaction).map_err(Error::Statement)?;
+    transaction.commit().map_err(Error::Statement)?;
+    Ok(value)
+}
+
+fn set_synchronous(connection: &Connection, level: &str) -> Result<()> {
+    let set = connection.pragma_update(None, "synchronous", level);
+    set.map_err(Error::Statement)
 }
 
 /// Makes the file if it is missing, with mode 0600 in any case.

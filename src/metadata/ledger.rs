@@ -1,25 +1,26 @@
 //! A small table of records without phases, kept as JSON, and the view of it that lists are answered from.
 //!
-//! Invariant: the view changes only after the record is committed; records are changed one after the other, each from
-//! what the one before left.
+//! Invariant: the view changes only after the record is committed, and always then, also when whoever asked has gone
+//! meanwhile; records are changed one after the other, each from what the one before left. A power cut undoes nothing
+//! that was answered.
 //! Failure: the database's own; then nothing changed.
 
-use std::collections::BTreeMap;
-use std::fmt::Display;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::fmt::{Debug, Display};
+use std::sync::Arc;
 
 use rusqlite::params;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 
 use super::db::{self, Db};
 use super::table::{decode, encode};
+use super::view::{View, finish};
 
 /// What a table of JSON holds.
 pub trait Record: Clone + Send + Sync + Serialize + DeserializeOwned + 'static {
     /// What names a record.
-    type Key: Clone + Ord + Display + Send + Sync + 'static;
+    type Key: Clone + Ord + Debug + Display + Send + Sync + 'static;
     /// The table, with the columns `key` and `row`.
     const TABLE: &'static str;
     /// What names this one.
@@ -31,9 +32,8 @@ pub trait Record: Clone + Send + Sync + Serialize + DeserializeOwned + 'static {
 pub struct Ledger<R: Record> {
     db: Db,
     /// Held from reading a record to publishing its successor.
-    writer: Mutex<()>,
-    view: RwLock<BTreeMap<R::Key, Arc<R>>>,
-    generation: watch::Sender<u64>,
+    writer: Arc<Mutex<()>>,
+    view: Arc<View<R::Key, R>>,
 }
 
 impl<R: Record> Ledger<R> {
@@ -47,21 +47,21 @@ impl<R: Record> Ledger<R> {
             rows.collect::<rusqlite::Result<Vec<_>>>()
         };
         let rows = db.write(read).await?.into_iter();
+        let records = rows.map(|row| (row.key(), Arc::new(row))).collect();
         Ok(Self {
             db,
-            writer: Mutex::new(()),
-            view: RwLock::new(rows.map(|row| (row.key(), Arc::new(row))).collect()),
-            generation: watch::Sender::new(0),
+            writer: Arc::default(),
+            view: View::of(records),
         })
     }
 
     /// Adds a record unless its name is taken; returns the one that has the name, and whether it is this one.
     pub async fn insert(&self, record: R) -> db::Result<(Arc<R>, bool)> {
-        let _writer = self.writer.lock().await;
+        let turn = self.turn().await;
         if let Some(there) = self.get(&record.key()) {
             return Ok((there, false));
         }
-        Ok((self.store(record).await?, true))
+        Ok((self.store(turn, record).await?, true))
     }
 
     /// Changes a record; `None` when there is none, or when `change` returns false, which keeps it as it is.
@@ -70,7 +70,7 @@ impl<R: Record> Ledger<R> {
         key: &R::Key,
         change: impl FnOnce(&mut R) -> bool + Send,
     ) -> db::Result<Option<Arc<R>>> {
-        let _writer = self.writer.lock().await;
+        let turn = self.turn().await;
         let Some(record) = self.get(key) else {
             return Ok(None);
         };
@@ -78,7 +78,7 @@ impl<R: Record> Ledger<R> {
         if !change(&mut record) {
             return Ok(None);
         }
-        Ok(Some(self.store(record).await?))
+        Ok(Some(self.store(turn, record).await?))
     }
 
     /// Removes a record if `condition` holds for it; true when there is none afterwards.
@@ -87,52 +87,62 @@ impl<R: Record> Ledger<R> {
         key: &R::Key,
         condition: impl FnOnce(&R) -> bool + Send,
     ) -> db::Result<bool> {
-        let _writer = self.writer.lock().await;
+        let turn = self.turn().await;
         let Some(record) = self.get(key) else {
             return Ok(true);
         };
         if !condition(&record) {
             return Ok(false);
         }
-        let (statement, name) = (
-            format!("DELETE FROM {} WHERE key = ?1", R::TABLE),
-            key.to_string(),
-        );
-        self.db
-            .write(move |t| t.execute(&statement, [name]).map(drop))
-            .await?;
-        self.publish(key.clone(), None);
-        Ok(true)
+        let delete = format!("DELETE FROM {} WHERE key = ?1", R::TABLE);
+        let (db, view, key) = (self.db.clone(), Arc::clone(&self.view), key.clone());
+        finish(async move {
+            let name = key.to_string();
+            let deleted = db.write_through(move |t| t.execute(&delete, [name]).map(drop));
+            deleted.await?;
+            view.publish(key, None);
+            drop(turn);
+            Ok(true)
+        })
+        .await
     }
 
     /// The record of this name.
     pub fn get(&self, key: &R::Key) -> Option<Arc<R>> {
-        let view = self.view.read().unwrap_or_else(PoisonError::into_inner);
-        view.get(key).cloned()
+        self.view.read().get(key).cloned()
     }
 
     /// All records, by name.
     pub fn all(&self) -> Vec<Arc<R>> {
-        let view = self.view.read().unwrap_or_else(PoisonError::into_inner);
-        view.values().cloned().collect()
+        self.view.read().values().cloned().collect()
     }
 
     /// Changes whenever a record does.
     pub fn changes(&self) -> watch::Receiver<u64> {
-        self.generation.subscribe()
+        self.view.changes()
     }
 
     /// Wakes whoever waits for changes.
     pub fn touch(&self) {
-        self.generation.send_modify(|generation| *generation += 1);
+        self.view.touch();
     }
 
-    async fn store(&self, record: R) -> db::Result<Arc<R>> {
-        let (record, key) = (Arc::new(record.clone()), record.key());
-        let stored = Arc::clone(&record);
-        let name = key.to_string();
-        self.db
-            .write(move |t| {
+    /// Waits for the changes that were begun and whose callers have gone.
+    pub async fn settled(&self) {
+        drop(self.turn().await);
+    }
+
+    async fn turn(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.writer).lock_owned().await
+    }
+
+    async fn store(&self, turn: OwnedMutexGuard<()>, record: R) -> db::Result<Arc<R>> {
+        let (db, view) = (self.db.clone(), Arc::clone(&self.view));
+        finish(async move {
+            let (key, record) = (record.key(), Arc::new(record));
+            let stored = Arc::clone(&record);
+            let name = key.to_string();
+            let write = move |t: &rusqlite::Transaction<'_>| {
                 let row = encode(&*stored)?;
                 let upsert = format!(
                     "INSERT INTO {} (key, row) VALUES (?1, ?2)
@@ -140,20 +150,13 @@ impl<R: Record> Ledger<R> {
                     R::TABLE
                 );
                 t.execute(&upsert, params![name, row]).map(drop)
-            })
-            .await?;
-        self.publish(key, Some(Arc::clone(&record)));
-        Ok(record)
-    }
-
-    fn publish(&self, key: R::Key, record: Option<Arc<R>>) {
-        let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
-        match record {
-            Some(record) => view.insert(key, record),
-            None => view.remove(&key),
-        };
-        drop(view);
-        self.touch();
+            };
+            db.write_through(write).await?;
+            view.publish(key, Some(Arc::clone(&record)));
+            drop(turn);
+            Ok(record)
+        })
+        .await
     }
 }
 
@@ -208,5 +211,45 @@ mod tests {
         assert!(changes.has_changed().unwrap());
         let again = Ledger::<Thing>::load(db).await.unwrap();
         assert!(again.all().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_change_is_finished_when_whoever_asked_has_gone() {
+        let db = Db::in_memory().unwrap();
+        let ledger = Ledger::load(db.clone()).await.unwrap();
+        let (go_on, held) = std::sync::mpsc::channel::<()>();
+        let holding = tokio::spawn(async move { db.write(move |_| Ok(held.recv().is_ok())).await });
+        let mut asked = Box::pin(ledger.insert(thing(1)));
+        assert!(futures_util::poll!(&mut asked).is_pending());
+        let mut changes = ledger.changes();
+        drop(asked);
+        go_on.send(()).unwrap();
+        assert!(holding.await.unwrap().unwrap());
+        let told = tokio::time::timeout(std::time::Duration::from_secs(90), changes.changed());
+        told.await.expect("it is told").unwrap();
+        assert_eq!(ledger.get(&"a".to_owned()).as_deref(), Some(&thing(1)));
+    }
+
+    #[tokio::test]
+    async fn a_power_cut_undoes_no_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(&dir.path().join("db")).unwrap();
+        let look = "CREATE TEMP TABLE seen (level);
+            CREATE TEMP TRIGGER insertion AFTER INSERT ON main.node_tasks
+              BEGIN INSERT INTO seen SELECT synchronous FROM pragma_synchronous; END;
+            CREATE TEMP TRIGGER deletion AFTER DELETE ON main.node_tasks
+              BEGIN INSERT INTO seen SELECT synchronous FROM pragma_synchronous; END;";
+        db.write(move |t| t.execute_batch(look)).await.unwrap();
+        let ledger = Ledger::load(db.clone()).await.unwrap();
+        ledger.insert(thing(1)).await.unwrap();
+        let key = "a".to_owned();
+        assert!(ledger.remove_if(&key, |_| true).await.unwrap());
+        let seen = db.write(|t| {
+            let mut all = t.prepare("SELECT level FROM seen")?;
+            let all = all.query_map([], |row| row.get::<_, i64>(0))?;
+            all.collect::<rusqlite::Result<Vec<_>>>()
+        });
+        // FULL: the log is on the disk before the answer.
+        assert_eq!(seen.await.unwrap(), [2, 2]);
     }
 }

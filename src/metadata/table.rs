@@ -1,19 +1,20 @@
 //! A table of rows with a life cycle, and the view of it that lists are answered from.
 //!
-//! Invariant: the view changes only after the row is committed, in commit order; a row changes only from
-//! the phase that its writer saw, so that two writers never overwrite each other.
+//! Invariant: the view changes only after the row is committed, and always then, also when whoever asked has gone
+//! meanwhile, in commit order; a row changes only from the phase that its writer saw, so that two writers never overwrite
+//! each other.
 //! Failure: [`TableError::Raced`] when the row is no longer in the expected phase or gone: nothing changed.
 
-use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use podspec::{Id, Kind};
 use rusqlite::Transaction;
 use rusqlite::types::Type;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 
 use super::db::{self, Db};
+use super::view::{View, finish};
 
 /// A row of a table: how it is stored and what names it.
 pub trait Row: Clone + Send + Sync + 'static {
@@ -80,36 +81,35 @@ pub enum LookupError {
 pub struct Table<R: Row> {
     db: Db,
     /// Held from reading a row to publishing its successor.
-    writer: Mutex<()>,
-    view: RwLock<BTreeMap<Id<R::Kind>, Arc<R>>>,
-    generation: watch::Sender<u64>,
+    writer: Arc<Mutex<()>>,
+    view: Arc<View<Id<R::Kind>, R>>,
 }
 
 impl<R: Row> Table<R> {
     /// Reads the table into memory.
     pub async fn load(db: Db) -> db::Result<Self> {
         let rows = db.write(R::load).await?;
-        let view = rows
-            .into_iter()
-            .map(|row| (row.id().clone(), Arc::new(row)))
-            .collect();
-        let generation = watch::Sender::new(0);
+        let rows = rows.into_iter();
+        let rows = rows.map(|row| (row.id().clone(), Arc::new(row)));
         Ok(Self {
             db,
-            writer: Mutex::new(()),
-            view: RwLock::new(view),
-            generation,
+            writer: Arc::default(),
+            view: View::of(rows.collect()),
         })
     }
 
     /// Adds a row.
     pub async fn insert(&self, row: R) -> db::Result<Arc<R>> {
-        let _writer = self.writer.lock().await;
-        let row = Arc::new(row);
-        let stored = Arc::clone(&row);
-        self.db.write(move |t| stored.insert(t)).await?;
-        self.publish(row.id().clone(), Some(Arc::clone(&row)));
-        Ok(row)
+        let turn = self.turn().await;
+        let (row, db, view) = (Arc::new(row), self.db.clone(), Arc::clone(&self.view));
+        finish(async move {
+            let stored = Arc::clone(&row);
+            db.write(move |t| stored.insert(t)).await?;
+            view.publish(row.id().clone(), Some(Arc::clone(&row)));
+            drop(turn);
+            Ok(row)
+        })
+        .await
     }
 
     /// Changes a row that is in phase `expected`.
@@ -119,7 +119,7 @@ impl<R: Row> Table<R> {
         expected: R::Phase,
         change: impl FnOnce(&mut R) + Send,
     ) -> Result<Arc<R>, TableError> {
-        let _writer = self.writer.lock().await;
+        let turn = self.turn().await;
         let raced = || TableError::Raced {
             noun: R::Kind::NOUN,
             id: id.to_string(),
@@ -130,40 +130,50 @@ impl<R: Row> Table<R> {
             .filter(|r| r.phase() == expected)
             .ok_or_else(raced)?;
         change(Arc::make_mut(&mut row));
-        let stored = Arc::clone(&row);
-        if self.db.write(move |t| stored.update(t, expected)).await? == 0 {
-            return Err(raced());
-        }
-        self.publish(id.clone(), Some(Arc::clone(&row)));
-        Ok(row)
+        let (db, view, id) = (self.db.clone(), Arc::clone(&self.view), id.clone());
+        let changed = finish(async move {
+            let stored = Arc::clone(&row);
+            if db.write(move |t| stored.update(t, expected)).await? == 0 {
+                return Ok(None);
+            }
+            view.publish(id, Some(Arc::clone(&row)));
+            drop(turn);
+            Ok(Some(row))
+        });
+        changed.await?.ok_or_else(raced)
     }
 
     /// Deletes a row; success when there is none.
     pub async fn remove(&self, id: &Id<R::Kind>) -> db::Result<()> {
-        let _writer = self.writer.lock().await;
+        let turn = self.turn().await;
         let Some(row) = self.get(id) else {
             return Ok(());
         };
-        self.db.write(move |t| row.delete(t)).await?;
-        self.publish(id.clone(), None);
-        Ok(())
+        let (db, view, id) = (self.db.clone(), Arc::clone(&self.view), id.clone());
+        finish(async move {
+            db.write(move |t| row.delete(t)).await?;
+            view.publish(id, None);
+            drop(turn);
+            Ok(())
+        })
+        .await
     }
 
     /// The row with this id.
     pub fn get(&self, id: &Id<R::Kind>) -> Option<Arc<R>> {
-        self.read().get(id).cloned()
+        self.view.read().get(id).cloned()
     }
 
     /// All rows, by id.
     pub fn all(&self) -> Vec<Arc<R>> {
-        self.read().values().cloned().collect()
+        self.view.read().values().cloned().collect()
     }
 
     /// The one row whose id begins with `prefix` among those that `visible` accepts.
     pub fn find(&self, prefix: &str, visible: fn(&R) -> bool) -> Result<Arc<R>, LookupError> {
         let id = || prefix.chars().take(80).collect::<String>();
         let noun = R::Kind::NOUN;
-        let view = self.read();
+        let view = self.view.read();
         let from = (Bound::Included(prefix), Bound::Unbounded);
         let mut matches = view
             .range::<str, _>(from)
@@ -182,21 +192,11 @@ impl<R: Row> Table<R> {
 
     /// Changes whenever a row does: wait on it to see the effect of somebody else's work.
     pub fn changes(&self) -> watch::Receiver<u64> {
-        self.generation.subscribe()
+        self.view.changes()
     }
 
-    fn publish(&self, id: Id<R::Kind>, row: Option<Arc<R>>) {
-        let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
-        match row {
-            Some(row) => view.insert(id, row),
-            None => view.remove(&id),
-        };
-        drop(view);
-        self.generation.send_modify(|generation| *generation += 1);
-    }
-
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<Id<R::Kind>, Arc<R>>> {
-        self.view.read().unwrap_or_else(PoisonError::into_inner)
+    async fn turn(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.writer).lock_owned().await
     }
 }
 
@@ -211,4 +211,107 @@ where
     E: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     move |e| rusqlite::Error::FromSqlConversionFailure(column, Type::Text, e.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use podspec::ContainerId;
+
+    use super::*;
+
+    #[derive(Debug, Clone, PartialEq)]
+    struct Thing {
+        id: ContainerId,
+        phase: u8,
+    }
+
+    impl Row for Thing {
+        type Kind = podspec::kind::Container;
+        type Phase = u8;
+
+        fn id(&self) -> &ContainerId {
+            &self.id
+        }
+
+        fn phase(&self) -> u8 {
+            self.phase
+        }
+
+        fn load(t: &Transaction<'_>) -> rusqlite::Result<Vec<Self>> {
+            let mut all = t.prepare("SELECT key, row FROM node_tasks")?;
+            let all = all.query_map([], |row| {
+                let id: String = row.get(0)?;
+                let phase: String = row.get(1)?;
+                Ok(Self {
+                    id: id.parse().map_err(decode(0))?,
+                    phase: phase.parse().map_err(decode(1))?,
+                })
+            })?;
+            all.collect()
+        }
+
+        fn insert(&self, t: &Transaction<'_>) -> rusqlite::Result<()> {
+            let row = (self.id.as_str(), self.phase.to_string());
+            let insert = "INSERT INTO node_tasks (key, row) VALUES (?1, ?2)";
+            t.execute(insert, row).map(drop)
+        }
+
+        fn update(&self, t: &Transaction<'_>, expected: u8) -> rusqlite::Result<usize> {
+            let update = "UPDATE node_tasks SET row = ?2 WHERE key = ?1 AND row = ?3";
+            let (row, expected) = (self.phase.to_string(), expected.to_string());
+            t.execute(update, (self.id.as_str(), row, expected))
+        }
+
+        fn delete(&self, t: &Transaction<'_>) -> rusqlite::Result<()> {
+            let delete = "DELETE FROM node_tasks WHERE key = ?1";
+            t.execute(delete, [self.id.as_str()]).map(drop)
+        }
+    }
+
+    /// Begins a change while the database is busy, and goes away before it is done.
+    async fn leave<T>(table: &Table<Thing>, change: impl Future<Output = T>) {
+        let db = table.db.clone();
+        let (go_on, held) = std::sync::mpsc::channel::<()>();
+        let (begun, begins) = tokio::sync::oneshot::channel();
+        let hold = move |_: &Transaction<'_>| {
+            begun.send(()).unwrap();
+            Ok(held.recv().is_ok())
+        };
+        let holding = tokio::spawn(async move { db.write(hold).await });
+        begins.await.unwrap();
+        let mut changes = table.changes();
+        let mut change = Box::pin(change);
+        assert!(futures_util::poll!(&mut change).is_pending());
+        drop(change);
+        go_on.send(()).unwrap();
+        assert!(holding.await.unwrap().unwrap());
+        let told = tokio::time::timeout(Duration::from_secs(20), changes.changed());
+        told.await.expect("it is told").unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_change_is_finished_when_whoever_asked_has_gone() {
+        let db = Db::in_memory().unwrap();
+        let table = Table::load(db.clone()).await.unwrap();
+        let id = ContainerId::generate();
+        let thing = |phase| Thing {
+            id: id.clone(),
+            phase,
+        };
+        let stored = async || {
+            let again = Table::<Thing>::load(db.clone()).await.unwrap();
+            assert_eq!(table.get(&id), again.get(&id), "the view is the table");
+            table.get(&id).map(|thing| thing.phase)
+        };
+        leave(&table, table.insert(thing(1))).await;
+        assert_eq!(stored().await, Some(1));
+        leave(&table, table.change(&id, 1, |thing| thing.phase = 2)).await;
+        assert_eq!(stored().await, Some(2));
+        let raced = table.change(&id, 1, |thing| thing.phase = 3).await;
+        assert!(matches!(raced, Err(TableError::Raced { .. })));
+        leave(&table, table.remove(&id)).await;
+        assert_eq!(stored().await, None);
+    }
 }

@@ -5,6 +5,7 @@
 //! Failure: what a killed daemon left running is carried on at the next start, or ended where that would do it twice.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libvirt::Hypervisor;
@@ -62,11 +63,13 @@ pub struct Agenda<H, N> {
     limits: Limits,
     tasks: Tasks,
     active: Mutex<HashMap<TaskUid, Active>>,
+    /// The next task's place; greater than those of all that are remembered.
+    next: AtomicU64,
 }
 
 /// A task that this process carries out.
 #[derive(Debug)]
-struct Active {
+pub(super) struct Active {
     vm: VmUid,
     kind: &'static str,
     cancel: CancellationToken,
@@ -82,8 +85,11 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
         tasks: Tasks,
         limits: Limits,
     ) -> metadata::Result<Self> {
+        let ledger: Ledger<Task> = Ledger::load(db).await?;
+        let last = ledger.all().iter().map(|task| task.order).max();
         Ok(Self {
-            ledger: Ledger::load(db).await?,
+            ledger,
+            next: AtomicU64::new(last.unwrap_or_default() + 1),
             containers,
             hypervisor,
             disks,
@@ -106,6 +112,7 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
             cancelled: false,
             percent: 0,
             failure: None,
+            order: self.next.fetch_add(1, Ordering::Relaxed),
             created_at: clock::now(),
             started_at: 0,
             completed_at: 0,
@@ -176,10 +183,10 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
     }
 
     /// The tasks whose turn it is, from now on active.
-    fn next(&self) -> Vec<Arc<Task>> {
+    pub(super) fn next(&self) -> Vec<Arc<Task>> {
         let mut open = self.ledger.all();
         open.retain(|task| !task.state.is_end());
-        open.sort_by_key(|task| (task.created_at, task.uid));
+        open.sort_by_key(|task| (task.order, task.created_at, task.uid));
         let mut active = self.active();
         let mut chosen = Vec::new();
         let mut waiting = Vec::new();
@@ -211,7 +218,7 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
         chosen
     }
 
-    fn active(&self) -> MutexGuard<'_, HashMap<TaskUid, Active>> {
+    pub(super) fn active(&self) -> MutexGuard<'_, HashMap<TaskUid, Active>> {
         self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -70,6 +70,7 @@ fn one<H: Hypervisor, N: PodNetwork>(
         os_name: said.os_name,
         os_version: said.os_version,
         kernel: said.kernel,
+        guest_info: said.published,
         machine_type: known.machine_type,
         domain_uuid: row.domain().to_string(),
         started_ms: row.started_at / MILLI,

@@ -3,6 +3,9 @@
 //! Invariant: everything here comes from the guest, so all of it is bounded and printable, and nothing is believed.
 //! Failure: an answer that is not of the expected form counts as none.
 
+mod published;
+
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -29,6 +32,7 @@ pub(super) struct Said {
     pub(super) os_version: String,
     pub(super) kernel: String,
     pub(super) interfaces: Vec<Interface>,
+    pub(super) published: BTreeMap<String, String>,
 }
 
 /// A NIC as the guest calls it.
@@ -66,6 +70,10 @@ pub(super) async fn gather(driver: &impl Hypervisor, domain: Uuid) -> Said {
     }
     if let Ok(list) = ask(driver, domain, "guest-network-get-interfaces").await {
         said.interfaces = interfaces(&list);
+    }
+    let file = libvirt::guest::read_file(driver, domain, published::FILE, published::READ, ANSWER);
+    if let Ok(file) = file.await {
+        said.published = published::values(&file);
     }
     said
 }

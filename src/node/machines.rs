@@ -61,6 +61,7 @@ pub struct Machines<H, N> {
     hypervisor: Arc<H>,
     known: Mutex<BTreeMap<ContainerId, (Known, Option<Instant>)>>,
     versions: Mutex<Option<Versions>>,
+    machine_types: Mutex<Vec<String>>,
     generation: watch::Sender<u64>,
 }
 
@@ -72,6 +73,7 @@ impl<H: Hypervisor, N: PodNetwork> Machines<H, N> {
             hypervisor,
             known: Mutex::default(),
             versions: Mutex::default(),
+            machine_types: Mutex::default(),
             generation: watch::Sender::new(0),
         }
     }
@@ -118,6 +120,12 @@ impl<H: Hypervisor, N: PodNetwork> Machines<H, N> {
         versions.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The boards that the emulator had at the last connection, oldest first.
+    pub(super) fn machine_types(&self) -> Vec<String> {
+        let types = self.machine_types.lock();
+        types.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Changes whenever something here does.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.generation.subscribe()
@@ -126,6 +134,12 @@ impl<H: Hypervisor, N: PodNetwork> Machines<H, N> {
     async fn connected(&self) {
         if let Ok(versions) = self.hypervisor.versions().await {
             *self.versions.lock().unwrap_or_else(PoisonError::into_inner) = Some(versions);
+        }
+        if let Ok(types) = self.hypervisor.machine_types().await {
+            *self
+                .machine_types
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = types;
         }
         for row in self.running() {
             self.look(row.domain()).await;

@@ -1,14 +1,16 @@
 //! Carries one task out.
 //!
 //! Invariant: the task is recorded as running before its first effect, and as ended after its last; percents are hints.
-//! Failure: every error ends the task with a sentence; only a database that fails leaves it to the next start.
+//! Failure: every error ends the task with a sentence; only a database that fails leaves it to a later attempt, or to the
+//! next start.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use libvirt::Hypervisor;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::agenda::Agenda;
@@ -21,8 +23,8 @@ use crate::sandbox::PodNetwork;
 /// How long a task waits for libvirt after the daemon's start.
 const CONNECT: Duration = Duration::from_secs(30);
 
-/// Time between two looks at the connection.
-const LOOK: Duration = Duration::from_millis(200);
+/// Time to the next attempt at a task that could not be recorded; others of its machine wait behind it.
+const RETRY: Duration = Duration::from_secs(10);
 
 /// Steps in which percents are recorded.
 const STEP: u8 = 5;
@@ -36,7 +38,8 @@ const LONGEST_SHUTDOWN: u32 = 24 * 60 * 60;
 impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
     pub(super) async fn carry_out(&self, task: &Arc<Task>, cancel: CancellationToken) {
         if let Err(e) = self.to_end(task, cancel).await {
-            tracing::error!(task = %task.uid, error = crate::one_line(&e), "record a task");
+            tracing::error!(task = %task.uid, error = crate::one_line(&e), again_in = ?RETRY, "record a task");
+            tokio::time::sleep(RETRY).await;
         }
     }
 
@@ -58,8 +61,8 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
             cancel.cancel();
         }
         let outcome = if interrupted && task.work.is_once() {
-            let words =
-                "the daemon was restarted while it asked: whether it was heard is not known";
+            let words = "the daemon was restarted, or could not record the answer, while it asked: \
+                 whether it was heard is not known";
             Some(Err(Failure::new(words, true)))
         } else {
             self.attempt(&task, &cancel).await
@@ -92,9 +95,8 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
         cancel: &CancellationToken,
     ) -> Option<Result<(), Failure>> {
         let (progress, percents) = watch::channel(task.percent);
-        let mut work = std::pin::pin!(self.execute(task, progress));
-        let told = self.tell(task, percents);
-        tokio::pin!(told);
+        let mut work = Box::pin(self.execute(task, progress));
+        let mut told = Box::pin(self.tell(task, percents));
         let outcome = loop {
             tokio::select! {
                 outcome = &mut work => break Some(outcome),
@@ -102,15 +104,20 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
                 () = &mut told => {}
             }
         };
+        // What nobody polls any more must hold nothing that others wait for.
+        drop(told);
         match (outcome, &task.work) {
             (Some(Err(failure)), Work::Provision { .. }) => {
                 Some(Err(self.undo(task).await.err().unwrap_or(failure)))
             }
             (Some(outcome), _) => Some(outcome),
-            (None, Work::Provision { .. }) => match self.undo(task).await {
-                Ok(()) => None,
-                Err(failure) => Some(Err(failure)),
-            },
+            (None, Work::Provision { .. }) => {
+                drop(work);
+                match self.undo(task).await {
+                    Ok(()) => None,
+                    Err(failure) => Some(Err(failure)),
+                }
+            }
             (None, Work::Save) => {
                 if let Err(e) = self.containers.abort_save(task.vm).await {
                     tracing::info!(task = %task.uid, error = crate::one_line(&e), "stop a save");
@@ -171,6 +178,11 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
             }
             Work::DeleteDisk => machines.delete_disk(vm).await?,
             Work::GuestShutdown { timeout } => return self.shut_down(task, *timeout).await,
+            Work::PowerOff { timeout, pod } => {
+                let seconds = (*timeout).min(LONGEST_SHUTDOWN);
+                let grace = Duration::from_secs(seconds.into());
+                machines.power_off(vm, pod, grace).await?;
+            }
             Work::GuestReboot => machines.reboot(vm).await?,
             Work::Reset => machines.reset(vm).await?,
             Work::Save => machines.save(vm).await?,
@@ -198,11 +210,21 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
         Err(Failure::new(&words, true))
     }
 
-    /// Just after the daemon's start the connection may not be there yet.
-    async fn await_hypervisor(&self) {
-        let deadline = Instant::now() + CONNECT;
-        while !self.hypervisor.is_connected() && Instant::now() < deadline {
-            tokio::time::sleep(LOOK).await;
-        }
+    /// Just after the daemon's start the connection may not be there yet. Without one in time the task is tried all
+    /// the same, so that its failure says why.
+    pub(super) async fn await_hypervisor(&self) {
+        let mut events = self.hypervisor.events();
+        let connected = async {
+            // Events that were missed may have been the one; the next look tells.
+            while !self.hypervisor.is_connected() {
+                if let Err(RecvError::Closed) = events.recv().await {
+                    return;
+                }
+            }
+        };
+        let _ = timeout(CONNECT, connected).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

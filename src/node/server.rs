@@ -42,6 +42,7 @@ type Reply<T> = Result<Response<T>, Status>;
 impl Node for Service {
     type WatchTasksStream = ReceiverStream<Result<v1::TaskEvent, Status>>;
     type WatchMachinesStream = ReceiverStream<Result<v1::MachineEvent, Status>>;
+    type WatchSourcesStream = ReceiverStream<Result<v1::SourceEvent, Status>>;
 
     async fn info(&self, _request: Request<v1::InfoRequest>) -> Reply<v1::InfoResponse> {
         let state_dir = self.state_dir.clone();
@@ -68,7 +69,8 @@ impl Node for Service {
             task_kinds: Work::KINDS.map(str::to_owned).into(),
             disk_capacity_bytes: bytes(|s| s.blocks()),
             disk_available_bytes: bytes(|s| s.blocks_available()),
-            machine_types: vec!["q35".to_owned()],
+            machine_types: self.app.machines.machine_types(),
+            bound_machines: self.app.containers.bound().await,
         }))
     }
 
@@ -163,6 +165,30 @@ impl Node for Service {
         };
         let stop = self.stop.clone();
         Ok(Response::new(stream(changes, look, tell, stop)))
+    }
+
+    async fn watch_sources(
+        &self,
+        _request: Request<v1::WatchSourcesRequest>,
+    ) -> Reply<Self::WatchSourcesStream> {
+        let sources = Arc::clone(self.app.containers.sources());
+        let changes = vec![sources.changes()];
+        let look = move || {
+            let all = sources.wanted().into_iter();
+            all.map(|(id, wanted)| (id, (id, wanted))).collect()
+        };
+        let tell = |change: Change<'_, _, _>| Some(wire::source_event(&change));
+        let stop = self.stop.clone();
+        Ok(Response::new(stream(changes, look, tell, stop)))
+    }
+
+    async fn provide_source(
+        &self,
+        request: Request<v1::ProvideSourceRequest>,
+    ) -> Reply<v1::ProvideSourceResponse> {
+        let (id, answer) = wire::answer(request.into_inner())?;
+        self.app.containers.sources().answer(id, answer);
+        Ok(Response::new(v1::ProvideSourceResponse {}))
     }
 }
 

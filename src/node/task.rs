@@ -37,7 +37,11 @@ pub struct Task {
     pub percent: u8,
     /// Why it failed.
     pub failure: Option<Failure>,
-    /// Nanoseconds since the epoch; tasks of one machine run in this order.
+    /// Tasks of one machine run in this order. Clocks jump, so this is none; 0 in rows of older versions, which
+    /// are in the order of `created_at`.
+    #[serde(default)]
+    pub order: u64,
+    /// Nanoseconds since the epoch.
     pub created_at: i64,
     /// Nanoseconds since the epoch; 0 until it ran.
     pub started_at: i64,
@@ -66,6 +70,13 @@ pub enum Work {
     GuestShutdown {
         /// How long, in seconds.
         timeout: u32,
+    },
+    /// Ends the machine of a pod.
+    PowerOff {
+        /// How long the guest has left, in seconds.
+        timeout: u32,
+        /// UID of the pod.
+        pod: String,
     },
     /// Asks the guest to reboot.
     GuestReboot,
@@ -121,10 +132,11 @@ impl State {
 
 impl Work {
     /// All kinds, by their name in the request.
-    pub const KINDS: [&str; 9] = [
+    pub const KINDS: [&str; 10] = [
         "provision",
         "delete_disk",
         "guest_shutdown",
+        "power_off",
         "guest_reboot",
         "reset",
         "save",
@@ -139,6 +151,7 @@ impl Work {
             Self::Provision { .. } => "provision",
             Self::DeleteDisk => "delete_disk",
             Self::GuestShutdown { .. } => "guest_shutdown",
+            Self::PowerOff { .. } => "power_off",
             Self::GuestReboot => "guest_reboot",
             Self::Reset => "reset",
             Self::Save => "save",
@@ -162,7 +175,7 @@ impl Work {
 impl Failure {
     /// With this sentence.
     pub fn new(message: &str, transient: bool) -> Self {
-        let mut message = crate::causes::bounded(message);
+        let mut message = telemetry::bounded(message);
         message.truncate(message.floor_char_boundary(MESSAGE));
         Self { transient, message }
     }

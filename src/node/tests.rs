@@ -15,13 +15,13 @@ use crate::testbed::{FakeNetwork, Node, PATIENCE};
 
 type Tasks = Agenda<FakeHypervisor, FakeNetwork>;
 
-fn uid(n: u32) -> VmUid {
+pub(super) fn uid(n: u32) -> VmUid {
     format!("0d1f4ad2-3c0e-4d53-9a8b-1f3e{n:08x}")
         .parse()
         .unwrap()
 }
 
-async fn agenda(node: &Node) -> Arc<Tasks> {
+pub(super) async fn agenda(node: &Node) -> Arc<Tasks> {
     let limits = Limits {
         provisions: 1,
         saves: 1,
@@ -115,6 +115,32 @@ async fn tasks_of_one_machine_run_in_the_order_of_their_arrival() {
     assert_eq!(node.disks.get(uid(9)).unwrap().image, node.image("other"));
 }
 
+/// The clock was wrong when the first one came, and was put right; then the daemon was updated.
+#[tokio::test]
+async fn tasks_keep_their_order_over_clocks_that_jump_restarts_and_updates() {
+    let node = Node::new().await;
+    let before = agenda(&node).await;
+    for (task, order, at) in [(3, 0, 7), (2, 0, 8), (1, 5, i64::MAX)] {
+        before.submit(uid(task), uid(9), Work::Reset).await.unwrap();
+        let as_then = |task: &mut Task| {
+            (task.order, task.created_at) = (order, at);
+            true
+        };
+        before.ledger.change(&uid(task), as_then).await.unwrap();
+    }
+    let after = agenda(&node).await;
+    after.submit(uid(0), uid(9), Work::Reset).await.unwrap();
+    for task in [3, 2, 1, 0].map(uid) {
+        let chosen: Vec<_> = after.next().iter().map(|task| task.uid).collect();
+        assert_eq!(chosen, [task]);
+        after.active().clear();
+        after.cancel(task).await.unwrap();
+    }
+    let mut old = serde_json::to_value(&*after.all()[0]).unwrap();
+    old.as_object_mut().unwrap().remove("order");
+    assert_eq!(serde_json::from_value::<Task>(old).unwrap().order, 0);
+}
+
 #[tokio::test]
 async fn what_was_running_is_carried_on_unless_it_would_be_done_twice() {
     let node = Node::new().await;
@@ -196,4 +222,51 @@ async fn a_task_for_a_machine_that_does_not_run_says_so() {
     let shutdown = Work::GuestShutdown { timeout: 5 };
     agenda.submit(uid(5), uid(9), shutdown).await.unwrap();
     assert_eq!(ended(&agenda, uid(5)).await.state, State::Success);
+    let power_off = Work::PowerOff {
+        timeout: 0,
+        pod: "p".to_owned(),
+    };
+    agenda.submit(uid(6), uid(9), power_off).await.unwrap();
+    assert_eq!(ended(&agenda, uid(6)).await.state, State::Success);
+}
+
+#[tokio::test]
+async fn a_task_begins_when_the_connection_is_there() {
+    let node = Node::new().await;
+    let agenda = agenda(&node).await;
+    node.hypervisor.disconnect();
+    let waiting = agenda.await_hypervisor();
+    tokio::pin!(waiting);
+    let early = tokio::time::timeout(std::time::Duration::from_millis(20), &mut waiting).await;
+    assert!(early.is_err(), "without a connection");
+    node.hypervisor.reconnect();
+    // An event wakes it, not time: the first poll finds it.
+    assert_eq!(
+        futures_util::poll!(&mut waiting),
+        std::task::Poll::Ready(())
+    );
+}
+
+#[tokio::test]
+async fn a_database_that_fails_is_not_asked_again_and_again() {
+    let node = Node::new().await;
+    let agenda = agenda(&node).await;
+    agenda.submit(uid(1), uid(9), Work::Pause).await.unwrap();
+    let lose = |t: &rusqlite::Transaction<'_>| t.execute_batch("DROP TABLE node_tasks");
+    node.db.write(lose).await.unwrap();
+    let mut changes = agenda.changes();
+    tokio::time::pause();
+    let _work = work(&agenda);
+    let minute = tokio::time::sleep(std::time::Duration::from_secs(60));
+    tokio::pin!(minute);
+    let mut attempts = 0;
+    loop {
+        tokio::select! {
+            biased;
+            _ = changes.changed() => attempts += 1,
+            () = &mut minute => break,
+        }
+        assert!(attempts < 20, "it spins");
+    }
+    assert!(attempts > 1, "it is never tried again");
 }

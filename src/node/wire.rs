@@ -9,11 +9,18 @@ use podspec::VmUid;
 use super::task::{State, Task, TaskUid, Work};
 use crate::disk::{Disk, Phase};
 
+mod sources;
+
+pub(super) use sources::{answer, source_event};
+
 /// Longest image name in bytes.
 const IMAGE: usize = 4096;
 
 /// Longest `namespace/name` in bytes.
 const NAME: usize = 512;
+
+/// Longest UID of a pod in bytes.
+const POD_UID: usize = 128;
 
 /// Nanoseconds in a millisecond.
 const MILLI: i64 = 1_000_000;
@@ -45,6 +52,7 @@ pub(super) fn task(request: v1::RunTaskRequest) -> Result<(TaskUid, VmUid, Work)
         Kind::GuestShutdown(how) => Work::GuestShutdown {
             timeout: how.timeout_seconds,
         },
+        Kind::PowerOff(how) => power_off(&how)?,
         Kind::GuestReboot(_) => Work::GuestReboot,
         Kind::Reset(_) => Work::Reset,
         Kind::Save(_) => Work::Save,
@@ -55,6 +63,19 @@ pub(super) fn task(request: v1::RunTaskRequest) -> Result<(TaskUid, VmUid, Work)
         Kind::Unpause(_) => Work::Unpause,
     };
     Ok((task, vm, work))
+}
+
+fn power_off(how: &v1::PowerOff) -> Result<Work, Invalid> {
+    if how.pod_uid.is_empty() || how.pod_uid.len() > POD_UID {
+        return Err(Invalid {
+            field: "power_off.pod_uid",
+            reason: "the UID of a pod is needed",
+        });
+    }
+    Ok(Work::PowerOff {
+        timeout: how.timeout_seconds,
+        pod: how.pod_uid.clone(),
+    })
 }
 
 fn provision(wish: v1::Provision) -> Result<Work, Invalid> {
@@ -74,7 +95,7 @@ fn provision(wish: v1::Provision) -> Result<Work, Invalid> {
             reason: "a size up to 8 EiB is allowed",
         });
     }
-    let mut name = crate::causes::bounded(&wish.vm_name);
+    let mut name = telemetry::bounded(&wish.vm_name);
     name.truncate(name.floor_char_boundary(NAME));
     Ok(Work::Provision {
         image: wish.image,

@@ -5,7 +5,7 @@
 
 use std::future::Future;
 
-use podspec::{Annotations, Key, SandboxId};
+use podspec::{Annotations, Connection, Key, SandboxId};
 use tapmanager::client::{Client, Error};
 use tapmanager::wire::{
     AddRequest, Bandwidth, Dns, ErrorCode, KnownNic, Network, PortMapping, SandboxCounters,
@@ -78,19 +78,29 @@ impl PodNetwork for Client {
     }
 }
 
-/// What the owner of networks needs to know about a sandbox.
+/// What the owner of networks needs to know about a sandbox. A guest that goes on from saved memory has the NICs that it
+/// had then, or none, whatever its pod says now.
 ///
 /// # Errors
 /// An annotation that makes no sense.
 pub(super) fn add_request(
     sandbox: &Sandbox,
-    known_nics: Vec<KnownNic>,
+    known_nics: Option<Vec<KnownNic>>,
 ) -> Result<AddRequest, super::Error> {
     let config = &sandbox.config;
     let annotations = Annotations::new(&config.annotations);
     let allow_spoofing = annotations
         .get(Key::AllowSpoofing)
         .map_err(super::Error::Annotation)?;
+    let wanted = Connection::from_pod(&config.annotations).map_err(super::Error::Annotation)?;
+    let detached = match &known_nics {
+        Some(known) => known.is_empty(),
+        None => wanted == Connection::None,
+    };
+    let mac = match (&known_nics, wanted) {
+        (None, Connection::Pod(Some(mac))) => mac.to_string(),
+        _ => String::new(),
+    };
     let mapping = |p: &super::model::PortMapping| PortMapping {
         host_port: p.host_port,
         container_port: p.container_port,
@@ -114,7 +124,9 @@ pub(super) fn add_request(
         bandwidth: bandwidth(|name| config.annotations.get(name).map(String::as_str))
             .map_err(super::Error::Bandwidth)?,
         allow_spoofing: allow_spoofing.unwrap_or(false),
-        known_nics,
+        detached,
+        mac,
+        known_nics: known_nics.unwrap_or_default(),
     })
 }
 

@@ -28,9 +28,10 @@ pub trait Guests: Send + Sync + 'static {
     fn kill_all(&self, sandbox: &SandboxId) -> impl Future<Output = vm::Result<()>> + Send;
     /// Removes every container of the sandbox, and the sandbox's root disk.
     fn remove_all(&self, sandbox: &SandboxId) -> impl Future<Output = vm::Result<()>> + Send;
-    /// The NICs that the guest of a new sandbox has already, because it goes on from saved memory.
-    fn known_nics(&self, _config: &SandboxConfig) -> Vec<KnownNic> {
-        Vec::new()
+    /// The NICs that the guest of a new sandbox has already, because it goes on from saved memory; `None` for a guest
+    /// that boots.
+    fn known_nics(&self, _config: &SandboxConfig) -> Option<Vec<KnownNic>> {
+        None
     }
 }
 

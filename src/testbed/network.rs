@@ -10,7 +10,7 @@ use std::time::Duration;
 use podspec::SandboxId;
 use tapmanager::client::Error;
 use tapmanager::wire::{
-    AddRequest, Dns, ErrorCode, Network, NicCounters, SandboxCounters, StartRequest, Status,
+    AddRequest, Dns, ErrorCode, Network, Nic, NicCounters, SandboxCounters, StartRequest, Status,
     WireError,
 };
 use tokio::sync::Notify;
@@ -37,6 +37,7 @@ struct State {
     hangs: BTreeSet<String>,
     collections: usize,
     starts: Vec<StartRequest>,
+    added: Vec<AddRequest>,
     traffic: BTreeMap<String, NicCounters>,
 }
 
@@ -103,6 +104,11 @@ impl FakeNetwork {
         self.lock().collections
     }
 
+    /// What was asked for, in order.
+    pub(crate) fn added(&self) -> Vec<AddRequest> {
+        self.lock().added.clone()
+    }
+
     pub(crate) fn starts(&self) -> Vec<StartRequest> {
         self.lock().starts.clone()
     }
@@ -135,7 +141,8 @@ impl PodNetwork for FakeNetwork {
         if state.refuses_add {
             return Err(refused("the plugin failed"));
         }
-        let network = network(&request.id);
+        let network = network(&request);
+        state.added.push(request.clone());
         let made = state.networks.insert(request.id, Some(network.clone()));
         match made {
             Some(_) => Ok(network),
@@ -195,14 +202,29 @@ impl PodNetwork for FakeNetwork {
     }
 }
 
-fn network(id: &str) -> Network {
+fn network(request: &AddRequest) -> Network {
+    let id = &request.id;
     Network {
-        id: id.to_owned(),
+        id: id.clone(),
         netns: format!("/run/netns/{id}").into(),
-        nics: Vec::new(),
+        nics: vec![nic()],
+        detached: request.detached,
         dns: Dns::default(),
         cni_network: "fake".to_owned(),
         cni_result: serde_json::Value::Null,
+    }
+}
+
+/// The one NIC of every guest.
+fn nic() -> Nic {
+    Nic {
+        link: "eth0".to_owned(),
+        mac: "0a:58:0a:01:00:05".to_owned(),
+        mtu: 1500,
+        bridge: "vmbr0".to_owned(),
+        tap: "vmtap0".to_owned(),
+        addresses: Vec::new(),
+        routes: Vec::new(),
     }
 }
 

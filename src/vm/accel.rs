@@ -63,6 +63,7 @@ pub struct Host {
     cache_dir: PathBuf,
     device: PathBuf,
     deadline: Duration,
+    quick: Duration,
 }
 
 /// KVM is demanded and does not work.
@@ -110,6 +111,7 @@ impl Host {
             cache_dir: cache_dir.into(),
             device: PathBuf::from("/dev/kvm"),
             deadline: PROBE_DEADLINE,
+            quick: probe::QUICK,
         }
     }
 

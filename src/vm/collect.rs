@@ -27,6 +27,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         outcome?;
         collect_files(&self.paths.pods(), &self.parts.sandboxes).await?;
         collect_files(&self.paths.consoles(), &self.parts.table).await?;
+        collect_files(&self.paths.seeds(), &self.parts.table).await?;
         self.collect_disks().await?;
         self.collect_pins().await
     }
@@ -55,16 +56,25 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         Ok(console.is_some_and(|file| file.starts_with(self.paths.consoles())))
     }
 
-    /// Takes disks of virtual machines back from containers that are gone, their domains before them.
+    /// Takes devices and disks of virtual machines back from containers that are gone, their domains before them.
     async fn collect_disks(&self) -> Result<()> {
         for disk in self.parts.disks.all() {
             if let Some(holder) = &disk.holder
                 && self.parts.table.get(holder).is_none()
             {
                 tracing::warn!(vm = %disk.vm, container = %holder, "a disk held by nobody is taken back");
+                self.remove_machine_seed(disk.vm).await?;
                 self.parts.disks.give_back(disk.vm, holder).await?;
             }
         }
+        let blocks = &self.parts.blocks;
+        for holder in blocks.holders() {
+            if self.parts.table.get(&holder).is_none() {
+                tracing::warn!(container = %holder, "devices held by nobody are taken back");
+                blocks.give_back(&holder).await?;
+            }
+        }
+        blocks.collect().await?;
         Ok(self.parts.disks.collect().await?)
     }
 

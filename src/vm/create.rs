@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use libvirt::Hypervisor;
-use podspec::{ContainerId, Instance, Machine, PodResources, SandboxId};
+use podspec::{ContainerId, Instance, Machine, NoCloud, PodResources, SandboxId};
 
-use super::error::{Error, Result};
+use super::error::{Error, Result, hypervisor};
 use super::model::{Container, ContainerConfig, ContainerMetadata, Exit, Spec};
 use super::service::Containers;
 use super::start::NEVER_RAN;
@@ -23,6 +23,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         &self,
         sandbox_id: &SandboxId,
         config: ContainerConfig,
+        files: Option<NoCloud>,
     ) -> Result<ContainerId> {
         let _lock = self.parts.locks.lock(sandbox_id.as_str()).await;
         let sandbox = self.ready_sandbox(sandbox_id)?;
@@ -31,16 +32,20 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         }
         let id = ContainerId::generate();
         let machine = machine(&sandbox, &config, self.defaults())?;
+        self.check_board(&machine).await?;
         let instance = instance(&sandbox, &config)?;
+        let blocks = self.wanted_blocks(&config, instance.role).await?;
         let root = self
-            .wanted_root(&sandbox.id, &instance, &config.image)
+            .wanted_root(&sandbox.id, &instance, &config.image, &blocks)
             .await?;
         let log_path = log_path(&sandbox.config.log_directory, &config.log_path)
             .unwrap_or_else(|| self.paths.default_log(&id));
         let spec = Spec {
             config,
             machine,
+            seed: files.is_some() || self.has_old_seed(&instance).await?,
             instance,
+            blocks,
             image_digest: root.digest(),
             log_path,
         };
@@ -59,7 +64,11 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         };
         let row = self.parts.table.insert(row).await?;
         faultpoint::point("vm.create.recorded");
-        if let Err(e) = self.ensure_root(&row, &root).await {
+        let made = async {
+            self.ensure_root(&row, &root).await?;
+            self.make_seed(&row, files).await
+        };
+        if let Err(e) = made.await {
             // What fails here, too, is dropped by the next request or by reconciliation.
             let _ = self.drop_creating(&row).await;
             return Err(e);
@@ -71,6 +80,27 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         faultpoint::point("vm.create.created");
         tracing::info!(sandbox = %sandbox.id, container = %id, outcome = "created", "container");
         Ok(id)
+    }
+
+    /// Refuses a board that the emulator does not have; `q35` it always has.
+    async fn check_board(&self, machine: &Machine) -> Result<()> {
+        let wanted = &machine.machine_type;
+        if wanted.is_newest() {
+            return Ok(());
+        }
+        let mut there = self
+            .parts
+            .hypervisor
+            .machine_types()
+            .await
+            .map_err(hypervisor("ask about"))?;
+        if there.iter().any(|name| name == wanted.as_str()) {
+            return Ok(());
+        }
+        Err(Error::MachineType {
+            wanted: wanted.clone(),
+            newest: there.pop().unwrap_or_else(|| "q35".to_owned()),
+        })
     }
 
     /// Makes sure that the sandbox has room for a machine. Returns the container that an earlier process
@@ -137,7 +167,7 @@ fn is_later(new: &ContainerMetadata, old: &ContainerMetadata) -> bool {
 }
 
 /// The annotations of a pod and of its container, which win.
-fn annotations(sandbox: &Sandbox, config: &ContainerConfig) -> BTreeMap<String, String> {
+pub(super) fn annotations(sandbox: &Sandbox, config: &ContainerConfig) -> BTreeMap<String, String> {
     let mut annotations = sandbox.config.annotations.clone();
     annotations.extend(config.annotations.clone());
     annotations

@@ -7,10 +7,11 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use podspec::VmUid;
+use podspec::{MachineType, VmUid};
 use uuid::Uuid;
 
 use super::accel::Accelerator;
+use crate::block::Extent;
 
 /// Variable with the one-time token by which `vmwrapper` collects its descriptors.
 ///
@@ -43,6 +44,8 @@ pub struct DomainSpec {
     pub pod_namespace: String,
     /// How the guest's instructions are run.
     pub accelerator: Accelerator,
+    /// The board.
+    pub machine_type: MachineType,
     /// Virtual CPUs, at least one.
     pub vcpus: u16,
     /// CPUs of the node that they and the emulator may use; all when empty.
@@ -116,8 +119,13 @@ pub enum DiskSource {
         /// How the base is arranged.
         base_format: DiskFormat,
     },
-    /// On a block device.
-    Block(PathBuf),
+    /// On a block device, past the node's cache.
+    Block {
+        /// The device.
+        path: PathBuf,
+        /// The part of it that is the disk; all of it when `None`.
+        part: Option<Extent>,
+    },
 }
 
 /// How a disk's bytes are arranged.

@@ -200,6 +200,7 @@ mod tests {
             vcpus: Vcpus::ONE,
             memory: Mib::new(64),
             cpu_model: CpuModel::Default,
+            machine_type: podspec::MachineType::default(),
             root_size: None,
             system_uuid: None,
         };
@@ -215,9 +216,11 @@ mod tests {
             oom_kills: 0,
             updated: None,
             spec: Spec {
+                seed: false,
                 config: Default::default(),
                 machine,
                 instance: Default::default(),
+                blocks: Vec::new(),
                 image_digest: String::new(),
                 log_path: "/log".into(),
             },

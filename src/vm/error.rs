@@ -50,6 +50,16 @@ pub enum Error {
     /// An annotation or a resource limit makes no sense.
     #[error(transparent)]
     Machine(#[from] AnnotationError),
+    /// The node's emulator has no such board.
+    #[error(
+        "this node's QEMU has no machine type {wanted}: ask for {newest} or an older one, or update QEMU"
+    )]
+    MachineType {
+        /// What the pod asks for.
+        wanted: podspec::MachineType,
+        /// The newest that there is.
+        newest: String,
+    },
     /// The image is not on this node, or the image store failed.
     #[error(transparent)]
     Image(#[from] images::Error),
@@ -67,6 +77,18 @@ pub enum Error {
     /// The disk of the virtual machine cannot be used like this.
     #[error(transparent)]
     VmDisk(#[from] crate::disk::Error),
+    /// A device of the node cannot be a disk.
+    #[error(transparent)]
+    Block(#[from] crate::block::Error),
+    /// An object that guest data come from could not be had.
+    #[error(transparent)]
+    Source(#[from] crate::sources::Error),
+    /// An object that guest data come from does not hold what is needed.
+    #[error(transparent)]
+    GuestData(#[from] podspec::GuestDataError),
+    /// The image with the guest's data cannot be made.
+    #[error("make the seed image")]
+    Seed(#[from] seed::Error),
     /// Another domain has the machine's disk open, or goes by its UUID.
     #[error("libvirt domain {name} still runs as virtual machine {vm}: it must end first")]
     DomainLives {

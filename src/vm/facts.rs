@@ -41,6 +41,17 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         }
     }
 
+    /// How many running machines would end with the containers of the daemon's own pod, because nobody moved
+    /// their processes out of its cgroup.
+    pub async fn bound(&self) -> u32 {
+        let mut running = self.list();
+        running.retain(|row| row.phase.runs());
+        let domains: Vec<_> = running.iter().map(|row| row.domain()).collect();
+        let (processes, user) = (Arc::clone(&self.meter.processes), self.settings.uid);
+        let count = tokio::task::spawn_blocking(move || processes.bound(&domains, user));
+        u32::try_from(count.await.unwrap_or_default()).unwrap_or(u32::MAX)
+    }
+
     async fn pid(&self, row: &Container) -> Option<i32> {
         if !row.phase.runs() {
             return None;

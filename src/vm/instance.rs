@@ -11,13 +11,13 @@ use podspec::{Instance, Role, SandboxId, VmUid};
 
 use super::domain::{Disk, DiskFormat, DiskSource};
 use super::error::{Error, Result, hypervisor};
-use super::model::{Container, Exit, ImageSpec};
+use super::model::{BlockDisk, Container, Exit, ImageSpec};
 use super::service::Containers;
 use super::state::Event;
 use crate::clock;
-use crate::disk;
-use crate::images::{Format, Image};
+use crate::images::{self, Format, Image};
 use crate::sandbox::PodNetwork;
+use crate::{block, disk};
 
 /// What a new container boots from.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub(super) enum Root {
     Image(Image),
     /// The disk of a virtual machine, made from an image with this digest.
     Vm(String),
+    /// A device, to which this image is written if it is not there yet; as it is without one.
+    Block(Option<Image>),
     /// It never boots; kubelet has pulled the image with this digest for it.
     Nothing(String),
 }
@@ -34,7 +36,8 @@ impl Root {
     /// Digest of the image; empty without one.
     pub(super) fn digest(&self) -> String {
         match self {
-            Self::Image(image) => image.digest.to_string(),
+            Self::Image(image) | Self::Block(Some(image)) => image.digest.to_string(),
+            Self::Block(None) => images::none().digest.to_string(),
             Self::Vm(digest) | Self::Nothing(digest) => digest.clone(),
         }
     }
@@ -47,10 +50,22 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         sandbox: &SandboxId,
         instance: &Instance,
         image: &ImageSpec,
+        blocks: &[BlockDisk],
     ) -> Result<Root> {
         if instance.role == Role::Provision {
             let image = self.wanted_image(sandbox, image).await?;
             return Ok(Root::Nothing(image.digest.to_string()));
+        }
+        if blocks.iter().any(BlockDisk::is_root) {
+            if instance.vm.is_some() {
+                return Err(block::Error::TwoRoots.into());
+            }
+            let is_none = [&image.image, &image.user_specified_image];
+            if is_none.into_iter().any(|name| images::is_none(name)) {
+                return Ok(Root::Block(None));
+            }
+            let image = self.wanted_image(sandbox, image).await?;
+            return Ok(Root::Block(Some(image)));
         }
         let Some(vm) = instance.vm else {
             return Ok(Root::Image(self.wanted_image(sandbox, image).await?));
@@ -63,15 +78,21 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
 
     /// Makes sure that a container has what it boots from.
     pub(super) async fn ensure_root(&self, row: &Container, root: &Root) -> Result<()> {
+        let image = match root {
+            Root::Block(image) => image.as_ref(),
+            _ => None,
+        };
+        self.take_blocks(row, image).await?;
         match (root, row.vm()) {
             (Root::Image(image), _) => self.ensure_root_disk(row, image).await,
             (Root::Vm(_), Some(vm)) => self.take_disk(row, vm).await,
-            (Root::Vm(_) | Root::Nothing(_), _) => Ok(()),
+            (Root::Vm(_) | Root::Nothing(_) | Root::Block(_), _) => Ok(()),
         }
     }
 
     async fn take_disk(&self, row: &Container, vm: VmUid) -> Result<()> {
         let disks = &self.parts.disks;
+        let _turn = self.disk_lock(vm).await;
         match disks.get(vm).and_then(|disk| disk.holder.clone()) {
             // A save that was cut short, or memory that was used up.
             None => {
@@ -126,23 +147,30 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         }
     }
 
-    /// Gives back the disk that a container has; its domain is gone.
+    /// Gives back the disk and the devices that a container has, and removes its seed; its domain is gone.
     pub(super) async fn give_disk_back(&self, row: &Container) -> Result<()> {
+        self.parts.blocks.give_back(&row.id).await?;
         if let Some(vm) = row.vm() {
             let disks = &self.parts.disks;
             if disks.is_held_by(vm, &row.id) {
                 // The guest went on from it, if it did, and that is over.
                 disks.settle_used_memory(vm).await?;
+                self.remove_machine_seed(vm).await?;
             }
             disks.give_back(vm, &row.id).await?;
         }
-        Ok(())
+        self.remove_seed(row).await
     }
 
     /// Whether the container still has a disk.
     pub(super) fn has_disk(&self, row: &Container) -> bool {
         row.vm()
             .is_some_and(|vm| self.parts.disks.is_held_by(vm, &row.id))
+    }
+
+    /// Whether the container still has a disk or a device.
+    pub(super) fn has_any_disk(&self, row: &Container) -> bool {
+        self.has_disk(row) || self.parts.blocks.is_holder(&row.id)
     }
 
     /// Whether the domain of that UUID is this container's, if there is one.
@@ -155,6 +183,9 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
 
     /// The file that the machine boots from.
     pub(super) fn root_disk(&self, row: &Container) -> PathBuf {
+        if let Some(disk) = row.root_block() {
+            return self.parts.blocks.node(disk.device);
+        }
         match row.vm() {
             Some(vm) => self.parts.disks.file(vm),
             None => self.paths.root_disk(&row.sandbox),

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::state::Phase;
+use crate::block::Number;
 
 /// A container and where it is in its life.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,6 +53,11 @@ impl Container {
         own.unwrap_or_else(|| self.id.domain())
     }
 
+    /// The device that it boots from.
+    pub fn root_block(&self) -> Option<&BlockDisk> {
+        self.spec.blocks.iter().find(|disk| disk.is_root())
+    }
+
     /// The virtual machine whose disk it boots from.
     pub const fn vm(&self) -> Option<VmUid> {
         self.spec.instance.vm
@@ -68,10 +74,34 @@ pub struct Spec {
     /// Which virtual machine it is.
     #[serde(default)]
     pub instance: Instance,
+    /// Devices that it has as disks, in the order of the request.
+    #[serde(default)]
+    pub blocks: Vec<BlockDisk>,
+    /// Whether it finds a seed image beside its root disk.
+    #[serde(default)]
+    pub seed: bool,
     /// `sha256:…` of the image that its root disk stands on; empty when it has no disk.
     pub image_digest: String,
     /// Absolute path of the CRI log.
     pub log_path: PathBuf,
+}
+
+/// A device of the node that is a disk of the guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockDisk {
+    /// The device.
+    pub device: Number,
+    /// Path that the pod gave it; `/` is the root disk.
+    pub path: String,
+    /// Whether the guest may not write.
+    pub read_only: bool,
+}
+
+impl BlockDisk {
+    /// Whether the guest boots from it.
+    pub fn is_root(&self) -> bool {
+        self.path == "/"
+    }
 }
 
 /// How a container ended.
@@ -99,6 +129,9 @@ pub struct ContainerConfig {
     pub annotations: BTreeMap<String, String>,
     /// Mounts, echoed in the status.
     pub mounts: Vec<Mount>,
+    /// Devices of the node.
+    #[serde(default)]
+    pub devices: Vec<Device>,
     /// Path of the log below the sandbox's log directory; empty when not given.
     pub log_path: String,
     /// Resources, echoed in the status.
@@ -144,6 +177,17 @@ pub struct Mount {
     pub propagation: i32,
     /// Whether mounts below are read-only too.
     pub recursive_read_only: bool,
+}
+
+/// A device of a request.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// Path in the guest; `/` is the root disk.
+    pub container_path: String,
+    /// Path on the node, which may be a symbolic link.
+    pub host_path: String,
+    /// Letters of `rwm`, as given.
+    pub permissions: String,
 }
 
 /// CRI's Linux resources; 0 is "not given".

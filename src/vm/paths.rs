@@ -65,6 +65,16 @@ impl Paths {
         self.consoles().join(format!("{}.log", cut(id)))
     }
 
+    /// Directory of all seed images that no disk of a virtual machine is there for.
+    pub fn seeds(&self) -> PathBuf {
+        self.state.join("seeds")
+    }
+
+    /// The seed image of a container.
+    pub fn seed(&self, id: &ContainerId) -> PathBuf {
+        self.seeds().join(format!("{}.iso", cut(id)))
+    }
+
     /// The beginning of the id that a file name in [`Self::pods`] or [`Self::consoles`] belongs to.
     pub fn owner(name: &str) -> Option<&str> {
         name.get(..DIGITS)
@@ -85,6 +95,7 @@ mod tests {
         let id = ContainerId::generate();
         for path in [
             paths.console_file(&id),
+            paths.seed(&id),
             paths.sockets(&id),
             paths.default_log(&id),
         ] {

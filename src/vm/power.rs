@@ -1,10 +1,11 @@
 //! What can be done with a running machine beside stopping it, by the virtual machine that it is.
 //!
-//! Invariant: the container stays; nothing here changes a row.
+//! Invariant: the container stays, and nothing here changes a row: an end of the power is the stop of the container.
 //! Failure: [`Error::NotRunning`] when there is no such machine here; libvirt's own error otherwise.
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use libvirt::{Hypervisor, Shutdown, State};
 use podspec::VmUid;
@@ -55,6 +56,19 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
                 return Ok(true);
             }
         }
+    }
+
+    /// Ends the machine if it runs in this pod, as a stop of its container with this grace does: a stop that is under
+    /// way gets shorter, never longer.
+    pub async fn power_off(self: &Arc<Self>, vm: VmUid, pod: &str, grace: Duration) -> Result<()> {
+        for row in self.parts.table.all() {
+            let sandbox = self.parts.sandboxes.get(&row.sandbox);
+            let is_of_pod = sandbox.is_some_and(|sandbox| sandbox.config.metadata.uid == pod);
+            if is_of_pod && self.vm_of(&row) == Some(vm) {
+                self.stop(&row.id, grace).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Asks the guest to reboot, agent first.
@@ -122,10 +136,10 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
 
     /// Whether saved memory lies ready beside the disk; with `discard` it is removed.
     pub async fn restore(&self, vm: VmUid, discard: bool) -> Result<()> {
-        let disks = &self.parts.disks;
         if discard {
-            return Ok(disks.drop_memory(vm).await?);
+            return self.discard_memory(vm).await;
         }
+        let disks = &self.parts.disks;
         let held = disks.get(vm).is_some_and(|disk| disk.holder.is_some());
         if held || disks.settle_memory(vm).await? {
             let ready = disks.get(vm).is_some_and(|disk| disk.has_memory());

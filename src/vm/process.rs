@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use cgroup::ContainerPod;
 use uuid::Uuid;
 
 /// Longest command line that is read, in bytes; libvirt's have some 4 KiB.
@@ -95,6 +96,23 @@ impl Processes {
         let started = self.started(pid)?;
         known.insert(domain, Process { pid, started });
         Some(pid)
+    }
+
+    /// How many of these domains' emulators end with the pod that this process runs in; none outside of pods.
+    /// Blocks like [`Self::find`].
+    pub(super) fn bound(&self, domains: &[Uuid], user: u32) -> usize {
+        let cgroup = |process: &str| {
+            let file = std::fs::File::open(self.proc.join(process).join("cgroup")).ok()?;
+            let mut text = String::new();
+            file.take(LONGEST).read_to_string(&mut text).ok()?;
+            Some(text)
+        };
+        let Some(own) = cgroup("self").and_then(|text| ContainerPod::of(&text)) else {
+            return 0;
+        };
+        let found = self.find(domains, user).into_values();
+        let theirs = found.filter_map(|pid| cgroup(&pid.to_string()));
+        theirs.filter(|text| own.holds(text)).count()
     }
 
     /// What a process has in memory. Blocks for two small reads.
@@ -189,6 +207,29 @@ mod tests {
         plant(scratch.path(), 13, &format!("q\0-uuid\0{one}\0"), 600);
         assert_eq!(processes.find(&[one], user), [(one, 13)].into());
         assert_eq!(processes.find(&[two], user), HashMap::new());
+    }
+
+    #[test]
+    fn emulators_in_the_cgroup_of_our_own_pod_are_counted() {
+        let scratch = tempfile::tempdir().unwrap();
+        let user = std::fs::metadata(scratch.path()).unwrap().uid();
+        let domains = [Uuid::from_u128(1), Uuid::from_u128(2)];
+        let tell = |process: &str, cgroup: &str| {
+            let dir = scratch.path().join(process);
+            std::fs::create_dir_all(&dir).unwrap();
+            std::fs::write(dir.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
+        };
+        for (pid, domain) in [(10, domains[0]), (11, domains[1])] {
+            plant(scratch.path(), pid, &format!("q\0-uuid\0{domain}\0"), 5);
+        }
+        tell("10", "/kubepods/podvm/vmlet");
+        tell("11", "/kubepods/podours/libvirt");
+        let processes = Processes::below(scratch.path());
+        tell("self", "/system.slice/vmlet.service");
+        assert_eq!(processes.bound(&domains, user), 0);
+        tell("self", "/kubepods/podours/daemon");
+        assert_eq!(processes.bound(&domains, user), 1);
+        assert_eq!(processes.bound(&domains[..1], user), 0);
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             Phase::Running | Phase::Stopping => self.reconcile_running(&row, domain).await,
             // A start that libvirt carried out after it had been given up, or an end cut short.
             Phase::Created if domain.is_some() => self.clean_up(&row).await,
-            Phase::Exited if domain.is_some() || self.has_disk(&row) => self.let_go(&row).await,
+            Phase::Exited if domain.is_some() || self.has_any_disk(&row) => self.let_go(&row).await,
             Phase::Created | Phase::Exited => Ok(()),
             Phase::Removing => self.remove_stopped(&row).await,
         };

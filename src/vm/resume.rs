@@ -34,6 +34,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         let restored = self.parts.hypervisor.restore(xml, file).await;
         restored.map_err(hypervisor("restore"))?;
         faultpoint::point("node.resume.restored");
+        self.parts.disks.use_memory(vm).await?;
         self.go_on(row, vm).await
     }
 
@@ -42,25 +43,29 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         match row.vm() {
             Some(vm) if row.spec.instance.restore => {
                 self.await_emulator(row).await?;
+                let disks = &self.parts.disks;
+                if disks.get(vm).is_some_and(|disk| disk.has_memory()) {
+                    disks.use_memory(vm).await?;
+                }
                 self.go_on(row, vm).await
             }
             _ => Ok(()),
         }
     }
 
-    /// Lets a restored guest run, and removes the memory.
+    /// Lets a restored guest run, and removes the memory, which counts as used already. Without any the guest was let run
+    /// before.
     async fn go_on(&self, row: &Container, vm: VmUid) -> Result<()> {
         let disks = &self.parts.disks;
         let Some(memory) = disks.get(vm).and_then(|disk| disk.memory.clone()) else {
             return Ok(());
         };
-        if memory.phase == MemoryPhase::Whole {
-            disks.use_memory(vm).await?;
-        }
         faultpoint::point("node.resume.used");
         if !memory.paused && !row.spec.instance.start_paused {
+            let pulled = self.pull_moved(row, &memory).await;
             let resumed = self.parts.hypervisor.resume(row.domain()).await;
             resumed.map_err(hypervisor("resume"))?;
+            self.plug_in(row, pulled).await;
         }
         faultpoint::point("node.resume.runs");
         Ok(disks.drop_memory(vm).await?)

@@ -25,6 +25,10 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         let disks = &self.parts.disks;
         loop {
             let Ok(row) = self.running_vm(vm) else {
+                if self.is_starting(vm) {
+                    // What lies there is what it comes back from.
+                    return Err(Error::NotRunning(vm));
+                }
                 let saved = disks.get(vm).is_some() && disks.settle_memory(vm).await?;
                 return saved.then_some(()).ok_or(Error::NotRunning(vm));
             };
@@ -82,12 +86,12 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     }
 
     /// The NICs of a machine as its guest knows them.
-    fn nics(&self, row: &Container) -> Vec<SavedNic> {
+    pub(super) fn nics(&self, row: &Container) -> Vec<SavedNic> {
         let sandbox = self.parts.sandboxes.get(&row.sandbox);
         let network = sandbox.and_then(|sandbox| sandbox.network.clone());
-        let nics = network.into_iter().flat_map(|network| network.nics);
+        let nics = network.iter().flat_map(|network| network.guest_nics());
         nics.map(|nic| SavedNic {
-            mac: nic.mac,
+            mac: nic.mac.clone(),
             addresses: nic
                 .addresses
                 .iter()
@@ -97,24 +101,23 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         .collect()
     }
 
-    /// The NICs with which the guest of a new sandbox goes on.
-    pub(super) fn nics_in_memory(&self, config: &SandboxConfig) -> Vec<KnownNic> {
+    /// The NICs with which the guest of a new sandbox goes on; `None` when it boots.
+    pub(super) fn nics_in_memory(&self, config: &SandboxConfig) -> Option<Vec<KnownNic>> {
         let annotations = Annotations::new(&config.annotations);
         let vm: Option<VmUid> = annotations.get(Key::VmDisk).ok().flatten();
         let restore: Option<bool> = annotations.get(Key::Restore).ok().flatten();
         let (Some(vm), Some(true)) = (vm, restore) else {
-            return Vec::new();
+            return None;
         };
-        let memory = self.parts.disks.get(vm).and_then(|d| d.memory.clone());
-        let nics = memory.into_iter().flat_map(|memory| memory.nics);
-        nics.map(|nic| KnownNic {
+        let memory = self.parts.disks.get(vm).and_then(|d| d.memory.clone())?;
+        let known = memory.nics.into_iter().map(|nic| KnownNic {
             mac: nic.mac,
             addresses: nic
                 .addresses
                 .iter()
                 .filter_map(|address| address.parse().ok())
                 .collect(),
-        })
-        .collect()
+        });
+        Some(known.collect())
     }
 }

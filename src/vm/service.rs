@@ -20,11 +20,13 @@ use super::paths::Paths;
 use super::settings::Settings;
 use super::state::Event;
 use super::stats::Meter;
+use crate::block::Blocks;
 use crate::disk::Disks;
-use crate::images::Images;
+use crate::images::{self, Images};
 use crate::locks::{Guard, Locks};
 use crate::metadata::{LookupError, Table};
 use crate::sandbox::{PodNetwork, Sandbox};
+use crate::sources::Sources;
 use crate::tasks::Tasks;
 
 /// The services and rows that machines are made from.
@@ -42,6 +44,8 @@ pub struct Parts<H, N> {
     pub images: Arc<Images>,
     /// Holds the disks that outlive pods.
     pub disks: Arc<Disks>,
+    /// Holds the devices that are disks.
+    pub blocks: Arc<Blocks>,
     /// Shared with the sandboxes.
     pub locks: Locks,
     /// Shared with the sandboxes.
@@ -58,6 +62,7 @@ pub struct Containers<H, N> {
     pub(super) consoles: Consoles,
     pub(super) meter: Meter,
     pub(super) exec_slots: Slots,
+    pub(super) sources: Arc<Sources>,
     /// Containers with a task that sees their stop through.
     pub(super) stoppers: Mutex<HashSet<ContainerId>>,
     /// Containers created by this process: their clients have got the answer.
@@ -76,6 +81,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             consoles: Consoles::default(),
             meter: Meter::default(),
             exec_slots: Slots::default(),
+            sources: Arc::default(),
             stoppers: Mutex::default(),
             answered: Mutex::default(),
         }
@@ -110,6 +116,11 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         &self.paths
     }
 
+    /// The objects of the cluster that containers wait for.
+    pub const fn sources(&self) -> &Arc<Sources> {
+        &self.sources
+    }
+
     /// The accelerator and why it was chosen, once that is known.
     pub fn accelerator(&self) -> Option<&Choice> {
         self.accelerator.get()
@@ -122,13 +133,15 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         config: ContainerConfig,
     ) -> Result<ContainerId> {
         let ready = self.ready_sandbox(sandbox)?;
-        if super::create::instance(&ready, &config)?.vm.is_none() {
+        let has_image = !images::is_none(&config.image.user_specified_image);
+        if has_image && super::create::instance(&ready, &config)?.vm.is_none() {
             self.bring_image(sandbox, &config.image).await?;
         }
+        let files = self.guest_files(&ready, &config).await?;
         let (this, sandbox) = (Arc::clone(self), sandbox.clone());
         self.parts
             .tasks
-            .finish(async move { this.create_to_end(&sandbox, config).await })
+            .finish(async move { this.create_to_end(&sandbox, config, files).await })
             .await
     }
 

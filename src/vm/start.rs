@@ -139,6 +139,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     ) -> Result<DomainSpec> {
         let machine = &row.spec.machine;
         let path = |path: &Path| path.to_string_lossy().into_owned();
+        let further = row.spec.blocks.iter().filter(|disk| !disk.is_root());
         Ok(DomainSpec {
             uuid: row.domain(),
             name: match row.vm() {
@@ -153,6 +154,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             pod_name: sandbox.config.metadata.name.clone(),
             pod_namespace: sandbox.config.metadata.namespace.clone(),
             accelerator,
+            machine_type: machine.machine_type.clone(),
             vcpus: machine.vcpus.get().into(),
             cpus: super::cpus::parse(&row.resources().cpuset_cpus).unwrap_or_default(),
             memory_mib: machine.memory.get(),
@@ -167,7 +169,10 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
                 Variable::new(domain::START_TOKEN, token),
             ],
             root: self.root(row, sandbox)?,
-            disks: Vec::new(),
+            disks: further
+                .map(|disk| self.block_disk(row, disk))
+                .chain(self.seed_disk(row).map(Ok))
+                .collect::<Result<_>>()?,
             console: Console {
                 socket: self.paths.console_socket(&row.id),
                 log: self.paths.console_file(&row.id),
@@ -178,6 +183,9 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     }
 
     fn root(&self, row: &Container, sandbox: &Sandbox) -> Result<Disk> {
+        if let Some(disk) = row.root_block() {
+            return self.block_disk(row, disk);
+        }
         if let Some(vm) = row.vm() {
             return self.root_of(vm);
         }

@@ -8,11 +8,12 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libvirt::Hypervisor;
 use podspec::{ContainerId, SandboxId};
 use tapmanager::wire::NicCounters;
+use tokio::time::Instant;
 
 use super::process::Processes;
 use super::service::Containers;

@@ -185,6 +185,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
 
 impl<H: Hypervisor, N: PodNetwork> Guests for Arc<Containers<H, N>> {
     async fn kill_all(&self, sandbox: &SandboxId) -> Result<()> {
+        self.cancel_copies(sandbox);
         for row in self.of_sandbox(sandbox) {
             Arc::clone(self)
                 .stop_to_end(&row.id, Duration::ZERO)
@@ -200,7 +201,7 @@ impl<H: Hypervisor, N: PodNetwork> Guests for Arc<Containers<H, N>> {
         self.remove_root_disk(sandbox).await
     }
 
-    fn known_nics(&self, config: &SandboxConfig) -> Vec<KnownNic> {
+    fn known_nics(&self, config: &SandboxConfig) -> Option<Vec<KnownNic>> {
         self.nics_in_memory(config)
     }
 }

@@ -4,13 +4,14 @@
 //! Nothing else of the program reads the environment.
 //! Failure: unknown keys, in the file or in the environment, and impossible values are errors.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::{Args, Parser, ValueEnum};
+use clap::{Args, Parser};
 use nix::unistd::{Uid, User};
 use serde::Deserialize;
+use telemetry::{Filter, Format, Log};
 
 const ENVIRONMENT_PREFIX: &str = "VMLET_TAPMANAGER_";
 /// Names after the prefix; the file's keys are the same in lower case.
@@ -80,23 +81,12 @@ struct Settings {
     /// Seconds that each CNI plugin call is given [default: 60].
     #[arg(long, env = "VMLET_TAPMANAGER_CNI_TIMEOUT_SECS")]
     cni_timeout_secs: Option<u64>,
-    /// Form of the log on stderr [default: text].
+    /// Form of the log on stderr: text or json [default: text].
     #[arg(long, env = "VMLET_TAPMANAGER_LOG_FORMAT")]
-    log_format: Option<LogFormat>,
+    log_format: Option<Format>,
     /// Least important level, or a filter as of RUST_LOG [default: info].
     #[arg(long, env = "VMLET_TAPMANAGER_LOG_LEVEL")]
-    log_level: Option<String>,
-}
-
-/// Form of the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum LogFormat {
-    /// For people.
-    #[default]
-    Text,
-    /// One object per line.
-    Json,
+    log_level: Option<Filter>,
 }
 
 /// Everything, validated.
@@ -113,8 +103,7 @@ pub(crate) struct Config {
     pub(crate) boot_id_file: PathBuf,
     pub(crate) qemu_uid: Uid,
     pub(crate) cni_timeout: Duration,
-    pub(crate) log_format: LogFormat,
-    pub(crate) log_level: String,
+    pub(crate) log: Log,
 }
 
 /// Reads file and environment below `flags`.
@@ -126,7 +115,7 @@ pub(crate) fn load(flags: Flags) -> Result<Config> {
         std::env::vars_os().map(|(key, _)| key.to_string_lossy().into_owned()),
     )?;
     let file = match &flags.config {
-        Some(path) => read(path)?,
+        Some(path) => settings::read(path)?,
         None => Settings::default(),
     };
     validate(flags.settings.over(file))
@@ -142,11 +131,6 @@ fn refuse_unknown_variables(names: impl Iterator<Item = String>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn read(path: &Path) -> Result<Settings> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-    toml::from_str(&text).with_context(|| format!("settings in {}", path.display()))
 }
 
 impl Settings {
@@ -213,8 +197,10 @@ fn validate(s: Settings) -> Result<Config> {
         )?,
         qemu_uid: uid,
         cni_timeout: Duration::from_secs(seconds),
-        log_format: s.log_format.unwrap_or_default(),
-        log_level: s.log_level.unwrap_or_else(|| "info".to_owned()),
+        log: Log {
+            level: s.log_level.unwrap_or_default(),
+            format: s.log_format.unwrap_or_default(),
+        },
     })
 }
 
@@ -230,6 +216,8 @@ fn absolute(name: &str, value: Option<PathBuf>, default: &str) -> Result<PathBuf
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn flags(arguments: &[&str]) -> Flags {

@@ -2,15 +2,12 @@
 //!
 //! Invariant: every failure maps to one [`ErrorCode`] here and nowhere else; the message holds the whole
 //! chain of causes, and so the plugin's own words.
-//! Failure: messages are cut to [`MAX_MESSAGE`] characters.
+//! Failure: messages are cut as all that is said on one line.
 
 use netns::surgery;
 use tapmanager::wire::{ErrorCode, WireError};
 
 use crate::{journal, network};
-
-/// Longest message in characters.
-const MAX_MESSAGE: usize = 4096;
 
 /// A request that was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -115,24 +112,9 @@ impl From<&Failure> for WireError {
     fn from(failure: &Failure) -> Self {
         Self {
             code: failure.code(),
-            message: chain(failure).chars().take(MAX_MESSAGE).collect(),
+            message: telemetry::one_line(failure),
         }
     }
-}
-
-/// An error with its causes on one line, without repeating what a transparent one already said.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let words = error.to_string();
-        if !text.ends_with(&words) {
-            text.push_str(": ");
-            text.push_str(&words);
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]
@@ -150,7 +132,7 @@ mod tests {
             "{}",
             wire.message
         );
-        assert_eq!(wire.message.chars().count(), MAX_MESSAGE);
+        assert!(wire.message.len() < 5000 && wire.message.ends_with('…'));
     }
 
     #[test]

@@ -32,6 +32,11 @@ pub(crate) const LINK: &str = "eth0";
 pub(crate) enum Error {
     #[error("the plugins gave the pod no address")]
     NoAddress,
+    #[error(
+        "link {0} carries no frames for another MAC address than its own, and its plugin did not give it the one \
+         that was asked for"
+    )]
+    OwnMac(String),
 }
 
 /// What CNI is asked for.
@@ -80,6 +85,7 @@ pub(crate) fn describe(
         dns: dns(&request.dns, &result.raw),
         cni_network: cni_network.to_owned(),
         cni_result: result.raw.clone(),
+        detached: request.detached,
     })
 }
 

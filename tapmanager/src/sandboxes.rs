@@ -25,10 +25,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use netns::Namespace;
 use tapmanager::wire::{Network, Status};
+use telemetry::one_line;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, RwLock};
 
 use crate::config::Config;
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::journal::{Entry, Journal, Phase};
 use crate::network;
 
@@ -123,7 +124,7 @@ impl Sandboxes {
             .details
             .insert("networks".to_owned(), self.list().len().to_string());
         match self.runtime.network().await {
-            Err(error) => status.message = chain(&error),
+            Err(error) => status.message = one_line(&error),
             Ok(network) => {
                 status.config_file = network.file().map(ToOwned::to_owned);
                 network.name().clone_into(&mut status.network);
@@ -142,7 +143,7 @@ impl Sandboxes {
                 ) {
                     (Some(words), _) => status.message = words,
                     (None, Ok(())) => status.ready = true,
-                    (None, Err(error)) => status.message = chain(&error),
+                    (None, Err(error)) => status.message = one_line(&error),
                 }
             }
         }

@@ -19,13 +19,13 @@ use fdpass::{AsyncConnection, AsyncListener, PeerCredentials};
 use nix::unistd::{Uid, chown, geteuid};
 use serde::Serialize;
 use tapmanager::wire::{ErrorCode, MAX_MESSAGE, PROTOCOL_VERSION, WireError};
+use telemetry::one_line;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
-use crate::failure::chain;
 use crate::journal::Journal;
 use crate::sandboxes::Sandboxes;
 
@@ -133,7 +133,12 @@ async fn accept<F, S>(
         let connection = match connection {
             Ok(connection) => connection,
             Err(error) => {
-                tracing::warn!(socket, error = chain(&error), outcome = "failed", "accept");
+                tracing::warn!(
+                    socket,
+                    error = one_line(&error),
+                    outcome = "failed",
+                    "accept"
+                );
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -157,7 +162,12 @@ async fn accept<F, S>(
                 );
             }
             Err(error) => {
-                tracing::warn!(socket, error = chain(&error), outcome = "refused", "peer");
+                tracing::warn!(
+                    socket,
+                    error = one_line(&error),
+                    outcome = "refused",
+                    "peer"
+                );
             }
         }
     }
@@ -176,7 +186,7 @@ async fn receive(connection: &AsyncConnection, deadline: Duration) -> Received {
         // Nobody is to send descriptors; they are closed here.
         Ok(Ok(Some(message))) => Received::Bytes(message.bytes),
         Ok(Err(error)) => {
-            tracing::debug!(error = chain(&error), outcome = "closed", "connection");
+            tracing::debug!(error = one_line(&error), outcome = "closed", "connection");
             Received::Nothing
         }
         Ok(Ok(None)) | Err(_) => Received::Nothing,

@@ -85,6 +85,12 @@ pub struct AddRequest {
     /// The guest may send with any MAC and IP address, and configure others; for pods that route.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_spoofing: bool,
+    /// The guest has no NIC: its machine is handed none. The pod's network is made all the same.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub detached: bool,
+    /// Hardware address that the guest's first NIC is to have: lower case, colons; empty for that of the plugin.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub mac: String,
     /// The guest's NICs, when it has them already because it goes on from saved memory, `eth0` first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub known_nics: Vec<KnownNic>,
@@ -222,7 +228,8 @@ pub struct Network {
     pub id: String,
     /// Path of the pod's network namespace.
     pub netns: PathBuf,
-    /// One entry per NIC of the guest; never empty. The first belongs to `eth0`.
+    /// One entry per link of the pod, and so per NIC of a guest that is not detached; never empty. The first
+    /// belongs to `eth0`.
     pub nics: Vec<Nic>,
     /// What the guest is told about name servers.
     pub dns: Dns,
@@ -230,6 +237,9 @@ pub struct Network {
     pub cni_network: String,
     /// The final CNI result as the last plugin printed it.
     pub cni_result: serde_json::Value,
+    /// The guest has none of these NICs: nobody is behind the pod's addresses.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub detached: bool,
 }
 
 impl Network {
@@ -239,6 +249,12 @@ impl Network {
             .iter()
             .flat_map(|nic| nic.addresses.iter().map(|a| a.net.addr()))
     }
+
+    /// The NICs that the guest has.
+    #[must_use]
+    pub fn guest_nics(&self) -> &[Nic] {
+        if self.detached { &[] } else { &self.nics }
+    }
 }
 
 /// One NIC of the guest with the link that carries it.
@@ -246,7 +262,8 @@ impl Network {
 pub struct Nic {
     /// Name of the plugin's link in the pod's namespace, such as `eth0`.
     pub link: String,
-    /// The MAC address that the plugin gave the link; the guest's NIC takes it. Lower case, colons.
+    /// The MAC address of the guest's NIC: the one that was asked for, or the one that the plugin gave the link.
+    /// Lower case, colons.
     pub mac: String,
     /// Largest packet in bytes.
     pub mtu: u32,

@@ -25,7 +25,7 @@ use crate::{run, workspace};
 pub(crate) const NAME: &str = "localhost/vmlet-node";
 
 /// Raised when the way of building changes in a manner that the stamp cannot see.
-const RECIPE: &str = "2";
+const RECIPE: &str = "3";
 
 /// Where our programs lie in the image.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -111,6 +111,8 @@ fn install(profile: Profile, work: &Path, tree: &mut Tree) -> Result<()> {
         run::output(objcopy.arg(&stripped))?;
         tree.copy(place, 0o755, &stripped)?;
     }
+    // By this name kubectl finds it as its plugin.
+    tree.link("usr/bin/kubectl-vmlet", "vmletctl")?;
     for script in fs::read_dir(scripts()).context("list deploy/image")? {
         let script = script.context("list deploy/image")?.path();
         let name = script.file_name().unwrap_or_default();

@@ -38,6 +38,13 @@ pub(crate) fn cargo() -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut cargo = run::command(program);
     // Build scripts are run again when PATH changes: it must be the same as by hand.
+    // The same for what cargo says of the package that it runs: crates such as ring build anew when it changes.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(&name);
+        }
+    }
     cargo
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .current_dir(root());

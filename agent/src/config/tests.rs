@@ -3,10 +3,11 @@
 //! Invariant: files lie in a directory of the test's own.
 //! Failure: the message that a person would read is compared.
 
-use super::*;
-use crate::telemetry::one_line;
+use telemetry::{Format, one_line};
 
-fn load_text(text: &str, overrides: &Overrides) -> Result<Config, String> {
+use super::*;
+
+fn load_text(text: &str, overrides: Overrides) -> Result<Config, String> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agent.toml");
     std::fs::write(&path, text).unwrap();
@@ -14,12 +15,12 @@ fn load_text(text: &str, overrides: &Overrides) -> Result<Config, String> {
 }
 
 fn refusal(text: &str) -> String {
-    load_text(text, &Overrides::default()).unwrap_err()
+    load_text(text, Overrides::default()).unwrap_err()
 }
 
 #[test]
 fn a_node_name_is_enough() {
-    let config = load_text("node = \"n1\"", &Overrides::default()).unwrap();
+    let config = load_text("node = \"n1\"", Overrides::default()).unwrap();
     let usual = Config {
         node: "n1".to_owned(),
         ..Config::default()
@@ -32,19 +33,19 @@ fn flags_win_over_the_file() {
     let overrides = Overrides {
         node: Some("n2".to_owned()),
         proxy_endpoint: Some(String::new()),
-        log_level: Some("debug".to_owned()),
+        log_level: Some("debug".parse().unwrap()),
         ..Overrides::default()
     };
     let text = "node = \"n1\"\nnode_endpoint = \"/a.sock\"\n[log]\nformat = \"json\"";
-    let config = load_text(text, &overrides).unwrap();
+    let config = load_text(text, overrides).unwrap();
     assert_eq!(
         (config.node.as_str(), config.proxy_endpoint.as_str()),
         ("n2", "")
     );
     assert_eq!(config.node_endpoint, "/a.sock");
     assert_eq!(
-        (config.log.level.as_str(), config.log.format),
-        ("debug", LogFormat::Json)
+        (&*config.log.level, config.log.format),
+        ("debug", Format::Json)
     );
 }
 
@@ -79,7 +80,7 @@ fn an_endpoint_must_be_a_socket() {
 fn a_file_that_was_named_must_be_there() {
     let missing = load(
         Some(Path::new("/nonexistent/agent.toml")),
-        &Overrides::default(),
+        Overrides::default(),
     );
-    assert!(matches!(missing, Err(Error::Read { .. })));
+    assert!(matches!(missing, Err(Error::File(_))));
 }

@@ -42,6 +42,7 @@ pub(super) fn facts(machine: &Machine) -> GuestFacts {
             kernel: machine.kernel.clone(),
         },
         interfaces: machine.interfaces.iter().map(interface).collect(),
+        info: machine.guest_info.clone(),
     };
     facts.bounded()
 }
@@ -119,6 +120,9 @@ mod tests {
             started_ms: 1_700_000_000_999,
             host_name: "vm-1\u{1b}[2J".to_owned(),
             os_name: "evil\nname".to_owned(),
+            guest_info: [("app", "up\u{7}"), ("no key", "x")]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
             interfaces: vec![Interface {
                 name: "eth0".to_owned(),
                 mac: "02:00:00:00:00:01".to_owned(),
@@ -145,6 +149,8 @@ mod tests {
             (facts.host_name.as_str(), facts.os.name.as_str()),
             ("", "evilname")
         );
+        let info: Vec<_> = facts.info.iter().collect();
+        assert_eq!(info, [(&"app".to_owned(), &"up".to_owned())]);
         assert_eq!(facts.started.as_ref().unwrap().0.as_second(), 1_700_000_000);
         assert_eq!(GuestFacts::from_json(&facts.to_json()).unwrap(), facts);
     }

@@ -92,7 +92,7 @@ async fn call<T>(answer: impl Future<Output = kube::Result<T>>) -> Result<T, Wro
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
             Err(Wrote::Vanished)
         }
-        Ok(Err(e)) => Err(Wrote::Failed(crate::telemetry::one_line(&e))),
+        Ok(Err(e)) => Err(Wrote::Failed(telemetry::one_line(&e))),
         Err(_) => {
             let late = "the API server did not answer in time";
             Err(Wrote::Failed(late.to_owned()))

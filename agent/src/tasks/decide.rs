@@ -48,6 +48,8 @@ pub(super) struct Entry {
     pub(super) cancel_asked: bool,
     /// An effect is under way.
     pub(super) busy: bool,
+    /// Its place among all tasks; none until a list that told of it is complete.
+    pub(super) place: Option<u64>,
     /// After failed effects.
     pub(super) backoff: Backoff,
 }
@@ -105,6 +107,15 @@ pub(super) fn next(uid: &str, entry: &Entry, world: &World<'_>) -> Next {
         (Some(object), None) => start(uid, entry, object, world),
         (Some(object), Some(reported)) => follow(entry, object, reported, world),
     }
+}
+
+/// Whether it is still to be sent to the daemon.
+pub(super) fn is_unsent(entry: &Entry) -> bool {
+    let Some(object) = &entry.object else {
+        return false;
+    };
+    let is_wanted = !is_final(current(entry, object)) && !object.is_cancelled();
+    is_wanted && object.spec.is_ok() && entry.reported.is_none() && entry.refused.is_none()
 }
 
 /// What the API server has by now.

@@ -147,6 +147,6 @@ impl Effects {
 fn failed(error: &kube::Error) -> Done {
     match error {
         kube::Error::Api(status) if matches!(status.code, 404 | 409) => Done::Vanished,
-        error => Done::Failed(crate::telemetry::one_line(error)),
+        error => Done::Failed(telemetry::one_line(error)),
     }
 }

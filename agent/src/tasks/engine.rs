@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
 use nodeapi::v1::{TaskEvent, TaskStatus};
+use telemetry::one_line;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinSet;
@@ -23,10 +24,10 @@ use super::decide::{Entry, Next, World, next};
 use super::effects::{Done, Effects};
 use super::object::{Object, Uid, is_final};
 use super::report;
+use super::turns::{Turns, behind};
 use crate::daemon::{Daemon, Event};
 use crate::health::Health;
 use crate::metrics::Metrics;
-use crate::telemetry::one_line;
 
 /// Effects at the same time.
 const AT_ONCE: usize = 16;
@@ -52,6 +53,7 @@ pub(crate) struct Engine {
     /// Objects of the list that is being read.
     listing: Option<HashSet<Uid>>,
     listed: bool,
+    turns: Turns,
     /// Counts connections to the daemon.
     connection: u64,
     /// Kinds that the daemon offers.
@@ -78,6 +80,7 @@ impl Engine {
             entries: HashMap::new(),
             listing: None,
             listed: false,
+            turns: Turns::default(),
             connection: 0,
             kinds: Vec::new(),
             synced: false,
@@ -143,10 +146,11 @@ impl Engine {
                 let Some(object) = Object::from_api(sent) else {
                     return;
                 };
-                if let Some(listing) = &mut self.listing {
-                    listing.insert(object.uid.clone());
-                }
                 let entry = self.entries.entry(object.uid.clone()).or_default();
+                match &mut self.listing {
+                    Some(listing) => drop(listing.insert(object.uid.clone())),
+                    None => self.turns.told(entry),
+                }
                 entry.object = Some(object);
             }
             watcher::Event::InitDone => {
@@ -158,6 +162,7 @@ impl Engine {
                         entry.object = None;
                     }
                 }
+                self.turns.listed(&mut self.entries);
                 self.listed = true;
                 self.health.listed();
             }
@@ -273,9 +278,12 @@ impl Engine {
         };
         let mut wake = now + LONGEST_SLEEP;
         let mut unknown = Vec::new();
+        let behind = behind(&self.entries);
         for (uid, entry) in &mut self.entries {
             match next(uid, entry, &world) {
                 Next::Idle => {}
+                // The end of what stands before it leads here again.
+                Next::Run(_) if behind.contains(uid) => {}
                 Next::At(at) => wake = wake.min(at),
                 Next::Drop => unknown.push(uid.clone()),
                 effect => {

@@ -21,6 +21,8 @@ pub(super) struct Object {
     /// What to do, or why that cannot be read.
     pub(super) spec: Result<VirtualMachineTaskSpec, String>,
     pub(super) status: VirtualMachineTaskStatus,
+    /// When it was made, by the API server's clock, in seconds since the epoch.
+    pub(super) made: i64,
     /// Somebody deletes it.
     pub(super) going: bool,
     /// Its status is of an agent of ours.
@@ -42,6 +44,7 @@ impl Object {
         status: Option<VirtualMachineTaskStatus>,
     ) -> Option<Self> {
         let status = status.unwrap_or_default();
+        let made = metadata.creation_timestamp.as_ref();
         let managers = metadata.managed_fields.iter().flatten();
         let mut managers = managers.filter(|m| m.subresource.as_deref() == Some("status"));
         let ours = managers.any(|m| m.manager.as_deref() == Some(FIELD_MANAGER));
@@ -51,6 +54,7 @@ impl Object {
             name: metadata.name.clone()?,
             spec,
             status,
+            made: made.map_or(i64::MIN, |at| at.0.as_second()),
             going: metadata.deletion_timestamp.is_some(),
             ours,
         })

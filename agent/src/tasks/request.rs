@@ -7,8 +7,8 @@
 use crds::{TaskKind, VirtualMachineTaskSpec};
 use nodeapi::v1::run_task_request::Kind;
 use nodeapi::v1::{
-    DeleteDisk, GuestReboot, GuestShutdown, Pause, Provision, Reset, Restore, RunTaskRequest, Save,
-    Unpause, provision,
+    DeleteDisk, GuestReboot, GuestShutdown, Pause, PowerOff, Provision, Reset, Restore,
+    RunTaskRequest, Save, Unpause, provision,
 };
 
 /// Seconds that a guest gets when the task names none.
@@ -42,6 +42,13 @@ fn kind(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Kind, String> 
         TaskKind::Provision => Kind::Provision(provision(namespace, spec)?),
         TaskKind::DeleteDisk => Kind::DeleteDisk(DeleteDisk {}),
         TaskKind::GuestShutdown => Kind::GuestShutdown(GuestShutdown { timeout_seconds }),
+        TaskKind::PowerOff => Kind::PowerOff(PowerOff {
+            timeout_seconds: spec.timeout_seconds.unwrap_or_default(),
+            pod_uid: spec
+                .instance_uid
+                .clone()
+                .ok_or("a task of kind PowerOff needs spec.instanceUID")?,
+        }),
         TaskKind::GuestReboot => Kind::GuestReboot(GuestReboot { timeout_seconds }),
         TaskKind::Reset => Kind::Reset(Reset {}),
         TaskKind::Save => Kind::Save(Save {}),
@@ -83,6 +90,7 @@ const fn field_name(kind: &Kind) -> &'static str {
         Kind::Provision(_) => "provision",
         Kind::DeleteDisk(_) => "delete_disk",
         Kind::GuestShutdown(_) => "guest_shutdown",
+        Kind::PowerOff(_) => "power_off",
         Kind::GuestReboot(_) => "guest_reboot",
         Kind::Reset(_) => "reset",
         Kind::Save(_) => "save",
@@ -120,6 +128,7 @@ mod tests {
             linked: true,
             timeout_seconds: None,
             discard: true,
+            instance_uid: Some("p-1".to_owned()),
         }
     }
 
@@ -128,6 +137,7 @@ mod tests {
             "provision",
             "delete_disk",
             "guest_shutdown",
+            "power_off",
             "guest_reboot",
             "reset",
             "save",
@@ -136,6 +146,20 @@ mod tests {
             "unpause",
         ];
         kinds.map(str::to_owned).to_vec()
+    }
+
+    #[test]
+    fn a_power_off_is_for_one_pod_and_at_once_unless_it_says_when() {
+        let mut wish = spec(TaskKind::PowerOff);
+        let expected = PowerOff {
+            timeout_seconds: 0,
+            pod_uid: "p-1".to_owned(),
+        };
+        let request = of("t-1", "ns", &wish, &all()).unwrap();
+        assert_eq!(request.kind, Some(Kind::PowerOff(expected)));
+        wish.instance_uid = None;
+        let refused = of("t-1", "ns", &wish, &all()).unwrap_err();
+        assert!(refused.contains("spec.instanceUID"), "{refused}");
     }
 
     #[test]

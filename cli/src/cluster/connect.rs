@@ -2,6 +2,8 @@
 //!
 //! Invariant: the order is kubectl's: `--kubeconfig`, `KUBECONFIG`, `~/.kube/config`, the pod's account.
 //! Failure: no usable configuration; nothing was asked of any server yet.
+//!
+//! A watch is silent for as long as nothing changes, so that the deadline of answers is not that of watches.
 
 use std::time::Duration;
 
@@ -11,6 +13,9 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Resource};
 
 use super::{ClusterArgs, ClusterError};
+
+/// Silence of a watch that means a dead connection: the server ends each after 290 s by itself.
+const WATCH: Duration = Duration::from_secs(300);
 
 /// A client and the namespace that commands work in.
 #[derive(Clone)]
@@ -22,15 +27,23 @@ pub(crate) struct Cluster {
 impl ClusterArgs {
     /// Makes a client. Asks the server nothing.
     pub(crate) async fn connect(&self) -> Result<Cluster, ClusterError> {
+        self.connect_within(self.request_timeout.0).await
+    }
+
+    /// The same for watches.
+    pub(crate) async fn connect_to_watch(&self) -> Result<Cluster, ClusterError> {
+        self.connect_within(Some(WATCH)).await
+    }
+
+    async fn connect_within(&self, answer: Option<Duration>) -> Result<Cluster, ClusterError> {
         let mut config = self.config().await?;
         if let Some(user) = &self.impersonate {
             config.auth_info.impersonate = Some(user.clone());
             config.auth_info.impersonate_groups =
                 Some(self.impersonate_groups.clone()).filter(|groups| !groups.is_empty());
         }
-        let timeout = Duration::from_secs(u64::from(self.request_timeout.max(1)));
-        config.connect_timeout = Some(timeout);
-        config.read_timeout = Some(timeout);
+        config.connect_timeout = self.request_timeout.0;
+        config.read_timeout = answer;
         let namespace = self.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
         let server = config.cluster_url.to_string();

@@ -25,6 +25,10 @@ pub(crate) enum ClusterError {
     NoKinds,
     #[error("there is no virtual machine {name} in namespace {namespace}")]
     NotFound { namespace: String, name: String },
+    #[error("there is no namespace {0}")]
+    NoNamespace(String),
+    #[error("others set the same fields of {name} otherwise: {message}")]
+    Owned { name: String, message: String },
     #[error("not allowed: {0}")]
     Forbidden(String),
     #[error("the cluster does not know who you are")]
@@ -49,11 +53,16 @@ impl ClusterError {
         };
         match status.code {
             404 if is_missing_kind(&status) => Self::NoKinds,
+            404 if is_about(&status, "namespaces") => Self::NoNamespace(namespace.to_owned()),
             404 => Self::NotFound {
                 namespace: namespace.to_owned(),
                 name: name.to_owned(),
             },
             409 if status.reason == "AlreadyExists" => Self::Exists(name.to_owned()),
+            409 if is_owned(&status) => Self::Owned {
+                name: name.to_owned(),
+                message: status.message.clone(),
+            },
             409 => Self::Raced {
                 name: name.to_owned(),
             },
@@ -100,6 +109,12 @@ impl ClusterError {
             Self::NotFound { .. } => {
                 "vmletctl list shows what is there; -n names another namespace, list -A shows all of them"
             }
+            Self::NoNamespace(_) => {
+                "create it (kubectl create namespace), or name another one with -n"
+            }
+            Self::Owned { .. } => {
+                "choose another name; or change that machine with kubectl edit vm, or by the tool that made it"
+            }
             Self::Forbidden(_) => {
                 "ask an administrator for a role that allows it, or name another user with --context"
             }
@@ -127,6 +142,17 @@ fn innermost(error: &dyn std::error::Error) -> String {
 /// A server without the kind says so in plain text, without naming an object.
 fn is_missing_kind(status: &Status) -> bool {
     status.details.as_ref().is_none_or(|d| d.name.is_empty())
+}
+
+fn is_about(status: &Status, kind: &str) -> bool {
+    status.details.as_ref().is_some_and(|d| d.kind == kind)
+}
+
+/// Server-side apply would take fields away from others that set them.
+fn is_owned(status: &Status) -> bool {
+    let causes = status.details.as_ref().map(|d| d.causes.as_slice());
+    let mut causes = causes.unwrap_or_default().iter();
+    causes.any(|c| c.reason == "FieldManagerConflict")
 }
 
 /// The `test` of a JSON patch has failed; the server gives it no reason of its own.

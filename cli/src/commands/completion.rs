@@ -5,10 +5,8 @@
 
 use std::process::ExitCode;
 
-use clap::{Args as ClapArgs, CommandFactory};
+use clap::Args as ClapArgs;
 use clap_complete::Shell;
-
-use crate::args::Args;
 
 /// For which shell.
 #[derive(Debug, ClapArgs)]
@@ -19,7 +17,12 @@ pub(crate) struct CompletionArgs {
 
 pub(crate) fn run(args: &CompletionArgs) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Args::command(), "vmletctl", &mut script);
+    clap_complete::generate(
+        args.shell,
+        &mut crate::args::command(),
+        "vmletctl",
+        &mut script,
+    );
     super::print(&String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }

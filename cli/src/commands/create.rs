@@ -6,6 +6,7 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
+use crds::VirtualMachine;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Map, Value, json};
@@ -13,9 +14,11 @@ use serde_json::{Map, Value, json};
 use crate::cluster::{ClusterArgs, ClusterError};
 
 /// What to create.
+///
+/// Classes and images are made with kubectl: `kubectl explain vmclass.spec`, `kubectl explain vmimage.spec`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CreateArgs {
-    /// A virtual machine.
+    /// Write the manifest of a virtual machine, or apply it.
     Vm(Box<VmArgs>),
 }
 
@@ -24,19 +27,19 @@ pub(crate) enum CreateArgs {
 pub(crate) struct VmArgs {
     /// Name of the machine.
     name: String,
-    /// The VirtualMachineImage or ClusterVirtualMachineImage of the root disk.
+    /// The VirtualMachineImage of the namespace, or else the ClusterVirtualMachineImage, that the root disk is made from.
     #[arg(long, value_name = "IMAGE", required_unless_present = "root_claim")]
     image: Option<String>,
     /// The claim of the root disk, instead of an image.
     #[arg(long, value_name = "CLAIM", conflicts_with = "image")]
     root_claim: Option<String>,
-    /// The VirtualMachineClass that gives the size.
+    /// The VirtualMachineClass that gives the size; this or --memory is needed.
     #[arg(long, value_name = "CLASS", required_unless_present = "memory", conflicts_with_all = ["cpus", "memory"])]
     class: Option<String>,
-    /// Virtual CPUs, instead of a class.
+    /// Virtual CPUs, with --memory.
     #[arg(long, value_name = "N", default_value_t = 1)]
     cpus: u32,
-    /// Guest memory, such as 2Gi, instead of a class.
+    /// Guest memory, such as 512Mi or 2Gi, instead of a class.
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
     /// When it runs.
@@ -51,16 +54,16 @@ pub(crate) struct VmArgs {
     /// One more disk from a claim; may be repeated.
     #[arg(long, value_name = "NAME=CLAIM", value_parser = pair)]
     volume: Vec<(String, String)>,
-    /// Secret with cloud-init user data, and its key if that is not user-data.
+    /// Secret with cloud-init user data, and its key [default key: user-data].
     #[arg(long, value_name = "SECRET[/KEY]")]
     user_data: Option<String>,
-    /// SSH public key for the default user; may be repeated.
-    #[arg(long, value_name = "KEY")]
+    /// SSH public key for the default user, itself or its file; may be repeated. The guest needs cloud-init.
+    #[arg(long, value_name = "KEY|FILE", value_parser = ssh_key)]
     ssh_key: Vec<String>,
     /// A label of the machine; may be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
     label: Vec<(String, String)>,
-    /// Create it, or change what was created so before; otherwise its YAML is printed.
+    /// Create it, or change what was created so before. Without this its YAML is printed, and nothing is done.
     #[arg(long)]
     apply: bool,
     #[command(flatten)]
@@ -70,15 +73,15 @@ pub(crate) struct VmArgs {
 #[derive(Debug, Clone, Copy, ValueEnum)]
 #[value(rename_all = "PascalCase")]
 enum Run {
-    /// Always.
+    /// It runs; when it ends, it is started again.
     Always,
-    /// Until it powers itself off.
+    /// It runs until it powers itself off; after a failure it is started again.
     RerunOnFailure,
-    /// When it is started by hand.
+    /// It runs when it is started by hand, and is not started again.
     Manual,
-    /// Not now.
+    /// It is made, and does not run.
     Halted,
-    /// One time.
+    /// It runs one time.
     Once,
 }
 
@@ -89,11 +92,31 @@ fn pair(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
+/// A key has a space in it, between its type and the rest; the name of a file is taken for one otherwise.
+fn ssh_key(text: &str) -> Result<String, String> {
+    let is_key = text.trim().contains(' ');
+    let key = if is_key {
+        text.to_owned()
+    } else {
+        let path = text.strip_prefix('@').unwrap_or(text);
+        std::fs::read_to_string(path)
+            .map_err(|e| format!("it is no key, and no file that can be read: {e}"))?
+    };
+    let mut lines = key.lines().filter(|line| !line.trim().is_empty());
+    match (lines.next(), lines.next()) {
+        (Some(line), _) if line.contains("PRIVATE KEY") => {
+            Err("that is a private key: give the public one, whose file ends in .pub".into())
+        }
+        (Some(line), None) if line.contains(' ') => Ok(line.trim().to_owned()),
+        _ => Err("one public key is needed, such as `ssh-ed25519 AAAA… me@here`".into()),
+    }
+}
+
 pub(crate) async fn run(args: &CreateArgs) -> anyhow::Result<ExitCode> {
     let CreateArgs::Vm(args) = args;
     let mut object = manifest(args);
     if !args.apply {
-        super::print(&serde_saphyr::to_string(&object)?)?;
+        super::print(&super::yaml(&object)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let cluster = args.cluster.connect().await?;
@@ -101,11 +124,29 @@ pub(crate) async fn run(args: &CreateArgs) -> anyhow::Result<ExitCode> {
     let params = PatchParams::apply("vmletctl");
     let about = |error| ClusterError::about(&cluster.namespace, &args.name, error);
     let api = cluster.machines();
-    api.patch(&args.name, &params, &Patch::Apply(&object))
+    let before = api.get_opt(&args.name).await.map_err(about)?;
+    let after = api
+        .patch(&args.name, &params, &Patch::Apply(&object))
         .await
         .map_err(about)?;
-    super::print(&format!("virtualmachine.vmlet.dev/{} applied\n", args.name))?;
+    let done = done(before.as_ref(), &after);
+    super::print(&format!("virtualmachine.vmlet.dev/{} {done}\n", args.name))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What applying did, in kubectl's words. The controller's writes of the status are none of ours.
+fn done(before: Option<&VirtualMachine>, after: &VirtualMachine) -> &'static str {
+    match before {
+        Some(before) if before.metadata.uid != after.metadata.uid => "created",
+        Some(before)
+            if before.metadata.generation == after.metadata.generation
+                && before.metadata.labels == after.metadata.labels =>
+        {
+            "unchanged"
+        }
+        Some(_) => "configured",
+        None => "created",
+    }
 }
 
 fn manifest(args: &VmArgs) -> Value {
@@ -183,46 +224,4 @@ fn bootstrap(args: &VmArgs) -> Option<Value> {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-    use crate::args::{Args, Command};
-
-    fn yaml(line: &str) -> String {
-        let args = Args::try_parse_from(line.split(' ')).unwrap();
-        let Command::Create(CreateArgs::Vm(args)) = args.command else {
-            panic!("not create vm");
-        };
-        let object = manifest(&args);
-        // What is generated is what the kind has.
-        let _: crds::VirtualMachine = serde_json::from_value(object.clone()).unwrap();
-        serde_saphyr::to_string(&object).unwrap()
-    }
-
-    #[test]
-    fn a_plain_machine() {
-        insta::assert_snapshot!(yaml("vmletctl create vm web --image debian --class small"));
-    }
-
-    #[test]
-    fn a_machine_with_everything() {
-        insta::assert_snapshot!(yaml(
-            "vmletctl create vm web -n team-a --root-claim disk --cpus 2 --memory 2Gi --run-strategy RerunOnFailure \
-             --disk-size 20Gi --storage-class fast --volume data=claim --user-data seed/config --ssh-key k1 --label a=b"
-        ));
-    }
-
-    #[test]
-    fn an_image_and_a_size_are_needed() {
-        for line in [
-            "vmletctl create vm web --class small",
-            "vmletctl create vm web --image debian",
-            "vmletctl create vm web --image debian --class small --memory 1Gi",
-            "vmletctl create vm web --image debian --root-claim x --class small",
-            "vmletctl create vm web --image debian --class small --run-strategy Sometimes",
-        ] {
-            assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
-        }
-    }
-}
+mod tests;

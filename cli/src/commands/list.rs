@@ -67,7 +67,11 @@ pub(crate) async fn run(args: &ListArgs) -> anyhow::Result<ExitCode> {
     if args.watch && !matches!(args.output, Output::Table | Output::Wide) {
         anyhow::bail!("--watch prints tables only: leave out --output, or give -o wide");
     }
-    let cluster = args.cluster.connect().await?;
+    let cluster = if args.watch {
+        args.cluster.connect_to_watch().await?
+    } else {
+        args.cluster.connect().await?
+    };
     let columns = Columns {
         namespace: args.all_namespaces,
         wide: args.output == Output::Wide,
@@ -135,7 +139,7 @@ async fn raw(cluster: &Cluster, args: &ListArgs) -> anyhow::Result<()> {
     }
     let text = match args.output {
         Output::Name => names(&objects),
-        Output::Yaml => serde_saphyr::to_string(&list_of(&objects)?)?,
+        Output::Yaml => super::yaml(&list_of(&objects)?)?,
         _ => format!("{}\n", serde_json::to_string_pretty(&list_of(&objects)?)?),
     };
     super::print(&text)?;

@@ -11,7 +11,7 @@ use lifecycle::verbs::Verb;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::cluster::{Cluster, ClusterArgs, ClusterError, Names};
+use crate::cluster::{Cluster, ClusterArgs, ClusterError, Names, seconds};
 
 /// How often a verb is decided anew when the machine changed meanwhile.
 const ATTEMPTS: u32 = 5;
@@ -44,8 +44,8 @@ pub(crate) struct StopArgs {
     /// Pull the plug: the guest is not asked.
     #[arg(long, conflicts_with = "grace_period")]
     force: bool,
-    /// Seconds that the guest has before the plug is pulled [default: spec.powerOffTimeout].
-    #[arg(long, value_name = "SECONDS")]
+    /// Time that the guest has before the plug is pulled, such as 20 (seconds), 20s or 2m [default: spec.powerOffTimeout].
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
     grace_period: Option<u32>,
     #[command(flatten)]
     verb: VerbArgs,

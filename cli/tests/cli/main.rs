@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use fake::{Fake, Scenario, Server};
 
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 const MANIFEST: &str = "
 apiVersion: v1

@@ -12,7 +12,7 @@ const MOST_WORKERS: usize = 256;
 /// Longest name of a Kubernetes object.
 const LONGEST_NAME: usize = 253;
 /// Nothing is looked at more often than that only because time passed.
-const SHORTEST_RESYNC: u64 = 30;
+const SHORTEST_LOOK: u64 = 30;
 
 /// Settings contradict each other or are out of range.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -39,8 +39,12 @@ impl Config {
             "runner.pass_timeout_secs must be from 1 to 86400",
         )?;
         refuse(
-            !(SHORTEST_RESYNC..=A_DAY).contains(&runner.resync_secs),
+            !(SHORTEST_LOOK..=A_DAY).contains(&runner.resync_secs),
             "runner.resync_secs must be from 30 to 86400",
+        )?;
+        refuse(
+            !(SHORTEST_LOOK..=A_DAY).contains(&runner.recheck_secs),
+            "runner.recheck_secs must be from 30 to 86400",
         )?;
         refuse(
             runner.retry_min_ms == 0 || runner.retry_min_ms > runner.retry_max_ms,

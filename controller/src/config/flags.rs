@@ -7,8 +7,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Parser;
+use settings::set;
+use telemetry::{Filter, Format};
 
-use super::{Config, LogFormat};
+use super::Config;
 
 /// Gives VM pods the life of a machine.
 #[derive(Debug, Parser)]
@@ -45,28 +47,21 @@ pub struct Overrides {
     pub lease: Option<bool>,
     /// Least severe level that is logged, also per module.
     #[arg(long, value_name = "LEVEL", env = "VMLET_CONTROLLER_LOG_LEVEL")]
-    pub log_level: Option<String>,
-    /// The form of log lines.
+    pub log_level: Option<Filter>,
+    /// The form of log lines: text or json.
     #[arg(long, value_name = "FORM", env = "VMLET_CONTROLLER_LOG_FORMAT")]
-    pub log_format: Option<LogFormat>,
+    pub log_format: Option<Format>,
 }
 
 impl Overrides {
-    pub(super) fn apply(&self, config: &mut Config) {
-        fn set<T: Clone>(to: &mut T, from: Option<&T>) {
-            if let Some(from) = from {
-                to.clone_from(from);
-            }
-        }
-        if self.kubeconfig.is_some() {
-            config.kubeconfig.clone_from(&self.kubeconfig);
-        }
-        set(&mut config.namespace, self.namespace.as_ref());
-        set(&mut config.listen, self.listen.as_ref());
-        set(&mut config.runner.workers, self.workers.as_ref());
-        set(&mut config.lease.identity, self.identity.as_ref());
-        set(&mut config.lease.enabled, self.lease.as_ref());
-        set(&mut config.log.level, self.log_level.as_ref());
-        set(&mut config.log.format, self.log_format.as_ref());
+    pub(super) fn apply(self, config: &mut Config) {
+        set(&mut config.kubeconfig, self.kubeconfig.map(Some));
+        set(&mut config.namespace, self.namespace);
+        set(&mut config.listen, self.listen);
+        set(&mut config.runner.workers, self.workers);
+        set(&mut config.lease.identity, self.identity);
+        set(&mut config.lease.enabled, self.lease);
+        set(&mut config.log.level, self.log_level);
+        set(&mut config.log.format, self.log_format);
     }
 }

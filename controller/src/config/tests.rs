@@ -13,10 +13,7 @@ fn load_text(text: &str, flags: &[&str]) -> Result<Config, String> {
     std::fs::write(&file, text).unwrap();
     let mut line = vec!["vmlet-controller", "--config", file.to_str().unwrap()];
     line.extend(flags);
-    load(&Args::try_parse_from(line).unwrap()).map_err(|error| {
-        let cause = std::error::Error::source(&error).map(ToString::to_string);
-        format!("{error}: {}", cause.unwrap_or_default())
-    })
+    load(Args::try_parse_from(line).unwrap()).map_err(|error| telemetry::one_line(&error))
 }
 
 #[test]
@@ -44,6 +41,7 @@ fn an_unknown_key_is_refused_with_its_line() {
 #[rstest::rstest]
 #[case::no_worker("[runner]\nworkers = 0", "runner.workers")]
 #[case::polling("[runner]\nresync_secs = 5", "runner.resync_secs")]
+#[case::polling_what_waits("[runner]\nrecheck_secs = 5", "runner.recheck_secs")]
 #[case::late_renewal("[lease]\nrenew_deadline_secs = 15", "lease.renew_deadline_secs")]
 #[case::bad_name("namespace = \"A b\"", "namespace")]
 #[case::bad_mode("[machines]\nfast_deploy = \"quick\"", "machines.fast_deploy")]

@@ -3,17 +3,23 @@
 //! Invariant: a change that no pass would act on wakes nobody: a node's heartbeat, a task's progress.
 //! Failure: none; an object that belongs to no machine wakes nobody.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use crds::names::POD_ROLE_LABEL;
 use crds::{
     ClusterVirtualMachineImage, GROUP, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
     VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
 };
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 
 use super::is_ready;
-use crate::stores::{Change, DataVolume, Indexed, Key, Relation, Stores};
+use crate::stores::{
+    Change, DataVolume, Indexed, Key, NetworkAttachmentDefinition, Relation, Stores,
+};
 
 /// The end of the name of the pod that chooses a machine's node.
 const PROVISION: &str = "-provision";
@@ -140,7 +146,7 @@ impl Wakes for ClusterVirtualMachineImage {
 
 impl Wakes for VirtualMachineImageCache {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
-        with(stores, &Relation::ImageCache(Key::of(&**change.object())))
+        with(stores, &Relation::ImageCache(change.object().name_any()))
     }
 }
 
@@ -166,6 +172,41 @@ impl Wakes for PartialObjectMeta<Secret> {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
         with(stores, &Relation::Secret(Key::of(&**change.object())))
     }
+}
+
+impl Wakes for PartialObjectMeta<NetworkAttachmentDefinition> {
+    fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        if is_about_content(change) {
+            return Vec::new();
+        }
+        with(stores, &Relation::Network(Key::of(&**change.object())))
+    }
+}
+
+impl Wakes for PartialObjectMeta<StorageClass> {
+    fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        if is_about_content(change) {
+            return Vec::new();
+        }
+        let name = change.object().name_any();
+        let is_of_it = |claim: &Arc<PersistentVolumeClaim>| {
+            let spec = claim.spec.as_ref();
+            spec.and_then(|spec| spec.storage_class_name.as_deref()) == Some(&name)
+        };
+        let all = stores.claims.state().into_iter();
+        let claims = all
+            .filter(is_of_it)
+            .map(|claim| Relation::Claim(Key::of(&*claim)));
+        // The class says whether a claim without a volume waits for its first pod.
+        let mut all: BTreeSet<_> = claims.flat_map(|claim| with(stores, &claim)).collect();
+        all.extend(with(stores, &Relation::StorageClass(name)));
+        all.into_iter().collect()
+    }
+}
+
+/// The object was there before: nobody waits for it, and what of it counts for machines cannot change.
+fn is_about_content<K>(change: &Change<K>) -> bool {
+    matches!(change, Change::Updated { .. })
 }
 
 fn with(stores: &Stores, relation: &Relation) -> Vec<Key> {

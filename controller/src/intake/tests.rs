@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use crds::conditions::{CREATED, DISK_PROMOTION_SYNCED, Status, set};
 use crds::vm::NetworkStatus;
-use crds::{PowerState, TaskKind, VirtualMachine, VirtualMachineClass, VirtualMachineTask};
+use crds::{
+    PowerState, TaskKind, VirtualMachine, VirtualMachineClass, VirtualMachineImageCache,
+    VirtualMachineTask,
+};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::runtime::watcher::Event;
@@ -236,6 +239,25 @@ fn a_node_wakes_its_machines_when_it_fails_and_not_with_its_heartbeat() {
     assert_eq!(adds!(intake, feeds.nodes, lost), a(-2));
 }
 
+/// Caches are in the controller's namespace, machines in those of their owners.
+#[test]
+fn an_image_cache_wakes_the_machines_that_wait_for_it_wherever_they_are() {
+    let (intake, mut feeds) = ours();
+    let mut vm = settled("a");
+    let label = ("vmicache.vmlet.dev/name".to_owned(), "c".to_owned());
+    vm.metadata.labels = Some([label].into());
+    feeds.vms.apply(Event::Apply(vm));
+    feeds.vms.apply(Event::Apply(settled("b")));
+    let cache: VirtualMachineImageCache = serde_json::from_value(json!({
+        "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineImageCache",
+        "metadata": { "name": "c", "namespace": "vmlet-system", "uid": "c", "resourceVersion": "1" },
+        "spec": { "providerID": "i", "providerVersion": "v" },
+    }))
+    .unwrap();
+    let changed = Event::Apply(cache);
+    assert_eq!(adds!(intake, feeds.image_caches, changed), a(-2));
+}
+
 #[test]
 fn the_first_list_of_another_kind_is_routine() {
     let (intake, mut feeds) = ours();
@@ -263,4 +285,69 @@ fn a_signal_about_a_machine_that_is_unknown_is_not_queued() {
             .priority,
         -4
     );
+}
+
+/// A machine on network `blue` of another namespace, with a claim `data` and a storage class of its own.
+fn placed(name: &str) -> VirtualMachine {
+    let mut vm = settled(name);
+    vm.spec.storage_class = Some("fast".to_owned());
+    vm.spec.network = serde_json::from_value(json!({
+        "interfaces": [{ "name": "a", "networkRef": "nets/blue" }, { "name": "b", "networkRef": "red" }],
+    }))
+    .unwrap();
+    let volume = json!({ "name": "data", "persistentVolumeClaim": { "claimName": "data" } });
+    vm.spec.volumes = vec![serde_json::from_value(volume).unwrap()];
+    vm
+}
+
+macro_rules! of {
+    ($name:expr, $namespace:expr, $version:expr) => {
+        serde_json::from_value(json!({
+            "metadata": { "name": $name, "namespace": $namespace, "uid": $name, "resourceVersion": $version },
+        }))
+        .unwrap()
+    };
+}
+
+#[test]
+fn a_network_that_appears_wakes_the_machines_on_it_and_no_others() {
+    let (intake, mut feeds) = ours();
+    feeds.vms.apply(Event::Apply(placed("a")));
+    feeds.vms.apply(Event::Apply(settled("b")));
+    // The kind is served only now.
+    feeds.networks.apply(Event::Init);
+    feeds.networks.apply(Event::InitDone);
+    feeds.networks.apply(Event::Init);
+    feeds
+        .networks
+        .apply(Event::InitApply(of!("blue", "nets", "1")));
+    assert_eq!(adds!(intake, feeds.networks, Event::InitDone), a(-2));
+    let red = Event::Apply(of!("red", "default", "2"));
+    assert_eq!(adds!(intake, feeds.networks, red), a(-2));
+    let other = Event::Apply(of!("blue", "default", "3"));
+    assert_eq!(adds!(intake, feeds.networks, other), []);
+    let edited = Event::Apply(of!("blue", "nets", "4"));
+    assert_eq!(adds!(intake, feeds.networks, edited), []);
+    let gone = Event::Delete(of!("blue", "nets", "5"));
+    assert_eq!(adds!(intake, feeds.networks, gone), a(-2));
+}
+
+#[test]
+fn a_storage_class_that_appears_wakes_who_names_it_and_whose_claims_do() {
+    let (intake, mut feeds) = ours();
+    feeds.vms.apply(Event::Apply(placed("a")));
+    let fast = Event::Apply(of!("fast", (), "1"));
+    assert_eq!(adds!(intake, feeds.storage_classes, fast), a(-2));
+    let slow = || Event::Apply(of!("slow", (), "2"));
+    let gone = || Event::Delete(of!("slow", (), "3"));
+    assert_eq!(adds!(intake, feeds.storage_classes, slow()), []);
+    assert_eq!(adds!(intake, feeds.storage_classes, gone()), []);
+    let claim = json!({
+        "metadata": { "name": "data", "namespace": "default", "uid": "c" },
+        "spec": { "storageClassName": "slow" },
+    });
+    let claim = serde_json::from_value(claim).unwrap();
+    feeds.claims.apply(Event::Apply(claim));
+    assert_eq!(adds!(intake, feeds.storage_classes, slow()), a(-2));
+    assert_eq!(adds!(intake, feeds.storage_classes, slow()), [], "the same");
 }

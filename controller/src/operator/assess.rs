@@ -182,7 +182,7 @@ fn runtime(
         excluded,
         short_for: since(&mut memory.set_short_since, is_short, now),
         restarting: restarting(&mut memory.restarts, pods, now),
-        holding: None,
+        holding: holding(nodes),
     };
     match set {
         Some(set) => Component::found(name, adapters::runtime(set, &facts)),
@@ -192,6 +192,16 @@ fn runtime(
         ),
         None => Component::found(name, adapters::runtime_of_nodes(nodes, version, &facts)),
     }
+}
+
+/// The first node whose machines would end with the daemon's pod.
+fn holding(nodes: &[NodeView]) -> Option<String> {
+    let mut all = nodes.iter();
+    let is_holding = |node: &&NodeView| {
+        let facts = node.facts.as_ref();
+        facts.is_some_and(|facts| facts.daemon.bound_machines > 0)
+    };
+    all.find(is_holding).map(|node| node.name.clone())
 }
 
 /// For how long something has been so.

@@ -79,6 +79,8 @@ pub struct Summary {
 const COMPLETED: &str = "ReconcileCompleted";
 const COMPLETED_WORDS: &str = "Reconcile completed successfully";
 const DEGRADED: &str = "ComponentsDegraded";
+/// Reason of Progressing while a version is rolled out.
+pub(super) const UPGRADING: &str = "Upgrading";
 
 impl Rules {
     /// Ours; `strict` is the object's.
@@ -142,7 +144,7 @@ impl Kind {
     }
 
     /// What it is when nobody has anything against it.
-    const fn good(self) -> Status {
+    pub(super) const fn good(self) -> Status {
         match self {
             Self::ReconcileComplete | Self::Available | Self::Upgradeable => Status::True,
             Self::Progressing | Self::Degraded => Status::False,
@@ -189,7 +191,7 @@ pub fn consolidate(components: &[Component], upgrade: Option<&str>, rules: &Rule
             Some(version) if kind == Kind::Progressing && !stopped => Verdict::new(
                 kind,
                 Status::True,
-                "Upgrading",
+                UPGRADING,
                 &upgrading(version, components),
             ),
             _ => verdict(kind, &ledger, stopped, rules),

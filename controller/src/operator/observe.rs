@@ -153,7 +153,7 @@ where
 }
 
 /// An answer that does not come is as good as none.
-async fn within<T>(
+pub(super) async fn within<T>(
     request: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, kube::Error> {
     match tokio::time::timeout(PATIENCE, request).await {
@@ -165,7 +165,7 @@ async fn within<T>(
 fn words(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
-        error => crate::telemetry::one_line(error).to_string(),
+        error => telemetry::one_line(error).to_string(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The task that keeps the status true.
 //!
-//! Invariant: a status is written only when it changed, and at most once a second; the process's readiness does not
-//! depend on it.
+//! Invariant: a status is written only when it changed, and at most once a second; events tell only of what was
+//! written; the process's readiness does not depend on it.
 //! Failure: a pass that could not read or write everything is repeated after a delay that grows to a minute.
 
 use std::pin::pin;
@@ -15,21 +15,24 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 use serde_json::json;
+use telemetry::one_line;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::adapters::Wanted;
 use super::assess::{self, Memory};
-use super::observe::Observation;
+use super::news::news;
+use super::observe::{Observation, within};
+use super::wake::{Wakes, wakes};
 use super::{Kind, Rules, consolidate, initial, invalid_request, status};
 use crate::context::Clock;
+use crate::events::Events;
 use crate::metrics::Metrics;
-use crate::telemetry::one_line;
 
 /// Least time between two passes, and so between two writes.
 const LEAST: Duration = Duration::from_secs(1);
-/// Time between passes when nothing is wrong.
-const USUAL: Duration = Duration::from_secs(10);
+/// Time between passes when nothing happens: leases that are not renewed, and resources that nobody watches.
+const USUAL: Duration = Duration::from_secs(30);
 /// Longest time between passes when something cannot be read or written.
 const LONGEST: Duration = Duration::from_secs(60);
 /// Whose fields the status is.
@@ -43,6 +46,8 @@ pub struct Operator {
     pub client: Client,
     /// Where the health goes.
     pub metrics: Arc<Metrics>,
+    /// Where transitions are told.
+    pub events: Events,
     /// Now.
     pub clock: Clock,
     /// The version of this program.
@@ -74,7 +79,7 @@ pub enum Error {
 impl Operator {
     /// With the version of this program, its kinds and the system's clock.
     #[must_use]
-    pub fn new(client: Client, metrics: Arc<Metrics>, clock: Clock) -> Self {
+    pub fn new(client: Client, metrics: Arc<Metrics>, events: Events, clock: Clock) -> Self {
         let definitions = crds::schema::definitions()
             .iter()
             .map(|definition| Wanted {
@@ -85,6 +90,7 @@ impl Operator {
         Self {
             client,
             metrics,
+            events,
             clock,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             definitions,
@@ -98,10 +104,12 @@ impl Operator {
     /// [`Error`] for what could not be done; the pass is to be repeated.
     pub async fn pass(&self, memory: &mut Memory) -> Result<(), Error> {
         let api = Api::<Vmlet>::all(self.client.clone());
-        let object = api.get_opt(VMLET_NAME).await.map_err(Error::Read)?;
+        let object = within(api.get_opt(VMLET_NAME)).await;
+        let object = object.map_err(Error::Read)?;
         let Some(object) = object.filter(|object| object.metadata.deletion_timestamp.is_none())
         else {
             *memory = Memory::default();
+            self.metrics.health(None);
             return Ok(());
         };
         let old = object.status.clone().unwrap_or_default();
@@ -111,7 +119,9 @@ impl Operator {
             status::record(&mut new, &self.version);
             status::summarize(&mut new, &initial(), generation, &now);
             self.metrics.health(new.health);
-            return self.write(VMLET_NAME, &new).await;
+            self.write(VMLET_NAME, &new).await?;
+            self.tell(&object, &old, &new);
+            return Ok(());
         }
         let seen = Observation::read(&self.client, &object.spec, &self.definitions).await;
         let found = assess::assess(&seen, &self.definitions, &self.version, &now, memory);
@@ -129,6 +139,7 @@ impl Operator {
         self.metrics.health(new.health);
         if new != old {
             self.write(VMLET_NAME, &new).await?;
+            self.tell(&object, &old, &new);
         }
         let complete = &summary.conditions[0];
         if complete.reason == "ReconcileFailed" {
@@ -155,6 +166,16 @@ impl Operator {
         self.write(&name, &new).await
     }
 
+    fn tell(&self, object: &Vmlet, old: &VmletStatus, new: &VmletStatus) {
+        for one in news(old, new) {
+            if one.is_warning {
+                self.events.warning(object, one.reason, &one.message);
+            } else {
+                self.events.normal(object, one.reason, &one.message);
+            }
+        }
+    }
+
     async fn write(&self, name: &str, status: &VmletStatus) -> Result<(), Error> {
         let mut status = status.clone();
         // Conditions of other types belong to others.
@@ -171,7 +192,8 @@ impl Operator {
         });
         let api = Api::<Vmlet>::all(self.client.clone());
         let params = PatchParams::apply(MANAGER).force();
-        let written = api.patch_status(name, &params, &Patch::Apply(patch)).await;
+        let patch = Patch::Apply(patch);
+        let written = within(api.patch_status(name, &params, &patch)).await;
         let source = match written {
             Ok(_) => return Ok(()),
             Err(source) => Box::new(source),
@@ -197,6 +219,9 @@ async fn follow<E: std::fmt::Display>(
     objects: impl Stream<Item = Result<Vmlet, E>>,
 ) {
     let mut objects = pin!(objects);
+    // Without the object nothing is looked at, and nothing is watched.
+    let mut watched = None;
+    let mut parts = Wakes::new();
     let mut memory = Memory::default();
     let mut delay = LEAST;
     let mut next = Instant::now();
@@ -206,11 +231,17 @@ async fn follow<E: std::fmt::Display>(
             changed = objects.next() => match changed {
                 Some(Ok(object)) if object.name_any() == VMLET_NAME => {
                     next = next.min(last + LEAST);
+                    let namespace = Some(object.spec.watch.namespace);
+                    if watched != namespace {
+                        parts = wakes(&operator.client, namespace.as_deref().unwrap_or_default());
+                        watched = namespace;
+                    }
                 }
                 Some(Ok(object)) => report(operator.refuse(&object).await.err()),
                 Some(Err(error)) => tracing::debug!(%error, "watch of vmlets"),
                 None => return,
             },
+            Some(()) = parts.next() => next = next.min(last + LEAST),
             () = sleep_until(next) => {
                 let passed = Box::pin(operator.pass(&mut memory)).await.err();
                 delay = if passed.is_some() { (delay * 2).min(LONGEST) } else { LEAST };
@@ -236,5 +267,51 @@ impl Metrics {
             Some(Health::Warning) => 1,
             Some(Health::Error) => 2,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::pending;
+
+    use http::{Request, Response};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use kube::client::Body;
+
+    use super::*;
+
+    fn operator(client: Client) -> Operator {
+        let metrics = Arc::new(Metrics::default());
+        let clock: Clock = Arc::new(|| Time(jiff::Timestamp::UNIX_EPOCH));
+        Operator::new(client, metrics, Events::channel().0, clock)
+    }
+
+    #[tokio::test]
+    async fn an_installation_that_is_no_longer_looked_at_raises_no_alarm() {
+        let absent = json!({
+            "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound",
+        });
+        let body = serde_json::to_vec(&absent).unwrap();
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let answer = Response::builder().status(404);
+            let answer = answer.body(Body::from(body.clone())).unwrap();
+            async move { Ok::<_, Infallible>(answer) }
+        });
+        let operator = operator(Client::new(service, "default"));
+        operator.metrics.health(Some(Health::Error));
+        let mut memory = Memory::default();
+        Box::pin(operator.pass(&mut memory)).await.unwrap();
+        assert_eq!(operator.metrics.system_health.get(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_does_not_answer_ends_a_pass() {
+        let silent =
+            tower::service_fn(|_: Request<Body>| pending::<Result<Response<Body>, Infallible>>());
+        let operator = operator(Client::new(silent, "default"));
+        let mut memory = Memory::default();
+        let ended = Box::pin(operator.pass(&mut memory)).await;
+        assert!(matches!(ended, Err(Error::Read(_))), "{ended:?}");
     }
 }

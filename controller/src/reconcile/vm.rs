@@ -17,6 +17,7 @@ mod effects;
 mod error;
 mod expect;
 mod find;
+mod hurry;
 mod identity;
 mod left_behind;
 mod location;
@@ -57,20 +58,39 @@ use self::pass::Pass;
 use crate::context::{Context, Key};
 use crate::outcome::{Done, Outcome, Stop};
 
-/// How long something is waited for that has no event of its own.
-const SOON: Duration = Duration::from_secs(10);
-
 /// One pass.
 ///
 /// # Errors
 ///
-/// See [`Stop`]; [`Stop::InProgress`] and [`Stop::TooManyCreates`] become delays here.
+/// See [`Stop`]; [`Stop::InProgress`] and [`Stop::TooManyCreates`] become delays here, for the case that the event
+/// that ends them is missed.
 pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
+    let ended = look_at(ctx, key).await;
+    create::pass_on_slots(ctx);
+    ended
+}
+
+/// Wakes whoever waits for a slot that is free by something that no pass has seen: without end.
+pub async fn free_slots(ctx: &Context) {
+    loop {
+        ctx.stores.agents.lost().await;
+        tracing::info!(outcome = "silent", "agent");
+        create::pass_on_slots(ctx);
+    }
+}
+
+async fn look_at(ctx: &Context, key: &Key) -> Outcome {
     let Some(found) = ctx.stores.vm(key) else {
         ctx.shared.prober.unregister(key);
         ctx.shared.expected.forget(key);
         return left_behind::release(ctx, key).await;
     };
+    let now = (ctx.clock)().0.as_second();
+    if ctx.shared.expected.is_old(key, &found, now) {
+        // The event of our own write is on its way.
+        let patience = Duration::from_secs(expect::PATIENCE.unsigned_abs());
+        return Ok(Done::again(patience));
+    }
     let mode = mode::resolve(ctx, &found).await?;
     let mut pass = Pass::new(ctx, key, &found, mode);
     let is_deleted = found.metadata.deletion_timestamp.is_some();
@@ -117,7 +137,7 @@ fn outcome(pass: &Pass<'_>, is_deleted: bool, result: Outcome<()>) -> Outcome {
     let result = match result {
         Ok(()) => Ok(()),
         Err(Stop::InProgress | Stop::TooManyCreates) if !is_deleted => {
-            return Ok(Done::again(SOON));
+            return Ok(Done::again(pass.ctx.config.runner.recheck()));
         }
         Err(stop) => Err(stop),
     };
@@ -145,8 +165,9 @@ fn delay(pass: &Pass<'_>, is_deleted: bool) -> Option<Duration> {
     if is_deleted || pass.is_paused() || waits_for_cache {
         return None;
     }
+    let recheck = pass.ctx.config.runner.recheck();
     if !pass.is_created() {
-        return Some(SOON);
+        return Some(recheck);
     }
     if pass.ctx.config.machines.signals {
         return None;
@@ -155,7 +176,7 @@ fn delay(pass: &Pass<'_>, is_deleted: bool) -> Option<Duration> {
     let is_on = status.power_state == Some(PowerState::PoweredOn);
     let network = status.network.as_ref();
     let has_address = network.is_some_and(|n| n.primary_ip4.is_some() || n.primary_ip6.is_some());
-    (is_on && status::is_enabled(&pass.vm) && !has_address).then_some(SOON)
+    (is_on && status::is_enabled(&pass.vm) && !has_address).then_some(recheck)
 }
 
 fn min(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {

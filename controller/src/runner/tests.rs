@@ -73,19 +73,22 @@ fn again(after: Duration) -> Stop {
 #[case::changed_something(Err(Stop::quiet("created")), Outcome::Ok)]
 #[case::waits(Err(Stop::wait("the node is lost")), Outcome::Terminal)]
 #[case::cache(Err(no_cache()), Outcome::Ok)]
-#[case::being_made(Err(Stop::InProgress), Outcome::After(Duration::from_secs(10)))]
-#[case::no_slot(Err(Stop::TooManyCreates), Outcome::After(Duration::from_secs(10)))]
+#[case::being_made(Err(Stop::InProgress), Outcome::After(SECONDS))]
+#[case::no_slot(Err(Stop::TooManyCreates), Outcome::After(SECONDS))]
 #[case::failed(Err(failed()), Outcome::Error)]
 fn each_end_of_a_pass_has_its_outcome(
     #[case] ended: crate::outcome::Outcome,
     #[case] wanted: Outcome,
 ) {
-    assert_eq!(outcome_of(ended, false), wanted);
+    assert_eq!(outcome_of(ended, false, SECONDS), wanted);
 }
 
 #[test]
 fn a_deletion_that_waits_for_a_creation_backs_off() {
-    assert_eq!(outcome_of(Err(Stop::InProgress), true), Outcome::Error);
+    assert_eq!(
+        outcome_of(Err(Stop::InProgress), true, SECONDS),
+        Outcome::Error
+    );
 }
 
 #[tokio::test]
@@ -144,7 +147,7 @@ async fn no_pass_runs_before_all_stores_are_full_and_one_that_panics_is_counted_
         groups,
         nodes
     );
-    fill!(claims, data_volumes);
+    fill!(claims, data_volumes, networks, storage_classes);
     let early = timeout(Duration::from_secs(60), &mut working).await;
     assert!(early.is_err() && *passes.lock().unwrap() == 0);
     fill!(secrets);

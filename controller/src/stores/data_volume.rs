@@ -1,7 +1,7 @@
 //! CDI's `DataVolume`, as far as it is read here.
 //!
 //! Invariant: CDI owns the kind; `spec` is passed on as it is.
-//! Failure: where the API is not served, the store is empty and ready.
+//! Failure: as long as the API is not served, the store is empty and ready.
 
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};

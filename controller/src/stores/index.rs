@@ -14,10 +14,11 @@ use crds::{
     VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
 };
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::core::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
 
-use super::{DataVolume, Key};
+use super::{DataVolume, Key, NetworkAttachmentDefinition};
 
 /// An object that machines name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,12 +27,16 @@ pub enum Relation {
     Class(Key),
     /// An image of a namespace, or of the cluster with an empty one.
     Image(Key),
-    /// The image cache that the machine's label names.
-    ImageCache(Key),
+    /// Name of the image cache that the machine's label names; caches are in the controller's namespace.
+    ImageCache(String),
     /// A claim behind a volume.
     Claim(Key),
     /// A data volume made with the machine.
     DataVolume(Key),
+    /// A network beyond the pod's own.
+    Network(Key),
+    /// The storage class of the root disk.
+    StorageClass(String),
     /// A Secret with first-boot data.
     Secret(Key),
     /// A group.
@@ -65,11 +70,26 @@ impl Relation {
         for user_data in cloud_init.flat_map(|c| &c.user_data) {
             all.insert(Self::Secret(here(&user_data.name)));
         }
+        let interfaces = spec.network.iter().flat_map(|n| &n.interfaces);
+        for reference in interfaces.flat_map(|i| i.network_ref.as_deref()) {
+            all.insert(Self::Network(network(&namespace, reference)));
+        }
+        let class = spec.storage_class.clone();
+        all.extend(class.map(Self::StorageClass));
         let cache = vm.labels().get(IMAGE_CACHE_LABEL);
-        all.extend(cache.map(|name| Self::ImageCache(here(name))));
+        all.extend(cache.cloned().map(Self::ImageCache));
         let node = vm.status.iter().flat_map(|status| &status.node_name);
         all.extend(node.cloned().map(Self::Node));
         all
+    }
+}
+
+/// The network that a machine of that namespace means: `namespace/name`, or the name alone.
+#[must_use]
+pub fn network(namespace: &str, reference: &str) -> Key {
+    match reference.split_once('/') {
+        Some((namespace, name)) => Key::new(namespace, name),
+        None => Key::new(namespace, reference),
     }
 }
 
@@ -201,3 +221,5 @@ impl Indexed for DataVolume {}
 impl Indexed for Node {}
 impl Indexed for PersistentVolumeClaim {}
 impl Indexed for PartialObjectMeta<Secret> {}
+impl Indexed for PartialObjectMeta<NetworkAttachmentDefinition> {}
+impl Indexed for PartialObjectMeta<StorageClass> {}

@@ -6,8 +6,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use tracing_subscriber::EnvFilter;
-
 use super::{Config, Secondary};
 
 /// Longest path of a Unix socket that the kernel takes, in bytes.
@@ -76,9 +74,6 @@ impl Config {
             if !(1..=60_000).contains(&value) {
                 return Err(unusable(what, &value.to_string(), "must be 1 to 60000"));
             }
-        }
-        if EnvFilter::try_new(&self.log.level).is_err() {
-            return Err(unusable("log.level", &self.log.level, "is no log filter"));
         }
         Ok(())
     }

@@ -32,10 +32,7 @@ fn read(text: &str) -> Result<Config, String> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("criproxy.toml");
     std::fs::write(&path, text).unwrap();
-    load(&path, &Overrides::default()).map_err(|e| match std::error::Error::source(&e) {
-        Some(source) => format!("{e}: {source}"),
-        None => e.to_string(),
-    })
+    load(&path, Overrides::default()).map_err(|e| telemetry::one_line(&e))
 }
 
 #[test]
@@ -62,7 +59,7 @@ fn flags_win_over_the_file() {
         ..Overrides::default()
     };
     assert_eq!(
-        load(&path, &overrides).unwrap().listen,
+        load(&path, overrides).unwrap().listen,
         Path::new("/tmp/x.sock")
     );
 }

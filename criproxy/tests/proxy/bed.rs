@@ -1,7 +1,7 @@
 //! Two runtimes, the proxy in front of them, and a client.
 //!
 //! Invariant: everything lives in one directory and ends with the test.
-//! Failure: a deadline of ten seconds for whatever is awaited.
+//! Failure: a deadline of a minute for whatever is awaited.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use cri_proto::v1;
 use cri_proto::v1::image_service_client::ImageServiceClient;
 use cri_proto::v1::runtime_service_client::RuntimeServiceClient;
-use criproxy::config::Config;
+use criproxy::config::{Config, Limits};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -20,8 +20,11 @@ use crate::fake::Fake;
 /// The end of the secondary's ids.
 pub(crate) const TAG: &str = "766d6c74";
 
-/// Longest wait for a secondary.
-pub(crate) const FANOUT: Duration = Duration::from_millis(300);
+/// Longest wait for a secondary: longer than any that is well takes, also while the machine stands still for a moment.
+pub(crate) const FANOUT: Duration = Duration::from_secs(20);
+
+/// Of a proxy that is made to wait for nothing but a machine that stands still.
+pub(crate) const SHORT: Duration = Duration::from_secs(3);
 
 const TARGET: &str = "kubernetes.io/target-runtime";
 
@@ -75,7 +78,7 @@ impl Bed {
             [limits]
             fanout_timeout_ms = {}
             breaker_open_ms = 200
-            empty_grace_ms = 1500
+            empty_grace_ms = 600000
             "#,
             FANOUT.as_millis()
         );
@@ -94,7 +97,22 @@ impl Bed {
 
     /// Everything runs, and the proxy knows both runtimes.
     pub(crate) async fn start() -> (Self, Cri) {
+        Self::start_with(|_| {}).await
+    }
+
+    /// As [`Bed::start`], with a proxy that waits only [`SHORT`] for a secondary.
+    pub(crate) async fn start_impatient() -> (Self, Cri) {
+        Self::start_with(|limits| {
+            limits.fanout_timeout_ms = 3_000;
+            limits.breaker_open_ms = 3_000;
+        })
+        .await
+    }
+
+    /// As [`Bed::start`], with other limits.
+    pub(crate) async fn start_with(change: impl FnOnce(&mut Limits)) -> (Self, Cri) {
         let mut bed = Self::new();
+        change(&mut bed.config.limits);
         let cri = bed.start_proxy().await;
         bed.met().await;
         (bed, cri)
@@ -249,9 +267,9 @@ pub(crate) fn sandbox_config(uid: &str) -> v1::PodSandboxConfig {
     }
 }
 
-/// Asks again and again, for ten seconds.
+/// Asks again and again, for a minute.
 pub(crate) async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !check().await {
         assert!(Instant::now() < deadline, "waited too long for {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -14,15 +14,6 @@ use crate::fake::Fake;
 
 type Events = Streaming<v1::ContainerEventResponse>;
 
-/// Both runtimes, with time to answer however busy the machine is: a look that fails is repeated later.
-async fn start() -> (Bed, Cri) {
-    let mut bed = Bed::new();
-    bed.config.limits.fanout_timeout_ms = 8000;
-    let cri = bed.start_proxy().await;
-    bed.met().await;
-    (bed, cri)
-}
-
 /// Waits until the proxy knows what a runtime has.
 async fn looked_at(fake: &Fake, cri: &mut Cri) {
     eventually("the first look", async || fake.was_called("ListContainers")).await;
@@ -49,13 +40,13 @@ async fn heard(events: &mut Events, id: &str, kind: Event) -> v1::ContainerEvent
             }
         }
     };
-    let found = tokio::time::timeout(Duration::from_secs(10), wait).await;
+    let found = tokio::time::timeout(Duration::from_secs(60), wait).await;
     found.unwrap_or_else(|_| panic!("no {kind:?} of {id}"))
 }
 
 #[tokio::test]
 async fn events_of_the_primary_pass_and_those_of_a_silent_secondary_are_found() {
-    let (bed, mut cri) = start().await;
+    let (bed, mut cri) = Bed::start().await;
     bed.primary.tell_events();
     let vm = cri.run("vmlet", "").await.unwrap();
     bed.secondary.calls();
@@ -73,7 +64,7 @@ async fn events_of_the_primary_pass_and_those_of_a_silent_secondary_are_found() 
 
 #[tokio::test]
 async fn what_happens_while_a_runtime_is_away_is_told_when_it_is_back() {
-    let (mut bed, mut cri) = start().await;
+    let (mut bed, mut cri) = Bed::start().await;
     bed.primary.tell_events();
     let pod = cri.run("", "").await.unwrap();
     let mut events = events(&mut cri).await;
@@ -93,7 +84,7 @@ async fn what_happens_while_a_runtime_is_away_is_told_when_it_is_back() {
 
 #[tokio::test]
 async fn without_events_of_the_primary_there_are_none() {
-    let (bed, mut cri) = start().await;
+    let (bed, mut cri) = Bed::start().await;
     bed.secondary.tell_events();
     let mut events = events(&mut cri).await;
     let error = events.message().await.unwrap_err();

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cri_proto::v1;
 use rstest::rstest;
@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 use tonic::{Code, Status};
 
-use crate::bed::{Bed, Cri, FANOUT, eventually};
+use crate::bed::{Bed, Cri, FANOUT, SHORT, eventually};
 use crate::fake::Mood;
 use crate::raw;
 
@@ -97,19 +97,19 @@ async fn a_secondary_that_dies_before_its_next_list_keeps_what_it_made() {
 
 #[tokio::test]
 async fn a_hung_secondary_costs_a_list_the_deadline_and_soon_nothing() {
-    let (bed, mut cri) = Bed::start().await;
+    let (bed, mut cri) = Bed::start_impatient().await;
     let all = pods(&mut cri).await;
     bed.secondary.mood(Mood::Hung);
     let started = Instant::now();
     assert_eq!(cri.sandboxes().await.unwrap().len(), 2);
-    assert!(started.elapsed() >= FANOUT);
+    assert!(started.elapsed() >= SHORT);
     nobody_is_missed(&mut cri, &all).await;
     bed.secondary.calls();
     let mut quick = 0;
     for _ in 0..5 {
         let started = Instant::now();
         assert_eq!(cri.sandboxes().await.unwrap().len(), 2);
-        quick += usize::from(started.elapsed() < FANOUT / 2);
+        quick += usize::from(started.elapsed() < SHORT / 2);
     }
     assert!(quick >= 3, "only {quick} lists did without the secondary");
 
@@ -129,11 +129,11 @@ async fn a_hung_secondary_costs_a_list_the_deadline_and_soon_nothing() {
 
 #[tokio::test]
 async fn a_slow_secondary_is_waited_for_within_the_deadline() {
-    let (bed, mut cri) = Bed::start().await;
+    let (bed, mut cri) = Bed::start_impatient().await;
     let all = pods(&mut cri).await;
-    bed.secondary.mood(Mood::Slow(FANOUT / 3));
+    bed.secondary.mood(Mood::Slow(SHORT / 3));
     nobody_is_missed(&mut cri, &all).await;
-    bed.secondary.mood(Mood::Slow(FANOUT * 2));
+    bed.secondary.mood(Mood::Slow(SHORT * 2));
     nobody_is_missed(&mut cri, &all).await;
 }
 
@@ -169,7 +169,7 @@ async fn a_secondary_that_talks_nonsense_is_treated_as_away() {
 
 #[tokio::test]
 async fn a_secondary_that_accepts_and_says_nothing_is_treated_as_away() {
-    let (mut bed, mut cri) = Bed::start().await;
+    let (mut bed, mut cri) = Bed::start_impatient().await;
     let all = pods(&mut cri).await;
     bed.secondary.kill();
     let _silent = UnixListener::bind(&bed.secondary.socket).unwrap();
@@ -206,7 +206,7 @@ async fn a_secondary_that_comes_back_with_nothing_is_not_believed_for_a_while() 
 
 #[tokio::test]
 async fn a_secondary_that_has_nothing_any_more_is_believed_in_the_end() {
-    let (mut bed, mut cri) = Bed::start().await;
+    let (mut bed, mut cri) = Bed::start_with(|limits| limits.empty_grace_ms = 5_000).await;
     let all = pods(&mut cri).await;
     bed.secondary.kill();
     bed.secondary.with(|state| {
@@ -298,7 +298,7 @@ async fn a_secondary_that_was_never_there_is_not_missed() {
         .status(v1::StatusRequest::default())
         .await
         .unwrap();
-    assert!(started.elapsed() < Duration::from_secs(1));
+    assert!(started.elapsed() < FANOUT);
 }
 
 #[tokio::test]

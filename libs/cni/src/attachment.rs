@@ -12,6 +12,10 @@ use serde_json::Value;
 
 use crate::text::is_name;
 
+/// Capability: addresses to ask for, a list of texts. Plugins that do not declare it find them in `args.cni.ips`, the other
+/// convention for the same, which host-local understands.
+pub const IPS: &str = "ips";
+
 /// One link of one container in a network.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attachment {

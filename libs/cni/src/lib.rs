@@ -14,7 +14,7 @@ mod result;
 mod runtime;
 mod text;
 
-pub use attachment::{Attachment, AttachmentError, AttachmentId};
+pub use attachment::{Attachment, AttachmentError, AttachmentId, IPS};
 pub use cache::{CacheError, CachedAttachment};
 pub use config::{ConfigError, NetworkConfig, Plugin, Rejected};
 pub use invoke::{Failure, InvokeError};

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 const V4: &str = "10.88.7.0/24";
 const V6: &str = "fd00:88:7::/64";
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// Runs `test` in a network namespace of its own, with an asynchronous runtime on this very thread: its
 /// children are born there.

@@ -47,9 +47,9 @@ pub struct VirtualMachineClassSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub runtime_class_name: Option<String>,
-    /// libvirt machine type, such as `q35` or a versioned one; empty: the node's default.
+    /// Machine type of libvirt: `q35`, or a version of it such as `pc-q35-7.2`; empty: `q35`, the newest of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64), regex(pattern = rules::WORD))]
+    #[schemars(length(min = 1, max = 64), regex(pattern = rules::MACHINE_TYPE))]
     pub machine_type: Option<String>,
     /// CPU model, `host-passthrough` or `host-model`; empty: the node's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -5,6 +5,7 @@
 //! Failure: [`Error`] for text that is no such JSON or too long; single values that make no sense are left out,
 //! since they come from a guest.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -20,10 +21,13 @@ pub const POD_GUEST_AGENT_CONNECTED: &str = "vmlet.dev/GuestAgentConnected";
 pub const POD_GUEST_NETWORK_READY: &str = "vmlet.dev/GuestNetworkReady";
 
 /// Longest JSON, in bytes.
-pub const LIMIT: usize = 8192;
+pub const LIMIT: usize = 12_288;
 const INTERFACES: usize = 8;
 const ADDRESSES: usize = 8;
 const TEXT: usize = 128;
+/// Most values that a guest publishes, and the bytes that they may have together with their keys.
+const VALUES: usize = 16;
+const VALUES_BYTES: usize = 1024;
 
 /// What is known of a machine.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -57,6 +61,9 @@ pub struct GuestFacts {
     /// The guest's network, its own view first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<GuestInterface>,
+    /// Values that the guest publishes, for readiness probes.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub info: BTreeMap<String, String>,
 }
 
 /// Power state as the node sees it.
@@ -199,6 +206,7 @@ impl GuestFacts {
                 .take(ADDRESSES)
                 .collect();
         }
+        self.info = published(self.info);
         self
     }
 
@@ -213,6 +221,17 @@ impl GuestFacts {
                 .map(move |ip| (interface, ip))
         })
     }
+}
+
+/// The first values that fit; a key has the characters of a host name, a value is printable.
+fn published(all: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut left = VALUES_BYTES;
+    let fitting = all.into_iter().filter_map(|(key, value)| {
+        let (key, value) = (host_name(&key), printable(&value, VALUES_BYTES));
+        left = left.checked_sub(key.len() + value.len())?;
+        (!key.is_empty()).then_some((key, value))
+    });
+    fitting.take(VALUES).collect()
 }
 
 /// Whether others can reach a machine by this address: not unspecified, loopback, link-local or multicast.

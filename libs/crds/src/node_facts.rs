@@ -64,6 +64,8 @@ pub struct DaemonFacts {
     pub disk_capacity_bytes: u64,
     /// Bytes that are free there.
     pub disk_available_bytes: u64,
+    /// Running machines that would end with the daemon's pod; they should outlive it.
+    pub bound_machines: u32,
     /// Kinds of task that it runs, as [`crate::TaskKind`] spells them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub task_kinds: Vec<String>,

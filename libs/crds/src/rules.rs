@@ -25,6 +25,9 @@ pub(crate) const WEB_URL: &str = r"^https?://[^\s@/]+(/[^\s]*)?$";
 /// What a word such as a format or a CPU model consists of.
 pub(crate) const WORD: &str = "^[A-Za-z0-9][-A-Za-z0-9_.+]*$";
 
+/// A board that nodes have: the newest q35, or a version of it.
+pub(crate) const MACHINE_TYPE: &str = r"^(q35|pc-q35-[A-Za-z0-9._-]+)$";
+
 /// A rule that is broken by the value itself.
 pub(crate) fn rule(expression: impl Into<String>, message: impl Into<String>) -> Rule {
     Rule::new(expression).message(Message::Message(message.into()))

@@ -48,6 +48,7 @@ use crate::rules::{self, edit, immutable};
     validation = immutable("linked"),
     validation = immutable("timeoutSeconds"),
     validation = immutable("discard"),
+    validation = immutable("instanceUID"),
     validation = edit("self.cancel || !oldSelf.cancel", "what was cancelled stays cancelled"),
 )]
 #[serde(rename_all = "camelCase")]
@@ -78,13 +79,21 @@ pub struct VirtualMachineTaskSpec {
     /// Provision: an overlay on the image (true) or a full copy.
     #[serde(default)]
     pub linked: bool,
-    /// GuestShutdown, GuestReboot: seconds to wait for the guest.
+    /// GuestShutdown, GuestReboot: seconds to wait for the guest. PowerOff: seconds that it has left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(max = 86400))]
+    #[schemars(range(max = 604_800))]
     pub timeout_seconds: Option<u32>,
     /// Restore: drop the saved memory instead of resuming it.
     #[serde(default)]
     pub discard: bool,
+    /// PowerOff: UID of the pod whose machine is meant; one that runs in another pod is left alone.
+    #[serde(
+        rename = "instanceUID",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(length(min = 1, max = 64), regex(pattern = rules::LABEL))]
+    pub instance_uid: Option<String>,
 }
 
 /// What a task does.
@@ -99,6 +108,8 @@ pub enum TaskKind {
     DeleteDisk,
     /// Ask the guest to power off.
     GuestShutdown,
+    /// Cut the power, after the time that the guest has left.
+    PowerOff,
     /// Ask the guest to reboot.
     GuestReboot,
     /// Press the reset button.

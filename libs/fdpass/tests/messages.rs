@@ -16,7 +16,7 @@ use std::time::Duration;
 use fdpass::{Connection, Error, Listener, MAX_DESCRIPTORS, clear_cloexec, socketpair};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(60);
 
 fn cloexec(fd: &OwnedFd) -> bool {
     fcntl(fd, FcntlArg::F_GETFD).unwrap() & FdFlag::FD_CLOEXEC.bits() != 0

@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::sync::broadcast;
+use tokio::sync::{OwnedRwLockWriteGuard, RwLock, broadcast};
 use uuid::Uuid;
 
 mod hypervisor;
 
 use crate::read::Mark;
-use crate::{End, Event, Shutdown, State};
+use crate::{Cable, End, Event, Shutdown, State};
 
 /// Events that a receiver may lag behind.
 const EVENT_BACKLOG: usize = 1024;
@@ -25,6 +25,7 @@ const EVENT_BACKLOG: usize = 1024;
 #[derive(Debug, Clone)]
 pub struct FakeHypervisor {
     inner: Arc<Mutex<Inner>>,
+    restores: Arc<RwLock<()>>,
     events: broadcast::Sender<Event>,
 }
 
@@ -38,6 +39,7 @@ struct Inner {
     commands: Vec<Value>,
     shutdowns: Vec<(Uuid, Shutdown)>,
     reboots: Vec<(Uuid, Option<Shutdown>)>,
+    cables: Vec<(String, Cable, bool)>,
     stats_calls: usize,
     hangs: bool,
 }
@@ -65,9 +67,11 @@ impl Default for FakeHypervisor {
                 commands: Vec::new(),
                 shutdowns: Vec::new(),
                 reboots: Vec::new(),
+                cables: Vec::new(),
                 stats_calls: 0,
                 hangs: false,
             })),
+            restores: Arc::default(),
             events: broadcast::channel(EVENT_BACKLOG).0,
         }
     }
@@ -140,6 +144,11 @@ impl FakeHypervisor {
         self.lock().hangs = hangs;
     }
 
+    /// Restores come to no end until what this returns is dropped; the domain is there meanwhile.
+    pub async fn hold_restores(&self) -> OwnedRwLockWriteGuard<()> {
+        Arc::clone(&self.restores).write_owned().await
+    }
+
     /// How often statistics were asked for.
     pub fn stats_calls(&self) -> usize {
         self.lock().stats_calls
@@ -173,6 +182,11 @@ impl FakeHypervisor {
     /// Requests to reboot so far, in order; without a way for the reset button.
     pub fn reboots(&self) -> Vec<(Uuid, Option<Shutdown>)> {
         self.lock().reboots.clone()
+    }
+
+    /// Cables that were pulled or plugged in so far, in order, and whether the guest ran then.
+    pub fn cables(&self) -> Vec<(String, Cable, bool)> {
+        self.lock().cables.clone()
     }
 
     fn end(&self, domain: Uuid, end: End) {

@@ -1,4 +1,4 @@
-//! The commands of the QEMU guest agent that run programs in a guest.
+//! The commands of the QEMU guest agent that run programs and read small files in a guest.
 //!
 //! Invariant: what an agent answers is checked: sizes are bounded by the reply that carries it, base64 is
 //! decoded, numbers are in range. An agent keeps a result until it is asked for once.
@@ -132,6 +132,43 @@ pub async fn exec_status<H: Hypervisor>(
         err: decode(&status.err)?,
         truncated: status.out_truncated || status.err_truncated,
     }))
+}
+
+#[derive(Deserialize)]
+struct Part {
+    #[serde(rename = "buf-b64", default)]
+    data: String,
+}
+
+/// What is in a file of the guest, at most `most` bytes of it, which must be far less than [`LARGEST_STREAM`].
+///
+/// [`Error::Refused`] when it cannot be read, for example because it is not there or the agent may not.
+pub async fn read_file<H: Hypervisor>(
+    hypervisor: &H,
+    domain: Uuid,
+    path: &str,
+    most: usize,
+    deadline: Duration,
+) -> Result<Vec<u8>> {
+    let open = json!({"execute": "guest-file-open", "arguments": {"path": path, "mode": "r"}});
+    let handle: i64 = parse(hypervisor.agent(domain, open, deadline).await?)?;
+    let of = |command: &str, count: Option<usize>| {
+        let mut arguments = json!({"handle": handle});
+        if let Some(count) = count {
+            arguments["count"] = count.into();
+        }
+        json!({"execute": command, "arguments": arguments})
+    };
+    let read = of("guest-file-read", Some(most));
+    let read = hypervisor.agent(domain, read, deadline).await;
+    // Handles that stay open are the guest's, and it has not many.
+    let closed = hypervisor.agent(domain, of("guest-file-close", None), deadline);
+    let closed = closed.await;
+    let part: Part = parse(read?)?;
+    closed?;
+    let mut data = decode(&part.data)?;
+    data.truncate(most);
+    Ok(data)
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(answer: Value) -> Result<T> {

@@ -19,7 +19,7 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::{Event, Hypervisor, Libvirt, Settings};
 
 /// Time for libvirtd to accept connections; its first start probes every emulator.
-const READY: Duration = Duration::from_secs(30);
+const READY: Duration = Duration::from_secs(120);
 const START_SCRIPT: &str = include_str!("harness/start.sh");
 const LIBVIRTD_CONF: &str = "unix_sock_rw_perms = \"0700\"\nauth_unix_rw = \"none\"\n";
 /// No mount namespace per domain: it cannot be built on a private /dev. No cgroups: they are not libvirt's.

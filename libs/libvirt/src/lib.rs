@@ -59,6 +59,14 @@ pub trait Hypervisor: Send + Sync + 'static {
     /// Starts a defined domain from saved memory with this description. The guest does not run before
     /// [`Self::resume`].
     fn restore(&self, xml: String, file: PathBuf) -> impl Future<Output = Result<()>> + Send;
+    /// Plugs the cable of a NIC of a running emulator in, or pulls it; `nic` is the emulator's name of the device. The same
+    /// again is success.
+    fn cable(
+        &self,
+        domain: Uuid,
+        nic: String,
+        cable: Cable,
+    ) -> impl Future<Output = Result<()>> + Send;
     /// More about what a domain is doing than [`Self::state`]; `None` when it does not exist.
     fn power(&self, domain: Uuid) -> impl Future<Output = Result<Option<Power>>> + Send;
     /// What libvirt made of the machine type that was asked for; `None` when it does not say or no such domain exists.
@@ -88,6 +96,8 @@ pub trait Hypervisor: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Value>> + Send;
     /// Versions of the library and the emulator; proves that the hypervisor answers.
     fn versions(&self) -> impl Future<Output = Result<Versions>> + Send;
+    /// The versions of the board q35 that the emulator has, oldest first.
+    fn machine_types(&self) -> impl Future<Output = Result<Vec<String>>> + Send;
     /// Whether the connection is up now, from memory.
     fn is_connected(&self) -> bool;
     /// Domain and connection events from now on.
@@ -101,6 +111,15 @@ pub enum Shutdown {
     Agent,
     /// By the ACPI power button.
     Acpi,
+}
+
+/// Whether a NIC has a carrier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cable {
+    /// It has none.
+    Pulled,
+    /// It has one.
+    PluggedIn,
 }
 
 /// What a domain is doing.

@@ -24,43 +24,24 @@ mod connection;
 mod event_loop;
 mod listing;
 mod memory;
+mod monitor;
 mod pin;
+mod settings;
 
 use crate::error::Context;
 use crate::{
-    DomainInfo, DomainStats, Event, Hypervisor, Power, Result, Shutdown, State, Versions, event,
-    ffi, read,
+    Cable, DomainInfo, DomainStats, Event, Hypervisor, Power, Result, Shutdown, State, Versions,
+    event, ffi, read,
 };
 use calls::Calls;
 use connection::Link;
+pub use settings::Settings;
 
 /// Events that a slow receiver may lag behind before it loses the oldest.
 const EVENT_BACKLOG: usize = 4096;
 
 /// Most calls of one kind; each costs a connection.
 const MOST_PARALLEL: usize = 64;
-
-/// Limits of the calls to libvirt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
-    /// Time for one call.
-    pub call_deadline: Duration,
-    /// Time for starting a domain.
-    pub start_deadline: Duration,
-    /// Calls under way at once of each of four kinds, each on a connection of its own. Keep four times this below
-    /// `max_workers` of libvirtd.conf (20 unless set).
-    pub parallel: usize,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            call_deadline: Duration::from_secs(30),
-            start_deadline: Duration::from_secs(120),
-            parallel: 4,
-        }
-    }
-}
 
 /// A connection to libvirt that mends itself. Clones share it; it closes with the last of them.
 #[derive(Debug, Clone)]
@@ -220,6 +201,14 @@ impl Hypervisor for Libvirt {
             .await
     }
 
+    async fn cable(&self, domain: Uuid, nic: String, cable: Cable) -> Result<()> {
+        let command = monitor::cable(&nic, cable);
+        let asked = self.urgently("set link", domain, move |d| {
+            d.qemu_monitor_command(&command, 0)
+        });
+        monitor::check("set link", &asked.await?)
+    }
+
     async fn power(&self, domain: Uuid) -> Result<Option<Power>> {
         match self.urgently("state", domain, ffi::state).await {
             Ok((state, reason)) => Ok(Some(event::power(state, reason))),
@@ -332,8 +321,19 @@ impl Hypervisor for Libvirt {
             domain: None,
         };
         self.calls
-            .run(context, self.settings.call_deadline, listing::versions)
+            .run_urgent(context, self.settings.call_deadline, listing::versions)
             .await
+    }
+
+    async fn machine_types(&self) -> Result<Vec<String>> {
+        let context = Context {
+            call: "capabilities",
+            domain: None,
+        };
+        let xml = self
+            .calls
+            .run(context, self.settings.call_deadline, |c| c.capabilities());
+        Ok(read::machine_types(&xml.await?))
     }
 
     fn is_connected(&self) -> bool {

@@ -12,6 +12,9 @@ use crate::phase::Phase;
 use crate::strategy::Strategy;
 use crate::{Machine, revision};
 
+/// Reason of a machine whose pod is on its way.
+const NOT_RUNNING: &str = "GuestNotRunning";
+
 /// Sets `Ready`, `Paused`, `RestartRequired` and `Failure`. Returns whether anything changed.
 ///
 /// `probe`: the answer of the machine's own readiness probe, where it has one that the controller runs.
@@ -29,7 +32,13 @@ pub fn update(
     } else {
         Status::False
     };
-    let mut changed = set(conditions, READY, status, reason, text, generation, now);
+    // What keeps the pod is what its owner has to mend.
+    let obstacle = m.instance.map(|i| i.message.as_str());
+    let text = match obstacle.filter(|o| reason == NOT_RUNNING && !o.is_empty()) {
+        Some(obstacle) => format!("{text}: {obstacle}"),
+        None => text.to_owned(),
+    };
+    let mut changed = set(conditions, READY, status, reason, &text, generation, now);
 
     let paused = m
         .instance
@@ -94,7 +103,7 @@ fn ready(instance: Option<&Instance>, probe: Option<bool>) -> (bool, &'static st
         );
     }
     if instance.phase != Phase::Running {
-        return (false, "GuestNotRunning", "the guest does not run yet");
+        return (false, NOT_RUNNING, "the guest does not run yet");
     }
     match (probe, instance.ready) {
         (Some(true), Some(true) | None) | (None, Some(true)) => (true, "", ""),

@@ -16,6 +16,9 @@ mod waiting;
 pub use end::EndCause;
 pub use waiting::Unstartable;
 
+/// Longest message, in characters: what a status holds.
+const LONGEST_MESSAGE: usize = 4096;
+
 /// What is known of the node of an instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NodeState {
@@ -45,7 +48,7 @@ pub struct Instance {
     pub end: Option<EndCause>,
     /// Exit code; only in a final phase.
     pub exit_code: Option<i32>,
-    /// More about the end or the obstacle, for people.
+    /// More about the end or the obstacle, for people; at most 4096 characters.
     pub message: String,
     /// The cluster took it away: evicted, preempted, refused by its node.
     pub disrupted: bool,
@@ -80,6 +83,7 @@ impl Instance {
         };
         let unstartable = waiting::read(container, conditions);
         let message = ended.as_ref().map(|e| e.message.clone());
+        let message = message.unwrap_or_else(|| waiting::message(container, conditions));
         Self {
             uid: pod.metadata.uid.clone().unwrap_or_default(),
             phase,
@@ -89,7 +93,7 @@ impl Instance {
             finished_at: ended.as_ref().and_then(|e| e.finished_at.clone()),
             exit_code: ended.as_ref().and_then(|e| e.exit_code),
             end: ended.map(|e| e.cause),
-            message: message.unwrap_or_else(|| waiting::message(container, conditions)),
+            message: message.chars().take(LONGEST_MESSAGE).collect(),
             disrupted: holds(conditions, "DisruptionTarget") || end::is_host_reason(&status),
             unstartable,
             paused: paused(conditions),

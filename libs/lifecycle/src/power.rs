@@ -19,7 +19,7 @@ use crate::phase::Phase;
 /// `spec.powerOffTimeout` when it is empty.
 pub const POWER_OFF_TIMEOUT: Duration = Duration::from_secs(300);
 /// The longest time that a guest may have.
-const LONGEST: u32 = 7 * 24 * 3600;
+pub const LONGEST: u32 = 7 * 24 * 3600;
 
 /// A text that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

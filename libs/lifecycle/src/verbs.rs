@@ -1,6 +1,7 @@
 //! What a user's verbs write.
 //!
-//! Invariant: a stop may replace whatever waits in the queue; nothing else may replace anything but a stop.
+//! Invariant: a stop may replace whatever waits in the queue; nothing else may replace anything but a stop, or a
+//! restart by one in more of a hurry.
 //! Every patch tests what it replaces, so that of two writers one is told.
 //! Failure: [`Conflict`] with a sentence for the user; nothing is written then.
 
@@ -68,9 +69,6 @@ pub fn verb(
     instance: Option<&Instance>,
     verb: Verb,
 ) -> Result<Change, Conflict> {
-    if meta.deletion != Deletion::No {
-        return refuse("it is being deleted");
-    }
     let wish = Wish::of(spec).map_err(|e| Conflict(e.to_string()))?;
     let wish = wish.unwrap_or(Wish::RunStrategy(crds::RunStrategy::Halted));
     let subject = Subject {
@@ -80,6 +78,9 @@ pub fn verb(
         instance,
         wish,
     };
+    if meta.deletion != Deletion::No {
+        return subject.hurry_away(verb);
+    }
     match verb {
         Verb::Start { paused } => subject.start(paused),
         Verb::Stop { grace_seconds } => subject.stop(grace_seconds),
@@ -168,6 +169,20 @@ impl Subject<'_> {
         }
     }
 
+    /// A machine that is being deleted: all that is left to ask for is less patience with its guest.
+    fn hurry_away(&self, verb: Verb) -> Verdict {
+        let live = self.instance.filter(|i| !i.phase.is_final());
+        match (verb, live) {
+            (Verb::Stop { grace_seconds }, Some(live)) if self.is_shorter(live, grace_seconds) => {
+                Ok(Change::requests(vec![stop(&live.uid, grace_seconds)]))
+            }
+            (Verb::Stop { .. }, Some(_)) => {
+                refuse("it is being deleted; only a shorter grace period helps")
+            }
+            _ => refuse("it is being deleted"),
+        }
+    }
+
     fn is_suspended(&self) -> bool {
         self.wish.strategy() == Strategy::Suspended
     }
@@ -236,8 +251,25 @@ impl Subject<'_> {
             Strategy::Suspended => refuse("it is suspended; resume it instead"),
             Strategy::Once => refuse("it runs once only"),
             Strategy::Always | Strategy::Manual | Strategy::RerunOnFailure => {
-                self.enqueue(vec![stop(&instance.uid, force.then_some(0)), start(false)])
+                let grace = force.then_some(0);
+                let wanted = vec![stop(&instance.uid, grace), start(false)];
+                if self.is_restarting(instance) && self.is_shorter(instance, grace) {
+                    return Ok(Change::requests(wanted));
+                }
+                self.enqueue(wanted)
             }
+        }
+    }
+
+    /// The queue is a restart of this very instance, and nothing else.
+    fn is_restarting(&self, instance: &Instance) -> bool {
+        match self.status.state_change_requests.as_slice() {
+            [first, second] => {
+                first.uid.as_deref() == Some(&instance.uid)
+                    && first.action == StateChangeAction::Stop
+                    && second.action == StateChangeAction::Start
+            }
+            _ => false,
         }
     }
 

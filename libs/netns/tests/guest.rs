@@ -82,7 +82,7 @@ async fn a_guest_gets_its_lease_and_reaches_its_gateway_and_no_dhcp_leaves() {
 
     let guest = Guest::plug(dir.path(), "guest", tap, &records[0].mac.to_string()).await;
     let bound = guest.lease("").await;
-    guest.run("busybox ping -c 1 -W 5 10.1.2.1").await;
+    guest.run("busybox ping -c 1 -W 15 10.1.2.1").await;
     // A renewal goes to the server's address, which only the gateway could reach by routing.
     let renewed = renew(&guest, records[0].mac).await;
     let leaked = ears.recv_from(&mut [0; 16]);
@@ -126,7 +126,7 @@ async fn renew(guest: &Guest, mac: netns::Mac) -> bool {
     packet[28..34].copy_from_slice(&mac.bytes());
     packet.extend([99, 130, 83, 99, 53, 1, 3, 255]);
     let mut answer = [0; 600];
-    for _ in 0..5 {
+    for _ in 0..60 {
         socket.send_to(&packet, "169.254.254.1:67").await.unwrap();
         let wait = std::time::Duration::from_secs(1);
         if let Ok(received) = tokio::time::timeout(wait, socket.recv_from(&mut answer)).await {

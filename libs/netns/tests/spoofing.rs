@@ -207,7 +207,7 @@ async fn nobody_reaches_the_sockets_of_the_namespace_but_our_server() {
             let bind = |address: &str| {
                 let socket = std::net::UdpSocket::bind(address).unwrap();
                 socket
-                    .set_read_timeout(Some(std::time::Duration::from_secs(10)))
+                    .set_read_timeout(Some(std::time::Duration::from_secs(60)))
                     .unwrap();
                 socket
             };

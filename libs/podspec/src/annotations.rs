@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
 
-/// Longest value that any setting can need, in bytes.
+/// Longest value that a setting other than a text can need, in bytes.
 const MAX_VALUE: usize = 256;
+/// Longest text; all annotations of an object together are no longer.
+const MAX_TEXT: usize = 256 * 1024;
 
 /// A setting that can be given by annotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,10 +22,16 @@ pub enum Key {
     Memory,
     /// CPU model that the guest sees.
     CpuModel,
+    /// Board that the guest sees.
+    MachineType,
     /// Size of the root disk when larger than the image's.
     RootVolumeSize,
     /// SMBIOS system UUID.
     SystemUuid,
+    /// Whether the guest is connected at all.
+    Network,
+    /// Hardware address of the guest's first NIC.
+    MacAddress,
     /// Whether the guest may send as anybody. Only for whoever may set annotations of a `.protected` domain.
     AllowSpoofing,
     /// UID of the VirtualMachine object whose disk is booted.
@@ -38,6 +46,30 @@ pub enum Key {
     InstanceUuid,
     /// UUID that the guest reads from its firmware.
     BiosUuid,
+    /// How guest data is laid out.
+    SeedType,
+    /// Identity of the guest for cloud-init.
+    InstanceId,
+    /// Keys that win over the generated meta-data.
+    MetaData,
+    /// cloud-init's network configuration, passed on as it is.
+    NetworkConfig,
+    /// User data, a map.
+    UserData,
+    /// Whether the pod's own user data and keys replace those of the sources.
+    UserDataOverwrite,
+    /// User data, passed on as it is.
+    UserDataScript,
+    /// Object that user data come from.
+    UserDataSource,
+    /// Key of that object that is passed on as it is.
+    UserDataSourceKey,
+    /// How that key's value is encoded.
+    UserDataSourceEncoding,
+    /// SSH keys, one a line.
+    SshKeys,
+    /// Object that SSH keys come from.
+    SshKeysSource,
 }
 
 impl Key {
@@ -47,8 +79,11 @@ impl Key {
             Self::VcpuCount => ("vmlet.dev/vcpu-count", Some("VirtletVCPUCount")),
             Self::Memory => ("vmlet.dev/memory", None),
             Self::CpuModel => ("vmlet.dev/cpu-model", Some("VirtletCPUModel")),
+            Self::MachineType => ("vmlet.dev/machine-type", None),
             Self::RootVolumeSize => ("vmlet.dev/root-volume-size", Some("VirtletRootVolumeSize")),
             Self::SystemUuid => ("vmlet.dev/system-uuid", Some("VirtletSystemUUID")),
+            Self::Network => ("vmlet.dev/network", None),
+            Self::MacAddress => ("vmlet.dev/mac-address", None),
             Self::AllowSpoofing => ("vmlet.dev.protected/allow-spoofing", None),
             Self::VmDisk => ("vmlet.dev/vm-disk", None),
             Self::Role => ("vmlet.dev/role", None),
@@ -56,6 +91,42 @@ impl Key {
             Self::StartPaused => ("vmlet.dev/start-paused", None),
             Self::InstanceUuid => ("vmlet.dev/instance-uuid", None),
             Self::BiosUuid => ("vmlet.dev/bios-uuid", None),
+            Self::SeedType => (
+                "vmlet.dev/cloud-init-image-type",
+                Some("VirtletCloudInitImageType"),
+            ),
+            Self::InstanceId => ("vmlet.dev/cloud-init-instance-id", None),
+            Self::MetaData => (
+                "vmlet.dev/cloud-init-meta-data",
+                Some("VirtletCloudInitMetaData"),
+            ),
+            Self::NetworkConfig => ("vmlet.dev/cloud-init-network-config", None),
+            Self::UserData => (
+                "vmlet.dev/cloud-init-user-data",
+                Some("VirtletCloudInitUserData"),
+            ),
+            Self::UserDataOverwrite => (
+                "vmlet.dev/cloud-init-user-data-overwrite",
+                Some("VirtletCloudInitUserDataOverwrite"),
+            ),
+            Self::UserDataScript => (
+                "vmlet.dev/cloud-init-user-data-script",
+                Some("VirtletCloudInitUserDataScript"),
+            ),
+            Self::UserDataSource => (
+                "vmlet.dev/cloud-init-user-data-source",
+                Some("VirtletCloudInitUserDataSource"),
+            ),
+            Self::UserDataSourceKey => (
+                "vmlet.dev/cloud-init-user-data-source-key",
+                Some("VirtletCloudInitUserDataSourceKey"),
+            ),
+            Self::UserDataSourceEncoding => (
+                "vmlet.dev/cloud-init-user-data-source-encoding",
+                Some("VirtletCloudInitUserDataSourceEncoding"),
+            ),
+            Self::SshKeys => ("vmlet.dev/ssh-keys", Some("VirtletSSHKeys")),
+            Self::SshKeysSource => ("vmlet.dev/ssh-keys-source", Some("VirtletSSHKeySource")),
         }
     }
 }
@@ -97,17 +168,33 @@ impl<'a> Annotations<'a> {
         T: FromStr,
         T::Err: Display,
     {
-        let Some((name, value)) = self.raw(key) else {
+        let Some((name, value)) = self.short(key, MAX_VALUE)? else {
             return Ok(None);
         };
         let refuse = |reason| error(name, value, reason);
-        if value.len() > MAX_VALUE {
-            return Err(refuse(format!("longer than {MAX_VALUE} bytes")));
-        }
         value
             .parse()
             .map(Some)
             .map_err(|e: T::Err| refuse(e.to_string()))
+    }
+
+    /// A setting that is a text of some length.
+    pub(crate) fn text(self, key: Key) -> Result<Option<&'a str>, AnnotationError> {
+        Ok(self.short(key, MAX_TEXT)?.map(|(_, value)| value))
+    }
+
+    /// The name in use and the value of a setting of at most `most` bytes.
+    fn short(
+        self,
+        key: Key,
+        most: usize,
+    ) -> Result<Option<(&'static str, &'a str)>, AnnotationError> {
+        match self.raw(key) {
+            Some((name, value)) if value.len() > most => {
+                Err(error(name, value, format!("longer than {most} bytes")))
+            }
+            found => Ok(found),
+        }
     }
 
     /// The error of a setting whose value does not go with the others.

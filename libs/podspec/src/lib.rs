@@ -5,13 +5,19 @@
 //! the text and says what is allowed.
 
 mod annotations;
+mod connection;
+mod guest_data;
 mod id;
 mod instance;
 mod machine;
+mod machine_type;
 mod quantity;
 
 pub use annotations::{AnnotationError, Annotations, Key};
+pub use connection::{Connection, StationMac};
+pub use guest_data::{Content, GuestData, GuestDataError, GuestName, NoCloud, Source, SourceKind};
 pub use id::{ContainerId, Id, IdError, Kind, SandboxId, TAG, kind};
 pub use instance::{Instance, Role, VmUid};
 pub use machine::{CpuModel, Defaults, Machine, Mib, PodResources, Vcpus};
+pub use machine_type::MachineType;
 pub use quantity::{QuantityError, parse_quantity};

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::annotations::{AnnotationError, Annotations, Key};
+use crate::machine_type::MachineType;
 use crate::quantity::{QuantityError, parse_quantity};
 
 /// Smallest memory that any guest boots in.
@@ -67,6 +68,9 @@ pub struct Machine {
     pub memory: Mib,
     /// CPU model.
     pub cpu_model: CpuModel,
+    /// The board.
+    #[serde(default)]
+    pub machine_type: MachineType,
     /// Wished size of the root disk in bytes; the image's virtual size wins when it is larger.
     pub root_size: Option<u64>,
     /// Wished SMBIOS system UUID.
@@ -141,6 +145,7 @@ impl Machine {
                 None => resources.memory()?.unwrap_or(defaults.memory),
             },
             cpu_model: annotations.get(Key::CpuModel)?.unwrap_or_default(),
+            machine_type: annotations.get(Key::MachineType)?.unwrap_or_default(),
             root_size: annotations
                 .get::<RootSize>(Key::RootVolumeSize)?
                 .map(|size| size.0),

@@ -21,6 +21,7 @@
 
 mod classes;
 mod links;
+mod look;
 mod slots;
 
 use std::collections::BTreeSet;
@@ -30,7 +31,7 @@ use std::time::Duration;
 use self::classes::Classes;
 use self::links::{List, NIL};
 use self::slots::{Place, Slots};
-use crate::{Class, Config, Metrics, Options, Running};
+use crate::{Class, Config, Metrics, Options};
 
 /// A key that was handed out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -236,53 +237,6 @@ impl<K: Hash + Eq + Clone, M: Metrics> Queue<K, M> {
             self.slots[slot].failures = 0;
             self.slots.release_if_unused(slot);
         }
-    }
-
-    /// How often the key was pushed with back-off since it was last forgotten.
-    #[must_use]
-    pub fn failures(&self, key: &K) -> u8 {
-        self.slots
-            .find(key)
-            .map_or(0, |slot| self.slots[slot].failures)
-    }
-
-    /// Number of ready keys, those included that are also in flight; keys whose time has not come are not.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.ready
-    }
-
-    /// Whether no key is ready.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.ready == 0
-    }
-
-    /// Number of keys whose time has not come.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
-    /// When the next waiting key becomes ready.
-    #[must_use]
-    pub fn next_ready_at(&self) -> Option<Duration> {
-        self.waiting.first().map(|due| Duration::from_nanos(due.at))
-    }
-
-    /// What is in flight.
-    #[must_use]
-    pub fn running(&self, now: Duration) -> Running {
-        let mut running = Running {
-            count: self.flights.len(),
-            ..Running::default()
-        };
-        for flight in &self.flights {
-            let age = Duration::from_nanos(nanos(now).saturating_sub(flight.since));
-            running.unfinished += age;
-            running.longest = running.longest.max(age);
-        }
-        running
     }
 
     /// From now on pushes are dropped and nothing is handed out; keys in flight may still come back.

@@ -149,9 +149,7 @@ async fn a_shutdown_in_the_middle_of_everything_lets_everybody_return() {
         tokio::time::sleep(Duration::from_millis(1)).await;
         queue.shut_down();
         assert!(
-            timeout(Duration::from_secs(10), tasks.join_all())
-                .await
-                .is_ok(),
+            timeout(DEADLINE, tasks.join_all()).await.is_ok(),
             "round {round}"
         );
     }

@@ -11,9 +11,10 @@ use cri_proto::v1::MountPropagation as Propagation;
 use super::{Invalid, Result, check, image, sandbox};
 use crate::images::Image;
 use crate::vm::state::Phase;
-use crate::vm::{Container, ContainerConfig, ContainerMetadata, LinuxResources, Mount};
+use crate::vm::{Container, ContainerConfig, ContainerMetadata, Device, LinuxResources, Mount};
 
 const MOST_MOUNTS: usize = 1024;
+const MOST_DEVICES: usize = 256;
 const MOST_HUGEPAGE_SIZES: usize = 64;
 
 /// Longest grace period that is kept; nobody waits longer than ten years.
@@ -36,6 +37,7 @@ pub(in crate::cri) fn config(config: Option<v1::ContainerConfig>) -> Result<Cont
         labels: check::map("config.labels", config.labels)?,
         annotations: check::map("config.annotations", config.annotations)?,
         mounts: check::list("config.mounts", config.mounts, MOST_MOUNTS, mount)?,
+        devices: check::list("config.devices", config.devices, MOST_DEVICES, device)?,
         log_path: check::relative_path("config.log_path", config.log_path)?,
         resources: resources(
             "config.linux.resources",
@@ -85,6 +87,23 @@ fn mount(field: &str, mount: v1::Mount) -> Result<Mount> {
         selinux_relabel: mount.selinux_relabel,
         propagation: propagation.into(),
         recursive_read_only: mount.recursive_read_only,
+    })
+}
+
+fn device(field: &str, device: v1::Device) -> Result<Device> {
+    let of = |name| format!("{field}.{name}");
+    for (name, path) in [
+        ("container_path", &device.container_path),
+        ("host_path", &device.host_path),
+    ] {
+        if path.is_empty() {
+            return Err(Invalid::missing(&of(name)));
+        }
+    }
+    Ok(Device {
+        container_path: check::absolute_path(&of("container_path"), device.container_path)?,
+        host_path: check::absolute_path(&of("host_path"), device.host_path)?,
+        permissions: check::text(&of("permissions"), device.permissions)?,
     })
 }
 

@@ -81,6 +81,11 @@ fn machine() -> v1::ContainerConfig {
             readonly: true,
             ..Default::default()
         }],
+        devices: vec![v1::Device {
+            container_path: "/".into(),
+            host_path: "/var/lib/kubelet/pods/x/volumeDevices/y/z".into(),
+            permissions: "mrw".into(),
+        }],
         linux: Some(v1::LinuxContainerConfig {
             resources: Some(v1::LinuxContainerResources {
                 hugepage_limits: vec![v1::HugepageLimit {
@@ -271,6 +276,8 @@ fn a_container_is_taken_over_as_it_is() {
     assert_eq!(config.metadata.name, "vm");
     assert_eq!(config.image.user_specified_image, "example.org/disk:1");
     assert_eq!(config.mounts[0].container_path, "/etc/hosts");
+    assert_eq!(config.devices[0].container_path, "/");
+    assert_eq!(config.devices[0].permissions, "mrw");
     assert_eq!(config.resources.hugepage_limits, [("2Mi".to_owned(), 7)]);
     assert_eq!(config.stop_signal, i32::from(v1::Signal::Sigint));
 }
@@ -304,6 +311,8 @@ fn a_container_is_taken_over_as_it_is() {
     },
     "config.mounts[0].recursive_read_only"
 )]
+#[case::relative_device(|c: &mut v1::ContainerConfig| c.devices[0].host_path = "x".into(), "config.devices[0].host_path")]
+#[case::device_without_path(|c: &mut v1::ContainerConfig| c.devices[0].container_path.clear(), "config.devices[0].container_path")]
 #[case::group_alone(
     |c: &mut v1::ContainerConfig| {
         let context = c.linux.as_mut().unwrap().security_context.as_mut().unwrap();

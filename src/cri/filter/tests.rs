@@ -63,10 +63,12 @@ fn container(start: &str, inside: &str, phase: Phase, pairs: &[(&str, &str)]) ->
         oom_kills: 0,
         updated: None,
         spec: Spec {
+            seed: false,
             instance: Default::default(),
             machine: Machine::from_pod(&config.annotations, PodResources::default(), defaults)
                 .unwrap(),
             config,
+            blocks: Vec::new(),
             image_digest: "sha256:ab".into(),
             log_path: "/l".into(),
         },

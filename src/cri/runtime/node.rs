@@ -1,6 +1,6 @@
 //! What the runtime says of itself and of its node.
 //!
-//! Invariant: a condition is true only when the helper behind it has just answered.
+//! Invariant: a condition is what the helper behind it has just answered, or did not long ago if it is late now.
 //! Failure: none; what is wrong is the message of a condition.
 
 use std::path::Path;

@@ -101,7 +101,7 @@ fn the_next_holder_waits_and_never_gets_a_file_that_was_placed() {
         second.append(b"x").unwrap();
         second.received()
     });
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(90);
     let inode = format!(":{} ", first.file.metadata().unwrap().ino());
     let waits = |line: &str| line.contains("->") && line.contains(&inode);
     while !std::fs::read_to_string("/proc/locks")

@@ -254,9 +254,10 @@ async fn a_compressed_body_is_refused() {
 #[tokio::test]
 async fn nobody_listening_is_said_so() {
     let bed = Bed::new().await;
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free.local_addr().unwrap().port();
-    drop(free);
+    // Bound, so that it is nobody else's, and without a listener.
+    let mute = tokio::net::TcpSocket::new_v4().unwrap();
+    mute.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = mute.local_addr().unwrap().port();
     let error = bed
         .images
         .pull(&format!("127.0.0.1:{port}/a.img"))

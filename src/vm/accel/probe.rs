@@ -29,7 +29,7 @@ const DISK_SIZE: u64 = 1 << 20;
 /// Longest complaint of QEMU that is read.
 const MAX_STDERR: u64 = 16 << 10;
 /// A guest under KVM that is this quick is not compared with anything.
-const QUICK: Duration = Duration::from_secs(1);
+pub(super) const QUICK: Duration = Duration::from_secs(1);
 /// Time for a killed probe to be gone.
 const REAP: Duration = Duration::from_secs(2);
 
@@ -56,7 +56,7 @@ pub(super) async fn kvm(host: &Host) -> Verdict {
         Ok(took) => took,
         Err(reason) => return Verdict::Failed { reason },
     };
-    if took > QUICK
+    if took > host.quick
         && let Ok(translated) = time(host, Accelerator::Tcg).await
         && translated < took
     {

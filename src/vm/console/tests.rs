@@ -12,7 +12,7 @@ use super::*;
 mod full_disk;
 mod kill;
 
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(120);
 const NEVER: Duration = Duration::from_secs(3600);
 
 /// A console in a scratch directory.

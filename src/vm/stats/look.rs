@@ -9,12 +9,13 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cgroup::PodCgroup;
 use libvirt::{DomainStats, Hypervisor};
 use tapmanager::wire::NicCounters;
 use tokio::task::spawn_blocking;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::host::{Answers, Emulators, Pods};

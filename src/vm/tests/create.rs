@@ -27,6 +27,37 @@ async fn an_image_that_is_not_here_is_refused_and_nothing_is_left() {
 }
 
 #[tokio::test]
+async fn a_board_that_the_emulator_does_not_have_is_refused() {
+    let node = Node::new().await;
+    let sandbox = node.ready().await;
+    let with = |board: &str, attempt| {
+        let mut config = node.machine(attempt);
+        let pair = ("vmlet.dev/machine-type".to_owned(), board.to_owned());
+        config.annotations.extend([pair]);
+        config
+    };
+    let refused = node
+        .containers
+        .create(&sandbox, with("pc-q35-99.0", 0))
+        .await;
+    let text = refused.unwrap_err().to_string();
+    assert!(
+        text.contains("pc-q35-99.0") && text.contains("ask for pc-q35-7.2"),
+        "{text}"
+    );
+    assert!(node.rows.all().is_empty());
+    let id = node
+        .containers
+        .create(&sandbox, with("pc-q35-7.1", 0))
+        .await
+        .unwrap();
+    assert_eq!(
+        node.row(&id).spec.machine.machine_type.as_str(),
+        "pc-q35-7.1"
+    );
+}
+
+#[tokio::test]
 async fn a_name_that_means_nothing_does_not_boot_the_old_disk() {
     let node = Node::new().await;
     let first = node.created().await;

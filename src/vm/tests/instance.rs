@@ -3,11 +3,14 @@
 //! Invariant: nobody but the container that has the disk touches the domain; memory is used once.
 //! Failure: a test names what was touched, lost or allowed.
 
-use libvirt::{Hypervisor, Power, Shutdown};
-use podspec::{ContainerId, SandboxId, VmUid};
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::disk::{self, Wish};
-use crate::testbed::Node;
+use libvirt::{FakeHypervisor, Hypervisor, Power, Shutdown};
+use podspec::{ContainerId, VmUid};
+
+use crate::disk;
+use crate::testbed::{Node, PATIENCE};
 use crate::vm::state::Phase;
 use crate::vm::{Error, Result};
 
@@ -19,28 +22,13 @@ fn vm() -> VmUid {
 
 async fn node() -> Node {
     let node = Node::new().await;
-    let wish = Wish {
-        vm: vm(),
-        name: "default/vm".to_owned(),
-        image: node.image("disk"),
-        size: 0,
-        linked: true,
-    };
-    node.disks.make(&wish, |_| {}).await.unwrap();
+    node.make_disk(vm()).await;
     node
-}
-
-async fn sandbox(node: &Node, name: &str, annotations: &[(&str, &str)]) -> SandboxId {
-    let mut pod = node.pod(name);
-    let annotations = annotations.iter();
-    pod.annotations
-        .extend(annotations.map(|(k, v)| (format!("vmlet.dev/{k}"), (*v).to_owned())));
-    node.sandboxes.run(pod).await.unwrap()
 }
 
 async fn create(node: &Node, name: &str, more: &[(&str, &str)]) -> Result<ContainerId> {
     let annotations = [&[("vm-disk", VM)], more].concat();
-    let sandbox = sandbox(node, name, &annotations).await;
+    let sandbox = node.annotated(name, &annotations).await;
     node.containers.create(&sandbox, node.machine(0)).await
 }
 
@@ -144,6 +132,53 @@ async fn saved_memory_is_resumed_once_and_by_nobody_else() {
     create(&node, "boots", &[]).await.unwrap();
 }
 
+/// Otherwise the memory would name a device that is not there, and could not be resumed.
+#[tokio::test]
+async fn a_resumed_guest_has_the_nics_that_it_had_whatever_its_pod_says_by_then() {
+    let node = node().await;
+    let detached = async |name: &str, all: &[(&str, &str)]| {
+        let id = started(&node, name, all).await;
+        let asked = node.network.added().pop().unwrap();
+        node.containers.save(vm()).await.unwrap();
+        ended(&node, &id).await;
+        (asked.detached, asked.known_nics.len())
+    };
+    let resumed = [("restore", "true"), ("network", "pod")];
+    let alone = [("restore", "true"), ("network", "none")];
+    assert_eq!(detached("first", &[("network", "none")]).await, (true, 0));
+    assert_eq!(detached("second", &resumed).await, (true, 0));
+    assert_eq!(detached("third", &resumed).await, (true, 0));
+    node.containers.restore(vm(), true).await.unwrap();
+    assert_eq!(detached("fourth", &[]).await, (false, 0));
+    assert_eq!(detached("fifth", &alone).await, (false, 1));
+}
+
+#[tokio::test]
+async fn a_hardware_address_is_asked_for_at_a_boot_and_kept_by_a_resumed_guest() {
+    let node = node().await;
+    let mac = ("mac-address", "52:54:00:12:34:5A");
+    let first = started(&node, "first", &[mac]).await;
+    let asked = node.network.added().pop().unwrap();
+    assert_eq!(
+        (asked.mac.as_str(), asked.detached),
+        ("52:54:00:12:34:5a", false)
+    );
+    node.containers.save(vm()).await.unwrap();
+    ended(&node, &first).await;
+    started(&node, "second", &[mac, ("restore", "true")]).await;
+    let asked = node.network.added().pop().unwrap();
+    assert_eq!((asked.mac.as_str(), asked.known_nics.len()), ("", 1));
+
+    let mut odd = node.pod("odd");
+    let group = "01:00:5e:00:00:01".to_owned();
+    odd.annotations
+        .insert("vmlet.dev/mac-address".to_owned(), group);
+    let refused = node.sandboxes.run(odd).await.unwrap_err();
+    let words = crate::one_line(&refused);
+    assert!(words.contains("vmlet.dev/mac-address"), "{words}");
+    assert!(words.contains("group"), "{words}");
+}
+
 #[tokio::test]
 async fn a_guest_that_was_paused_comes_back_paused() {
     let node = node().await;
@@ -183,7 +218,7 @@ async fn a_resumed_guest_goes_on_after_the_daemon_died_in_between() {
 #[tokio::test]
 async fn a_pod_for_provisioning_ends_at_its_start() {
     let node = Node::new().await;
-    let sandbox = sandbox(&node, "place", &[("role", "provision")]).await;
+    let sandbox = node.annotated("place", &[("role", "provision")]).await;
     let id = node.containers.create(&sandbox, node.machine(0)).await;
     let id = id.unwrap();
     node.containers.start(&id).await.unwrap();
@@ -194,6 +229,35 @@ async fn a_pod_for_provisioning_ends_at_its_start() {
     assert!(node.hypervisor.list().await.unwrap().is_empty());
     node.sandboxes.remove(&sandbox).await.unwrap();
     assert!(node.files().is_empty());
+}
+
+#[tokio::test]
+async fn a_cut_of_the_power_is_for_one_pod_and_shortens_a_stop_that_is_under_way() {
+    let node = Node::with(FakeHypervisor::default().guest_ignores_shutdown()).await;
+    node.make_disk(vm()).await;
+    let id = started(&node, "pod", &[]).await;
+    let sandbox = node
+        .containers
+        .parts
+        .sandboxes
+        .get(&node.row(&id).sandbox)
+        .unwrap();
+    let pod = &sandbox.config.metadata.uid;
+    let (containers, stopped) = (Arc::clone(&node.containers), id.clone());
+    let patient = async move { containers.stop(&stopped, Duration::from_secs(3600)).await };
+    let patient = tokio::spawn(patient);
+    node.until(&id, |row| row.phase == Phase::Stopping).await;
+
+    let another = node.containers.power_off(vm(), "another", Duration::ZERO);
+    another.await.unwrap();
+    assert_eq!(node.phase(&id), Phase::Stopping, "the pod is another one");
+    let cut = node.containers.power_off(vm(), pod, Duration::ZERO);
+    tokio::time::timeout(PATIENCE, cut).await.unwrap().unwrap();
+    assert_eq!(node.phase(&id), Phase::Exited);
+    patient.await.unwrap().unwrap();
+    // It has ended already.
+    let again = node.containers.power_off(vm(), pod, Duration::ZERO);
+    again.await.unwrap();
 }
 
 #[tokio::test]

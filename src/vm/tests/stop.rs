@@ -145,7 +145,7 @@ async fn a_kill_that_was_due_while_libvirt_was_away_comes_when_it_is_back() {
 async fn a_restart_finishes_a_stop() {
     let node = Node::with(deaf()).await;
     let id = node.started().await;
-    let soon = clock::from_now(Duration::from_millis(200));
+    let soon = clock::from_now(Duration::from_secs(8));
     node.force(&id, |row| {
         row.phase = Phase::Stopping;
         row.kill_at = soon;

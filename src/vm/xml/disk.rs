@@ -7,6 +7,7 @@
 use serde::Serialize;
 
 use super::{Result, Switch, text};
+use crate::block::Extent;
 use crate::vm::domain::{Disk as Spec, DiskFormat, DiskSource};
 
 const LETTERS: usize = 26;
@@ -36,6 +37,10 @@ struct Driver {
     name: &'static str,
     #[serde(rename = "@type")]
     format: &'static str,
+    #[serde(rename = "@cache", skip_serializing_if = "Option::is_none")]
+    cache: Option<&'static str>,
+    #[serde(rename = "@io", skip_serializing_if = "Option::is_none")]
+    io: Option<&'static str>,
     #[serde(rename = "@discard")]
     discard: &'static str,
 }
@@ -48,6 +53,24 @@ struct Source {
     dev: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     seclabel: Option<SecLabel>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slices: Option<Slices>,
+}
+
+#[derive(Debug, Serialize)]
+struct Slices {
+    slice: Slice,
+}
+
+/// The part of the source that is the disk, in bytes.
+#[derive(Debug, Serialize)]
+struct Slice {
+    #[serde(rename = "@type")]
+    kind: &'static str,
+    #[serde(rename = "@offset")]
+    offset: u64,
+    #[serde(rename = "@size")]
+    size: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -104,7 +127,10 @@ impl Disk {
     fn new(spec: &Spec, index: usize) -> Result<Self> {
         let (kind, source, backing) = match &spec.source {
             DiskSource::File(path) => ("file", Source::file(text(path)?), Backing::default()),
-            DiskSource::Block(path) => ("block", Source::dev(text(path)?), Backing::default()),
+            DiskSource::Block { path, part } => {
+                let source = Source::dev(text(path)?, *part);
+                ("block", source, Backing::default())
+            }
             DiskSource::Overlay {
                 path,
                 base,
@@ -115,12 +141,16 @@ impl Disk {
                 Backing::file(text(base)?, *base_format),
             ),
         };
+        // A guest's writes are on the device when it is told so, and nothing is kept twice.
+        let is_device = kind == "block";
         Ok(Self {
             kind,
             device: "disk",
             driver: Driver {
                 name: "qemu",
                 format: spec.format.name(),
+                cache: is_device.then_some("none"),
+                io: is_device.then_some("native"),
                 discard: if spec.discard { "unmap" } else { "ignore" },
             },
             source,
@@ -144,9 +174,15 @@ impl Source {
         }
     }
 
-    fn dev(path: String) -> Self {
+    fn dev(path: String, part: Option<Extent>) -> Self {
+        let slice = |part: Extent| Slice {
+            kind: "storage",
+            offset: part.offset,
+            size: part.size,
+        };
         Self {
             dev: Some(path),
+            slices: part.map(slice).map(|slice| Slices { slice }),
             ..Self::default()
         }
     }

@@ -1,9 +1,17 @@
 //! The machine itself: board, memory, CPUs in number, power management.
 //!
-//! Invariant: q35 with ACPI and APIC for every guest.
+//! Invariant: a q35 board with ACPI and APIC for every guest; what an emulator needs beside its guest's memory has an end.
 //! Failure: none.
 
+use podspec::MachineType;
 use serde::Serialize;
+
+use crate::vm::accel::Accelerator;
+
+/// Translated code that an emulator keeps, in MiB. QEMU's own limit is 1 GiB, which it reaches in time: a guest that
+/// only reboots now and then would outgrow its pod. One boot of a small Linux fills about this much; what is dropped
+/// is translated again when it is needed.
+const TRANSLATIONS: u64 = 64;
 
 /// An element whose presence says everything.
 #[derive(Debug, Default, Serialize)]
@@ -38,15 +46,23 @@ struct OsType {
     #[serde(rename = "@arch")]
     arch: &'static str,
     #[serde(rename = "@machine")]
-    machine: &'static str,
+    machine: String,
     #[serde(rename = "$text")]
     kind: &'static str,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 pub(super) struct Features {
     acpi: Switch,
     apic: Switch,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tcg: Option<Tcg>,
+}
+
+#[derive(Debug, Serialize)]
+struct Tcg {
+    #[serde(rename = "tb-cache")]
+    translations: Memory,
 }
 
 /// A guest that sleeps would look like one that hangs: it is not offered to sleep.
@@ -73,6 +89,19 @@ impl Memory {
     }
 }
 
+impl Features {
+    pub(super) fn new(accelerator: Accelerator) -> Self {
+        let tcg = Tcg {
+            translations: Memory::mib(TRANSLATIONS),
+        };
+        Self {
+            acpi: Switch {},
+            apic: Switch {},
+            tcg: (accelerator == Accelerator::Tcg).then_some(tcg),
+        }
+    }
+}
+
 impl Vcpus {
     /// This many, from the start to the end, on these CPUs of the node or on any.
     pub(super) fn fixed(number: u16, cpus: &[u32]) -> Self {
@@ -85,11 +114,11 @@ impl Vcpus {
 }
 
 impl Os {
-    pub(super) const fn q35() -> Self {
+    pub(super) fn new(machine: &MachineType) -> Self {
         Self {
             kind: OsType {
                 arch: "x86_64",
-                machine: "q35",
+                machine: machine.to_string(),
                 kind: "hvm",
             },
         }

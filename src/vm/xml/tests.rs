@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use podspec::MachineType;
 use proptest::prelude::*;
 use serde::Deserialize;
 use uuid::Uuid;
@@ -16,6 +17,7 @@ use super::super::domain::{
 };
 use super::Error;
 use super::to_xml;
+use crate::block::Extent;
 
 fn spec() -> DomainSpec {
     DomainSpec {
@@ -28,6 +30,7 @@ fn spec() -> DomainSpec {
         pod_name: "web-1".to_owned(),
         pod_namespace: "shop".to_owned(),
         accelerator: Accelerator::Tcg,
+        machine_type: MachineType::default(),
         vcpus: 2,
         cpus: Vec::new(),
         memory_mib: 512,
@@ -78,12 +81,19 @@ fn a_kvm_guest_with_more_disks_and_its_own_system_uuid() {
         cpu: CpuMode::HostModel,
         guest_agent: false,
         system_uuid: Some(Uuid::from_u128(42)),
+        machine_type: "pc-q35-7.1".parse().unwrap(),
         ..spec()
     };
     spec.root.source = DiskSource::File("/var/lib/vmlet/pods/5a4db0/root.qcow2".into());
     spec.disks = vec![
         disk(
-            DiskSource::Block("/dev/mapper/pvc-1".into()),
+            DiskSource::Block {
+                path: "/dev/mapper/pvc-1".into(),
+                part: Some(Extent {
+                    offset: 1 << 20,
+                    size: 1 << 30,
+                }),
+            },
             DiskFormat::Raw,
         ),
         Disk {

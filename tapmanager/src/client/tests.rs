@@ -30,7 +30,7 @@ async fn list(answers: Vec<Vec<u8>>) -> Result<Vec<String>, Error> {
         }
         connection.recv(MAX_MESSAGE).await.unwrap();
     };
-    let client = Client::new(&socket, Duration::from_secs(10));
+    let client = Client::new(&socket, Duration::from_secs(60));
     let (outcome, ()) = tokio::join!(client.list(), serve);
     outcome
 }

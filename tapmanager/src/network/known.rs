@@ -1,14 +1,18 @@
-//! A guest that goes on from saved memory has its NICs already: hardware addresses, and leases that it believes in.
+//! Addresses that a guest is to have whatever plugins say. One that goes on from saved memory has its NICs already:
+//! hardware addresses, and leases that it believes in. One that boots may have a hardware address of its owner's choice.
 //!
-//! Invariant: what plugins give counts. They are asked for the guest's own addresses first, in the way that the bridge
-//! and host-local plugins understand; a network that cannot give them gives others.
-//! Failure: a hardware address that is none is refused. A link that cannot carry a foreign one keeps its own, which is
-//! logged: the guest is not heard until it takes that one.
+//! Invariant: of IP addresses what plugins give counts. They are asked for the guest's own addresses first, those of all
+//! families and NICs, in the ways that the bridge and host-local plugins understand; a network that cannot give them gives
+//! others.
+//! Failure: a hardware address that is none is refused. A link that cannot carry a foreign one keeps its own: a guest
+//! that boots is refused then; one that goes on is not heard until it takes that one, which is logged.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use netns::Mac;
 use netns::surgery::LinkRecord;
+use serde_json::json;
 use tapmanager::wire::{AddRequest, KnownNic};
 
 use super::attachment;
@@ -16,38 +20,50 @@ use super::attachment;
 /// What CNI is asked for, the most wanted first; the next one counts when a plugin refuses the one before.
 pub(crate) fn attachments(request: &AddRequest, netns: &Path) -> Vec<cni::Attachment> {
     let plain = attachment(request, netns);
-    let Some(first) = request.known_nics.first() else {
-        return vec![plain];
+    let (mac, first) = match request.known_nics.first() {
+        Some(nic) => (&nic.mac, nic.addresses.as_slice()),
+        None if request.mac.is_empty() => return vec![plain],
+        None => (&request.mac, [].as_slice()),
     };
-    let with = |args: &[(&str, String)]| {
+    let nics = request.known_nics.iter();
+    let every: Vec<IpAddr> = nics.flat_map(|nic| nic.addresses.clone()).collect();
+    let mut wishes = vec![every.as_slice(), first, first.get(..1).unwrap_or_default()];
+    wishes.dedup();
+    wishes.retain(|wish| !wish.is_empty());
+    let with = |addresses: &[IpAddr]| {
         let mut wanted = plain.clone();
-        let args = args.iter().map(|(k, v)| ((*k).to_owned(), v.clone()));
-        wanted.args.extend(args);
+        wanted.args.push(("MAC".to_owned(), mac.clone()));
+        if let Some(primary) = first.first().filter(|_| !addresses.is_empty()) {
+            wanted.args.push(("IP".to_owned(), primary.to_string()));
+        }
+        if addresses.len() > 1 {
+            let all: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
+            wanted.capabilities.insert(cni::IPS.to_owned(), json!(all));
+        }
         wanted
     };
-    let mac = ("MAC", first.mac.clone());
-    let mut all = Vec::new();
-    if let Some(address) = first.addresses.first() {
-        all.push(with(&[mac.clone(), ("IP", address.to_string())]));
-    }
-    all.extend([with(&[mac]), plain]);
+    let mut all: Vec<_> = wishes.into_iter().map(with).collect();
+    all.extend([with(&[]), plain.clone()]);
     all
 }
 
-/// The hardware addresses of the guest's NICs.
-pub(crate) fn macs(known: &[KnownNic]) -> Result<Vec<Mac>, String> {
-    let parse = |nic: &KnownNic| {
-        let mac = nic.mac.parse::<Mac>().map_err(|e| e.to_string())?;
+/// The hardware addresses of the guest's NICs, in order, as far as they are not the plugins'.
+pub(crate) fn macs(request: &AddRequest) -> Result<Vec<Mac>, String> {
+    let parse = |text: &String| {
+        let mac = text.parse::<Mac>().map_err(|e| e.to_string())?;
         let octets = mac.bytes();
         if octets[0] & 1 == 1 || octets == [0; 6] {
             return Err(format!("{mac} is no address of a NIC"));
         }
         Ok(mac)
     };
-    known.iter().map(parse).collect()
+    let known = &request.known_nics;
+    let asked = Some(&request.mac).filter(|mac| known.is_empty() && !mac.is_empty());
+    let known = known.iter().map(|nic: &KnownNic| &nic.mac);
+    known.chain(asked).map(parse).collect()
 }
 
-/// Gives the guest's NICs the addresses that they have; returns the links that cannot carry them.
+/// Gives the guest's NICs these addresses; returns the links that cannot carry them.
 pub(crate) fn adopt(links: &mut [LinkRecord], macs: &[Mac]) -> Vec<String> {
     let mut deaf = Vec::new();
     for (record, mac) in links.iter_mut().zip(macs) {
@@ -106,12 +122,56 @@ mod tests {
             let pair = all[i].args.iter().find(|(k, _)| k == key);
             pair.map(|(_, value)| value.as_str())
         };
-        assert_eq!(all.len(), 3);
+        assert_eq!(all.len(), 4);
+        for attempt in 0..3 {
+            assert_eq!(asked(attempt, "MAC"), Some("0a:58:0a:01:00:05"));
+        }
         assert_eq!(asked(0, "IP"), Some("10.1.0.5"));
-        assert_eq!(asked(0, "MAC"), Some("0a:58:0a:01:00:05"));
-        assert_eq!((asked(1, "IP"), asked(2, "IP")), (None, None));
-        assert_eq!(asked(1, "MAC"), Some("0a:58:0a:01:00:05"));
-        assert_eq!(asked(2, "MAC"), None);
+        assert_eq!(
+            all[0].capabilities.get("ips"),
+            Some(&json!(["10.1.0.5", "fd00::5"]))
+        );
+        assert_eq!(asked(1, "IP"), Some("10.1.0.5"));
+        assert_eq!((asked(2, "IP"), asked(3, "IP")), (None, None));
+        assert_eq!(asked(3, "MAC"), None);
+        assert!(all[1..].iter().all(|all| all.capabilities.is_empty()));
+    }
+
+    #[test]
+    fn the_addresses_of_all_nics_are_asked_for_and_then_those_of_the_first() {
+        let request = AddRequest {
+            known_nics: vec![
+                known("0a:58:0a:01:00:05", &["10.1.0.5", "fd00::5"]),
+                known("0a:58:0a:02:00:07", &["10.2.0.7"]),
+            ],
+            ..AddRequest::default()
+        };
+        let all = attachments(&request, Path::new("/n"));
+        let lists: Vec<_> = all.iter().map(|one| one.capabilities.get("ips")).collect();
+        let every = json!(["10.1.0.5", "fd00::5", "10.2.0.7"]);
+        let first = json!(["10.1.0.5", "fd00::5"]);
+        assert_eq!(lists, [Some(&every), Some(&first), None, None, None]);
+    }
+
+    #[test]
+    fn an_address_of_the_owners_choice_is_asked_for_and_a_resumed_guest_keeps_its_own() {
+        let mut request = AddRequest {
+            mac: "52:54:00:12:34:56".to_owned(),
+            ..AddRequest::default()
+        };
+        let all = attachments(&request, Path::new("/n"));
+        let asked = |attachment: &cni::Attachment| {
+            let pair = attachment.args.iter().find(|(k, _)| k == "MAC");
+            pair.map(|(_, value)| value.clone())
+        };
+        assert_eq!(
+            all.iter().map(asked).collect::<Vec<_>>(),
+            [Some(request.mac.clone()), None]
+        );
+        assert_eq!(macs(&request).unwrap()[0].to_string(), request.mac);
+        request.known_nics = vec![known("0a:58:0a:01:00:05", &[])];
+        let macs = macs(&request).unwrap();
+        assert_eq!(macs, ["0a:58:0a:01:00:05".parse().unwrap()]);
     }
 
     #[test]
@@ -125,9 +185,20 @@ mod tests {
 
     #[test]
     fn an_address_that_no_nic_has_is_refused() {
-        assert!(macs(&[known("0a:58:0a:01:00:05", &[])]).is_ok());
-        for odd in ["", "01:00:00:00:00:01", "00:00:00:00:00:00", "x"] {
-            assert!(macs(&[known(odd, &[])]).is_err(), "{odd}");
+        let with = |mac: &str| AddRequest {
+            known_nics: vec![known(mac, &[])],
+            ..AddRequest::default()
+        };
+        let choice = |mac: &str| AddRequest {
+            mac: mac.to_owned(),
+            ..AddRequest::default()
+        };
+        assert!(macs(&with("0a:58:0a:01:00:05")).is_ok());
+        assert_eq!(macs(&choice("")), Ok(Vec::new()));
+        for odd in ["01:00:00:00:00:01", "00:00:00:00:00:00", "x"] {
+            assert!(macs(&with(odd)).is_err(), "{odd}");
+            assert!(macs(&choice(odd)).is_err(), "{odd}");
         }
+        assert!(macs(&with("")).is_err());
     }
 }

@@ -212,3 +212,12 @@ fn addresses_that_no_host_can_have_are_not_handed_on() {
         );
     }
 }
+
+#[test]
+fn a_network_without_a_word_about_it_is_that_of_a_connected_guest() {
+    let network = network(&[link("eth0", &["10.1.0.5/24"], &[])], bridge_result()).unwrap();
+    let recorded = serde_json::to_value(&network).unwrap();
+    assert!(recorded.get("detached").is_none(), "{recorded}");
+    let read: Network = serde_json::from_value(recorded).unwrap();
+    assert_eq!(read.guest_nics().len(), 1);
+}

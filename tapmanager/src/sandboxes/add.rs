@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use netns::netlink::Kernel;
 use netns::{Namespace, surgery};
 use tapmanager::wire::{AddRequest, Network};
+use telemetry::one_line;
 
 use super::serve::Servers;
 use super::{Live, Sandboxes, Slot, requirements};
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::journal::{Entry, Phase};
 use crate::network;
 
@@ -51,8 +52,8 @@ impl Sandboxes {
         entry.boot.clone_from(&self.boot);
         network::attachment(&entry.request, &entry.netns)
             .validate()
-            .map_err(|e| Failure::Invalid(chain(&e)))?;
-        network::macs(&entry.request.known_nics).map_err(Failure::Invalid)?;
+            .map_err(|e| Failure::Invalid(one_line(&e)))?;
+        network::macs(&entry.request).map_err(Failure::Invalid)?;
         self.journal.put(&entry).await?;
         *slot = Some(Live::closed(entry));
         faultpoint::point("tap.add.journaled");
@@ -73,12 +74,12 @@ impl Sandboxes {
                 Ok(network)
             }
             Err(failure) => {
-                tracing::warn!(sandbox = id, error = chain(&failure), took = ?started.elapsed(),
+                tracing::warn!(sandbox = id, error = one_line(&failure), took = ?started.elapsed(),
                     outcome = "failed", "network");
                 if let Err(undo) = self.take_down(&mut slot).await {
                     tracing::warn!(
                         sandbox = id,
-                        error = chain(&undo),
+                        error = one_line(&undo),
                         outcome = "kept",
                         "leftover"
                     );
@@ -88,7 +89,7 @@ impl Sandboxes {
         }
     }
 
-    /// Runs the plugins, with as much of a resumed guest's addresses as they take.
+    /// Runs the plugins, with as much of the addresses that the guest is to have as they take.
     async fn attach(
         &self,
         config: &cni::NetworkConfig,
@@ -108,9 +109,9 @@ impl Sandboxes {
                     let sandbox = &entry.request.id;
                     tracing::info!(
                         sandbox,
-                        error = chain(&error),
+                        error = one_line(&error),
                         outcome = "asked for less",
-                        "address of a resumed guest"
+                        "address of the guest"
                     );
                 }
                 outcome => return outcome.map_err(Failure::Attach),
@@ -145,8 +146,11 @@ impl Sandboxes {
         drop(attaching);
         faultpoint::point("tap.add.cni");
         entry.links = surgery::survey(&kernel).await?;
-        let macs = network::macs(&entry.request.known_nics).map_err(Failure::Invalid)?;
+        let macs = network::macs(&entry.request).map_err(Failure::Invalid)?;
         for link in network::adopt(&mut entry.links, &macs) {
+            if entry.request.known_nics.is_empty() {
+                return Err(Failure::Network(network::Error::OwnMac(link)));
+            }
             let sandbox = &entry.request.id;
             tracing::warn!(
                 sandbox,

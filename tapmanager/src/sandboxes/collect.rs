@@ -7,8 +7,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use telemetry::one_line;
+
 use super::Sandboxes;
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::network::LINK;
 
 /// How long plugins that attach may keep a collection waiting, and with it those that come later.
@@ -27,7 +29,7 @@ impl Sandboxes {
         }
         if let Err(failure) = self.collect_attachments().await {
             tracing::warn!(
-                error = chain(&failure),
+                error = one_line(&failure),
                 outcome = "skipped",
                 "collection of attachments"
             );
@@ -62,7 +64,7 @@ impl Sandboxes {
             .map_err(Failure::Attachments)?;
         for error in outcome.errors {
             tracing::warn!(
-                error = chain(&error),
+                error = one_line(&error),
                 outcome = "failed",
                 "collection by a plugin"
             );

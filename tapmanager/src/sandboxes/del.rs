@@ -9,9 +9,10 @@ use std::time::Instant;
 
 use netns::netlink::Kernel;
 use netns::{Namespace, surgery};
+use telemetry::one_line;
 
 use super::{Sandboxes, Slot};
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::journal::Phase;
 use crate::network;
 
@@ -34,7 +35,7 @@ impl Sandboxes {
             Err(failure) => {
                 tracing::warn!(
                     sandbox = id,
-                    error = chain(&failure),
+                    error = one_line(&failure),
                     outcome = "kept",
                     "network"
                 );
@@ -94,7 +95,7 @@ async fn put_back(ns: &Namespace, links: &[surgery::LinkRecord], id: &str) {
     if let Err(error) = restored {
         tracing::warn!(
             sandbox = id,
-            error = chain(&error),
+            error = one_line(&error),
             outcome = "skipped",
             "links of plugins"
         );

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use netns::netlink::Kernel;
 use netns::{Namespace, surgery};
 use tapmanager::wire::{AddRequest, Network};
+use telemetry::one_line;
 use tokio_util::task::TaskTracker;
 
 use super::serve::Servers;
 use super::{Live, Sandboxes, Slot};
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::journal::{Entry, Loaded, Phase};
 use crate::network;
 
@@ -30,7 +31,7 @@ impl Sandboxes {
                 Err(failure) => {
                     tracing::warn!(
                         file = id,
-                        error = chain(&failure),
+                        error = one_line(&failure),
                         outcome = "ignored",
                         "journal"
                     );
@@ -94,7 +95,7 @@ impl Sandboxes {
                 // It may well exist, and a guest may be using it: better kept than taken down.
                 tracing::error!(
                     sandbox = id,
-                    error = chain(&error),
+                    error = one_line(&error),
                     outcome = "closed",
                     "network"
                 );
@@ -105,7 +106,7 @@ impl Sandboxes {
             // What is in force stays in force.
             tracing::error!(
                 sandbox = id,
-                error = chain(&failure),
+                error = one_line(&failure),
                 outcome = "kept",
                 "packet filter"
             );
@@ -115,7 +116,7 @@ impl Sandboxes {
             Err(error) => {
                 tracing::error!(
                     sandbox = id,
-                    error = chain(&error),
+                    error = one_line(&error),
                     outcome = "silent",
                     "servers of addresses"
                 );
@@ -135,7 +136,7 @@ impl Sandboxes {
             Err(failure) => {
                 tracing::warn!(
                     sandbox = id,
-                    error = chain(&failure),
+                    error = one_line(&failure),
                     outcome = "kept",
                     "leftover"
                 );

@@ -75,7 +75,7 @@ impl Sandboxes {
             return Err(Failure::Changed("its namespace is not open".to_owned()));
         };
         let (mut nics, mut taps) = (Vec::new(), Vec::new());
-        for nic in &network.nics {
+        for nic in network.guest_nics() {
             taps.push(netns::open_tap(ns, &nic.tap).await.map_err(Failure::Tap)?);
             nics.push(HandoffNic {
                 mac: nic.mac.clone(),

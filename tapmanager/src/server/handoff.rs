@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use fdpass::AsyncConnection;
 use tapmanager::wire::{HandoffReply, HandoffRequest, PROTOCOL_VERSION, WireError};
+use telemetry::one_line;
 
 use super::{HELLO_DEADLINE, Received, encode, invalid, other_version, receive, too_long};
-use crate::failure::chain;
 use crate::sandboxes::Sandboxes;
 
 /// Serves one peer.
@@ -30,7 +30,7 @@ pub(super) async fn serve(connection: AsyncConnection, sandboxes: Arc<Sandboxes>
     match tokio::time::timeout(HELLO_DEADLINE, connection.send(&bytes, &fds)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
-            tracing::warn!(error = chain(&error), outcome = "lost", "hand-off");
+            tracing::warn!(error = one_line(&error), outcome = "lost", "hand-off");
         }
         Err(_) => tracing::warn!(outcome = "lost", "hand-off not taken"),
     }
@@ -48,7 +48,9 @@ async fn answer(
     if request.version != PROTOCOL_VERSION {
         return Err(other_version(request.version));
     }
-    let peer = connection.peer().map_err(|error| invalid(chain(&error)))?;
+    let peer = connection
+        .peer()
+        .map_err(|error| invalid(one_line(&error)))?;
     sandboxes
         .hand_off(&request.token, peer.pid)
         .await

@@ -21,7 +21,7 @@ async fn a_guest_is_heard_from_its_own_address_only_also_after_a_restart() {
     let guest = boot(&node, &network, "guest").await;
     guest.lease("").await;
     guest.run(UNHEARD).await;
-    guest.run("busybox ping -c 1 -W 5 10.88.7.1").await;
+    guest.run("busybox ping -c 1 -W 15 10.88.7.1").await;
     let namespace = Namespace::open(&network.netns).unwrap().unwrap();
     let rules = run(&namespace, "nft list ruleset").await;
 
@@ -31,7 +31,7 @@ async fn a_guest_is_heard_from_its_own_address_only_also_after_a_restart() {
     node.launch().await;
     assert_eq!(run(&namespace, "nft list ruleset").await, rules);
     guest.run(UNHEARD).await;
-    guest.run("busybox ping -c 1 -W 5 10.88.7.1").await;
+    guest.run("busybox ping -c 1 -W 15 10.88.7.1").await;
     let neighbours = run(&node.ns, "ip neigh").await;
     assert!(!neighbours.contains("10.88.7.99"), "{neighbours}");
     drop((guest, namespace));
@@ -49,7 +49,7 @@ async fn a_guest_that_routes_for_others_is_heard_from_any_address_also_after_a_r
     let guest = boot(&node, &network, "guest").await;
     guest.lease("").await;
     let heard = "ip addr replace 10.88.7.99/24 dev nic0; \
-                 busybox ping -c 1 -W 5 -I 10.88.7.99 10.88.7.1";
+                 busybox ping -c 1 -W 15 -I 10.88.7.99 10.88.7.1";
     guest.run(heard).await;
     node.kill().await;
     node.launch().await;

@@ -78,6 +78,29 @@ async fn a_token_is_good_for_one_hand_off_of_its_own_sandbox() {
 
 #[tokio::test]
 #[ignore = "needs root"]
+async fn a_detached_guest_is_handed_nothing_and_its_pod_has_its_network() {
+    let mut node = Node::start().await;
+    let mut alone = pod("alone");
+    alone.detached = true;
+    let network = node.client().add(alone.clone()).await.unwrap();
+    assert!(network.ips().next().is_some() && network.guest_nics().is_empty());
+    let handed = async |node: &Node| match node.redeem(&node.token("alone").await).await {
+        (HandoffReply::Ok { nics }, taps) => (nics.len(), taps.len()),
+        (HandoffReply::Error(error), _) => panic!("{error}"),
+    };
+    assert_eq!(handed(&node).await, (0, 0));
+    node.kill().await;
+    node.launch().await;
+    assert_eq!(handed(&node).await, (0, 0));
+    assert_eq!(node.client().add(alone).await.unwrap(), network);
+    node.client().check("alone").await.unwrap();
+    node.client().del("alone").await.unwrap();
+    let left = node.leftovers().await;
+    assert_eq!(left, Vec::<String>::new(), "{}", node.log());
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
 async fn the_process_is_in_the_pods_cgroup_before_it_has_a_descriptor() {
     let node = Node::start().await;
     node.client().add(pod("one")).await.unwrap();

@@ -54,9 +54,9 @@ async fn a_guest_has_both_families_also_after_a_crash_of_the_program() {
     let told = dhclient(&guest, node.scratch.path()).await;
     assert_eq!(told["new_ip6_address"], "fd00:88:7::2");
     assert_eq!(told["new_dhcp6_name_servers"], "fd00:96::a");
-    let reach = "busybox ping -6 -c 1 -W 5 fd00:88:7::1 && busybox ping -c 1 -W 5 10.88.7.1";
+    let reach = "busybox ping -6 -c 1 -W 15 fd00:88:7::1 && busybox ping -c 1 -W 15 10.88.7.1";
     guest.run(reach).await;
-    run(&node.ns, "busybox ping -6 -c 1 -W 5 fd00:88:7::2").await;
+    run(&node.ns, "busybox ping -6 -c 1 -W 15 fd00:88:7::2").await;
 
     node.kill().await;
     guest.run(reach).await;
@@ -92,7 +92,7 @@ async fn a_pod_may_have_ipv6_alone() {
     routed(&guest).await;
     let told = dhclient(&guest, node.scratch.path()).await;
     assert_eq!(told["new_ip6_address"], "fd00:88:8::2");
-    run(&node.ns, "busybox ping -6 -c 1 -W 5 fd00:88:8::2").await;
+    run(&node.ns, "busybox ping -6 -c 1 -W 15 fd00:88:8::2").await;
     node.client().del("one").await.unwrap();
     assert_eq!(
         node.leftovers().await,
@@ -145,7 +145,7 @@ async fn pods_whose_gateway_is_on_a_link_of_each_use_their_own() {
         wake(&guest).await;
         routed(&guest).await;
         dhclient(&guest, node.scratch.path()).await;
-        guest.run("busybox ping -6 -c 1 -W 5 fd00:99::1").await;
+        guest.run("busybox ping -6 -c 1 -W 15 fd00:99::1").await;
     }
     for name in ["one", "two"] {
         node.client().del(name).await.unwrap();

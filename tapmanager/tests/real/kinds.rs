@@ -53,7 +53,7 @@ async fn add(node: &Node, id: &str) -> Network {
 
 async fn pings(guest: &Guest, address: &str) {
     guest
-        .run(&format!("busybox ping -c 1 -W 5 {address}"))
+        .run(&format!("busybox ping -c 1 -W 15 {address}"))
         .await;
 }
 
@@ -89,7 +89,7 @@ async fn ptp_guests_reach_the_node_and_each_other_by_routes_only() {
     assert_eq!(told["staticroutes"], routes);
     pings(&guest, "10.67.0.1").await;
     pings(&guest, &its["ip"]).await;
-    run(&node.ns, &format!("busybox ping -c 1 -W 5 {}", told["ip"])).await;
+    run(&node.ns, &format!("busybox ping -c 1 -W 15 {}", told["ip"])).await;
     no_pod_is_left(&node, &["one", "two"]).await;
 }
 
@@ -109,7 +109,7 @@ async fn macvlan_guests_have_the_macvlans_address_and_meet_their_neighbours() {
         let other = boot(&node, &two, "g2").await;
         let (told, its) = (guest.lease("").await, other.lease("").await);
         pings(&guest, "10.66.0.1").await;
-        run(&outside, &format!("busybox ping -c 1 -W 5 {}", told["ip"])).await;
+        run(&outside, &format!("busybox ping -c 1 -W 15 {}", told["ip"])).await;
         let neighbours = run(&outside, "ip neigh").await;
         assert!(neighbours.contains(&one.nics[0].mac), "{neighbours}");
         if mode == "bridge" {
@@ -159,7 +159,7 @@ async fn large_packets_cross_the_whole_way() {
     assert_eq!(told["mtu"], "9000");
     guest.run("ip link set nic0 mtu 9000").await;
     guest
-        .run("busybox ping -c 1 -W 5 -s 8972 10.69.0.1; ip -s link show nic0")
+        .run("busybox ping -c 1 -W 15 -s 8972 10.69.0.1; ip -s link show nic0")
         .await;
     // No part of it was cut.
     let cut = run(&node.ns, "busybox awk '$1 == \"Ip:\"' /proc/net/snmp").await;
@@ -193,13 +193,19 @@ async fn bandwidth_limits_are_in_force_on_the_nodes_end_and_go_with_the_pod() {
     let guest = boot(&node, &one, "g1").await;
     let told = guest.lease("").await;
     pings(&guest, "10.70.0.1").await;
-    let (down, up) = (
-        flood(&node.ns, &guest.namespace(), &told["ip"]).await,
-        flood(&guest.namespace(), &node.ns, "10.70.0.1").await,
-    );
+    let (ours, guests) = (node.ns.clone(), guest.namespace());
     // Bytes that came in the second after the burst; without limits they would be hundreds of megabytes.
-    for (came, limit) in [(down, 1_000_000), (up, 2_000_000)] {
-        assert!(came > limit / 4 && came < limit * 4, "{came} of {limit}");
+    for (from, to, address, limit) in [
+        (&ours, &guests, told["ip"].as_str(), 1_000_000),
+        (&guests, &ours, "10.70.0.1", 2_000_000),
+    ] {
+        let mut came = Vec::new();
+        let is_limited = |came: &usize| *came > limit / 4 && *came < limit * 4;
+        // A second in which this machine stood still tells nothing.
+        while came.len() < 5 && !came.last().is_some_and(is_limited) {
+            came.push(flood(from, to, address).await);
+        }
+        assert!(came.last().is_some_and(is_limited), "{came:?} of {limit}");
     }
     no_pod_is_left(&node, &["one"]).await;
     assert!(!run(&node.ns, "tc qdisc").await.contains("tbf"));

@@ -87,9 +87,9 @@ async fn a_guest_gets_the_network_of_its_pod_and_nothing_is_left_after_del() {
         get("staticroutes"),
         "10.99.0.0/16 10.88.7.1 0.0.0.0/0 10.88.7.1"
     );
-    guest.run("busybox ping -c 1 -W 5 10.88.7.1").await;
+    guest.run("busybox ping -c 1 -W 15 10.88.7.1").await;
     speak(&guest, &network).await;
-    run(&node.ns, &format!("busybox ping -c 1 -W 5 {address}")).await;
+    run(&node.ns, &format!("busybox ping -c 1 -W 15 {address}")).await;
     count(&node, &guest).await;
     let rules = run(&node.ns, "iptables -w 5 -t nat -S").await;
     assert!(
@@ -145,13 +145,13 @@ async fn many_pods_at_once_get_different_addresses_and_one_pod_at_once_gets_one(
     let three = boot(&node, &networks[3], "g3").await;
     let (lease_two, lease_three) = (two.lease("").await, three.lease("").await);
     assert_ne!(lease_two["ip"], lease_three["ip"]);
-    two.run(&format!("busybox ping -c 1 -W 5 {}", lease_three["ip"]))
+    two.run(&format!("busybox ping -c 1 -W 15 {}", lease_three["ip"]))
         .await;
 
     let gone = node.client().gc(vec!["pod2".to_owned()]).await.unwrap();
     assert_eq!(gone.len(), 6);
     assert_eq!(node.client().list().await.unwrap(), ["pod2"]);
-    two.run("busybox ping -c 1 -W 5 10.88.7.1").await;
+    two.run("busybox ping -c 1 -W 15 10.88.7.1").await;
     node.client().del("pod2").await.unwrap();
     assert_eq!(node.leftovers().await, Vec::<String>::new());
 }

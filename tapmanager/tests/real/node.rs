@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 
 use crate::guest::{Scratch, run};
 
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A node.
 pub(crate) struct Node {

@@ -25,7 +25,8 @@ async fn node_with(script: &str) -> Node {
     let mut network = real_plugins(node.scratch.path());
     network["plugins"][1] = json!({"type": "odd"});
     node.configure(&network).await;
-    node.flag("--cni-timeout-secs", "2");
+    // Enough for plugins that are well, on a machine that is slow or stands still for a moment.
+    node.flag("--cni-timeout-secs", "8");
     node.launch().await;
     node
 }
@@ -211,7 +212,7 @@ async fn every_link_of_the_plugins_becomes_a_nic_with_its_addresses_of_both_fami
     first
         .run("echo 0 > /proc/sys/net/ipv6/conf/nic0/disable_ipv6; ip addr add fd88:7::2/64 dev nic0 nodad")
         .await;
-    first.run("busybox ping -6 -c 3 -W 5 fd88:7::1").await;
+    first.run("busybox ping -6 -c 3 -W 15 fd88:7::1").await;
     node.client().del("one").await.unwrap();
     assert_eq!(
         node.leftovers().await,

@@ -19,7 +19,7 @@ async fn a_running_guest_keeps_its_network_through_a_crash_and_can_start_again_a
     let guest = boot(&node, &network, "before").await;
     guest.lease("").await;
     node.kill().await;
-    guest.run("busybox ping -c 1 -W 5 10.88.7.1").await;
+    guest.run("busybox ping -c 1 -W 15 10.88.7.1").await;
     node.launch().await;
     assert_eq!(node.client().get("one").await.unwrap(), network);
     node.client().check("one").await.unwrap();
@@ -30,7 +30,7 @@ async fn a_running_guest_keeps_its_network_through_a_crash_and_can_start_again_a
     let guest = boot(&node, &network, "after").await;
     let told = guest.lease("").await;
     assert_eq!(told["ip"], network.ips().next().unwrap().to_string());
-    guest.run("busybox ping -c 1 -W 5 10.88.7.1").await;
+    guest.run("busybox ping -c 1 -W 15 10.88.7.1").await;
     node.client().del("one").await.unwrap();
     assert_eq!(node.leftovers().await, Vec::<String>::new());
 }
@@ -44,7 +44,7 @@ async fn termination_leaves_networks_up() {
     guest.lease("").await;
     let status = node.terminate().await;
     assert!(status.success(), "{status}");
-    guest.run("busybox ping -c 1 -W 5 10.88.7.1").await;
+    guest.run("busybox ping -c 1 -W 15 10.88.7.1").await;
     node.launch().await;
     node.client().del("one").await.unwrap();
     assert_eq!(node.leftovers().await, Vec::<String>::new());

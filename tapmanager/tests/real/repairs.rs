@@ -68,8 +68,8 @@ async fn a_gateway_that_is_no_neighbour_serves_the_guest_as_it_serves_a_containe
     );
     let routes = "169.254.1.1/32 0.0.0.0 0.0.0.0/0 169.254.1.1";
     assert_eq!(told["staticroutes"], routes);
-    guest.run("busybox ping -c 1 -W 5 10.71.9.9").await;
-    run(&node.ns, "busybox ping -c 1 -W 5 10.71.0.5").await;
+    guest.run("busybox ping -c 1 -W 15 10.71.9.9").await;
+    run(&node.ns, "busybox ping -c 1 -W 15 10.71.0.5").await;
     let neighbour = guest.run("ip neigh").await;
     assert!(
         neighbour.contains("169.254.1.1 dev nic0 lladdr ee:ee:ee:ee:ee:ee"),
@@ -102,7 +102,7 @@ async fn one_address_and_no_more_words_are_enough() {
         (told["subnet"].as_str(), told["mtu"].as_str()),
         ("255.240.0.0", "1376")
     );
-    guest.run("busybox ping -c 1 -W 5 10.72.0.1").await;
+    guest.run("busybox ping -c 1 -W 15 10.72.0.1").await;
     gone(&node).await;
 }
 
@@ -140,7 +140,7 @@ async fn links_in_the_wrong_order_with_each_others_addresses_become_the_right_ni
         assert_eq!(told["ip"], ips[number]);
         let gateway = ["10.73.0.1", "10.74.0.1"][number];
         guest
-            .run(&format!("busybox ping -c 1 -W 5 {gateway}"))
+            .run(&format!("busybox ping -c 1 -W 15 {gateway}"))
             .await;
     }
     let told = repairs(&node).join("\n");

@@ -139,7 +139,7 @@ impl Drop for Agent {
 /// Account, roles and policy as `deploy/` has them; waits until the policy works.
 async fn install(control: &Control) -> Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/agent");
-    for file in ["serviceaccount.yaml", "node-limits.yaml"] {
+    for file in ["serviceaccount.yaml", "node-limits.yaml", "sources.yaml"] {
         let file = folder.join(file);
         let arguments = ["apply", "-f", &file.to_string_lossy()];
         control.cluster().kubectl(&arguments)?;
@@ -154,7 +154,7 @@ async fn install(control: &Control) -> Result<()> {
     std::fs::write(&file, access.to_string())?;
     let access = format!("--kubeconfig={}", file.display());
     let lease = lease_file(control)?;
-    eventually(Duration::from_secs(30), "the agents' policy", || async {
+    eventually(Duration::from_secs(120), "the agents' policy", || async {
         let arguments = [&access, "create", "--dry-run=server", "-f", &lease];
         let refused = control.cluster().kubectl(&arguments);
         let words = format!("{refused:?}");

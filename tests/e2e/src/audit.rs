@@ -18,6 +18,8 @@ pub struct Write {
     pub verb: String,
     user: User,
     #[serde(default)]
+    impersonated_user: Option<User>,
+    #[serde(default)]
     object_ref: ObjectRef,
     #[serde(default)]
     response_status: Status,
@@ -47,6 +49,13 @@ impl Write {
     /// Who wrote: `admin`, or `system:serviceaccount:vmlet-system:vmlet-controller`.
     pub fn user(&self) -> &str {
         &self.user.username
+    }
+
+    /// Whom the writer acted as, if not as himself.
+    pub fn acts_as(&self) -> Option<&str> {
+        self.impersonated_user
+            .as_ref()
+            .map(|user| user.username.as_str())
     }
 
     /// The resource, with the subresource behind a slash: `virtualmachines/status`.
@@ -93,7 +102,9 @@ impl Stack {
         let path = self.dir().join("log/audit.log");
         let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
         let parse = |line| serde_json::from_str::<Write>(line).context("parse the audit log");
-        let mut writes = text.lines().map(parse).collect::<Result<Vec<_>>>()?;
+        // The last line may be half there.
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let mut writes = whole.lines().map(parse).collect::<Result<Vec<_>>>()?;
         writes.retain(|write| {
             let resource = write.object_ref.resource.as_str();
             !["leases", "events"].contains(&resource)

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -20,7 +20,7 @@ use crate::objects::Objects;
 use crate::stack::{Stack, eventually};
 
 /// How long the API server may take to take something over.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// Whose fields the harness sets.
 const MANAGER: &str = "e2e";
 
@@ -224,11 +224,21 @@ impl Control {
             })
             .await?;
         }
+        // What is served is found by `kubectl` a moment later.
+        let group = format!("--api-group={}", crds::GROUP);
+        eventually(PATIENCE, "kinds that are found", || async {
+            let found = self
+                .cluster
+                .kubectl(&["api-resources", &group, "-o", "name"])?;
+            ensure!(found.lines().count() == definitions.len(), "{found}");
+            Ok(())
+        })
+        .await?;
         // `kubectl` and controllers expect it, and only the controller-manager would make it.
         self.default_account("default").await
     }
 
-    /// Installs the policies of `deploy/admission` and waits until they refuse something.
+    /// Installs the policies of `deploy/admission` and waits until all of them are in force.
     pub async fn install_policies(&self) -> Result<()> {
         let folder = deploy().join("admission");
         if !folder.exists() {
@@ -236,6 +246,7 @@ impl Control {
         }
         self.cluster
             .kubectl(&["apply", "--server-side", "-k", &folder.to_string_lossy()])?;
+        self.await_policies().await?;
         let nobody = Who::user("e2e:policy-check");
         self.grant(&nobody).await?;
         let api: Api<crds::VirtualMachineSnapshot> =
@@ -265,6 +276,56 @@ impl Control {
             }
         })
         .await
+    }
+
+    /// Waits until every policy that is there is in force: they come into force in the order in which they, and in
+    /// which their bindings, were made, and this makes one more.
+    async fn await_policies(&self) -> Result<()> {
+        let name = "e2e-last";
+        let group = "admissionregistration.k8s.io";
+        let policy = json!({
+            "apiVersion": format!("{group}/v1"), "kind": "ValidatingAdmissionPolicy",
+            "metadata": { "name": name },
+            "spec": {
+                "matchConstraints": { "resourceRules": [{
+                    "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"],
+                }] },
+                "validations": [{ "expression": format!("object.metadata.name != '{name}'"), "message": name }],
+            },
+        });
+        let binding = json!({
+            "apiVersion": format!("{group}/v1"), "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": { "name": name },
+            "spec": { "policyName": name, "validationActions": ["Deny"] },
+        });
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": [policy, binding] });
+        self.cluster.apply(&list)?;
+        let maps: Api<ConfigMap> = Api::namespaced(self.client()?, "default");
+        let map = ConfigMap {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                ..ObjectMeta::default()
+            },
+            ..ConfigMap::default()
+        };
+        eventually(PATIENCE, "the last policy", || async {
+            let params = PostParams {
+                dry_run: true,
+                ..PostParams::default()
+            };
+            match maps.create(&params, &map).await {
+                Err(kube::Error::Api(status)) if status.message.contains(name) => Ok(()),
+                other => bail!("not yet refused: {other:?}"),
+            }
+        })
+        .await?;
+        for kind in [
+            "validatingadmissionpolicybinding",
+            "validatingadmissionpolicy",
+        ] {
+            self.cluster.kubectl(&["delete", kind, name])?;
+        }
+        Ok(())
     }
 
     /// Kills the API server; etcd keeps what it knew.

@@ -4,9 +4,11 @@
 //! Failure: the end of its log is in the error.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Seek, SeekFrom};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -18,7 +20,7 @@ use crate::control::Control;
 use crate::stack::{eventually, programs};
 
 /// How long it may take to listen, or to end.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// Where its names and rights are.
 const ACCOUNT: &str = "pki/vmlet-controller.kubeconfig";
 
@@ -28,6 +30,14 @@ pub struct Controller {
     child: Child,
     log: PathBuf,
     port: u16,
+    read: Mutex<Read>,
+}
+
+/// What was read of its log: a long one is not read again and again.
+#[derive(Debug, Default)]
+struct Read {
+    until: u64,
+    lines: Vec<Line>,
 }
 
 /// A line of its log that says what became of a machine.
@@ -39,16 +49,20 @@ pub struct Line {
     pub key: String,
     /// Its priority at that moment.
     pub priority: i64,
+    /// When it was written.
+    pub at: Option<jiff::Timestamp>,
 }
 
 impl Control {
-    /// Starts a controller with these flags besides; several may run, each with a name and port of its own.
-    pub async fn controller(&self, name: &str, port: u16, flags: &[&str]) -> Result<Controller> {
+    /// Starts a controller with these flags besides; several may run, each with a name of its own.
+    pub async fn controller(&self, name: &str, flags: &[&str]) -> Result<Controller> {
         let program = program()?;
         self.install_rights()?;
         let log = self.stack().dir().join(format!("log/{name}.log"));
         let file = File::options().create(true).append(true).open(&log)?;
         let kubeconfig = self.host_kubeconfig()?;
+        // One that nobody has: other tests run beside this one.
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let child = Command::new(program)
             .args(["--log-format", "json", "--identity", name])
             .args([
@@ -64,7 +78,12 @@ impl Control {
             .stdout(Stdio::null())
             .stderr(file)
             .spawn()?;
-        let controller = Controller { child, log, port };
+        let controller = Controller {
+            child,
+            log,
+            port,
+            read: Mutex::default(),
+        };
         eventually(PATIENCE, "the controller listens", || async {
             controller.page("/readyz").await.map(drop)
         })
@@ -97,14 +116,33 @@ impl Control {
     }
 }
 
+/// What a line of the log says of a machine, if it says anything.
+fn line(text: &str) -> Option<Line> {
+    let value = serde_json::from_str::<Value>(text).ok()?;
+    let field = |name: &str| {
+        [&value[name], &value["span"][name]]
+            .into_iter()
+            .find(|v| !v.is_null())
+    };
+    Some(Line {
+        outcome: value["outcome"].as_str().unwrap_or_default().to_owned(),
+        key: field("key")?.as_str().unwrap_or_default().to_owned(),
+        priority: field("priority")?.as_i64().unwrap_or_default(),
+        at: value["timestamp"].as_str().and_then(|at| at.parse().ok()),
+    })
+}
+
 fn parse(path: &Path) -> Result<Value> {
     let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
     serde_json::from_str(&text).with_context(|| format!("parse {}", path.display()))
 }
 
-/// `cargo xtask test` and `cargo xtask e2e` have built it.
+/// `cargo xtask test` and `cargo xtask e2e` have built it; the environment may name another build.
 fn program() -> Result<PathBuf> {
-    let program = programs()?.join("vmlet-controller");
+    let program = match std::env::var_os("VMLET_E2E_CONTROLLER") {
+        Some(other) => PathBuf::from(other),
+        None => programs()?.join("vmlet-controller"),
+    };
     ensure!(program.exists(), "{}: was it built?", program.display());
     Ok(program)
 }
@@ -136,27 +174,23 @@ impl Controller {
 
     /// What became of machines, in order.
     pub fn lines(&self) -> Result<Vec<Line>> {
-        let file = BufReader::new(File::open(&self.log)?);
-        let mut lines = Vec::new();
-        for line in file.lines() {
-            let Ok(value) = serde_json::from_str::<Value>(&line?) else {
-                continue;
-            };
-            let field = |name: &str| {
-                [&value[name], &value["span"][name]]
-                    .into_iter()
-                    .find(|v| !v.is_null())
-            };
-            let (Some(key), Some(priority)) = (field("key"), field("priority")) else {
-                continue;
-            };
-            lines.push(Line {
-                outcome: value["outcome"].as_str().unwrap_or_default().to_owned(),
-                key: key.as_str().unwrap_or_default().to_owned(),
-                priority: priority.as_i64().unwrap_or_default(),
-            });
+        self.with_lines(<[Line]>::to_vec)
+    }
+
+    /// Looks at what became of machines, in order, without a copy.
+    pub fn with_lines<T>(&self, look: impl FnOnce(&[Line]) -> T) -> Result<T> {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = File::open(&self.log)?;
+        file.seek(SeekFrom::Start(read.until))?;
+        let mut file = BufReader::new(file);
+        let mut text = String::new();
+        // The last line may still be written.
+        while file.read_line(&mut text)? > 0 && text.ends_with('\n') {
+            read.until += u64::try_from(text.len())?;
+            read.lines.extend(line(&text));
+            text.clear();
         }
-        Ok(lines)
+        Ok(look(&read.lines))
     }
 
     /// The whole log.
@@ -196,11 +230,9 @@ impl Controller {
 
     /// Waits for its end.
     pub async fn ended(&mut self) -> Result<ExitStatus> {
-        let child = std::sync::Mutex::new(&mut self.child);
+        let child = Mutex::new(&mut self.child);
         eventually(PATIENCE, "the controller ends", || async {
-            let mut child = child
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
             child.try_wait()?.context("it runs")
         })
         .await

@@ -114,7 +114,7 @@ impl Cri {
     /// Connects to a daemon's socket; waits a moment for it to listen.
     pub async fn connect(socket: &Path) -> Result<Self> {
         let uri = format!("unix://{}", socket.display());
-        let channel = eventually(Duration::from_secs(10), "connect to the daemon", || async {
+        let channel = eventually(Duration::from_secs(60), "connect to the daemon", || async {
             Ok(Endpoint::try_from(uri.clone())?.connect().await?)
         });
         let channel = channel.await.with_context(|| uri.clone())?;
@@ -128,7 +128,7 @@ impl Cri {
 
     /// Waits until the daemon says that it is ready.
     pub async fn await_ready(&self) -> Result<()> {
-        eventually(Duration::from_secs(20), "a ready runtime", || async {
+        eventually(Duration::from_secs(60), "a ready runtime", || async {
             let answer = self
                 .runtime
                 .clone()

@@ -39,7 +39,7 @@ impl Cri {
 
     /// Waits until the guest's agent takes commands.
     pub async fn await_agent(&self, id: &str) -> Result<()> {
-        let within = Duration::from_secs(120);
+        let within = Duration::from_secs(600);
         eventually(within, "a guest that takes commands", || async {
             self.shell(id, "true").await.map(drop)
         })

@@ -17,10 +17,11 @@ const OWN_LINKS: [&str; 3] = ["lo", "node0", "cni0"];
 const PEER_LINKS: &str = "peer";
 
 /// Folders whose every entry belongs to a pod; the last ones only on nodes of a cluster.
-const PER_POD: [&str; 8] = [
+const PER_POD: [&str; 9] = [
     "netns",
     "state/pods",
     "state/console",
+    "state/devices",
     "state/disks",
     "state/network",
     "host/kubelet/pods",
@@ -29,7 +30,7 @@ const PER_POD: [&str; 8] = [
 ];
 
 /// How long kubelet and the runtimes may take to tidy up.
-pub(crate) const CLEAN: Duration = Duration::from_secs(30);
+pub(crate) const CLEAN: Duration = Duration::from_secs(120);
 
 impl Stack {
     /// What is left of sandboxes and machines: names of files, links, domains and namespaces.

@@ -6,14 +6,17 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::{Cluster, eventually};
+use crate::{Cluster, Guest, eventually};
 
 /// Every object of the group has this version.
 const VERSION: &str = "vmlet.dev/v1alpha1";
 
-/// A class with one virtual CPU.
+/// A class with one virtual CPU. What it requests is all that its guests get on a busy host, and ten of them
+/// must fit on two processors.
 pub fn class(name: &str, memory: &str) -> Value {
     json!({
         "apiVersion": VERSION,
@@ -21,7 +24,7 @@ pub fn class(name: &str, memory: &str) -> Value {
         "metadata": { "name": name },
         "spec": {
             "hardware": { "cpus": 1, "memory": memory },
-            "policies": { "resources": { "requests": { "cpu": "10m" } } },
+            "policies": { "resources": { "requests": { "cpu": "100m" } } },
         },
     })
 }
@@ -104,6 +107,65 @@ impl Cluster {
     /// UID of the machine's pod.
     pub fn pod_uid(&self, name: &str) -> Result<String> {
         self.kubectl(&["get", "pod", name, "-o", "jsonpath={.metadata.uid}"])
+    }
+
+    /// Waits until the log of the machine's pod shows these boots of its disk, and no others.
+    pub async fn await_boots(&self, name: &str, boots: &[u64], within: Duration) -> Result<()> {
+        eventually(within, &format!("boots {boots:?} of {name}"), || async {
+            let log = self.kubectl(&["logs", name])?;
+            let counted: Vec<u64> = log
+                .lines()
+                .filter_map(|line| line.split_once("VMLET-BOOTS "))
+                .filter_map(|(_, count)| count.trim().parse().ok())
+                .collect();
+            ensure!(counted == boots, "counted {counted:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Waits until commands run in the guest of a machine.
+    pub async fn await_agent(&self, name: &str, within: Duration) -> Result<()> {
+        // The machine may still say so of its last instance: the guest itself has the last word.
+        let connected = "condition=VirtualMachineGuestAgent";
+        self.await_condition(&format!("vm/{name}"), connected, within)?;
+        self.await_commands(name, within).await
+    }
+
+    /// Waits until commands run in the guest of a pod.
+    pub async fn await_commands(&self, name: &str, within: Duration) -> Result<()> {
+        self.run_inside(name, &["true"], within).await.map(drop)
+    }
+
+    /// What a command in the guest of a pod prints, until it succeeds: an agent on a busy machine may be late. The
+    /// command may be run twice.
+    pub async fn run_inside(
+        &self,
+        name: &str,
+        command: &[&str],
+        within: Duration,
+    ) -> Result<String> {
+        eventually(within, &format!("{command:?} in {name}"), || async {
+            Guest::of(self.stack(), name)?.run(command)
+        })
+        .await
+    }
+
+    /// The guest powers itself off, at about the time at which this returns.
+    pub fn power_off_inside(&self, name: &str) -> Result<()> {
+        let script = "sh -c 'sleep 0.2; busybox poweroff -f' >/dev/null 2>&1 &";
+        // A slow guest goes down before it has answered: only what comes of it counts.
+        let _ = Guest::of(self.stack(), name)?.run(&["sh", "-c", script]);
+        Ok(())
+    }
+
+    /// The emulator's process dies, as by an accident.
+    pub fn kill_emulator(&self, name: &str) -> Result<()> {
+        let container = Guest::of(self.stack(), name)?.container().to_owned();
+        let text = self.stack().crictl(&["inspect", &container])?;
+        let inspected: Value = serde_json::from_str(&text)?;
+        let pid = inspected["info"]["pid"].as_i64().context("pid")?;
+        Ok(kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGKILL)?)
     }
 
     /// Everything about a machine, for errors.

@@ -29,7 +29,7 @@ impl NodeApi {
     /// Connects to the socket; waits a moment for the daemon to listen.
     pub async fn connect(socket: &Path) -> Result<Self> {
         let uri = format!("unix://{}", socket.display());
-        let channel = eventually(Duration::from_secs(10), "the node API", || async {
+        let channel = eventually(Duration::from_secs(60), "the node API", || async {
             Ok(Endpoint::try_from(uri.clone())?.connect().await?)
         });
         Ok(Self {

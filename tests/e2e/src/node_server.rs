@@ -14,12 +14,14 @@ use nodeapi::v1::node_server::{Node, NodeServer as Service};
 use nodeapi::v1::task_status::State;
 use nodeapi::v1::{
     CancelTaskRequest, ForgetTaskRequest, ForgetTaskResponse, InfoRequest, InfoResponse,
-    ListDisksRequest, ListDisksResponse, Machine, MachineEvent, RunTaskRequest, TaskEvent,
-    TaskStatus, WatchMachinesRequest, WatchTasksRequest,
+    ListDisksRequest, ListDisksResponse, Machine, MachineEvent, ProvideSourceRequest,
+    ProvideSourceResponse, RunTaskRequest, SourceEvent, TaskEvent, TaskStatus,
+    WatchMachinesRequest, WatchSourcesRequest, WatchTasksRequest,
 };
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio_stream::Pending;
 use tokio_stream::wrappers::{UnboundedReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status};
 
@@ -312,6 +314,23 @@ impl Node for Memory {
         }));
         known.machine_watchers.push(sender);
         Ok(Response::new(UnboundedReceiverStream::new(receiver)))
+    }
+
+    type WatchSourcesStream = Pending<Result<SourceEvent, Status>>;
+
+    async fn watch_sources(
+        &self,
+        _: Request<WatchSourcesRequest>,
+    ) -> Result<Response<Self::WatchSourcesStream>, Status> {
+        // No guest is made here, so nothing is ever waited for.
+        Ok(Response::new(tokio_stream::pending()))
+    }
+
+    async fn provide_source(
+        &self,
+        _: Request<ProvideSourceRequest>,
+    ) -> Result<Response<ProvideSourceResponse>, Status> {
+        Ok(Response::new(ProvideSourceResponse {}))
     }
 }
 

@@ -58,11 +58,20 @@ impl Objects {
         let mut object = object.clone();
         object["kind"] = json!(kind);
         object["apiVersion"] = json!(match kind {
-            "Pod" => "v1".to_owned(),
+            "Pod" | "Binding" => "v1".to_owned(),
             _ => format!("{}/{}", crds::GROUP, crds::VERSION),
         });
         let path = self.path(kind, "", effect)?;
         self.ask("POST", &path, "application/json", &object).await
+    }
+
+    /// Says on which node a pod runs, as a scheduler does.
+    pub async fn bind(&self, pod: &str, binding: &Value, effect: Effect) -> Result<Answer> {
+        let mut binding = binding.clone();
+        binding["kind"] = json!("Binding");
+        binding["apiVersion"] = json!("v1");
+        let path = self.path("Pod", &format!("{pod}/binding"), effect)?;
+        self.ask("POST", &path, "application/json", &binding).await
     }
 
     /// Merges a patch into an object; `name` may go on with `/status`.
@@ -94,8 +103,9 @@ impl Objects {
 
     fn path(&self, kind: &str, rest: &str, effect: Effect) -> Result<String> {
         let namespace = &self.namespace;
-        let collection = if kind == "Pod" {
-            format!("/api/v1/namespaces/{namespace}/pods")
+        let collection = if let "Pod" | "Binding" = kind {
+            let plural = format!("{}s", kind.to_lowercase());
+            format!("/api/v1/namespaces/{namespace}/{plural}")
         } else {
             let kind = KINDS.iter().find(|one| one.names.kind == kind);
             let spec = kind.context("there is no such kind")?;

@@ -16,7 +16,7 @@ use crate::stack::{Stack, streams};
 /// Between two fetches.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait for an answer, in seconds: emulated guests are slow on a busy machine.
-const PATIENCE: &str = "15";
+const PATIENCE: &str = "60";
 
 /// Fetches until it is told to end.
 #[derive(Debug)]

@@ -13,7 +13,8 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use nodeapi::v1::task_status::State;
 use serde_json::json;
 
-const SOON: Duration = Duration::from_secs(30);
+/// After an outage both sides of the agent look again within half a minute.
+const SOON: Duration = Duration::from_secs(120);
 const NODE: &str = "n1";
 
 /// API server, agent and daemon.
@@ -71,6 +72,7 @@ impl Bed {
                 linked: kind == TaskKind::Provision,
                 timeout_seconds: None,
                 discard: false,
+                instance_uid: None,
             },
         );
         let created = self.tasks.create(&PostParams::default(), &task).await?;
@@ -122,7 +124,8 @@ fn uid(task: &VirtualMachineTask) -> String {
 #[ignore = "needs root"]
 async fn a_task_is_run_recorded_forgotten_and_deleted() -> Result<()> {
     let mut bed = Bed::up().await?;
-    bed.agent.limit("completed_tasks_s", 3)?;
+    // Long enough to be seen by a test that is held up.
+    bed.agent.limit("completed_tasks_s", 20)?;
     let early = bed.create("early", TaskKind::Provision).await?;
     let other = bed.create_on("n2", "other", TaskKind::Reset).await?;
     bed.agent.start()?;
@@ -190,11 +193,16 @@ async fn progress_is_shown_and_a_cancel_or_a_deletion_reaches_the_daemon() -> Re
     // While the daemon is away nothing is lost, and what was cancelled meanwhile never begins.
     bed.daemon.stop()?;
     let third = bed.create("third", TaskKind::Reset).await?;
-    let fourth = bed.create("fourth", TaskKind::Reset).await?;
-    bed.cancel("fourth").await?;
     bed.daemon.set_manner(Manner::Succeed);
     bed.daemon.start()?;
     bed.await_state("third", TaskState::Success).await?;
+    bed.daemon.stop()?;
+    let fourth = bed.create("fourth", TaskKind::Reset).await?;
+    bed.cancel("fourth").await?;
+    // One that ran all the time might hear of the cancel only after it had met the daemon.
+    bed.agent.kill()?;
+    bed.agent.start()?;
+    bed.daemon.start()?;
     bed.await_state("fourth", TaskState::Cancelled).await?;
     ensure!(bed.daemon.began(&uid(&third)) == 1);
     ensure!(bed.daemon.began(&uid(&fourth)) == 0);

@@ -12,7 +12,7 @@ use crds::node_facts::{NodeFacts, is_fresh};
 use e2e::{Agent, Control, NodeServer, eventually};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -20,7 +20,9 @@ use kube::{Client, Config, ResourceExt};
 use nodeapi::v1::{Interface, Machine, interface, machine};
 use serde_json::{Value, json};
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(120);
+/// Two renewals, and what garbage collection takes.
+const COLLECTED: Duration = Duration::from_secs(300);
 
 fn pod_manifest(name: &str, node: &str) -> Value {
     json!({
@@ -172,6 +174,57 @@ async fn the_lease_of_a_node_is_fresh_and_tells_of_a_daemon_that_goes_away() -> 
 }
 
 /// A client with an agent's token.
+#[tokio::test]
+#[ignore = "needs root"]
+async fn the_lease_of_a_node_goes_with_its_node_and_comes_back_with_the_next_one() -> Result<()> {
+    let control = Control::up().await?;
+    control.start_controller_manager()?;
+    let scratch = tempfile::tempdir()?;
+    let mut agent = Agent::prepare(&control, scratch.path(), "n1").await?;
+    agent.start()?;
+    let client = control.client()?;
+    let leases: Api<Lease> = Api::namespaced(client.clone(), names::NAMESPACE);
+    let nodes: Api<Node> = Api::all(client);
+    let owned = || {
+        let (leases, nodes) = (&leases, &nodes);
+        async move {
+            eventually(COLLECTED, "a lease that its Node owns", || async {
+                let node = nodes.get("n1").await?;
+                let lease = leases.get("vmlet-node-n1").await?;
+                let owners = lease.owner_references();
+                ensure!(
+                    owners.len() == 1
+                        && owners[0].kind == "Node"
+                        && Some(&owners[0].uid) == node.uid().as_ref(),
+                    "{owners:?}, not {:?}",
+                    node.uid()
+                );
+                Ok(())
+            })
+            .await
+        }
+    };
+    owned().await?;
+
+    // With the Node its agents' tokens end, too.
+    nodes.delete("n1", &DeleteParams::default()).await?;
+    eventually(COLLECTED, "no lease without a Node", || async {
+        let lease = leases.get_opt("vmlet-node-n1").await?;
+        ensure!(lease.is_none(), "{lease:?}");
+        Ok(())
+    })
+    .await?;
+    agent.kill()?;
+
+    // The next Node of that name owns the next lease.
+    let scratch = tempfile::tempdir()?;
+    let mut agent = Agent::prepare(&control, scratch.path(), "n1").await?;
+    agent.start()?;
+    owned().await?;
+    agent.kill()?;
+    control.down()
+}
+
 async fn client_of(agent: &Agent) -> Result<Client> {
     let file = Kubeconfig::read_from(agent.dir().join("kubeconfig"))?;
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;

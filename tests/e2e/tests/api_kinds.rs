@@ -49,7 +49,7 @@ fn classes() -> Vec<Case> {
         .refused("should match"),
         Case::create(
             kind,
-            json!({ "hardware": { "cpus": 1, "memory": "1Gi" }, "machineType": "q 35" }),
+            json!({ "hardware": { "cpus": 1, "memory": "1Gi" }, "machineType": "pc-i440fx-7.2" }),
         )
         .refused("should match"),
     ]
@@ -197,6 +197,7 @@ fn snapshots_and_tasks() -> Vec<Case> {
         ("linked is immutable", json!(true)),
         ("timeoutSeconds is immutable", json!(1)),
         ("discard is immutable", json!(true)),
+        ("instanceUID is immutable", json!("p")),
     ] {
         let (field, _) = words.split_once(' ').unwrap_or_default();
         let edit = Case::edit(task, work.clone(), json!({ field: value }));

@@ -158,7 +158,7 @@ async fn the_policies_are_well_typed() -> anyhow::Result<()> {
     let control = Control::up().await?;
     // It is the one who checks types.
     control.start_controller_manager()?;
-    let list = eventually(Duration::from_secs(60), "type checks", || async {
+    let list = eventually(Duration::from_secs(180), "type checks", || async {
         let list = control
             .cluster()
             .get_json(&["validatingadmissionpolicies"])?;
@@ -432,6 +432,36 @@ async fn only_the_controller_speaks_for_the_controller() -> anyhow::Result<()> {
         "a domain that ends in .protected",
     );
     let plain = pod("annotations", "vmlet.dev/vcpus", "2");
-    tenant.create("Pod", &plain, Effect::DryRun).await?.unwrap();
+    tenant.create("Pod", &plain, Effect::Real).await?.unwrap();
+
+    // The same by the ways around: a pod's status and its binding carry metadata into the pod.
+    let disk = annotation("vmlet.dev/vm-disk", uuid);
+    let spoof = annotation("vmlet.dev.protected/allow-spoofing", "true");
+    let binding = |metadata: &Value| {
+        let mut binding = json!({ "target": { "kind": "Node", "name": "node1" } });
+        binding["metadata"] = metadata["metadata"].clone();
+        binding["metadata"]["name"] = json!("p");
+        binding
+    };
+    for (metadata, words) in [
+        (&disk, "are for the controller"),
+        (&spoof, "a domain that ends in .protected"),
+    ] {
+        let status = tenant.patch("Pod", "p/status", metadata, Effect::DryRun);
+        denied(status.await?, words);
+        let bound = binding(metadata);
+        denied(
+            tenant.create("Binding", &bound, Effect::DryRun).await?,
+            words,
+        );
+        denied(tenant.bind("p", &bound, Effect::DryRun).await?, words);
+    }
+    let harmless = annotation("example.com/mine", "x");
+    tenant
+        .patch("Pod", "p/status", &harmless, Effect::DryRun)
+        .await?
+        .unwrap();
+    let bound = binding(&harmless);
+    tenant.bind("p", &bound, Effect::DryRun).await?.unwrap();
     parties.control.down()
 }

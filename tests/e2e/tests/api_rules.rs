@@ -229,6 +229,10 @@ async fn words_that_mean_nothing_are_refused() -> anyhow::Result<()> {
         ))
         .refused(matches),
         create(net(
+            json!({ "name": "eth0", "macAddr": "00:00:00:00:00:00" }),
+        ))
+        .refused("not all zeros"),
+        create(net(
             json!({ "name": "eth0", "addresses": ["10.0.0.5/24", "fd00::5/64"] }),
         )),
         create(net(json!({ "name": "eth0", "addresses": ["10.0.0.5"] })))
@@ -346,7 +350,7 @@ async fn power_machine_type_and_snapshots_change_only_in_allowed_steps() -> anyh
             json!({ "minMachineType": null }),
         )
         .refused(lowered),
-        edit(off(machine("pc-q35-7.2")), machine("pc-i440fx-8.0")).refused(lowered),
+        edit(off(machine("pc-q35-7.2")), machine("pc-i440fx-8.0")).refused("should match"),
         edit(on(json!({})), machine("pc-q35-7.2")).refused(while_off),
         edit(
             on(json!({})),

@@ -9,22 +9,28 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use crds::{Health, Vmlet, VmletStatus};
 use e2e::{Control, eventually};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Api, Patch, PatchParams};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
 
-const SOON: Duration = Duration::from_secs(40);
+/// Some looks of the controller.
+const SOON: Duration = Duration::from_secs(240);
+/// How often the agent of a node renews its lease.
+const RENEWAL: Duration = Duration::from_secs(10);
 const NAMESPACE: &str = "vmlet-system";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Longer than the controller lets pass between two looks.
-const TWO_LOOKS: Duration = Duration::from_secs(13);
+const TWO_LOOKS: Duration = Duration::from_secs(33);
 
 /// Starts the controller; it ends with the returned process.
 fn start(control: &Control, listen: &str) -> Result<Child> {
@@ -105,7 +111,19 @@ async fn install(client: &Client) -> Result<()> {
     renew(client).await
 }
 
-/// What the agent of the node does every ten seconds.
+/// What the agent of the node does, for as long as the test runs.
+fn keep_renewing(client: Client) -> JoinSet<Result<()>> {
+    let mut renewing = JoinSet::new();
+    renewing.spawn(async move {
+        loop {
+            tokio::time::sleep(RENEWAL).await;
+            renew(&client).await?;
+        }
+    });
+    renewing
+}
+
+/// Says once that the node is well.
 async fn renew(client: &Client) -> Result<()> {
     let facts = json!({
         "daemon": {"reachable": true, "version": VERSION},
@@ -131,11 +149,8 @@ fn humantime() -> Value {
 async fn await_condition(api: &Api<Vmlet>, name: &str, wanted: [&str; 3]) -> Result<VmletStatus> {
     eventually(SOON, &format!("{name} {wanted:?}"), || async {
         let status = api.get(name).await?.status.unwrap_or_default();
-        let is = |c: &&_| {
-            let c: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition = c;
-            [c.type_.as_str(), &c.status, &c.reason] == wanted
-        };
-        ensure!(status.conditions.iter().find(is).is_some(), "{status:#?}");
+        let is = |c: &Condition| [c.type_.as_str(), &c.status, &c.reason] == wanted;
+        ensure!(status.conditions.iter().any(is), "{status:#?}");
         Ok(status)
     })
     .await
@@ -164,17 +179,21 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
 
     // All parts are there.
     install(&client).await?;
-    let status =
-        await_condition(&api, "default", ["Available", "True", "ReconcileCompleted"]).await?;
-    let upgradeable = ["Upgradeable", "True", "ReconcileCompleted"];
-    let status = match status.health {
-        Some(Health::Healthy) => status,
-        _ => await_condition(&api, "default", upgradeable).await?,
-    };
-    ensure!(status.health == Some(Health::Healthy), "{status:#?}");
+    let _renewing = keep_renewing(client.clone());
+    let available = ["Available", "True", "ReconcileCompleted"];
+    await_condition(&api, "default", available).await?;
+    // The parts were made one after the other, and between any two of them the controller may have looked.
+    let status = eventually(SOON, "a healthy installation", || async {
+        let status = api.get("default").await?.status.unwrap_or_default();
+        ensure!(status.health == Some(Health::Healthy), "{status:#?}");
+        let nodes = status.nodes.clone().unwrap_or_default();
+        ensure!((nodes.targeted, nodes.ready) == (1, 1), "{nodes:?}");
+        Ok(status)
+    })
+    .await?;
+    let is_available = |c: &Condition| [c.type_.as_str(), &c.status, &c.reason] == available;
+    ensure!(status.conditions.iter().any(is_available), "{status:#?}");
     ensure!(status.versions[0].version == VERSION, "{status:#?}");
-    let nodes = status.nodes.clone().unwrap_or_default();
-    ensure!((nodes.targeted, nodes.ready) == (1, 1), "{nodes:?}");
     let kinds: Vec<_> = status
         .related_objects
         .iter()
@@ -185,10 +204,16 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
         "{kinds:?}"
     );
 
+    await_event(&client, "Ready").await?;
+
     // A quiet system writes nothing.
-    renew(&client).await?;
     let before = api.get("default").await?.resource_version();
+    let told = events(&client).await?.len();
     tokio::time::sleep(TWO_LOOKS).await;
+    ensure!(
+        events(&client).await?.len() == told,
+        "the same was told again"
+    );
     ensure!(
         api.get("default").await?.resource_version() == before,
         "it was written"
@@ -197,24 +222,31 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
     // A part fails: at once for those who look, and for metrics.
     let sets = Api::<DaemonSet>::namespaced(client.clone(), NAMESPACE);
     apply(&sets, "vmlet-node", set(0)).await?;
-    renew(&client).await?;
     await_condition(
         &api,
         "default",
         ["Available", "False", "RuntimeNotAvailable"],
     )
     .await?;
-    let metrics = metrics(&listen).await?;
-    ensure!(
-        metrics.contains("vmlet_system_health_status 2"),
-        "{metrics}"
-    );
+    // The number follows the object, as the object follows the cluster.
+    eventually(SOON, "the metric", || async {
+        let metrics = metrics(&listen).await?;
+        ensure!(
+            metrics.contains("vmlet_system_health_status 2"),
+            "{metrics}"
+        );
+        Ok(())
+    })
+    .await?;
+    let told = await_event(&client, "NotAvailable").await?;
+    let words = told.note.clone().unwrap_or_default();
+    ensure!(words.contains("Runtime is not available"), "{told:#?}");
+    ensure!(told.type_.as_deref() == Some("Warning"), "{told:#?}");
     apply(&sets, "vmlet-node", set(1)).await?;
 
     // A resource of somebody else counts when it is listed.
     let other = json!([{"apiVersion": "apps/v1", "kind": "Deployment", "namespace": NAMESPACE, "name": "absent"}]);
     apply(&api, "default", object(other)).await?;
-    renew(&client).await?;
     await_condition(
         &api,
         "default",
@@ -227,16 +259,50 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
     let patch = json!({"status": {"versions": [{"name": "operator", "version": "0.0.1"}]}});
     api.patch_status("default", &PatchParams::default(), &Patch::Merge(&patch))
         .await?;
-    renew(&client).await?;
     eventually(SOON, "the upgrade ends", || async {
         let status = api.get("default").await?.status.unwrap_or_default();
         ensure!(status.versions[0].version == VERSION, "{status:#?}");
         Ok(())
     })
     .await?;
+    // No status waits for the event that tells of it.
+    eventually(SOON, "event Upgraded", || async {
+        let events = events(&client).await?;
+        let upgraded = |event: &Event| event.reason.as_deref() == Some("Upgraded");
+        ensure!(events.iter().any(upgraded), "{events:#?}");
+        Ok(())
+    })
+    .await?;
 
     controller.kill().await?;
     control.down()
+}
+
+/// What was told of the installation so far, oldest first.
+async fn events(client: &Client) -> Result<Vec<Event>> {
+    let api = Api::<Event>::namespaced(client.clone(), "default");
+    let mut events = api.list(&ListParams::default()).await?.items;
+    events.retain(|event| {
+        let regarding = event.regarding.as_ref();
+        regarding.is_some_and(|object| object.kind.as_deref() == Some("Vmlet"))
+    });
+    events.sort_by_key(|event| event.event_time.clone().map(|time| time.0));
+    Ok(events)
+}
+
+/// Waits until the newest thing told is this, about an installation that began by `Initializing`.
+async fn await_event(client: &Client, wanted: &str) -> Result<Event> {
+    eventually(SOON, &format!("event {wanted}"), || async {
+        let events = events(client).await?;
+        let reason = |event: &Event| event.reason.clone().unwrap_or_default();
+        let told: Vec<_> = events.iter().map(reason).collect();
+        let begun = told.iter().filter(|told| *told == "Initializing").count();
+        ensure!(begun == 1 && told[0] == "Initializing", "{events:#?}");
+        let last = events.last().cloned();
+        last.filter(|last| reason(last) == wanted)
+            .with_context(|| format!("{told:?}"))
+    })
+    .await
 }
 
 async fn metrics(listen: &str) -> Result<String> {

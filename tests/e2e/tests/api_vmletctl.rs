@@ -63,6 +63,22 @@ impl Ctl {
     }
 }
 
+/// Standard output of `kubectl vmlet`, which finds the program by name.
+fn plugin(control: &Control, ctl: &Ctl, arguments: &[&str]) -> Result<String> {
+    let folder = control.stack().dir().join("plugins");
+    std::fs::create_dir(&folder)?;
+    std::os::unix::fs::symlink(&ctl.program, folder.join("kubectl-vmlet"))?;
+    let path = format!("{}:{}", folder.display(), control.stack().var("PATH")?);
+    let output = Command::new("kubectl")
+        .arg("vmlet")
+        .args(arguments)
+        .env("PATH", path)
+        .env("KUBECONFIG", &ctl.kubeconfig)
+        .output()?;
+    ensure!(output.status.success(), "kubectl vmlet: {output:?}");
+    Ok(String::from_utf8(output.stdout)?)
+}
+
 struct Machines {
     vms: Api<VirtualMachine>,
     pods: Api<Pod>,
@@ -112,8 +128,31 @@ async fn machines_are_made_listed_and_told_about() -> Result<()> {
     let control = Control::up().await?;
     let ctl = Ctl::new(&control)?;
     let made = ctl.ok("create vm web --image debian --memory 64Mi --label tier=web --apply")?;
-    ensure!(made == "virtualmachine.vmlet.dev/web applied\n", "{made}");
+    ensure!(made == "virtualmachine.vmlet.dev/web created\n", "{made}");
+    let again = ctl.ok("create vm web --image debian --memory 64Mi --label tier=web --apply")?;
+    ensure!(
+        again == "virtualmachine.vmlet.dev/web unchanged\n",
+        "{again}"
+    );
+    let nowhere = ctl.refused("-n nowhere create vm web --image debian --memory 64Mi --apply")?;
+    ensure!(
+        nowhere.contains("there is no namespace nowhere"),
+        "{nowhere}"
+    );
     ctl.ok("create vm db --image debian --memory 64Mi --run-strategy Halted --apply")?;
+    let file = control.stack().dir().join("others.yaml");
+    std::fs::write(
+        &file,
+        ctl.ok("create vm others --image debian --memory 64Mi")?,
+    )?;
+    let kubectl = |words: &[&str]| control.cluster().kubectl(words);
+    kubectl(&["create", "-f", &file.to_string_lossy()])?;
+    let owned = ctl.refused("create vm others --image debian --memory 128Mi --apply")?;
+    ensure!(
+        owned.contains("others set the same fields of others") && owned.contains("kubectl-create"),
+        "{owned}"
+    );
+    kubectl(&["delete", "vm", "others"])?;
 
     let table = ctl.ok("list")?;
     ensure!(
@@ -124,6 +163,13 @@ async fn machines_are_made_listed_and_told_about() -> Result<()> {
         !table.contains('\u{1b}'),
         "piped output has no colours: {table:?}"
     );
+    let by_plugin = plugin(&control, &ctl, &["list"])?;
+    // Ages differ.
+    let names = |table: &str| -> Vec<String> {
+        let first = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
+        table.lines().map(first).collect()
+    };
+    ensure!(names(&by_plugin) == names(&table), "{by_plugin}");
     let selected = ctl.ok("list -A -l tier=web -o wide")?;
     ensure!(
         selected.contains("runStrategy=Always") && selected.lines().count() == 2,

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Cluster, Endpoint, Guest, Options, container_pod, eventually, service, vm_pod};
 use serde_json::json;
 
-const READY: Duration = Duration::from_secs(180);
+const READY: Duration = Duration::from_secs(600);
 const SERVE: &str = "hostname >/tmp/index.html; exec httpd -f -p 80 -h /tmp";
 
 #[tokio::test]
@@ -23,15 +23,13 @@ async fn a_container_fetches_a_page_from_a_vm_directly_and_through_a_service() -
     cluster.await_ready("pod/machine", READY)?;
     ensure!(cluster.kubectl(&["exec", "box", "--", "hostname"])? == "box");
 
-    let vms = cluster.stack().crictl(&["pods", "-q"])?;
+    // What kubelet had to make again has stopped.
+    let ready = ["pods", "-q", "--state", "ready"];
+    let vms = cluster.stack().crictl(&ready)?;
     ensure!(vms.lines().count() == 1, "VM pods: {vms}");
-    let containers = cluster
-        .stack()
-        .crictl_at(Endpoint::Containerd, &["pods", "-q"])?;
+    let containers = cluster.stack().crictl_at(Endpoint::Containerd, &ready)?;
     ensure!(containers.lines().count() == 1, "containers: {containers}");
-    let both = cluster
-        .stack()
-        .crictl_at(Endpoint::Proxy, &["pods", "-q"])?;
+    let both = cluster.stack().crictl_at(Endpoint::Proxy, &ready)?;
     ensure!(both.lines().count() == 2, "through the proxy: {both}");
 
     let direct = wget(&cluster, "box", &cluster.pod_ip("machine")?).await?;
@@ -112,11 +110,16 @@ async fn pods_reach_each_other_across_two_nodes() -> Result<()> {
         (1, "twin", "far"),
     ] {
         let url = format!("http://{}/", cluster.pod_ip(to)?);
-        let page = Guest::of(cluster.node(number), from)?.wget(&url)?;
+        // Its own network may still be coming up.
+        let page = eventually(READY, &format!("{url} from {from}"), || async {
+            Guest::of(cluster.node(number), from)?.wget(&url)
+        })
+        .await?;
         ensure!(page.contains(to), "{from} has from {to}: {page}");
     }
     for number in [1, 2] {
-        let vms = cluster.node(number).crictl(&["pods", "-q"])?;
+        let ready = ["pods", "-q", "--state", "ready"];
+        let vms = cluster.node(number).crictl(&ready)?;
         ensure!(vms.lines().count() == 1, "VM pods of node {number}: {vms}");
     }
     for name in ["near", "far", "machine", "twin"] {

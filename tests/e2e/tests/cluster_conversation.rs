@@ -16,8 +16,8 @@ use e2e::conversation::{Answer, Exchange, Line, Question, Server, Tap};
 use e2e::{Cluster, Options, container_pod, eventually};
 use serde_json::json;
 
-const READY: Duration = Duration::from_secs(120);
-const GONE: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_secs(600);
+const GONE: Duration = Duration::from_secs(300);
 
 /// What kubelet must have said, for the conversation to be worth something.
 const EXPECTED: [&str; 20] = [

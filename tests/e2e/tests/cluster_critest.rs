@@ -33,13 +33,24 @@ async fn critest_of_containerd_ends_the_same_through_the_proxy() -> Result<()> {
         .args(["route", "replace", "unreachable", "default"])
         .output()?;
     ensure!(route.status.success(), "{route:?}");
-    let direct = critest(&cluster, "VMLET_CONTAINERD_ENDPOINT")?;
-    let proxied = critest(&cluster, "VMLET_PROXY_ENDPOINT")?;
-    let other: Vec<_> = direct
-        .iter()
-        .filter(|(spec, state)| proxied.get(*spec) != Some(*state))
-        .map(|(spec, state)| format!("{spec}: {state} directly, {:?}", proxied.get(spec)))
-        .collect();
+    let mut direct = critest(&cluster, "VMLET_CONTAINERD_ENDPOINT", "")?;
+    let mut proxied = critest(&cluster, "VMLET_PROXY_ENDPOINT", "")?;
+    // On a busy machine either may be late for once. What the proxy changes, it changes again.
+    let again = otherwise(&direct, &proxied);
+    if !again.is_empty() {
+        eprintln!("once more: {again:#?}");
+        let only: Vec<_> = again.keys().map(|spec| literally(spec)).collect();
+        let only = only.join("|");
+        for (all, endpoint) in [
+            (&mut direct, "VMLET_CONTAINERD_ENDPOINT"),
+            (&mut proxied, "VMLET_PROXY_ENDPOINT"),
+        ] {
+            let mut ended = critest(&cluster, endpoint, &only)?;
+            ended.retain(|spec, _| again.contains_key(spec));
+            all.extend(ended);
+        }
+    }
+    let other = otherwise(&direct, &proxied);
     ensure!(other.is_empty(), "{other:#?}");
     ensure!(direct.len() == proxied.len(), "{direct:?}, {proxied:?}");
     let passed = direct.values().filter(|state| *state == "passed").count();
@@ -50,8 +61,33 @@ async fn critest_of_containerd_ends_the_same_through_the_proxy() -> Result<()> {
     cluster.down()
 }
 
-/// How each specification ended.
-fn critest(cluster: &Cluster, endpoint: &str) -> Result<BTreeMap<String, String>> {
+/// The specifications that ended otherwise through the proxy, and how.
+fn otherwise(
+    direct: &BTreeMap<String, String>,
+    proxied: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let differ = |(spec, state): &(&String, &String)| proxied.get(*spec) != Some(*state);
+    let words = |(spec, state): (&String, &String)| {
+        let through = proxied.get(spec);
+        (spec.clone(), format!("{state} directly, {through:?}"))
+    };
+    direct.iter().filter(differ).map(words).collect()
+}
+
+/// A regular expression for exactly this text.
+fn literally(text: &str) -> String {
+    let mut expression = String::new();
+    for letter in text.chars() {
+        if letter.is_ascii_punctuation() {
+            expression.push('\\');
+        }
+        expression.push(letter);
+    }
+    expression
+}
+
+/// How each specification ended whose name has `only` in it.
+fn critest(cluster: &Cluster, endpoint: &str, only: &str) -> Result<BTreeMap<String, String>> {
     let stack = cluster.stack();
     let (images, report) = (
         stack.dir().join("images.yaml"),
@@ -66,6 +102,9 @@ fn critest(cluster: &Cluster, endpoint: &str) -> Result<BTreeMap<String, String>
     critest.args(["-ginkgo.json-report", path(&report)]);
     critest.args(["-ginkgo.skip", FOREIGN_IMAGES, "-ginkgo.seed", "1"]);
     critest.args(["-ginkgo.no-color", "-ginkgo.v=false"]);
+    if !only.is_empty() {
+        critest.args(["-ginkgo.focus", only]);
+    }
     let output = critest.output().context("run critest")?;
     let text = std::fs::read_to_string(&report).with_context(|| {
         let words = String::from_utf8_lossy(&output.stdout);

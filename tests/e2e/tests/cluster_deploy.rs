@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Cluster, Options, eventually, ticks, vm_pod};
 use serde_json::Value;
 
-const READY: Duration = Duration::from_secs(120);
+const READY: Duration = Duration::from_secs(600);
 const NAMESPACE: &str = "vmlet-system";
 const PARTS: [&str; 3] = [
     "daemonset/vmlet-node",

@@ -10,12 +10,12 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Cluster, Endpoint, Guest, container_pod, eventually, vm_pod};
 use serde_json::{Value, json};
 
-const READY: Duration = Duration::from_secs(120);
-const GONE: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_secs(300);
+const GONE: Duration = Duration::from_secs(180);
 /// kubelet evicts no such pod.
 const CRITICAL: &str = "system-node-critical";
 /// kubelet looks at its disk every ten seconds.
-const COLLECTED: Duration = Duration::from_secs(60);
+const COLLECTED: Duration = Duration::from_secs(180);
 
 #[tokio::test]
 #[ignore = "needs root"]

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Cluster, Endpoint, Guest, container_pod, eventually, vm_pod};
 use serde_json::{Value, json};
 
-const READY: Duration = Duration::from_secs(120);
-const GONE: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_secs(300);
+const GONE: Duration = Duration::from_secs(180);
 
 #[tokio::test]
 #[ignore = "needs root"]
@@ -59,7 +59,7 @@ async fn always(cluster: &Cluster) -> Result<()> {
             "pod",
             "always",
             "--grace-period=1",
-            "--timeout=60s",
+            "--timeout=180s",
         ])?;
         cluster.kubectl(&[
             "delete",

@@ -5,17 +5,27 @@
 //! instance from the next.
 //! Failure: the step is named; the machine, its pod and its tasks are shown.
 
+#![allow(clippy::print_stdout, reason = "the numbers are part of the result")]
+
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::machines::{class, machine};
 use e2e::{Cluster, Guest, eventually, ticks};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-const UP: Duration = Duration::from_secs(180);
-const DOWN: Duration = Duration::from_secs(90);
+const SEED: &str = "power-seed";
+const KEY: &str = "ssh-ed25519 AAAA a";
+const HUSH: &str = "hunter2";
+const HOST: &str = "power-1";
+const MAC: &str = "52:54:00:12:34:5a";
+const UP: Duration = Duration::from_secs(300);
+const DOWN: Duration = Duration::from_secs(180);
+/// Most writes of the controller's for a start, which ends when the machine runs.
+const START_WRITES: usize = 5;
+/// Most of them for a machine that has no disk yet: ten for node and disk, one more for each of two things that kubelet
+/// may say of the image meanwhile, and the first start.
+const MAKE_WRITES: usize = 12 + START_WRITES;
 
 #[tokio::test]
 #[ignore = "needs root"]
@@ -48,13 +58,13 @@ async fn always(cluster: &Cluster) -> Result<()> {
     cluster.apply(&machine(name, &json!({ "runStrategy": "Always" })))?;
     cluster.await_word(name, "Running", UP).await?;
     let first = cluster.pod_uid(name)?;
-    await_boots(cluster, name, 1).await?;
-    power_off_inside(cluster, name)?;
+    cluster.await_boots(name, &[1], UP).await?;
+    cluster.power_off_inside(name)?;
     let second = await_other_instance(cluster, name, &first).await?;
-    await_boots(cluster, name, 2).await?;
-    kill_emulator(cluster, name)?;
+    cluster.await_boots(name, &[2], UP).await?;
+    cluster.kill_emulator(name)?;
     await_other_instance(cluster, name, &second).await?;
-    await_boots(cluster, name, 3).await?;
+    cluster.await_boots(name, &[3], UP).await?;
     delete(cluster, name).await
 }
 
@@ -64,13 +74,13 @@ async fn rerun_on_failure(cluster: &Cluster) -> Result<()> {
     cluster.apply(&machine(name, &json!({ "runStrategy": "RerunOnFailure" })))?;
     cluster.await_word(name, "Running", UP).await?;
     let first = cluster.pod_uid(name)?;
-    await_boots(cluster, name, 1).await?;
-    kill_emulator(cluster, name)?;
+    cluster.await_boots(name, &[1], UP).await?;
+    cluster.kill_emulator(name)?;
     let second = await_other_instance(cluster, name, &first).await?;
     cluster.kubectl(&["delete", "pod", name, "--wait=false"])?;
     await_other_instance(cluster, name, &second).await?;
-    await_agent(cluster, name).await?;
-    power_off_inside(cluster, name)?;
+    cluster.await_agent(name, UP).await?;
+    cluster.power_off_inside(name)?;
     cluster.await_word(name, "Stopped", DOWN).await?;
     // It would come back at once if it came back at all: a request for it is what starts it.
     vmletctl(cluster, &["start", name])?;
@@ -86,27 +96,40 @@ async fn manual(cluster: &Cluster) -> Result<()> {
     vmletctl(cluster, &["start", name])?;
     cluster.await_word(name, "Running", UP).await?;
     let first = cluster.pod_uid(name)?;
-    await_agent(cluster, name).await?;
+    cluster.await_agent(name, UP).await?;
     vmletctl(cluster, &["restart", name])?;
     let second = await_other_instance(cluster, name, &first).await?;
     ensure!(first != second, "a restart is another instance");
-    await_agent(cluster, name).await?;
-    power_off_inside(cluster, name)?;
+    cluster.await_agent(name, UP).await?;
+    cluster.power_off_inside(name)?;
     cluster.await_word(name, "Stopped", DOWN).await?;
     vmletctl(cluster, &["start", name])?;
     cluster.await_word(name, "Running", UP).await?;
+    cluster.await_agent(name, UP).await?;
+    // A guest that does not listen has minutes, unless somebody loses patience.
+    Guest::of(cluster.stack(), name)?.go_deaf()?;
     vmletctl(cluster, &["stop", name])?;
+    cluster.await_word(name, "Stopping", DOWN).await?;
+    vmletctl(cluster, &["stop", name, "--force"])?;
     cluster.await_word(name, "Stopped", DOWN).await?;
+    let end = &cluster.vm(name)?["status"]["instance"];
+    ensure!(end["exitCode"] == 137, "it was not killed: {end}");
     delete(cluster, name).await
 }
 
-/// One run, whatever becomes of its pod.
+/// One run, whatever becomes of its pod; without a network, which its commands do not need.
 async fn once(cluster: &Cluster) -> Result<()> {
     let name = "once";
-    cluster.apply(&machine(name, &json!({ "runStrategy": "Once" })))?;
+    let wish = json!({ "runStrategy": "Once", "network": { "disabled": true } });
+    cluster.apply(&machine(name, &wish))?;
     cluster.await_word(name, "Running", UP).await?;
-    await_agent(cluster, name).await?;
-    power_off_inside(cluster, name)?;
+    cluster.await_agent(name, UP).await?;
+    let nics = Guest::of(cluster.stack(), name)?.run(&["ls", "/sys/class/net"])?;
+    ensure!(nics == "lo", "it has {nics:?}");
+    let vm = cluster.vm(name)?;
+    no_word_of_a_network(&vm)?;
+    ensure!(vm["status"]["network"].is_null(), "{}", vm["status"]);
+    cluster.power_off_inside(name)?;
     cluster.await_word(name, "Stopped", DOWN).await?;
     let refused = vmletctl(cluster, &["start", name]);
     ensure!(refused.is_err(), "a second run was not refused");
@@ -116,8 +139,16 @@ async fn once(cluster: &Cluster) -> Result<()> {
 /// Off and on again; asleep and awake again.
 async fn power(cluster: &Cluster) -> Result<()> {
     let name = "power";
-    cluster.apply(&machine(name, &json!({ "powerState": "PoweredOn" })))?;
+    secret(cluster, "first")?;
+    let before = cluster.stack().writes()?.len();
+    let wish = json!({
+        "powerState": "PoweredOn",
+        "network": { "hostName": HOST, "interfaces": [{ "name": "eth0", "macAddr": MAC }] },
+        "bootstrap": { "cloudInit": { "userData": { "name": SEED }, "sshKeys": [KEY] } },
+    });
+    cluster.apply(&machine(name, &wish))?;
     cluster.await_word(name, "Running", UP).await?;
+    let made = writes(cluster, "made and started", before)?;
     cluster
         .await_vm(name, "an address", UP, |vm| {
             let address = &vm["status"]["network"]["primaryIP4"];
@@ -125,18 +156,32 @@ async fn power(cluster: &Cluster) -> Result<()> {
             Ok(())
         })
         .await?;
-    await_boots(cluster, name, 1).await?;
-    await_agent(cluster, name).await?;
+    cluster.await_boots(name, &[1], UP).await?;
+    cluster.await_agent(name, UP).await?;
+    let identity = seed(cluster, name, "first")?;
+    no_word_of_a_network(&cluster.vm(name)?)?;
+    is_called_and_heard(cluster, name).await?;
     Guest::of(cluster.stack(), name)?.run(&["sh", "-c", "echo kept >/boot/note && sync"])?;
     cluster.patch_vm(name, &json!({ "powerState": "PoweredOff" }))?;
     cluster.await_word(name, "Stopped", DOWN).await?;
     cluster.await_gone(&format!("pod/{name}"), DOWN)?;
+    let before = cluster.stack().writes()?.len();
     cluster.patch_vm(name, &json!({ "powerState": "PoweredOn" }))?;
     cluster.await_word(name, "Running", UP).await?;
-    await_boots(cluster, name, 2).await?;
-    await_agent(cluster, name).await?;
+    let started = writes(cluster, "started", before)?;
+    cluster.await_boots(name, &[2], UP).await?;
+    cluster.await_agent(name, UP).await?;
+    writes(cluster, "started, and its guest has told of itself", before)?;
+    ensure!(made.len() <= MAKE_WRITES, "{made:#?}");
+    ensure!(started.len() <= START_WRITES, "{started:#?}");
     let note = Guest::of(cluster.stack(), name)?.run(&["cat", "/boot/note"])?;
     ensure!(note == "kept", "the disk says {note:?}");
+    let again = seed(cluster, name, "first")?;
+    ensure!(
+        again == identity,
+        "{identity}, then {again}: another first boot"
+    );
+    secret(cluster, "second")?;
 
     Guest::of(cluster.stack(), name)?.run(&["sh", "-c", "echo 7 >/run/memory"])?;
     let before = last_tick(cluster, name).await?;
@@ -152,13 +197,88 @@ async fn power(cluster: &Cluster) -> Result<()> {
     })
     .await?;
     ensure!(after.count > before.count, "{before:?}, then {after:?}");
-    await_agent(cluster, name).await?;
+    cluster.await_agent(name, UP).await?;
+    is_called_and_heard(cluster, name).await?;
     let memory = Guest::of(cluster.stack(), name)?.run(&["cat", "/run/memory"])?;
     ensure!(memory == "7", "its memory says {memory:?}");
+    // A guest that goes on does so with the disks that it knows.
+    Guest::of(cluster.stack(), name)?.run(&["sh", "-c", "echo 3 >/proc/sys/vm/drop_caches"])?;
+    seed(cluster, name, "first")?;
+    for program in ["vmlet", "vmlet-agent", "vmlet-controller"] {
+        let log = cluster.stack().log(program);
+        ensure!(!log.contains(HUSH), "{program} tells the secret");
+    }
     delete(cluster, name).await
 }
 
-/// While it runs another class waits; it comes with the next start.
+/// What a machine wishes of its network is done, so that no condition says otherwise.
+fn no_word_of_a_network(vm: &Value) -> Result<()> {
+    if let Ok(unsupported) = condition(vm, "UnsupportedFeatures") {
+        let message = unsupported["message"].as_str().unwrap_or_default();
+        let is_told = ["bootstrap", "network"].iter().any(|w| message.contains(w));
+        ensure!(!is_told, "{message}");
+    }
+    Ok(())
+}
+
+/// The guest has the name and the hardware address that its owner chose, and its neighbour has learnt the latter.
+async fn is_called_and_heard(cluster: &Cluster, name: &str) -> Result<()> {
+    eventually(UP, "the guest's name and answer", || async {
+        let guest = Guest::of(cluster.stack(), name)?;
+        let said = guest.run(&["sh", "-c", "hostname; cat /sys/class/net/eth0/address"])?;
+        ensure!(said == format!("{HOST}\n{MAC}"), "it is {said:?}");
+        let gateway = "ip route show default | sed 's/.*via //; s/ .*//'";
+        let gateway = guest.run(&["sh", "-c", gateway])?;
+        guest
+            .run(&["ping", "-c", "1", "-W", "2", &gateway])
+            .map(drop)
+    })
+    .await
+}
+
+/// What the controller has written about the only machine since there were `before` writes; the agent's are shown.
+fn writes(cluster: &Cluster, what: &str, before: usize) -> Result<Vec<String>> {
+    let all = cluster.stack().writes_of_ours("default", before)?;
+    let (controller, agent): (Vec<_>, Vec<_>) = all
+        .into_iter()
+        .partition(|write| write.user().ends_with(":vmlet-controller"));
+    println!("{what}: writes by the controller: {}", controller.len());
+    controller.iter().for_each(|write| println!("  {write}"));
+    println!("{what}: writes by the agent: {}", agent.len());
+    agent.iter().for_each(|write| println!("  {write}"));
+    ensure!(
+        !controller.is_empty(),
+        "no write of the controller's is in the audit log"
+    );
+    Ok(controller.iter().map(ToString::to_string).collect())
+}
+
+/// The Secret that the machine's user data come from.
+fn secret(cluster: &Cluster, word: &str) -> Result<()> {
+    cluster.apply(&json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": { "name": SEED },
+        "stringData": { "user-data": format!("#cloud-config\n# {HUSH} {word}\n") },
+    }))
+}
+
+/// Checks what the guest finds on its seed disk, and returns the identity that it has for cloud-init.
+fn seed(cluster: &Cluster, name: &str, word: &str) -> Result<String> {
+    let guest = Guest::of(cluster.stack(), name)?;
+    let user_data = guest.run(&["cat", "/run/seed/user-data"])?;
+    ensure!(
+        user_data.trim() == format!("#cloud-config\n# {HUSH} {word}"),
+        "{user_data}"
+    );
+    let meta_data: Value = serde_json::from_str(&guest.run(&["cat", "/run/seed/meta-data"])?)?;
+    ensure!(meta_data["public-keys"] == json!([KEY]), "{meta_data}");
+    ensure!(meta_data["local-hostname"] == HOST, "{meta_data}");
+    let identity = meta_data["instance-id"].as_str().context("no identity")?;
+    Ok(identity.to_owned())
+}
+
+/// While it runs another class waits; it comes with the next start, on the disk as it was.
 async fn resize(cluster: &Cluster) -> Result<()> {
     let name = "resize";
     cluster.apply(&class("big", "160Mi"))?;
@@ -166,6 +286,7 @@ async fn resize(cluster: &Cluster) -> Result<()> {
     cluster.await_word(name, "Running", UP).await?;
     let uid = cluster.pod_uid(name)?;
     let memory = memory_inside(cluster, name).await?;
+    Guest::of(cluster.stack(), name)?.run(&["sh", "-c", "echo kept >/boot/note && sync"])?;
     cluster.patch_vm(name, &json!({ "className": "big" }))?;
     cluster
         .await_vm(name, "the change waits", DOWN, |vm| {
@@ -179,9 +300,11 @@ async fn resize(cluster: &Cluster) -> Result<()> {
     cluster.await_word(name, "Stopped", DOWN).await?;
     cluster.patch_vm(name, &json!({ "running": true }))?;
     cluster.await_word(name, "Running", UP).await?;
-    await_boots(cluster, name, 2).await?;
+    cluster.await_boots(name, &[2], UP).await?;
     let larger = memory_inside(cluster, name).await?;
     ensure!(larger > memory, "{memory} kB, then {larger} kB");
+    let note = Guest::of(cluster.stack(), name)?.run(&["cat", "/boot/note"])?;
+    ensure!(note == "kept", "the disk says {note:?}");
     delete(cluster, name).await
 }
 
@@ -191,19 +314,19 @@ async fn drain(cluster: &Cluster) -> Result<()> {
     cluster.apply(&machine(name, &json!({ "runStrategy": "RerunOnFailure" })))?;
     cluster.await_word(name, "Running", UP).await?;
     let first = cluster.pod_uid(name)?;
-    await_boots(cluster, name, 1).await?;
+    cluster.await_boots(name, &[1], UP).await?;
     cluster.kubectl(&[
         "drain",
         "node1",
         "--pod-selector",
         &format!("app={name}"),
         "--force",
-        "--timeout=90s",
+        "--timeout=180s",
     ])?;
     cluster.await_word(name, "ErrorUnschedulable", DOWN).await?;
     cluster.kubectl(&["uncordon", "node1"])?;
     await_other_instance(cluster, name, &first).await?;
-    await_boots(cluster, name, 2).await?;
+    cluster.await_boots(name, &[2], UP).await?;
     delete(cluster, name).await
 }
 
@@ -233,29 +356,6 @@ async fn await_other_instance(cluster: &Cluster, name: &str, old: &str) -> Resul
     Ok(uid)
 }
 
-/// Waits until the disk has counted so many boots, and no more.
-async fn await_boots(cluster: &Cluster, name: &str, boots: u64) -> Result<()> {
-    eventually(UP, &format!("boot {boots} of {name}"), || async {
-        let log = cluster.kubectl(&["logs", name])?;
-        let counted: Vec<&str> = log
-            .lines()
-            .filter_map(|line| line.split_once("VMLET-BOOTS "))
-            .map(|(_, count)| count.trim())
-            .collect();
-        ensure!(counted == [boots.to_string()], "counted {counted:?}");
-        Ok(())
-    })
-    .await
-}
-
-/// Waits until commands run in the guest.
-async fn await_agent(cluster: &Cluster, name: &str) -> Result<()> {
-    eventually(UP, &format!("the agent in {name}"), || async {
-        Guest::of(cluster.stack(), name)?.run(&["true"]).map(drop)
-    })
-    .await
-}
-
 async fn last_tick(cluster: &Cluster, name: &str) -> Result<e2e::Tick> {
     eventually(UP, "a tick", || async {
         let log = cluster.kubectl(&["logs", name])?;
@@ -265,26 +365,10 @@ async fn last_tick(cluster: &Cluster, name: &str) -> Result<e2e::Tick> {
 }
 
 async fn memory_inside(cluster: &Cluster, name: &str) -> Result<u64> {
-    await_agent(cluster, name).await?;
+    cluster.await_agent(name, UP).await?;
     let line = Guest::of(cluster.stack(), name)?.run(&["grep", "MemTotal", "/proc/meminfo"])?;
     let number = line.split_whitespace().nth(1).context("MemTotal")?;
     Ok(number.parse()?)
-}
-
-fn power_off_inside(cluster: &Cluster, name: &str) -> Result<()> {
-    let script = "sh -c 'sleep 0.2; busybox poweroff -f' >/dev/null 2>&1 &";
-    Guest::of(cluster.stack(), name)?
-        .run(&["sh", "-c", script])
-        .map(drop)
-}
-
-/// The emulator's process dies, as by an accident.
-fn kill_emulator(cluster: &Cluster, name: &str) -> Result<()> {
-    let container = Guest::of(cluster.stack(), name)?.container().to_owned();
-    let text = cluster.stack().crictl(&["inspect", &container])?;
-    let inspected: Value = serde_json::from_str(&text)?;
-    let pid = inspected["info"]["pid"].as_i64().context("pid")?;
-    Ok(kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGKILL)?)
 }
 
 fn vmletctl(cluster: &Cluster, arguments: &[&str]) -> Result<String> {

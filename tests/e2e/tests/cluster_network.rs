@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Cluster, Guest, container_pod, eventually, service, vm_pod};
 use serde_json::{Value, json};
 
-const READY: Duration = Duration::from_secs(120);
-const GONE: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_secs(300);
+const GONE: Duration = Duration::from_secs(180);
 const SERVE: &str = "hostname >/tmp/index.html; exec httpd -f -p 80 -h /tmp";
 const NODE_PORT: u16 = 30_080;
 const HOST_PORT: u16 = 18_080;
@@ -78,12 +78,11 @@ async fn services_dns_and_host_ports_work_for_machines_and_containers_alike() ->
     .await?;
 
     let address = node_address(&cluster)?;
-    let within = Duration::from_secs(30);
     for (way, url) in [
         ("NodePort", format!("http://{address}:{NODE_PORT}/")),
         ("host port", format!("http://{address}:{HOST_PORT}/")),
     ] {
-        let text = cluster.stack().fetch(&url, within).await.context(way)?;
+        let text = cluster.stack().fetch(&url, READY).await.context(way)?;
         ensure!(text.contains("machine"), "{way}: {text}");
     }
     page(
@@ -153,7 +152,7 @@ async fn page(
     fetch: impl Fn(&str) -> Result<String>,
 ) -> Result<()> {
     let url = format!("http://{address}/");
-    eventually(Duration::from_secs(30), way, || async {
+    eventually(READY, way, || async {
         let text = fetch(&url)?;
         ensure!(text.contains(whose), "{url} answers {text:?}, not {whose}");
         Ok(())

@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cluster, Guest, Options, Stack, container_pod, eventually, service, vm_pod};
+use e2e::{Cluster, Endpoint, Guest, Options, Stack, container_pod, eventually, service, vm_pod};
 use serde_json::{Value, json};
 
-const READY: Duration = Duration::from_secs(180);
-const GONE: Duration = Duration::from_secs(60);
-const WAY: Duration = Duration::from_secs(30);
+const READY: Duration = Duration::from_secs(300);
+const GONE: Duration = Duration::from_secs(180);
+const WAY: Duration = Duration::from_secs(180);
 const SERVE: &str = "hostname >/tmp/index.html; exec httpd -f -p 80 -h /tmp";
 /// Each pod and its node.
 const PODS: [(&str, usize); 4] = [("twin", 1), ("near", 1), ("machine", 2), ("far", 2)];
@@ -23,7 +23,7 @@ async fn machines_reach_each_other_across_nodes_with_different_plugins() -> Resu
         nodes: 2,
         ..Options::default()
     })?;
-    use_ptp(cluster.node(2))?;
+    use_ptp(cluster.node(2)).await?;
     for (name, node) in PODS {
         let mut pod = match name {
             "twin" | "machine" => vm_pod(name),
@@ -85,7 +85,7 @@ fn fetch(cluster: &Cluster, pod: &str, url: &str) -> Result<String> {
 }
 
 /// Gives the node another plugin, with the addresses that it has.
-fn use_ptp(node: &Stack) -> Result<()> {
+async fn use_ptp(node: &Stack) -> Result<()> {
     let file = node.dir().join("cni/conf/10-vmlet.conflist");
     let mut list: Value = serde_json::from_str(&std::fs::read_to_string(&file)?)?;
     let plugin = list["plugins"][0].as_object_mut().context("plugin")?;
@@ -94,5 +94,13 @@ fn use_ptp(node: &Stack) -> Result<()> {
     }
     plugin.insert("type".to_owned(), json!("ptp"));
     std::fs::write(&file, list.to_string())?;
-    Ok(())
+    // Vmlet reads it for each pod, containerd when it hears of the change.
+    eventually(READY, "a containerd that knows its plugin", || async {
+        let info = node.crictl_at(Endpoint::Containerd, &["info"])?;
+        let info: Value = serde_json::from_str(&info)?;
+        let networks = info["cniconfig"]["Networks"].to_string();
+        ensure!(networks.contains("\"ptp\""), "{networks}");
+        Ok(())
+    })
+    .await
 }

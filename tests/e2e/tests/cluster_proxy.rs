@@ -17,8 +17,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 
-const READY: Duration = Duration::from_secs(120);
-const GONE: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_secs(300);
+const GONE: Duration = Duration::from_secs(180);
 /// Kubelet's lists during a fault.
 const LISTS: u64 = 6;
 /// How long an answer of the slow runtime takes: less than the proxy waits for one.
@@ -28,6 +28,7 @@ const SLOW: Duration = Duration::from_secs(1);
 #[ignore = "needs root"]
 async fn a_broken_runtime_disturbs_no_pod() -> Result<()> {
     let cluster = Cluster::up()?;
+    doubt_for_long(&cluster)?;
     make_kubelet_impatient(&cluster)?;
     let script = "trap 'exit 0' TERM; echo hello; sleep 10000 & wait";
     cluster.apply(&container_pod("box", script))?;
@@ -147,7 +148,7 @@ impl Node<'_> {
         ensure!(!lost.contains(&state), "{settings}");
         std::fs::write(&file, lost)?;
         self.cluster.stack().restart("vmlet")?;
-        // Its answers are doubted for half a minute, long enough for a restart that is not this one.
+        // Its answers are doubted for a while, long enough for a restart that is not this one.
         self.lists(LISTS).await?;
         self.machine_runs_on().await?;
         self.same()?;
@@ -227,10 +228,7 @@ impl Node<'_> {
 
     /// After the fault.
     async fn unharmed(&self) -> Result<()> {
-        eventually(READY, "the proxy finds everybody well", || async {
-            check(self.cluster, "")
-        })
-        .await?;
+        self.everybody_is_well().await?;
         self.lists(LISTS).await?;
         self.machine_runs_on().await?;
         self.same()?;
@@ -242,6 +240,13 @@ impl Node<'_> {
         let domains = self.cluster.stack().domains()?;
         ensure!(domains.len() == 1, "{domains:?}");
         Ok(())
+    }
+
+    async fn everybody_is_well(&self) -> Result<()> {
+        eventually(READY, "the proxy finds everybody well", || async {
+            check(self.cluster, "")
+        })
+        .await
     }
 
     fn same(&self) -> Result<()> {
@@ -265,7 +270,7 @@ impl Node<'_> {
         for pod in ["pod/box", "pod/machine"] {
             self.cluster.await_ready(pod, READY)?;
         }
-        check(self.cluster, "")?;
+        self.everybody_is_well().await?;
         self.lists(LISTS).await?;
         self.same()
     }
@@ -311,6 +316,16 @@ impl Node<'_> {
         })
         .await
     }
+}
+
+/// A runtime that has forgotten everything is not believed for half a minute by default: a slow machine has not even
+/// listed its pods a few times by then.
+fn doubt_for_long(cluster: &Cluster) -> Result<()> {
+    let file = cluster.stack().dir().join("criproxy.toml");
+    let settings = std::fs::read_to_string(&file)?;
+    ensure!(!settings.contains("[limits]"), "{settings}");
+    std::fs::write(&file, settings + "\n[limits]\nempty_grace_ms = 600000\n")?;
+    cluster.stack().restart("vmlet-criproxy")
 }
 
 /// A primary that hangs is noticed when kubelet's own call to it has taken too long, which is two minutes by default.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use e2e::{Cluster, container_pod, eventually, vm_pod};
 
-const READY: Duration = Duration::from_secs(180);
+const READY: Duration = Duration::from_secs(300);
 
 #[tokio::test]
 #[ignore = "needs root"]

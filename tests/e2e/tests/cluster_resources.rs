@@ -11,8 +11,8 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Cluster, Guest, eventually, vm_pod};
 use serde_json::{Value, json};
 
-const READY: Duration = Duration::from_secs(120);
-const GONE: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_secs(300);
+const GONE: Duration = Duration::from_secs(180);
 const MIB: u64 = 1 << 20;
 /// What the cluster's RuntimeClass adds.
 const OVERHEAD: u64 = 128 * MIB;
@@ -131,7 +131,7 @@ fn drain(cluster: &Cluster) -> Result<()> {
         "node1",
         "--force",
         "--ignore-daemonsets",
-        "--timeout=60s",
+        "--timeout=180s",
     ];
     let words = cluster.kubectl(&arguments)?;
     ensure!(words.contains("node/node1 drained"), "{words}");
@@ -167,8 +167,7 @@ async fn eviction(cluster: &Cluster) -> Result<()> {
         disruption.is_some_and(|why| why["reason"] == "TerminationByKubelet"),
         "{conditions:?}"
     );
-    let within = Duration::from_secs(60);
-    eventually(within, "the machine to be gone", || async {
+    eventually(READY, "the machine to be gone", || async {
         let running = cluster.stack().crictl(&["ps", "-q"])?;
         ensure!(running.is_empty(), "{running} runs on");
         Ok(())

@@ -12,8 +12,8 @@ use e2e::{Cluster, Poller, container_pod, eventually, service, ticks, vm_pod};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-const READY: Duration = Duration::from_secs(120);
-const GONE: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_secs(300);
+const GONE: Duration = Duration::from_secs(180);
 /// Of the node; the control plane's are not ours to test.
 const PROGRAMS: [&str; 6] = [
     "vmlet",

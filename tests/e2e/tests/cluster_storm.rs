@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Cluster, eventually, vm_pod};
 use serde_json::{Value, json};
 
-const MOMENT: Duration = Duration::from_secs(60);
-const GONE: Duration = Duration::from_secs(120);
+const MOMENT: Duration = Duration::from_secs(300);
+const GONE: Duration = Duration::from_secs(180);
 const STORM: usize = 20;
 
 #[tokio::test]
@@ -62,7 +62,7 @@ async fn during_boot(cluster: &Cluster) -> Result<()> {
         "pod",
         "booting",
         "--grace-period=2",
-        "--timeout=60s",
+        "--timeout=180s",
     ])?;
     cluster.await_clean().await
 }
@@ -75,7 +75,7 @@ async fn twice(cluster: &Cluster) -> Result<()> {
         "pod",
         "twice",
         "--grace-period=2",
-        "--timeout=60s",
+        "--timeout=180s",
     ];
     let mut first = cluster.kubectl_command(&arguments)?.spawn()?;
     let mut second = cluster.kubectl_command(&arguments)?.spawn()?;
@@ -111,7 +111,7 @@ async fn storm(cluster: &Cluster) -> Result<()> {
         "pods",
         "--selector",
         "app=storm",
-        "--timeout=170s",
+        "--timeout=300s",
     ])?;
     cluster.await_clean().await
 }

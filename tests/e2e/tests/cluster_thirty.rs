@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 const WAVES: usize = 10;
 /// More at once only wait for each other.
 const WAVE: usize = 3;
-const UP: Duration = Duration::from_secs(120);
+const UP: Duration = Duration::from_secs(300);
 const WINDOW: Duration = Duration::from_secs(20);
 /// Of the node.
 const PROGRAMS: [&str; 6] = [
@@ -65,7 +65,7 @@ async fn thirty_machines_on_a_node_keep_kubelet_in_time() -> Result<()> {
         "pods",
         "--selector",
         "app=thirty",
-        "--timeout=170s",
+        "--timeout=300s",
     ])?;
     cluster.await_clean().await?;
     let now = ready_since(&cluster)?;

@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Cluster, Endpoint, Guest, container_pod, eventually, vm_pod};
 use serde_json::{Value, json};
 
-const READY: Duration = Duration::from_secs(120);
-const GONE: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_secs(300);
+const GONE: Duration = Duration::from_secs(180);
 
 #[tokio::test]
 #[ignore = "needs root"]
@@ -73,11 +73,11 @@ fn deployment(cluster: &Cluster) -> Result<()> {
         "metadata": { "name": "web" },
         "spec": { "replicas": 2, "selector": { "matchLabels": { "app": "web" } }, "template": template },
     }))?;
-    cluster.kubectl(&["rollout", "status", "deployment/web", "--timeout=120s"])?;
+    cluster.kubectl(&["rollout", "status", "deployment/web", "--timeout=300s"])?;
     let pods = names(cluster, "app=web")?;
     ensure!(pods.len() == 2, "{pods:?}");
     cluster.delete(&format!("pod/{}", pods[0]), GONE)?;
-    cluster.kubectl(&["rollout", "status", "deployment/web", "--timeout=120s"])?;
+    cluster.kubectl(&["rollout", "status", "deployment/web", "--timeout=300s"])?;
     let after = names(cluster, "app=web")?;
     ensure!(
         after.len() == 2 && !after.contains(&pods[0]),
@@ -98,11 +98,13 @@ fn stateful_set(cluster: &Cluster) -> Result<()> {
             "selector": { "matchLabels": { "app": "db" } }, "template": template("db"),
         },
     }))?;
-    cluster.kubectl(&["rollout", "status", "statefulset/db", "--timeout=120s"])?;
+    cluster.kubectl(&["rollout", "status", "statefulset/db", "--timeout=300s"])?;
     let uid = ["get", "pod", "db-0", "-o", "jsonpath={.metadata.uid}"];
     let before = cluster.kubectl(&uid)?;
     cluster.delete("pod/db-0", GONE)?;
-    cluster.kubectl(&["rollout", "status", "statefulset/db", "--timeout=120s"])?;
+    cluster.kubectl(&["rollout", "status", "statefulset/db", "--timeout=300s"])?;
+    // The set may not have noticed yet.
+    cluster.await_condition("pod/db-0", "create", READY)?;
     cluster.await_ready("pod/db-0", READY)?;
     ensure!(
         cluster.kubectl(&uid)? != before,
@@ -119,7 +121,7 @@ fn daemon_set(cluster: &Cluster) -> Result<()> {
         "metadata": { "name": "each" },
         "spec": { "selector": { "matchLabels": { "app": "each" } }, "template": template("each") },
     }))?;
-    cluster.kubectl(&["rollout", "status", "daemonset/each", "--timeout=120s"])?;
+    cluster.kubectl(&["rollout", "status", "daemonset/each", "--timeout=300s"])?;
     ensure!(names(cluster, "app=each")?.len() == 1);
     cluster.delete("daemonset/each", GONE)?;
     await_none(cluster, "app=each")
@@ -187,7 +189,7 @@ fn await_none(cluster: &Cluster, selector: &str) -> Result<()> {
         "pod",
         "--selector",
         selector,
-        "--timeout=60s",
+        "--timeout=180s",
     ];
     cluster.kubectl(&arguments).map(drop)
 }

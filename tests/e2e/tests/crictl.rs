@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Stack, eventually};
 use serde_json::{Value, json};
 
-const BOOT: Duration = Duration::from_secs(60);
+const BOOT: Duration = Duration::from_secs(180);
 
 #[tokio::test]
 #[ignore = "needs root"]
@@ -70,7 +70,7 @@ async fn crictl_takes_a_pod_through_its_whole_life() -> Result<()> {
             .contains("crictl-pod")
     );
 
-    stack.crictl(&["stop", "-t", "30", container13])?;
+    stack.crictl(&["stop", "-t", "90", container13])?;
     let status: Value = serde_json::from_str(&stack.crictl(&["inspect", &container])?)?;
     ensure!(status["status"]["exitCode"] == 0, "{status}");
     ensure!(status["status"]["reason"] == "Completed", "{status}");
@@ -103,7 +103,7 @@ async fn full_ids_work_everywhere_and_a_restart_boots_the_same_disk() -> Result<
     stack.crictl(&["start", &first])?;
     follow_until(&stack, &first, "VMLET-BOOTS 1")?;
     follow_until(&stack, &first, "VMLET-GUEST-READY")?;
-    stack.crictl(&["stop", "-t", "30", &first])?;
+    stack.crictl(&["stop", "-t", "90", &first])?;
 
     let again = stack.crictl(&["create", &pod, &container_file, &pod_file])?;
     ensure!(again != first);

@@ -11,7 +11,7 @@ use e2e::{Cri, Guest, PodOptions, Stack, await_text, eventually, v1};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-const BOOT: Duration = Duration::from_secs(60);
+const BOOT: Duration = Duration::from_secs(180);
 const FOUR: (&str, &str) = ("10.88.0.0/16", "0.0.0.0/0");
 const SIX: (&str, &str) = ("fd00:88::/64", "::/0");
 
@@ -99,7 +99,11 @@ async fn both_families(stack: &Stack, cri: &Cri, image: &str) -> Result<()> {
         ensure!(stack.fetch(page, BOOT).await?.contains("both"), "{page}");
     }
     let guest = Guest::of(stack, "both")?;
-    check(&guest, six)?;
+    // An address is there before all that was told with it is.
+    eventually(BOOT, "all that the guest is told", || async {
+        check(&guest, six)
+    })
+    .await?;
 
     stack.kill("vmlet-tapmanager", Signal::SIGKILL).await?;
     for page in &pages {
@@ -139,7 +143,7 @@ fn check(guest: &Guest, six: &str) -> Result<()> {
         "{names}"
     );
     guest
-        .run(&["ping", "-6", "-c", "1", "-W", "5", "fd00:88::1"])
+        .run(&["ping", "-6", "-c", "1", "-W", "15", "fd00:88::1"])
         .map(drop)
 }
 
@@ -160,6 +164,10 @@ async fn six_alone(stack: &Stack, cri: &Cri, image: &str) -> Result<()> {
         .fetch("http://[fd00:88::1]:8086/", BOOT)
         .await
         .context("port of the node")?;
-    check(&Guest::of(stack, "six")?, &ips[0])?;
+    let guest = Guest::of(stack, "six")?;
+    eventually(BOOT, "all that the guest is told", || async {
+        check(&guest, &ips[0])
+    })
+    .await?;
     Ok(cri.remove_pod(&sandbox).await?)
 }

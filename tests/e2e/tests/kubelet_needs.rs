@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::{PodOptions, Stack, await_text, eventually, ticks, v1};
 use nix::sys::signal::Signal;
 
-const BOOT: Duration = Duration::from_secs(60);
+const BOOT: Duration = Duration::from_secs(180);
 
 #[tokio::test]
 #[ignore = "needs root"]
@@ -89,7 +89,10 @@ async fn a_rotated_log_goes_on_in_the_new_file_without_a_gap() -> Result<()> {
         std::fs::metadata(&old)?.len() == size,
         "the rotated file still grows"
     );
-    let both = std::fs::read_to_string(&old)? + &std::fs::read_to_string(&log)?;
+    // Of the file that grows, whole lines.
+    let mut new = std::fs::read_to_string(&log)?;
+    new.truncate(new.rfind('\n').map_or(0, |end| end + 1));
+    let both = std::fs::read_to_string(&old)? + &new;
     for pair in ticks(&both).windows(2) {
         ensure!(
             pair[1].count == pair[0].count + 1,
@@ -189,7 +192,7 @@ async fn sigterm_ends_the_daemon_and_no_machine() -> Result<()> {
         let begun = Instant::now();
         stack.kill(program, Signal::SIGTERM).await?;
         ensure!(
-            begun.elapsed() < Duration::from_secs(15),
+            begun.elapsed() < Duration::from_secs(30),
             "{program} took {:?}",
             begun.elapsed()
         );
@@ -210,9 +213,9 @@ async fn sigterm_ends_the_daemon_and_no_machine() -> Result<()> {
     .await?;
     // A guest that is asked to power off does so long before its grace is over.
     let begun = Instant::now();
-    cri.stop(&container, 60).await?;
+    cri.stop(&container, 600).await?;
     ensure!(
-        begun.elapsed() < Duration::from_secs(30),
+        begun.elapsed() < Duration::from_secs(300),
         "the stop took {:?}",
         begun.elapsed()
     );

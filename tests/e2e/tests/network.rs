@@ -11,7 +11,7 @@ use base64::Engine;
 use e2e::{Cri, PodOptions, Stack, await_text, eventually};
 use serde_json::{Value, json};
 
-const BOOT: Duration = Duration::from_secs(90);
+const BOOT: Duration = Duration::from_secs(180);
 
 /// Gives orders to the agent of a guest.
 struct Guest<'a> {
@@ -129,7 +129,7 @@ async fn a_hostile_guest_is_not_heard() -> Result<()> {
     let (sandbox, guest) = boot(&stack, &cri, &pod).await?;
     let ip = cri.ip(&sandbox).await?;
     spy(&stack, &ip)?;
-    guest.expect("ping -c 1 -W 5 $gw", true).await?;
+    guest.expect("ping -c 1 -W 15 $gw", true).await?;
 
     guest
         .expect("ip addr add 10.88.99.99/16 dev $nic", true)
@@ -180,7 +180,7 @@ async fn a_hostile_guest_is_not_heard() -> Result<()> {
     guest.expect(&change("02:00:00:00:00:66"), true).await?;
     guest.expect("ping -c 2 -W 1 $gw", false).await?;
     guest.expect(&change("$mac"), true).await?;
-    guest.expect("ping -c 1 -W 5 $gw", true).await?;
+    guest.expect("ping -c 1 -W 15 $gw", true).await?;
     stack.fetch(&format!("http://{ip}/"), BOOT).await?;
 
     ensure!(counted(&stack, "honest")? > 0, "nothing is counted");
@@ -209,7 +209,7 @@ async fn a_hostile_guest_is_not_heard() -> Result<()> {
         .expect("ip addr add 10.88.99.99/16 dev $nic", true)
         .await?;
     router
-        .expect("ping -c 1 -W 5 -I 10.88.99.99 $gw", true)
+        .expect("ping -c 1 -W 15 -I 10.88.99.99 $gw", true)
         .await?;
     for sandbox in [sandbox, other] {
         cri.remove_pod(&sandbox).await?;
@@ -256,7 +256,7 @@ async fn guests_live_behind_the_links_of_other_plugins() -> Result<()> {
     let ip = cri.ip(&sandbox).await?;
     stack.fetch(&format!("http://{ip}/"), BOOT).await?;
     guest
-        .expect("ping -c 1 -W 5 10.67.0.1; ip route", true)
+        .expect("ping -c 1 -W 15 10.67.0.1; ip route", true)
         .await?;
     cri.remove_pod(&sandbox).await?;
 
@@ -274,7 +274,7 @@ async fn guests_live_behind_the_links_of_other_plugins() -> Result<()> {
     let links = guest.expect("ip link", true).await?;
     ensure!(links.contains("mtu 9000"), "{links}");
     guest
-        .expect("ping -c 1 -W 5 -s 8972 10.68.0.1", true)
+        .expect("ping -c 1 -W 15 -s 8972 10.68.0.1", true)
         .await?;
     let shaped = node(&stack, "tc qdisc")?;
     for rate in ["rate 20Mbit", "rate 10Mbit"] {
@@ -294,7 +294,7 @@ async fn guests_live_behind_the_links_of_other_plugins() -> Result<()> {
     let (sandbox, guest) = boot(&stack, &cri, &pod).await?;
     let ip = cri.ip(&sandbox).await?;
     stack.fetch(&format!("http://{ip}/"), BOOT).await?;
-    guest.expect("ping -c 1 -W 5 10.69.0.1", true).await?;
+    guest.expect("ping -c 1 -W 15 10.69.0.1", true).await?;
     cri.remove_pod(&sandbox).await?;
     node(&stack, "ip link del spy0")?;
 

@@ -11,8 +11,8 @@ use e2e::{Cri, Guest, NodeApi, PodOptions, Stack, await_text, eventually, provis
 use nodeapi::v1::{self, machine::Power, run_task_request::Kind, task_status::State};
 use tonic::Code;
 
-const BOOT: Duration = Duration::from_secs(90);
-const TASK: Duration = Duration::from_secs(60);
+const BOOT: Duration = Duration::from_secs(300);
+const TASK: Duration = Duration::from_secs(180);
 const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
 
 /// A pod of the machine.
@@ -47,6 +47,24 @@ async fn await_power(node: &NodeApi, container: &str, power: Power) -> Result<v1
         Ok(machine)
     })
     .await
+}
+
+/// Discards the memory of a machine that is being started from it: refused, unless the guest was faster.
+async fn discard_during_start(node: &NodeApi, container: &str, task: String) -> Result<()> {
+    let watch = v1::WatchMachinesRequest {};
+    let mut events = node.node.clone().watch_machines(watch).await?.into_inner();
+    loop {
+        let event = events.message().await?.context("the stream ended")?;
+        let machine = event.machine.filter(|m| m.container_id == container);
+        if machine.is_some_and(|machine| machine.power() != Power::Off) {
+            break;
+        }
+    }
+    let discard = Kind::Restore(v1::Restore { discard: true });
+    let status = node.end(&task, VM, discard, TASK).await?;
+    let refused = status.state() == State::Error && status.transient;
+    ensure!(refused || status.state() == State::Success, "{status:?}");
+    Ok(())
 }
 
 #[tokio::test]
@@ -90,6 +108,17 @@ async fn what_a_guest_wrote_is_there_in_its_next_pod() -> Result<()> {
         addresses.clone().any(|a| a.starts_with(&format!("{ip}/"))),
         "{told:?}"
     );
+
+    // What the guest publishes is told, with the next facts.
+    let publish = "mkdir -p /run/vmlet && echo app.state=up > /run/vmlet/guestinfo";
+    Guest::of(&stack, "first")?.run(&["sh", "-c", publish])?;
+    eventually(BOOT, "what the guest publishes", || async {
+        let told = machine(&node, &container).await?.guest_info;
+        let state = told.get("app.state").map(String::as_str);
+        ensure!(told.len() == 1 && state == Some("up"), "{told:?}");
+        Ok(())
+    })
+    .await?;
 
     // While it runs its disk is nobody else's, and is not removed.
     let second = pod("second", &stack, &[]);
@@ -192,7 +221,14 @@ async fn a_suspended_guest_goes_on_where_it_was() -> Result<()> {
     let restore = Kind::Restore(v1::Restore { discard: false });
     node.done(&uid(3), VM, restore, TASK).await?;
     let second = pod("after", &stack, &["restore"]);
-    let (sandbox, container) = cri.boot(&second, &image).await?;
+    let sandbox = cri.run(second.sandbox()).await?;
+    let created = Box::pin(cri.create(&sandbox, second.container(&image, 0), second.sandbox()));
+    let container = created.await?;
+    // Whoever discards the memory while the guest comes back from it is too late.
+    let late = discard_during_start(&node, &container, uid(9));
+    let (started, late) = tokio::join!(cri.start(&container), Box::pin(late));
+    started?;
+    late?;
     let after = eventually(BOOT, "a tick", || async {
         let log = std::fs::read_to_string(second.log(0))?;
         ticks(&log).first().copied().context("no tick yet")

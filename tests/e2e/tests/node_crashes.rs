@@ -8,13 +8,13 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use e2e::{PodOptions, Stack, await_text, eventually, provision, ticks, uid};
 use nodeapi::v1::{self, run_task_request::Kind};
 
-const PATIENCE: Duration = Duration::from_secs(120);
-/// Shorter than [`PATIENCE`]: so long a daemon that died is waited for.
-const TASK: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(180);
+/// How long a daemon whose request failed may take to be dead.
+const DEATH: Duration = Duration::from_secs(30);
 const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
 
 #[tokio::test]
@@ -35,7 +35,12 @@ async fn a_task_that_was_killed_anywhere_ends_well() -> Result<()> {
         live(&stack, &image, point, number * 100)
             .await
             .with_context(|| format!("killed at {point}"))?;
-        ensure!(!stack.is_armed(point), "nothing reached {point}");
+        eventually(PATIENCE, "a death", || async {
+            ensure!(!stack.is_armed(point), "nothing reached {point}");
+            Ok(())
+        })
+        .await?;
+        revive(&stack).await?;
         stack
             .await_clean()
             .await
@@ -54,7 +59,11 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
         let uid = uid(first + n);
         step(stack, async move || {
             let node = stack.node().await?;
-            node.done(&uid, VM, kind.clone(), TASK).await
+            let done = node.done(&uid, VM, kind.clone(), PATIENCE);
+            tokio::select! {
+                done = done => done,
+                dead = death(stack, PATIENCE) => dead.and_then(|()| bail!("the daemon died")),
+            }
         })
     };
     task(1, provision(image)).await.context("provision")?;
@@ -71,6 +80,7 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
     start(stack, &before, image).await.context("first start")?;
     let mut last = 0;
     if counts {
+        revive(stack).await?;
         await_text(&before.log(0), "VMLET-TICK 2 ", PATIENCE).await?;
     }
     task(2, Kind::Save(v1::Save {})).await.context("save")?;
@@ -84,6 +94,8 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
     start(stack, &after, image).await.context("second start")?;
     if counts {
         let tick = eventually(PATIENCE, "a tick", || async {
+            // It may have died after it had answered.
+            revive(stack).await?;
             let log = std::fs::read_to_string(after.log(0))?;
             ticks(&log).first().copied().context("no tick yet")
         })
@@ -152,26 +164,33 @@ async fn step<T>(stack: &Stack, attempt: impl AsyncFn() -> Result<T>) -> Result<
         let outcome = attempt().await;
         let dead = match &outcome {
             Ok(_) => !stack.is_alive("vmlet"),
-            Err(_) => eventually(
-                Duration::from_secs(3),
-                "the death of the daemon",
-                || async {
-                    ensure!(!stack.is_alive("vmlet"));
-                    Ok(())
-                },
-            )
-            .await
-            .is_ok(),
+            Err(_) => death(stack, DEATH).await.is_ok(),
         };
         if dead {
-            stack.restart("vmlet")?;
-            stack.cri().await?.await_ready().await?;
+            revive(stack).await?;
         }
         match outcome {
             Err(_) if dead => {}
             outcome => return outcome,
         }
     }
+}
+
+async fn death(stack: &Stack, within: Duration) -> Result<()> {
+    eventually(within, "the death of the daemon", || async {
+        ensure!(!stack.is_alive("vmlet"));
+        Ok(())
+    })
+    .await
+}
+
+/// Starts a daemon that is dead.
+async fn revive(stack: &Stack) -> Result<()> {
+    if stack.is_alive("vmlet") {
+        return Ok(());
+    }
+    stack.restart("vmlet")?;
+    stack.cri().await?.await_ready().await
 }
 
 /// The names of all crash points of the node API in the sources.

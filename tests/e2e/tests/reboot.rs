@@ -12,7 +12,7 @@ use e2e::{PodOptions, Stack, await_text, eventually, v1};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-const BOOT: Duration = Duration::from_secs(90);
+const BOOT: Duration = Duration::from_secs(180);
 
 #[tokio::test]
 #[ignore = "needs root"]

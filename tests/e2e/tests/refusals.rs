@@ -63,6 +63,17 @@ async fn bad_requests_are_refused_and_leave_nothing() -> Result<()> {
         ensure!(error.contains(value), "{error}");
         cri.remove_pod(&sandbox).await?;
     }
+    let mut future = PodOptions::named("future", &stack);
+    let board = (
+        "vmlet.dev/machine-type".to_owned(),
+        "pc-q35-99.0".to_owned(),
+    );
+    future.annotations = [board].into();
+    let sandbox = cri.run(future.sandbox()).await?;
+    let create = Box::pin(cri.create(&sandbox, future.container(&image, 0), future.sandbox()));
+    let error = expect(create.await, Code::FailedPrecondition, "pc-q35-99.0")?;
+    ensure!(error.contains("ask for pc-q35-"), "{error}");
+    cri.remove_pod(&sandbox).await?;
 
     let sandbox = cri.run(pod.sandbox()).await?;
     let create = Box::pin(cri.create(&sandbox, pod.container("absent", 0), pod.sandbox()));

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Cri, PodOptions, Stack, Tick, await_text, eventually, ticks};
 use nix::sys::signal::Signal;
 
-const BOOT: Duration = Duration::from_secs(60);
+const BOOT: Duration = Duration::from_secs(180);
 
 #[tokio::test]
 #[ignore = "needs root"]
@@ -49,7 +49,7 @@ async fn a_guest_survives_the_death_of_every_program() -> Result<()> {
 
     let cri = stack.cri().await?;
     eventually(BOOT, "a stop", || async {
-        Ok(cri.stop(&container, 30).await?)
+        Ok(cri.stop(&container, 90).await?)
     })
     .await?;
     let status = cri.container(&container).await?;
@@ -76,7 +76,7 @@ async fn requests_fail_with_a_sentence_while_libvirt_is_away() -> Result<()> {
     let container = Box::pin(cri.create(&sandbox, pod.container(&image, 0), pod.sandbox())).await?;
     stack.kill("libvirtd", Signal::SIGKILL).await?;
     let refused = eventually(BOOT, "an honest answer", || async {
-        let answer = tokio::time::timeout(Duration::from_secs(5), cri.start(&container)).await?;
+        let answer = tokio::time::timeout(Duration::from_secs(30), cri.start(&container)).await?;
         answer.err().context("a start without libvirt succeeded")
     })
     .await?;

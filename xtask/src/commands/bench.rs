@@ -4,6 +4,7 @@
 //! a number beyond its budget is marked, with the reason as far as numbers tell it.
 //! Failure: exit code 1 when something could not be measured, or the stack leaked.
 
+mod controller;
 mod machine;
 mod plan;
 mod proxy;
@@ -18,6 +19,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use serde_json::json;
 
+use self::controller::Controller;
 use self::machine::Machine;
 use self::proxy::Proxy;
 use self::queue::Queue;
@@ -43,6 +45,8 @@ enum Subject {
     Proxy(Proxy),
     /// The controller's work queue, beside controller-runtime's.
     Queue(Queue),
+    /// The controller with many machines: time, processor, memory, requests.
+    Controller(Controller),
 }
 
 #[derive(Debug, clap::Args)]
@@ -59,6 +63,7 @@ impl Bench {
             Subject::Start(start) => start.run(),
             Subject::Proxy(proxy) => proxy.run(),
             Subject::Queue(queue) => queue.run(),
+            Subject::Controller(controller) => controller.run(),
         }
     }
 }

@@ -16,8 +16,6 @@ use crate::{run, workspace};
 const E2E: &str = "e2e";
 /// What its test programs that need a cluster are called: a whole one, or one without nodes.
 const CLUSTER_TESTS: [&str; 2] = ["cluster_", "api_"];
-/// Those of them that have not proved themselves yet: `cargo xtask e2e trial_NAME` runs one, no part does.
-const TRIALS: &str = "trial_";
 
 /// Runs one test program as root, if it belongs to the part.
 #[derive(Debug, clap::Args)]
@@ -37,8 +35,6 @@ pub(crate) enum Part {
     E2e,
     /// Those with clusters.
     Cluster,
-    /// Those that have not proved themselves yet: run by name only.
-    Trial,
 }
 
 impl RunTest {
@@ -74,7 +70,6 @@ impl Part {
         match package == E2E {
             false => Self::Integration,
             true if is_cluster_test(&file) => Self::Cluster,
-            true if file.starts_with(TRIALS) => Self::Trial,
             true => Self::E2e,
         }
     }
@@ -84,7 +79,6 @@ impl Part {
             Self::Integration => "integration",
             Self::E2e => "e2e",
             Self::Cluster => "cluster",
-            Self::Trial => "trial",
         }
     }
 }
@@ -103,18 +97,54 @@ pub(crate) fn cargo(part: Part, threads: usize) -> Result<Command> {
     Ok(cargo)
 }
 
-/// The cluster tests, or those of one file (with or without its prefix), or those with `name` in theirs.
+/// The files of tests that belong to a part with whole stacks, by name.
+pub(crate) fn files(part: Part) -> Result<Vec<String>> {
+    let folder = workspace::root().join("tests/e2e/tests");
+    let listing = std::fs::read_dir(&folder).with_context(|| folder.display().to_string())?;
+    let mut files = Vec::new();
+    for entry in listing {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "rs") && Part::of(E2E, &path) == part {
+            let stem = path.file_stem().unwrap_or_default();
+            files.push(stem.to_string_lossy().into_owned());
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// `cargo test` for one of these files, one test after the other.
+pub(crate) fn cargo_file(part: Part, file: &str) -> Result<Command> {
+    let mut cargo = cargo_test(part)?;
+    cargo.args([
+        "--quiet",
+        "--test",
+        file,
+        "--",
+        "--ignored",
+        "--test-threads=1",
+    ]);
+    Ok(cargo)
+}
+
+/// Builds the tests of all parts with whole stacks.
+pub(crate) fn build() -> Result<()> {
+    let mut cargo = workspace::cargo();
+    run::check(cargo.args(["test", "--workspace", "--tests", "--no-run"]))
+}
+
+/// The cluster tests, or those of one file (of a single node, too; with or without its prefix), or the cluster tests
+/// with `name` in theirs.
 pub(crate) fn cargo_cluster(name: Option<&str>) -> Result<Command> {
     let tests = workspace::root().join("tests/e2e/tests");
-    let exists = |file: &str| tests.join(format!("{file}.rs")).exists();
-    let is_file = |file: &str| (is_cluster_test(file) || file.starts_with(TRIALS)) && exists(file);
     let file = name.and_then(|name| {
         let full = CLUSTER_TESTS.map(|prefix| format!("{prefix}{name}"));
-        let mut files = [name.to_owned()].into_iter().chain(full);
-        files.find(|file| is_file(file))
+        let mut files = full.into_iter().chain([name.to_owned()]);
+        files.find(|file| tests.join(format!("{file}.rs")).exists())
     });
-    let is_trial = file.as_deref().is_some_and(|file| file.starts_with(TRIALS));
-    let part = if is_trial { Part::Trial } else { Part::Cluster };
+    let part = file
+        .as_deref()
+        .map_or(Part::Cluster, |file| Part::of(E2E, Path::new(file)));
     let mut cargo = cargo_test(part)?;
     if let Some(file) = file {
         cargo.args(["--test", &file, "--"]);
@@ -124,7 +154,8 @@ pub(crate) fn cargo_cluster(name: Option<&str>) -> Result<Command> {
         }
         cargo.arg("--").args(name);
     }
-    cargo.args(["--ignored", "--test-threads=2"]);
+    // Numbers that tests print are part of the result.
+    cargo.args(["--ignored", "--show-output", "--test-threads=2"]);
     Ok(cargo)
 }
 

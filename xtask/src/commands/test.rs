@@ -7,6 +7,8 @@
 mod cargo_test;
 mod parts;
 
+use std::iter::Sum;
+use std::ops::AddAssign;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -64,8 +66,7 @@ impl Test {
                     failed: 1,
                 }
             });
-            sum.passed += count.passed;
-            sum.failed += count.failed;
+            sum += count;
             report.add(&part.to_string(), &count.to_string(), started.elapsed());
         }
         println!("\n{report}\n\n{sum}");
@@ -74,6 +75,21 @@ impl Test {
         } else {
             ExitCode::FAILURE
         })
+    }
+}
+
+impl AddAssign for Count {
+    fn add_assign(&mut self, more: Self) {
+        self.passed += more.passed;
+        self.failed += more.failed;
+    }
+}
+
+impl Sum for Count {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        let mut sum = Self::default();
+        all.for_each(|count| sum += count);
+        sum
     }
 }
 

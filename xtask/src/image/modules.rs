@@ -22,6 +22,7 @@ const WANTED: &[&str] = &[
     "nls_cp437",
     "nls_ascii",
     "vfat",
+    "isofs",
 ];
 
 /// The modules of one kernel package.

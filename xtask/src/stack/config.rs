@@ -5,6 +5,8 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -235,7 +237,17 @@ pub(crate) fn install_programs(layout: &Layout, built: &Path, record: &Record) -
         fs::copy(&from, layout.path("bin").join(name))
             .with_context(|| format!("copy {}: was it built?", from.display()))?;
     }
-    Ok(())
+    install_plugin(&layout.path("bin"))
+}
+
+/// `kubectl vmlet`: kubectl looks for this name on its PATH. `vmletctl` lies in the same folder.
+fn install_plugin(folder: &Path) -> Result<()> {
+    let plugin = folder.join("kubectl-vmlet");
+    match fs::remove_file(&plugin) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => symlink("vmletctl", &plugin),
+    }
+    .with_context(|| format!("link {}", plugin.display()))
 }
 
 #[cfg(test)]
@@ -256,6 +268,17 @@ mod tests {
                 run::output(run::command("sh").args(["-c", &script])).unwrap(),
                 value
             );
+        }
+    }
+
+    #[test]
+    fn the_plugin_is_linked_beside_vmletctl_and_linking_it_again_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("vmletctl"), "program").unwrap();
+        for _ in 0..2 {
+            install_plugin(folder.path()).unwrap();
+            let read = fs::read_to_string(folder.path().join("kubectl-vmlet"));
+            assert_eq!(read.unwrap(), "program");
         }
     }
 

@@ -89,7 +89,7 @@ fn domains(layout: &Layout) -> Result<Vec<Leak>> {
         "--all",
         "--name",
     ]);
-    let names = match run::capture_within(&mut virsh, std::time::Duration::from_secs(10))? {
+    let names = match run::capture_within(&mut virsh, std::time::Duration::from_secs(60))? {
         Some(output) if output.status.success() => String::from_utf8_lossy(&output.stdout)
             .lines()
             .map(str::to_owned)

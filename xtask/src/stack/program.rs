@@ -97,9 +97,10 @@ impl Program {
     /// How long it may take until it answers.
     pub(crate) fn patience(self) -> Duration {
         match self {
-            Self::Libvirtd | Self::VmletTapmanager | Self::Vmlet => Duration::from_secs(30),
-            // Kubernetes takes its time on a machine that is busy with other things.
-            _ => Duration::from_secs(90),
+            // On a machine that is busy with other things it takes a minute and more over its many hooks.
+            Self::KubeApiserver => Duration::from_secs(300),
+            // The others take their time there, too.
+            _ => Duration::from_secs(180),
         }
     }
 

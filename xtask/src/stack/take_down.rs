@@ -18,7 +18,7 @@ use super::leaks::{self, Leak, processes};
 use super::{Layout, Program, Record, cluster, mounts, netns};
 
 /// How long killed processes may take to disappear.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What becomes of the logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -41,8 +41,10 @@ fn object() -> Object {
             linked: false,
             timeout_seconds: None,
             discard: false,
+            instance_uid: None,
         }),
         status: VirtualMachineTaskStatus::default(),
+        made: 0,
         going: false,
         ours: false,
     }

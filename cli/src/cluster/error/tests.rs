@@ -7,6 +7,11 @@ fn status(code: u16, reason: &str, message: &str, name: &str) -> kube::Error {
     kube::Error::Api(serde_json::from_str::<Status>(&text).unwrap().boxed())
 }
 
+/// An answer as the API server gave it.
+fn verbatim(text: &str) -> kube::Error {
+    kube::Error::Api(serde_json::from_str::<Status>(text).unwrap().boxed())
+}
+
 fn shown(error: kube::Error) -> String {
     let error = ClusterError::about("default", "web", error);
     format!("{error}\n  {}", error.advice().unwrap_or_default())
@@ -37,6 +42,15 @@ fn every_refusal_says_what_happened_and_what_to_do() {
             "Forbidden",
             "user eve cannot patch virtualmachines",
             "web",
+        ),
+        verbatim(
+            r#"{"status":"Failure","message":"namespaces \"default\" not found","reason":"NotFound",
+                "details":{"name":"default","kind":"namespaces"},"code":404}"#,
+        ),
+        verbatim(
+            r#"{"status":"Failure","message":"Apply failed with 1 conflict: conflict with \"kubectl-create\": .spec.imageName",
+                "reason":"Conflict","details":{"causes":[{"reason":"FieldManagerConflict",
+                "message":"conflict with \"kubectl-create\"","field":".spec.imageName"}]},"code":409}"#,
         ),
     ];
     insta::assert_snapshot!(all.map(shown).join("\n"));

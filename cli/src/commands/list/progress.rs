@@ -3,7 +3,7 @@
 //! Invariant: the nearest to the end wins: a task, then the pod, then what a start waits for.
 //! Failure: nothing to say is an empty text.
 
-use crds::conditions::{FAILURE, find};
+use crds::conditions::{FAILURE, IMAGE_CACHE_READY, PLACEMENT_READY, READY, find};
 use crds::vm::PrintableStatus as Word;
 use crds::{TaskState, VirtualMachine, VirtualMachineTask};
 use k8s_openapi::api::core::v1::Pod;
@@ -34,9 +34,20 @@ pub(crate) fn progress(vm: &VirtualMachine, around: &Around, now: Timestamp) -> 
             .find(|text| !text.is_empty())
             .or_else(|| failure(vm))
             .unwrap_or_default(),
-        Some(word) if is_error(word) => failure(vm).unwrap_or_default(),
+        Some(word) if is_error(word) => failure(vm).or_else(|| obstacle(vm)).unwrap_or_default(),
+        Some(Word::Stopping | Word::Terminating) => patience(around).unwrap_or_default(),
         _ => String::new(),
     }
+}
+
+/// Until when a guest that is asked to power off may take.
+fn patience(around: &Around) -> Option<String> {
+    let pods = around.pods.iter();
+    let until = pods
+        .filter_map(|pod| pod.metadata.deletion_timestamp.as_ref())
+        .max()?;
+    let time = until.0.strftime("%H:%M:%S UTC");
+    Some(format!("asked to power off, has time until {time}"))
 }
 
 const fn is_error(word: Word) -> bool {
@@ -54,6 +65,14 @@ const fn is_error(word: Word) -> bool {
 fn failure(vm: &VirtualMachine) -> Option<String> {
     let conditions = &vm.status.as_ref()?.conditions;
     find(conditions, FAILURE).map(|condition| condition.message.clone())
+}
+
+/// Why the pod does not get on, in the words of scheduler and kubelet.
+fn obstacle(vm: &VirtualMachine) -> Option<String> {
+    let conditions = &vm.status.as_ref()?.conditions;
+    let mut all = [PLACEMENT_READY, IMAGE_CACHE_READY, READY].iter();
+    all.find_map(|kind| find(conditions, kind).filter(|c| c.status == "False"))
+        .map(|condition| condition.message.clone())
 }
 
 fn of_task(task: &VirtualMachineTask) -> Option<String> {
@@ -78,11 +97,15 @@ fn of_pod(pod: &Pod) -> String {
         .and_then(|c| c.state.clone())
         .unwrap_or_default();
     let has_node = pod.spec.as_ref().is_some_and(|s| s.node_name.is_some());
-    match state.waiting.and_then(|w| w.reason).as_deref() {
+    let waiting = state.waiting.unwrap_or_default();
+    match waiting.reason.as_deref() {
         _ if state.running.is_some() => "booting".into(),
         _ if state.terminated.is_some() => String::new(),
         Some("ContainerCreating") | None if has_node => "getting the image".into(),
-        Some(reason) if has_node => reason.to_owned(),
+        Some(reason) if has_node => match waiting.message {
+            Some(message) => format!("{reason}: {message}"),
+            None => reason.to_owned(),
+        },
         _ => "looking for a node".into(),
     }
 }

@@ -44,7 +44,14 @@ pub(super) async fn run(
         limit: Some(1),
         ..args.params()
     };
-    machines.list(&first).await.map_err(ClusterError::of)?;
+    let answer = machines.list(&first);
+    let listed = match args.cluster.request_timeout.0 {
+        Some(deadline) => tokio::time::timeout(deadline, answer)
+            .await
+            .map_err(|_| ClusterError::Unreachable(format!("no answer in {deadline:?}")))?,
+        None => answer.await,
+    };
+    listed.map_err(ClusterError::of)?;
 
     let config = Config {
         label_selector: args.selector.clone(),

@@ -66,7 +66,7 @@ impl Report<'_> {
         let size = spec
             .hardware
             .as_ref()
-            .map(|h| format!("{} CPUs, {}", h.cpus, h.memory.0));
+            .map(|h| format!("{} vCPU, {} of memory", h.cpus, h.memory.0));
         let power = status.power_state.map(|p| format!("{p:?}"));
         let fields = [
             ("Name", Some(self.vm.name_any())),
@@ -110,7 +110,9 @@ impl Report<'_> {
             let instance = Instance::from_pod(pod, NodeState::Ready);
             let mut words = vec![format!("{}, {}", pod.name_any(), instance.phase)];
             if instance.deleting {
-                words.push("being deleted".into());
+                let until = pod.metadata.deletion_timestamp.as_ref();
+                let until = until.map(|t| format!("being deleted, has time until {}", t.0));
+                words.extend(until);
             }
             words.extend(
                 instance

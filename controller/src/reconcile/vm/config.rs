@@ -3,8 +3,6 @@
 //! Invariant: a running machine keeps what it was started with; what it is started with is on record before.
 //! Failure: an ordinary failure; a network that is not there yet is waited for.
 
-use std::time::Duration;
-
 use crds::conditions::{CLASS_CONFIGURATION_SYNCED, Status};
 use crds::names;
 use crds::vm::HardwareStatus;
@@ -17,9 +15,6 @@ use super::need::{self, Missing};
 use super::pass::Pass;
 use super::{pods, tasks};
 use crate::outcome::{Outcome, Stop};
-
-/// How often a network that is not there is looked for.
-const NETWORK_PERIOD: Duration = Duration::from_secs(30);
 
 /// What is to become of the machine's size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,9 +113,10 @@ fn min_machine_type(pass: &mut Pass<'_>, is_on: bool) -> Outcome<()> {
 }
 
 async fn networks(pass: &mut Pass<'_>) -> Outcome<()> {
-    // Networks are not watched: nobody would wake the machine.
+    // The network wakes the machine when it appears; one that could not be read does not.
+    let after = pass.ctx.config.runner.recheck();
     need::networks(pass).await.map_err(|missing| Stop::Requeue {
-        after: NETWORK_PERIOD,
+        after,
         reason: missing.message,
     })
 }
@@ -217,15 +213,14 @@ fn inline(pass: &mut Pass<'_>, is_on: bool) -> bool {
 /// A start that disks hold up.
 fn detached(pass: &Pass<'_>) -> Outcome<()> {
     let all = pass.seen().map(|s| s.volumes.clone()).unwrap_or_default();
-    let names: Vec<_> = all
+    let volumes: Vec<_> = all
         .iter()
-        .filter(|v| v.error.is_some())
-        .map(|v| v.name.as_str())
+        .filter_map(|v| Some(format!("{} ({})", v.name, v.error.as_deref()?)))
         .collect();
     match pass.view.gates.volumes {
         Volumes::ClaimNotFound | Volumes::Unbound => {
-            let names = names.join(", ");
-            Err(Stop::Failed(Error::Unattached { names }.into()))
+            let volumes = volumes.join(", ");
+            Err(Stop::Failed(Error::Unattached { volumes }.into()))
         }
         // Their own events wake the machine.
         _ => Ok(()),

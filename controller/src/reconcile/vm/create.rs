@@ -3,17 +3,17 @@
 //! Invariant: no pass waits for a copy; the task that makes the disk is the only record that one is being made.
 //! Failure: `VirtualMachineCreated` is False with the reason, and the pass is repeated.
 
-use std::sync::Arc;
-
-use crds::VirtualMachineTask;
 use crds::conditions::{self, Status};
 use crds::vm::ProviderStatus;
+use crds::{VirtualMachineTask, names};
+use kube::ResourceExt;
 use lifecycle::Volumes;
 
 use super::need::{self, Needs};
 use super::pass::Pass;
-use super::slots::{Limits, Slot};
-use super::{cache, config, find, identity, observe, provision, tasks, unsupported};
+use super::slots::{Asking, Limits, Made, Slot};
+use super::{cache, config, find, identity, location, observe, provision, tasks, unsupported};
+use crate::context::{Context, Key};
 use crate::outcome::{Outcome, Stop};
 
 /// One step towards the root disk.
@@ -33,7 +33,8 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
 
 async fn steps(pass: &mut Pass<'_>) -> Outcome<()> {
     let task = provision::task(pass);
-    if task.as_ref().is_some_and(|t| !tasks::is_final(t)) {
+    if let Some(task) = task.as_ref().filter(|t| !tasks::is_final(t)) {
+        location::while_making(pass, &task.spec.node_name);
         return Err(Stop::InProgress);
     }
     if let Some(task) = task.filter(|t| succeeded(t)) {
@@ -41,13 +42,17 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome<()> {
         return done(pass).await;
     }
     let node = pass.node_name();
-    let slot = take_slot(pass, node.as_deref())?;
+    // Nothing is made for a disk in a claim, so that nobody's turn is waited for.
+    let slot = match pass.root_claim() {
+        None => Some(take_slot(pass, node.as_deref())?),
+        Some(_) => None,
+    };
     let needs = need::all(pass).await?;
     unsupported::report(pass, &needs.unsupported.clone());
     need::disks(pass).await?;
-    if pass.root_claim().is_some() {
+    let Some(slot) = slot else {
         return done(pass).await;
-    }
+    };
     wait_for_cache(pass, &needs)?;
     provision::run(pass, &needs, slot).await
 }
@@ -57,18 +62,49 @@ fn succeeded(task: &VirtualMachineTask) -> bool {
     state == Some(crds::TaskState::Success)
 }
 
+/// A task on a node that is away, or whose agent is, perhaps for ever, is no reason to make nothing elsewhere.
+fn works(ctx: &Context, node: &str) -> bool {
+    observe::reports(&ctx.stores, node) && ctx.stores.agents.lives(node)
+}
+
 /// A slot, or the word that all are taken.
 pub(crate) fn take_slot(pass: &Pass<'_>, node: Option<&str>) -> Outcome<Slot> {
-    let tasks: Vec<Arc<VirtualMachineTask>> = pass.ctx.stores.tasks.state();
-    let limits = Limits {
-        cluster: pass.ctx.config.create_slots(),
-        node: pass.ctx.config.machines.creates_per_node,
-    };
+    let tasks = &*pass.ctx.stores.tasks.state();
+    let works = &|node: &str| works(pass.ctx, node);
+    let (uid, key) = (&*pass.disk_uid(), pass.key);
+    let asking = Asking { uid, key, node };
     let slots = &pass.ctx.shared.slots;
-    let uid = pass.disk_uid();
     slots
-        .take(&uid, node, &tasks, limits, pass.seconds())
+        .take(
+            asking,
+            Made { tasks, works },
+            limits(pass.ctx),
+            pass.seconds(),
+        )
         .ok_or(Stop::TooManyCreates)
+}
+
+fn limits(ctx: &Context) -> Limits {
+    Limits {
+        cluster: ctx.config.create_slots(),
+        node: ctx.config.machines.creates_per_node,
+    }
+}
+
+/// Slots that this pass left free, or found free, go to those who wait for one.
+pub(crate) fn pass_on_slots(ctx: &Context) {
+    let wants = |key: &Key, uid: &str| {
+        ctx.stores.vm(key).is_some_and(|vm| {
+            vm.metadata.uid.as_deref() == Some(uid)
+                && vm.metadata.deletion_timestamp.is_none()
+                && !vm.annotations().contains_key(names::PAUSED)
+        })
+    };
+    let now = (ctx.clock)().0.as_second();
+    let tasks = || ctx.stores.tasks.state();
+    let works = &|node: &str| works(ctx, node);
+    let slots = &ctx.shared.slots;
+    slots.pass_on(tasks, works, wants, limits(ctx), now);
 }
 
 fn wait_for_cache(pass: &Pass<'_>, needs: &Needs) -> Outcome<()> {

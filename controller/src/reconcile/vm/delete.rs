@@ -51,10 +51,10 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
 
 /// Ends the machine and removes its root disk; `Ok`: nothing is left.
 async fn platform(pass: &mut Pass<'_>) -> Outcome<()> {
-    if provision::task(pass).is_some_and(|t| !tasks::is_final(&t)) {
-        if let Some(task) = provision::task(pass) {
-            tasks::cancel(pass, &task).await?;
-        }
+    let making = provision::task(pass).filter(|t| !tasks::is_final(t));
+    // A node that no longer exists ends no task, and took the disk with it.
+    if let Some(task) = making.filter(|t| observe::node(pass, &t.spec.node_name).is_some()) {
+        tasks::cancel(pass, &task).await?;
         return Err(Stop::Failed(Error::StillCreating.into()));
     }
     let pod = find::instance(pass).await?;

@@ -12,7 +12,7 @@ use lifecycle::Pending;
 
 use super::error::{Error, is_conflict, is_gone};
 use super::pass::Pass;
-use super::pods;
+use super::{hurry, pods};
 use crate::outcome::{Outcome, Stop};
 
 /// Creates a pod of the machine. One that is there already, and is the machine's, is fine.
@@ -65,6 +65,10 @@ pub(crate) async fn delete(pass: &mut Pass<'_>, pod: &Pod, seconds: u32) -> Outc
     let given = pod.metadata.deletion_grace_period_seconds;
     if pods::is_deleting(pod) && given.is_none_or(|given| given <= i64::from(seconds)) {
         return Ok(());
+    }
+    if pods::is_deleting(pod) {
+        // Before the API server knows of the shorter time: from then on nobody comes here again.
+        hurry::ask(pass, pod, seconds).await?;
     }
     let params = DeleteParams::background()
         .grace_period(seconds)

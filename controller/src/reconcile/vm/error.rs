@@ -52,15 +52,19 @@ pub(crate) enum Error {
     NotReady(String),
     #[error("data volume {name}: {message}")]
     DataVolume { name: String, message: String },
-    #[error("volumes are not attached: {names}")]
-    Unattached { names: String },
+    #[error("volumes are not attached: {volumes}")]
+    Unattached { volumes: String },
     #[error("{field}: {message}")]
     Invalid {
         field: &'static str,
         message: String,
     },
-    #[error("{0}")]
-    Several(String),
+    #[error("{}", .messages.join("; "))]
+    Several {
+        /// That of the first.
+        reason: &'static str,
+        messages: Vec<String>,
+    },
     #[error("the root disk is being made; its deletion waits")]
     StillCreating,
     #[error("the node has no disk for this machine any more; it is not made anew")]
@@ -76,6 +80,7 @@ impl Error {
             | Self::NotReady(_)
             | Self::DataVolume { .. }
             | Self::Unattached { .. } => "FailedCreate",
+            Self::Several { reason, .. } => reason,
             Self::DeletePod { .. } | Self::StillCreating => "FailedDelete",
             _ => "FailedUpdate",
         }
@@ -89,23 +94,20 @@ pub(crate) fn joined(errors: Vec<anyhow::Error>) -> Option<anyhow::Error> {
         0 => None,
         1 => errors.pop(),
         _ => {
-            let texts: Vec<_> = errors.iter().map(|e| format!("{e:#}")).collect();
-            // The first failure keeps its reason; the text names all of them.
-            let several = Error::Several(texts.join("; "));
-            let first = errors.swap_remove(0);
-            Some(first.context(several))
+            // The text names all of them, once.
+            let several = Error::Several {
+                reason: errors.first().map_or("FailedUpdate", reason),
+                messages: errors.iter().map(|e| format!("{e:#}")).collect(),
+            };
+            Some(several.into())
         }
     }
 }
 
 /// Reason of the condition `Failure` for any error of a pass.
 pub(crate) fn reason(error: &anyhow::Error) -> &'static str {
-    let known = error.chain().filter_map(|e| e.downcast_ref::<Error>());
-    known
-        .filter(|e| !matches!(e, Error::Several(_)))
-        .map(Error::reason)
-        .next()
-        .unwrap_or("FailedUpdate")
+    let mut known = error.chain().filter_map(|e| e.downcast_ref::<Error>());
+    known.next().map(Error::reason).unwrap_or("FailedUpdate")
 }
 
 /// Whether the API server said that something exists already, or changed meanwhile.
@@ -121,4 +123,23 @@ pub(crate) fn is_lost_test(error: &kube::Error) -> bool {
 /// Whether the API server does not know the object.
 pub(crate) fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_that_are_joined_are_each_told_once() {
+        let missing = |text: &str| anyhow::Error::from(Error::NotReady(text.to_owned()));
+        let one = joined(vec![missing("a")]).unwrap();
+        let two = joined(vec![missing("a"), Error::NoNode.into()]).unwrap();
+        assert_eq!(format!("{one:#}"), "a");
+        assert_eq!(
+            format!("{two:#}"),
+            "a; the node has no disk for this machine any more; it is not made anew"
+        );
+        assert_eq!(reason(&two), "FailedCreate");
+        assert!(joined(Vec::new()).is_none());
+    }
 }

@@ -23,6 +23,18 @@ pub(crate) fn run(pass: &mut Pass<'_>) -> Outcome<()> {
     }
 }
 
+/// A disk that a node was making when it went is not made elsewhere: the node may come back with it.
+pub(crate) fn while_making(pass: &mut Pass<'_>, node: &str) {
+    if observe::node(pass, node).is_some() {
+        pass.drop_condition(LOCATION_VALID);
+        return;
+    }
+    let message = format!(
+        "node {node}, which was making the root disk, does not exist any more; delete the machine, or let the node come back"
+    );
+    pass.condition(LOCATION_VALID, Status::False, "NodeLost", &message);
+}
+
 fn check(pass: &Pass<'_>) -> Option<(&'static str, String)> {
     if pass.root_claim().is_some() {
         return None;

@@ -105,9 +105,10 @@ pub(crate) async fn all(pass: &mut Pass<'_>) -> Outcome<Needs> {
     let (Some(size), Some(image), Some(attachments)) = (size, image, attachments) else {
         return Err(Stop::wait("prerequisites are missing"));
     };
-    let unsupported = super::unsupported::list(pass, &size, &image);
+    let disks = volumes::disks(pass);
+    let unsupported = super::unsupported::list(&pass.vm.spec, &size, &image, &disks);
     Ok(Needs {
-        disks: volumes::disks(pass),
+        disks,
         ip_assurance: image.ip_assurance,
         size,
         image,

@@ -4,6 +4,7 @@
 //! Failure: none; a wish that contradicts itself is a failure that the decision names.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crds::VirtualMachine;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -15,8 +16,8 @@ use lifecycle::{
 };
 
 use super::pass::Pass;
-use super::pods;
-use crate::context::Key;
+use super::{expect, pods};
+use crate::context::{Key, Stores};
 
 /// Finalizer of a deletion that leaves dependents alone.
 const ORPHAN: &str = "orphan";
@@ -83,7 +84,7 @@ pub(crate) fn decide(pass: &mut Pass<'_>) -> Decision {
         pass.look_again(delay);
     }
     if pass.view.gates.pending != Pending::Nothing {
-        pass.look_again(std::time::Duration::from_secs(5));
+        pass.look_again(Duration::from_secs(expect::PATIENCE.unsigned_abs()));
     }
     let pod = pass.view.pod.clone();
     let is_unplaced = |p: &Arc<Pod>| pods::is_deleting(p) && pods::is_over(p);
@@ -111,13 +112,24 @@ pub(crate) fn is_orphaning(vm: &VirtualMachine) -> bool {
 }
 
 pub(crate) fn node(pass: &Pass<'_>, name: &str) -> Option<Arc<Node>> {
-    let key = Key::new("", name);
-    pass.ctx.stores.nodes.get(&key.reference())
+    named(&pass.ctx.stores, name)
+}
+
+fn named(stores: &Stores, name: &str) -> Option<Arc<Node>> {
+    stores.nodes.get(&Key::new("", name).reference())
 }
 
 /// The node exists and reports.
 pub(crate) fn is_ready(pass: &Pass<'_>, name: &str) -> bool {
-    let conditions = node(pass, name).and_then(|n| n.status.clone()?.conditions);
-    let mut all = conditions.into_iter().flatten();
+    reports(&pass.ctx.stores, name)
+}
+
+/// The same, outside of a pass.
+pub(crate) fn reports(stores: &Stores, name: &str) -> bool {
+    let Some(node) = named(stores, name) else {
+        return false;
+    };
+    let conditions = node.status.iter().flat_map(|status| &status.conditions);
+    let mut all = conditions.flatten();
     all.any(|c| c.type_ == "Ready" && c.status == "True")
 }

@@ -281,6 +281,8 @@ pub(crate) fn rebase(pass: &mut Pass<'_>, new: VirtualMachine) {
     );
     keep(pass.vm.labels_mut(), pass.base.labels(), new.labels());
     pass.vm.metadata.resource_version = new.metadata.resource_version.clone();
+    let expected = &pass.ctx.shared.expected;
+    expected.wrote(pass.key, &new, pass.seconds());
     pass.base = new;
 }
 

@@ -1,12 +1,12 @@
 //! TCP readiness probes.
 //!
-//! Invariant: one loop per machine with such a probe, a bounded number of connections at the same time, and
-//! none for a machine that is off, paused or gone; a loop ends when its probe changes.
+//! Invariant: one loop per machine with such a probe, and none for a machine that is off or gone; a bounded number of
+//! connections at the same time, in all and for one namespace; a loop ends when its probe changes.
 //! Failure: an address that cannot be reached is an answer. A changed answer wakes the machine.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use crds::vm::TcpSocketProbe;
@@ -20,7 +20,9 @@ use super::pods;
 use crate::context::Key;
 
 /// Connections that are tried at the same time.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 256;
+/// The same for the machines of one namespace: what never answers is tried for as long as its owner likes.
+const PER_NAMESPACE: usize = 16;
 /// How often a machine is probed when it does not say.
 const PERIOD: u32 = 10;
 /// How long a probe may take when the machine does not say.
@@ -52,10 +54,30 @@ struct Probe {
     task: AbortHandle,
 }
 
+#[derive(Debug, Default)]
+struct All {
+    probes: HashMap<Key, Probe>,
+    /// By namespace; its probes keep them.
+    places: HashMap<String, Weak<Semaphore>>,
+}
+
+impl All {
+    fn places_of(&mut self, namespace: &str) -> Arc<Semaphore> {
+        if let Some(known) = self.places.get(namespace).and_then(Weak::upgrade) {
+            return known;
+        }
+        self.places.retain(|_, places| places.strong_count() > 0);
+        let new = Arc::new(Semaphore::new(PER_NAMESPACE));
+        self.places
+            .insert(namespace.to_owned(), Arc::downgrade(&new));
+        new
+    }
+}
+
 /// All TCP probes. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Prober {
-    all: Arc<Mutex<HashMap<Key, Probe>>>,
+    all: Arc<Mutex<All>>,
     places: Arc<Semaphore>,
     wake: Arc<Mutex<Option<mpsc::Sender<Key>>>>,
 }
@@ -79,13 +101,13 @@ impl Prober {
     /// The last answer for a machine.
     #[must_use]
     pub fn answer(&self, key: &Key) -> Option<Answer> {
-        self.lock().get(key).and_then(|p| p.answer)
+        self.lock().probes.get(key).and_then(|p| p.answer)
     }
 
     /// How many machines are probed.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().probes.len()
     }
 
     /// Whether nobody is probed.
@@ -96,38 +118,41 @@ impl Prober {
 
     /// Probes a machine no longer.
     pub fn unregister(&self, key: &Key) {
-        if let Some(old) = self.lock().remove(key) {
+        if let Some(old) = self.lock().probes.remove(key) {
             old.task.abort();
         }
     }
 
     fn register(&self, key: &Key, target: Target) {
         let mut all = self.lock();
-        if all.get(key).is_some_and(|p| p.target == target) {
+        if all.probes.get(key).is_some_and(|p| p.target == target) {
             return;
         }
         let (prober, own, goal) = (self.clone(), key.clone(), target.clone());
-        let task = tokio::spawn(async move { prober.watch(own, goal).await });
+        let places = all.places_of(&key.namespace);
+        let task = tokio::spawn(async move { prober.watch(own, goal, places).await });
         let new = Probe {
             target,
             // The old answer stands until there is a new one.
-            answer: all.get(key).and_then(|p| p.answer),
+            answer: all.probes.get(key).and_then(|p| p.answer),
             task: task.abort_handle(),
         };
-        if let Some(old) = all.insert(key.clone(), new) {
+        if let Some(old) = all.probes.insert(key.clone(), new) {
             old.task.abort();
         }
     }
 
-    async fn watch(self, key: Key, target: Target) {
+    async fn watch(self, key: Key, target: Target, places: Arc<Semaphore>) {
         let mut ticks = time::interval(target.period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let answer = self.try_once(&target).await;
+            let answer = self.try_once(&target, &places).await;
             let is_new = {
                 let mut all = self.lock();
-                let Some(probe) = all.get_mut(&key) else {
+                let probe = all.probes.get_mut(&key);
+                // Another probe took the place of this one while it was tried.
+                let Some(probe) = probe.filter(|p| p.target == target) else {
                     return;
                 };
                 probe.answer.replace(answer) != Some(answer)
@@ -144,11 +169,11 @@ impl Prober {
         }
     }
 
-    async fn try_once(&self, target: &Target) -> Answer {
+    async fn try_once(&self, target: &Target, places: &Semaphore) -> Answer {
         let Some(address) = target.address else {
             return Answer::No("the machine has no address");
         };
-        let Ok(_place) = self.places.acquire().await else {
+        let (Ok(_own), Ok(_place)) = (places.acquire().await, self.places.acquire().await) else {
             return Answer::Unknown("the prober ends");
         };
         match time::timeout(target.timeout, TcpStream::connect(address)).await {
@@ -158,7 +183,7 @@ impl Prober {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Probe>> {
+    fn lock(&self) -> MutexGuard<'_, All> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -222,9 +247,47 @@ mod tests {
         assert!(prober.is_empty());
     }
 
+    /// One who probes what never answers, as patiently as he may, must not blind the others.
+    #[tokio::test]
+    async fn the_probes_of_one_namespace_do_not_hold_up_those_of_another() {
+        let prober = Prober::default();
+        let (sender, mut woken) = mpsc::channel(8);
+        prober.wake_by(sender);
+        let greedy = prober.lock().places_of("greedy");
+        let all = u32::try_from(PER_NAMESPACE).unwrap();
+        let _held = greedy.acquire_many(all).await.unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let goal = target(Some(listener.local_addr().unwrap()));
+        let (kept, served) = (Key::new("greedy", "vm"), Key::new("ns", "vm"));
+        prober.register(&kept, goal.clone());
+        prober.register(&served, goal);
+        assert_eq!(woken.recv().await.unwrap(), served);
+        assert_eq!(prober.answer(&kept), None);
+    }
+
+    #[tokio::test]
+    async fn a_namespace_that_probes_nothing_leaves_nothing_behind() {
+        let prober = Prober::default();
+        for name in 0..3 {
+            let key = Key::new(format!("ns{name}"), "vm");
+            prober.register(&key, target(None));
+            prober.unregister(&key);
+        }
+        // Loops that were called off end when they are scheduled next.
+        while Arc::strong_count(&prober.all) > 1 {
+            tokio::task::yield_now().await;
+        }
+        let key = Key::new("last", "vm");
+        prober.register(&key, target(None));
+        prober.unregister(&key);
+        assert!(prober.lock().places.len() <= 1);
+    }
+
     #[tokio::test]
     async fn a_machine_without_an_address_is_not_ready() {
-        let answer = Prober::default().try_once(&target(None)).await;
+        let prober = Prober::default();
+        let places = prober.lock().places_of("ns");
+        let answer = prober.try_once(&target(None), &places).await;
         assert_eq!(answer, Answer::No("the machine has no address"));
     }
 }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Invariant: the node is on record before a task exists there; it changes only while no disk can exist.
-//! Failure: a pod that failed is made anew, on the same node once one is on record.
+//! Failure: a pod that failed is made anew after a while, on the same node once one is on record.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +26,9 @@ use super::slots::Slot;
 use super::tasks::{self, Progress};
 use super::{create, effects, find, identity, observe, patch, pods};
 use crate::outcome::{Outcome, Stop};
+
+/// Seconds between two provisioning pods: a node that refuses every pod does so at once.
+const PERIOD: i64 = 30;
 
 /// The task that makes, or made, the root disk.
 pub(crate) fn task(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
@@ -132,25 +135,34 @@ async fn waits_for_node(pass: &mut Pass<'_>, pod: &Pod) -> Outcome<()> {
 
 fn waits_for_image(pass: &mut Pass<'_>, pod: &Pod) {
     if let Some((reason, message)) = pods::waiting(pod) {
-        let text = format!("{reason} {message}");
+        let text = match message {
+            "" => reason.to_owned(),
+            _ => format!("{reason}: {message}"),
+        };
         let kind = conditions::IMAGE_CACHE_READY;
-        pass.condition(kind, Status::False, "NotReady", text.trim());
+        pass.condition(kind, Status::False, "NotReady", &text);
     }
 }
 
 async fn again(pass: &mut Pass<'_>, pod: &Pod) -> Outcome<()> {
-    effects::delete(pass, pod, 1).await?;
     let status = pod.status.clone().unwrap_or_default();
     let why = [status.reason, status.message];
     let why: Vec<_> = why.into_iter().flatten().collect();
-    Err(Stop::Requeue {
-        after: Duration::ZERO,
-        reason: format!("the provisioning pod failed: {}", why.join(": ")),
-    })
+    let reason = format!("the provisioning pod failed: {}", why.join(": "));
+    pass.condition(conditions::PLACEMENT_READY, Status::False, "Error", &reason);
+    let made = pod.metadata.creation_timestamp.as_ref();
+    let age = made.map_or(PERIOD, |at| pass.seconds() - at.0.as_second());
+    let left = u64::try_from(PERIOD - age.max(0)).unwrap_or_default();
+    let after = Duration::from_secs(left);
+    if after.is_zero() {
+        effects::delete(pass, pod, 1).await?;
+    }
+    Err(Stop::Requeue { after, reason })
 }
 
 async fn make(pass: &mut Pass<'_>, needs: &Needs, node: &str, slot: Slot) -> Outcome<()> {
     pass.condition(conditions::IMAGE_CACHE_READY, Status::True, "", "");
+    pass.condition(conditions::PLACEMENT_READY, Status::True, "", "");
     // The node's own limit counts from here on.
     drop(slot);
     let slot = create::take_slot(pass, Some(node))?;

@@ -51,6 +51,7 @@ const fn word(kind: TaskKind) -> &'static str {
         TaskKind::Provision => "provision",
         TaskKind::DeleteDisk => "delete-disk",
         TaskKind::GuestShutdown => "guest-shutdown",
+        TaskKind::PowerOff => "power-off",
         TaskKind::GuestReboot => "guest-reboot",
         TaskKind::Reset => "reset",
         TaskKind::Save => "save",
@@ -77,6 +78,7 @@ pub(crate) fn spec(pass: &Pass<'_>, node: &str, kind: TaskKind) -> VirtualMachin
         linked: false,
         timeout_seconds: None,
         discard: false,
+        instance_uid: None,
     }
 }
 
@@ -85,9 +87,11 @@ pub(crate) fn all(pass: &Pass<'_>) -> Vec<Arc<VirtualMachineTask>> {
     pass.ctx.stores.tasks_of(&pass.disk_uid())
 }
 
-/// A task of the machine that is not final, if there is one.
+/// A task of the machine that is not final and that others wait for, if there is one. One that cuts the power of
+/// an instance is in nobody's way: it leaves the next one alone.
 pub(crate) fn live(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
-    all(pass).into_iter().find(|t| !is_final(t))
+    let mut open = all(pass).into_iter().filter(|t| !is_final(t));
+    open.find(|t| t.spec.kind != TaskKind::PowerOff)
 }
 
 pub(crate) fn find(pass: &Pass<'_>, name: &str) -> Option<Arc<VirtualMachineTask>> {
@@ -122,8 +126,7 @@ pub(crate) async fn ensure(
             } else {
                 HOLD
             };
-            let ended = status.completion_time.map(|t| t.0.as_second());
-            if ended.is_none_or(|at| pass.seconds() - at >= hold) {
+            if age(&task, pass.seconds()).is_none_or(|age| age >= hold) {
                 delete(pass, &task).await?;
                 let reason = format!("{:?} is tried again", task.spec.kind);
                 let after = Duration::from_secs(1);
@@ -197,13 +200,28 @@ pub(crate) async fn delete(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outcom
 /// Deletes tasks that ended long ago and succeeded, or whose wish is gone.
 pub(crate) async fn sweep(pass: &Pass<'_>) -> Outcome<()> {
     for task in all(pass) {
-        let ended = task.status.as_ref().filter(|_| is_final(&task));
-        let ended = ended.and_then(|s| s.completion_time.as_ref());
-        if ended.is_some_and(|t| pass.seconds() - t.0.as_second() > KEPT) {
+        let age = age(&task, pass.seconds()).filter(|_| is_final(&task));
+        if age.is_some_and(|age| age > KEPT) {
             delete(pass, &task).await?;
         }
     }
     Ok(())
+}
+
+/// Seconds since it ended. The end is a time of the node's clock: one before the task was made, or in the future, says
+/// that the clock is wrong, and the task's own age counts.
+fn age(task: &VirtualMachineTask, now: i64) -> Option<i64> {
+    let ended = task
+        .status
+        .as_ref()?
+        .completion_time
+        .as_ref()?
+        .0
+        .as_second();
+    let made = task.metadata.creation_timestamp.as_ref();
+    let made = made.map_or(ended, |at| at.0.as_second());
+    let is_right = made <= ended && ended <= now;
+    Some(now - if is_right { ended } else { made })
 }
 
 pub(crate) fn is_final(task: &VirtualMachineTask) -> bool {
@@ -219,6 +237,26 @@ fn failed(name: &str, source: kube::Error) -> Stop {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Made at 1000; its node's clock may be wrong by an hour.
+    #[test]
+    fn a_node_whose_clock_is_wrong_neither_hurries_the_next_attempt_nor_holds_it_up() {
+        let at = |seconds| jiff::Timestamp::from_second(seconds).unwrap();
+        let ended = |seconds: i64| -> VirtualMachineTask {
+            serde_json::from_value(json!({
+                "metadata": { "name": "t", "creationTimestamp": at(1000).to_string() },
+                "spec": { "nodeName": "n", "vmName": "vm", "vmUID": "u", "kind": "Save" },
+                "status": { "state": "Error", "completionTime": at(seconds).to_string() },
+            }))
+            .unwrap()
+        };
+        assert_eq!(age(&ended(1100), 1130), Some(30));
+        assert_eq!(age(&ended(1100 + 3600), 1130), Some(130));
+        assert_eq!(age(&ended(1100 - 3600), 1130), Some(130));
+        let mut task = ended(1100);
+        task.status = None;
+        assert_eq!(age(&task, 1130), None);
+    }
 
     #[test]
     fn a_task_of_another_wish_has_another_name_and_a_long_name_fits() {

@@ -1,7 +1,7 @@
 //! The reconciler against an API server in memory: one test for each branch of each workflow, by its name.
 //!
-//! Invariant: the double keeps the API's rules for versions, preconditions, finalizers and field owners, so that
-//! a write which the real server would refuse is refused here, too.
+//! Invariant: the double keeps the API's rules for versions, preconditions, finalizers, field owners and sizes, so
+//! that a write which the real server would refuse is refused here, too.
 //! Failure: a test says which branch it is about.
 
 #![allow(
@@ -12,6 +12,7 @@
 mod api;
 mod apply;
 mod bench;
+mod bounds;
 mod config_rows;
 mod count;
 mod create_rows;
@@ -24,3 +25,4 @@ mod scenarios;
 mod starts;
 mod status_rows;
 mod update_rows;
+mod wish_rows;

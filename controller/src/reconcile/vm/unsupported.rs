@@ -3,33 +3,32 @@
 //! Invariant: the condition is there exactly as long as the machine has such a wish.
 //! Failure: none; the machine starts without them, or its node refuses it in its own words.
 
+use crds::VirtualMachineSpec;
 use crds::conditions::{self, Status};
 
-use super::need::{Image, Size};
+use super::need::{Disk, Image, Size};
 use super::pass::Pass;
 
 /// The wishes, in a fixed order.
-pub(super) fn list(pass: &Pass<'_>, size: &Size, image: &Image) -> Vec<String> {
-    let spec = &pass.vm.spec;
+pub(super) fn list(
+    spec: &VirtualMachineSpec,
+    size: &Size,
+    image: &Image,
+    disks: &[Disk],
+) -> Vec<String> {
     let network = spec.network.clone().unwrap_or_default();
     let interfaces = network.interfaces.as_slice();
     let is_fixed = |i: &crds::vm::InterfaceSpec| i.dhcp4 == Some(false) || i.dhcp6 == Some(false);
-    let first_has_wishes = interfaces
-        .first()
-        .is_some_and(|i| i.mac_addr.is_some() || !i.addresses.is_empty());
+    let first_has_wishes = interfaces.first().is_some_and(|i| !i.addresses.is_empty());
     let cpu_model = size.cpu_model.as_deref().unwrap_or_default();
     let checks = [
-        ("volumes", !spec.volumes.is_empty()),
-        ("bootstrap.cloudInit", spec.bootstrap.is_some()),
         (
-            "machineType",
-            size.machine_type.is_some() || spec.min_machine_type.is_some(),
+            "volumes: claims with a file system",
+            disks.iter().any(|disk| disk.is_filesystem),
         ),
         ("cpuModel", !matches!(cpu_model, "" | "host-model")),
-        ("network.disabled", network.disabled),
-        ("network.hostName", network.host_name.is_some()),
         (
-            "network.interfaces: address or MAC on the pod network",
+            "network.interfaces: address on the pod network",
             first_has_wishes,
         ),
         (

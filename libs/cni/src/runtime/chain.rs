@@ -1,7 +1,7 @@
 //! Walks a chain of plugins, and builds what each is told.
 //!
 //! Invariant: a plugin gets its own configuration, plus the network's name and version, the previous
-//! result, and of the capability values those that it declares.
+//! result, of the capability values those that it declares, and addresses to ask for in any case.
 //! Failure: a walk stops at the first plugin that fails, or goes on and reports the first at its end.
 
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::{Error, Result, Runtime, del_has_result};
 use crate::cache::Entry;
 use crate::invoke::Call;
-use crate::{AddResult, Attachment, AttachmentId, NetworkConfig, Plugin};
+use crate::{AddResult, Attachment, AttachmentId, IPS, NetworkConfig, Plugin};
 
 /// What DEL does when a plugin fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,6 +151,11 @@ pub(super) fn plugin_input(
         .filter(|(capability, _)| plugin.has_capability(capability))
         .map(|(capability, value)| (capability.clone(), value.clone()))
         .collect();
+    if let Some(ips) = attachment.and_then(|attachment| attachment.capabilities.get(IPS))
+        && !plugin.has_capability(IPS)
+    {
+        ask_for_addresses(&mut config, ips);
+    }
     if !values.is_empty() {
         config.insert("runtimeConfig".into(), Value::Object(values));
     }
@@ -164,4 +169,55 @@ pub(super) fn plugin_input(
         config.insert("cni.dev/attachments".into(), list.into());
     }
     Value::Object(config).to_string().into_bytes()
+}
+
+/// The older of the two conventions for wished addresses, for plugins that do not declare the capability.
+fn ask_for_addresses(config: &mut Map<String, Value>, ips: &Value) {
+    let args = config
+        .entry("args")
+        .or_insert_with(|| Value::Object(Map::new()));
+    let Value::Object(args) = args else {
+        return;
+    };
+    let ours = args
+        .entry("cni")
+        .or_insert_with(|| Value::Object(Map::new()));
+    if let Value::Object(ours) = ours {
+        ours.insert(IPS.into(), ips.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn addresses_reach_plugins_by_the_convention_that_they_know() {
+        let network = json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [
+            {"type": "bridge", "args": {"cni": {"mac": "x"}}},
+            {"type": "new", "capabilities": {"ips": true}},
+        ]});
+        let network = NetworkConfig::parse(network.to_string().as_bytes()).unwrap();
+        let ips = json!(["10.1.0.5", "fd00::5"]);
+        let attachment = Attachment {
+            container_id: "c0ffee".to_owned(),
+            netns: "/n".into(),
+            ifname: "eth0".to_owned(),
+            args: Vec::new(),
+            capabilities: BTreeMap::from([(IPS.to_owned(), ips.clone())]),
+        };
+        let told = |plugin: usize| -> Value {
+            let plugin = &network.plugins()[plugin];
+            let input = plugin_input(&network, plugin, Some(&attachment), None, None);
+            serde_json::from_slice(&input).unwrap()
+        };
+        assert_eq!(told(0)["args"], json!({"cni": {"mac": "x", "ips": ips}}));
+        assert_eq!(told(0)["runtimeConfig"], Value::Null);
+        assert_eq!(told(1)["args"], Value::Null);
+        assert_eq!(told(1)["runtimeConfig"], json!({"ips": ips}));
+    }
 }

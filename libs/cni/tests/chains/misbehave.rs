@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::scratch::{Scratch, WORKS, chain, network, parse};
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// Starts a child, tells the pipe that both run, and waits for ever.
 const HANGS: &str = "exec 3>$HERE/pipe; sleep 1000 & echo started >&3; wait";
@@ -90,7 +90,8 @@ async fn a_plugin_that_hangs_is_killed_with_its_children() {
         "broken",
         &format!("[ $CNI_COMMAND = ADD ] || exit 0\n{HANGS}"),
     );
-    let deadline = Duration::from_millis(1500);
+    // It has to be there before it is killed.
+    let deadline = Duration::from_secs(6);
     let error = failure(&scratch, deadline).await;
     assert!(
         matches!(error.failure, Failure::TimedOut { .. }),

@@ -67,9 +67,13 @@ fn the_largest_facts_of_a_hostile_guest_fit() {
             kernel: long,
         },
         interfaces: vec![interface; 1000],
+        info: (0..1000)
+            .map(|n| (format!("key-{n:03}"), "\"".repeat(60)))
+            .collect(),
         ..GuestFacts::default()
     };
     let facts = facts.bounded();
+    assert_eq!(facts.info.len(), 15);
     let text = facts.to_json();
     assert!(text.len() <= LIMIT, "{}", text.len());
     assert_eq!(GuestFacts::from_json(&text).unwrap(), facts);

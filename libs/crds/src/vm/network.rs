@@ -54,8 +54,9 @@ pub struct InterfaceSpec {
     /// Ask for an IPv6 address by DHCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhcp6: Option<bool>,
-    /// Fixed MAC address.
+    /// Fixed MAC address: on the pod network by the node, on others as far as their plugins take it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 17), regex(pattern = rules::MAC))]
+    #[x_kube(validation = rules::rule("self != '00:00:00:00:00:00'", "a MAC address is that of one station, not all zeros"))]
     pub mac_addr: Option<String>,
 }

@@ -24,7 +24,7 @@ pub struct ReadinessProbe {
     /// The guest agent's heartbeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest_heartbeat: Option<HeartbeatProbe>,
-    /// Values that the guest publishes; all must match.
+    /// Values that the guest publishes in its file `/run/vmlet/guestinfo`; all must match.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["key"]))]
     pub guest_info: Vec<GuestInfoMatch>,
@@ -80,7 +80,7 @@ pub struct GuestInfoMatch {
     /// Its key.
     #[schemars(length(min = 1, max = 253))]
     pub key: String,
-    /// Regular expression; empty or invalid: anything.
+    /// Regular expression that the value matches; empty or invalid: any value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub value: Option<String>,

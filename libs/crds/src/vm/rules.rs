@@ -28,7 +28,6 @@ pub(super) const TEMPLATES_USED: &str = "!has(self.dataVolumeTemplates) || \
     has(v.persistentVolumeClaim) && v.persistentVolumeClaim.claimName == t.name))";
 
 pub(super) const MACHINE_TYPE_NOT_LOWERED: &str = "!has(oldSelf.minMachineType) || (has(self.minMachineType) && \
-    self.minMachineType.split('-')[1] == oldSelf.minMachineType.split('-')[1] && \
     int(self.minMachineType.split('-')[2].split('.')[0]) * 1000 + int(self.minMachineType.split('.')[1]) >= \
     int(oldSelf.minMachineType.split('-')[2].split('.')[0]) * 1000 + int(oldSelf.minMachineType.split('.')[1]))";
 

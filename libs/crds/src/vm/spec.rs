@@ -61,7 +61,7 @@ use super::{
     validation = immutable("storageClass"),
     validation = immutable("biosUUID"),
     validation = immutable("instanceUUID"),
-    validation = edit(MACHINE_TYPE_NOT_LOWERED, "minMachineType can neither be lowered nor removed, nor change its family"),
+    validation = edit(MACHINE_TYPE_NOT_LOWERED, "minMachineType can neither be lowered nor removed"),
     validation = edit(BOOT_DISK_GROWS, "bootDiskCapacity can only grow"),
     validation = edit("oldSelf.hasValue() || !has(self.currentSnapshotName)", "currentSnapshotName cannot be set when a machine is created").optional_old_self(true),
     validation = edit(BOOTSTRAP_TYPE, "the bootstrap provider cannot change"),
@@ -146,10 +146,7 @@ pub struct VirtualMachineSpec {
     pub promote_disks_mode: Option<PromoteDisksMode>,
     /// The least machine type, such as `pc-q35-7.2`. Never lowered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(
-        length(max = 32),
-        regex(pattern = "^pc-(q35|i440fx)-[0-9]{1,3}[.][0-9]{1,3}$")
-    )]
+    #[schemars(length(max = 32), regex(pattern = "^pc-q35-[0-9]{1,3}[.][0-9]{1,3}$"))]
     pub min_machine_type: Option<String>,
     /// UUID in the guest's SMBIOS tables; the controller chooses one when empty. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "biosUUID")]

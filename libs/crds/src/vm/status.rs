@@ -72,6 +72,7 @@ pub struct VirtualMachineStatus {
     pub instance_uuid: Option<String>,
     /// The image that the root disk was made from, as pods name it: it stays with the disk when the object goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
     pub image: Option<String>,
     /// UID under which the node keeps the root disk, when it is not this machine's own: its running pod was adopted.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "diskUID")]

@@ -14,8 +14,8 @@ use super::{FakeDomain, FakeHypervisor, Inner, absence, silence};
 use crate::read::{Definition, console_file, machine_type};
 use crate::saved::WHOLE;
 use crate::{
-    DomainInfo, DomainStats, End, Error, Event, Hypervisor, Pause, Power, Result, Shutdown, State,
-    Versions, is_saved_memory,
+    Cable, DomainInfo, DomainStats, End, Error, Event, Hypervisor, Pause, Power, Result, Shutdown,
+    State, Versions, is_saved_memory,
 };
 
 impl Inner {
@@ -165,7 +165,16 @@ impl Hypervisor for FakeHypervisor {
             });
         }
         let uuid = Definition::parse(&xml).and_then(|d| d.uuid());
-        self.start_paused(uuid.unwrap_or_default()).await
+        self.start_paused(uuid.unwrap_or_default()).await?;
+        drop(self.restores.read().await);
+        Ok(())
+    }
+
+    async fn cable(&self, domain: Uuid, nic: String, cable: Cable) -> Result<()> {
+        let mut inner = self.lock();
+        let runs = !inner.domain(domain)?.paused;
+        inner.cables.push((nic, cable, runs));
+        Ok(())
     }
 
     async fn power(&self, domain: Uuid) -> Result<Option<Power>> {
@@ -314,6 +323,11 @@ impl Hypervisor for FakeHypervisor {
             libvirt: "9.0.0".to_owned(),
             qemu: "7.2.22".to_owned(),
         })
+    }
+
+    async fn machine_types(&self) -> Result<Vec<String>> {
+        self.lock().check()?;
+        Ok(["pc-q35-7.1", "pc-q35-7.2"].map(str::to_owned).into())
     }
 
     fn is_connected(&self) -> bool {

@@ -78,3 +78,32 @@ async fn a_program_that_cannot_be_started_is_a_refusal() {
     let answer = exec(&hv, ID, &Program::default(), SOON).await;
     assert!(matches!(answer, Err(Error::Refused { .. })), "{answer:?}");
 }
+
+#[tokio::test]
+async fn a_file_is_read_and_closed_and_never_longer_than_asked_for() {
+    let close = json!({});
+    let hv = guest([
+        json!(1000),
+        json!({"count": 3, "buf-b64": "YT1i", "eof": true}),
+        close.clone(),
+        json!(1001),
+        json!({"count": 9, "buf-b64": "YWJjZGVmZ2hp", "eof": false}),
+        close.clone(),
+        json!(1002),
+        json!({"error": "an error of input"}),
+        close,
+        json!("no handle"),
+    ])
+    .await;
+    let read = async || read_file(&hv, ID, "/f", 4, SOON).await;
+    assert_eq!(read().await.unwrap(), b"a=b");
+    assert_eq!(read().await.unwrap(), b"abcd");
+    assert!(matches!(read().await, Err(Error::Refused { .. })));
+    assert!(matches!(read().await, Err(Error::Agent { .. })));
+    let commands = hv.agent_commands();
+    let arguments = |n: usize| commands[n]["arguments"].clone();
+    assert_eq!(arguments(0), json!({"path": "/f", "mode": "r"}));
+    assert_eq!(arguments(1), json!({"handle": 1000, "count": 4}));
+    assert_eq!(commands[8]["execute"], "guest-file-close");
+    assert_eq!(arguments(8), json!({"handle": 1002}));
+}

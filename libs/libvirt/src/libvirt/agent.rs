@@ -31,6 +31,9 @@ const MARGIN: Duration = Duration::from_secs(2);
 /// libvirt waits so long for an agent to synchronise unless told to be quicker.
 const PATIENCE_OF_LIBVIRT: Duration = Duration::from_secs(5);
 
+/// The turn with a guest: it is over when the caller and the thread that speaks to the guest have let go of it.
+pub(super) type Turn = Arc<OwnedMutexGuard<()>>;
+
 #[derive(Deserialize)]
 struct Reply {
     #[serde(rename = "return")]
@@ -63,11 +66,18 @@ impl Calls {
         if self.is_off(domain).await? {
             return Ok(());
         }
+        let begun = Instant::now();
+        // Kept until the order is out: one that waits for its turn in vain is silent, too, and was never sent. Nor
+        // does a command of somebody else's come between, whose end libvirt would have to wait for first.
+        let turn = Arc::new(self.turn_within(domain, PING).await?);
         let ping = json!({"execute": "guest-ping"});
-        self.ask(domain, ping.to_string(), PING).await?;
+        let left = PING.saturating_sub(begun.elapsed());
+        self.ask_in_turn(domain, ping.to_string(), left, Arc::clone(&turn))
+            .await?;
         // libvirt's own call for this would wait a minute for the reply that never comes.
         let order = json!({"execute": "guest-shutdown", "arguments": {"mode": mode}});
-        match self.ask(domain, order.to_string(), SHUTDOWN_REFUSAL).await {
+        let order = self.ask_in_turn(domain, order.to_string(), SHUTDOWN_REFUSAL, turn);
+        match order.await {
             // Silence after a ping that was answered is how an agent obeys.
             Ok(_)
             | Err(
@@ -100,17 +110,24 @@ impl Calls {
 
     async fn ask(&self, domain: Uuid, command: String, deadline: Duration) -> Result<String> {
         self.check_connected()?;
+        let begun = Instant::now();
+        let turn = Arc::new(self.turn_within(domain, deadline).await?);
+        let left = deadline.saturating_sub(begun.elapsed());
+        self.ask_in_turn(domain, command, left, turn).await
+    }
+
+    /// One command by whoever has the turn.
+    async fn ask_in_turn(
+        &self,
+        domain: Uuid,
+        command: String,
+        left: Duration,
+        turn: Turn,
+    ) -> Result<String> {
         let context = Context {
             call: "guest agent command",
             domain: Some(domain),
         };
-        let begun = Instant::now();
-        let Ok(turn) = tokio::time::timeout(deadline, self.turn(domain)).await else {
-            return Err(Error::Agent {
-                reason: "it is still busy with earlier commands".to_owned(),
-            });
-        };
-        let left = deadline.saturating_sub(begun.elapsed());
         let lane = match self.known.has(domain) {
             true => Lane::Agents,
             false => Lane::Strangers,
@@ -129,6 +146,13 @@ impl Calls {
             .run_agent(lane, context, left + MARGIN, turn, work)
             .await;
         result.and_then(|reply| reply.map_err(|reason| Error::NoAgent { reason }))
+    }
+
+    async fn turn_within(&self, domain: Uuid, deadline: Duration) -> Result<OwnedMutexGuard<()>> {
+        let turn = tokio::time::timeout(deadline, self.turn(domain)).await;
+        turn.map_err(|_| Error::Agent {
+            reason: "it is still busy with earlier commands".to_owned(),
+        })
     }
 
     /// Waits until no other command to this guest is under way.
@@ -199,7 +223,26 @@ fn parse(reply: &str) -> Result<Value> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::broadcast;
+
+    use super::super::connection::Link;
     use super::*;
+
+    #[tokio::test]
+    async fn a_turn_lasts_until_the_last_who_holds_it_has_let_go() {
+        let calls = Calls::new(Arc::new(Link::new(broadcast::channel(1).0)), 1);
+        let (guest, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let short = Duration::from_millis(20);
+        let turn = Arc::new(calls.turn_within(guest, PING).await.unwrap());
+        let of_first_command = Arc::clone(&turn);
+        let is_taken = async || calls.turn_within(guest, short).await.is_err();
+        assert!(is_taken().await);
+        drop(of_first_command);
+        assert!(is_taken().await, "somebody came between ping and order");
+        assert!(calls.turn_within(other, PING).await.is_ok());
+        drop(turn);
+        assert!(!is_taken().await);
+    }
 
     #[test]
     fn only_a_reply_with_a_return_value_is_believed() {

@@ -8,11 +8,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{OwnedMutexGuard, Semaphore};
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 use virt::connect::Connect;
 use virt::error::Error as VirtError;
 
+use super::agent::Turn;
 use super::connection::{Lane, Link};
 use crate::error::{Context, sort};
 use crate::{Error, Result};
@@ -92,7 +93,7 @@ impl Calls {
         lane: Lane,
         context: Context,
         deadline: Duration,
-        turn: OwnedMutexGuard<()>,
+        turn: Turn,
         f: impl FnOnce(&Connect) -> Result<T, VirtError> + Send + 'static,
     ) -> Result<T> {
         self.call(lane, context, deadline, Some(turn), f).await
@@ -107,7 +108,7 @@ impl Calls {
         lane: Lane,
         context: Context,
         deadline: Duration,
-        turn: Option<OwnedMutexGuard<()>>,
+        turn: Option<Turn>,
         f: impl FnOnce(&Connect) -> Result<T, VirtError> + Send + 'static,
     ) -> Result<T> {
         self.check_connected()?;

@@ -26,7 +26,9 @@ pub(super) fn read(
         .and_then(|c| c.state.as_ref())
         .and_then(|s| s.waiting.as_ref());
     match waiting.and_then(|w| w.reason.as_deref()) {
-        Some("ErrImagePull" | "ErrImageNeverPull") => Some(Unstartable::ErrImagePull),
+        Some("ErrImagePull" | "ErrImageNeverPull" | "RegistryUnavailable") => {
+            Some(Unstartable::ErrImagePull)
+        }
         Some("ImagePullBackOff") => Some(Unstartable::ImagePullBackOff),
         Some("InvalidImageName") => Some(Unstartable::InvalidImageName),
         _ => unscheduled(conditions).map(|_| Unstartable::Unschedulable),

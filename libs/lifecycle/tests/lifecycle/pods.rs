@@ -130,6 +130,7 @@ fn an_end_that_was_reported_stays_one_on_a_silent_node() {
 #[case("ContainerCreating", None)]
 #[case("CreateContainerConfigError", None)]
 #[case("ErrImagePull", Some(Unstartable::ErrImagePull))]
+#[case("RegistryUnavailable", Some(Unstartable::ErrImagePull))]
 #[case("ImagePullBackOff", Some(Unstartable::ImagePullBackOff))]
 #[case("InvalidImageName", Some(Unstartable::InvalidImageName))]
 fn a_container_that_waits_says_why(#[case] reason: &str, #[case] want: Option<Unstartable>) {

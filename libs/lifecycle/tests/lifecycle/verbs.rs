@@ -61,6 +61,9 @@ Always running -                | restart      | Stop,Start
 PoweredOn running -             | restart      | Stop,Start
 Manual running Stop≠            | restart      | Stop,Start
 Manual running Stop=,Start      | restart      | refused
+Manual running Stop=,Start      | restart:force | Stop,Start
+Manual running Stop≠,Start      | restart:force | refused
+Manual running Start            | restart:force | refused
 RerunOnFailure running -        | restart      | Stop,Start
 
 PoweredOn running -             | suspend      | powerState=Suspended
@@ -81,6 +84,8 @@ Always running -                | unpause      | refused
 
 Always running - deletion       | start        | refused
 Always running - deletion       | stop         | refused
+Always running - deletion       | stop:0       | Stop
+Always none - deletion          | stop:0       | refused
 both running -                  | stop         | refused
 ";
 
@@ -93,7 +98,9 @@ fn parse(word: &str) -> Verb {
         "stop" => Verb::Stop {
             grace_seconds: option.parse().ok(),
         },
-        "restart" => Verb::Restart { force: false },
+        "restart" => Verb::Restart {
+            force: option == "force",
+        },
         "suspend" => Verb::Suspend,
         "resume" => Verb::Resume,
         "pause" => Verb::Pause,

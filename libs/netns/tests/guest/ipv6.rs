@@ -89,7 +89,7 @@ async fn a_guest_gets_its_ipv6_address_and_routes_through_the_gateway_of_its_pod
     let mtu = guest
         .run(&format!("cat /proc/sys/net/ipv6/conf/{NIC}/mtu"))
         .await;
-    guest.run("busybox ping -6 -c 1 -W 5 fd00:99::1").await;
+    guest.run("busybox ping -6 -c 1 -W 15 fd00:99::1").await;
     let outside = run(&node, "ip -6 -o addr show dev out0 scope link").await;
     let heard = run(&node, "cat /proc/net/dev_snmp6/out0").await;
     let leaked = ears.recv_from(&mut [0; 16]);
@@ -173,9 +173,9 @@ async fn a_gateway_that_has_another_link_local_address_takes_the_place_of_the_ol
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), moved)
+    tokio::time::timeout(Duration::from_secs(90), moved)
         .await
         .unwrap();
     dhclient(&guest, dir.path()).await;
-    guest.run("busybox ping -6 -c 1 -W 5 fd00:99::1").await;
+    guest.run("busybox ping -6 -c 1 -W 15 fd00:99::1").await;
 }

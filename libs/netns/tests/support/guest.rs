@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 /// The guest's NIC.
 pub(crate) const NIC: &str = "nic0";
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(90);
 
 /// What `udhcpc` runs: it keeps the variables and sets the NIC up with them.
 const SCRIPT: &str = r#"#!/bin/sh
@@ -106,12 +106,12 @@ impl Guest {
     pub(crate) async fn lease(&self, arguments: &str) -> BTreeMap<String, String> {
         let script = self.dir.join("udhcpc.sh");
         let report = self.dir.join("lease");
-        tokio::fs::write(&script, SCRIPT).await.unwrap();
+        write_program(&self.ns, &script, SCRIPT).await;
         let _ = tokio::fs::remove_file(&report).await;
         run(
             &self.ns,
             &format!(
-                "chmod +x {script} && REPORT={report} busybox udhcpc -f -n -q -t 8 -T 1 -i {NIC} \
+                "REPORT={report} busybox udhcpc -f -n -q -t 60 -T 1 -i {NIC} \
                  -s {script} -O staticroutes -O search -O mtu -O routes {arguments}",
                 script = script.display(),
                 report = report.display()
@@ -147,6 +147,14 @@ impl Guest {
         socket.set_nonblocking(true).unwrap();
         tokio::net::UdpSocket::from_std(socket).unwrap()
     }
+}
+
+/// Writes by another process: were the file open for writing here while a parallel test forks, it could not be
+/// executed until that child has let go of it.
+pub(crate) async fn write_program(ns: &Namespace, path: &Path, text: &str) {
+    let path = path.display();
+    let write = format!("cat >{path} <<'THE END'\n{text}THE END\nchmod +x {path}");
+    run(ns, &write).await;
 }
 
 /// Runs a shell command in `ns`; it must succeed. Returns its output.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::guest::{Guest, NIC};
+use crate::guest::{Guest, NIC, write_program};
 
 /// What `dhclient` runs: it sets the address and keeps the variables.
 const SCRIPT: &str = r#"#!/bin/sh
@@ -40,9 +40,9 @@ pub(crate) async fn routed(guest: &Guest) -> String {
 /// Asks for a lease and returns the variables of the client's script.
 pub(crate) async fn dhclient(guest: &Guest, dir: &Path) -> BTreeMap<String, String> {
     let at = |name: &str| dir.join(name).display().to_string();
-    tokio::fs::write(at("dhclient.sh"), SCRIPT).await.unwrap();
+    write_program(&guest.namespace(), &dir.join("dhclient.sh"), SCRIPT).await;
     let ask = format!(
-        "chmod +x {script}; rm -f {report}; REPORT={report}; export REPORT; \
+        "rm -f {report}; REPORT={report}; export REPORT; \
          until ! ip -6 addr show dev {NIC} scope link | grep -q tentative; do busybox sleep 0.05; done; \
          dhclient -6 -1 -d -v -cf /dev/null -lf {leases} -pf {pid} -sf {script} -e REPORT={report} {NIC} & \
          until [ -e {report} ]; do busybox sleep 0.05; done; kill $!; wait",

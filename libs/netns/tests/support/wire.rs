@@ -15,7 +15,7 @@ use nix::sys::socket::{
 };
 use tokio::net::unix::pipe::Receiver;
 
-const DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(60);
 /// The sentence after a name, so that no other frame looks like one of ours.
 const END: &[u8] = b" says the wire";
 /// What the kernel puts before each frame of a tap.
@@ -103,12 +103,14 @@ impl Wire {
             .map(|(name, frame)| (*name, named(name, frame)))
             .collect();
         // Each processor has a queue of its own.
+        let before = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap();
         let one = {
             let mut set = nix::sched::CpuSet::new();
-            set.set(0).unwrap();
+            let ours = |cpu: &usize| before.is_set(*cpu).unwrap();
+            let first = (0..nix::sched::CpuSet::count()).find(ours).unwrap();
+            set.set(first).unwrap();
             set
         };
-        let before = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap();
         let pinned = nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &one);
         for (_, frame) in all.iter().chain([&end]) {
             self.send(frame);

@@ -1,7 +1,7 @@
 //! `cargo xtask chaos`: a chaos run on a cluster of its own.
 //!
 //! Invariant: the cluster is taken down in the end, and must have leaked nothing.
-//! Failure: exit code 1 with the finding; the seed is the first line.
+//! Failure: exit code 1 with the finding, the seed and the folder of the evidence.
 
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,7 +17,7 @@ struct Arguments {
     /// Minutes of chaos.
     #[arg(long, default_value_t = 20)]
     minutes: u64,
-    /// Seed of all choices; the same seed repeats a run. Default: the clock.
+    /// Seed of all choices; the same seed and number of machines repeat them. Default: the clock.
     #[arg(long)]
     seed: Option<u64>,
     /// How many machines.
@@ -30,7 +30,7 @@ async fn main() -> ExitCode {
     match chaos(&Arguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("chaos: {error:#}");
+            eprintln!("chaos: FAILED: {error:#}");
             ExitCode::FAILURE
         }
     }

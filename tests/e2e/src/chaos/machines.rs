@@ -1,192 +1,165 @@
-//! The machines of a chaos run: what is wished of each, and whether it came true.
+//! The machines of a chaos run: their objects are made what is wished, also past an API server that dies.
 //!
-//! Invariant: a wish is known here only after the API server has taken it.
-//! Failure: the machines that are not as wished, with what their objects say.
+//! Invariant: wishes reach an object in their order; those of a machine whose old object still goes are kept
+//! until it is gone, and only the last one of them counts.
+//! Failure: what the API server said last.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use fastrand::Rng;
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
+use super::script::{Change, Life, Wish};
 use crate::machines::{class, image, machine};
 use crate::{Cluster, eventually};
 
 /// The API server may be dead for a while, and is slow after its birth.
-const TAKEN: Duration = Duration::from_secs(120);
-const RUNNING: Duration = Duration::from_secs(300);
+pub(super) const TAKEN: Duration = Duration::from_secs(120);
 
-/// What a machine shall be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wish {
-    On,
-    Off,
-    Suspended,
-    /// On, and a class of another size.
-    Small,
-    /// On, and the first class.
-    Large,
-}
-
-impl Wish {
-    /// Any of them; machines are on most of the time.
-    pub(super) fn any(rng: &mut Rng) -> Self {
-        match rng.u8(..10) {
-            0..=3 => Self::On,
-            4..=6 => Self::Off,
-            7 => Self::Suspended,
-            8 => Self::Small,
-            _ => Self::Large,
-        }
-    }
-
-    pub(super) const fn word(self) -> &'static str {
-        match self {
-            Self::On => "on",
-            Self::Off => "off",
-            Self::Suspended => "suspended",
-            Self::Small => "small class",
-            Self::Large => "large class",
-        }
-    }
-
-    const fn power_state(self) -> &'static str {
-        match self {
-            Self::Off => "PoweredOff",
-            Self::Suspended => "Suspended",
-            Self::On | Self::Small | Self::Large => "PoweredOn",
-        }
-    }
-
-    fn spec(self) -> Value {
-        let mut spec = json!({ "powerState": self.power_state() });
-        match self {
-            Self::Small => spec["className"] = json!("small"),
-            Self::Large => spec["className"] = json!("large"),
-            Self::On | Self::Off | Self::Suspended => {}
-        }
-        spec
-    }
-}
-
-/// All machines, by name.
+/// All machines, by number.
 #[derive(Debug)]
 pub(super) struct Machines {
-    wished: BTreeMap<String, Wish>,
+    wished: Vec<Wish>,
+    /// Their objects do not say it yet.
+    waiting: Vec<bool>,
+    /// How often an object of that name may have been made.
+    births: Vec<Cell<u32>>,
+}
+
+/// Name of a machine.
+pub(super) fn name(machine: usize) -> String {
+    format!("chaos-{machine}")
 }
 
 impl Machines {
-    /// Creates them and waits until all have run.
-    pub(super) async fn create(cluster: &Cluster, count: usize) -> Result<Self> {
+    /// Creates classes, the image and the machines.
+    pub(super) fn create(cluster: &Cluster, count: usize) -> Result<Self> {
         for (name, memory) in [("small", "112Mi"), ("large", "128Mi")] {
             cluster.apply(&class(name, memory))?;
         }
         cluster.apply(&image(cluster.stack().image()?))?;
-        let wish = json!({ "className": "large", "powerState": "PoweredOn" });
-        let wished: BTreeMap<String, Wish> = (0..count)
-            .map(|n| (format!("chaos-{n}"), Wish::On))
-            .collect();
-        for name in wished.keys() {
-            cluster.apply(&machine(name, &wish))?;
+        for number in 0..count {
+            cluster.apply(&machine(&name(number), &without_nulls(Wish::FIRST.spec())))?;
         }
-        let machines = Self { wished };
-        machines.await_wishes(cluster, RUNNING).await?;
-        Ok(machines)
-    }
-
-    pub(super) fn pick(&self, rng: &mut Rng) -> String {
-        let index = rng.usize(..self.wished.len());
-        self.wished.keys().nth(index).cloned().unwrap_or_default()
-    }
-
-    /// Writes a wish, again and again while the API server is away. What the rules refuse (a machine that
-    /// is off cannot be suspended) stays as it was.
-    pub(super) async fn wish(&mut self, cluster: &Cluster, name: &str, wish: Wish) -> Result<()> {
-        let off = self.wished.get(name) == Some(&Wish::Off);
-        if wish == Wish::Suspended && off {
-            return Ok(());
-        }
-        let patch = json!({ "spec": wish.spec() }).to_string();
-        eventually(TAKEN, "the API server takes a wish", || async {
-            cluster.kubectl(&["patch", "vm", name, "--type=merge", "-p", &patch])
+        Ok(Self {
+            wished: vec![Wish::FIRST; count],
+            waiting: vec![false; count],
+            births: vec![Cell::new(1); count],
         })
-        .await?;
-        self.wished.insert(name.to_owned(), wish);
+    }
+
+    /// Names and wishes.
+    pub(super) fn wishes(&self) -> impl Iterator<Item = (String, Wish)> {
+        self.wished.iter().enumerate().map(|(n, w)| (name(n), *w))
+    }
+
+    /// How many disks a machine of that name may have had.
+    pub(super) fn births(&self) -> BTreeMap<String, u32> {
+        let births = self.births.iter().enumerate();
+        births.map(|(n, births)| (name(n), births.get())).collect()
+    }
+
+    /// Whether every object says what is wished.
+    pub(super) fn are_told(&self) -> bool {
+        !self.waiting.contains(&true)
+    }
+
+    /// Takes a change and tells the API server, again and again while that is away.
+    pub(super) async fn change(&mut self, cluster: &Cluster, change: Change) -> Result<()> {
+        self.wished[change.machine] = change.wish;
+        self.waiting[change.machine] = true;
+        self.tell(cluster, change.machine).await
+    }
+
+    /// Tells what could not be told before.
+    pub(super) async fn tell_all(&mut self, cluster: &Cluster) -> Result<()> {
+        for machine in 0..self.wished.len() {
+            if self.waiting[machine] {
+                self.tell(cluster, machine).await?;
+            }
+        }
         Ok(())
     }
 
-    /// Waits until every machine is as wished.
-    pub(super) async fn await_wishes(&self, cluster: &Cluster, within: Duration) -> Result<()> {
-        eventually(within, "every machine is as its object says", || async {
-            let wrong = self.wrong(cluster)?;
-            ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-            Ok(())
+    /// One step towards an object that says what is wished.
+    async fn tell(&mut self, cluster: &Cluster, machine: usize) -> Result<()> {
+        let wish = self.wished[machine];
+        let told = eventually(TAKEN, "the API server takes a wish", || async {
+            step(cluster, &name(machine), wish, &self.births[machine])
         })
-        .await
-    }
-
-    fn wrong(&self, cluster: &Cluster) -> Result<Vec<String>> {
-        let list = cluster.get_json(&["vm"])?;
-        let found: BTreeMap<&str, &Value> = list["items"]
-            .as_array()
-            .context("items")?
-            .iter()
-            .filter_map(|vm| Some((vm["metadata"]["name"].as_str()?, vm)))
-            .collect();
-        let mut wrong = Vec::new();
-        for (name, wish) in &self.wished {
-            let Some(vm) = found.get(name.as_str()) else {
-                wrong.push(format!("{name} does not exist"));
-                continue;
-            };
-            let status = &vm["status"];
-            let word = status["printableStatus"].as_str().unwrap_or_default();
-            let expected = match wish {
-                Wish::Off => "Stopped",
-                Wish::Suspended => "Suspended",
-                Wish::On | Wish::Small | Wish::Large => "Running",
-            };
-            if status["powerState"] != wish.power_state() || word != expected {
-                wrong.push(format!("{name}: wished {wish:?}, status {status}"));
-            }
-        }
-        Ok(wrong)
+        .await?;
+        // Nothing is born suspended.
+        self.waiting[machine] = match told {
+            Told::Later => true,
+            Told::Born => wish.life == Life::Suspended,
+            Told::Said => false,
+        };
+        Ok(())
     }
 
     /// Deletes all of them and waits until they are gone.
     pub(super) async fn delete(self, cluster: &Cluster, within: Duration) -> Result<()> {
-        for name in self.wished.keys() {
-            cluster.kubectl(&["delete", "vm", name, "--wait=false"])?;
+        for (name, _) in self.wishes() {
+            delete(cluster, &name)?;
         }
         eventually(within, "the end of every machine", || async {
-            let left = cluster.kubectl(&["get", "vm", "-o", "name"])?;
+            let kinds = "vm,pods,virtualmachinetasks";
+            let left = cluster.kubectl(&["get", kinds, "-A", "-o", "name"])?;
             ensure!(left.is_empty(), "still there: {left}");
-            let pods = cluster.kubectl(&["get", "pods", "-o", "name"])?;
-            ensure!(pods.is_empty(), "still there: {pods}");
             Ok(())
         })
         .await
     }
 }
 
-/// Whether every task came to an end.
-pub(super) async fn ended(cluster: &Cluster) -> Result<bool> {
-    eventually(TAKEN, "the end of every task", || async {
-        let list = cluster.get_json(&["virtualmachinetasks", "-A"])?;
-        let open: Vec<&Value> = list["items"]
-            .as_array()
-            .context("items")?
-            .iter()
-            .filter(|task| {
-                !matches!(
-                    task["status"]["state"].as_str(),
-                    Some("Success" | "Error" | "Cancelled")
-                )
-            })
-            .collect();
-        ensure!(open.is_empty(), "open tasks: {open:?}");
-        Ok(true)
-    })
-    .await
+/// What a step came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Said,
+    Born,
+    /// The object of that name is still going.
+    Later,
+}
+
+fn step(cluster: &Cluster, name: &str, wish: Wish, births: &Cell<u32>) -> Result<Told> {
+    if wish.life == Life::Gone {
+        delete(cluster, name)?;
+        return Ok(Told::Said);
+    }
+    let found = cluster.kubectl(&["get", "vm", name, "--ignore-not-found", "-o", "json"])?;
+    if found.is_empty() {
+        let first = match wish.life {
+            Life::Suspended => Life::On,
+            other => other,
+        };
+        let born = Wish {
+            life: first,
+            ..wish
+        };
+        // Before the answer, which may be lost.
+        births.set(births.get() + 1);
+        cluster.apply(&machine(name, &without_nulls(born.spec())))?;
+        return Ok(Told::Born);
+    }
+    let found: Value = serde_json::from_str(&found)?;
+    if !found["metadata"]["deletionTimestamp"].is_null() {
+        return Ok(Told::Later);
+    }
+    let patch = json!({ "spec": wish.spec() }).to_string();
+    cluster.kubectl(&["patch", "vm", name, "--type=merge", "-p", &patch])?;
+    Ok(Told::Said)
+}
+
+fn delete(cluster: &Cluster, name: &str) -> Result<()> {
+    let words = ["delete", "vm", name, "--wait=false", "--ignore-not-found"];
+    cluster.kubectl(&words).map(drop)
+}
+
+fn without_nulls(mut spec: Value) -> Value {
+    if let Some(fields) = spec.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
+    spec
 }

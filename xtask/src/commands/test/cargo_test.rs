@@ -6,11 +6,18 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::Count;
+use crate::commands::run_test::{self, Part};
 use crate::run;
+
+/// Stacks that run at the same time: much of a test's time is waiting for a guest.
+const LANES: usize = 2;
 
 /// Runs the command and adds up its tests.
 pub(super) fn run(command: &mut Command) -> Result<Count> {
@@ -25,16 +32,52 @@ pub(super) fn run(command: &mut Command) -> Result<Count> {
             let text = text.with_context(|| format!("read the output of {line}"))?;
             let text = String::from_utf8_lossy(&text);
             println!("{text}");
-            if let Some(more) = parse(&text) {
-                count.passed += more.passed;
-                count.failed += more.failed;
-            }
+            count += parse(&text).unwrap_or_default();
         }
     }
     let status = child.wait().with_context(|| format!("wait for {line}"))?;
     if !status.success() && count.failed == 0 {
         count.failed = 1;
     }
+    Ok(count)
+}
+
+/// Runs the files of a part with whole stacks, [`LANES`] at a time; each one's output comes in one piece.
+pub(super) fn side_by_side(part: Part) -> Result<Count> {
+    run_test::build()?;
+    let files = Mutex::new(run_test::files(part)?.into_iter());
+    let next = || files.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let counts = thread::scope(|scope| {
+        let lane = || -> Result<Count> {
+            let mut sum = Count::default();
+            while let Some(file) = next() {
+                sum += one_file(part, &file)?;
+            }
+            Ok(sum)
+        };
+        let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(lane)).collect();
+        let ended = lanes.into_iter().map(ScopedJoinHandle::join);
+        ended
+            .map(|end| end.unwrap_or_else(|_| bail!("a lane of tests panicked")))
+            .collect::<Result<Vec<_>>>()
+    });
+    Ok(counts?.into_iter().sum())
+}
+
+fn one_file(part: Part, file: &str) -> Result<Count> {
+    let mut command = run_test::cargo_file(part, file)?;
+    let started = Instant::now();
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("run {}", run::describe(&command)))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut count: Count = text.lines().filter_map(parse).sum();
+    if !output.status.success() && count.failed == 0 {
+        count.failed = 1;
+    }
+    let seconds = started.elapsed().as_secs();
+    println!("\n-- {file}: {count}, {seconds} s\n{}", text.trim());
     Ok(count)
 }
 

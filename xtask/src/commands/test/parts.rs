@@ -88,11 +88,11 @@ impl Part {
                 tools::ensure(&[Tool::Crictl])?;
                 guest::ensure()?;
                 Build::DEVELOPMENT.programs()?;
-                cargo_test::run(&mut run_test::cargo(run_test::Part::E2e, 1)?)
+                cargo_test::side_by_side(run_test::Part::E2e)
             }
             Self::Cluster => {
                 e2e::prepare()?;
-                cargo_test::run(&mut run_test::cargo(run_test::Part::Cluster, 2)?)
+                cargo_test::side_by_side(run_test::Part::Cluster)
             }
             Self::Critest => {
                 let tally = critest::suite(None)?;

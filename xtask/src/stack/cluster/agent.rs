@@ -23,7 +23,7 @@ pub(super) const HEALTH_PORT: u16 = 9623;
 pub(super) fn admit(layout: &Layout, node: &Node) -> Result<()> {
     let name = node.name();
     let object = format!("node/{name}");
-    let wait = ["wait", "--timeout=90s", "--for=create", &object];
+    let wait = ["wait", "--timeout=300s", "--for=create", &object];
     run::output(commands::kubectl(node).args(wait))?;
     let mut create = commands::kubectl(node);
     create.args(["-n", "vmlet-system", "create", "token", "vmlet-agent"]);

@@ -20,7 +20,7 @@ use crate::{run, workspace};
 
 const ETCD: &str = "http://127.0.0.1:2379";
 /// How long a program may take over its own health.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The command line of a program of the cluster.
 pub(crate) fn command(layout: &Layout, program: Program) -> Result<Command> {

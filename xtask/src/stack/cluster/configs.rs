@@ -137,7 +137,8 @@ fn kubelet(layout: &Layout, node: &Node) -> Value {
         "imageGCHighThresholdPercent": 100,
         "imageMinimumGCAge": "1s",
         "serializeImagePulls": false,
-        "containerLogMaxSize": "64Ki",
+        // A guest says something every second, and tests count boots in what `kubectl logs` shows: the last file.
+        "containerLogMaxSize": "1Mi",
         "containerLogMaxFiles": 3,
         "containerLogMonitorInterval": "3s",
         "fileCheckFrequency": "1s",

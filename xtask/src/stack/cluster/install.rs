@@ -24,6 +24,8 @@ const PARTS: &[&[&str]] = &[
         "agent/serviceaccount.yaml",
         "-f",
         "agent/node-limits.yaml",
+        "-f",
+        "agent/sources.yaml",
     ],
 ];
 

@@ -16,7 +16,7 @@ use crate::stack::{Layout, Record};
 
 const TOP: &str = "/sys/fs/cgroup";
 /// How long the kernel may take to notice that a group is empty.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The groups that are there. On a cluster's node they are kubelet's, down to those of pods. Kubelet removes
 /// those with all that is in them: what is in them now is a leak, unless kubelet was stopped before its time.

@@ -22,7 +22,7 @@ use crate::run;
 use crate::stack::{Layout, Program};
 
 /// How long the kernel may take to end a killed process.
-const KILL_PATIENCE: Duration = Duration::from_secs(10);
+const KILL_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The programs of one stack.
 #[derive(Debug)]

@@ -92,3 +92,53 @@ fn the_way_of_a_machine_is_told_step_by_step() {
         ]
     );
 }
+
+#[test]
+fn what_holds_a_machine_up_is_told_in_the_words_of_whoever_knows() {
+    let condition = |kind: &str, message: &str| {
+        json!({"type": kind, "status": "False", "reason": "NotReady", "message": message,
+            "lastTransitionTime": "2026-01-01T12:00:00Z"})
+    };
+    let pulling = json!({"printableStatus": "ImagePullBackOff", "conditions": [
+        condition("Ready", "there is no instance"),
+        condition("VirtualMachineConditionImageCacheReady", "ErrImagePull: 404 Not Found"),
+    ]});
+    assert_eq!(
+        said(pulling, json!([]), json!([])),
+        "ErrImagePull: 404 Not Found"
+    );
+    let placing = json!({"printableStatus": "ErrorUnschedulable", "conditions": [
+        condition("VirtualMachineConditionPlacementReady", "0/1 nodes are available"),
+        condition("Ready", "there is no instance"),
+    ]});
+    assert_eq!(
+        said(placing, json!([]), json!([])),
+        "0/1 nodes are available"
+    );
+    let refused =
+        json!({"waiting": {"reason": "CreateContainerError", "message": "too many vCPUs"}});
+    assert_eq!(
+        said(
+            json!({"printableStatus": "Starting"}),
+            json!([]),
+            pod(Some("n"), refused)
+        ),
+        "CreateContainerError: too many vCPUs"
+    );
+}
+
+#[test]
+fn a_machine_that_stops_says_how_long_its_guest_may_take() {
+    let mut pods = pod(Some("n"), json!({"running": {}}));
+    pods[0]["metadata"]["deletionTimestamp"] = json!("2026-01-01T12:05:00Z");
+    for word in ["Stopping", "Terminating"] {
+        assert_eq!(
+            said(json!({"printableStatus": word}), json!([]), pods.clone()),
+            "asked to power off, has time until 12:05:00 UTC"
+        );
+    }
+    assert_eq!(
+        said(json!({"printableStatus": "Stopping"}), json!([]), json!([])),
+        ""
+    );
+}

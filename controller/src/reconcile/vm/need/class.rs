@@ -14,7 +14,8 @@ use super::{Missing, Pass};
 use crate::context::Key;
 
 const LEAST_MEMORY: i128 = 32 << 20;
-const MOST_CPUS: u32 = 512;
+/// What nodes can give to one machine.
+const MOST_CPUS: u32 = 255;
 /// Name by which classes select this controller.
 const CONTROLLER_NAME: &str = "vmlet.dev/controller";
 
@@ -43,7 +44,10 @@ pub(super) fn find(pass: &Pass<'_>) -> Result<Option<Arc<VirtualMachineClass>>, 
     let class = found.ok_or_else(|| {
         Missing::new(
             "NotFound",
-            format!("VirtualMachineClass {name} does not exist"),
+            format!(
+                "VirtualMachineClass {name} does not exist in namespace {}",
+                key.namespace
+            ),
         )
     })?;
     let ours = CONTROLLER_NAME;
@@ -121,23 +125,70 @@ pub(crate) fn bytes(quantity: &Quantity) -> Option<i128> {
     let text = quantity.0.as_str();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, unit) = text.split_at(end.unwrap_or(text.len()));
-    let factor: i128 = match unit {
-        "" => 1,
-        "k" => 1000,
-        "M" => 1_000_000,
-        "G" => 1_000_000_000,
-        "T" => 1_000_000_000_000,
-        "Ki" => 1 << 10,
-        "Mi" => 1 << 20,
-        "Gi" => 1 << 30,
-        "Ti" => 1 << 40,
-        _ => return None,
-    };
+    let (twos, tens) = scale(unit)?;
     let (whole, part) = number.split_once('.').unwrap_or((number, ""));
-    if number.len() > 20 || (whole.is_empty() && part.is_empty()) {
-        return None;
-    }
     let digits: i128 = format!("{whole}{part}").parse().ok()?;
-    let scale = 10_i128.checked_pow(u32::try_from(part.len()).ok()?)?;
-    Some(digits.checked_mul(factor)? / scale)
+    let digits = digits.checked_mul(1 << twos)?;
+    let tens = tens - i32::try_from(part.len()).ok()?;
+    let power = 10_i128.checked_pow(tens.unsigned_abs())?;
+    if tens < 0 {
+        Some(digits / power)
+    } else {
+        digits.checked_mul(power)
+    }
+}
+
+/// Powers of two and of ten that the end of a quantity stands for.
+fn scale(unit: &str) -> Option<(u32, i32)> {
+    Some(match unit {
+        "" => (0, 0),
+        "n" => (0, -9),
+        "u" => (0, -6),
+        "m" => (0, -3),
+        "k" => (0, 3),
+        "M" => (0, 6),
+        "G" => (0, 9),
+        "T" => (0, 12),
+        "P" => (0, 15),
+        "E" => (0, 18),
+        "Ki" => (10, 0),
+        "Mi" => (20, 0),
+        "Gi" => (30, 0),
+        "Ti" => (40, 0),
+        "Pi" => (50, 0),
+        "Ei" => (60, 0),
+        exponent => {
+            let power: i32 = exponent.strip_prefix(['e', 'E'])?.parse().ok()?;
+            ((-18..=18).contains(&power)).then_some((0, power))?
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    /// Whatever the rule for sizes lets in, in whichever spelling.
+    #[rstest]
+    #[case::plain("1073741824", Some(1 << 30))]
+    #[case::binary("1Gi", Some(1 << 30))]
+    #[case::decimal("1.5k", Some(1500))]
+    #[case::thousandths("1073741824000m", Some(1 << 30))]
+    #[case::exponent("1048576e3", Some(1_048_576_000))]
+    #[case::large_exponent("1048576E3", Some(1_048_576_000))]
+    #[case::exbi("1Ei", Some(1 << 60))]
+    #[case::exa("1E", Some(1_000_000_000_000_000_000))]
+    #[case::fraction_of_a_byte("1500m", Some(1))]
+    #[case::nothing("", None)]
+    #[case::a_unit_alone("Gi", None)]
+    #[case::negative("-1Gi", None)]
+    #[case::unknown("1Zi", None)]
+    #[case::two_points("1.2.3", None)]
+    #[case::far_too_large("1e99", None)]
+    #[case::far_too_long("100000000000000000000000000000000000000000", None)]
+    fn a_quantity_has_so_many_bytes(#[case] text: &str, #[case] wanted: Option<i128>) {
+        assert_eq!(bytes(&Quantity(text.to_owned())), wanted);
+    }
 }

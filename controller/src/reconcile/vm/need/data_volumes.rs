@@ -69,7 +69,11 @@ async fn one(
         let (name, message) = (name.to_owned(), error.to_string());
         Stop::Failed(Error::DataVolume { name, message }.into())
     };
-    let found = api.get_opt(name).await.map_err(|e| failed(&e))?;
+    let found = match api.get_opt(name).await {
+        // Nobody serves the kind: the path itself is unknown, which is said in other words than of an object.
+        Err(error) if is_gone(&error) => return Ok(None),
+        found => found.map_err(|e| failed(&e))?,
+    };
     let Some(found) = found else {
         let mut new = DynamicObject::new(name, resource);
         new.metadata.namespace = Some(pass.key.namespace.clone());
@@ -91,7 +95,7 @@ async fn one(
                 Volumes::Provisioning,
                 format!("{name} is being made"),
             ))),
-            // Nobody serves the kind: the path itself is unknown.
+            // Taken away just now.
             Err(error) if is_gone(&error) => Ok(None),
             Err(error) => Err(failed(&error)),
         };

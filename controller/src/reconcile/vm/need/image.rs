@@ -16,6 +16,9 @@ const CLUSTER: &str = "ClusterVirtualMachineImage";
 /// Reasons of an image's own condition that are passed on; a condition's reason is one of a fixed set here.
 const PASSED_ON: [&str; 3] = ["NotReady", "NotSupported", "Failed"];
 
+/// Longest name of an image that statuses and tasks hold, in bytes.
+const LONGEST: usize = 1024;
+
 /// An image.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Image {
@@ -67,18 +70,29 @@ fn current(pass: &Pass<'_>) -> Result<Image, Missing> {
         },
     };
     let Some((spec, status)) = found else {
-        return Err(Missing::new(
-            "NotFound",
-            format!("image {name} does not exist"),
-        ));
+        let namespace = &pass.key.namespace;
+        let where_sought = match kind {
+            None => format!(
+                "there is neither a {LOCAL} in namespace {namespace} nor a {CLUSTER} of that name"
+            ),
+            Some(LOCAL) => format!("there is no {LOCAL} of that name in namespace {namespace}"),
+            Some(_) => format!("there is no {CLUSTER} of that name"),
+        };
+        let message = format!("image {name} does not exist: {where_sought}");
+        return Err(Missing::new("NotFound", message));
     };
     ready(name, status.as_ref())?;
     let known = status.and_then(|s| s.provider_item_id);
+    let in_pods = match known.filter(|n| !n.is_empty()) {
+        Some(known) => known,
+        None => image_name::of(&spec.source)?,
+    };
+    if in_pods.len() > LONGEST {
+        let message = format!("image {name} has a name of more than {LONGEST} bytes for pods");
+        return Err(Missing::new("NotSupported", message));
+    }
     Ok(Image {
-        name: match known.filter(|n| !n.is_empty()) {
-            Some(known) => known,
-            None => image_name::of(&spec.source)?,
-        },
+        name: in_pods,
         pull_secret: spec.source.oci.as_ref().and_then(|o| o.pull_secret.clone()),
         ip_assurance: spec.ip_assurance.unwrap_or_default(),
         is_oci: spec.source.oci.is_some(),

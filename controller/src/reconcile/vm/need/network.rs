@@ -4,10 +4,12 @@
 //! Failure: a network that does not exist; its interface is named.
 
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::core::PartialObjectMeta;
 use serde_json::{Value, json};
 
+use super::super::error::is_gone;
 use super::{Missing, Pass};
+use crate::stores::{self, NetworkAttachmentDefinition};
 
 /// Networks beyond the pod's own, as Multus reads them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,8 +37,8 @@ pub(super) async fn look(pass: &Pass<'_>) -> Result<Attachments, Missing> {
             }
             continue;
         };
-        let own = pass.key.namespace.as_str();
-        let (namespace, name) = reference.split_once('/').unwrap_or((own, reference));
+        let key = stores::network(&pass.key.namespace, reference);
+        let (namespace, name) = (&key.namespace, &key.name);
         if let Err(missing) = exists(pass, namespace, name).await {
             wrong.push(format!("interface {}: {}", interface.name, missing.message));
             continue;
@@ -62,12 +64,18 @@ pub(super) async fn look(pass: &Pass<'_>) -> Result<Attachments, Missing> {
 }
 
 async fn exists(pass: &Pass<'_>, namespace: &str, name: &str) -> Result<(), Missing> {
-    let kind = GroupVersionKind::gvk("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition");
-    let mut resource = ApiResource::from_gvk(&kind);
-    resource.plural = "network-attachment-definitions".to_owned();
     let client = pass.ctx.client.clone();
-    let api: Api<DynamicObject> = Api::namespaced_with(client, namespace, &resource);
-    let found = api.get_opt(name).await;
+    let api = Api::<PartialObjectMeta<NetworkAttachmentDefinition>>::namespaced(client, namespace);
+    let found = match api.get_opt(name).await {
+        // Nobody serves the kind: the path itself is unknown, which is said in other words than of an object.
+        Err(error) if is_gone(&error) => {
+            let what = format!(
+                "network {namespace}/{name}: the cluster does not serve k8s.cni.cncf.io/v1: install Multus"
+            );
+            return Err(Missing::new("NotReady", what));
+        }
+        found => found,
+    };
     let found = found.map_err(|e| Missing::read(&format!("network {namespace}/{name}"), &e))?;
     let absent = || {
         let what = format!("NetworkAttachmentDefinition {namespace}/{name} does not exist");

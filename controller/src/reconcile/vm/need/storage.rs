@@ -1,7 +1,7 @@
 //! The storage class of the root disk.
 //!
 //! Invariant: an empty class means a disk local to the node, which needs nothing.
-//! Failure: a class that does not exist, or one without the claim that it would serve.
+//! Failure: a class that does not exist, one without the claim that it would serve, or a root claim with a file system.
 
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::Api;
@@ -9,6 +9,7 @@ use kube::Api;
 use super::{Missing, Pass};
 
 pub(super) async fn look(pass: &Pass<'_>) -> Result<(), Missing> {
+    root_is_block(pass)?;
     let class = pass.vm.spec.storage_class.as_deref().unwrap_or_default();
     if class.is_empty() {
         return Ok(());
@@ -25,5 +26,20 @@ pub(super) async fn look(pass: &Pass<'_>) -> Result<(), Missing> {
             "a root disk in a storage class needs a volume with root: true; name its claim or a dataVolumeTemplate",
         )),
         Some(_) => Ok(()),
+    }
+}
+
+/// A guest boots from a block device; a claim that does not exist yet is waited for elsewhere.
+fn root_is_block(pass: &Pass<'_>) -> Result<(), Missing> {
+    let disks = super::volumes::disks(pass);
+    match disks.iter().find(|disk| disk.is_root && disk.is_filesystem) {
+        Some(disk) => {
+            let message = format!(
+                "claim {} has a file system: the root disk needs a claim with volumeMode Block",
+                disk.claim
+            );
+            Err(Missing::new("Invalid", message))
+        }
+        None => Ok(()),
     }
 }

@@ -51,6 +51,14 @@ pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
         let word = super::assurance(plan.needs.ip_assurance);
         say(super::IP_ASSURANCE, word.to_owned());
     }
+    let network = spec.network.clone().unwrap_or_default();
+    if network.disabled {
+        say("vmlet.dev/network", "none".to_owned());
+    }
+    // Further NICs get theirs from their own plugins, which are asked by Multus.
+    if let Some(mac) = network.interfaces.first().and_then(|i| i.mac_addr.clone()) {
+        say("vmlet.dev/mac-address", mac.to_lowercase());
+    }
     let attachments = &plan.needs.attachments;
     if let Some(default) = &attachments.default {
         say(DEFAULT_NETWORK, default.clone());

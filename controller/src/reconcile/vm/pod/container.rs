@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::Plan;
-use crate::reconcile::vm::need::Disk;
+use crate::reconcile::vm::need::{Disk, Size, bytes};
 
 pub(super) fn of(plan: &Plan<'_>, is_instance: bool) -> Container {
     let size = &plan.needs.size;
@@ -26,8 +26,11 @@ pub(super) fn of(plan: &Plan<'_>, is_instance: bool) -> Container {
         image: Some(plan.needs.image.name.clone()),
         image_pull_policy: Some("IfNotPresent".to_owned()),
         resources: Some(ResourceRequirements {
-            requests: amounts(&size.requests, &size.memory),
-            limits: amounts(&size.limits, &size.memory),
+            requests: amounts(
+                &size.requests,
+                size.requests.memory.as_ref().unwrap_or(&size.memory),
+            ),
+            limits: amounts(&size.limits, limit(size)),
             ..ResourceRequirements::default()
         }),
         volume_devices: some(devices.map(device).collect()),
@@ -75,9 +78,19 @@ fn mount(disk: &Disk) -> VolumeMount {
     }
 }
 
-/// CPU as the class says; memory at least the guest's own.
+/// The memory that the pod may use: what the class says, but never less than the guest has, which a class that was
+/// edited since does not know, nor less than what is reserved.
+fn limit(size: &Size) -> &Quantity {
+    let said = [&size.requests.memory, &size.limits.memory];
+    let said = said.into_iter().flatten();
+    said.fold(&size.memory, |most, one| {
+        if bytes(one) >= bytes(most) { one } else { most }
+    })
+}
+
+/// CPU as the class says, where it does; memory as given.
 fn amounts(list: &ResourceList, memory: &Quantity) -> Option<BTreeMap<String, Quantity>> {
-    let memory = list.memory.as_ref().unwrap_or(memory).clone();
+    let memory = memory.clone();
     let mut all = BTreeMap::from([("memory".to_owned(), memory)]);
     all.extend(list.cpu.clone().map(|cpu| ("cpu".to_owned(), cpu)));
     Some(all)

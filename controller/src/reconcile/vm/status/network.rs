@@ -20,7 +20,12 @@ pub(crate) fn is_enabled(vm: &VirtualMachine) -> bool {
 }
 
 pub(super) fn run(pass: &mut Pass<'_>, facts: Option<&GuestFacts>) {
-    let intended = intended(pass);
+    // Without a NIC nobody is behind the pod's addresses.
+    let intended = if is_enabled(&pass.vm) {
+        intended(pass)
+    } else {
+        Vec::new()
+    };
     let config = (!intended.is_empty()).then(|| NetworkConfigStatus {
         addresses: intended.iter().map(ToString::to_string).collect(),
     });
@@ -96,7 +101,7 @@ fn synced(pass: &mut Pass<'_>, network: &NetworkStatus, facts: Option<&GuestFact
         .into_iter()
         .flatten()
         .collect();
-    if !pass.view.pod.as_deref().is_some_and(pods::runs) {
+    if !pass.view.pod.as_deref().is_some_and(pods::runs) || !is_enabled(&pass.vm) {
         pass.drop_condition(kind);
         return;
     }

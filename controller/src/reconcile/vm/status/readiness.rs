@@ -3,6 +3,8 @@
 //! Invariant: an event is sent when the answer changes, and only then.
 //! Failure: no answer is `Unknown`.
 
+mod published;
+
 use crds::conditions::{self, READY};
 use crds::guest_facts::{AgentState, GuestFacts, Power};
 use crds::vm::{HeartbeatThreshold, ReadinessProbe};
@@ -23,10 +25,9 @@ fn ask(pass: &Pass<'_>, probe: &ReadinessProbe, facts: Option<&GuestFacts>) -> A
         return Answer::No("the machine is not on");
     }
     if probe.tcp_socket.is_some() {
-        let prober = &pass.ctx.shared.prober;
-        return prober
-            .answer(pass.key)
-            .unwrap_or(Answer::Unknown("not probed yet"));
+        let answer = pass.ctx.shared.prober.answer(pass.key);
+        let answer = answer.or_else(|| recorded(pass));
+        return answer.unwrap_or(Answer::Unknown("not probed yet"));
     }
     if let Some(heartbeat) = &probe.guest_heartbeat {
         let least = heartbeat
@@ -38,11 +39,21 @@ fn ask(pass: &Pass<'_>, probe: &ReadinessProbe, facts: Option<&GuestFacts>) -> A
             Some(_) => Answer::No("the heartbeat is below its threshold"),
         };
     }
-    if probe.guest_info.is_empty() {
-        return Answer::Yes;
+    published::ask(&probe.guest_info, facts)
+}
+
+/// What is on record of this very instance: that a new process has probed nobody yet is no news of the machine.
+fn recorded(pass: &Pass<'_>) -> Option<Answer> {
+    let status = pass.base.status.as_ref()?;
+    let instance = status.instance.as_ref()?;
+    let is_it = pass.view.pod.as_deref()?.metadata.uid.as_deref() == Some(&instance.uid)
+        && instance.phase.as_deref() == Some("Running");
+    let ready = conditions::find(&status.conditions, READY).filter(|_| is_it)?;
+    match (ready.status.as_str(), ready.reason.as_str()) {
+        ("True", _) => Some(Answer::Yes),
+        ("False", "NotReady") => Some(Answer::No("the port did not open when it was last tried")),
+        _ => None,
     }
-    // What the guest publishes is not carried to the cluster yet: nothing matches.
-    Answer::No("the guest publishes no values")
 }
 
 /// Green: answers; red and gray are no colour at all. `None`: nothing is known.

@@ -12,7 +12,7 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 
-use super::apply;
+use super::{apply, bounds};
 
 /// Path of a collection and name of an object.
 pub(super) type Place = (String, String);
@@ -73,11 +73,8 @@ impl State {
             return refuse(code, "Refused", "refused by the test");
         }
         if self.unknown.iter().any(|u| collection.contains(u.as_str())) {
-            return refuse(
-                404,
-                "NotFound",
-                "the server could not find the requested resource",
-            );
+            // As the real one: the path itself is unknown, and the answer is no status.
+            return (StatusCode::NOT_FOUND, json!("404 page not found"));
         }
         let body: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
         let query = parts.uri.query().unwrap_or_default().to_owned();
@@ -85,7 +82,10 @@ impl State {
         let kind = kind.map_or("", |k| k.to_str().unwrap()).to_owned();
         let answer = match parts.method {
             Method::GET => return self.get(&(collection, name)),
-            Method::POST => self.create(collection, body.clone()),
+            Method::POST => match bounds::broken(&collection, &body) {
+                Some(why) => refuse(422, "Invalid", &why),
+                None => self.create(collection, body.clone()),
+            },
             Method::PATCH => self.patch(&(collection, name), &sub, &kind, &query, body.clone()),
             Method::DELETE => self.delete(&(collection, name), &body),
             _ => refuse(405, "MethodNotAllowed", "not in this double"),
@@ -184,6 +184,9 @@ impl State {
             new[other] = old[other].clone();
         }
         new["metadata"]["uid"] = old["metadata"]["uid"].clone();
+        if let Some(why) = bounds::broken(&place.0, &new) {
+            return refuse(422, "Invalid", &why);
+        }
         self.store(place, &old, new)
     }
 

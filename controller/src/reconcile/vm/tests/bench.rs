@@ -272,7 +272,7 @@ impl Bench {
     /// One pass on what the stores show.
     pub(super) async fn pass(&mut self) -> Outcome {
         let key = self.key.clone();
-        let result = reconcile(&self.ctx, &key).await;
+        let result = Box::pin(reconcile(&self.ctx, &key)).await;
         self.sync();
         result
     }
@@ -289,14 +289,20 @@ impl Bench {
         panic!("never settles: {:?}", self.writes());
     }
 
-    /// A machine whose root disk is ready, without a running pod yet.
-    pub(super) async fn created(&mut self, changes: Value) -> String {
+    /// A machine whose root disk is to be made by a task that nobody has begun.
+    pub(super) async fn provisioning(&mut self, changes: Value) -> String {
         let uid = self.machine(changes);
         self.settle().await.ok();
         self.bind("vm-provision", "n1");
         self.settle().await.ok();
         self.end("vm-provision", 0, "Provisioned");
         self.settle().await.ok();
+        uid
+    }
+
+    /// A machine whose root disk is ready, without a running pod yet.
+    pub(super) async fn created(&mut self, changes: Value) -> String {
+        let uid = Box::pin(self.provisioning(changes)).await;
         self.task_ends("Provision", "Success");
         self.pass().await.ok();
         uid

@@ -57,7 +57,7 @@ async fn g1b_a_network_that_is_missing_is_waited_for() {
         .created(json!({ "spec": { "network": { "interfaces": interfaces } } }))
         .await;
     bench.remove(NETWORKS, "blue");
-    assert_eq!(seconds(&bench.pass().await), Some(30));
+    assert_eq!(seconds(&bench.pass().await), Some(60));
     assert_eq!(bench.says("VirtualMachineNetworkReady"), "False/NotReady");
     bench.put(
         NETWORKS,
@@ -69,6 +69,18 @@ async fn g1b_a_network_that_is_missing_is_waited_for() {
         .as_str()
         .unwrap();
     assert!(text.contains("blue"), "{text}");
+}
+
+#[tokio::test]
+async fn a_cluster_without_multus_is_told_from_one_without_the_network() {
+    let mut bench = Bench::new();
+    bench.server.lock().unwrap().unknown = vec!["k8s.cni".to_owned()];
+    let interfaces = json!([{ "name": "a", "networkRef": "blue" }]);
+    bench.machine(json!({ "spec": { "network": { "interfaces": interfaces } } }));
+    bench.pass().await.ok();
+    assert!(failure(&bench.pass().await).contains("install Multus"));
+    bench.server.lock().unwrap().unknown.clear();
+    assert!(failure(&bench.pass().await).contains("ns/blue does not exist"));
 }
 
 async fn resized_while(change: Value) -> Bench {
@@ -194,6 +206,39 @@ async fn g3d_the_same_class_with_other_content_changes_nothing() {
     assert_eq!(bench.says(SYNCED), "False/ClassUpdated");
 }
 
+/// What the guest keeps has to fit: a pod with less would be killed for it.
+#[tokio::test]
+async fn a_class_that_shrank_leaves_a_machine_the_memory_that_it_has() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    off(&mut bench).await;
+    let less = json!({
+        "hardware": { "memory": "64Mi" },
+        "policies": { "resources": { "requests": { "memory": "32Mi" }, "limits": { "memory": "64Mi" } } },
+    });
+    bench.edit(CLASSES, "small", json!({ "spec": less }));
+    on(&mut bench).await;
+    let pod = bench.pod();
+    assert_eq!(
+        pod["metadata"]["annotations"]["vmlet.dev/memory"],
+        json!("512Mi")
+    );
+    let resources = &pod["spec"]["containers"][0]["resources"];
+    assert_eq!(resources["limits"]["memory"], "512Mi");
+    assert_eq!(resources["requests"]["memory"], "32Mi");
+}
+
+/// The API server refuses a pod that asks for more than it may use.
+#[tokio::test]
+async fn a_class_that_reserves_more_than_the_guests_memory_gets_a_pod() {
+    let mut bench = Bench::new();
+    let more = json!({ "resources": { "requests": { "memory": "1Gi" } } });
+    bench.edit(CLASSES, "small", json!({ "spec": { "policies": more } }));
+    bench.running(json!({})).await;
+    let resources = bench.pod()["spec"]["containers"][0]["resources"].clone();
+    assert_eq!(resources["limits"]["memory"], "1Gi");
+}
+
 #[tokio::test]
 async fn g3e_unless_the_machine_allows_it() {
     let bench = edited_class(json!({ "vmlet.dev/same-vm-class-resize": "" })).await;
@@ -284,7 +329,7 @@ async fn g5d_a_volume_that_is_missing_is_named_and_nothing_starts() {
     off(&mut bench).await;
     bench.remove(CLAIMS, "data");
     bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Always" } }));
-    assert!(failure(&bench.pass().await).contains("volumes are not attached: d"));
+    assert!(failure(&bench.pass().await).contains("volumes are not attached: d (claim "));
     assert!(!bench.has_pod());
     let shown = bench.status().printable_status;
     assert_eq!(shown, Some(crds::vm::PrintableStatus::ErrorPvcNotFound));

@@ -3,27 +3,34 @@
 //! Invariant: one test for each case, named by it.
 //! Failure: none of its own.
 
+use std::time::Duration;
+
+use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
+use tokio::sync::mpsc::Receiver;
 
 use super::bench::*;
 use crate::config::Config;
+use crate::stores::Key;
 
-async fn provisioning(bench: &mut Bench) {
-    bench.machine(json!({}));
-    bench.settle().await.ok();
-    bench.bind("vm-provision", "n1");
-    bench.end("vm-provision", 0, "Provisioned");
-    bench.settle().await.ok();
+/// One machine is made at a time; also, whose turn is told.
+fn one_slot() -> (Bench, Receiver<Key>) {
+    let mut config = Config::default();
+    config.machines.creates = 1;
+    let bench = Bench::with(config);
+    let (sender, woken) = tokio::sync::mpsc::channel(8);
+    bench.ctx.shared.slots.wake_by(sender);
+    (bench, woken)
 }
 
 #[tokio::test]
 async fn c1_a_second_call_while_the_disk_is_made_makes_no_second_task() {
     let mut bench = Bench::new();
-    provisioning(&mut bench).await;
+    bench.provisioning(json!({})).await;
     bench.writes();
-    assert_eq!(seconds(&bench.pass().await), Some(10));
+    assert_eq!(seconds(&bench.pass().await), Some(60));
     bench.task_ends("Provision", "Running");
-    assert_eq!(seconds(&bench.pass().await), Some(10));
+    assert_eq!(seconds(&bench.pass().await), Some(60));
     assert_eq!(bench.tasks("Provision").len(), 1);
     assert_eq!(bench.writes(), Vec::<String>::new());
 }
@@ -105,8 +112,11 @@ async fn c2d_two_live_pods_are_an_error() {
 async fn c3_the_second_of_two_machines_waits_for_the_only_slot() {
     let mut config = Config::default();
     config.machines.creates = 1;
+    config.runner.recheck_secs = 10;
     let mut bench = Bench::with(config);
-    provisioning(&mut bench).await;
+    let (sender, mut woken) = tokio::sync::mpsc::channel(8);
+    bench.ctx.shared.slots.wake_by(sender);
+    bench.provisioning(json!({})).await;
     assert_eq!(bench.tasks("Provision").len(), 1);
     bench.machine_named("two", json!({}));
     bench.key.name = "two".to_owned();
@@ -115,9 +125,97 @@ async fn c3_the_second_of_two_machines_waits_for_the_only_slot() {
     assert_eq!(seconds(&bench.pass().await), Some(10));
     assert_eq!(bench.events(), Vec::<String>::new());
     assert!(bench.try_get(PODS, "two-provision").is_none());
+    assert!(woken.try_recv().is_err());
     bench.task_ends("Provision", "Success");
+    bench.key.name = "vm".to_owned();
+    bench.pass().await.ok();
+    bench.key.name = "two".to_owned();
+    assert_eq!(woken.try_recv(), Ok(bench.key.clone()), "its turn");
     bench.pass().await.ok();
     assert!(bench.try_get(PODS, "two-provision").is_some());
+}
+
+#[tokio::test]
+async fn a_machine_whose_root_disk_is_a_claim_waits_for_no_slot() {
+    let (mut bench, _woken) = one_slot();
+    bench.provisioning(json!({})).await;
+    bench.claim("data", "Bound");
+    let root =
+        json!({ "name": "root", "persistentVolumeClaim": { "claimName": "data", "root": true } });
+    bench.machine_named("two", json!({ "spec": { "volumes": [root] } }));
+    bench.key.name = "two".to_owned();
+    bench.settle().await.ok();
+    assert!(bench.try_get(PODS, "two").is_some());
+    assert_eq!(bench.tasks("Provision").len(), 1);
+}
+
+/// A task that nobody works on would keep its slot for ever.
+#[tokio::test]
+async fn a_node_that_is_away_holds_no_slot_that_another_machine_waits_for() {
+    for is_gone in [false, true] {
+        let (mut bench, mut woken) = one_slot();
+        bench.provisioning(json!({})).await;
+        bench.machine_named("two", json!({}));
+        bench.key.name = "two".to_owned();
+        bench.pass().await.ok();
+        bench.pass().await.ok();
+        assert!(bench.try_get(PODS, "two-provision").is_none());
+        bench.node("n2", true);
+        if is_gone {
+            bench.remove(NODES, "n1");
+        } else {
+            bench.node("n1", false);
+        }
+        bench.key.name = "vm".to_owned();
+        bench.pass().await.ok();
+        bench.key.name = "two".to_owned();
+        assert_eq!(woken.try_recv(), Ok(bench.key.clone()), "its turn");
+        bench.pass().await.ok();
+        assert!(bench.try_get(PODS, "two-provision").is_some());
+    }
+}
+
+/// The lease of a node's agent, at its `n`th renewal.
+fn renewed(bench: &Bench, node: &str, n: u32) {
+    let lease = json!({
+        "metadata": { "name": format!("vmlet-node-{node}") },
+        "spec": { "renewTime": format!("2026-01-01T00:00:00.{n:06}Z") },
+    });
+    let lease = serde_json::from_value(lease).unwrap();
+    bench.ctx.stores.agents.apply(&Event::Apply(lease));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_agent_on_a_ready_node_holds_no_slot_that_another_machine_waits_for() {
+    let (mut bench, mut woken) = one_slot();
+    bench.ctx.stores.agents.apply(&Event::Init);
+    bench.ctx.stores.agents.apply(&Event::InitDone);
+    renewed(&bench, "n1", 0);
+    bench.node("n2", true);
+    bench.provisioning(json!({})).await;
+    bench.machine_named("two", json!({}));
+    bench.key.name = "two".to_owned();
+    bench.pass().await.ok();
+    bench.pass().await.ok();
+    assert!(bench.try_get(PODS, "two-provision").is_none());
+    let ctx = bench.ctx.clone();
+    let telling = tokio::spawn(async move { crate::reconcile::vm::free_slots(&ctx).await });
+    for n in 0..45 {
+        assert!(n > 39 || woken.try_recv().is_err(), "after {n} seconds");
+        renewed(&bench, "n2", n);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    telling.abort();
+    assert_eq!(woken.try_recv(), Ok(bench.key.clone()), "its turn");
+    bench.pass().await.ok();
+    assert!(bench.try_get(PODS, "two-provision").is_some());
+    // It is back, and so is its task.
+    renewed(&bench, "n1", 1);
+    bench.machine_named("three", json!({}));
+    bench.key.name = "three".to_owned();
+    bench.pass().await.ok();
+    bench.pass().await.ok();
+    assert!(bench.try_get(PODS, "three-provision").is_none());
 }
 
 #[tokio::test]

@@ -17,6 +17,12 @@ async fn deleted(bench: &mut Bench, changes: Value) {
     bench.events();
 }
 
+/// A machine that something of this process is about.
+fn probed() -> Value {
+    let probe = json!({ "tcpSocket": { "port": 9, "host": "127.0.0.1" } });
+    json!({ "spec": { "readinessProbe": probe } })
+}
+
 fn is_there(bench: &Bench) -> bool {
     bench.try_get(VMS, "vm").is_some()
 }
@@ -55,7 +61,8 @@ async fn x1b_one_of_two_checks_is_enough_to_keep_it() {
 #[tokio::test]
 async fn x2_without_our_finalizer_nothing_is_done() {
     let mut bench = Bench::new();
-    bench.running(json!({})).await;
+    bench.running(probed()).await;
+    assert_eq!(bench.ctx.shared.prober.len(), 1);
     deleted(
         &mut bench,
         json!({ "metadata": { "finalizers": ["other/one"] } }),
@@ -108,11 +115,7 @@ async fn x3b_what_cannot_be_left_keeps_the_machine() {
 #[tokio::test]
 async fn x4a_a_disk_that_is_being_made_is_called_off_first() {
     let mut bench = Bench::new();
-    bench.machine(json!({}));
-    bench.settle().await.ok();
-    bench.bind("vm-provision", "n1");
-    bench.end("vm-provision", 0, "Provisioned");
-    bench.settle().await.ok();
+    bench.provisioning(json!({})).await;
     bench.task_ends("Provision", "Running");
     deleted(&mut bench, json!({})).await;
     assert!(failure(&bench.pass().await).contains("is being made"));
@@ -200,7 +203,12 @@ async fn x4f_a_pod_that_cannot_be_deleted_is_tried_again() {
 #[tokio::test]
 async fn x5_the_disk_goes_after_the_pod_and_then_everything_is_forgotten() {
     let mut bench = Bench::new();
-    bench.running(json!({})).await;
+    bench.running(probed()).await;
+    let series = |bench: &Bench| {
+        let text = crate::metrics::Metrics::of(&bench.ctx.stores).text();
+        text.contains("vm_name=\"vm\"")
+    };
+    assert!(bench.ctx.shared.prober.len() == 1 && series(&bench));
     deleted(&mut bench, json!({})).await;
     bench.settle().await.ok();
     assert!(
@@ -217,4 +225,17 @@ async fn x5_the_disk_goes_after_the_pod_and_then_everything_is_forgotten() {
     assert!(!is_there(&bench));
     assert_eq!(bench.events(), ["DeleteSuccess"]);
     assert!(bench.ctx.shared.prober.is_empty());
+    assert!(!series(&bench));
+}
+
+/// Nobody is left who could end the task, and the disk went with the node.
+#[tokio::test]
+async fn a_machine_goes_although_the_node_that_was_making_its_disk_is_gone() {
+    let mut bench = Bench::new();
+    bench.provisioning(json!({})).await;
+    bench.task_ends("Provision", "Running");
+    bench.remove(NODES, "n1");
+    deleted(&mut bench, json!({})).await;
+    bench.settle().await.ok();
+    assert!(!is_there(&bench));
 }

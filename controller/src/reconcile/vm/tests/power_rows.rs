@@ -239,6 +239,22 @@ async fn w5b_soft_leaves_a_deaf_guest_on_and_says_so() {
 }
 
 #[tokio::test]
+async fn a_guest_may_be_given_days_to_go_off_softly() {
+    let mut bench = machine_that_is("PoweredOn", json!({})).await;
+    let patient = json!({ "powerOffMode": "Soft", "powerOffTimeout": "9999h" });
+    bench.edit(VMS, "vm", json!({ "spec": patient }));
+    restart(&mut bench, "2027-01-15T07:59:59Z");
+    bench.settle().await.ok();
+    let seconds = &bench.task("GuestReboot")["spec"]["timeoutSeconds"];
+    assert_eq!(*seconds, 7 * 24 * 3600);
+    bench.task_ends("GuestReboot", "Success");
+    bench.edit(VMS, "vm", wish("PoweredOff"));
+    bench.settle().await.ok();
+    let seconds = &bench.task("GuestShutdown")["spec"]["timeoutSeconds"];
+    assert_eq!(*seconds, 7 * 24 * 3600);
+}
+
+#[tokio::test]
 async fn a_guest_that_obeys_a_soft_stop_is_off() {
     let mut bench = going_off("Soft").await;
     bench.task_ends("GuestShutdown", "Success");

@@ -60,7 +60,20 @@ async fn b1b_a_yellow_heartbeat_is_not_enough_for_green() {
 #[tokio::test]
 async fn b1c_a_value_that_does_not_match_is_not_ready() {
     let mut bench = probed(json!({ "guestInfo": [{ "key": "app", "value": "^up$" }] })).await;
-    bench.facts(json!({ "power": "On", "agent": "Connected" }));
+    assert_eq!(bench.says("Ready"), "Unknown/Unknown");
+    let told = |info: Value| json!({ "power": "On", "agent": "Connected", "info": info });
+    for (info, ready) in [
+        (json!({}), "False/NotReady"),
+        (json!({ "app": "upside down" }), "False/NotReady"),
+        (json!({ "other": "up" }), "False/NotReady"),
+        (json!({ "app": "up", "other": "x" }), "True/True"),
+    ] {
+        bench.facts(told(info.clone()));
+        bench.settle().await.ok();
+        assert_eq!(bench.says("Ready"), ready, "{info}");
+    }
+    // What it said last is not what it says.
+    bench.facts(json!({ "power": "On", "agent": "NotRunning", "info": { "app": "up" } }));
     bench.settle().await.ok();
     assert_eq!(bench.says("Ready"), "False/NotReady");
 }
@@ -86,4 +99,33 @@ async fn b1e_a_probe_that_is_removed_is_forgotten() {
     bench.settle().await.ok();
     assert!(bench.ctx.shared.prober.is_empty());
     assert_eq!(bench.says("Ready"), "True/True");
+}
+
+/// A new leader has probed nobody yet: that is no news about the machines.
+#[tokio::test]
+async fn a_new_process_lets_the_last_answer_stand_until_it_has_its_own() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let probe = json!({ "tcpSocket": { "port": port, "host": "127.0.0.1" } });
+    let mut bench = Bench::new();
+    let (sender, mut woken) = mpsc::channel(8);
+    bench.ctx.shared.prober.wake_by(sender);
+    bench
+        .running(json!({ "spec": { "readinessProbe": probe } }))
+        .await;
+    woken.recv().await.unwrap();
+    bench.settle().await.ok();
+    assert_eq!(bench.says("Ready"), "True/True");
+    bench.events();
+    bench.writes();
+    bench.ctx.shared = crate::reconcile::vm::Shared::default();
+    bench.pass().await.ok();
+    assert_eq!(bench.says("Ready"), "True/True");
+    assert_eq!(bench.writes(), Vec::<String>::new());
+    assert_eq!(bench.events(), Vec::<String>::new());
+    // Another instance is another matter.
+    bench.ctx.shared = crate::reconcile::vm::Shared::default();
+    bench.edit(PODS, "vm", json!({ "metadata": { "uid": "another" } }));
+    bench.pass().await.ok();
+    assert_eq!(bench.says("Ready"), "Unknown/Unknown");
 }

@@ -8,13 +8,16 @@ use serde_json::json;
 
 use super::bench::*;
 use crate::config::Config;
+use crate::context::Key;
 use crate::outcome::{Done, Stop};
 use crate::reconcile::vm::mode::{self, Mode};
 use crate::reconcile::vm::reconcile;
 
+/// What the rows were written for: every delay is ten seconds, where ours is a minute.
 fn quick() -> Config {
     let mut config = Config::default();
     config.machines.signals = false;
+    config.runner.recheck_secs = 10;
     config
 }
 
@@ -123,15 +126,24 @@ async fn r4a_a_machine_that_waits_for_a_cache_is_woken_by_it() {
 
 #[tokio::test]
 async fn r4b_too_many_creates_are_looked_at_again_after_ten_seconds() {
-    let mut config = Config::default();
+    let mut config = quick();
     config.machines.creates = 1;
     let mut bench = Bench::with(config);
     let limits = crate::reconcile::vm::slots::Limits {
         cluster: 1,
         node: 1,
     };
+    let made = crate::reconcile::vm::slots::Made {
+        tasks: &[],
+        works: &|_| true,
+    };
     let slots = bench.ctx.shared.slots.clone();
-    let _other = slots.take("other", None, &[], limits, START).unwrap();
+    let asking = crate::reconcile::vm::slots::Asking {
+        uid: "other",
+        key: &Key::new("default", "other"),
+        node: None,
+    };
+    let _other = slots.take(asking, made, limits, START).unwrap();
     bench.machine(json!({}));
     bench.pass().await.ok();
     bench.events();
@@ -141,10 +153,17 @@ async fn r4b_too_many_creates_are_looked_at_again_after_ten_seconds() {
 
 #[tokio::test]
 async fn r4c_a_machine_that_is_not_created_is_looked_at_again_after_ten_seconds() {
-    let mut bench = Bench::new();
+    let mut bench = Bench::with(quick());
     bench.machine(json!({}));
     assert_eq!(seconds(&bench.pass().await), Some(10));
     assert_eq!(seconds(&bench.pass().await), Some(10));
+}
+
+#[tokio::test]
+async fn what_has_an_event_is_looked_at_without_one_after_a_minute() {
+    let mut bench = Bench::new();
+    bench.machine(json!({}));
+    assert_eq!(seconds(&bench.pass().await), Some(60));
 }
 
 #[tokio::test]
@@ -215,5 +234,5 @@ async fn r5e_an_ordinary_failure_is_returned_as_one() {
     bench.machine(json!({ "spec": { "imageName": "none" } }));
     bench.pass().await.ok();
     let result = reconcile(&bench.ctx, &bench.key).await;
-    assert!(failure(&result).contains("image none does not exist"));
+    assert!(failure(&result).contains("image none does not exist: there is neither"));
 }

@@ -258,6 +258,7 @@ async fn s54_a_shorter_grace_cuts_a_longer_one_short() {
     bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
     bench.settle().await.ok();
     assert_eq!(bench.pod()["metadata"]["deletionGracePeriodSeconds"], 30);
+    assert!(bench.tasks("PowerOff").is_empty());
     let uid = bench.pod()["metadata"]["uid"].clone();
     let stop = json!([{ "action": "Stop", "uid": uid, "data": { "gracePeriodSeconds": "0" } }]);
     bench.edit(
@@ -265,8 +266,26 @@ async fn s54_a_shorter_grace_cuts_a_longer_one_short() {
         "vm",
         json!({ "status": { "stateChangeRequests": stop } }),
     );
+    bench.refuse(Method::POST, "virtualmachinetasks", 500, 1);
+    bench.pass().await.unwrap_err();
+    let given = &bench.pod()["metadata"]["deletionGracePeriodSeconds"];
+    assert_eq!(*given, 30, "nobody would ask the node again");
+    bench.writes();
     bench.settle().await.ok();
     assert_eq!(bench.pod()["metadata"]["deletionGracePeriodSeconds"], 1);
+    // kubelet does not look again: its node is asked, and before the pod shows that nobody needs to.
+    let task = bench.task("PowerOff")["spec"].clone();
+    assert_eq!(task["nodeName"], "n1");
+    assert_eq!(task["instanceUID"], uid);
+    assert_eq!(task["timeoutSeconds"], 1);
+    let writes = bench.writes();
+    let of = |start: &str| writes.iter().position(|w| w.starts_with(start)).unwrap();
+    assert!(of("POST virtualmachinetasks") < of("DELETE pods/vm"));
+    // One that is never carried out is in no way of the next instance.
+    bench.end("vm", 137, "GraceExceeded");
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Always" } }));
+    bench.settle().await.ok();
+    assert_ne!(bench.pod()["metadata"]["uid"], uid);
 }
 
 #[tokio::test]

@@ -110,3 +110,93 @@ async fn a_machine_starts_from_its_disk_when_its_image_is_gone() {
     bench.settle().await.ok();
     assert_eq!(bench.pod()["spec"]["containers"][0]["image"], name);
 }
+
+/// A URL of an object store and a digest: longer than names of objects ever are.
+#[tokio::test]
+async fn an_image_with_a_long_name_and_a_digest_makes_a_machine() {
+    let mut bench = Bench::new();
+    let url = format!("https://images.example/{}/debian.qcow2", "a".repeat(200));
+    let http = json!({ "url": url, "digest": format!("sha256:{}", "0".repeat(64)) });
+    bench.edit(
+        IMAGES,
+        "debian",
+        json!({ "spec": { "source": { "http": http } } }),
+    );
+    bench.created(json!({})).await;
+    assert_eq!(bench.says("VirtualMachineCreated"), "True/True");
+    bench.settle().await.ok();
+    assert!(bench.has_pod());
+}
+
+#[tokio::test]
+async fn an_image_whose_name_no_record_holds_is_refused() {
+    let mut bench = Bench::new();
+    let known = json!({ "providerItemID": format!("vmlet.dev/{}", "a".repeat(2000)) });
+    bench.edit(IMAGES, "debian", json!({ "status": known }));
+    bench.machine(json!({}));
+    bench.settle().await.ok();
+    assert_eq!(bench.says("VirtualMachineImageReady"), "False/NotSupported");
+    assert!(bench.try_get(PODS, "vm-provision").is_none());
+}
+
+/// What a node has to say about an end has no bound.
+#[tokio::test]
+async fn an_end_with_a_long_story_is_recorded() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    let story = json!({ "phase": "Failed", "reason": "Evicted", "message": "ä".repeat(9000) });
+    bench.edit(PODS, "vm", json!({ "status": story }));
+    bench.pass().await.ok();
+    let told = bench.status().instance.unwrap();
+    assert_eq!(told.phase.as_deref(), Some("Failed"));
+    assert!(told.message.unwrap().starts_with('ä'));
+}
+
+/// A node that refuses every pod must not be asked again as fast as it refuses.
+#[tokio::test]
+async fn a_provisioning_pod_that_fails_is_not_made_anew_at_once() {
+    let mut bench = Bench::new();
+    bench.machine(json!({}));
+    bench.settle().await.ok();
+    bench.bind("vm-provision", "n1");
+    bench.settle().await.ok();
+    let made = json!({ "creationTimestamp": bench.time() });
+    let refused = json!({ "phase": "Failed", "reason": "OutOfcpu", "message": "no room" });
+    bench.edit(
+        PODS,
+        "vm-provision",
+        json!({ "metadata": made, "status": refused }),
+    );
+    bench.writes();
+    bench.forward(10);
+    let delay = seconds(&bench.settle().await);
+    assert_eq!(delay, Some(20));
+    let first = bench.get(PODS, "vm-provision")["metadata"]["uid"].clone();
+    let placed = bench
+        .condition("VirtualMachineConditionPlacementReady")
+        .unwrap();
+    assert_eq!((&*placed.status, &*placed.reason), ("False", "Error"));
+    assert!(
+        placed.message.contains("OutOfcpu: no room"),
+        "{}",
+        placed.message
+    );
+    bench.forward(20);
+    bench.settle().await.ok();
+    assert_ne!(bench.get(PODS, "vm-provision")["metadata"]["uid"], first);
+    bench.bind("vm-provision", "n1");
+    bench.end("vm-provision", 0, "Provisioned");
+    bench.settle().await.ok();
+    let says = bench.says("VirtualMachineConditionPlacementReady");
+    assert_eq!(says, "True/True");
+}
+
+#[tokio::test]
+async fn a_disk_that_a_lost_node_was_making_says_so() {
+    let mut bench = Bench::new();
+    bench.provisioning(json!({})).await;
+    bench.remove(NODES, "n1");
+    bench.settle().await.ok();
+    assert_eq!(bench.says("VirtualMachineLocationValid"), "False/NodeLost");
+    assert_eq!(bench.tasks("Provision").len(), 1);
+}

@@ -102,6 +102,10 @@ async fn s2d_an_agent_that_is_gone_takes_the_addresses_along() {
     let network = bench.status().network.unwrap();
     assert_eq!((network.primary_ip4, network.primary_ip6), (None, None));
     assert_eq!(network.config.unwrap().addresses, ["10.1.0.7"]);
+    let vm = bench.vm();
+    let facts = crate::intake::facts(&vm, &bench.ctx.stores);
+    let rules = bench.ctx.config.priority.rules();
+    assert_eq!(rules.of_requeue(&facts), Some(97), "it waits again");
     assert_eq!(
         bench.says("VirtualMachineGuestAgent"),
         "False/GuestAgentNotRunning"

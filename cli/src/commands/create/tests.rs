@@ -1,0 +1,82 @@
+use clap::Parser;
+
+use super::*;
+use crate::args::{Args, Command};
+
+fn yaml(line: &str) -> String {
+    yaml_of(&line.split(' ').collect::<Vec<_>>())
+}
+
+fn yaml_of(words: &[&str]) -> String {
+    let args = Args::try_parse_from(words).unwrap();
+    let Command::Create(CreateArgs::Vm(args)) = args.command else {
+        panic!("not create vm");
+    };
+    let object = manifest(&args);
+    // What is generated is what the kind has.
+    let _: VirtualMachine = serde_json::from_value(object.clone()).unwrap();
+    super::super::yaml(&object).unwrap()
+}
+
+#[test]
+fn a_plain_machine() {
+    insta::assert_snapshot!(yaml("vmletctl create vm web --image debian --class small"));
+}
+
+#[test]
+fn a_machine_with_everything() {
+    let line = "vmletctl create vm web -n team-a --root-claim disk --cpus 2 --memory 2Gi --run-strategy RerunOnFailure \
+        --disk-size 20Gi --storage-class fast --volume data=claim --user-data seed/config --label a=b --ssh-key";
+    let key = format!("ssh-ed25519 {} me@here", "A".repeat(68));
+    let mut words: Vec<_> = line.split(' ').filter(|word| !word.is_empty()).collect();
+    words.push(&key);
+    insta::assert_snapshot!(yaml_of(&words));
+}
+
+#[test]
+fn an_image_and_a_size_are_needed() {
+    for line in [
+        "vmletctl create vm web --class small",
+        "vmletctl create vm web --image debian",
+        "vmletctl create vm web --image debian --class small --memory 1Gi",
+        "vmletctl create vm web --image debian --root-claim x --class small",
+        "vmletctl create vm web --image debian --class small --run-strategy Sometimes",
+    ] {
+        assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
+    }
+}
+
+#[test]
+fn a_key_may_be_given_by_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let public = write("k.pub", "ssh-ed25519 AAAA me@here\n");
+    assert_eq!(ssh_key("ssh-rsa BBBB").unwrap(), "ssh-rsa BBBB");
+    assert_eq!(ssh_key(&public).unwrap(), "ssh-ed25519 AAAA me@here");
+    let at = format!("@{public}");
+    assert_eq!(ssh_key(&at).unwrap(), "ssh-ed25519 AAAA me@here");
+    let private = write("k", "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n");
+    let two = write("two", "ssh-rsa A\nssh-rsa B\n");
+    for wrong in [private.as_str(), &two, "/nosuch", "ssh-rsa"] {
+        assert!(ssh_key(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn applying_says_what_it_did() {
+    let vm = |uid: &str, generation: u32| -> VirtualMachine {
+        serde_json::from_value(json!({
+            "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachine", "spec": {"running": true},
+            "metadata": {"name": "web", "uid": uid, "generation": generation},
+        }))
+        .unwrap()
+    };
+    assert_eq!(done(None, &vm("a", 1)), "created");
+    assert_eq!(done(Some(&vm("a", 1)), &vm("b", 1)), "created");
+    assert_eq!(done(Some(&vm("a", 1)), &vm("a", 1)), "unchanged");
+    assert_eq!(done(Some(&vm("a", 1)), &vm("a", 2)), "configured");
+}

@@ -1,0 +1,114 @@
+//! What the status of the installation has to tell as events: the way from one status to the next.
+//!
+//! Invariant: a function of two statuses; equal conditions tell nothing, so that an event stands for a transition
+//! and a controller that takes over repeats none.
+//! Failure: none. Texts are those of the conditions, bounded there.
+
+use crds::VmletStatus;
+use crds::conditions::{Status, find};
+
+use super::consolidate::{Kind, UPGRADING};
+use super::status::recorded;
+
+/// Something that happened to the installation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct News {
+    /// It should be looked at.
+    pub(super) is_warning: bool,
+    /// One word.
+    pub(super) reason: &'static str,
+    /// A sentence.
+    pub(super) message: String,
+}
+
+impl News {
+    fn normal(reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            is_warning: false,
+            reason,
+            message: message.into(),
+        }
+    }
+}
+
+/// What a new status tells that the old one did not: at most one thing about an upgrade, then one about how the
+/// installation stands.
+pub(super) fn news(old: &VmletStatus, new: &VmletStatus) -> Vec<News> {
+    if old.conditions.is_empty() {
+        return vec![News::normal(
+            "Initializing",
+            "the installation is looked at for the first time",
+        )];
+    }
+    let (was_upgrading, is_upgrading) = (is_upgrading(old), is_upgrading(new));
+    let mut all = Vec::new();
+    if is_upgrading && !was_upgrading {
+        all.push(News::normal(
+            "Upgrading",
+            words(new, Kind::Progressing).to_owned(),
+        ));
+    }
+    if let (Some(before), Some(after)) = (recorded(old), recorded(new))
+        && before != after
+    {
+        let words = format!("upgraded from version {before} to {after}");
+        all.push(News::normal("Upgraded", words));
+    }
+    all.extend(standing(old, new, is_upgrading));
+    all
+}
+
+/// The worst that is new, or that all is well again.
+fn standing(old: &VmletStatus, new: &VmletStatus, is_upgrading: bool) -> Option<News> {
+    let became = |kind, status| is(new, kind, status) && !is(old, kind, status);
+    let warning = |reason, kind| {
+        Some(News {
+            is_warning: true,
+            reason,
+            message: words(new, kind).to_owned(),
+        })
+    };
+    // During an upgrade parts come and go: only a fault is worth a word.
+    if became(Kind::Available, Status::False) && !is_upgrading {
+        return warning("NotAvailable", Kind::Available);
+    }
+    if became(Kind::Degraded, Status::True) {
+        return warning("Degraded", Kind::Degraded);
+    }
+    match (is_ready(old), is_ready(new)) {
+        (false, true) => Some(News::normal(
+            "Ready",
+            "every part of the installation is well",
+        )),
+        (true, false) if !is_upgrading => {
+            let worst = Kind::ALL
+                .into_iter()
+                .find(|kind| !is(new, *kind, kind.good()));
+            warning("NotReady", worst.unwrap_or(Kind::ReconcileComplete))
+        }
+        _ => None,
+    }
+}
+
+fn is(status: &VmletStatus, kind: Kind, wanted: Status) -> bool {
+    find(&status.conditions, kind.as_str()).is_some_and(|found| found.status == wanted.as_str())
+}
+
+fn words(status: &VmletStatus, kind: Kind) -> &str {
+    find(&status.conditions, kind.as_str()).map_or("", |found| found.message.as_str())
+}
+
+/// Nobody has anything against it, and no upgrade is under way.
+fn is_ready(status: &VmletStatus) -> bool {
+    Kind::ALL
+        .into_iter()
+        .all(|kind| is(status, kind, kind.good()))
+}
+
+fn is_upgrading(status: &VmletStatus) -> bool {
+    let found = find(&status.conditions, Kind::Progressing.as_str());
+    found.is_some_and(|found| found.status == "True" && found.reason == UPGRADING)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! What wakes the task that keeps the status: changes of the parts that the status is made of.
+//!
+//! Invariant: what changes all the time and says nothing (heartbeats of nodes, renewals of leases) wakes nobody.
+//! Failure: a watch that breaks off begins anew after a delay that grows to 30 s; a pass by time sees what it missed.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::mem;
+
+use crds::names::NODE_LEASE_LABEL;
+use futures_util::future::ready;
+use futures_util::stream::{BoxStream, SelectAll, select_all};
+use futures_util::{Stream, StreamExt};
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::{Config, Error, Event};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde_json::json;
+
+/// Something that the status is made of has changed.
+pub(super) type Wakes = SelectAll<BoxStream<'static, ()>>;
+
+/// Watches all parts; those of the installation are in `namespace`.
+pub(super) fn wakes(client: &Client, namespace: &str) -> Wakes {
+    let everywhere = || client.clone();
+    let labelled = Config::default().labels(&format!("{NODE_LEASE_LABEL}=true"));
+    let nodes = watcher(Api::<Node>::all(everywhere()), Config::default());
+    let leases = Api::<Lease>::namespaced(client.clone(), namespace);
+    select_all([
+        versions(Api::<PartialObjectMeta<Deployment>>::namespaced(
+            client.clone(),
+            namespace,
+        )),
+        versions(Api::<PartialObjectMeta<DaemonSet>>::namespaced(
+            client.clone(),
+            namespace,
+        )),
+        versions(Api::<PartialObjectMeta<Pod>>::namespaced(
+            client.clone(),
+            namespace,
+        )),
+        versions(Api::<PartialObjectMeta<CustomResourceDefinition>>::all(
+            everywhere(),
+        )),
+        versions(Api::<PartialObjectMeta<ValidatingAdmissionPolicy>>::all(
+            everywhere(),
+        )),
+        versions(Api::<PartialObjectMeta<ValidatingAdmissionPolicyBinding>>::all(everywhere())),
+        changes(nodes, node).boxed(),
+        changes(watcher(leases, labelled), lease).boxed(),
+    ])
+}
+
+/// Objects of which every change counts: their metadata tells.
+fn versions<K>(api: Api<PartialObjectMeta<K>>) -> BoxStream<'static, ()>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + Sync + 'static,
+{
+    let events = watcher(api, Config::default());
+    let version = |object: &PartialObjectMeta<K>| object.resource_version().unwrap_or_default();
+    changes(events, version).boxed()
+}
+
+/// A node without its heartbeat, its images and its measurements.
+fn node(node: &Node) -> String {
+    let status = node.status.as_ref();
+    let conditions = status.and_then(|status| status.conditions.as_ref());
+    let ready = conditions.and_then(|all| all.iter().find(|c| c.type_ == "Ready"));
+    let ready = ready.map(|ready| (&ready.status, &ready.message));
+    let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable);
+    let handlers = status.and_then(|status| status.runtime_handlers.as_ref());
+    json!([ready, cordoned, handlers, node.labels()]).to_string()
+}
+
+/// A lease without the time of its renewal: one that is late is found by a pass by time.
+fn lease(lease: &Lease) -> String {
+    json!([lease.labels(), lease.annotations()]).to_string()
+}
+
+/// One item for each event after which what counts of an object is another, or an object is new or gone.
+fn changes<K: ResourceExt>(
+    events: impl Stream<Item = Result<Event<K>, Error>>,
+    essence: impl Fn(&K) -> String,
+) -> impl Stream<Item = ()> {
+    let mut seen = Seen::default();
+    events.default_backoff().filter_map(move |event| {
+        let changed = match event {
+            Ok(event) => seen.take(&event, &essence),
+            Err(error) => {
+                tracing::debug!(%error, "watch of the installation's parts");
+                false
+            }
+        };
+        ready(changed.then_some(()))
+    })
+}
+
+/// What counts of every object, as a hash of it.
+#[derive(Debug, Default)]
+struct Seen {
+    known: HashMap<String, u64>,
+    listed: HashMap<String, u64>,
+}
+
+impl Seen {
+    fn take<K: ResourceExt>(&mut self, event: &Event<K>, essence: impl Fn(&K) -> String) -> bool {
+        let entry = |object: &K| {
+            let mut hasher = DefaultHasher::new();
+            essence(object).hash(&mut hasher);
+            (name(object), hasher.finish())
+        };
+        match event {
+            Event::Apply(object) => {
+                let (name, hash) = entry(object);
+                self.known.insert(name, hash) != Some(hash)
+            }
+            Event::Delete(object) => self.known.remove(&name(object)).is_some(),
+            Event::Init => {
+                self.listed.clear();
+                false
+            }
+            Event::InitApply(object) => {
+                self.listed.extend([entry(object)]);
+                false
+            }
+            Event::InitDone => {
+                let listed = mem::take(&mut self.listed);
+                mem::replace(&mut self.known, listed) != self.known
+            }
+        }
+    }
+}
+
+fn name(object: &impl ResourceExt) -> String {
+    let namespace = object.namespace().unwrap_or_default();
+    format!("{namespace}/{}", object.name_any())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(name: &str, ready: &str, heartbeat: &str) -> Node {
+        let object = json!({
+            "metadata": { "name": name, "resourceVersion": heartbeat },
+            "status": { "conditions": [{
+                "type": "Ready", "status": ready, "lastHeartbeatTime": heartbeat,
+            }]},
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn heartbeats_wake_nobody_and_changes_and_ends_do() {
+        let (early, late) = ("2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z");
+        let mut seen = Seen::default();
+        let mut take = |event: Event<Node>| seen.take(&event, node);
+        assert!(!take(Event::Init) && !take(Event::InitApply(of("a", "True", early))));
+        assert!(take(Event::InitDone), "the first list");
+        assert!(!take(Event::Apply(of("a", "True", late))), "a heartbeat");
+        assert!(take(Event::Apply(of("a", "False", late))));
+        assert!(take(Event::Apply(of("b", "True", late))), "a new one");
+        assert!(take(Event::Delete(of("b", "True", late))));
+        assert!(!take(Event::Init) && !take(Event::InitApply(of("a", "False", late))));
+        assert!(!take(Event::InitDone), "a list with nothing new");
+        assert!(!take(Event::Init));
+        assert!(take(Event::InitDone), "it is gone");
+    }
+
+    #[test]
+    fn a_renewed_lease_says_nothing_and_another_fact_does() {
+        let of = |facts: &str, renewed: &str| -> Lease {
+            serde_json::from_value(json!({
+                "metadata": { "name": "n", "annotations": { "facts": facts } },
+                "spec": { "renewTime": renewed },
+            }))
+            .unwrap()
+        };
+        let (early, late) = ("2026-01-01T00:00:00.000000Z", "2026-01-01T00:00:10.000000Z");
+        assert_eq!(lease(&of("up", early)), lease(&of("up", late)));
+        assert_ne!(lease(&of("up", early)), lease(&of("down", early)));
+    }
+}

@@ -1,0 +1,58 @@
+//! Wishes about the guest: how they reach the pod, and that a condition tells those that no node fulfils yet.
+//!
+//! Invariant: what a node fulfils is in no condition.
+//! Failure: none of its own.
+
+use serde_json::{Value, json};
+
+use super::bench::*;
+
+const KIND: &str = "UnsupportedFeatures";
+
+/// A running machine with this network.
+async fn networked(network: Value) -> Bench {
+    let mut bench = Bench::new();
+    bench
+        .running(json!({ "spec": { "network": network } }))
+        .await;
+    bench
+}
+
+#[tokio::test]
+async fn a_host_name_is_the_pods_and_so_the_guests() {
+    let bench = networked(json!({ "hostName": "web-1" })).await;
+    assert_eq!(bench.pod()["spec"]["hostname"], "web-1");
+    assert_eq!(bench.says(KIND), "-");
+}
+
+#[tokio::test]
+async fn the_first_interfaces_hardware_address_is_told_to_the_node() {
+    let eth0 = json!({ "name": "eth0", "macAddr": "52:54:00:12:34:5A" });
+    let bench = networked(json!({ "interfaces": [eth0] })).await;
+    let told = &bench.pod()["metadata"]["annotations"]["vmlet.dev/mac-address"];
+    assert_eq!(told, "52:54:00:12:34:5a");
+    assert_eq!(bench.says(KIND), "-");
+}
+
+#[tokio::test]
+async fn a_machine_without_a_network_is_not_waited_for() {
+    let mut bench = networked(json!({ "disabled": true })).await;
+    let pod = bench.pod();
+    assert_eq!(pod["metadata"]["annotations"]["vmlet.dev/network"], "none");
+    assert_eq!(bench.says(KIND), "-");
+    let bridge = json!({ "name": "docker0", "addresses": ["172.17.0.1/16"] });
+    bench.facts(json!({ "power": "On", "agent": "Connected", "interfaces": [bridge] }));
+    assert_eq!(seconds(&bench.settle().await), None);
+    assert_eq!(bench.status().network, None);
+    assert_eq!(bench.says("VirtualMachineGuestNetworkConfigSynced"), "-");
+}
+
+#[tokio::test]
+async fn a_wish_that_no_node_fulfils_is_told_by_name() {
+    let fixed = json!({ "name": "eth0", "addresses": ["10.1.0.9/24"], "dhcp4": false });
+    let bench = networked(json!({ "interfaces": [fixed] })).await;
+    assert_eq!(bench.says(KIND), "True/NotImplemented");
+    let message = bench.condition(KIND).unwrap().message;
+    assert!(message.contains("on the pod network"), "{message}");
+    assert!(message.contains("no DHCP"), "{message}");
+}

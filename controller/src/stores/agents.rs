@@ -1,0 +1,259 @@
+//! Which agents of nodes live: who renewed its lease a short while ago.
+//!
+//! Invariant: ages are measured by this process's own clock from the moment at which a renewal was seen, so that no
+//! other clock counts; nobody is called silent while nobody at all is heard, since then it is the API server or
+//! our watch that is away.
+//! Failure: an agent that was never heard of lives until the leases were listed.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crds::node_facts::{LEASE_SECONDS, NodeFacts, node_of_lease};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::runtime::watcher::Event;
+use tokio::time::{Instant, sleep_until};
+
+/// How long an agent counts that is not heard, or that does not reach its daemon.
+const PATIENCE: Duration = Duration::from_secs(LEASE_SECONDS.unsigned_abs() as u64);
+
+/// Who was heard, and when. Clones share their content.
+#[derive(Clone, Debug, Default)]
+pub struct Agents(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// By node.
+    heard: HashMap<String, Heard>,
+    /// When anybody was.
+    last: Option<Instant>,
+    /// Nodes of the listing in progress.
+    listed: HashSet<String>,
+    is_listed: bool,
+}
+
+#[derive(Debug)]
+struct Heard {
+    renewed: Option<MicroTime>,
+    at: Instant,
+    /// Since when it says that its daemon does not answer.
+    alone: Option<Instant>,
+    /// Its silence was told.
+    is_told: bool,
+}
+
+impl Heard {
+    /// When it counts no more, unless it is heard before that.
+    fn end(&self) -> Instant {
+        let since = self.alone.map_or(self.at, |alone| alone.min(self.at));
+        since + PATIENCE
+    }
+}
+
+impl State {
+    fn is_deaf(&self, now: Instant) -> bool {
+        !self.is_listed || self.last.is_none_or(|last| now >= last + PATIENCE)
+    }
+
+    fn hear(&mut self, lease: &Lease, now: Instant) {
+        let name = lease.metadata.name.as_deref().unwrap_or_default();
+        let Some(node) = node_of_lease(name) else {
+            return;
+        };
+        self.listed.insert(node.to_owned());
+        let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
+        let known = self.heard.get(node);
+        if known.is_some_and(|known| known.renewed == renewed) {
+            return;
+        }
+        let reaches = NodeFacts::of_lease(lease).is_none_or(|facts| facts.daemon.reachable);
+        let since = known.and_then(|known| known.alone).unwrap_or(now);
+        let heard = Heard {
+            renewed,
+            at: now,
+            alone: (!reaches).then_some(since),
+            is_told: false,
+        };
+        if self.is_deaf(now) {
+            // Whoever lived before the silence is given the time to say so.
+            let all = self.heard.values_mut().filter(|one| !one.is_told);
+            all.for_each(|one| one.at = now);
+        }
+        self.last = Some(now);
+        self.heard.insert(node.to_owned(), heard);
+    }
+}
+
+impl Agents {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes one event of the watch of leases in.
+    pub fn apply(&self, event: &Event<Lease>) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        match event {
+            Event::Init => state.listed.clear(),
+            Event::InitApply(lease) | Event::Apply(lease) => state.hear(lease, now),
+            Event::InitDone => {
+                let listed = std::mem::take(&mut state.listed);
+                state.heard.retain(|node, _| listed.contains(node));
+                state.is_listed = true;
+            }
+            Event::Delete(lease) => {
+                let name = lease.metadata.name.as_deref().unwrap_or_default();
+                node_of_lease(name).and_then(|node| state.heard.remove(node));
+            }
+        }
+    }
+
+    /// Whether what waits for this node's agent may expect that it is done.
+    #[must_use]
+    pub fn lives(&self, node: &str) -> bool {
+        let (state, now) = (self.lock(), Instant::now());
+        state.is_deaf(now) || state.heard.get(node).is_some_and(|one| now < one.end())
+    }
+
+    /// Returns when an agent that lived does so no more; tells of each silence once.
+    pub async fn lost(&self) {
+        loop {
+            let now = Instant::now();
+            let next = {
+                let mut state = self.lock();
+                let is_deaf = state.is_deaf(now);
+                let mut next = now + PATIENCE;
+                let mut lost = false;
+                for one in state.heard.values_mut().filter(|one| !one.is_told) {
+                    if now < one.end() {
+                        next = next.min(one.end());
+                    } else if !is_deaf {
+                        one.is_told = true;
+                        lost = true;
+                    }
+                }
+                if lost {
+                    return;
+                }
+                next
+            };
+            sleep_until(next).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+
+    use crds::names::NODE_FACTS;
+    use serde_json::json;
+    use tokio::time::{advance, timeout};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// The lease of a node at its `n`th renewal.
+    fn lease(node: &str, n: u32, reaches: bool) -> Lease {
+        let facts = json!({ "daemon": { "reachable": reaches } }).to_string();
+        serde_json::from_value(json!({
+            "metadata": { "name": format!("vmlet-node-{node}"), "annotations": { NODE_FACTS: facts } },
+            "spec": { "renewTime": format!("2001-01-01T00:00:00.{n:06}Z") },
+        }))
+        .unwrap()
+    }
+
+    fn list(agents: &Agents, leases: &[Lease]) {
+        agents.apply(&Event::Init);
+        for lease in leases {
+            agents.apply(&Event::InitApply(lease.clone()));
+        }
+        agents.apply(&Event::InitDone);
+    }
+
+    /// `a` renews every second; `b` is what the other one says in that second.
+    async fn pass_by(agents: &Agents, seconds: u32, b: impl Fn(u32) -> Option<Lease>) {
+        for n in 1..=seconds {
+            advance(SECOND).await;
+            agents.apply(&Event::Apply(lease("a", n, true)));
+            if let Some(lease) = b(n) {
+                agents.apply(&Event::Apply(lease));
+            }
+        }
+    }
+
+    async fn ends_at_once(future: impl Future<Output = ()>) -> bool {
+        timeout(Duration::ZERO, future).await.is_ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_renew_for_forty_seconds_lives_no_more_until_he_does() {
+        let agents = Agents::default();
+        assert!(agents.lives("b"), "nobody was listed");
+        list(&agents, &[lease("a", 0, true), lease("b", 0, true)]);
+        // The lease is written, and renewed by nobody.
+        pass_by(&agents, 39, |_| Some(lease("b", 0, true))).await;
+        assert!(agents.lives("a") && agents.lives("b") && !agents.lives("c"));
+        assert!(!ends_at_once(agents.lost()).await);
+        pass_by(&agents, 1, |_| None).await;
+        // `a` was last renewed with another number.
+        assert!(agents.lives("a") && !agents.lives("b"));
+        assert!(ends_at_once(agents.lost()).await);
+        assert!(!ends_at_once(agents.lost()).await, "told once");
+        agents.apply(&Event::Apply(lease("b", 1, true)));
+        assert!(agents.lives("b"));
+        agents.apply(&Event::Delete(lease("b", 1, true)));
+        assert!(!agents.lives("b"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_daemon_that_does_not_answer_its_agent_is_as_good_as_none_after_the_same_time() {
+        let agents = Agents::default();
+        list(&agents, &[lease("a", 0, true), lease("b", 0, true)]);
+        pass_by(&agents, 40, |n| Some(lease("b", n, false))).await;
+        assert!(agents.lives("b"), "it said so 39 seconds ago");
+        pass_by(&agents, 1, |_| Some(lease("b", 41, false))).await;
+        assert!(!agents.lives("b"));
+        agents.apply(&Event::Apply(lease("b", 42, true)));
+        assert!(agents.lives("b"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn when_nobody_is_heard_nobody_is_called_silent_nor_right_after_that() {
+        let agents = Agents::default();
+        let all = |n| {
+            [
+                lease("a", n, true),
+                lease("b", n, true),
+                lease("c", 0, true),
+            ]
+        };
+        list(&agents, &all(0));
+        pass_by(&agents, 40, |n| Some(lease("b", n, true))).await;
+        assert!(!agents.lives("c"));
+        assert!(ends_at_once(agents.lost()).await);
+        advance(60 * SECOND).await;
+        assert!(agents.lives("a") && agents.lives("b") && agents.lives("c"));
+        assert!(!ends_at_once(agents.lost()).await);
+        agents.apply(&Event::Apply(lease("a", 999, true)));
+        advance(10 * SECOND).await;
+        assert!(agents.lives("b"), "it has time to renew");
+        assert!(!agents.lives("c"), "it was silent before");
+        assert!(!ends_at_once(agents.lost()).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loss_is_told_when_it_happens() {
+        let agents = Agents::default();
+        list(&agents, &[lease("a", 0, true), lease("b", 0, true)]);
+        let waiting = tokio::spawn({
+            let agents = agents.clone();
+            async move { agents.lost().await }
+        });
+        tokio::task::yield_now().await;
+        pass_by(&agents, 45, |_| None).await;
+        timeout(SECOND, waiting).await.unwrap().unwrap();
+    }
+}

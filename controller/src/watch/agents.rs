@@ -1,0 +1,43 @@
+//! The leases of agents: who lives.
+//!
+//! Invariant: no object is kept; a renewal wakes nobody.
+//! Failure: as for every watch. While it is away nobody is called silent.
+
+use std::pin::pin;
+
+use crds::names::NODE_LEASE_LABEL;
+use futures_util::TryStreamExt;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::runtime::watcher::Config;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use telemetry::one_line;
+
+use super::Shell;
+use crate::stores::Agents;
+
+const NAME: &str = "agents";
+
+impl Shell {
+    /// Keeps it known, without end.
+    pub(super) async fn follow_agents(self, client: Client, namespace: String, agents: Agents) {
+        let api = Api::<Lease>::namespaced(client, &namespace);
+        let labelled = Config::default().labels(&format!("{NODE_LEASE_LABEL}=true"));
+        let mut events = pin!(watcher(api, labelled).default_backoff());
+        loop {
+            match events.try_next().await {
+                Ok(Some(event)) => agents.apply(&event),
+                Ok(None) => return,
+                Err(error) => {
+                    self.metrics.watch_error(NAME);
+                    tracing::warn!(
+                        kind = NAME,
+                        error = one_line(&error),
+                        outcome = "broke off",
+                        "watch"
+                    );
+                }
+            }
+        }
+    }
+}

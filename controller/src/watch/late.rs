@@ -1,0 +1,149 @@
+//! Kinds of others, CDI's volumes and Multus' networks, which may be installed long after the controller has started.
+//!
+//! Invariant: the store is ready at once where nobody serves the kind; the kind is looked for by a watch of its one
+//! definition, never on a timer. Whoever waits for the kind itself is woken when it was listed then.
+//! Failure: as for every watch. A kind that is taken away leaves the last known objects, and the watch comes back with it.
+
+use std::fmt::Debug;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::TryStreamExt;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::runtime::watcher::{Config, Event};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use serde::de::DeserializeOwned;
+use telemetry::one_line;
+
+use super::Shell;
+use crate::intake::{Intake, Wakes};
+use crate::stores::Feed;
+
+/// Longest time to find out whether the kind is served.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A kind of others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Late {
+    /// The store's.
+    name: &'static str,
+    api: &'static str,
+    plural: &'static str,
+    /// Who waits for the kind itself, not for an object of it.
+    served: fn(&Intake),
+}
+
+pub(super) const DATA_VOLUMES: Late = Late {
+    name: "data_volumes",
+    api: "cdi.kubevirt.io/v1beta1",
+    plural: "datavolumes",
+    served: Intake::volumes_are_served,
+};
+
+pub(super) const NETWORKS: Late = Late {
+    name: "networks",
+    api: "k8s.cni.cncf.io/v1",
+    plural: "network-attachment-definitions",
+    // A network that is listed then wakes those that name it.
+    served: |_| (),
+};
+
+impl Late {
+    /// Name of its definition.
+    fn definition(&self) -> String {
+        let group = self.api.split('/').next().unwrap_or_default();
+        format!("{}.{group}", self.plural)
+    }
+}
+
+impl Shell {
+    /// Keeps the store true, from now on or from when the kind is there.
+    pub(super) async fn follow_late<K>(self, late: Late, client: Client, mut feed: Feed<K>)
+    where
+        K: Wakes + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    {
+        let stream = watcher(Api::all(client.clone()), Config::default());
+        if is_served(&client, late).await {
+            self.run(late.name, feed, stream, None).await;
+        } else {
+            feed.apply(Event::Init);
+            feed.apply(Event::InitDone);
+            if !self.await_definition(&client, late).await {
+                return;
+            }
+            tracing::info!(
+                definition = late.definition(),
+                outcome = "appeared",
+                "watch"
+            );
+            let intake = self.intake.clone();
+            // Listed: only now is the kind certain to be served.
+            let stream = stream.inspect_ok(move |event| {
+                if matches!(event, Event::InitDone) {
+                    (late.served)(&intake);
+                }
+            });
+            self.run(late.name, feed, stream, None).await;
+        }
+    }
+
+    /// Returns when the kind is established; false: the watch ended.
+    async fn await_definition(&self, client: &Client, late: Late) -> bool {
+        let definition = late.definition();
+        let api = Api::<CustomResourceDefinition>::all(client.clone());
+        let only = Config::default().fields(&format!("metadata.name={definition}"));
+        let mut definitions = pin!(watcher(api, only).default_backoff().touched_objects());
+        loop {
+            match definitions.try_next().await {
+                Ok(Some(found)) if is_established(&found) => return true,
+                Ok(Some(_)) => {}
+                Ok(None) => return false,
+                Err(error) => {
+                    self.metrics.watch_error(late.name);
+                    tracing::warn!(
+                        kind = definition,
+                        error = one_line(&error),
+                        outcome = "broke off",
+                        "watch"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// No answer is the same as no: the definition's watch tells the rest.
+async fn is_served(client: &Client, late: Late) -> bool {
+    let list = tokio::time::timeout(PATIENCE, client.list_api_group_resources(late.api)).await;
+    let mut kinds = list.into_iter().flatten().flat_map(|list| list.resources);
+    kinds.any(|kind| kind.name == late.plural)
+}
+
+fn is_established(definition: &CustomResourceDefinition) -> bool {
+    let conditions = definition.status.iter().flat_map(|s| &s.conditions);
+    let mut established = conditions.flatten().filter(|c| c.type_ == "Established");
+    established.any(|condition| condition.status == "True")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every store must be ready before the first pass: a question without an answer would hold up all of them.
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_does_not_answer_serves_no_data_volumes() {
+        let silent = tower::service_fn(|_: http::Request<kube::client::Body>| {
+            std::future::pending::<Result<http::Response<kube::client::Body>, std::io::Error>>()
+        });
+        let client = Client::new(silent, "default");
+        assert!(!is_served(&client, DATA_VOLUMES).await);
+    }
+
+    #[test]
+    fn the_definitions_are_named_as_those_of_cdi_and_multus() {
+        let names = [DATA_VOLUMES, NETWORKS].map(|late| late.definition());
+        assert_eq!(names[0], "datavolumes.cdi.kubevirt.io");
+        assert_eq!(names[1], "network-attachment-definitions.k8s.cni.cncf.io");
+    }
+}

@@ -1,0 +1,98 @@
+//! Invariant: every answer comes over a real connection.
+//! Failure: the answer is shown.
+
+use std::io::Write;
+
+use tokio::io::AsyncReadExt;
+use tokio::task::JoinHandle;
+
+use super::*;
+
+const SOON: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+const PATIENT: Limits = Limits {
+    connections: 1,
+    head: HOUR,
+    life: HOUR,
+};
+
+async fn server(limits: Limits, stop: &CancellationToken) -> (SocketAddr, JoinHandle<()>) {
+    let server = Server::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let address = server.address().unwrap();
+    let pages = |path: &str| match path {
+        "/healthz" => Some(Page::ok()),
+        "/metrics" => Some(Page::metrics("# EOF\n".to_owned())),
+        _ => None,
+    };
+    let serving = tokio::spawn(server.serve(limits, stop.clone(), pages));
+    (address, serving)
+}
+
+async fn ask(address: SocketAddr, request: &str) -> String {
+    // The server, which shares this thread, gets no turn before all is said: its deadline is not the test's.
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let mut stream = TcpStream::from_std(stream).unwrap();
+    let mut answer = String::new();
+    let reading = stream.read_to_string(&mut answer);
+    tokio::time::timeout(SOON, reading).await.unwrap().unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn pages_are_had_by_get_and_nothing_else_is() {
+    let stop = CancellationToken::new();
+    let (address, serving) = server(PATIENT, &stop).await;
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let healthy = ask(address, &get("/healthz")).await;
+    assert!(healthy.starts_with("HTTP/1.1 200") && healthy.ends_with("\r\n\r\nok\n"));
+    let metrics = ask(address, &get("/metrics")).await;
+    assert!(metrics.contains(OPEN_METRICS) && metrics.ends_with("# EOF\n"));
+    let unknown = ask(address, &get("/secrets")).await;
+    assert!(unknown.starts_with("HTTP/1.1 404"), "{unknown}");
+    let post = "POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n";
+    let refused = ask(address, post).await;
+    assert!(refused.starts_with("HTTP/1.1 405"), "{refused}");
+    stop.cancel();
+    tokio::time::timeout(SOON, serving).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_reader_that_says_nothing_keeps_others_waiting_only_for_a_while() {
+    let stop = CancellationToken::new();
+    let limits = Limits {
+        head: Duration::from_millis(200),
+        ..PATIENT
+    };
+    let (address, _serving) = server(limits, &stop).await;
+    let _silent = TcpStream::connect(address).await.unwrap();
+    let healthy = ask(address, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    assert!(healthy.starts_with("HTTP/1.1 200"), "{healthy}");
+}
+
+#[tokio::test]
+async fn readers_that_say_nothing_do_not_hold_up_the_end() {
+    let stop = CancellationToken::new();
+    let server = Server::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let address = server.address().unwrap();
+    let mut serving = Box::pin(server.serve(PATIENT, stop.clone(), |_| None));
+    let silent = TcpStream::connect(address);
+    let connected = tokio::select! {
+        () = &mut serving => None,
+        silent = silent => Some(silent.unwrap()),
+    };
+    // It is taken now, and the next one would have to wait.
+    let taken = tokio::time::timeout(Duration::from_millis(100), &mut serving).await;
+    assert!(taken.is_err() && connected.is_some());
+    stop.cancel();
+    tokio::time::timeout(SOON, serving).await.expect("it ends");
+}
+
+#[tokio::test]
+async fn an_address_in_use_is_named() {
+    let first = Server::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let address = first.address().unwrap();
+    let error = Server::bind(address).await.unwrap_err();
+    assert_eq!(error.to_string(), format!("listen on {address}"));
+}

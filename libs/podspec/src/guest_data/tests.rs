@@ -1,0 +1,217 @@
+//! Guest data from annotations and sources.
+//!
+//! Invariant: the merge rules are the predecessor's; what a source holds shows in no message.
+//! Failure: a message with the files.
+
+use rstest::rstest;
+
+use serde_json::json;
+
+use super::*;
+
+const GUEST: GuestName<'_> = GuestName {
+    instance_id: "web.default",
+    host_name: "web",
+};
+
+fn parse(pairs: &[(&str, &str)]) -> Result<Option<GuestData>, AnnotationError> {
+    let pair = |(key, value): &(&str, &str)| {
+        let key = if key.starts_with("Virtlet") {
+            (*key).to_owned()
+        } else {
+            format!("vmlet.dev/{key}")
+        };
+        (key, (*value).to_owned())
+    };
+    GuestData::from_pod(&pairs.iter().map(pair).collect())
+}
+
+fn source(kind: SourceKind, name: &str, pairs: &[(&str, &str)]) -> BTreeMap<Source, Content> {
+    let pairs = pairs
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec()));
+    let source = Source::new(kind, name).unwrap();
+    [(source, Content(pairs.collect()))].into()
+}
+
+fn files(pairs: &[(&str, &str)], sources: &BTreeMap<Source, Content>) -> (Value, String) {
+    let data = parse(pairs).unwrap().expect("guest data");
+    let files = data.assemble(&GUEST, sources).unwrap();
+    let meta_data = serde_json::from_slice(&files.meta_data).unwrap();
+    (meta_data, String::from_utf8(files.user_data).unwrap())
+}
+
+fn user_data(pairs: &[(&str, &str)], sources: &BTreeMap<Source, Content>) -> Value {
+    let (_, text) = files(pairs, sources);
+    assert!(text.starts_with("#cloud-config\n"), "{text}");
+    yaml::value(&text).unwrap()
+}
+
+#[test]
+fn a_pod_without_such_annotations_has_no_seed() {
+    assert_eq!(parse(&[("memory", "1Gi")]), Ok(None));
+    assert_eq!(parse(&[("VirtletCloudInitImageType", "NoCloud")]), Ok(None));
+}
+
+#[test]
+fn a_text_that_need_not_be_merged_is_passed_on_as_it_is() {
+    let text = "# mine\nwrite_files:\n- {path: /a, permissions: 0644}\n";
+    let (_, passed) = files(&[("cloud-init-user-data", text)], &BTreeMap::new());
+    assert_eq!(passed, format!("#cloud-config\n{text}"));
+    let headed = "#cloud-config\nruncmd: [date]\n";
+    let (_, passed) = files(&[("VirtletCloudInitUserData", headed)], &BTreeMap::new());
+    assert_eq!(passed, headed);
+}
+
+#[test]
+fn a_script_stands_for_everything_else_and_needs_no_source() {
+    let script = "#!/bin/sh\ndate\n";
+    let pairs = [
+        ("VirtletCloudInitUserDataScript", script),
+        ("cloud-init-user-data", "a: 1"),
+        ("cloud-init-user-data-source", "secret/seed"),
+    ];
+    assert!(parse(&pairs).unwrap().unwrap().sources().is_empty());
+    assert_eq!(files(&pairs, &BTreeMap::new()).1, script);
+}
+
+#[test]
+fn meta_data_name_the_guest_and_its_keys_and_the_pods_own_win() {
+    let pairs = [
+        ("ssh-keys", " ssh-ed25519 AAAA a \n\n ssh-rsa BBBB b\n"),
+        ("cloud-init-meta-data", "{local-hostname: mine, more: [1]}"),
+    ];
+    let wanted = json!({
+        "instance-id": "web.default",
+        "local-hostname": "mine",
+        "public-keys": ["ssh-ed25519 AAAA a", "ssh-rsa BBBB b"],
+        "more": [1],
+    });
+    assert_eq!(files(&pairs, &BTreeMap::new()).0, wanted);
+    let named = files(&[("cloud-init-instance-id", "i-1")], &BTreeMap::new());
+    assert_eq!(named.0["instance-id"], "i-1");
+    assert_eq!(named.1, "#cloud-config\n");
+}
+
+#[test]
+fn a_source_is_the_base_and_the_pods_own_map_is_merged_over_it() {
+    let held = source(
+        SourceKind::ConfigMap,
+        "base",
+        &[
+            ("runcmd", "[a]"),
+            ("users", "{x: {uid: 1, gid: 1}}"),
+            ("locale", "C"),
+        ],
+    );
+    let own = "runcmd: [b]\nusers: {x: {uid: 2}}\nlocale: [de]\nmode: 0644\n";
+    let mut pairs = vec![
+        ("cloud-init-user-data-source", "ConfigMap/base"),
+        ("cloud-init-user-data", own),
+    ];
+    let wanted = json!({
+        "runcmd": ["a", "b"], "users": {"x": {"uid": 2, "gid": 1}}, "locale": ["de"], "mode": 420,
+    });
+    assert_eq!(user_data(&pairs, &held), wanted);
+    pairs.push(("VirtletCloudInitUserDataOverwrite", "true"));
+    assert!(parse(&pairs).unwrap().unwrap().sources().is_empty());
+    assert_eq!(user_data(&pairs, &BTreeMap::new())["runcmd"], json!(["b"]));
+}
+
+#[rstest]
+#[case::own_annotation(&[("cloud-init-user-data-source", "secret/seed"), ("cloud-init-user-data-source-key", "user-data")])]
+#[case::in_the_source(&[("cloud-init-user-data-source", "secret/seed/user-data")])]
+fn one_key_of_a_source_is_passed_on_as_it_is(#[case] pairs: &[(&str, &str)]) {
+    let held = source(
+        SourceKind::Secret,
+        "seed",
+        &[("user-data", "#!/bin/sh\n: é\n")],
+    );
+    assert_eq!(files(pairs, &held).1, "#!/bin/sh\n: é\n");
+}
+
+#[test]
+fn an_encoded_key_is_decoded() {
+    let held = source(SourceKind::Secret, "seed", &[("k", "IyEv\nYmlu\n")]);
+    let pairs = [
+        ("VirtletCloudInitUserDataSource", "secret/seed"),
+        ("VirtletCloudInitUserDataSourceKey", "k"),
+        ("VirtletCloudInitUserDataSourceEncoding", "base64"),
+    ];
+    assert_eq!(files(&pairs, &held).1, "#!/bin");
+}
+
+#[test]
+fn keys_of_a_source_come_before_those_of_the_pod() {
+    let held = source(
+        SourceKind::Secret,
+        "keys",
+        &[("authorized_keys", "one\ntwo\n")],
+    );
+    let pairs = [
+        ("VirtletSSHKeySource", "secret/keys"),
+        ("VirtletSSHKeys", "three"),
+    ];
+    let keys = json!(["one", "two", "three"]);
+    assert_eq!(files(&pairs, &held).0["public-keys"], keys);
+}
+
+#[rstest]
+#[case(&[("cloud-init-user-data", "#!/bin/sh")], "cloud-init-user-data-script")]
+#[case(&[("cloud-init-user-data", "[a]")], "YAML map")]
+#[case(&[("cloud-init-user-data", "a: 1\nb: {")], "no YAML")]
+#[case(&[("cloud-init-meta-data", "x")], "YAML map")]
+#[case(&[("cloud-init-network-config", "- a")], "YAML map")]
+#[case(&[("cloud-init-image-type", "configdrive")], "nocloud")]
+#[case(&[("cloud-init-instance-id", "a b")], "visible")]
+#[case(&[("cloud-init-user-data-source", "pod/x")], "secret/NAME")]
+#[case(&[("cloud-init-user-data-source", "secret/../x")], "secret/NAME")]
+#[case(&[("cloud-init-user-data-source", "secret/")], "secret/NAME")]
+#[case(&[("cloud-init-user-data-source", "secret/a/b/c")], "a key of")]
+#[case(&[("cloud-init-user-data-source-key", "k")], "only with vmlet.dev/cloud-init-user-data-source")]
+#[case(&[("VirtletCloudInitUserDataSource", "secret/a"), ("VirtletCloudInitUserDataSourceEncoding", "gzip")], "base64")]
+fn nonsense_is_refused_with_what_is_allowed(#[case] pairs: &[(&str, &str)], #[case] word: &str) {
+    let error = parse(pairs).unwrap_err();
+    assert!(error.to_string().contains(word), "{error}");
+    let name = pairs[pairs.len() - 1].0;
+    assert!(error.name.ends_with(name), "{error}");
+}
+
+#[test]
+fn aliases_do_not_blow_a_text_up() {
+    let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x]\n");
+    for n in 1..12 {
+        let many = vec![format!("*a{}", n - 1); 9].join(", ");
+        text.push_str(&format!("a{n}: &a{n} [{many}]\n"));
+    }
+    parse(&[("cloud-init-user-data", &text)]).unwrap_err();
+}
+
+#[rstest]
+#[case(&[("cloud-init-user-data-source", "secret/seed")], &[("k", "a: hunter2: {")], "key k of secret seed")]
+#[case(&[("cloud-init-user-data-source", "secret/seed/x")], &[("k", "hunter2")], "secret seed has no key x")]
+#[case(&[("ssh-keys-source", "secret/seed")], &[("k", "hunter2")], "no key authorized_keys")]
+fn a_source_that_is_unfit_is_named_and_not_repeated(
+    #[case] pairs: &[(&str, &str)],
+    #[case] held: &[(&str, &str)],
+    #[case] words: &str,
+) {
+    let data = parse(pairs).unwrap().unwrap();
+    let held = source(SourceKind::Secret, "seed", held);
+    let error = data.assemble(&GUEST, &held).unwrap_err().to_string();
+    assert!(
+        error.contains(words) && !error.contains("hunter2"),
+        "{error}"
+    );
+    let shown = format!("{data:?} {held:?}");
+    assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+#[test]
+fn a_source_that_nobody_read_is_no_empty_one() {
+    let data = parse(&[("ssh-keys-source", "secret/keys")])
+        .unwrap()
+        .unwrap();
+    let error = data.assemble(&GUEST, &BTreeMap::new()).unwrap_err();
+    assert!(matches!(error, GuestDataError::Unread(_)), "{error}");
+}

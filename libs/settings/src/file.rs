@@ -1,0 +1,86 @@
+//! A configuration file.
+//!
+//! Invariant: the type decides which keys exist; a message is one line and shows no other part of the file.
+//! Failure: [`Error`] names the file; what is wrong in it also by line, column and key.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+
+/// A file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It cannot be read.
+    #[error("read configuration file {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It is not valid: syntax, unknown key or bad value.
+    #[error("configuration file {}{place}: {reason}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// `, line 2, column 7`; empty where no place is to blame.
+        place: String,
+        /// What is wrong, with the key where there is one.
+        reason: String,
+    },
+}
+
+/// Reads the file that was named, or the usual one, which need not exist: then every setting has its default.
+///
+/// # Errors
+///
+/// [`Error`] when the file cannot be read or is not valid.
+pub fn load<T: DeserializeOwned>(named: Option<&Path>, usual: &str) -> Result<T, Error> {
+    let usual = Path::new(usual);
+    match (named, read(named.unwrap_or(usual))) {
+        (None, Err(Error::Read { source, .. })) if source.kind() == ErrorKind::NotFound => {
+            parse(usual, "")
+        }
+        (_, read) => read,
+    }
+}
+
+/// Reads the file.
+///
+/// # Errors
+///
+/// [`Error`] when it cannot be read or is not valid.
+pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
+    let text = std::fs::read_to_string(path).map_err(|source| Error::Read {
+        path: path.into(),
+        source,
+    })?;
+    parse(path, &text)
+}
+
+fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, Error> {
+    toml::from_str(text).map_err(|mut e| {
+        let place = e.span().and_then(|span| text.get(..span.start));
+        // Without the text the message has the keys in place of a picture of the line.
+        e.set_input(None);
+        let said = e.to_string();
+        let reason = match said.trim_end().rsplit_once("\nin `") {
+            Some((reason, keys)) => format!("{}: {reason}", keys.trim_end_matches('`')),
+            None => said,
+        };
+        Error::Content {
+            path: path.into(),
+            place: place.map_or_else(String::new, locate),
+            reason: reason.split_whitespace().collect::<Vec<_>>().join(" "),
+        }
+    })
+}
+
+/// Where `before` ends.
+fn locate(before: &str) -> String {
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().map_or(0, |l| l.chars().count()) + 1;
+    format!(", line {line}, column {column}")
+}

@@ -1,0 +1,14 @@
+//! What a program says on standard error: log lines as text or JSON, and errors on one line.
+//!
+//! Spans carry ids and keys, events carry outcomes; one event per outcome.
+//!
+//! Invariant: all programs say the same thing in the same form.
+//! Failure: [`init`] fails when the process already has a subscriber; a line that cannot be written is lost.
+
+mod causes;
+mod log;
+#[cfg(test)]
+mod tests;
+
+pub use causes::{bounded, one_line};
+pub use log::{Filter, Format, Log, init};

@@ -1,0 +1,137 @@
+//! Settings of the log, and its start.
+//!
+//! Invariant: a [`Filter`] was understood when the settings were read, so that no part of it is passed over later.
+//! Failure: a sentence that says what is allowed.
+
+use std::fmt::{self, Display};
+use std::io::IsTerminal;
+use std::ops::Deref;
+use std::str::FromStr;
+
+use serde::Deserialize;
+use tracing_subscriber::fmt::{Layer as Lines, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+use tracing_subscriber::{EnvFilter, Layer};
+
+/// The transport's own talk, which would drown ours: quiet unless the filter names it.
+const QUIET: &str =
+    "h2=info,hyper=info,hyper_util=info,kube=info,reqwest=info,rustls=info,tonic=info,tower=info";
+
+/// What is said on standard error.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// Least severe level, also per module.
+    pub level: Filter,
+    /// For people or for collectors.
+    pub format: Format,
+}
+
+/// Which log events are written, in `tracing`'s filter syntax.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Filter(String);
+
+/// The form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For collectors: one JSON object per line.
+    Json,
+}
+
+/// Starts logging for the whole process.
+///
+/// # Errors
+///
+/// When the process logs already.
+pub fn init(log: &Log) -> Result<(), TryInitError> {
+    let is_terminal = std::io::stderr().is_terminal();
+    subscriber(log, std::io::stderr, is_terminal).try_init()
+}
+
+/// What writes the lines; in colours only for people at a terminal.
+pub(crate) fn subscriber<W>(log: &Log, writer: W, colours: bool) -> impl SubscriberInitExt
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let filter = EnvFilter::new(format!("{QUIET},{}", &*log.level));
+    let lines = Lines::new().with_writer(writer);
+    let lines = match log.format {
+        Format::Text => lines.with_ansi(colours).boxed(),
+        Format::Json => lines.json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry().with(filter).with(lines)
+}
+
+impl Default for Filter {
+    fn default() -> Self {
+        Self("info".to_owned())
+    }
+}
+
+impl Deref for Filter {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Filter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match EnvFilter::try_new(text) {
+            Ok(_) => Ok(Self(text.to_owned())),
+            Err(e) => Err(format!("no log filter such as info or info,h2=warn: {e}")),
+        }
+    }
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err("one of text, json is allowed".to_owned()),
+        }
+    }
+}
+
+impl TryFrom<String> for Filter {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for Format {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        })
+    }
+}

@@ -1,0 +1,193 @@
+//! Prepares a device: looks at it, and writes the image when that is due.
+//!
+//! Invariant: marked as being written and synced, written, synced, marked as whole and synced, in this order. The device is
+//! open exclusively meanwhile, also in the program that writes: a copy that outlives the daemon keeps the next one away.
+//! Failure: the mark "being written" stays, and the next attempt begins anew.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::PoisonError;
+
+use nix::libc::{EBUSY, O_EXCL};
+use podspec::ContainerId;
+use tokio_util::sync::CancellationToken;
+
+use super::Blocks;
+use super::error::{Error, Result, files};
+use super::hold::blocking;
+use super::marker::{Marker, OFFSET};
+use super::model::{Extent, Number, Wish};
+use super::plan::{self, Content, Plan};
+use crate::disk::qemu_img::{self, Base, Part};
+use crate::images::{Digest, Image};
+
+/// Part of a copy after which the log has a line, in percent.
+const STEP: u8 = 10;
+
+impl Blocks {
+    /// Makes a device that the container has fit to boot from, as the wish says.
+    pub async fn prepare(
+        &self,
+        device: Number,
+        container: &ContainerId,
+        wish: &Wish,
+    ) -> Result<()> {
+        let node = self.node(device);
+        let (file, size, content) = self.open_alone(device).await?;
+        let extent = match (plan::decide(device, size, content, wish)?, &wish.image) {
+            (Plan::Write(digest, extent), Some(image)) => {
+                let copy = self.copy(device, container, file, digest, extent, image);
+                copy.await?;
+                extent
+            }
+            (Plan::Boot(extent) | Plan::Write(_, extent), _) => extent,
+        };
+        self.record(device, extent).await?;
+        tracing::info!(container = %container, %device, node = %node.display(), offset = extent.offset, size = extent.size, outcome = "prepared", "device");
+        Ok(())
+    }
+
+    /// Takes all of a device that the container has, as it is.
+    pub async fn prepare_whole(&self, device: Number) -> Result<()> {
+        let (_, size, _) = self.open_alone(device).await?;
+        self.record(device, plan::whole(size)).await
+    }
+
+    async fn record(&self, device: Number, extent: Extent) -> Result<()> {
+        let record = |held: &mut super::Held| {
+            held.extent = Some(extent);
+            true
+        };
+        self.ledger.change(&device, record).await?;
+        Ok(())
+    }
+
+    async fn open_alone(&self, device: Number) -> Result<(File, u64, Content)> {
+        let node = self.node(device);
+        let path = node.clone();
+        let looked = blocking(move || {
+            let mut options = OpenOptions::new();
+            let mut file = options
+                .read(true)
+                .write(true)
+                .custom_flags(O_EXCL)
+                .open(&path)?;
+            let size = file.seek(SeekFrom::End(0))?;
+            let content = look(&file, size)?;
+            Ok((file, size, content))
+        });
+        looked.await.map_err(|e| match e.kind() {
+            _ if e.raw_os_error() == Some(EBUSY) => Error::Busy(device),
+            ErrorKind::PermissionDenied => Error::NoDev(self.root.clone()),
+            _ => files("open the device", &node)(e),
+        })
+    }
+
+    async fn copy(
+        &self,
+        device: Number,
+        container: &ContainerId,
+        file: File,
+        digest: Digest,
+        extent: Extent,
+        image: &Image,
+    ) -> Result<()> {
+        let node = self.node(device);
+        let failed = |e| files("write", &node)(e);
+        let file = mark(file, Marker::Writing(digest)).await.map_err(failed)?;
+        faultpoint::point("vm.block.begun");
+        let claim = file.try_clone().map_err(failed)?;
+        tracing::info!(container = %container, %device, image = %digest, bytes = image.virtual_size, outcome = "begun", "image is written to a device");
+        let mut told = 0;
+        let progress = |percent: u8| {
+            if percent >= told + STEP {
+                told = percent / STEP * STEP;
+                tracing::info!(container = %container, %device, percent, "image is written to a device");
+            }
+        };
+        let base = Base {
+            path: &image.path,
+            format: image.format,
+        };
+        let part = Part {
+            path: &node,
+            offset: extent.offset,
+            size: extent.size,
+        };
+        let cancel = self.cancellable(container);
+        let written = tokio::select! {
+            written = qemu_img::write(part, base, image.virtual_size, claim, progress) => written.map_err(Error::from),
+            () = cancel.token.cancelled() => Err(Error::Cancelled(device)),
+        };
+        drop(cancel);
+        written?;
+        faultpoint::point("vm.block.written");
+        let synced = blocking(move || file.sync_all().map(|()| file)).await;
+        let file = synced.map_err(failed)?;
+        mark(file, Marker::Whole(digest)).await.map_err(failed)?;
+        faultpoint::point("vm.block.whole");
+        Ok(())
+    }
+
+    fn cancellable<'a>(&'a self, container: &ContainerId) -> Cancellable<'a> {
+        let token = CancellationToken::new();
+        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        copies.insert(container.clone(), token.clone());
+        Cancellable {
+            blocks: self,
+            container: container.clone(),
+            token,
+        }
+    }
+}
+
+/// A copy that others can end, for as long as it lives.
+struct Cancellable<'a> {
+    blocks: &'a Blocks,
+    container: ContainerId,
+    token: CancellationToken,
+}
+
+impl Drop for Cancellable<'_> {
+    fn drop(&mut self) {
+        let mut copies = self
+            .blocks
+            .copies
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        copies.remove(&self.container);
+    }
+}
+
+/// What is on a device. Tables and labels of all kinds are at one of its ends.
+fn look(file: &File, size: u64) -> std::io::Result<Content> {
+    let end = size.min(OFFSET);
+    let head = read(file, 0, end)?;
+    if let Some(marker) = Marker::read(&head) {
+        return Ok(Content::Marked(marker));
+    }
+    let tail = read(file, size - end, end)?;
+    let is_blank = head.iter().chain(&tail).all(|byte| *byte == 0);
+    Ok(if is_blank {
+        Content::Blank
+    } else {
+        Content::Foreign
+    })
+}
+
+fn read(file: &File, from: u64, count: u64) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(count).unwrap_or(0)];
+    file.read_exact_at(&mut bytes, from)?;
+    Ok(bytes)
+}
+
+async fn mark(file: File, marker: Marker) -> std::io::Result<File> {
+    blocking(move || {
+        let block = marker.block().unwrap_or_default();
+        file.write_all_at(&block, 0)?;
+        file.sync_all()?;
+        Ok(file)
+    })
+    .await
+}

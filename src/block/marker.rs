@@ -1,0 +1,103 @@
+//! The first sector of a device that we wrote an image to.
+//!
+//! Invariant: what is read back equals what was written; nothing of a device is believed but the exact words. They fit into one
+//! sector, which a device writes whole or not at all.
+//! Failure: none: what is not understood is somebody else's.
+
+use crate::images::Digest;
+
+/// Where the guest's disk begins.
+pub(super) const OFFSET: u64 = 1 << 20;
+
+/// Bytes that are written; the words and zeros.
+pub(super) const BLOCK: usize = 4096;
+
+const NAME: &str = "vmlet-root";
+const VERSION: &str = "1";
+const SECTOR: usize = 512;
+
+/// What a device says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Marker {
+    /// An image is being written, or was when the writer died.
+    Writing(Digest),
+    /// All of the image was written, and guests may have run on it.
+    Whole(Digest),
+    /// A version of ours that we do not know wrote it.
+    Later,
+}
+
+impl Marker {
+    /// The marker in the first sector of a device; `None` when there is none.
+    pub(super) fn read(head: &[u8]) -> Option<Self> {
+        let sector = head.get(..SECTOR)?;
+        let end = sector.iter().position(|byte| *byte == b'\n')?;
+        let line = std::str::from_utf8(&sector[..end]).ok()?;
+        let mut words = line.split(' ');
+        if words.next() != Some(NAME) {
+            return None;
+        }
+        if words.next() != Some(VERSION) {
+            return Some(Self::Later);
+        }
+        let (state, digest) = (words.next()?, words.next()?.parse().ok()?);
+        match (state, words.next()) {
+            ("writing", None) => Some(Self::Writing(digest)),
+            ("whole", None) => Some(Self::Whole(digest)),
+            _ => None,
+        }
+    }
+
+    /// The first bytes of the device; `None` for what we do not write.
+    pub(super) fn block(&self) -> Option<Vec<u8>> {
+        let (state, digest) = match self {
+            Self::Writing(digest) => ("writing", digest),
+            Self::Whole(digest) => ("whole", digest),
+            Self::Later => return None,
+        };
+        let mut block = format!("{NAME} {VERSION} {state} {digest}\n").into_bytes();
+        block.resize(BLOCK, 0);
+        Some(block)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_marker_is_read_as_it_was_written() {
+        let digest = Digest::from_bytes([0xab; 32]);
+        for marker in [Marker::Writing(digest), Marker::Whole(digest)] {
+            let block = marker.block().unwrap();
+            assert_eq!(block.len(), BLOCK);
+            assert_eq!(Marker::read(&block), Some(marker));
+        }
+        let later = format!("vmlet-root 2 whole {digest} more\n{}", "\0".repeat(512));
+        assert_eq!(Marker::read(later.as_bytes()), Some(Marker::Later));
+    }
+
+    #[test]
+    fn other_content_is_no_marker() {
+        let digest = Digest::from_bytes([1; 32]);
+        let pad = |text: String| {
+            let mut bytes = text.into_bytes();
+            bytes.resize(SECTOR, 0);
+            bytes
+        };
+        for odd in [
+            String::new(),
+            format!("vmlet-root 1 whole {digest}"),
+            format!("vmlet-root 1 half {digest}\n"),
+            format!("vmlet-root 1 whole {digest} x\n"),
+            "vmlet-root 1 whole sha256:ab\n".to_owned(),
+            "vmlet-root 1\n".to_owned(),
+            format!("virtlet-root 1 whole {digest}\n"),
+            format!("{}vmlet-root 1 whole {digest}\n", " ".repeat(500)),
+        ] {
+            assert_eq!(Marker::read(&pad(odd.clone())), None, "{odd:?}");
+        }
+        assert_eq!(Marker::read(b"vmlet-root 1"), None);
+        assert_eq!(Marker::read(&[0xff; 4096]), None);
+    }
+}

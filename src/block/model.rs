@@ -1,0 +1,65 @@
+//! What is remembered of a device.
+//!
+//! Invariant: plain values. Numbers hold for one boot of the kernel, as do the containers that have the devices.
+//! Failure: none here.
+
+use std::fmt;
+
+use podspec::ContainerId;
+use serde::{Deserialize, Serialize};
+
+use crate::images::Image;
+use crate::metadata::Record;
+
+/// What the kernel calls a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Number {
+    /// Which driver.
+    pub major: u64,
+    /// Which of its devices.
+    pub minor: u64,
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.major, self.minor)
+    }
+}
+
+/// The part of a device that is a guest's disk, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extent {
+    /// Where it begins.
+    pub offset: u64,
+    /// How long it is.
+    pub size: u64,
+}
+
+/// A device that a container has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// The device.
+    pub device: Number,
+    /// Who has it.
+    pub holder: ContainerId,
+    /// The guest's part, once the device is prepared.
+    pub extent: Option<Extent>,
+}
+
+impl Record for Held {
+    type Key = Number;
+    const TABLE: &'static str = "block_devices";
+
+    fn key(&self) -> Number {
+        self.device
+    }
+}
+
+/// What a device is to hold before its guest boots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wish {
+    /// The image that is written to it; `None` takes the device as it is.
+    pub image: Option<Image>,
+    /// It belongs to a machine that outlives its pods: an image that was written once stays, whatever image is named.
+    pub is_kept: bool,
+}

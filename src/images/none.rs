@@ -1,0 +1,60 @@
+//! The image that is none: what a pod names whose root disk holds everything already.
+//!
+//! Invariant: kubelet insists on an image for each container, and on its presence; this one is always here, has no
+//! file, and nothing can be made from it.
+//! Failure: none; whoever looks it up in the store does not find it.
+
+use sha2::{Digest as _, Sha256};
+
+use super::{Digest, Format, Image, Reference};
+
+/// Its name, with or without a tag.
+const NAME: &str = "vmlet.dev/none";
+
+/// Whether a name or an id means it.
+pub fn is_none(name: &str) -> bool {
+    match Reference::parse(name) {
+        Ok(Reference::Named(name)) => name.repository() == NAME,
+        Ok(Reference::Id(digest)) => digest == digest_of_nothing(),
+        Err(_) => false,
+    }
+}
+
+/// What clients are told of it.
+pub fn none() -> Image {
+    Image {
+        digest: digest_of_nothing(),
+        size: 0,
+        virtual_size: 0,
+        format: Format::Raw,
+        path: std::path::PathBuf::new(),
+        tags: vec![format!("{NAME}:latest")],
+        digests: Vec::new(),
+    }
+}
+
+fn digest_of_nothing() -> Digest {
+    Digest::from_bytes(Sha256::digest([]).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_known_by_name_and_by_id() {
+        let id = none().digest.to_string();
+        for name in ["vmlet.dev/none", "vmlet.dev/none:latest", &id] {
+            assert!(is_none(name), "{name}");
+        }
+        for other in [
+            "vmlet.dev/nonexistent",
+            "none",
+            "example.org/none",
+            "",
+            "vmlet.dev/none/x",
+        ] {
+            assert!(!is_none(other), "{other}");
+        }
+    }
+}

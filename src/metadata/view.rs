@@ -1,0 +1,61 @@
+//! What lists are answered from, and the end of every change to it.
+//!
+//! Invariant: what was committed is published, also when whoever asked has gone meanwhile.
+//! Failure: the database's own.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use tokio::sync::watch;
+
+use super::db;
+
+/// Rows by name.
+#[derive(Debug)]
+pub(super) struct View<K, R> {
+    rows: RwLock<BTreeMap<K, Arc<R>>>,
+    generation: watch::Sender<u64>,
+}
+
+impl<K: Ord, R> View<K, R> {
+    pub(super) fn of(rows: BTreeMap<K, Arc<R>>) -> Arc<Self> {
+        Arc::new(Self {
+            rows: RwLock::new(rows),
+            generation: watch::Sender::new(0),
+        })
+    }
+
+    /// Not to be held over an await.
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, BTreeMap<K, Arc<R>>> {
+        self.rows.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a change has made of a row; nothing when it is gone.
+    pub(super) fn publish(&self, key: K, row: Option<Arc<R>>) {
+        let mut rows = self.rows.write().unwrap_or_else(PoisonError::into_inner);
+        match row {
+            Some(row) => rows.insert(key, row),
+            None => rows.remove(&key),
+        };
+        drop(rows);
+        self.touch();
+    }
+
+    /// Wakes whoever waits for changes.
+    pub(super) fn touch(&self) {
+        self.generation.send_modify(|generation| *generation += 1);
+    }
+
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.generation.subscribe()
+    }
+}
+
+/// Runs a change to its end, even if the caller goes away: what is committed is published, and whoever waits for its
+/// turn gets it.
+pub(super) async fn finish<T: Send + 'static>(
+    change: impl Future<Output = db::Result<T>> + Send + 'static,
+) -> db::Result<T> {
+    let done = tokio::spawn(change).await;
+    done.map_err(db::Error::Thread)?
+}

@@ -1,0 +1,159 @@
+//! Objects of the cluster that the daemon cannot read itself: it says what it waits for, and the agent beside it answers.
+//!
+//! Invariant: an answer goes to whoever waits for that very question of this process, and nowhere else; what is in an
+//! object stays in memory and out of messages.
+//! Failure: [`Error`]: what the agent says, or that nobody answered in time. The question is forgotten with whoever asked.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use podspec::{Content, Source};
+use tokio::sync::{oneshot, watch};
+use uuid::Uuid;
+
+#[cfg(test)]
+mod tests;
+
+/// Time for an answer; kubelet's own patience with the call around it is two minutes.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Most bytes of an object: the API server keeps none that is larger.
+pub const MOST_BYTES: usize = 2 * 1024 * 1024;
+
+/// Why an object is not to be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The agent says why not.
+    #[error("guest data from {wanted}: {reason}")]
+    Refused {
+        /// The object.
+        wanted: Box<Wanted>,
+        /// The agent's words.
+        reason: String,
+    },
+    /// No agent has answered.
+    #[error("guest data from {wanted}: no vmlet-agent of this node has answered within {} s", PATIENCE.as_secs())]
+    NobodyAnswered {
+        /// The object.
+        wanted: Box<Wanted>,
+    },
+}
+
+/// An object, and the pod that names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Namespace of the pod and of the object.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The pod's UID.
+    pub pod_uid: String,
+    /// The object.
+    pub source: Source,
+}
+
+impl std::fmt::Display for Wanted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Source { kind, .. } = &self.source;
+        write!(f, "{kind} {}/{}", self.namespace, self.source.name())
+    }
+}
+
+/// What the agent says: what is in the object, or a sentence for people.
+pub type Answer = Result<Content, String>;
+
+/// The questions that are open.
+#[derive(Debug)]
+pub struct Sources {
+    open: Mutex<BTreeMap<Uuid, Question>>,
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Question {
+    wanted: Wanted,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// Forgets a question when whoever asked is gone.
+struct Asking<'a>(&'a Sources, Uuid);
+
+impl Default for Sources {
+    fn default() -> Self {
+        Self {
+            open: Mutex::default(),
+            changes: watch::Sender::new(0),
+        }
+    }
+}
+
+impl Sources {
+    /// Waits until the agent has said what is in an object.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] with the agent's words, or when it says nothing for [`PATIENCE`].
+    pub async fn ask(&self, wanted: Wanted) -> Result<Content, Error> {
+        let (answer, answered) = oneshot::channel();
+        // Never one that an earlier process gave out: its answer may still be on the way.
+        let id = Uuid::new_v4();
+        let question = Question {
+            wanted: wanted.clone(),
+            answer,
+        };
+        self.open().insert(id, question);
+        self.changed();
+        let _asking = Asking(self, id);
+        match tokio::time::timeout(PATIENCE, answered).await {
+            Ok(Ok(Ok(content))) => Ok(content),
+            Ok(Ok(Err(reason))) => Err(Error::Refused {
+                wanted: Box::new(wanted),
+                reason,
+            }),
+            Ok(Err(_)) | Err(_) => Err(Error::NobodyAnswered {
+                wanted: Box::new(wanted),
+            }),
+        }
+    }
+
+    /// All questions that are open.
+    pub fn wanted(&self) -> BTreeMap<Uuid, Wanted> {
+        let open = self.open();
+        let each = open.iter();
+        each.map(|(id, question)| (*id, question.wanted.clone()))
+            .collect()
+    }
+
+    /// Answers a question; nothing happens when nobody waits for that any more.
+    pub fn answer(&self, id: Uuid, answer: Answer) {
+        let question = self.open().remove(&id);
+        if let Some(question) = question {
+            // Whoever asked may have gone this moment.
+            let _ = question.answer.send(answer);
+            self.changed();
+        }
+    }
+
+    /// Changes whenever a question is asked, answered or forgotten.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    fn open(&self) -> MutexGuard<'_, BTreeMap<Uuid, Question>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|count| *count += 1);
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let Self(sources, id) = self;
+        if sources.open().remove(id).is_some() {
+            sources.changed();
+        }
+    }
+}

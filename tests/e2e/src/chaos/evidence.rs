@@ -1,0 +1,56 @@
+//! What is kept of a run that found something: the cluster itself is taken down.
+//!
+//! Invariant: one folder for each seed; an older one of the same seed is replaced.
+//! Failure: what cannot be kept is left out; a finding must not be hidden by another error.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use crate::Cluster;
+use crate::stack::programs;
+
+/// Copies logs and objects; says where they are.
+pub(super) fn keep(cluster: &Cluster, seed: u64) -> String {
+    let Ok(built) = programs() else {
+        return "no evidence kept".to_owned();
+    };
+    let target = built.parent().unwrap_or(&built);
+    let dir = target.join("chaos").join(seed.to_string());
+    match copy(cluster, &dir) {
+        Ok(()) => format!("evidence in {}", dir.display()),
+        Err(error) => format!("part of the evidence in {}: {error}", dir.display()),
+    }
+}
+
+fn copy(cluster: &Cluster, dir: &Path) -> io::Result<()> {
+    if dir.exists() {
+        fs::remove_dir_all(dir)?;
+    }
+    fs::create_dir_all(dir)?;
+    for kind in ["vm", "pods", "virtualmachinetasks", "events", "leases"] {
+        let said = cluster.kubectl(&["get", kind, "-A", "-o", "yaml"]);
+        let said = said.unwrap_or_else(|error| format!("{error:#}"));
+        fs::write(dir.join(format!("{kind}.yaml")), said)?;
+    }
+    let state = cluster.stack().dir();
+    for file in ["vmlet.db", "vmlet.db-wal"] {
+        // Gone or new at any moment.
+        fs::copy(state.join("state").join(file), dir.join(file)).ok();
+    }
+    tree(&state.join("log"), &dir.join("log"))?;
+    tree(&state.join("logs/pods"), &dir.join("pods"))
+}
+
+fn tree(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)?.flatten() {
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            tree(&from, &to)?;
+        } else {
+            fs::copy(&from, &to).ok();
+        }
+    }
+    Ok(())
+}

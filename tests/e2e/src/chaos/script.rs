@@ -1,0 +1,252 @@
+//! What a chaos run does, round by round: a pure function of the seed.
+//!
+//! Invariant: the same seed and number of machines give the same rounds in the same order; how many of them are
+//! played depends on the time that the machine underneath needs.
+//! Failure: none.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use serde_json::{Value, json};
+
+/// Who dies: ours, except the tapmanager, whose death `cluster_restarts` covers, and the API server. In the
+/// order in which they are started again: those who need the API server come after it.
+pub(super) const PROGRAMS: [&str; 5] = [
+    "kube-apiserver",
+    "vmlet",
+    "vmlet-criproxy",
+    "vmlet-agent",
+    "vmlet-controller",
+];
+
+/// What the life of a machine shall be, in both spellings that have more than two words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Life {
+    On,
+    Off,
+    Suspended,
+    Always,
+    Halted,
+    RerunOnFailure,
+    Manual,
+    Once,
+    /// No object at all.
+    Gone,
+}
+
+/// What a machine shall be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wish {
+    pub(super) life: Life,
+    pub(super) class: &'static str,
+}
+
+/// A change of one wish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Change {
+    /// Number of the machine.
+    pub(super) machine: usize,
+    /// All that it shall be from now on.
+    pub(super) wish: Wish,
+    /// What is new about that.
+    pub(super) word: &'static str,
+}
+
+/// One round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Round {
+    pub(super) changes: Vec<Change>,
+    /// From the last change to the blow.
+    pub(super) before: Duration,
+    /// One or two of [`PROGRAMS`], in their order.
+    pub(super) victims: Vec<&'static str>,
+    /// How long they stay dead.
+    pub(super) dead: Duration,
+    /// From their return to the next round.
+    pub(super) after: Duration,
+}
+
+/// The rounds.
+#[derive(Debug)]
+pub(super) struct Script {
+    rng: Rng,
+    wished: Vec<Wish>,
+}
+
+impl Life {
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::On => "PoweredOn",
+            Self::Off => "PoweredOff",
+            Self::Suspended => "Suspended",
+            Self::Always => "Always",
+            Self::Halted => "Halted",
+            Self::RerunOnFailure => "RerunOnFailure",
+            Self::Manual => "Manual",
+            Self::Once => "Once",
+            Self::Gone => "deleted",
+        }
+    }
+
+    const fn is_off(self) -> bool {
+        matches!(self, Self::Off | Self::Halted | Self::Gone)
+    }
+}
+
+impl Wish {
+    pub(super) const FIRST: Self = Self {
+        life: Life::On,
+        class: "large",
+    };
+
+    /// The fields of a specification, `null` where one must not be.
+    pub(super) fn spec(self) -> Value {
+        let word = self.life.word();
+        let (power, strategy) = match self.life {
+            Life::On | Life::Off | Life::Suspended => (json!(word), Value::Null),
+            _ => (Value::Null, json!(word)),
+        };
+        json!({ "className": self.class, "powerState": power, "runStrategy": strategy })
+    }
+}
+
+impl Script {
+    /// All machines begin with [`Wish::FIRST`].
+    pub(super) fn new(seed: u64, machines: usize) -> Self {
+        Self {
+            rng: Rng::with_seed(seed),
+            wished: vec![Wish::FIRST; machines],
+        }
+    }
+
+    /// The next round.
+    pub(super) fn round(&mut self) -> Round {
+        let count = self.rng.usize(1..=2);
+        let changes = (0..count).map(|_| self.change()).collect();
+        let first = self.rng.usize(..PROGRAMS.len());
+        // Sometimes the same one again: then it dies alone.
+        let second = if self.rng.u8(..4) == 0 {
+            self.rng.usize(..PROGRAMS.len())
+        } else {
+            first
+        };
+        let victims = (0..PROGRAMS.len())
+            .filter(|n| *n == first || *n == second)
+            .map(|n| PROGRAMS[n])
+            .collect();
+        Round {
+            changes,
+            before: self.pause(3000),
+            victims,
+            dead: self.pause(4000),
+            after: self.pause(6000),
+        }
+    }
+
+    fn change(&mut self) -> Change {
+        let machine = self.rng.usize(..self.wished.len());
+        let old = self.wished[machine];
+        let (wish, word) = self.other(old);
+        self.wished[machine] = wish;
+        Change {
+            machine,
+            wish,
+            word,
+        }
+    }
+
+    /// Machines are on most of the time, and mostly exist.
+    fn other(&mut self, old: Wish) -> (Wish, &'static str) {
+        let life = match self.rng.u8(..20) {
+            0..=2 => Life::On,
+            3 => Life::Once,
+            4..=6 => Life::Off,
+            7..=9 => Life::Suspended,
+            10 | 11 => Life::Always,
+            12 => Life::Halted,
+            13 | 14 => Life::RerunOnFailure,
+            15 => Life::Manual,
+            16 | 17 => Life::Gone,
+            _ => return Self::resized(old),
+        };
+        // The API server refuses to suspend what is off, and nothing is born so.
+        let life = match life {
+            Life::Suspended if old.life.is_off() => Life::On,
+            other => other,
+        };
+        (Wish { life, ..old }, life.word())
+    }
+
+    fn resized(old: Wish) -> (Wish, &'static str) {
+        let class = if old.class == "large" {
+            "small"
+        } else {
+            "large"
+        };
+        (Wish { class, ..old }, "class")
+    }
+
+    fn pause(&mut self, millis: u64) -> Duration {
+        Duration::from_millis(self.rng.u64(..millis))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounds(seed: u64, count: usize) -> Vec<Round> {
+        let mut script = Script::new(seed, 10);
+        (0..count).map(|_| script.round()).collect()
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_rounds_and_another_one_others() {
+        assert_eq!(rounds(7, 200), rounds(7, 200));
+        assert_eq!(rounds(7, 200)[..50], rounds(7, 50));
+        assert_ne!(rounds(7, 200), rounds(8, 200));
+    }
+
+    #[test]
+    fn every_program_dies_and_every_wish_is_made_in_twenty_minutes_of_rounds() {
+        let all = rounds(1, 100);
+        for program in PROGRAMS {
+            assert!(
+                all.iter().any(|r| r.victims.contains(&program)),
+                "{program}"
+            );
+        }
+        let words = |word| all.iter().flat_map(|r| &r.changes).any(|c| c.word == word);
+        for word in [
+            "PoweredOn",
+            "PoweredOff",
+            "Suspended",
+            "Always",
+            "Halted",
+            "RerunOnFailure",
+            "Manual",
+            "Once",
+            "deleted",
+            "class",
+        ] {
+            assert!(words(word), "{word}");
+        }
+        assert!(all.iter().any(|r| r.victims.len() == 2));
+    }
+
+    #[test]
+    fn what_is_off_is_never_asked_to_save_its_memory() {
+        let mut script = Script::new(3, 4);
+        let mut wished = [Wish::FIRST; 4];
+        for _ in 0..500 {
+            for change in script.round().changes {
+                let old = wished[change.machine];
+                assert!(
+                    change.wish.life != Life::Suspended || !old.life.is_off(),
+                    "{change:?} after {old:?}"
+                );
+                wished[change.machine] = change.wish;
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Whether everything is as the machines' objects say: the objects, the node, and the guests.
+//!
+//! Invariant: looking changes nothing.
+//! Failure: each difference in a line, with what the object says of itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::machines::Machines;
+use super::programs;
+use super::script::{Life, Wish};
+use crate::Cluster;
+use crate::guest::ticks;
+
+/// Between two looks: each costs some processes.
+const EVERY: Duration = Duration::from_secs(2);
+/// A guest that runs says so every second; one that boots among nine others on a busy host, in a while.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(600);
+
+/// Waits until everything is as wished.
+pub(super) async fn settle(
+    cluster: &Cluster,
+    machines: &mut Machines,
+    within: Duration,
+) -> Result<()> {
+    let deadline = Instant::now() + within;
+    let mut pause = tokio::time::interval(EVERY);
+    loop {
+        pause.tick().await;
+        programs::supervise(cluster.stack())?;
+        machines.tell_all(cluster).await?;
+        // Also an API server that has just come back may not answer at once.
+        let looked = differences(cluster, machines);
+        let wrong = looked.unwrap_or_else(|error| vec![format!("{error:#}")]);
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        let is_over = Instant::now() > deadline;
+        let wrong = wrong.join("\n");
+        ensure!(!is_over, "not as wished within {within:?}:\n{wrong}");
+    }
+}
+
+/// Waits until every guest that runs has said something new; everything must have stayed as wished.
+pub(super) async fn guests_live(cluster: &Cluster, machines: &Machines) -> Result<()> {
+    let deadline = Instant::now() + SIGN_OF_LIFE;
+    let mut pause = tokio::time::interval(EVERY);
+    let before = last_ticks(cluster)?;
+    loop {
+        pause.tick().await;
+        let now = last_ticks(cluster)?;
+        let silent: Vec<_> = before.iter().filter(|tick| now.contains(*tick)).collect();
+        if silent.is_empty() {
+            break;
+        }
+        let is_over = Instant::now() > deadline;
+        ensure!(!is_over, "guests that say nothing: {silent:?}");
+    }
+    let wrong = differences(cluster, machines)?.join("\n");
+    ensure!(wrong.is_empty(), "did not stay as wished:\n{wrong}");
+    Ok(())
+}
+
+/// Everything that is not as it should be.
+fn differences(cluster: &Cluster, machines: &Machines) -> Result<Vec<String>> {
+    let seen = Objects::read(cluster)?;
+    let mut wrong = Vec::new();
+    if !machines.are_told() {
+        wrong.push("an object of a deleted machine is still there".to_owned());
+    }
+    let (mut domains, mut disks, mut pods) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let mut may_keep_pod = BTreeSet::new();
+    let root = cluster.stack().dir().join("state/disks");
+    for (name, wish) in machines.wishes() {
+        let Some(vm) = seen.machines.get(&name) else {
+            if wish.life != Life::Gone {
+                wrong.push(format!("{name} does not exist"));
+            }
+            continue;
+        };
+        let status = &vm["status"];
+        let word = text(&status["printableStatus"]);
+        let has_memory = root
+            .join(text(&vm["metadata"]["uid"]))
+            .join("memory.save")
+            .exists();
+        if !fulfils(word, has_memory, wish)
+            || status["desiredGeneration"] != vm["metadata"]["generation"]
+        {
+            wrong.push(format!(
+                "{name}: wished {wish:?}, saved memory {has_memory}: {vm}"
+            ));
+        }
+        disks.insert(text(&vm["metadata"]["uid"]).to_owned());
+        match (word, wish.life) {
+            ("Running", _) => {
+                domains.insert(text(&status["instanceUUID"]).to_owned());
+                pods.insert(name);
+            }
+            (_, Life::Manual | Life::Once) => {
+                may_keep_pod.insert(name);
+            }
+            _ => {}
+        }
+    }
+    let found: BTreeSet<_> = seen.pods.difference(&may_keep_pod).cloned().collect();
+    compare(&mut wrong, "pods", &pods, &found);
+    let found = cluster.stack().virsh(&["list", "--uuid"])?;
+    let found = found.split_whitespace().map(ToOwned::to_owned).collect();
+    compare(&mut wrong, "domains that run", &domains, &found);
+    let found = fs::read_dir(&root).into_iter().flatten().flatten();
+    let found = found.map(|e| e.file_name().to_string_lossy().into_owned());
+    compare(&mut wrong, "disks", &disks, &found.collect());
+    wrong.extend(seen.tasks);
+    Ok(wrong)
+}
+
+/// A machine that was told to save its memory while it was down has none to save.
+fn fulfils(word: &str, has_memory: bool, wish: Wish) -> bool {
+    match wish.life {
+        Life::On | Life::Always | Life::RerunOnFailure => word == "Running" && !has_memory,
+        Life::Off | Life::Halted => word == "Stopped" && !has_memory,
+        Life::Suspended => matches!((word, has_memory), ("Suspended", true) | ("Stopped", false)),
+        // On or off: what it was, or what became of its run.
+        Life::Manual | Life::Once => matches!(
+            (word, has_memory),
+            ("Running" | "Stopped", false) | ("Suspended", true)
+        ),
+        Life::Gone => false,
+    }
+}
+
+fn compare(
+    wrong: &mut Vec<String>,
+    what: &str,
+    expected: &BTreeSet<String>,
+    found: &BTreeSet<String>,
+) {
+    if expected != found {
+        wrong.push(format!("{what}: {found:?} instead of {expected:?}"));
+    }
+}
+
+/// What the API server knows.
+struct Objects {
+    machines: BTreeMap<String, Value>,
+    pods: BTreeSet<String>,
+    /// Tasks that have not ended, in words.
+    tasks: Vec<String>,
+}
+
+impl Objects {
+    fn read(cluster: &Cluster) -> Result<Self> {
+        let mut list = cluster.get_json(&["vm,pods,virtualmachinetasks"])?;
+        let mut found = Self {
+            machines: BTreeMap::new(),
+            pods: BTreeSet::new(),
+            tasks: Vec::new(),
+        };
+        for object in list["items"].as_array_mut().context("items")? {
+            let name = text(&object["metadata"]["name"]).to_owned();
+            match text(&object["kind"]) {
+                "VirtualMachine" => {
+                    if let Some(meta) = object["metadata"].as_object_mut() {
+                        meta.remove("managedFields");
+                        meta.remove("annotations");
+                    }
+                    found.machines.insert(name, object.take());
+                }
+                "Pod" => {
+                    found.pods.insert(name);
+                }
+                _ if is_open(object) => found.tasks.push(format!("open task {object}")),
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn is_open(task: &Value) -> bool {
+    let state = text(&task["status"]["state"]);
+    !["Success", "Error", "Cancelled"].contains(&state)
+}
+
+/// The last tick in the log of each machine that runs, by the UID of its pod.
+fn last_ticks(cluster: &Cluster) -> Result<Vec<(String, Option<u64>)>> {
+    let objects = Objects::read(cluster)?;
+    let running = objects
+        .machines
+        .iter()
+        .filter(|(_, vm)| text(&vm["status"]["printableStatus"]) == "Running");
+    let logs = cluster.stack().dir().join("logs/pods");
+    Ok(running
+        .map(|(name, vm)| {
+            let uid = text(&vm["status"]["instance"]["uid"]);
+            let folder = logs.join(format!("default_{name}_{uid}/vm"));
+            let said = fs::read(folder.join("0.log")).unwrap_or_default();
+            let said = ticks(&String::from_utf8_lossy(&said));
+            (uid.to_owned(), said.last().map(|tick| tick.count))
+        })
+        .collect())
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}

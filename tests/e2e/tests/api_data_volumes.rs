@@ -1,0 +1,59 @@
+//! Machines with `dataVolumeTemplates` where CDI is installed while the controller runs.
+//!
+//! Invariant: CDI is its definition alone, and this test writes what CDI would.
+//! Failure: the object as it was last seen, or the end of the controller's log.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use crds::VirtualMachine;
+use crds::conditions::DATA_VOLUMES_READY;
+use e2e::foreign::{await_words, definition};
+use e2e::{Control, machines};
+use kube::Api;
+use serde_json::json;
+
+/// Far less than the controller's resync, which would help, too.
+const SOON: Duration = Duration::from_secs(240);
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn cdi_that_is_installed_later_serves_machines_that_wait_for_it() -> Result<()> {
+    let control = Control::up().await?;
+    let controller = control.controller("controller", &[]).await?;
+    let story = story(&control).await;
+    story.with_context(|| controller.tail())?;
+    ensure!(controller.stop().await?.success());
+    control.down()
+}
+
+async fn story(control: &Control) -> Result<()> {
+    let cluster = control.cluster();
+    cluster.apply(&machines::class("tiny", "64Mi"))?;
+    cluster.apply(&machines::image("example.com/guest"))?;
+    let wish = json!({
+        "runStrategy": "Always",
+        "dataVolumeTemplates": [{ "name": "data", "spec": { "source": { "blank": {} } } }],
+        "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }],
+    });
+    cluster.apply(&machines::machine("db", &wish))?;
+    let vms: Api<VirtualMachine> = Api::namespaced(control.client()?, "default");
+    let says = |words| await_words(&vms, "db", DATA_VOLUMES_READY, words, SOON);
+    says("False NotServed:").await?;
+
+    let kind = definition("cdi.kubevirt.io", "v1beta1", "DataVolume", "datavolumes");
+    cluster.apply(&kind)?;
+    says("False NotReady:").await?;
+    // Nothing but the volume itself tells the controller of this.
+    let patch = r#"{"status":{"phase":"Failed"}}"#;
+    let arguments = [
+        "patch",
+        "datavolume",
+        "data",
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+    ];
+    cluster.kubectl(&[&arguments[..], &[patch]].concat())?;
+    says("False Failed:").await
+}

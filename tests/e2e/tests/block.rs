@@ -1,0 +1,110 @@
+//! Pods that boot from a block device.
+//!
+//! Invariant: an image is written to a device once; what a guest wrote there is in its next pod; one machine has a device.
+//! Failure: the test says what was lost, allowed or left.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cri, LoopDevice, PodOptions, Stack, await_text, v1};
+use tonic::Code;
+
+const BOOT: Duration = Duration::from_secs(180);
+
+/// The machine of a pod, with a device as its root disk.
+fn machine(pod: &PodOptions, image: &str, device: &Path) -> v1::ContainerConfig {
+    let device = v1::Device {
+        container_path: "/".to_owned(),
+        host_path: device.display().to_string(),
+        permissions: "mrw".to_owned(),
+    };
+    v1::ContainerConfig {
+        devices: vec![device],
+        ..pod.container(image, 0)
+    }
+}
+
+async fn create(
+    cri: &Cri,
+    pod: &PodOptions,
+    image: &str,
+    device: &Path,
+) -> Result<(String, Result<String, tonic::Status>)> {
+    let sandbox = cri.run(pod.sandbox()).await?;
+    let config = machine(pod, image, device);
+    let created = Box::pin(cri.create(&sandbox, config, pod.sandbox())).await;
+    Ok((sandbox, created))
+}
+
+async fn refused(cri: &Cri, pod: &PodOptions, image: &str, device: &Path) -> Result<String> {
+    let (sandbox, created) = create(cri, pod, image, device).await?;
+    let status = created.err().context("a device that cannot be used")?;
+    ensure!(status.code() == Code::FailedPrecondition, "{status:?}");
+    cri.remove_pod(&sandbox).await?;
+    Ok(status.message().to_owned())
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_device_gets_the_image_once_and_keeps_what_the_guest_wrote() -> Result<()> {
+    let (device, small) = (LoopDevice::new(96)?, LoopDevice::new(32)?);
+    let links = tempfile::tempdir()?;
+    // kubelet names devices by links.
+    let link = links.path().join("claim");
+    std::os::unix::fs::symlink(device.path(), &link)?;
+    let stack = Stack::up()?;
+    let cri = stack.cri().await?;
+    cri.await_ready().await?;
+    let image = stack.image()?.to_owned();
+    cri.pull(&image).await?;
+    let pod = |name: &str| PodOptions::named(name, &stack);
+
+    let first = pod("first");
+    let (sandbox, created) = create(&cri, &first, &image, &link).await?;
+    let container = created?;
+    let head = device.head()?;
+    ensure!(head.starts_with("vmlet-root 1 whole sha256:"), "{head}");
+    cri.start(&container).await?;
+    await_text(&first.log(0), "VMLET-BOOTS 1", BOOT).await?;
+
+    // By whatever path, a device is one device.
+    let said = refused(&cri, &pod("thief"), &image, device.path()).await?;
+    ensure!(said.contains("in use by container"), "{said}");
+    await_text(&first.log(0), "VMLET-GUEST-READY", BOOT).await?;
+    cri.stop_pod(&sandbox).await?;
+    cri.remove_pod(&sandbox).await?;
+
+    // A mount, or a copy that a killed daemon left behind, keeps machines away for as long as it lasts.
+    let claim = device.claim()?;
+    let (sandbox, created) = create(&cri, &pod("early"), &image, &link).await?;
+    let status = created.err().context("a device that is busy")?;
+    ensure!(status.code() == Code::Unavailable, "{status:?}");
+    cri.remove_pod(&sandbox).await?;
+    drop(claim);
+
+    // The image is there already: no word about it is needed.
+    let second = pod("second");
+    let (sandbox, created) = create(&cri, &second, "vmlet.dev/none", &link).await?;
+    cri.start(&created?).await?;
+    await_text(&second.log(0), "VMLET-BOOTS 2", BOOT).await?;
+    cri.stop_pod(&sandbox).await?;
+    cri.remove_pod(&sandbox).await?;
+
+    let said = refused(&cri, &pod("small"), &image, small.path()).await?;
+    ensure!(
+        said.contains("33554432") && said.contains("68157440"),
+        "{said}"
+    );
+    let said = refused(&cri, &pod("empty"), "vmlet.dev/none", small.path()).await?;
+    ensure!(said.contains("is empty"), "{said}");
+    device.write(b"somebody's data")?;
+    let said = refused(&cri, &pod("foreign"), &image, device.path()).await?;
+    ensure!(said.contains("holds data"), "{said}");
+    ensure!(
+        device.head()?.starts_with("somebody's data"),
+        "it was written over"
+    );
+    stack.await_clean().await?;
+    stack.down()
+}

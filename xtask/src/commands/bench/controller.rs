@@ -1,0 +1,46 @@
+//! `bench controller`: the release build of the controller over many machines, against a real API server.
+//!
+//! Invariant: the scenarios are those of the test `api_priority`, which asserts their order; numbers are only printed.
+//! Failure: the exit code of the test.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::commands::{e2e, run_test, setup};
+use crate::{run, workspace};
+
+/// Which file of the end-to-end tests has the scenarios.
+const TEST: &str = "api_priority";
+
+/// Measures the controller with many machines: first start, edit of a class, restart.
+#[derive(Debug, clap::Args)]
+pub(super) struct Controller {
+    /// How many machines.
+    #[arg(long, default_value_t = 1000)]
+    machines: u32,
+}
+
+impl Controller {
+    /// Runs the command.
+    pub(super) fn run(&self) -> Result<ExitCode> {
+        let installed = setup::ensure(false)?;
+        if installed != ExitCode::SUCCESS {
+            return Ok(installed);
+        }
+        println!("bench: building");
+        e2e::prepare()?;
+        let mut build = workspace::cargo();
+        build.args(["build", "--quiet", "--release", "-p", "vmlet-controller"]);
+        run::check(build.args(["--config", workspace::UNWIND]))?;
+        let mut test = run_test::cargo_cluster(Some(TEST))?;
+        let program = workspace::target().join("release/vmlet-controller");
+        test.env("VMLET_E2E_CONTROLLER", program);
+        test.env("VMLET_E2E_MACHINES", self.machines.to_string());
+        Ok(if test.status()?.success() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
+    }
+}
