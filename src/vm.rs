@@ -29,6 +29,7 @@ mod reboot;
 mod reconcile;
 mod remove;
 mod resize;
+mod restart;
 mod resume;
 mod rows;
 mod save;

@@ -102,7 +102,8 @@ fn container_code(error: &vm::Error) -> Code {
         | E::Resize { .. }
         | E::MachineType { .. }
         | E::DomainLives { .. }
-        | E::NotRunning(_) => Code::FailedPrecondition,
+        | E::NotRunning(_)
+        | E::Paused(_) => Code::FailedPrecondition,
         E::VmDisk(e) => disk_code(e),
         E::Block(e) => block_code(e),
         E::GuestData(_) | E::Source(sources::Error::Refused { .. }) | E::Seed(_) => {

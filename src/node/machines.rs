@@ -91,7 +91,7 @@ impl<H: Hypervisor, N: PodNetwork> Machines<H, N> {
                 event = events.recv() => match event {
                     Ok(Event::Connected) | Err(RecvError::Lagged(_)) => self.connected().await,
                     Ok(Event::Started(domain) | Event::Power(domain)) => self.look(domain).await,
-                    Ok(Event::Stopped(..) | Event::Disconnected) => {}
+                    Ok(Event::Stopped(..) | Event::Reset(_) | Event::Disconnected) => {}
                     Err(RecvError::Closed) => return,
                 },
                 _ = look.tick() => {

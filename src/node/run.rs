@@ -29,11 +29,11 @@ const RETRY: Duration = Duration::from_secs(10);
 /// Steps in which percents are recorded.
 const STEP: u8 = 5;
 
-/// When a guest is asked to power off and nobody says for how long.
-const SHUTDOWN: u32 = 300;
+/// When a guest is asked to power off or to reboot and nobody says for how long.
+const PATIENCE: u32 = 300;
 
 /// Longest time for that, in seconds.
-const LONGEST_SHUTDOWN: u32 = 24 * 60 * 60;
+const LONGEST_PATIENCE: u32 = 24 * 60 * 60;
 
 impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
     pub(super) async fn carry_out(&self, task: &Arc<Task>, cancel: CancellationToken) {
@@ -179,11 +179,11 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
             Work::DeleteDisk => machines.delete_disk(vm).await?,
             Work::GuestShutdown { timeout } => return self.shut_down(task, *timeout).await,
             Work::PowerOff { timeout, pod } => {
-                let seconds = (*timeout).min(LONGEST_SHUTDOWN);
+                let seconds = (*timeout).min(LONGEST_PATIENCE);
                 let grace = Duration::from_secs(seconds.into());
                 machines.power_off(vm, pod, grace).await?;
             }
-            Work::GuestReboot => machines.reboot(vm).await?,
+            Work::GuestReboot { timeout } => return self.reboot(task, *timeout).await,
             Work::Reset => machines.reset(vm).await?,
             Work::Save => machines.save(vm).await?,
             Work::Restore { discard } => machines.restore(vm, *discard).await?,
@@ -193,20 +193,21 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
         Ok(())
     }
 
-    /// The deadline counts from the start of the task, also across a restart.
     async fn shut_down(&self, task: &Task, timeout: u32) -> Result<(), Failure> {
-        let seconds = match timeout {
-            0 => SHUTDOWN,
-            other => other.min(LONGEST_SHUTDOWN),
-        };
-        let whole = Duration::from_secs(seconds.into());
-        let begun = task.started_at;
-        let end = begun.saturating_add(i64::from(seconds).saturating_mul(1_000_000_000));
-        let deadline = Instant::now() + clock::until(end).min(whole);
+        let (seconds, deadline) = deadline(task, timeout);
         if self.containers.shut_down(task.vm, deadline).await? {
             return Ok(());
         }
         let words = format!("the guest did not power off within {seconds} s");
+        Err(Failure::new(&words, true))
+    }
+
+    async fn reboot(&self, task: &Task, timeout: u32) -> Result<(), Failure> {
+        let (seconds, deadline) = deadline(task, timeout);
+        if self.containers.reboot(task.vm, deadline).await? {
+            return Ok(());
+        }
+        let words = format!("the guest did not reboot within {seconds} s");
         Err(Failure::new(&words, true))
     }
 
@@ -224,6 +225,18 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
         };
         let _ = timeout(CONNECT, connected).await;
     }
+}
+
+/// How many seconds a guest has, and until when: they count from the start of the task, also across a restart.
+fn deadline(task: &Task, timeout: u32) -> (u32, Instant) {
+    let seconds = match timeout {
+        0 => PATIENCE,
+        other => other.min(LONGEST_PATIENCE),
+    };
+    let whole = Duration::from_secs(seconds.into());
+    let begun = task.started_at;
+    let end = begun.saturating_add(i64::from(seconds).saturating_mul(1_000_000_000));
+    (seconds, Instant::now() + clock::until(end).min(whole))
 }
 
 #[cfg(test)]

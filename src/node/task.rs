@@ -79,7 +79,11 @@ pub enum Work {
         pod: String,
     },
     /// Asks the guest to reboot.
-    GuestReboot,
+    GuestReboot {
+        /// How long, in seconds; 0 in rows of older versions.
+        #[serde(default)]
+        timeout: u32,
+    },
     /// Presses the reset button.
     Reset,
     /// Saves the memory and ends the machine.
@@ -152,7 +156,7 @@ impl Work {
             Self::DeleteDisk => "delete_disk",
             Self::GuestShutdown { .. } => "guest_shutdown",
             Self::PowerOff { .. } => "power_off",
-            Self::GuestReboot => "guest_reboot",
+            Self::GuestReboot { .. } => "guest_reboot",
             Self::Reset => "reset",
             Self::Save => "save",
             Self::Restore { .. } => "restore",
@@ -163,7 +167,7 @@ impl Work {
 
     /// Whether doing it twice is not the same as doing it once.
     pub const fn is_once(&self) -> bool {
-        matches!(self, Self::GuestReboot | Self::Reset)
+        matches!(self, Self::Reset)
     }
 
     /// Whether libvirt has a part in it.

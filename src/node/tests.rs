@@ -212,7 +212,7 @@ async fn a_task_for_a_machine_that_does_not_run_says_so() {
     for (task, work) in [
         (1, Work::Pause),
         (2, Work::Save),
-        (3, Work::GuestReboot),
+        (3, Work::GuestReboot { timeout: 5 }),
         (4, Work::Restore { discard: false }),
     ] {
         agenda.submit(uid(task), uid(9), work).await.unwrap();

@@ -53,7 +53,9 @@ pub(super) fn task(request: v1::RunTaskRequest) -> Result<(TaskUid, VmUid, Work)
             timeout: how.timeout_seconds,
         },
         Kind::PowerOff(how) => power_off(&how)?,
-        Kind::GuestReboot(_) => Work::GuestReboot,
+        Kind::GuestReboot(how) => Work::GuestReboot {
+            timeout: how.timeout_seconds,
+        },
         Kind::Reset(_) => Work::Reset,
         Kind::Save(_) => Work::Save,
         Kind::Restore(how) => Work::Restore {

@@ -100,6 +100,9 @@ pub enum Error {
     /// No machine runs for a virtual machine.
     #[error("virtual machine {0} does not run on this node")]
     NotRunning(podspec::VmUid),
+    /// A guest that stands still hears nobody.
+    #[error("virtual machine {0} is paused: let it run first")]
+    Paused(podspec::VmUid),
     /// A file or directory of the container could not be made or removed.
     #[error("{step} {}", path.display())]
     Files {
@@ -174,7 +177,7 @@ impl Error {
             }
             Self::Hypervisor { source, .. } => source.is_unavailable(),
             Self::VmDisk(e) => e.is_transient(),
-            Self::DomainLives { .. } => true,
+            Self::DomainLives { .. } | Self::Paused(_) => true,
             Self::Db(_) | Self::Table(_) | Self::Aborted(_) => true,
             _ => false,
         }

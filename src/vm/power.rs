@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use libvirt::{Hypervisor, Shutdown, State};
+use libvirt::{Hypervisor, State};
 use podspec::VmUid;
 use tokio::time::Instant;
 
@@ -69,17 +69,6 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             }
         }
         Ok(())
-    }
-
-    /// Asks the guest to reboot, agent first.
-    pub async fn reboot(&self, vm: VmUid) -> Result<()> {
-        let domain = self.running_vm(vm)?.domain();
-        let driver = &self.parts.hypervisor;
-        if driver.reboot(domain, Shutdown::Agent).await.is_ok() {
-            return Ok(());
-        }
-        let asked = driver.reboot(domain, Shutdown::Acpi).await;
-        asked.map_err(hypervisor("reboot"))
     }
 
     /// Presses the reset button.

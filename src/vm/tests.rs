@@ -14,6 +14,7 @@ mod memory;
 mod reboot;
 mod reconcile;
 mod resize;
+mod restart;
 mod seed;
 mod start;
 mod stats;

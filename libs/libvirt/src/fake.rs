@@ -85,7 +85,7 @@ impl FakeHypervisor {
         self
     }
 
-    /// Guests stay up when asked to power off.
+    /// Guests stay as they are when asked to power off or to reboot.
     #[must_use]
     pub fn guest_ignores_shutdown(self) -> Self {
         self.lock().guest_ignores = true;

@@ -43,7 +43,8 @@ pub trait Hypervisor: Send + Sync + 'static {
     fn start_paused(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
     /// Asks the guest to power off and returns at once.
     fn shutdown(&self, domain: Uuid, how: Shutdown) -> impl Future<Output = Result<()>> + Send;
-    /// Asks the guest to reboot and returns at once.
+    /// Asks the guest to reboot and returns at once; [`Event::Reset`] tells that it does. A guest that hears the button
+    /// powers off, and the hypervisor boots it anew.
     fn reboot(&self, domain: Uuid, how: Shutdown) -> impl Future<Output = Result<()>> + Send;
     /// Presses the reset button.
     fn reset(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
@@ -207,6 +208,8 @@ pub enum Event {
     Stopped(Uuid, End),
     /// A guest was paused or runs on.
     Power(Uuid),
+    /// A guest boots anew in the emulator that it has: it rebooted, or was reset.
+    Reset(Uuid),
 }
 
 /// Versions, as `major.minor.release`.

@@ -94,6 +94,16 @@ impl Libvirt {
             .await
     }
 
+    async fn press_to_power_off(&self, domain: Uuid) -> Result<()> {
+        let flag = sys::VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN;
+        let pressed = self.urgently("shutdown", domain, move |d| {
+            unless_off(d, d.shutdown_flags(flag).map(drop))
+        });
+        pressed.await?;
+        self.calls.rebooting.remove(domain);
+        Ok(())
+    }
+
     /// The XML of a domain; `None` when it does not exist.
     async fn description(&self, domain: Uuid) -> Result<Option<String>> {
         let deadline = self.settings.call_deadline;
@@ -159,6 +169,7 @@ impl Hypervisor for Libvirt {
             Shutdown::Agent => self.calls.agent_reboot(domain).await,
             Shutdown::Acpi => {
                 let flag = sys::VIR_DOMAIN_REBOOT_ACPI_POWER_BTN;
+                self.calls.rebooting.add(domain);
                 self.urgently("reboot", domain, move |d| d.reboot(flag))
                     .await
             }
@@ -227,26 +238,28 @@ impl Hypervisor for Libvirt {
 
     async fn shutdown(&self, domain: Uuid, how: Shutdown) -> Result<()> {
         let asked = match how {
-            Shutdown::Agent => self.calls.agent_shutdown(domain).await,
-            Shutdown::Acpi => {
-                let flag = sys::VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN;
-                self.urgently("shutdown", domain, move |d| {
-                    unless_off(d, d.shutdown_flags(flag).map(drop))
-                })
-                .await
+            Shutdown::Agent => {
+                if self.calls.rebooting.has(domain) {
+                    // Otherwise libvirt would boot the guest anew.
+                    absent_is_fine(self.press_to_power_off(domain).await)?;
+                }
+                self.calls.agent_shutdown(domain).await
             }
+            Shutdown::Acpi => self.press_to_power_off(domain).await,
         };
         absent_is_fine(asked)
     }
 
     async fn destroy(&self, domain: Uuid) -> Result<()> {
         self.calls.known.remove(domain);
+        self.calls.rebooting.remove(domain);
         let done = self.urgently("destroy", domain, |d| unless_off(d, d.destroy()));
         absent_is_fine(done.await)
     }
 
     async fn undefine(&self, domain: Uuid) -> Result<()> {
         self.calls.known.remove(domain);
+        self.calls.rebooting.remove(domain);
         let done = self
             .on_domain("undefine", domain, self.settings.call_deadline, |d| {
                 // libvirt would turn a running domain into one that it forgets at its end.

@@ -97,6 +97,8 @@ async fn a_guest_starts_is_seen_and_is_destroyed() {
     // The firmware ignores the power button, so the guest stays.
     hv.shutdown(id, Shutdown::Acpi).await.unwrap();
     assert_eq!(hv.state(id).await.unwrap(), Some(State::Active));
+    hv.reset(id).await.unwrap();
+    assert_eq!(next(&mut events).await, Event::Reset(id));
 
     hv.destroy(id).await.unwrap();
     assert_eq!(next(&mut events).await, Event::Stopped(id, End::Destroyed));

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use libvirt::{FakeHypervisor, Hypervisor, Power, Shutdown};
+use libvirt::{FakeHypervisor, Hypervisor, Power};
 use podspec::{ContainerId, VmUid};
 
 use crate::disk;
@@ -258,21 +258,4 @@ async fn a_cut_of_the_power_is_for_one_pod_and_shortens_a_stop_that_is_under_way
     // It has ended already.
     let again = node.containers.power_off(vm(), pod, Duration::ZERO);
     again.await.unwrap();
-}
-
-#[tokio::test]
-async fn a_guest_is_asked_to_reboot_by_its_agent_or_else_by_the_button() {
-    let node = node().await;
-    assert!(matches!(
-        node.containers.reboot(vm()).await,
-        Err(Error::NotRunning(_))
-    ));
-    started(&node, "pod", &[]).await;
-    node.containers.reboot(vm()).await.unwrap();
-    node.containers.reset(vm()).await.unwrap();
-    let domain = vm().uuid();
-    assert_eq!(
-        node.hypervisor.reboots(),
-        [(domain, Some(Shutdown::Acpi)), (domain, None)]
-    );
 }

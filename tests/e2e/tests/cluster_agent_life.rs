@@ -31,7 +31,7 @@ async fn a_machine_lives_well_with_an_agent_that_dies_under_each_of_its_tasks() 
     let facts = bed.await_facts("vm", Power::On).await?;
     ensure!(facts.domain_uuid == vm.uid(), "{facts:?}");
     cluster.await_boots("vm", &[1], BOOT).await?;
-    // A guest that still boots hears nobody who asks it to reboot, and is asked once.
+    // A boot that is cut short may not be counted.
     cluster.await_commands("vm", BOOT).await?;
 
     vm.crash("Pause", plain(), "agent.task.ran").await?;

@@ -31,7 +31,9 @@ pub(crate) async fn run(pass: &mut Pass<'_>, decision: &Decision) -> Outcome<()>
         let text = failure.message.clone();
         return Err(Stop::Failed(Error::NotReady(text).into()));
     }
-    if restart::run(pass).await? {
+    if decision.action != Action::Nothing {
+        restart::make_way(pass, &decision.action).await?;
+    } else if restart::run(pass).await? {
         return Err(Stop::quiet("restarted"));
     }
     if blocks(pass, &decision.action) {
@@ -68,18 +70,18 @@ fn delayed(pass: &mut Pass<'_>) -> Outcome<()> {
 
 /// A task of another kind is under way; one of the same kind is the operation itself.
 fn blocks(pass: &Pass<'_>, action: &Action) -> bool {
-    let own = match action {
-        Action::Shutdown { .. } => Some(TaskKind::GuestShutdown),
-        Action::Save { .. } => Some(TaskKind::Save),
-        Action::DiscardSaved => Some(TaskKind::Restore),
-        Action::Pause { .. } => Some(TaskKind::Pause),
-        Action::Unpause { .. } => Some(TaskKind::Unpause),
+    let own: &[TaskKind] = match action {
+        Action::Shutdown { .. } => &[TaskKind::GuestShutdown],
+        Action::Save { .. } => &[TaskKind::Save],
+        Action::DiscardSaved => &[TaskKind::Restore],
+        Action::Pause { .. } => &[TaskKind::Pause],
+        Action::Unpause { .. } => &[TaskKind::Unpause],
         Action::Nothing | Action::Wait(_) => return false,
-        // A harder way off overtakes a softer one.
-        Action::Delete { .. } => Some(TaskKind::GuestShutdown),
-        Action::Create { .. } | Action::Patch(_) | Action::RemoveFinalizer => None,
+        // A harder way off overtakes what waits for the guest.
+        Action::Delete { .. } => &[TaskKind::GuestShutdown, TaskKind::GuestReboot],
+        Action::Create { .. } | Action::Patch(_) | Action::RemoveFinalizer => &[],
     };
-    tasks::live(pass).is_some_and(|task| Some(task.spec.kind) != own)
+    tasks::live(pass).is_some_and(|task| !own.contains(&task.spec.kind))
 }
 
 async fn act(pass: &mut Pass<'_>, action: &Action) -> Outcome<()> {

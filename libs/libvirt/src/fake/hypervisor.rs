@@ -121,6 +121,11 @@ impl Hypervisor for FakeHypervisor {
             return Err(absence());
         }
         inner.reboots.push((domain, Some(how)));
+        let obeys = !inner.guest_ignores;
+        drop(inner);
+        if obeys {
+            self.tell(Event::Reset(domain));
+        }
         Ok(())
     }
 
@@ -128,6 +133,8 @@ impl Hypervisor for FakeHypervisor {
         let mut inner = self.lock();
         inner.domain(domain)?;
         inner.reboots.push((domain, None));
+        drop(inner);
+        self.tell(Event::Reset(domain));
         Ok(())
     }
 

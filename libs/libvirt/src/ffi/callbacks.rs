@@ -1,4 +1,4 @@
-//! Life-cycle and close callbacks, turned into messages on a channel.
+//! Life-cycle, reboot and close callbacks, turned into messages on a channel.
 //!
 //! Invariant: C holds only a number; the channel lives in [`LISTENERS`] under that number. A callback that
 //! comes after its subscription has gone finds nothing and does nothing, so no order of calls can
@@ -27,6 +27,8 @@ pub(crate) enum Signal {
         event: c_int,
         detail: c_int,
     },
+    /// A guest began to boot anew in the emulator that it had: it rebooted, or was reset.
+    Reset { domain: Uuid },
     /// The connection is closed; the number is libvirt's reason.
     Closed { reason: c_int },
 }
@@ -48,12 +50,16 @@ static NEXT_KEY: AtomicUsize = AtomicUsize::new(1);
 pub(crate) struct Subscription {
     connect: Connect,
     key: usize,
-    lifecycle: Option<c_int>,
+    /// libvirt's ids of the registered event callbacks.
+    events: Vec<c_int>,
     close: bool,
 }
 
+/// How C passes callbacks of every kind of event.
+type AnyCallback = unsafe extern "C" fn(sys::virConnectPtr, sys::virDomainPtr, *mut c_void);
+
 impl Subscription {
-    /// Sends life-cycle events of all domains, and the end of the connection, to `sink`.
+    /// Sends life-cycle and reboot events of all domains, and the end of the connection, to `sink`.
     pub(crate) fn everything(
         connect: &Connect,
         sink: UnboundedSender<Signal>,
@@ -80,12 +86,13 @@ impl Subscription {
         let mut subscription = Self {
             connect: connect.clone(),
             key,
-            lifecycle: None,
+            events: Vec::new(),
             close: false,
         };
         subscription.close = subscription.register_close()?;
         if wanted == Wanted::Everything {
-            subscription.lifecycle = Some(subscription.register_lifecycle()?);
+            subscription.register_lifecycle()?;
+            subscription.register(sys::VIR_DOMAIN_EVENT_ID_REBOOT, on_reboot)?;
         }
         Ok(subscription)
     }
@@ -114,50 +121,51 @@ impl Subscription {
         }
     }
 
-    fn register_lifecycle(&self) -> Result<c_int, Error> {
-        let callback: unsafe extern "C" fn(
+    fn register_lifecycle(&mut self) -> Result<(), Error> {
+        type Lifecycle = unsafe extern "C" fn(
             sys::virConnectPtr,
             sys::virDomainPtr,
             c_int,
             c_int,
             *mut c_void,
-        ) -> c_int = on_lifecycle;
+        ) -> c_int;
         // SAFETY: libvirt calls the callback of event id LIFECYCLE with exactly the arguments of
         // `on_lifecycle`; the generic type is only how every kind of callback is passed (its C macro
-        // VIR_DOMAIN_EVENT_CALLBACK is the same cast). The connection is alive as above, the null domain
-        // means all domains, and the opaque value is a mere number.
+        // VIR_DOMAIN_EVENT_CALLBACK is the same cast).
+        let callback = unsafe { transmute::<Lifecycle, AnyCallback>(on_lifecycle) };
+        self.register(sys::VIR_DOMAIN_EVENT_ID_LIFECYCLE, callback)
+    }
+
+    /// `callback` must be what libvirt expects for that kind of event.
+    fn register(
+        &mut self,
+        kind: sys::virDomainEventID,
+        callback: AnyCallback,
+    ) -> Result<(), Error> {
+        // SAFETY: the connection is alive for the whole call, since `self` holds a reference; the null domain
+        // means all domains; the opaque value is a mere number, so that there is nothing to free.
         let id = unsafe {
-            let callback = transmute::<
-                unsafe extern "C" fn(
-                    sys::virConnectPtr,
-                    sys::virDomainPtr,
-                    c_int,
-                    c_int,
-                    *mut c_void,
-                ) -> c_int,
-                unsafe extern "C" fn(sys::virConnectPtr, sys::virDomainPtr, *mut c_void),
-            >(callback);
             sys::virConnectDomainEventRegisterAny(
                 self.connect.as_ptr(),
                 ptr::null_mut(),
-                sys::VIR_DOMAIN_EVENT_ID_LIFECYCLE.cast_signed(),
+                kind.cast_signed(),
                 Some(callback),
                 ptr::without_provenance_mut(self.key),
                 None,
             )
         };
         if id < 0 {
-            Err(Error::last_error())
-        } else {
-            Ok(id)
+            return Err(Error::last_error());
         }
+        self.events.push(id);
+        Ok(())
     }
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
         listeners().remove(&self.key);
-        if let Some(id) = self.lifecycle {
+        for &id in &self.events {
             // SAFETY: the connection is alive (`self` holds a reference) and `id` came from its own
             // registration. On a dead connection the call fails after having dropped the callback.
             unsafe { sys::virConnectDomainEventDeregisterAny(self.connect.as_ptr(), id) };
@@ -179,21 +187,35 @@ unsafe extern "C" fn on_lifecycle(
     detail: c_int,
     opaque: *mut c_void,
 ) -> c_int {
-    let mut uuid = [0_u8; 16];
-    // SAFETY: libvirt keeps `domain` alive while the callback runs, and the buffer has the 16 bytes
-    // (VIR_UUID_BUFLEN) that the function fills.
-    if unsafe { sys::virDomainGetUUID(domain, uuid.as_mut_ptr()) } == 0 {
-        let domain = Uuid::from_bytes(uuid);
-        deliver(
-            opaque,
-            Signal::Lifecycle {
-                domain,
-                event,
-                detail,
-            },
-        );
+    // SAFETY: libvirt keeps `domain` alive while the callback runs.
+    if let Some(domain) = unsafe { uuid(domain) } {
+        let signal = Signal::Lifecycle {
+            domain,
+            event,
+            detail,
+        };
+        deliver(opaque, signal);
     }
     0
+}
+
+unsafe extern "C" fn on_reboot(
+    _connect: sys::virConnectPtr,
+    domain: sys::virDomainPtr,
+    opaque: *mut c_void,
+) {
+    // SAFETY: libvirt keeps `domain` alive while the callback runs.
+    if let Some(domain) = unsafe { uuid(domain) } {
+        deliver(opaque, Signal::Reset { domain });
+    }
+}
+
+/// The UUID of a domain, which must be alive.
+unsafe fn uuid(domain: sys::virDomainPtr) -> Option<Uuid> {
+    let mut uuid = [0_u8; 16];
+    // SAFETY: the domain is alive, and the buffer has the 16 bytes (VIR_UUID_BUFLEN) that the function fills.
+    let result = unsafe { sys::virDomainGetUUID(domain, uuid.as_mut_ptr()) };
+    (result == 0).then(|| Uuid::from_bytes(uuid))
 }
 
 unsafe extern "C" fn on_close(_connect: sys::virConnectPtr, reason: c_int, opaque: *mut c_void) {

@@ -18,11 +18,11 @@ use super::connection::{Lane, Link};
 use crate::error::{Context, sort};
 use crate::{Error, Result};
 
-/// Domains whose agent answered when it was last asked.
+/// Domains of which something is remembered.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Known(Arc<Mutex<HashSet<Uuid>>>);
+pub(super) struct Domains(Arc<Mutex<HashSet<Uuid>>>);
 
-impl Known {
+impl Domains {
     pub(super) fn has(&self, domain: Uuid) -> bool {
         self.set().contains(&domain)
     }
@@ -48,7 +48,11 @@ pub(super) struct Calls {
     urgent: Arc<Semaphore>,
     agents: Arc<Semaphore>,
     strangers: Arc<Semaphore>,
-    pub(super) known: Known,
+    /// Those whose agent answered when it was last asked.
+    pub(super) known: Domains,
+    /// Those whose power button was pressed for a reboot, and not since for anything else: libvirt boots them anew when they
+    /// power off, whoever asked for that.
+    pub(super) rebooting: Domains,
     /// One per domain with agent calls under way.
     pub(super) channels: Mutex<HashMap<Uuid, Arc<tokio::sync::Mutex<()>>>>,
 }
@@ -62,7 +66,8 @@ impl Calls {
             urgent: permits(),
             agents: permits(),
             strangers: permits(),
-            known: Known::default(),
+            known: Domains::default(),
+            rebooting: Domains::default(),
             channels: Mutex::default(),
         }
     }

@@ -239,6 +239,7 @@ async fn pump(signals: &mut UnboundedReceiver<Signal>, link: &Link) -> &'static 
     while let Some(signal) = signals.recv().await {
         match signal {
             Signal::Closed { reason } => return event::close_reason(reason),
+            Signal::Reset { domain } => link.tell(Event::Reset(domain)),
             Signal::Lifecycle {
                 domain,
                 event,

@@ -1,12 +1,13 @@
 //! Restarts at a time that the owner named.
 //!
-//! Invariant: a time is used once; the pod stays, so that kubelet counts no restart.
-//! Failure: a guest that cannot be asked is reset when the mode allows it, else the failure is shown.
+//! Invariant: a time is used once; the pod stays, so that kubelet counts no restart. Whatever else is to be done with the
+//! machine comes first: a guest may take minutes to reboot.
+//! Failure: a guest that does not reboot in time is reset when the mode allows it, else the failure is shown.
 
 use crds::TaskKind;
 use crds::vm::PowerOpMode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use lifecycle::power;
+use lifecycle::{Action, power};
 
 use super::{of, tasks};
 use crate::outcome::{Outcome, Stop};
@@ -22,6 +23,10 @@ pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome<bool> {
     let Some(at) = due.map_err(|e| Stop::Failed(e.into()))? else {
         return Ok(false);
     };
+    // It hears nobody before it runs on.
+    if instance.is_some_and(|i| i.paused.is_some()) {
+        return Ok(false);
+    }
     let mode = pass.vm.spec.restart_mode.unwrap_or_default();
     let progress = match mode {
         PowerOpMode::Hard => once(pass, TaskKind::Reset, &at).await?,
@@ -45,7 +50,20 @@ async fn once(pass: &mut Pass<'_>, kind: TaskKind, at: &Time) -> Outcome<Progres
     tasks::ensure(pass, task, &at.0.to_string()).await
 }
 
-/// The guest could not be asked.
+/// Stops a reboot that is waited for, when there is something to do with the machine.
+pub(super) async fn make_way(pass: &mut Pass<'_>, action: &Action) -> Outcome<()> {
+    if matches!(action, Action::Wait(_) | Action::Patch(_)) {
+        return Ok(());
+    }
+    for task in tasks::all(pass) {
+        if task.spec.kind == TaskKind::GuestReboot && !tasks::is_final(&task) {
+            tasks::cancel(pass, &task).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The guest did not reboot, or could not be asked.
 fn has_failed(pass: &Pass<'_>, at: &Time) -> bool {
     let name = tasks::name(&pass.key.name, TaskKind::GuestReboot, &at.0.to_string());
     let task = tasks::find(pass, &name);

@@ -14,6 +14,14 @@ fn wish(state: &str) -> Value {
     json!({ "spec": { "runStrategy": null, "powerState": state } })
 }
 
+/// What kubelet and the agent say of a pod whose guest stands still, or not.
+fn paused(status: &str) -> Value {
+    json!({ "status": { "conditions": [
+        { "type": "Ready", "status": "True" },
+        { "type": "vmlet.dev/Paused", "status": status, "reason": "PausedByUser" },
+    ]}})
+}
+
 async fn machine_that_is(state: &str, changes: Value) -> Bench {
     let mut bench = Bench::new();
     let mut all = wish("PoweredOn");
@@ -161,6 +169,60 @@ async fn a_guest_that_does_not_reboot_is_reset_when_that_is_allowed() {
     bench.task_ends("Reset", "Success");
     bench.settle().await.ok();
     assert!(bench.status().last_restart_time.is_some());
+}
+
+/// What ends the machine, or changes it otherwise, does not wait until the guest has rebooted.
+#[tokio::test]
+async fn a_reboot_that_is_waited_for_makes_way() {
+    for (wish, task) in [
+        (
+            json!({ "spec": { "runStrategy": null, "powerState": "PoweredOff" } }),
+            None,
+        ),
+        (
+            json!({ "spec": { "runStrategy": null, "powerState": "Suspended" } }),
+            Some("Save"),
+        ),
+        (json!({ "spec": { "paused": true } }), Some("Pause")),
+    ] {
+        let mut bench = machine_that_is("PoweredOn", json!({})).await;
+        restart(&mut bench, "2027-01-15T07:59:59Z");
+        bench.settle().await.ok();
+        assert_eq!(bench.tasks("GuestReboot").len(), 1);
+        bench.edit(VMS, "vm", wish);
+        bench.settle().await.ok();
+        assert_eq!(bench.task("GuestReboot")["spec"]["cancel"], true);
+        let Some(task) = task else {
+            // Nor for an agent that may be dead.
+            assert!(!bench.pod()["metadata"]["deletionTimestamp"].is_null());
+            continue;
+        };
+        assert!(
+            bench.tasks(task).is_empty(),
+            "the node does one thing at a time"
+        );
+        bench.task_ends("GuestReboot", "Cancelled");
+        bench.settle().await.ok();
+        assert_eq!(bench.tasks(task).len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_paused_machine_is_restarted_when_it_runs_on() {
+    let mut bench = machine_that_is("PoweredOn", json!({})).await;
+    bench.edit(VMS, "vm", json!({ "spec": { "paused": true } }));
+    bench.settle().await.ok();
+    bench.task_ends("Pause", "Success");
+    bench.edit(PODS, "vm", paused("True"));
+    restart(&mut bench, "2027-01-15T07:59:59Z");
+    bench.settle().await.ok();
+    assert!(bench.tasks("GuestReboot").is_empty());
+    bench.edit(VMS, "vm", json!({ "spec": { "paused": false } }));
+    bench.settle().await.ok();
+    bench.task_ends("Unpause", "Success");
+    bench.edit(PODS, "vm", paused("False"));
+    bench.settle().await.ok();
+    assert_eq!(bench.tasks("GuestReboot").len(), 1);
 }
 
 #[tokio::test]
@@ -334,12 +396,6 @@ async fn vcpus_stand_still_and_run_on_by_tasks() {
     bench.edit(VMS, "vm", json!({ "spec": { "paused": true } }));
     bench.settle().await.ok();
     bench.task_ends("Pause", "Success");
-    let paused = |status: &str| {
-        json!({ "status": { "conditions": [
-            { "type": "Ready", "status": "True" },
-            { "type": "vmlet.dev/Paused", "status": status, "reason": "PausedByUser" },
-        ]}})
-    };
     bench.edit(PODS, "vm", paused("True"));
     bench.settle().await.ok();
     assert_eq!(bench.says("Paused"), "True/PausedByUser");
