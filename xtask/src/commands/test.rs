@@ -2,7 +2,8 @@
 //!
 //! Invariant: a part that fails does not keep the others from running; the exit code is 0 only if all of
 //! them passed.
-//! Failure: the last line says how many tests passed and failed; a part that could not run counts as one.
+//! Failure: the last line says how many tests passed and failed, and how many passed only when they ran again; a part that
+//! could not run counts as one.
 
 mod cargo_test;
 mod parts;
@@ -36,6 +37,8 @@ pub(crate) struct Count {
     pub(crate) passed: usize,
     /// Failed.
     pub(crate) failed: usize,
+    /// Of those that passed: failed at first.
+    pub(crate) unsteady: usize,
 }
 
 impl Test {
@@ -62,8 +65,8 @@ impl Test {
             let count = part.run().unwrap_or_else(|error| {
                 eprintln!("{part}: {error:#}");
                 Count {
-                    passed: 0,
                     failed: 1,
+                    ..Count::default()
                 }
             });
             sum += count;
@@ -82,6 +85,7 @@ impl AddAssign for Count {
     fn add_assign(&mut self, more: Self) {
         self.passed += more.passed;
         self.failed += more.failed;
+        self.unsteady += more.unsteady;
     }
 }
 
@@ -95,6 +99,10 @@ impl Sum for Count {
 
 impl std::fmt::Display for Count {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{} passed, {} failed", self.passed, self.failed)
+        write!(formatter, "{} passed, {} failed", self.passed, self.failed)?;
+        match self.unsteady {
+            0 => Ok(()),
+            some => write!(formatter, ", {some} of them unsteady: they failed at first"),
+        }
     }
 }
