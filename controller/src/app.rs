@@ -133,7 +133,7 @@ async fn work(
     };
     let (signal, mut signalled) = mpsc::channel(SIGNALS);
     context.shared.slots.wake_by(signal.clone());
-    context.shared.prober.wake_by(signal);
+    context.shared.prober.wake_by(signal.clone());
     let signals = async {
         while let Some(key) = signalled.recv().await {
             intake.signal(key);
@@ -150,7 +150,7 @@ async fn work(
         () = runner::run(&context, queue, rules, stop, pass) => {}
         _ = watches.join_next() => return Err(Error::WatchEnded),
         () = signals => {}
-        () = reconcile::vm::free_slots(&context) => {}
+        () = reconcile::vm::follow_agents(&context, &signal) => {}
     }
     drop(context);
     let _ = whole.await;

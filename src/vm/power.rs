@@ -71,13 +71,6 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         Ok(())
     }
 
-    /// Presses the reset button.
-    pub async fn reset(&self, vm: VmUid) -> Result<()> {
-        let domain = self.running_vm(vm)?.domain();
-        let pressed = self.parts.hypervisor.reset(domain).await;
-        pressed.map_err(hypervisor("reset"))
-    }
-
     /// Keeps the guest from running.
     pub async fn pause(&self, vm: VmUid) -> Result<()> {
         let domain = self.running_vm(vm)?.domain();

@@ -1,4 +1,4 @@
-//! Reboots a guest in the emulator that it has.
+//! Reboots and resets a guest in the emulator that it has.
 //!
 //! Invariant: success is the hypervisor's word that the guest boots anew, whoever made it. The container stays.
 //! Failure: [`Error::NotRunning`] when the machine ends instead, [`Error::Paused`] for a guest that could hear nobody. A
@@ -23,6 +23,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Time for a guest whose agent took the order to come down before it is asked once more.
 const OBEYS: Duration = Duration::from_secs(10);
+
+/// How long after a reset libvirt is given to tell of it.
+const ECHO: Duration = Duration::from_secs(2);
 
 impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     /// Asks the guest to reboot until it boots anew, or until `deadline`; true when it does.
@@ -53,6 +56,21 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             }
         }
         Err(Error::NotRunning(vm))
+    }
+
+    /// Presses the reset button.
+    pub async fn reset(&self, vm: VmUid) -> Result<()> {
+        let domain = self.running_vm(vm)?.domain();
+        let driver = &self.parts.hypervisor;
+        let mut events = driver.events();
+        let pressed = driver.reset(domain).await;
+        pressed.map_err(hypervisor("reset"))?;
+        // A reboot that is asked for next must not take this event for its own.
+        let seen = async { while events.recv().await != Ok(Event::Reset(domain)) {} };
+        if tokio::time::timeout(ECHO, seen).await.is_err() {
+            tracing::info!(%domain, "libvirt did not tell of a reset");
+        }
+        Ok(())
     }
 
     /// By the agent, or else by the power button, after which the hypervisor boots the guest anew.

@@ -48,6 +48,7 @@ use crds::PowerState;
 use crds::names;
 use kube::ResourceExt;
 use lifecycle::Failure;
+use tokio::sync::mpsc;
 
 pub use expect::Expectations;
 pub use prober::{Answer, Prober};
@@ -70,11 +71,17 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     ended
 }
 
-/// Wakes whoever waits for a slot that is free by something that no pass has seen: without end.
-pub async fn free_slots(ctx: &Context) {
+/// Wakes those whom the silence of an agent concerns, which no pass has seen: who waits for a slot that was its, and
+/// whose work it has. Without end.
+pub async fn follow_agents(ctx: &Context, wake: &mpsc::Sender<Key>) {
     loop {
-        ctx.stores.agents.lost().await;
-        tracing::info!(outcome = "silent", "agent");
+        for node in ctx.stores.agents.lost().await {
+            tracing::info!(node, outcome = "silent", "agent");
+            for key in tasks::waiting(ctx, &node) {
+                // Nobody who would receive it: the process ends.
+                let _ = wake.send(key).await;
+            }
+        }
         create::pass_on_slots(ctx);
     }
 }
@@ -127,7 +134,7 @@ fn conclude(pass: &mut Pass<'_>, result: &Outcome<()>) {
             reason: error::reason(error),
             message: pass::shortened(&format!("{error:#}")).to_owned(),
         }),
-        _ => None,
+        _ => tasks::unheard(pass),
     };
     status::conclude(pass, failure.as_ref());
 }

@@ -116,25 +116,26 @@ impl Agents {
         state.is_deaf(now) || state.heard.get(node).is_some_and(|one| now < one.end())
     }
 
-    /// Returns when an agent that lived does so no more; tells of each silence once.
-    pub async fn lost(&self) {
+    /// The nodes whose agents live no more, when there are some; tells of each silence once.
+    pub async fn lost(&self) -> Vec<String> {
         loop {
             let now = Instant::now();
             let next = {
                 let mut state = self.lock();
                 let is_deaf = state.is_deaf(now);
                 let mut next = now + PATIENCE;
-                let mut lost = false;
-                for one in state.heard.values_mut().filter(|one| !one.is_told) {
+                let mut lost = Vec::new();
+                let untold = state.heard.iter_mut().filter(|(_, one)| !one.is_told);
+                for (node, one) in untold {
                     if now < one.end() {
                         next = next.min(one.end());
                     } else if !is_deaf {
                         one.is_told = true;
-                        lost = true;
+                        lost.push(node.clone());
                     }
                 }
-                if lost {
-                    return;
+                if !lost.is_empty() {
+                    return lost;
                 }
                 next
             };
@@ -184,7 +185,7 @@ mod tests {
         }
     }
 
-    async fn ends_at_once(future: impl Future<Output = ()>) -> bool {
+    async fn ends_at_once(future: impl Future<Output = Vec<String>>) -> bool {
         timeout(Duration::ZERO, future).await.is_ok()
     }
 
@@ -254,6 +255,7 @@ mod tests {
         });
         tokio::task::yield_now().await;
         pass_by(&agents, 45, |_| None).await;
-        timeout(SECOND, waiting).await.unwrap().unwrap();
+        let lost = timeout(SECOND, waiting).await.unwrap().unwrap();
+        assert_eq!(lost, ["b"]);
     }
 }

@@ -3,18 +3,20 @@
 //! Invariant: a task's name follows from what it is for, so that the same wish never becomes two tasks.
 //! Failure: a failed task is shown, kept for a while, and then replaced.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crds::{TaskKind, TaskState, VirtualMachineTask, VirtualMachineTaskSpec};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use lifecycle::Failure;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::error::{Error, is_conflict, is_gone};
 use super::pass::Pass;
-use crate::context::Key;
+use crate::context::{Context, Key};
 use crate::outcome::{Outcome, Stop};
 
 /// Seconds before a task whose failure may pass is tried again.
@@ -160,6 +162,33 @@ async fn create(pass: &mut Pass<'_>, name: &str, spec: VirtualMachineTaskSpec) -
         Err(error) if is_conflict(&error) => Ok(()),
         Err(source) => Err(failed(name, source)),
     }
+}
+
+/// Whose tasks on this node have not ended.
+pub(crate) fn waiting(ctx: &Context, node: &str) -> BTreeSet<Key> {
+    let all = ctx.stores.tasks.state().into_iter();
+    all.filter(|task| task.spec.node_name == node && !is_final(task))
+        .filter_map(|task| {
+            Some(Key::new(
+                task.metadata.namespace.as_deref()?,
+                &task.spec.vm_name,
+            ))
+        })
+        .collect()
+}
+
+/// The machine waits for a task that nobody works on, perhaps for ever.
+pub(crate) fn unheard(pass: &Pass<'_>) -> Option<Failure> {
+    let agents = &pass.ctx.stores.agents;
+    let mut open = all(pass).into_iter().filter(|task| !is_final(task));
+    let task = open.find(|task| !agents.lives(&task.spec.node_name))?;
+    let (name, node) = (task.name_any(), &task.spec.node_name);
+    Some(Failure {
+        reason: "AgentSilent",
+        message: format!(
+            "task {name} waits for vmlet-agent on node {node}, which is not heard or does not reach its daemon: look at its pod there"
+        ),
+    })
 }
 
 /// Asks a task to stop.

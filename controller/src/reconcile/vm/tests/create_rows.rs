@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
-use tokio::sync::mpsc::Receiver;
+use tokio::sync::mpsc::{self, Receiver};
 
 use super::bench::*;
 use crate::config::Config;
+use crate::reconcile::vm::follow_agents;
 use crate::stores::Key;
 
 /// One machine is made at a time; also, whose turn is told.
@@ -18,7 +19,7 @@ fn one_slot() -> (Bench, Receiver<Key>) {
     let mut config = Config::default();
     config.machines.creates = 1;
     let bench = Bench::with(config);
-    let (sender, woken) = tokio::sync::mpsc::channel(8);
+    let (sender, woken) = mpsc::channel(8);
     bench.ctx.shared.slots.wake_by(sender);
     (bench, woken)
 }
@@ -114,7 +115,7 @@ async fn c3_the_second_of_two_machines_waits_for_the_only_slot() {
     config.machines.creates = 1;
     config.runner.recheck_secs = 10;
     let mut bench = Bench::with(config);
-    let (sender, mut woken) = tokio::sync::mpsc::channel(8);
+    let (sender, mut woken) = mpsc::channel(8);
     bench.ctx.shared.slots.wake_by(sender);
     bench.provisioning(json!({})).await;
     assert_eq!(bench.tasks("Provision").len(), 1);
@@ -199,18 +200,33 @@ async fn a_dead_agent_on_a_ready_node_holds_no_slot_that_another_machine_waits_f
     bench.pass().await.ok();
     assert!(bench.try_get(PODS, "two-provision").is_none());
     let ctx = bench.ctx.clone();
-    let telling = tokio::spawn(async move { crate::reconcile::vm::free_slots(&ctx).await });
+    let (wake, mut concerned) = mpsc::channel(4);
+    let telling = tokio::spawn(async move { follow_agents(&ctx, &wake).await });
     for n in 0..45 {
         assert!(n > 39 || woken.try_recv().is_err(), "after {n} seconds");
         renewed(&bench, "n2", n);
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     telling.abort();
+    // The machine whose disk was to be made there says what it waits for.
+    bench.key.name = "vm".to_owned();
+    assert_eq!(concerned.try_recv(), Ok(bench.key.clone()));
+    bench.pass().await.ok();
+    let failure = bench.condition("Failure").expect("a condition");
+    assert_eq!(
+        (&*failure.status, &*failure.reason),
+        ("True", "AgentSilent")
+    );
+    assert!(failure.message.contains("on node n1"), "{failure:?}");
+    bench.key.name = "two".to_owned();
     assert_eq!(woken.try_recv(), Ok(bench.key.clone()), "its turn");
     bench.pass().await.ok();
     assert!(bench.try_get(PODS, "two-provision").is_some());
     // It is back, and so is its task.
     renewed(&bench, "n1", 1);
+    bench.key.name = "vm".to_owned();
+    bench.pass().await.ok();
+    assert_eq!(bench.says("Failure"), "-");
     bench.machine_named("three", json!({}));
     bench.key.name = "three".to_owned();
     bench.pass().await.ok();
