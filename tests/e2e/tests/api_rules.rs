@@ -159,7 +159,7 @@ async fn a_machine_that_contradicts_itself_is_refused() -> anyhow::Result<()> {
         create(on(json!({ "affinity": {} }))).refused("affinity needs groupName"),
         create(on(json!({ "affinity": {}, "groupName": "g" }))),
         create(on(json!({ "nextRestartTime": "2026-01-01T00:00:00Z" })))
-            .refused("only on a machine that is on"),
+            .refused("nextRestartTime cannot be set when a machine is created"),
         create(volumes(&[claim("a", true), claim("b", true)]))
             .refused("at most one volume may have root: true"),
         create(volumes(&[claim("a", true), claim("b", false)])),
@@ -399,11 +399,17 @@ async fn power_machine_type_and_snapshots_change_only_in_allowed_steps() -> anyh
             .unwrap_err()
             .contains("nextRestartTime must be later than it was")
     );
-    let later = again("2026-01-01T10:00:01Z");
-    objects
-        .patch(VM, "again", &later, Effect::DryRun)
-        .await?
-        .unwrap();
+    // Restarted once, it can be switched off, and be whatever else it may be.
+    for change in [
+        again("2026-01-01T10:00:01Z"),
+        again("2026-01-01T12:00:00+02:00"),
+        json!({ "spec": { "powerState": "PoweredOff" } }),
+        json!({ "spec": { "powerState": "Suspended" } }),
+        json!({ "spec": { "className": "large" } }),
+    ] {
+        let answer = objects.patch(VM, "again", &change, Effect::DryRun).await?;
+        answer.unwrap();
+    }
     control.down()
 }
 

@@ -52,11 +52,11 @@ pub(super) const BOOTSTRAP_TYPE: &str = "!has(oldSelf.bootstrap) || !has(oldSelf
 pub(super) const RESTART_LATER: &str = "!has(oldSelf.nextRestartTime) || (has(self.nextRestartTime) && \
     timestamp(self.nextRestartTime) >= timestamp(oldSelf.nextRestartTime))";
 
+// Times are equal to none in an optional old value, which has text in their place.
 pub(super) const RESTART_WHILE_ON: &str = "!has(self.nextRestartTime) || \
-    (oldSelf.hasValue() && has(oldSelf.value().nextRestartTime) && \
-    oldSelf.value().nextRestartTime == self.nextRestartTime) || (oldSelf.hasValue() && \
+    (has(oldSelf.nextRestartTime) && oldSelf.nextRestartTime == self.nextRestartTime) || \
     (has(self.powerState) ? self.powerState == 'PoweredOn' : \
-    has(self.runStrategy) ? self.runStrategy != 'Halted' : has(self.running) && self.running))";
+    has(self.runStrategy) ? self.runStrategy != 'Halted' : has(self.running) && self.running)";
 
 /// What the controller writes on pods, and what an administrator may.
 pub(super) const NOT_OURS: &str = "self.all(k, !k.matches('^(vmlet[.]dev/(vm-uid|role|vm-generation|vm-revision|guest-facts|vm-disk|\

@@ -68,7 +68,8 @@ use super::{
     validation = rule("!has(self.affinity) || has(self.groupName)", "affinity needs groupName"),
     validation = immutable("affinity"),
     validation = edit(RESTART_LATER, "nextRestartTime must be later than it was"),
-    validation = edit(RESTART_WHILE_ON, "nextRestartTime can be set only on a machine that is on").optional_old_self(true),
+    validation = edit("oldSelf.hasValue() || !has(self.nextRestartTime)", "nextRestartTime cannot be set when a machine is created").optional_old_self(true),
+    validation = edit(RESTART_WHILE_ON, "nextRestartTime can be set only on a machine that is on"),
     validation = rule(ONE_ROOT, "at most one volume may have root: true"),
     validation = rule(TEMPLATES_USED, "each of dataVolumeTemplates must be the claim of one of volumes"),
 )]

@@ -1,0 +1,104 @@
+//! A guest is rebooted when its owner names a time, in the pod that it has.
+//!
+//! Invariant: the disk counts every boot; the pod's UID and its restarts tell that the machine stayed.
+//! Failure: the step is named; the machine, its pod and its tasks are shown.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::machines::machine;
+use e2e::{Cluster, Guest, eventually};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+const NAME: &str = "web";
+const UP: Duration = Duration::from_secs(300);
+const DOWN: Duration = Duration::from_secs(180);
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_guest_reboots_in_its_pod_or_is_reset_and_keeps_no_other_wish_waiting() -> Result<()> {
+    let cluster = Cluster::up()?;
+    cluster.machine_basics()?;
+    let wish = json!({ "powerState": "PoweredOn", "powerOffTimeout": "300s" });
+    cluster.apply(&machine(NAME, &wish))?;
+    cluster.await_word(NAME, "Running", UP).await?;
+    let pod = cluster.pod_uid(NAME)?;
+
+    // It may still boot, and is asked until it hears.
+    let at = restart(&cluster, json!({ "restartMode": "Soft" }))?;
+    await_restarted(&cluster, &at).await?;
+    cluster.await_boots(NAME, &[1, 2], UP).await?;
+    ensure!(ends(&cluster)? == [("GuestReboot".into(), "Success".into())]);
+
+    // One that does not listen is reset, where that is allowed.
+    cluster.await_commands(NAME, UP).await?;
+    Guest::of(cluster.stack(), NAME)?.go_deaf()?;
+    let mode = json!({ "restartMode": "TrySoft", "powerOffTimeout": "3s" });
+    let at = restart(&cluster, mode)?;
+    await_restarted(&cluster, &at).await?;
+    cluster.await_boots(NAME, &[1, 2, 3], UP).await?;
+    let reset = ("Reset".to_owned(), "Success".to_owned());
+    ensure!(ends(&cluster)?.contains(&reset), "{:?}", ends(&cluster)?);
+    ensure!(cluster.pod_uid(NAME)? == pod, "another pod");
+    let status = cluster.get_json(&["pod", NAME])?;
+    let restarts = &status["status"]["containerStatuses"][0]["restartCount"];
+    ensure!(*restarts == 0, "restarted {restarts} times");
+
+    // Somebody loses patience with one that is asked to reboot.
+    cluster.await_commands(NAME, UP).await?;
+    Guest::of(cluster.stack(), NAME)?.go_deaf()?;
+    let mode = json!({ "restartMode": "Soft", "powerOffTimeout": "3600s" });
+    restart(&cluster, mode)?;
+    await_end(&cluster, "GuestReboot", "Running").await?;
+    let off = json!({ "powerState": "PoweredOff", "powerOffMode": "Hard" });
+    cluster.patch_vm(NAME, &off)?;
+    cluster.await_word(NAME, "Stopped", DOWN).await?;
+    await_end(&cluster, "GuestReboot", "Cancelled").await?;
+
+    cluster.delete(&format!("vm/{NAME}"), DOWN)?;
+    cluster.await_gone(&format!("pod/{NAME}"), DOWN)?;
+    cluster.await_clean().await?;
+    cluster.down()
+}
+
+/// Asks for a restart now, and returns what "now" is.
+fn restart(cluster: &Cluster, mut how: Value) -> Result<String> {
+    let now = Timestamp::from_second(Timestamp::now().as_second())?.to_string();
+    how["nextRestartTime"] = json!(now);
+    cluster.patch_vm(NAME, &how)?;
+    Ok(now)
+}
+
+async fn await_restarted(cluster: &Cluster, at: &str) -> Result<()> {
+    let what = format!("the restart of {at}");
+    cluster
+        .await_vm(NAME, &what, UP, |vm| {
+            let last = &vm["status"]["lastRestartTime"];
+            ensure!(last == at, "{last}");
+            Ok(())
+        })
+        .await
+}
+
+/// Kinds and states of the tasks that made the guest boot anew.
+fn ends(cluster: &Cluster) -> Result<Vec<(String, String)>> {
+    let tasks = cluster.get_json(&["virtualmachinetasks"])?;
+    let tasks = tasks["items"].as_array().context("no list")?;
+    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let all = tasks
+        .iter()
+        .map(|task| (word(&task["spec"]["kind"]), word(&task["status"]["state"])));
+    Ok(all.filter(|(kind, _)| kind != "Provision").collect())
+}
+
+/// Waits until one of the tasks is in that state.
+async fn await_end(cluster: &Cluster, kind: &str, state: &str) -> Result<()> {
+    eventually(UP, &format!("a {kind} that is {state}"), || async {
+        let ends = ends(cluster)?;
+        let wanted = (kind.to_owned(), state.to_owned());
+        ensure!(ends.contains(&wanted), "{ends:?}");
+        Ok(())
+    })
+    .await
+}
