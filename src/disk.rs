@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex};
 use podspec::VmUid;
 
 mod error;
+mod grow;
 mod holder;
 mod make;
 mod memory;

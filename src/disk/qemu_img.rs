@@ -70,10 +70,21 @@ pub async fn copy(
     command.args(["convert", "-p", "-O", "qcow2", "-f", name(base.format)]);
     command.arg(base.path).arg(path);
     settle(path, run(command, progress).await).await?;
-    let mut resize = Command::new("qemu-img");
-    resize.args(["resize", "-q", "-f", "qcow2"]).arg(path);
-    resize.arg(size.to_string());
-    settle(path, run(resize, |_| {}).await).await
+    settle(path, resize(path, size).await).await
+}
+
+/// Makes a disk of ours larger; one that cannot be is left alone.
+pub async fn grow(path: &Path, size: u64) -> Result<(), Failed> {
+    let path = path.to_owned();
+    let outcome = resize(&path, size).await;
+    outcome.map_err(|reason| Failed { path, reason })
+}
+
+async fn resize(path: &Path, size: u64) -> Result<(), String> {
+    let mut command = Command::new("qemu-img");
+    command.args(["resize", "-q", "-f", "qcow2"]).arg(path);
+    command.arg(size.to_string());
+    run(command, |_| {}).await
 }
 
 /// A part of a device, in bytes.

@@ -41,6 +41,40 @@ async fn a_disk_that_is_ready_is_never_touched_again() {
 }
 
 #[tokio::test]
+async fn a_disk_grows_and_never_shrinks_nor_under_memory() {
+    let mut node = Node::new().await;
+    let (vm, mib) = (uid(1), 1 << 20);
+    node.disks
+        .make(&wish(&node, vm, true), |_| {})
+        .await
+        .unwrap();
+    let file = node.disks.file(vm);
+    let size = |file: &Path| -> u64 {
+        let mut info = std::process::Command::new("qemu-img");
+        let info = info.args(["info", "--output=json"]).arg(file).output();
+        let info: serde_json::Value = serde_json::from_slice(&info.unwrap().stdout).unwrap();
+        info["virtual-size"].as_u64().unwrap()
+    };
+    let first = size(&file);
+    for (wanted, then) in [(0, first), (64 * mib, 64 * mib), (32 * mib, 64 * mib)] {
+        node.disks.grow(vm, wanted).await.unwrap();
+        assert_eq!(size(&file), then);
+        assert_eq!(node.disks.get(vm).unwrap().virtual_bytes, then);
+        node = node.restarted().await;
+    }
+    // One that cannot grow is as it was.
+    node.disks.grow(vm, u64::MAX).await.unwrap_err();
+    assert_eq!(size(&file), 64 * mib);
+    node.disks.begin_memory(vm, vec![], false).await.unwrap();
+    std::fs::write(node.disks.unfinished_memory(vm), "LibvirtQemudSave").unwrap();
+    assert!(node.disks.settle_memory(vm).await.unwrap());
+    node.disks.grow(vm, 128 * mib).await.unwrap();
+    assert_eq!(size(&file), 64 * mib, "its guest would not know");
+    let absent = node.disks.grow(uid(2), mib).await;
+    assert!(matches!(absent, Err(Error::Missing(_))));
+}
+
+#[tokio::test]
 async fn what_a_crash_left_of_a_disk_is_taken_up_or_undone() {
     let node = Node::new().await;
     let record = Disk {

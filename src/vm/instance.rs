@@ -105,7 +105,9 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         }
         self.check_alone(row, vm).await?;
         disks.take(vm, &row.id).await?;
-        self.check_disk(row)
+        self.check_disk(row)?;
+        let size = row.spec.machine.root_size.unwrap_or_default();
+        Ok(disks.grow(vm, size).await?)
     }
 
     /// Refuses when a domain of ours still runs on the disk, with a row or without.

@@ -19,6 +19,7 @@ const KEY: &str = "ssh-ed25519 AAAA a";
 const HUSH: &str = "hunter2";
 const HOST: &str = "power-1";
 const MAC: &str = "52:54:00:12:34:5a";
+const GIB: u64 = 1 << 30;
 const UP: Duration = Duration::from_secs(300);
 const DOWN: Duration = Duration::from_secs(180);
 /// Most writes of the controller's for a start, which ends when the machine runs.
@@ -278,7 +279,7 @@ fn seed(cluster: &Cluster, name: &str, word: &str) -> Result<String> {
     Ok(identity.to_owned())
 }
 
-/// While it runs another class waits; it comes with the next start, on the disk as it was.
+/// While it runs another class waits; it comes with the next start, on the disk as it was, which may be larger by then.
 async fn resize(cluster: &Cluster) -> Result<()> {
     let name = "resize";
     cluster.apply(&class("big", "160Mi"))?;
@@ -287,7 +288,10 @@ async fn resize(cluster: &Cluster) -> Result<()> {
     let uid = cluster.pod_uid(name)?;
     let memory = memory_inside(cluster, name).await?;
     Guest::of(cluster.stack(), name)?.run(&["sh", "-c", "echo kept >/boot/note && sync"])?;
-    cluster.patch_vm(name, &json!({ "className": "big" }))?;
+    let disk = disk_inside(cluster, name).await?;
+    ensure!(disk < GIB, "{disk} bytes at first");
+    let larger = json!({ "className": "big", "bootDiskCapacity": "1Gi" });
+    cluster.patch_vm(name, &larger)?;
     cluster
         .await_vm(name, "the change waits", DOWN, |vm| {
             let reason = condition(vm, "VirtualMachineClassConfigurationSynced")?["reason"].clone();
@@ -305,6 +309,8 @@ async fn resize(cluster: &Cluster) -> Result<()> {
     ensure!(larger > memory, "{memory} kB, then {larger} kB");
     let note = Guest::of(cluster.stack(), name)?.run(&["cat", "/boot/note"])?;
     ensure!(note == "kept", "the disk says {note:?}");
+    let disk = disk_inside(cluster, name).await?;
+    ensure!(disk == GIB, "{disk} bytes");
     delete(cluster, name).await
 }
 
@@ -362,6 +368,13 @@ async fn last_tick(cluster: &Cluster, name: &str) -> Result<e2e::Tick> {
         ticks(&log).pop().context("no tick")
     })
     .await
+}
+
+/// Size of the root disk as the guest sees it, in bytes.
+async fn disk_inside(cluster: &Cluster, name: &str) -> Result<u64> {
+    let script = "read disk </run/rootdisk; cat /sys/class/block/${disk#/dev/}/size";
+    let sectors = cluster.run_inside(name, &["sh", "-c", script], UP).await?;
+    Ok(sectors.trim().parse::<u64>()? * 512)
 }
 
 async fn memory_inside(cluster: &Cluster, name: &str) -> Result<u64> {

@@ -9,7 +9,7 @@ use crds::{IpAssurance, names};
 use serde_json::json;
 
 use super::Plan;
-use crate::reconcile::vm::need::DEFAULT_KEY;
+use crate::reconcile::vm::need::{self, DEFAULT_KEY};
 use crate::reconcile::vm::pods::{INSTANCE, PROVISION};
 
 /// Routes the pod and its image to our runtime.
@@ -40,6 +40,9 @@ pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
     if let Some(disk) = plan.disk {
         say(names::VM_DISK, disk.to_owned());
         say(names::INSTANCE_UUID, plan.instance_uuid.to_owned());
+        if let Some(bytes) = spec.boot_disk_capacity.as_ref().and_then(need::bytes) {
+            say("vmlet.dev/root-volume-size", bytes.to_string());
+        }
         if plan.restore {
             say(names::RESTORE, "true".to_owned());
         }
