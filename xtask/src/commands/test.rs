@@ -5,6 +5,7 @@
 //! Failure: the last line says how many tests passed and failed, and how many passed only when they ran again; a part that
 //! could not run counts as one.
 
+mod again;
 mod cargo_test;
 mod parts;
 

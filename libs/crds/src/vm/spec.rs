@@ -105,7 +105,7 @@ pub struct VirtualMachineSpec {
     /// How the machine is powered off.
     #[serde(default = "default::try_soft", skip_serializing_if = "Option::is_none")]
     pub power_off_mode: Option<PowerOpMode>,
-    /// How the machine is suspended.
+    /// How the machine is suspended. All of them save its memory, for which its guest is not asked.
     #[serde(default = "default::try_soft", skip_serializing_if = "Option::is_none")]
     pub suspend_mode: Option<PowerOpMode>,
     /// How the machine is restarted.

@@ -12,41 +12,52 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use super::Count;
+use super::{Count, again};
 use crate::commands::run_test::{self, Part};
 use crate::run;
 
 /// Stacks that run at the same time: much of a test's time is waiting for a guest.
 const LANES: usize = 2;
 
-/// More files than this do not fail by chance.
-const MOST_UNSTEADY: usize = 3;
+/// What came of a run.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Ended {
+    pub(super) count: Count,
+    /// Names of the tests that failed; fewer than are counted when a program died.
+    pub(super) failed: Vec<String>,
+}
+
+/// Runs the tests of a command. A few that fail run once more, see [`again::tests`].
+pub(super) fn run(command: impl FnMut(&[String]) -> Result<Command>) -> Result<Count> {
+    again::tests(command, run_once)
+}
 
 /// Runs the command and adds up its tests.
-pub(super) fn run(command: &mut Command) -> Result<Count> {
+fn run_once(command: &mut Command) -> Result<Ended> {
     let line = run::describe(command);
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("run {line}"))?;
-    let mut count = Count::default();
+    let mut ended = Ended::default();
     if let Some(stdout) = child.stdout.take() {
         for text in BufReader::new(stdout).split(b'\n') {
             let text = text.with_context(|| format!("read the output of {line}"))?;
             let text = String::from_utf8_lossy(&text);
             println!("{text}");
-            count += parse(&text).unwrap_or_default();
+            ended.count += parse(&text).unwrap_or_default();
+            ended.failed.extend(failed(&text));
         }
     }
     let status = child.wait().with_context(|| format!("wait for {line}"))?;
-    if !status.success() && count.failed == 0 {
-        count.failed = 1;
+    if !status.success() && ended.count.failed == 0 {
+        ended.count.failed = 1;
     }
-    Ok(count)
+    Ok(ended)
 }
 
 /// Runs the files of a part with whole stacks, [`LANES`] at a time; each one's output comes in one piece. A few that
-/// fail run once more, see [`again`].
+/// fail run once more, see [`again::files`].
 pub(super) fn side_by_side(part: Part) -> Result<Count> {
     run_test::build()?;
     let files = Mutex::new(run_test::files(part)?.into_iter());
@@ -67,27 +78,8 @@ pub(super) fn side_by_side(part: Part) -> Result<Count> {
             .collect::<Result<Vec<_>>>()
     });
     let mut counts: Vec<_> = counts?.into_iter().flatten().collect();
-    again(&mut counts, |file| one_file(part, file))?;
+    again::files(&mut counts, |file| one_file(part, file))?;
     Ok(counts.into_iter().map(|(_, count)| count).sum())
-}
-
-/// Runs the files that failed once more, alone, if they are not more than [`MOST_UNSTEADY`]: programs that are not ours
-/// have deadlines of seconds, which a machine that stands still for a moment lets pass. What they said at first stays
-/// printed, and those that pass now are counted as unsteady: each is a defect to be looked into.
-fn again(counts: &mut [(String, Count)], mut run: impl FnMut(&str) -> Result<Count>) -> Result<()> {
-    let failed = |count: &Count| count.failed > 0;
-    if counts.iter().filter(|(_, count)| failed(count)).count() > MOST_UNSTEADY {
-        return Ok(());
-    }
-    for (file, count) in counts.iter_mut().filter(|(_, count)| failed(count)) {
-        println!("\n-- {file} failed and runs once more, alone");
-        let first = *count;
-        *count = run(file)?;
-        if !failed(count) {
-            count.unsteady = first.failed;
-        }
-    }
-    Ok(())
 }
 
 fn one_file(part: Part, file: &str) -> Result<Count> {
@@ -123,6 +115,12 @@ fn parse(line: &str) -> Option<Count> {
     })
 }
 
+/// The test that a line such as `test NAME ... FAILED` is about.
+fn failed(line: &str) -> Option<String> {
+    let name = line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
+    Some(name.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,48 +139,28 @@ mod tests {
         assert_eq!(parse(line), Some(count(12, 1, 0)));
         assert_eq!(parse("running 3 tests"), None);
         assert_eq!(parse("test result: odd"), None);
+        assert_eq!(failed("test a::b ... FAILED").as_deref(), Some("a::b"));
+        for other in [
+            "test a::b ... ok",
+            "test result: FAILED. 1 passed",
+            "FAILED",
+        ] {
+            assert_eq!(failed(other), None);
+        }
     }
 
     #[test]
     fn a_run_that_fails_without_a_failed_test_counts_as_one_failure() {
-        let ended = run(run::command("sh").args(["-c", "exit 101"])).unwrap();
-        assert_eq!(ended, count(0, 1, 0));
-        let ended = run(run::command("sh").args([
-            "-c",
-            "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'",
-        ]));
-        assert_eq!(ended.unwrap(), count(2, 0, 0));
-    }
-
-    /// Files by name, of which some fail at first, and what became of them and how often each ran again.
-    fn tried_again(fail_at_first: usize, second: Count) -> (Count, usize) {
-        let one = |n| match n < fail_at_first {
-            true => count(1, 2, 0),
-            false => count(3, 0, 0),
-        };
-        let mut counts: Vec<_> = (0..5).map(|n| (format!("file{n}"), one(n))).collect();
-        let mut runs = 0;
-        let run = |_: &str| {
-            runs += 1;
-            Ok(second)
-        };
-        again(&mut counts, run).unwrap();
-        (counts.into_iter().map(|(_, count)| count).sum(), runs)
-    }
-
-    #[test]
-    fn a_few_files_that_fail_run_once_more_and_are_told_of() {
-        let steady = count(3, 0, 0);
-        assert_eq!(tried_again(0, steady), (count(15, 0, 0), 0));
-        assert_eq!(tried_again(2, steady), (count(15, 0, 4), 2));
-        // What fails again has failed.
-        assert_eq!(tried_again(1, count(2, 1, 0)), (count(14, 1, 0), 1));
-        // This is no chance.
-        assert_eq!(tried_again(4, steady), (count(7, 8, 0), 0));
-        let text = count(15, 0, 4).to_string();
+        let shell = |script: &str| run_once(run::command("sh").args(["-c", script])).unwrap();
+        assert_eq!(shell("exit 101").count, count(0, 1, 0));
+        let ended = shell("echo 'test result: ok. 2 passed; 0 failed; 0 ignored'");
+        assert_eq!(ended.count, count(2, 0, 0));
+        let ended = shell(
+            "echo 'test x ... FAILED'; echo 'test result: FAILED. 2 passed; 1 failed'; exit 1",
+        );
         assert_eq!(
-            text,
-            "15 passed, 0 failed, 4 of them unsteady: they failed at first"
+            (ended.count, ended.failed),
+            (count(2, 1, 0), vec!["x".to_owned()])
         );
     }
 }

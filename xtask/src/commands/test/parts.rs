@@ -76,13 +76,24 @@ impl Part {
                 ]);
                 one(deny.args(["licenses", "bans", "sources"]))
             }
-            Self::Unit => {
-                cargo_test::run(workspace::cargo().args(["test", "--workspace", "--no-fail-fast"]))
-            }
+            Self::Unit => cargo_test::run(|names| {
+                let mut cargo = workspace::cargo();
+                cargo.args(["test", "--workspace", "--no-fail-fast"]);
+                if !names.is_empty() {
+                    cargo.args(["--", "--exact"]).args(names);
+                }
+                Ok(cargo)
+            }),
             Self::Integration => {
                 guest::ensure()?;
                 Build::DEVELOPMENT.programs()?;
-                cargo_test::run(&mut run_test::cargo(run_test::Part::Integration, 2)?)
+                cargo_test::run(|names| {
+                    let mut cargo = run_test::cargo(run_test::Part::Integration, 2)?;
+                    if !names.is_empty() {
+                        cargo.arg("--exact").args(names);
+                    }
+                    Ok(cargo)
+                })
             }
             Self::E2e => {
                 tools::ensure(&[Tool::Crictl])?;
