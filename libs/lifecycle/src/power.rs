@@ -121,22 +121,39 @@ pub fn power_on_check(annotations: &BTreeMap<String, String>) -> Option<&str> {
     keys.find(|key| key.starts_with(POWER_ON_CHECK_PREFIX))
 }
 
-/// A restart that is due: its time, to be recorded as `status.lastRestartTime`.
-///
-/// Name the task after this time, make it first and record the time then: both may be repeated.
-pub fn restart_due(
+/// Whether a machine is to be restarted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Restart {
+    /// No.
+    None,
+    /// Later, if it is on then.
+    In(Duration),
+    /// Now. The time is to be recorded as `status.lastRestartTime`: name the task after it, make that first and record
+    /// the time then, since both may be repeated.
+    Due(Time),
+}
+
+/// Whether the time that the owner named has come.
+pub fn restart(
     spec: &VirtualMachineSpec,
     last: Option<&Time>,
     instance: Option<&Instance>,
     now: &Time,
-) -> Result<Option<Time>, PowerError> {
+) -> Result<Restart, PowerError> {
     let Some(text) = spec.next_restart_time.as_deref().filter(|t| !t.is_empty()) else {
-        return Ok(None);
+        return Ok(Restart::None);
     };
     let at = time("nextRestartTime", text)?;
     let is_new = last.is_none_or(|last| at > last.0);
     let is_on = instance.is_some_and(|i| i.phase == Phase::Running && i.is_live());
-    Ok((is_on && is_new && at <= now.0).then_some(Time(at)))
+    if !is_on || !is_new {
+        return Ok(Restart::None);
+    }
+    let left = Duration::try_from(at.duration_since(now.0)).unwrap_or_default();
+    Ok(match left.is_zero() {
+        true => Restart::Due(Time(at)),
+        false => Restart::In(left),
+    })
 }
 
 fn time(field: &'static str, text: &str) -> Result<Timestamp, PowerError> {

@@ -10,7 +10,7 @@ use crds::vm::InlineHardware;
 use crds::{PowerState, VirtualMachineSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use lifecycle::power::{Delay, delay, power_off_timeout, power_on_check, restart_due};
+use lifecycle::power::{Delay, Restart, delay, power_off_timeout, power_on_check, restart};
 use lifecycle::revision;
 use rstest::rstest;
 
@@ -48,17 +48,15 @@ fn a_restart_time_is_used_once_and_only_while_the_guest_runs() {
             next_restart_time: Some(at.to_owned()),
             ..VirtualMachineSpec::default()
         };
-        restart_due(&spec, last.as_ref(), instance(seen).as_ref(), &now())
+        restart(&spec, last.as_ref(), instance(seen).as_ref(), &now())
     };
     let at = "2026-01-01T11:59:00Z";
-    assert_eq!(due(at, None, "running"), Ok(Some(ago(60))));
-    assert_eq!(due(at, Some(ago(60)), "running"), Ok(None));
-    assert_eq!(due(at, Some(ago(61)), "running"), Ok(Some(ago(60))));
-    assert_eq!(
-        due("2026-01-01T12:00:01Z", None, "running"),
-        Ok(None),
-        "in the future"
-    );
+    let now = || Ok(Restart::Due(ago(60)));
+    assert_eq!(due(at, None, "running"), now());
+    assert_eq!(due(at, Some(ago(60)), "running"), Ok(Restart::None));
+    assert_eq!(due(at, Some(ago(61)), "running"), now());
+    let to_come = due("2026-01-01T12:00:01Z", None, "running");
+    assert_eq!(to_come, Ok(Restart::In(Duration::from_secs(1))));
     for seen in [
         "none",
         "pending",
@@ -66,10 +64,10 @@ fn a_restart_time_is_used_once_and_only_while_the_guest_runs() {
         "unknown",
         "running,deleting",
     ] {
-        assert_eq!(due(at, None, seen), Ok(None), "{seen}");
+        assert_eq!(due(at, None, seen), Ok(Restart::None), "{seen}");
     }
     assert!(due("now", None, "running").is_err());
-    assert_eq!(due("", None, "running"), Ok(None));
+    assert_eq!(due("", None, "running"), Ok(Restart::None));
 }
 
 #[rstest]

@@ -4,24 +4,35 @@
 //! machine comes first: a guest may take minutes to reboot.
 //! Failure: a guest that does not reboot in time is reset when the mode allows it, else the failure is shown.
 
+use std::time::Duration;
+
 use crds::TaskKind;
 use crds::vm::PowerOpMode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use lifecycle::{Action, power};
+use lifecycle::Action;
+use lifecycle::power::{self, Restart};
 
 use super::{of, tasks};
 use crate::outcome::{Outcome, Stop};
 use crate::reconcile::vm::pass::Pass;
 use crate::reconcile::vm::tasks::Progress;
 
+/// How long the clock is trusted.
+const LOOK: Duration = Duration::from_secs(60 * 60);
+
 /// Restarts the guest if that is due; `true`: done and on record.
 pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome<bool> {
     let status = pass.seen();
     let last = status.and_then(|s| s.last_restart_time.clone());
     let instance = pass.view.instance.as_ref();
-    let due = power::restart_due(&pass.vm.spec, last.as_ref(), instance, &pass.now);
-    let Some(at) = due.map_err(|e| Stop::Failed(e.into()))? else {
-        return Ok(false);
+    let restart = power::restart(&pass.vm.spec, last.as_ref(), instance, &pass.now);
+    let at = match restart.map_err(|e| Stop::Failed(e.into()))? {
+        Restart::None => return Ok(false),
+        Restart::In(left) => {
+            pass.look_again(left.min(LOOK));
+            return Ok(false);
+        }
+        Restart::Due(at) => at,
     };
     // It hears nobody before it runs on.
     if instance.is_some_and(|i| i.paused.is_some()) {

@@ -152,11 +152,15 @@ async fn w3b_the_same_time_restarts_nothing() {
 }
 
 #[tokio::test]
-async fn w3c_neither_does_one_to_come() {
+async fn w3c_neither_does_one_to_come_before_it_has_come() {
     let mut bench = machine_that_is("PoweredOn", json!({})).await;
-    restart(&mut bench, "2027-01-15T09:00:00Z");
+    restart(&mut bench, "2027-01-15T08:30:00Z");
     bench.settle().await.ok();
+    assert_eq!(seconds(&bench.pass().await), Some(1800));
     assert!(bench.tasks("GuestReboot").is_empty());
+    bench.forward(1800);
+    bench.settle().await.ok();
+    assert_eq!(bench.tasks("GuestReboot").len(), 1);
 }
 
 #[tokio::test]
