@@ -25,7 +25,9 @@ async fn a_guest_survives_the_death_of_every_program() -> Result<()> {
     let pod = PodOptions::named("survivor", &stack);
     let (sandbox, container) = cri.boot(&pod, &image).await?;
     let log = pod.log(0);
-    await_text(&log, "VMLET-GUEST-READY", BOOT).await?;
+    for word in ["VMLET-GUEST-READY", "VMLET-TICK"] {
+        await_text(&log, word, BOOT).await?;
+    }
     let ip = cri.ip(&sandbox).await?;
     let page = format!("http://{ip}/");
     stack.fetch(&page, BOOT).await?;
