@@ -290,8 +290,12 @@ impl Node<'_> {
 
     /// The guest's own clock has never gone back.
     async fn never_booted_again(&self) -> Result<()> {
-        let said = ticks(&self.cluster.kubectl(&["logs", "machine", "--tail=-1"])?);
-        let last = said.last().context("the guest has not said a thing")?;
+        let (said, last) = eventually(READY, "a first tick", || async {
+            let said = ticks(&self.cluster.kubectl(&["logs", "machine", "--tail=-1"])?);
+            let last = *said.last().context("the guest has not said a thing")?;
+            Ok((said, last))
+        })
+        .await?;
         for pair in said.windows(2) {
             ensure!(pair[0].uptime < pair[1].uptime, "{pair:?}");
         }
