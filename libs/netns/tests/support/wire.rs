@@ -16,6 +16,8 @@ use nix::sys::socket::{
 use tokio::net::unix::pipe::Receiver;
 
 const DEADLINE: Duration = Duration::from_secs(60);
+/// How often a frame is sent until it arrives.
+const AGAIN: Duration = Duration::from_millis(100);
 /// The sentence after a name, so that no other frame looks like one of ours.
 const END: &[u8] = b" says the wire";
 /// What the kernel puts before each frame of a tap.
@@ -89,6 +91,25 @@ impl Wire {
             .expect("no frame came")
     }
 
+    /// Sends a frame that must arrive until it does: the kernel lets a new link, or a new port of a bridge, forward
+    /// a moment after it said that it is up.
+    async fn reach(&self, listener: &Self, frame: &[u8]) {
+        let beginning = named("a beginning", frame);
+        let heard =
+            async { while name(&listener.next().await).as_deref() != Some("a beginning") {} };
+        tokio::pin!(heard);
+        let sending = async {
+            loop {
+                self.send(&beginning);
+                if tokio::time::timeout(AGAIN, &mut heard).await.is_ok() {
+                    return;
+                }
+            }
+        };
+        let arrived = tokio::time::timeout(DEADLINE, sending).await;
+        arrived.expect("a frame arrives");
+    }
+
     /// Sends named frames and then the one that must arrive; the names of those that did.
     pub(crate) async fn tell(
         &self,
@@ -96,6 +117,7 @@ impl Wire {
         frames: &[(&'static str, Vec<u8>)],
         last: &(&'static str, Vec<u8>),
     ) -> BTreeSet<String> {
+        self.reach(listener, &last.1).await;
         let end = (last.0, named("the end", &last.1));
         let all: Vec<_> = frames
             .iter()
@@ -122,6 +144,7 @@ impl Wire {
         loop {
             match name(&listener.next().await) {
                 Some(name) if name == "the end" => return heard,
+                Some(name) if name == "a beginning" => {}
                 Some(name) => drop(heard.insert(name)),
                 None => {}
             }
