@@ -5,6 +5,7 @@
 //! Failure: the test program's own exit code.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
@@ -14,8 +15,12 @@ use crate::{run, workspace};
 
 /// The crate whose tests drive whole node stacks.
 const E2E: &str = "e2e";
-/// What its test programs that need a cluster are called: a whole one, or one without nodes.
-const CLUSTER_TESTS: [&str; 2] = ["cluster_", "api_"];
+/// Its test programs, which are the folders below `tests`, and the part that each belongs to.
+const PROGRAMS: [(&str, Part); 3] = [
+    ("stacks", Part::E2e),
+    ("clusters", Part::Cluster),
+    ("api", Part::Cluster),
+];
 
 /// Runs one test program as root, if it belongs to the part.
 #[derive(Debug, clap::Args)]
@@ -67,10 +72,12 @@ impl Part {
     /// The part that a package's test program belongs to.
     fn of(package: &str, program: &Path) -> Self {
         let file = program.file_name().unwrap_or_default().to_string_lossy();
-        match package == E2E {
-            false => Self::Integration,
-            true if is_cluster_test(&file) => Self::Cluster,
-            true => Self::E2e,
+        let of_e2e = PROGRAMS
+            .iter()
+            .find(|(name, _)| file.split('-').next() == Some(name));
+        match of_e2e {
+            Some((_, part)) if package == E2E => *part,
+            _ => Self::Integration,
         }
     }
 
@@ -83,10 +90,6 @@ impl Part {
     }
 }
 
-fn is_cluster_test(file: &str) -> bool {
-    CLUSTER_TESTS.iter().any(|prefix| file.starts_with(prefix))
-}
-
 /// `cargo test` over the whole workspace that runs only the ignored tests of `part`.
 pub(crate) fn cargo(part: Part, threads: usize) -> Result<Command> {
     let mut cargo = cargo_test(part)?;
@@ -97,16 +100,32 @@ pub(crate) fn cargo(part: Part, threads: usize) -> Result<Command> {
     Ok(cargo)
 }
 
+/// A file of end-to-end tests: a module of a test program.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct File {
+    program: &'static str,
+    module: String,
+}
+
+impl fmt::Display for File {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}::{}", self.program, self.module)
+    }
+}
+
 /// The files of tests that belong to a part with whole stacks, by name.
-pub(crate) fn files(part: Part) -> Result<Vec<String>> {
-    let folder = workspace::root().join("tests/e2e/tests");
-    let listing = std::fs::read_dir(&folder).with_context(|| folder.display().to_string())?;
+pub(crate) fn files(part: Part) -> Result<Vec<File>> {
     let mut files = Vec::new();
-    for entry in listing {
-        let path = entry?.path();
-        if path.extension().is_some_and(|e| e == "rs") && Part::of(E2E, &path) == part {
-            let stem = path.file_stem().unwrap_or_default();
-            files.push(stem.to_string_lossy().into_owned());
+    for (program, _) in PROGRAMS.iter().filter(|(_, of)| *of == part) {
+        let folder = workspace::root().join("tests/e2e/tests").join(program);
+        let listing = std::fs::read_dir(&folder).with_context(|| folder.display().to_string())?;
+        for entry in listing {
+            let path = entry?.path();
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+            if path.extension().is_some_and(|e| e == "rs") && stem != "main" {
+                let module = stem.into_owned();
+                files.push(File { program, module });
+            }
         }
     }
     files.sort();
@@ -114,16 +133,11 @@ pub(crate) fn files(part: Part) -> Result<Vec<String>> {
 }
 
 /// `cargo test` for one of these files, one test after the other.
-pub(crate) fn cargo_file(part: Part, file: &str) -> Result<Command> {
+pub(crate) fn cargo_file(part: Part, file: &File) -> Result<Command> {
     let mut cargo = cargo_test(part)?;
-    cargo.args([
-        "--quiet",
-        "--test",
-        file,
-        "--",
-        "--ignored",
-        "--test-threads=1",
-    ]);
+    cargo.args(["--quiet", "--test", file.program, "--"]);
+    cargo.arg(format!("{}::", file.module));
+    cargo.args(["--ignored", "--test-threads=1"]);
     Ok(cargo)
 }
 
@@ -133,26 +147,21 @@ pub(crate) fn build() -> Result<()> {
     run::check(cargo.args(["test", "--workspace", "--tests", "--no-run"]))
 }
 
-/// The cluster tests, or those of one file (of a single node, too; with or without its prefix), or the cluster tests
-/// with `name` in theirs.
+/// The cluster tests, or those of one file, or of any part those with `name` in theirs.
 pub(crate) fn cargo_cluster(name: Option<&str>) -> Result<Command> {
-    let tests = workspace::root().join("tests/e2e/tests");
-    let file = name.and_then(|name| {
-        let full = CLUSTER_TESTS.map(|prefix| format!("{prefix}{name}"));
-        let mut files = full.into_iter().chain([name.to_owned()]);
-        files.find(|file| tests.join(format!("{file}.rs")).exists())
-    });
-    let part = file
-        .as_deref()
-        .map_or(Part::Cluster, |file| Part::of(E2E, Path::new(file)));
+    let mut all = Vec::new();
+    for part in [Part::Cluster, Part::E2e] {
+        all.extend(files(part)?.into_iter().map(|file| (part, file)));
+    }
+    let file = name.and_then(|name| all.into_iter().find(|(_, file)| file.module == name));
+    let part = file.as_ref().map_or(Part::Cluster, |(part, _)| *part);
     let mut cargo = cargo_test(part)?;
-    if let Some(file) = file {
-        cargo.args(["--test", &file, "--"]);
+    if let Some((_, file)) = file {
+        cargo.args(["--test", file.program, "--"]);
+        cargo.arg(format!("{}::", file.module));
     } else {
-        for prefix in CLUSTER_TESTS {
-            cargo.args(["--test", &format!("{prefix}*")]);
-        }
-        cargo.arg("--").args(name);
+        cargo.args(["--test", "clusters", "--test", "api", "--"]);
+        cargo.args(name);
     }
     // Numbers that tests print are part of the result.
     cargo.args(["--ignored", "--show-output", "--test-threads=2"]);
@@ -178,10 +187,11 @@ mod tests {
         let program = |name: &str| Path::new("/target/debug/deps").join(name);
         for (package, name, part) in [
             ("vmlet", "restart-0123", Part::Integration),
-            ("vmlet", "cluster_name-0123", Part::Integration),
-            ("e2e", "survival-0123", Part::E2e),
-            ("e2e", "cluster_basic-0123", Part::Cluster),
-            ("e2e", "api_rules-0123", Part::Cluster),
+            ("vmlet", "clusters-0123", Part::Integration),
+            ("e2e", "e2e-0123", Part::Integration),
+            ("e2e", "stacks-0123", Part::E2e),
+            ("e2e", "clusters-0123", Part::Cluster),
+            ("e2e", "api-0123", Part::Cluster),
         ] {
             assert_eq!(Part::of(package, &program(name)), part, "{package} {name}");
         }

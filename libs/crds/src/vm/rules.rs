@@ -1,7 +1,7 @@
 //! What the API server forbids about machines, in the words of CEL.
 //!
 //! Invariant: "on" and "off" here are wishes, whichever of the three spellings they have.
-//! Failure: none; `tests/e2e/tests/api_rules.rs` breaks each of them.
+//! Failure: none; `tests/e2e/tests/api/rules.rs` breaks each of them.
 
 /// Names become labels and host names.
 pub(super) const NAME: &str = "size(self.metadata.name) <= 63";

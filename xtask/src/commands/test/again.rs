@@ -6,6 +6,7 @@
 //! each is a defect to be looked into.
 //! Failure: what fails again has failed.
 
+use std::fmt::Display;
 use std::process::Command;
 
 use anyhow::Result;
@@ -39,9 +40,9 @@ pub(super) fn tests(
 }
 
 /// Runs the files of tests that failed.
-pub(super) fn files(
-    counts: &mut [(String, Count)],
-    mut run: impl FnMut(&str) -> Result<Count>,
+pub(super) fn files<F: Display>(
+    counts: &mut [(F, Count)],
+    mut run: impl FnMut(&F) -> Result<Count>,
 ) -> Result<()> {
     let failed = |count: &Count| count.failed > 0;
     if counts.iter().filter(|(_, count)| failed(count)).count() > MOST {
@@ -78,7 +79,7 @@ mod tests {
         };
         let mut counts: Vec<_> = (0..5).map(|n| (format!("file{n}"), one(n))).collect();
         let mut runs = 0;
-        let run = |_: &str| {
+        let run = |_: &String| {
             runs += 1;
             Ok(second)
         };

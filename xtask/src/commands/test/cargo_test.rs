@@ -13,7 +13,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use super::{Count, again};
-use crate::commands::run_test::{self, Part};
+use crate::commands::run_test::{self, File, Part};
 use crate::run;
 
 /// Stacks that run at the same time: much of a test's time is waiting for a guest.
@@ -63,7 +63,7 @@ pub(super) fn side_by_side(part: Part) -> Result<Count> {
     let files = Mutex::new(run_test::files(part)?.into_iter());
     let next = || files.lock().unwrap_or_else(PoisonError::into_inner).next();
     let counts = thread::scope(|scope| {
-        let lane = || -> Result<Vec<(String, Count)>> {
+        let lane = || -> Result<Vec<(File, Count)>> {
             let mut counts = Vec::new();
             while let Some(file) = next() {
                 let count = one_file(part, &file)?;
@@ -82,7 +82,7 @@ pub(super) fn side_by_side(part: Part) -> Result<Count> {
     Ok(counts.into_iter().map(|(_, count)| count).sum())
 }
 
-fn one_file(part: Part, file: &str) -> Result<Count> {
+fn one_file(part: Part, file: &File) -> Result<Count> {
     let mut command = run_test::cargo_file(part, file)?;
     let started = Instant::now();
     let output = command

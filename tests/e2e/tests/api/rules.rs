@@ -436,7 +436,7 @@ async fn a_template_cannot_speak_for_the_controller() -> anyhow::Result<()> {
 
 /// Every string between quotes in the tables of refusals.
 fn words_of_the_tables() -> Vec<&'static str> {
-    [include_str!("api_rules.rs"), include_str!("api_kinds.rs")]
+    [include_str!("rules.rs"), include_str!("kinds.rs")]
         .into_iter()
         .flat_map(|source| source.split('"').skip(1).step_by(2))
         .filter(|words| words.len() > 7)

@@ -1,0 +1,19 @@
+//! Tests against API servers without nodes; [`e2e::Control`] starts them.
+//!
+//! Invariant: one program, so that the harness and its libraries are linked once. A test starts what it needs and
+//! stops it; it depends on no other test.
+//! Failure: each module says.
+
+mod agent;
+mod agent_facts;
+mod data_volumes;
+mod docs;
+mod hostile;
+mod kinds;
+mod late_kinds;
+mod leader;
+mod priority;
+mod protected;
+mod rules;
+mod status;
+mod vmletctl;

@@ -1,0 +1,32 @@
+//! Tests with whole Kubernetes clusters whose kubelets call `vmlet-criproxy`; [`e2e::Cluster`] starts them.
+//!
+//! Invariant: one program, so that the harness and its libraries are linked once. A test starts what it needs and
+//! stops it; it depends on no other test.
+//! Failure: each module says.
+
+mod agent;
+mod agent_life;
+mod api_away;
+mod basic;
+mod chaos;
+mod claims;
+mod conversation;
+mod critest;
+mod deploy;
+mod failures;
+mod guest_reboot;
+mod image_gc;
+mod images;
+mod logs;
+mod lost_node;
+mod machines;
+mod network;
+mod plugins;
+mod probes;
+mod proxy;
+mod reboot;
+mod resources;
+mod restarts;
+mod storm;
+mod thirty;
+mod workloads;

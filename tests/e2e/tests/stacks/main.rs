@@ -1,0 +1,21 @@
+//! Tests with single node stacks, without Kubernetes; [`e2e::Stack`] starts them.
+//!
+//! Invariant: one program, so that the harness and its libraries are linked once. A test starts what it needs and
+//! stops it; it depends on no other test.
+//! Failure: each module says.
+
+mod block;
+mod crictl;
+mod exec;
+mod faults;
+mod ipv6;
+mod kubelet_needs;
+mod network;
+mod node_address;
+mod node_api;
+mod node_crashes;
+mod reboot;
+mod refusals;
+mod stats;
+mod storm;
+mod survival;
