@@ -9,16 +9,14 @@ mod crds;
 mod critest;
 mod demo;
 mod down;
-mod e2e;
-mod guest;
+pub(crate) mod guest;
 mod image;
 mod reboot;
 mod restart;
-mod run_test;
-mod setup;
+pub(crate) mod setup;
 mod test;
-mod tools;
-mod up;
+pub(crate) mod tools;
+pub(crate) mod up;
 
 use std::process::ExitCode;
 
@@ -39,7 +37,6 @@ pub(crate) struct Xtask {
 enum Verb {
     Demo(demo::Demo),
     Test(test::Test),
-    E2e(e2e::E2e),
     Critest(critest::Critest),
     Bench(bench::Bench),
     Chaos(chaos::Chaos),
@@ -52,7 +49,6 @@ enum Verb {
     Down(down::Down),
     Restart(restart::Restart),
     Reboot(reboot::Reboot),
-    RunTest(run_test::RunTest),
     #[command(flatten)]
     Inner(stack::Inner),
 }
@@ -63,7 +59,6 @@ impl Xtask {
         match self.verb {
             Verb::Demo(verb) => verb.run(),
             Verb::Test(verb) => verb.run(),
-            Verb::E2e(verb) => verb.run(),
             Verb::Critest(verb) => verb.run(),
             Verb::Bench(verb) => verb.run(),
             Verb::Chaos(verb) => verb.run(),
@@ -76,7 +71,6 @@ impl Xtask {
             Verb::Down(verb) => verb.run(),
             Verb::Restart(verb) => verb.run(),
             Verb::Reboot(verb) => verb.run(),
-            Verb::RunTest(verb) => verb.run(),
             Verb::Inner(verb) => verb.run().map(|()| ExitCode::SUCCESS),
         }
     }

@@ -16,6 +16,7 @@ mod report;
 mod run;
 mod stack;
 mod stamp;
+mod suite;
 mod workspace;
 
 use std::process::ExitCode;

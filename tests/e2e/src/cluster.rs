@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::kept;
 use crate::leftovers::CLEAN;
 use crate::stack::{Endpoint, Stack, eventually, streams};
 
@@ -248,6 +249,18 @@ impl Drop for Cluster {
                 "--- {what}\n{}",
                 text.unwrap_or_else(|error| format!("{error:#}"))
             );
+        }
+        if let Some(folder) = kept::folder() {
+            // The folder comes with the first stack that is kept.
+            let _ = std::fs::create_dir_all(&folder);
+            for kinds in ["pods,nodes,events,leases", "vm,virtualmachinetasks"] {
+                let objects = self.kubectl(&["get", kinds, "-A", "-o", "yaml"]);
+                let objects = objects.unwrap_or_else(|error| format!("{error:#}"));
+                let _ = std::fs::write(folder.join(format!("{kinds}.yaml")), objects);
+            }
+        }
+        for node in &self.nodes[1..] {
+            kept::keep(node.dir());
         }
         for node in &self.nodes {
             for program in ["kube-apiserver", "kubelet", "vmlet-criproxy"] {

@@ -16,6 +16,7 @@ mod cri;
 mod exec;
 pub mod foreign;
 mod guest;
+mod kept;
 mod leftovers;
 mod load;
 mod loop_device;
@@ -45,7 +46,7 @@ pub use node::{NodeApi, provision, uid};
 pub use node_server::{Manner, NodeServer};
 pub use objects::{Answer, Effect, Objects};
 pub use poll::Poller;
-pub use stack::{Endpoint, Stack, eventually};
+pub use stack::{Endpoint, Stack, eventually, xtask};
 pub use tally::{Mark, Spent};
 pub use verdicts::{Case, judge};
 

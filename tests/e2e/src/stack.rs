@@ -14,6 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::cri::Cri;
+use crate::kept;
 use crate::node::NodeApi;
 
 /// What is not there by then takes long.
@@ -245,6 +246,7 @@ impl Drop for Stack {
             let tail = lines[lines.len().saturating_sub(40)..].join("\n");
             eprintln!("--- end of {program}.log\n{tail}");
         }
+        kept::keep(&self.dir);
         if let Err(error) = xtask(&["down", "--dir", path(&self.dir)]) {
             eprintln!("--- down: {error:#}");
         }
@@ -274,14 +276,15 @@ where
     }
 }
 
-fn xtask(arguments: &[&str]) -> Result<String> {
+/// Runs a chore of the repository and returns what it printed; an error shows both streams.
+pub fn xtask(arguments: &[&str]) -> Result<String> {
     let program = programs()?.join("xtask");
     let output = Command::new(&program)
         .args(arguments)
         .output()
         .with_context(|| {
             format!(
-                "start {}: run `cargo xtask test --only e2e`",
+                "start {}: run `cargo xtask test --only stacks`",
                 program.display()
             )
         })?;

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use super::{e2e, setup};
-use crate::{run, workspace};
+use super::{guest, setup, up};
+use crate::{run, suite, workspace};
 
 /// Kills programs and changes wishes at random; then every machine must be as its object says.
 #[derive(Debug, clap::Args)]
@@ -31,9 +31,9 @@ impl Chaos {
         if installed != ExitCode::SUCCESS {
             return Ok(installed);
         }
-        e2e::prepare()?;
-        let mut build = workspace::cargo();
-        run::check(build.args(["build", "--quiet", "-p", "e2e", "--bin", "chaos"]))?;
+        up::prepare_cluster()?;
+        guest::ensure()?;
+        suite::build()?;
         let mut chaos = run::root_command(workspace::target().join("debug/chaos"));
         chaos.arg("--minutes").arg(self.minutes.to_string());
         chaos.arg("--machines").arg(self.machines.to_string());

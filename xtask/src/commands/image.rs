@@ -22,6 +22,9 @@ pub(crate) struct Image {
     /// Put debug builds into the node image: quicker, and with crash points.
     #[arg(long)]
     debug: bool,
+    /// Take our programs as they are.
+    #[arg(long)]
+    no_build: bool,
 }
 
 /// A container image.
@@ -59,11 +62,13 @@ impl Image {
 
     /// As `up` builds them, so that nothing is built twice.
     fn build(&self) -> Build {
-        if self.debug {
+        let mut build = if self.debug {
             Build::DEVELOPMENT
         } else {
             Build::RELEASE
-        }
+        };
+        build.no_build = self.no_build;
+        build
     }
 
     fn profile(&self) -> Profile {

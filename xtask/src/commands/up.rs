@@ -44,7 +44,7 @@ pub(crate) struct Build {
     release: bool,
     /// Take the programs and the guest image as they are.
     #[arg(long)]
-    no_build: bool,
+    pub(crate) no_build: bool,
 }
 
 impl Up {

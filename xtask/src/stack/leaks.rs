@@ -1,10 +1,11 @@
-//! Looks for everything that a stack may have left behind.
+//! Looks for everything that a stack may have left behind, and for panics of its programs.
 //!
 //! Invariant: looking changes nothing; each finding names the thing so that it can be looked at.
 //! Failure: a place that cannot be looked at is itself reported, since it may hide something.
 
 pub(crate) mod cgroups;
 mod files;
+mod panics;
 pub(crate) mod processes;
 
 use std::fmt;
@@ -58,13 +59,14 @@ pub(crate) fn find(
     supervisor: Option<i32>,
     pods: Pods,
 ) -> Vec<Leak> {
-    let searches: [(&'static str, Result<Vec<Leak>>); 6] = [
+    let searches: [(&'static str, Result<Vec<Leak>>); 7] = [
         ("processes", processes::find(layout, supervisor)),
         ("libvirt domains", domains(layout)),
         ("links", links(layout, record)),
         ("mounts", mounts(layout, record, supervisor, pods)),
         ("cgroups", cgroups::find(layout, record, pods)),
         ("files", files::find(layout)),
+        ("panics", panics::find(layout)),
     ];
     let mut found = Vec::new();
     for (what, outcome) in searches {

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cluster, Options, eventually, ticks, vm_pod};
+use e2e::{Cluster, Options, eventually, ticks, vm_pod, xtask};
 use serde_json::Value;
 
 const READY: Duration = Duration::from_secs(600);
@@ -82,12 +82,8 @@ async fn a_deployed_node_runs_a_vm_which_outlives_an_upgrade_and_nothing_stays_a
 
 /// Builds the node image with a tag; returns its archive.
 fn build_image(tag: &str) -> Result<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut xtask = Command::new(env!("CARGO"));
-    xtask.current_dir(&root);
-    xtask.args(["run", "--quiet", "-p", "xtask", "--"]);
-    xtask.args(["image", "node", "--debug", "--tag", tag]);
-    let said = run(&mut xtask)?;
+    // The programs are those that all tests run: building them here would replace them under other tests.
+    let said = xtask(&["image", "node", "--debug", "--no-build", "--tag", tag])?;
     said.lines()
         .find_map(|line| line.split_once(&format!(":{tag} is ")))
         .map(|(_, archive)| PathBuf::from(archive))

@@ -14,6 +14,7 @@ mod network;
 mod node_address;
 mod node_api;
 mod node_crashes;
+mod planted_leaks;
 mod reboot;
 mod refusals;
 mod stats;

@@ -1,17 +1,17 @@
 //! `bench controller`: the release build of the controller over many machines, against a real API server.
 //!
-//! Invariant: the scenarios are those of the test `api_priority`, which asserts their order; numbers are only printed.
+//! Invariant: the scenarios are those of the tests `api::priority`, which asserts their order; numbers are only printed.
 //! Failure: the exit code of the test.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::commands::{e2e, run_test, setup};
+use crate::commands::{setup, tools};
 use crate::{run, workspace};
 
-/// Which file of the end-to-end tests has the scenarios.
-const TEST: &str = "api_priority";
+/// The end-to-end tests that have the scenarios.
+const TESTS: &str = "api::priority";
 
 /// Measures the controller with many machines: first start, edit of a class, restart.
 #[derive(Debug, clap::Args)]
@@ -29,11 +29,12 @@ impl Controller {
             return Ok(installed);
         }
         println!("bench: building");
-        e2e::prepare()?;
+        tools::ensure(tools::API)?;
         let mut build = workspace::cargo();
         build.args(["build", "--quiet", "--release", "-p", "vmlet-controller"]);
         run::check(build.args(["--config", workspace::UNWIND]))?;
-        let mut test = run_test::cargo_cluster(Some(TEST))?;
+        let mut test = run::command(run::myself()?);
+        test.args(["test", TESTS]);
         let program = workspace::target().join("release/vmlet-controller");
         test.env("VMLET_E2E_CONTROLLER", program);
         test.env("VMLET_E2E_MACHINES", self.machines.to_string());

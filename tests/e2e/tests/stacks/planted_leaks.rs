@@ -1,0 +1,115 @@
+//! What `down` looks for, one planted thing of each kind.
+//!
+//! Invariant: each is named, and then removed as if it were the stack's own.
+//! Failure: the kinds that `down` did not name, or what is still there.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use e2e::Stack;
+use nix::mount::{MsFlags, mount};
+
+/// The least that libvirt defines; it is never started.
+const DOMAIN: &str = "<domain type='qemu'><name>planted-domain</name><memory>1</memory>\
+    <os><type arch='x86_64'>hvm</type></os></domain>";
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_planted_leak_of_each_kind_is_named_and_removed() -> Result<()> {
+    let stack = Stack::up()?;
+    stack.cri().await?.await_ready().await?;
+    let dir = stack.dir().to_owned();
+    let netns = stack.var("VMLET_NETNS")?.to_owned();
+
+    let mut process = stack
+        .command("sleep")
+        .arg("600")
+        .env("VMLET_STACK_DIR", &dir)
+        .spawn()?;
+    run(stack
+        .command("ip")
+        .args(["link", "add", "planted0", "type", "bridge"]))?;
+    define(&stack, &dir)?;
+    let point = dir.join("planted-mount");
+    fs::create_dir(&point)?;
+    let none = None::<&str>;
+    mount(Some("tmpfs"), &point, Some("tmpfs"), MsFlags::empty(), none)?;
+    let cgroup = controller()?.join(&netns).join("planted-group");
+    fs::create_dir_all(&cgroup)?;
+    for file in [
+        "netns/planted-namespace",
+        "state/pods/planted-pod",
+        "state/console/planted-console",
+        "state/network/planted-record",
+        "cni/cache/results/planted-result",
+        "cni/ipam/planted-network/10.99.99.99",
+    ] {
+        let file = dir.join(file);
+        fs::create_dir_all(file.parent().context("a folder")?)?;
+        fs::write(file, "")?;
+    }
+    let mut log = fs::File::options()
+        .append(true)
+        .open(dir.join("log/vmlet.log"))?;
+    writeln!(log, "thread 'planted' panicked at src/planted.rs:1:1:")?;
+
+    let found = stack.down().err().context("down found nothing")?;
+    let found = format!("{found:#}");
+    for leak in [
+        &format!("process {}", process.id()),
+        "link planted0",
+        "domain planted-domain",
+        "mount ",
+        "planted-mount",
+        "cgroup ",
+        "planted-namespace",
+        "planted-pod",
+        "planted-console",
+        "planted-record",
+        "planted-result",
+        "IPAM lease ",
+        "10.99.99.99",
+        "panic in vmlet.log: thread 'planted'",
+    ] {
+        ensure!(found.contains(leak), "{leak:?} is not named in {found}");
+    }
+    // It is this test's child, so it stays a zombie until now.
+    let killed = process.wait()?.signal();
+    ensure!(killed == Some(9), "the process ended with {killed:?}");
+    let netns = Path::new("/run/netns").join(netns);
+    for place in [&dir, &cgroup, &netns] {
+        ensure!(!place.exists(), "{} is still there", place.display());
+    }
+    Ok(())
+}
+
+fn define(stack: &Stack, dir: &Path) -> Result<()> {
+    let file = dir.join("planted-domain.xml");
+    fs::write(&file, DOMAIN)?;
+    let socket = dir.join("libvirt/sock/libvirt-sock");
+    let uri = format!("qemu+unix:///system?socket={}", socket.display());
+    run(stack
+        .command("virsh")
+        .args(["-c", &uri, "define"])
+        .arg(file))
+}
+
+/// The top of a hierarchy of control groups: of processes in version 1, the only one in version 2.
+fn controller() -> Result<std::path::PathBuf> {
+    let top = Path::new("/sys/fs/cgroup");
+    let places = [top.join("pids"), top.to_owned()];
+    let found = places
+        .into_iter()
+        .find(|place| place.join("cgroup.procs").exists());
+    found.context("no control groups are mounted")
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let output = command.output()?;
+    ensure!(output.status.success(), "{command:?}: {output:?}");
+    Ok(())
+}

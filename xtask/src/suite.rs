@@ -1,0 +1,37 @@
+//! The test suite: what there is to run, in which order, and what became of it.
+//!
+//! One run goes through these stages:
+//!
+//! 1. [`kit`] builds tools and images that only later stages need, at low priority, beside the others.
+//! 2. [`checks`] looks at form and lints; [`programs`] builds every test program and every program under test, once.
+//! 3. [`lanes`] runs [`job`]s side by side: first the tests of single crates, then node stacks and clusters, the longest
+//!    first, as many as [`weights`] says the machine can hold.
+//! 4. [`retry`] repeats the few tests that missed a deadline of a program which is not ours, with the machine under load.
+//! 5. [`frozen`] proves that no program was built or linked after stage 2; [`report`] says what took how long.
+//!
+//! Invariant: a job that started and did not end with a result line of its own has failed; so has a run in which more than
+//! [`retry::MOST`] tests passed only when they were repeated.
+//! Failure: a stage that cannot run counts as one failed test of its part, and the others go on.
+
+mod checks;
+mod count;
+mod frozen;
+mod idle;
+mod job;
+mod kit;
+mod lanes;
+mod libtest;
+mod load;
+mod outcome;
+mod part;
+mod programs;
+mod queue;
+mod report;
+mod retry;
+mod run;
+mod speed;
+mod weights;
+
+pub(crate) use part::Part;
+pub(crate) use programs::build;
+pub(crate) use run::{Order, run};

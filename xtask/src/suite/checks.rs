@@ -1,0 +1,111 @@
+//! What is run beside test programs: form, lints, licences, and the conformance suite.
+//!
+//! Invariant: the exit code is the verdict; of the conformance suite the counts are known, too.
+//! Failure: a program that cannot be started is an error.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use super::count::Count;
+use super::part::Part;
+use crate::{run, workspace};
+
+/// The line by which `cargo xtask critest` tells its counts.
+const CRITEST: &str = "critest: ";
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Check {
+    /// rustfmt.
+    Fmt,
+    /// clippy, with warnings as errors.
+    Clippy,
+    /// cargo-deny.
+    Deny,
+    /// critest against our daemon.
+    Critest,
+}
+
+impl Check {
+    /// Its part.
+    pub(super) fn part(self) -> Part {
+        match self {
+            Self::Fmt => Part::Fmt,
+            Self::Clippy => Part::Clippy,
+            Self::Deny => Part::Deny,
+            Self::Critest => Part::Critest,
+        }
+    }
+
+    /// The command.
+    pub(super) fn command(self) -> Result<Command> {
+        let (mut command, arguments): (_, &[&str]) = match self {
+            Self::Fmt => (workspace::cargo(), &["fmt", "--all", "--check"]),
+            Self::Clippy => {
+                let clippy = &[
+                    "clippy",
+                    "--quiet",
+                    "--workspace",
+                    "--all-targets",
+                    "--",
+                    "-D",
+                    "warnings",
+                ];
+                (workspace::cargo(), clippy)
+            }
+            Self::Deny => {
+                let mut deny = run::command(workspace::tools_bin().join("cargo-deny"));
+                deny.current_dir(workspace::root());
+                let arguments = &[
+                    "--workspace",
+                    "check",
+                    "--hide-inclusion-graph",
+                    "licenses",
+                    "bans",
+                    "sources",
+                ];
+                (deny, arguments)
+            }
+            Self::Critest => (run::myself_as_root()?, &["critest", "--no-build"]),
+        };
+        command.args(arguments);
+        Ok(command)
+    }
+
+    /// What its end means.
+    pub(super) fn count(self, output: &str, success: bool) -> Count {
+        let counted = output.lines().filter_map(critest).next_back();
+        match (self, counted) {
+            (Self::Critest, Some(count)) if success == (count.failed == 0) => count,
+            (Self::Critest, _) => Count::failed(1),
+            (_, _) if success => Count::passed(1),
+            _ => Count::failed(1),
+        }
+    }
+}
+
+/// The counts of a line such as `critest: 27 as expected, 0 not`.
+fn critest(line: &str) -> Option<Count> {
+    let (passed, rest) = line.strip_prefix(CRITEST)?.split_once(" as expected, ")?;
+    Some(Count {
+        passed: passed.parse().ok()?,
+        failed: rest.strip_suffix(" not")?.parse().ok()?,
+        unsteady: 0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_code_decides_and_must_agree_with_the_counts() {
+        assert_eq!(Check::Fmt.count("", true), Count::passed(1));
+        assert_eq!(Check::Deny.count("", false), Count::failed(1));
+        let line = "critest: 28 specifications\ncritest: 27 as expected, 0 not\n";
+        assert_eq!(Check::Critest.count(line, true), Count::passed(27));
+        assert_eq!(Check::Critest.count(line, false), Count::failed(1));
+        assert_eq!(Check::Critest.count("", true), Count::failed(1));
+    }
+}

@@ -1,0 +1,235 @@
+//! One thing to run: a test program, one test of it, or a check.
+//!
+//! Invariant: whatever it prints is kept in `target/test-logs`; it ends by its deadline.
+//! Failure: a job that cannot be started, does not end or says less than it should has failed.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::checks::Check;
+use super::count::Count;
+use super::kit::Kit;
+use super::libtest::{self, Verdict};
+use super::outcome::{Failure, Outcome};
+use super::part::Part;
+use super::programs::TestProgram;
+use crate::workspace;
+
+/// A job may take so many times what its weight says, and never less than [`LEAST`].
+const TIMES: u32 = 8;
+const LEAST: Duration = Duration::from_secs(1200);
+
+/// Where tests put what their stacks leave when they fail: logs, objects, consoles.
+const FAILURES: &str = "VMLET_TEST_FAILURES";
+
+/// One thing to run.
+#[derive(Debug, Clone)]
+pub(super) struct Job {
+    /// Unique in a run.
+    pub(super) name: String,
+    /// Its part.
+    pub(super) part: Part,
+    /// What it runs.
+    pub(super) what: What,
+    /// What it takes on an idle machine.
+    pub(super) expected: Duration,
+}
+
+/// What a job runs.
+#[derive(Debug, Clone)]
+pub(super) enum What {
+    /// Tests of a program.
+    Tests {
+        /// The program.
+        program: TestProgram,
+        /// By name; those that need root, or none of these.
+        tests: Vec<String>,
+        /// Whether they are all of their sort in the program.
+        all: bool,
+    },
+    /// A check.
+    Check(Check),
+}
+
+impl Job {
+    /// A check, as a job.
+    pub(super) fn check(check: Check) -> Self {
+        Self {
+            name: check.part().to_string(),
+            part: check.part(),
+            what: What::Check(check),
+            expected: Duration::ZERO,
+        }
+    }
+
+    /// What has to be there before it starts.
+    pub(super) fn kit(&self) -> Option<Kit> {
+        Kit::of(self.part)
+    }
+
+    /// The same job, with only the tests that failed.
+    pub(super) fn again(&self, outcome: &Outcome) -> Self {
+        let mut job = self.clone();
+        if let What::Tests { tests, all, .. } = &mut job.what {
+            *tests = outcome.failures.iter().map(|f| f.test.clone()).collect();
+            *all = false;
+        }
+        job
+    }
+
+    /// Runs it; `variables` are added to its environment.
+    pub(super) fn run(&self, variables: &[(&str, String)]) -> Outcome {
+        let begun = Instant::now();
+        let ended = self.output(variables);
+        let mut outcome = match ended {
+            Ok((output, status)) => self.judge(&output, status),
+            Err(error) => Outcome::not_run(&self.name, self.part, &format!("{error:#}")),
+        };
+        outcome.took = begun.elapsed();
+        outcome
+    }
+
+    fn output(&self, variables: &[(&str, String)]) -> Result<(String, Option<ExitStatus>)> {
+        let path = self.log();
+        let log = File::create(&path).with_context(|| format!("create {}", path.display()))?;
+        let failures = workspace::target()
+            .join("test-failures")
+            .join(self.folder());
+        // Of an earlier run.
+        if failures.exists() {
+            fs::remove_dir_all(&failures).context("remove an earlier failure")?;
+        }
+        let mut command = self.command()?;
+        command.stdout(log.try_clone()?).stderr(log);
+        command.env(FAILURES, failures);
+        command.envs(variables.iter().map(|(name, value)| (*name, value)));
+        let deadline = (self.expected * TIMES).max(LEAST);
+        let status = status_within(&mut command, deadline)?;
+        let output = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        Ok((String::from_utf8_lossy(&output).into_owned(), status))
+    }
+
+    fn command(&self) -> Result<Command> {
+        let (program, tests, all) = match &self.what {
+            What::Check(check) => return check.command(),
+            What::Tests {
+                program,
+                tests,
+                all,
+            } => (program, tests, all),
+        };
+        let root = self.part != Part::Unit;
+        let mut command = program.command(root);
+        if !all {
+            command.arg("--exact").args(tests);
+        }
+        if root {
+            command.arg("--ignored");
+        }
+        if self.part == Part::Integration {
+            // They wait more than they compute.
+            command.arg("--test-threads=3");
+        }
+        // Numbers that tests print are part of the result.
+        command.arg("--show-output");
+        Ok(command)
+    }
+
+    fn judge(&self, output: &str, status: Option<ExitStatus>) -> Outcome {
+        let success = status.is_some_and(|status| status.success());
+        let (count, failures) = match (&self.what, status) {
+            (_, None) => {
+                let why = "it did not end by its deadline and was killed";
+                (Count::failed(1), vec![Failure::of_program(why)])
+            }
+            (What::Check(check), _) => {
+                let count = check.count(output, success);
+                let failed = (count.failed > 0).then(|| Failure::of_test(String::new(), output));
+                (count, failed.into_iter().collect())
+            }
+            (What::Tests { tests, .. }, Some(status)) => {
+                match libtest::judge(output, success, tests.len()) {
+                    Verdict::Died(why) => {
+                        let last = crate::run::tail(output, 20);
+                        let why = format!("{why} ({status})\n{last}");
+                        (Count::failed(1), vec![Failure::of_program(&why)])
+                    }
+                    Verdict::Ended { passed, failed } => {
+                        let count = Count {
+                            passed,
+                            failed: failed.len(),
+                            unsteady: 0,
+                        };
+                        let failures = failed.into_iter().map(|test| {
+                            let section = libtest::section(output, &test);
+                            Failure::of_test(test, section)
+                        });
+                        (count, failures.collect())
+                    }
+                }
+            }
+        };
+        Outcome {
+            job: self.name.clone(),
+            part: self.part,
+            count,
+            took: Duration::ZERO,
+            failures,
+        }
+    }
+
+    /// Where its output is kept.
+    pub(super) fn log(&self) -> PathBuf {
+        logs().join(format!("{}.log", self.folder()))
+    }
+
+    fn folder(&self) -> String {
+        self.name.replace("::", ".").replace(' ', "-")
+    }
+}
+
+/// Where the output of jobs is kept.
+pub(super) fn logs() -> PathBuf {
+    workspace::target().join("test-logs")
+}
+
+/// How the command ended; `None` when it was killed at its deadline.
+fn status_within(command: &mut Command, deadline: Duration) -> Result<Option<ExitStatus>> {
+    let line = crate::run::describe(command);
+    let mut child = command.spawn().with_context(|| format!("run {line}"))?;
+    let pid = Pid::from_raw(i32::try_from(child.id())?);
+    let (sender, receiver) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || sender.send(child.wait()));
+        match receiver.recv_timeout(deadline) {
+            Ok(status) => Ok(Some(status.with_context(|| format!("wait for {line}"))?)),
+            Err(_) => {
+                // It may have ended between the two lines; then there is nothing to kill.
+                let _ = kill(pid, Signal::SIGKILL);
+                Ok(None)
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_does_not_end_is_killed() {
+        let mut sleep = crate::run::command("sleep");
+        let ended = status_within(sleep.arg("600"), Duration::from_millis(10));
+        assert!(ended.unwrap().is_none());
+        let mut sh = crate::run::command("sh");
+        let ended = status_within(sh.args(["-c", "exit 3"]), LEAST).unwrap();
+        assert_eq!(ended.unwrap().code(), Some(3));
+    }
+}

@@ -1,0 +1,143 @@
+//! What only some jobs need: the guest image, the tools of a cluster, the conformance suite, cargo-deny. They are built
+//! at low priority while other jobs run, in the order in which jobs need them.
+//!
+//! Invariant: a job starts only when its kit is there.
+//! Failure: when a kit cannot be built, the jobs that need it fail with the reason.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result};
+
+use super::part::Part;
+use crate::commands::tools::{self, Tool};
+use crate::commands::{guest, up};
+use crate::run;
+
+/// Things that belong together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kit {
+    /// The guest image and crictl.
+    Stacks,
+    /// What an API server without nodes is made of.
+    Api,
+    /// What a whole cluster is made of.
+    Clusters,
+    /// critest.
+    Critest,
+    /// cargo-deny.
+    Deny,
+}
+
+impl Kit {
+    /// What the jobs of a part need.
+    pub(super) fn of(part: Part) -> Option<Self> {
+        match part {
+            Part::Fmt | Part::Clippy | Part::Unit => None,
+            Part::Integration | Part::Stacks => Some(Self::Stacks),
+            Part::Api => Some(Self::Api),
+            // One test compares conformance with and without the proxy.
+            Part::Clusters | Part::Critest => Some(Self::Critest),
+            Part::Deny => Some(Self::Deny),
+        }
+    }
+
+    /// Those that have to be there before it, itself included, in order.
+    fn with_earlier(self) -> &'static [Self] {
+        match self {
+            Self::Stacks => &[Self::Stacks],
+            Self::Api => &[Self::Api],
+            Self::Clusters => &[Self::Stacks, Self::Api, Self::Clusters],
+            Self::Critest => &[Self::Stacks, Self::Api, Self::Clusters, Self::Critest],
+            Self::Deny => &[Self::Deny],
+        }
+    }
+
+    fn build(self) -> Result<()> {
+        match self {
+            Self::Stacks => {
+                guest::ensure()?;
+                tools::ensure(&[Tool::Crictl])
+            }
+            Self::Api => tools::ensure(tools::API),
+            Self::Clusters => up::prepare_cluster(),
+            Self::Critest => tools::ensure(&[Tool::Critest]),
+            Self::Deny => tools::ensure(&[Tool::CargoDeny]),
+        }
+    }
+}
+
+/// Which kits are there, and which cannot be built.
+#[derive(Debug, Default)]
+pub(super) struct Shelf {
+    kits: Mutex<BTreeMap<Kit, Result<(), String>>>,
+}
+
+impl Shelf {
+    /// Builds what the parts need, at low priority.
+    pub(super) fn fill(&self, parts: &[Part]) {
+        let needed = parts.iter().filter_map(|part| Kit::of(*part));
+        let wanted: BTreeSet<Kit> = needed.flat_map(Kit::with_earlier).copied().collect();
+        if wanted.is_empty() {
+            return;
+        }
+        if let Err(error) = give_way() {
+            eprintln!("kits are built at the usual priority: {error:#}");
+        }
+        for kit in wanted {
+            let built = kit.build().map_err(|error| format!("{error:#}"));
+            if let Err(error) = &built {
+                eprintln!("{kit:?}: {error}");
+            }
+            self.kits().insert(kit, built);
+        }
+    }
+
+    /// What became of a kit and those before it, once that is known.
+    pub(super) fn state(&self, kit: Option<Kit>) -> Option<Result<(), String>> {
+        let kits = self.kits();
+        for kit in kit.map_or(&[][..], Kit::with_earlier) {
+            match kits.get(kit) {
+                Some(Ok(())) => {}
+                unfinished => return unfinished.cloned(),
+            }
+        }
+        Some(Ok(()))
+    }
+
+    fn kits(&self) -> MutexGuard<'_, BTreeMap<Kit, Result<(), String>>> {
+        self.kits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The thread that builds kits, and all that it starts, gets processor time that nothing else wants.
+fn give_way() -> Result<()> {
+    let thread = nix::unistd::gettid();
+    let mut renice = run::command("renice");
+    renice.args(["-n", "19", "-p"]).arg(thread.to_string());
+    run::output(&mut renice).map(drop).with_context(|| {
+        format!(
+            "lower the priority of a thread of process {}",
+            process::id()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kit_is_there_when_those_before_it_are() {
+        let shelf = Shelf::default();
+        assert_eq!(shelf.state(None), Some(Ok(())));
+        assert_eq!(shelf.state(Some(Kit::Clusters)), None);
+        shelf.kits().insert(Kit::Stacks, Ok(()));
+        assert_eq!(shelf.state(Some(Kit::Stacks)), Some(Ok(())));
+        assert_eq!(shelf.state(Some(Kit::Clusters)), None);
+        shelf.kits().insert(Kit::Api, Err("no Go".to_owned()));
+        let failed = Some(Err("no Go".to_owned()));
+        assert_eq!(shelf.state(Some(Kit::Clusters)), failed);
+    }
+}

@@ -1,0 +1,131 @@
+//! What became of a job.
+//!
+//! Invariant: every failed test of the job has a [`Failure`].
+//! Failure: none.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::count::Count;
+use super::part::Part;
+use super::retry;
+
+/// How much of a failure's output the lists of failures show.
+const TAIL: usize = 40;
+
+/// One job that ended.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Outcome {
+    /// The job's name.
+    pub(super) job: String,
+    /// Its part.
+    pub(super) part: Part,
+    /// Its tests.
+    pub(super) count: Count,
+    /// How long it took, in seconds.
+    #[serde(serialize_with = "seconds")]
+    pub(super) took: Duration,
+    /// The tests that failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) failures: Vec<Failure>,
+}
+
+/// One test that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Failure {
+    /// Its name inside the program; empty when the program as a whole failed.
+    pub(super) test: String,
+    /// Why it may run once more, if it may.
+    pub(super) reason: Option<&'static str>,
+    /// The end of what it said.
+    pub(super) tail: String,
+}
+
+impl Failure {
+    /// A test that ended as failed, with what it printed.
+    pub(super) fn of_test(test: String, section: &str) -> Self {
+        Self {
+            test,
+            reason: retry::reason(section),
+            tail: crate::run::tail(section, TAIL),
+        }
+    }
+
+    /// A program that failed as a whole.
+    pub(super) fn of_program(why: &str) -> Self {
+        Self {
+            test: String::new(),
+            reason: None,
+            tail: why.to_owned(),
+        }
+    }
+}
+
+impl Outcome {
+    /// A job that could not run.
+    pub(super) fn not_run(job: &str, part: Part, why: &str) -> Self {
+        Self {
+            job: job.to_owned(),
+            part,
+            count: Count::failed(1),
+            took: Duration::ZERO,
+            failures: vec![Failure::of_program(why)],
+        }
+    }
+
+    /// Whether all that failed in it may run once more.
+    pub(super) fn may_run_again(&self) -> bool {
+        !self.failures.is_empty() && self.failures.iter().all(|failure| failure.reason.is_some())
+    }
+
+    /// Counts what passed when it ran once more; its first failures stay, since they are defects.
+    pub(super) fn add_second(&mut self, second: &Self) {
+        let all = self.count.failed;
+        let ran = second.count.passed + second.count.failed;
+        // Fewer than were to run again: something else failed.
+        let failed = if ran == all { second.count.failed } else { all };
+        self.count.failed = failed;
+        self.count.unsteady = all - failed;
+        self.count.passed += all - failed;
+    }
+}
+
+fn seconds<S: serde::Serializer>(took: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(took.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(passed: usize, failed: usize) -> Outcome {
+        Outcome {
+            count: Count {
+                passed,
+                failed,
+                unsteady: 0,
+            },
+            ..Outcome::not_run("x", Part::Stacks, "")
+        }
+    }
+
+    #[test]
+    fn what_passes_the_second_time_is_unsteady() {
+        let second = |passed, failed| {
+            let mut first = outcome(5, 2);
+            first.add_second(&outcome(passed, failed));
+            let Count {
+                passed,
+                failed,
+                unsteady,
+            } = first.count;
+            (passed, failed, unsteady)
+        };
+        assert_eq!(second(2, 0), (7, 0, 2));
+        assert_eq!(second(1, 1), (6, 1, 1));
+        // The program died, or ran something else.
+        assert_eq!(second(0, 1), (5, 2, 0));
+        assert_eq!(second(0, 0), (5, 2, 0));
+    }
+}

@@ -1,0 +1,71 @@
+//! The parts of the suite.
+//!
+//! Invariant: every test program belongs to exactly one part.
+//! Failure: none.
+
+use std::fmt;
+
+use clap::ValueEnum as _;
+use serde::{Serialize, Serializer};
+
+/// One part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub(crate) enum Part {
+    /// The source is formatted.
+    Fmt,
+    /// No warning of the compiler or of clippy.
+    Clippy,
+    /// Tests of one crate that need nothing.
+    Unit,
+    /// Tests of one crate with real parts, as root.
+    Integration,
+    /// Real node stacks, driven by crictl and by our own client.
+    Stacks,
+    /// API servers without nodes.
+    Api,
+    /// Whole Kubernetes clusters.
+    Clusters,
+    /// The conformance suite.
+    Critest,
+    /// Licences, sources and duplicates of dependencies.
+    Deny,
+}
+
+impl Part {
+    /// All of them, in the order of the summary.
+    pub(crate) fn all() -> &'static [Self] {
+        Self::value_variants()
+    }
+
+    /// The part of the end-to-end tests in the program of this name.
+    pub(super) fn of_program(name: &str) -> Option<Self> {
+        let parts = [Self::Stacks, Self::Api, Self::Clusters];
+        parts.into_iter().find(|part| part.to_string() == name)
+    }
+
+    /// Whether its tests run whole stacks.
+    pub(super) fn has_stacks(self) -> bool {
+        matches!(
+            self,
+            Self::Stacks | Self::Api | Self::Clusters | Self::Critest
+        )
+    }
+
+    /// Whether the test programs have to be built for it.
+    pub(super) fn needs_programs(self) -> bool {
+        !matches!(self, Self::Fmt | Self::Clippy | Self::Deny)
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.to_possible_value();
+        formatter.pad(value.as_ref().map_or("", |value| value.get_name()))
+    }
+}
+
+impl Serialize for Part {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}

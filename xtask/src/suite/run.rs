@@ -1,0 +1,306 @@
+//! A run of the suite, stage by stage.
+//!
+//! Invariant: a part that fails keeps no other from running.
+//! Failure: only what no part can run without, such as the packages.
+
+use std::fs;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::checks::Check;
+use super::frozen::Frozen;
+use super::job::{self, Job, What};
+use super::kit::Shelf;
+use super::lanes::Lanes;
+use super::load::Load;
+use super::outcome::Outcome;
+use super::part::Part;
+use super::programs::{self, Built};
+use super::queue::Capacity;
+use super::report::Report;
+use super::weights::{Weight, Weights};
+use super::{retry, speed};
+use crate::commands::setup;
+use crate::workspace;
+
+/// The variable by which tests learn that they are to take their long form.
+const LONG: &str = "VMLET_TEST_LONG";
+/// Jobs wait much of their time: so much more is started than the processors can hold, in percent.
+const MORE: u64 = 140;
+/// Memory that is left to everything else.
+const RESERVE_MIB: u64 = 2048;
+/// Processes that keep the machine busy while tests run once more.
+const LOAD: usize = 2;
+
+/// What is to be run, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Order {
+    /// These parts.
+    pub(crate) parts: Vec<Part>,
+    /// Only tests with one of these in their name; all of them when empty.
+    pub(crate) names: Vec<String>,
+    /// How often.
+    pub(crate) repeat: usize,
+    /// Busy processes beside it.
+    pub(crate) load: usize,
+    /// The long forms of tests.
+    pub(crate) long: bool,
+}
+
+/// Runs the suite.
+pub(crate) fn run(order: &Order) -> Result<ExitCode> {
+    if setup::ensure(false)? != ExitCode::SUCCESS {
+        return Ok(ExitCode::FAILURE);
+    }
+    let logs = job::logs();
+    if logs.exists() {
+        fs::remove_dir_all(&logs).context("remove the logs of an earlier run")?;
+    }
+    fs::create_dir_all(&logs).context("create target/test-logs")?;
+    let slowness = speed::factor();
+    println!("deadlines of tests are multiplied by {slowness:.1}");
+    let load = Load::start(order.load)?;
+    let shelf = Shelf::default();
+    let mut report = Report::new(slowness);
+    thread::scope(|scope| {
+        scope.spawn(|| shelf.fill(&order.parts));
+        let mut suite = Suite {
+            order,
+            shelf: &shelf,
+            variables: order.variables(slowness),
+        };
+        suite.stages(&mut report)
+    })?;
+    drop(load);
+    let sum = report.finish()?;
+    Ok(match sum.failed {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    })
+}
+
+impl Order {
+    fn has(&self, part: Part) -> bool {
+        self.parts.contains(&part)
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.iter().any(|word| name.contains(word.as_str()))
+    }
+
+    fn variables(&self, slowness: f64) -> Vec<(&'static str, String)> {
+        let mut variables = vec![(speed::VARIABLE, format!("{slowness:.2}"))];
+        variables.extend(self.long.then(|| (LONG, "1".to_owned())));
+        variables
+    }
+}
+
+/// What the stages share.
+#[derive(Debug)]
+struct Suite<'a> {
+    order: &'a Order,
+    shelf: &'a Shelf,
+    variables: Vec<(&'static str, String)>,
+}
+
+impl Suite<'_> {
+    fn stages(&mut self, report: &mut Report) -> Result<()> {
+        for check in [Check::Fmt, Check::Clippy] {
+            if self.order.has(check.part()) && self.order.names.is_empty() {
+                let job = Job::check(check);
+                let name = if check == Check::Fmt { "fmt" } else { "clippy" };
+                report.stage(name, |report| report.add(self.side_by_side(vec![job])));
+            }
+        }
+        let built = match self.order.parts.iter().any(|part| part.needs_programs()) {
+            true => report.stage("build", |_| programs::built()),
+            false => Ok(Built::default()),
+        };
+        let built = match built {
+            Ok(built) => built,
+            Err(error) => {
+                let why = format!("{error:#}");
+                report.add([Outcome::not_run("build", Part::Unit, &why)]);
+                return Ok(());
+            }
+        };
+        let frozen = Frozen::new(built.files.iter().cloned());
+        let crates = self.crates(&built)?;
+        let stacks = self.stacks(&built)?;
+        ensure!(
+            self.order.names.is_empty() || crates.len() + stacks.len() > 0,
+            "no test has {} in its name",
+            self.order.names.join(" or ")
+        );
+        for _ in 0..self.order.repeat {
+            let mut run = |name, jobs: &Vec<Job>| {
+                if !jobs.is_empty() {
+                    report.stage(name, |report| {
+                        report.add(self.with_second_runs(jobs.clone()))
+                    });
+                }
+            };
+            run("crates", &crates);
+            run("stacks", &stacks);
+        }
+        report.add(frozen.changed().into_iter().map(|file| {
+            let why = format!("{} was built again during the run", file.display());
+            eprintln!("{why}");
+            Outcome::not_run("built once", Part::Unit, &why)
+        }));
+        Ok(())
+    }
+
+    /// The tests of single crates, a job for each program.
+    fn crates(&self, built: &Built) -> Result<Vec<Job>> {
+        let mut jobs = Vec::new();
+        for program in &built.tests {
+            for root in [false, true] {
+                let part = if root {
+                    program.root_part()
+                } else {
+                    Part::Unit
+                };
+                if !self.order.has(part) || part.has_stacks() {
+                    continue;
+                }
+                let mut tests = program.list(root)?;
+                let before = tests.len();
+                tests.retain(|test| self.order.matches(&format!("{}::{test}", program.name)));
+                if tests.is_empty() {
+                    continue;
+                }
+                jobs.push(Job {
+                    name: match root {
+                        true => format!("{} as root", program.name),
+                        false => program.name.clone(),
+                    },
+                    part,
+                    expected: Duration::from_secs(60),
+                    what: What::Tests {
+                        program: program.clone(),
+                        all: tests.len() == before,
+                        tests,
+                    },
+                });
+            }
+        }
+        Ok(jobs)
+    }
+
+    /// Each test with a whole stack is a job; and what else runs beside them.
+    fn stacks(&self, built: &Built) -> Result<Vec<Job>> {
+        let mut jobs = Vec::new();
+        for program in &built.tests {
+            let part = program.root_part();
+            if !part.has_stacks() || !self.order.has(part) {
+                continue;
+            }
+            for test in program.list(true)? {
+                jobs.push(Job {
+                    name: format!("{}::{test}", program.name),
+                    part,
+                    expected: Duration::ZERO,
+                    what: What::Tests {
+                        program: program.clone(),
+                        tests: vec![test],
+                        all: false,
+                    },
+                });
+            }
+        }
+        for check in [Check::Critest, Check::Deny] {
+            if self.order.has(check.part()) {
+                jobs.push(Job::check(check));
+            }
+        }
+        let weights = weights()?;
+        if self.order.parts == Part::all() {
+            weights.check(&jobs.iter().map(|job| job.name.as_str()))?;
+        }
+        jobs.retain(|job| self.order.matches(&job.name));
+        for job in &mut jobs {
+            job.expected = Duration::from_secs(weights.of(&job.name)?.seconds);
+        }
+        Ok(jobs)
+    }
+
+    /// Runs the jobs; when little failed, and only for deadlines that passed, that runs once more on a busy machine.
+    fn with_second_runs(&self, jobs: Vec<Job>) -> Vec<Outcome> {
+        let mut ended = self.lanes(jobs);
+        let failed = ended.iter().filter(|(_, outcome)| outcome.count.failed > 0);
+        let failures: usize = failed
+            .clone()
+            .map(|(_, outcome)| outcome.count.failed)
+            .sum();
+        let all_late = failed.clone().all(|(_, outcome)| outcome.may_run_again());
+        if failures == 0 || failures > retry::MOST || !all_late || self.order.repeat > 1 {
+            return ended.into_iter().map(|(_, outcome)| outcome).collect();
+        }
+        let again: Vec<Job> = failed.map(|(job, outcome)| job.again(outcome)).collect();
+        println!("-- {failures} missed a deadline and run once more, on a busy machine");
+        let load = Load::start(LOAD);
+        let second = self.lanes(again);
+        drop(load);
+        for (job, outcome) in &second {
+            if let Some((_, first)) = ended.iter_mut().find(|(other, _)| other.name == job.name) {
+                first.add_second(outcome);
+            }
+        }
+        ended.into_iter().map(|(_, outcome)| outcome).collect()
+    }
+
+    fn side_by_side(&self, jobs: Vec<Job>) -> Vec<Outcome> {
+        let ended = self.lanes(jobs).into_iter();
+        ended.map(|(_, outcome)| outcome).collect()
+    }
+
+    fn lanes(&self, jobs: Vec<Job>) -> Vec<(Job, Outcome)> {
+        let lanes = Lanes {
+            shelf: self.shelf,
+            variables: &self.variables,
+            show: !self.order.names.is_empty(),
+            capacity: capacity(),
+        };
+        let weights = weights().ok();
+        let weighted = jobs.into_iter().map(|job| {
+            let table = weights.as_ref().filter(|_| job.part.has_stacks());
+            let weight = table.and_then(|weights| weights.of(&job.name).ok());
+            (weight.unwrap_or(SINGLE), job)
+        });
+        lanes.run(weighted.collect())
+    }
+}
+
+/// A program with tests of one crate.
+const SINGLE: Weight = Weight {
+    seconds: 60,
+    percent: 70,
+    memory_mib: 512,
+    alone: false,
+};
+
+fn weights() -> Result<Weights> {
+    let path = workspace::root().join("tests/e2e/weights.tsv");
+    let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    Weights::parse(&text)
+}
+
+fn capacity() -> Capacity {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = memory.lines().find_map(|line| {
+        let kib = line
+            .strip_prefix("MemAvailable:")?
+            .trim()
+            .strip_suffix(" kB")?;
+        kib.parse::<u64>().ok()
+    });
+    Capacity {
+        percent: MORE * u64::try_from(processors).unwrap_or(1),
+        memory_mib: (available.unwrap_or(0) / 1024).saturating_sub(RESERVE_MIB),
+    }
+}

@@ -1,0 +1,115 @@
+//! What each job with whole stacks costs, from `tests/e2e/weights.tsv`.
+//!
+//! Invariant: every job has a weight: that of the longest row with which its name begins.
+//! Failure: a row that cannot be parsed, that no test has the name of, or a name without a row is an error that names it.
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// What a job takes from the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Weight {
+    /// How long it takes on an idle machine.
+    pub(super) seconds: u64,
+    /// Of one processor, on average.
+    pub(super) percent: u64,
+    /// At its peak.
+    pub(super) memory_mib: u64,
+    /// Whether nothing may run beside it.
+    pub(super) alone: bool,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(super) struct Weights(Vec<(String, Weight)>);
+
+impl Weights {
+    /// Reads the table.
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let lines = text
+            .lines()
+            .filter(|l| !l.is_empty() && !l.starts_with('#'));
+        let rows = lines.map(|line| row(line).with_context(|| format!("weights.tsv: {line:?}")));
+        Ok(Self(rows.collect::<Result<_>>()?))
+    }
+
+    /// The weight of a job.
+    pub(super) fn of(&self, job: &str) -> Result<Weight> {
+        let rows = self.0.iter().filter(|(name, _)| begins_with(job, name));
+        let longest = rows.max_by_key(|(name, _)| name.len());
+        longest
+            .map(|(_, weight)| *weight)
+            .with_context(|| format!("weights.tsv has no row for {job}"))
+    }
+
+    /// An error unless each row is of some job.
+    pub(super) fn check<'a>(&self, jobs: &(impl Iterator<Item = &'a str> + Clone)) -> Result<()> {
+        for (name, _) in &self.0 {
+            ensure!(
+                jobs.clone().any(|job| begins_with(job, name)),
+                "weights.tsv: no test is called {name}: remove the row, or correct its name"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Whole segments only: `api::agent` is no beginning of `api::agent_facts::x`.
+fn begins_with(job: &str, name: &str) -> bool {
+    let rest = job.strip_prefix(name);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+}
+
+fn row(line: &str) -> Result<(String, Weight)> {
+    let fields: Vec<_> = line.split('\t').collect();
+    let (name, numbers, alone) = match fields.as_slice() {
+        [name, numbers @ ..] if numbers.len() == 3 => (name, numbers, false),
+        [name, numbers @ .., "alone"] if numbers.len() == 3 => (name, numbers, true),
+        _ => bail!("expected name, seconds, percent, MiB and perhaps `alone`, with tabs between"),
+    };
+    let number = |index: usize| {
+        let number: u64 = numbers[index].parse().context("a whole number")?;
+        ensure!(number > 0, "0 costs nothing");
+        Ok(number)
+    };
+    let weight = Weight {
+        seconds: number(0)?,
+        percent: number(1)?,
+        memory_mib: number(2)?,
+        alone,
+    };
+    Ok(((*name).to_owned(), weight))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_row_counts_and_names_are_whole() {
+        let table = "# x\napi\t1\t50\t9\napi::agent\t2\t50\t9\napi::agent::kill\t3\t50\t9\talone\n";
+        let weights = Weights::parse(table).unwrap();
+        let seconds = |job: &str| weights.of(job).unwrap().seconds;
+        assert_eq!(seconds("api::rules::a"), 1);
+        assert_eq!(seconds("api::agent_facts::a"), 1);
+        assert_eq!(seconds("api::agent::b"), 2);
+        assert_eq!(seconds("api::agent::kill"), 3);
+        assert!(weights.of("api::agent::kill").unwrap().alone);
+        assert!(weights.of("stacks::exec::a").is_err());
+    }
+
+    #[test]
+    fn a_bad_row_and_a_row_of_no_test_are_errors() {
+        for bad in [
+            "api\t1\t50",
+            "api\t1\tx\t9",
+            "api\t0\t5\t9",
+            "api\t1\t5\t9\tquiet",
+        ] {
+            let text = format!("{:#}", Weights::parse(bad).unwrap_err());
+            assert!(text.contains("weights.tsv"), "{text}");
+        }
+        let weights = Weights::parse("api::gone\t1\t5\t9").unwrap();
+        assert!(weights.check(&["api::gone_too::x"].into_iter()).is_err());
+        assert!(weights.check(&["api::gone::x"].into_iter()).is_ok());
+    }
+}
