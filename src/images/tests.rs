@@ -117,3 +117,10 @@ async fn until(condition: impl Fn() -> bool) {
         .await
         .expect("in time");
 }
+
+/// Lets every other task go on until it waits for something else.
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}

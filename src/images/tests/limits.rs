@@ -27,14 +27,35 @@ async fn a_file_above_the_limit_is_refused_before_or_while_it_comes() {
 
 #[tokio::test]
 async fn a_silent_server_is_given_up() {
-    let bed = Bed::with(|s| s.stall_timeout = Duration::from_millis(50)).await;
+    let bed = Bed::new().await;
+    let (name, stall) = (bed.server.name("a.img"), bed.settings.stall_timeout);
     bed.server.offer("a.img", &disk(400, 1), "1");
-    bed.server.script([1, 2, 3, 4].map(|_| Step::HoldAfter(0)));
-    let error = bed
-        .images
-        .pull(&bed.server.name("a.img"))
-        .await
-        .unwrap_err();
+    // Each attempt gets another number of bytes, by which it is known.
+    bed.server.script((1..=4).map(Step::HoldAfter));
+    let images = bed.images.clone();
+    let pull = {
+        let name = name.clone();
+        tokio::spawn(async move { images.pull(&name).await })
+    };
+    for attempt in 1..=4 {
+        // Written in the same step in which the download begins to wait for the rest.
+        until(|| {
+            bed.images
+                .progress(&name)
+                .is_some_and(|p| p.received == attempt)
+        })
+        .await;
+        tokio::time::pause();
+        for _ in 0..9 {
+            tokio::time::advance(stall / 10).await;
+            settle().await;
+        }
+        assert_eq!(bed.server.seen().len() as u64, attempt, "it has time left");
+        tokio::time::advance(stall / 10).await;
+        tokio::time::resume();
+    }
+    let error = tokio::time::timeout(PATIENCE, pull).await.unwrap().unwrap();
+    let error = error.unwrap_err();
     assert!(matches!(error, Error::Stalled { .. }), "{error}");
     assert_eq!(bed.server.seen().len(), 4);
 }
