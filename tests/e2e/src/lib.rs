@@ -29,6 +29,7 @@ pub mod samples;
 mod stack;
 mod tally;
 mod verdicts;
+mod wait;
 
 pub use agent::{Agent, node_token};
 pub use anything::anything;
@@ -45,8 +46,9 @@ pub use node::{NodeApi, provision, uid};
 pub use node_server::{Manner, NodeServer};
 pub use objects::{Answer, Effect, Objects};
 pub use poll::Poller;
-pub use stack::{Endpoint, Stack, eventually};
+pub use stack::{Endpoint, Stack};
 pub use tally::{Mark, Spent};
 pub use verdicts::{Case, judge};
+pub use wait::{eventually, in_time, scaled};
 
 pub use cri_proto::v1;
