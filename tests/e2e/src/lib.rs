@@ -38,7 +38,7 @@ pub use cluster::{Cluster, Options};
 pub use control::{Control, Who};
 pub use controller::{Controller, Line};
 pub use cri::{Cri, PodOptions, await_text};
-pub use guest::{Guest, Tick, ticks};
+pub use guest::{Console, Guest, Tick, ticks};
 pub use load::{Load, Quiet};
 pub use loop_device::LoopDevice;
 pub use manifests::{container_pod, service, vm_pod};
