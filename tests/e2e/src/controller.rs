@@ -50,6 +50,8 @@ pub struct Line {
     pub key: String,
     /// Its priority at that moment.
     pub priority: i64,
+    /// The kind of the object by which it was queued; empty for other outcomes.
+    pub by: String,
     /// When it was written.
     pub at: Option<jiff::Timestamp>,
 }
@@ -136,6 +138,7 @@ fn line(text: &str) -> Option<Line> {
         outcome: value["outcome"].as_str().unwrap_or_default().to_owned(),
         key: field("key")?.as_str().unwrap_or_default().to_owned(),
         priority: field("priority")?.as_i64().unwrap_or_default(),
+        by: value["by"].as_str().unwrap_or_default().to_owned(),
         at: value["timestamp"].as_str().and_then(|at| at.parse().ok()),
     })
 }
