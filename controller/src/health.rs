@@ -20,7 +20,7 @@ const LIMITS: Limits = Limits {
     life: Duration::from_secs(60),
 };
 
-/// Listens; the returned future serves for ever.
+/// Listens, and logs where: the kernel chooses port 0. The returned future serves until it is dropped.
 ///
 /// # Errors
 ///
@@ -30,6 +30,8 @@ pub async fn serve(
     metrics: Arc<Metrics>,
 ) -> Result<impl Future<Output = ()>, Error> {
     let server = Server::bind(address).await?;
+    let address = server.address().unwrap_or(address);
+    tracing::info!(%address, outcome = "serving", "health");
     let page = move |path: &str| page(path, &metrics);
     Ok(server.serve(LIMITS, CancellationToken::new(), page))
 }

@@ -68,7 +68,8 @@ impl Intake {
     pub fn take<K: Wakes>(&self, changes: &[Change<K>]) {
         let adds = changes.iter().flat_map(|change| self.adds(change));
         self.queue.push_all(adds.map(|add| {
-            tracing::debug!(key = %add.key, priority = add.priority, outcome = "queued", "intake");
+            let (by, priority) = (kind_of::<K>(), add.priority);
+            tracing::debug!(key = %add.key, priority, by, outcome = "queued", "intake");
             (add.key, Options::at(add.priority))
         }));
     }
@@ -128,6 +129,13 @@ impl Intake {
             priority: self.rules.of(event, &facts(vm, &self.stores)),
         }
     }
+}
+
+/// The kind of a type's objects, for the log: `Pod`, also of their metadata alone.
+fn kind_of<K>() -> &'static str {
+    let path = std::any::type_name::<K>();
+    let name = path.rsplit("::").next().unwrap_or(path);
+    name.trim_end_matches('>')
 }
 
 /// What the machine's priority depends on.

@@ -254,8 +254,9 @@ async fn follow<E: std::fmt::Display>(
 }
 
 fn report(error: Option<Error>) {
-    if let Some(error) = error {
-        tracing::warn!(error = %one_line(&error), outcome = "failed", "status");
+    match error {
+        None => tracing::debug!(outcome = "done", "status"),
+        Some(error) => tracing::warn!(error = %one_line(&error), outcome = "failed", "status"),
     }
 }
 

@@ -11,7 +11,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::control::Control;
-use crate::stack::{eventually, programs};
+use crate::stack::programs;
+use crate::wait::eventually;
 
 const NAMESPACE: &str = "vmlet-system";
 

@@ -13,7 +13,8 @@ use serde_json::Value;
 
 use crate::kept;
 use crate::leftovers::CLEAN;
-use crate::stack::{Endpoint, Stack, eventually, streams};
+use crate::stack::{Endpoint, Stack, streams};
+use crate::wait::{eventually, scaled};
 
 /// What a cluster is made of.
 #[derive(Debug, Clone, Copy)]
@@ -84,9 +85,14 @@ impl Cluster {
         &self.nodes[number - 1]
     }
 
-    /// A kubectl command line, for tests that read a stream.
+    /// A kubectl command line, for tests that read a stream. A deadline that it keeps itself, `--timeout=180s`, is
+    /// [`scaled`].
     pub fn kubectl_command(&self, arguments: &[&str]) -> Result<Command> {
         let stack = self.stack();
+        let arguments: Vec<_> = arguments
+            .iter()
+            .map(|argument| on_this_machine(argument))
+            .collect::<Result<_>>()?;
         let mut command = Command::new("kubectl");
         command
             .env("PATH", stack.var("PATH")?)
@@ -235,6 +241,16 @@ impl Cluster {
         }
         Ok(())
     }
+}
+
+/// An argument of kubectl; a deadline is that of this machine.
+fn on_this_machine(argument: &str) -> Result<String> {
+    let seconds = argument.strip_prefix("--timeout=");
+    let Some(seconds) = seconds.and_then(|text| text.strip_suffix('s')) else {
+        return Ok(argument.to_owned());
+    };
+    let within = Duration::from_secs(seconds.parse().with_context(|| argument.to_owned())?);
+    Ok(format!("--timeout={}s", scaled(within)?.as_secs()))
 }
 
 impl Drop for Cluster {

@@ -5,7 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,8 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::control::Control;
-use crate::stack::{eventually, programs};
+use crate::stack::programs;
+use crate::wait::eventually;
 
 /// How long it may take to listen, or to end.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -29,7 +30,7 @@ const ACCOUNT: &str = "pki/vmlet-controller.kubeconfig";
 pub struct Controller {
     child: Child,
     log: PathBuf,
-    port: u16,
+    address: SocketAddr,
     read: Mutex<Read>,
 }
 
@@ -49,6 +50,8 @@ pub struct Line {
     pub key: String,
     /// Its priority at that moment.
     pub priority: i64,
+    /// The kind of the object by which it was queued; empty for other outcomes.
+    pub by: String,
     /// When it was written.
     pub at: Option<jiff::Timestamp>,
 }
@@ -60,35 +63,32 @@ impl Control {
         self.install_rights()?;
         let log = self.stack().dir().join(format!("log/{name}.log"));
         let file = File::options().create(true).append(true).open(&log)?;
+        let begun = file.metadata()?.len();
         let kubeconfig = self.host_kubeconfig()?;
-        // One that nobody has: other tests run beside this one.
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let child = Command::new(program)
             .args(["--log-format", "json", "--identity", name])
             .args([
                 "--log-level",
-                "info,controller::runner=debug,controller::intake=debug",
+                "info,controller::runner=debug,controller::intake=debug,controller::operator=debug",
             ])
-            .arg("--listen")
-            .arg(format!("127.0.0.1:{port}"))
-            .arg("--kubeconfig")
+            .args(["--listen", "127.0.0.1:0", "--kubeconfig"])
             .arg(kubeconfig)
             .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(file)
             .spawn()?;
-        let controller = Controller {
+        let mut controller = Controller {
             child,
             log,
-            port,
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
             read: Mutex::default(),
         };
-        eventually(PATIENCE, "the controller listens", || async {
-            controller.page("/readyz").await.map(drop)
-        })
-        .await
-        .with_context(|| controller.tail())?;
+        let listens = eventually(PATIENCE, "the controller listens", || async {
+            address(&controller.log, begun)
+        });
+        controller.address = listens.await.with_context(|| controller.tail())?;
+        controller.page("/readyz").await?;
         Ok(controller)
     }
 
@@ -116,6 +116,16 @@ impl Control {
     }
 }
 
+/// Where a controller listens, from what its log says behind these first bytes, which another one of its name wrote.
+fn address(log: &Path, begun: u64) -> Result<SocketAddr> {
+    let mut file = File::open(log)?;
+    file.seek(SeekFrom::Start(begun))?;
+    let lines = BufReader::new(file).lines().map_while(Result::ok);
+    let mut said = lines.filter_map(|line| serde_json::from_str::<Value>(&line).ok());
+    let address = said.find_map(|line| line["address"].as_str().map(str::to_owned));
+    Ok(address.context("its log names no address")?.parse()?)
+}
+
 /// What a line of the log says of a machine, if it says anything.
 fn line(text: &str) -> Option<Line> {
     let value = serde_json::from_str::<Value>(text).ok()?;
@@ -128,6 +138,7 @@ fn line(text: &str) -> Option<Line> {
         outcome: value["outcome"].as_str().unwrap_or_default().to_owned(),
         key: field("key")?.as_str().unwrap_or_default().to_owned(),
         priority: field("priority")?.as_i64().unwrap_or_default(),
+        by: value["by"].as_str().unwrap_or_default().to_owned(),
         at: value["timestamp"].as_str().and_then(|at| at.parse().ok()),
     })
 }
@@ -150,7 +161,7 @@ fn program() -> Result<PathBuf> {
 impl Controller {
     /// What it serves.
     pub async fn page(&self, path: &str) -> Result<String> {
-        let stream = tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await?;
+        let stream = tokio::net::TcpStream::connect(self.address).await?;
         let io = hyper_util::rt::TokioIo::new(stream);
         let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
         let connection = tokio::spawn(connection);

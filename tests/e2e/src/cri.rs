@@ -11,10 +11,10 @@ use anyhow::{Context, Result, ensure};
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::stack::eventually;
 use crate::v1::image_service_client::ImageServiceClient;
 use crate::v1::runtime_service_client::RuntimeServiceClient;
 use crate::v1::{self};
+use crate::wait::eventually;
 
 /// A connection to the daemon.
 #[derive(Debug, Clone)]

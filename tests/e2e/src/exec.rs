@@ -9,8 +9,8 @@ use anyhow::{Result, ensure};
 use tonic::Status;
 
 use crate::Cri;
-use crate::stack::eventually;
 use crate::v1::{ExecSyncRequest, ExecSyncResponse};
+use crate::wait::eventually;
 
 impl Cri {
     /// Runs a command in a container; a time-out of 0 seconds is none.

@@ -11,7 +11,7 @@ use crds::conditions::find;
 use kube::api::Api;
 use serde_json::{Value, json};
 
-use crate::stack::eventually;
+use crate::wait::eventually;
 
 /// The definition of a namespaced kind, `plural.group`.
 pub fn definition(group: &str, version: &str, kind: &str, plural: &str) -> Value {

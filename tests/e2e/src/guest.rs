@@ -1,11 +1,17 @@
-//! The guest of the test image: commands inside it, and what it says on its console.
+//! The guest of the test image: commands inside it, what is typed on its console, and what it says there.
 //!
 //! Invariant: of the console only whole lines are read; a line that is cut or foreign is passed over.
 //! Failure: a command that fails in the guest shows both of its streams.
 
-use anyhow::{Result, ensure};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+
+use anyhow::{Context, Result, ensure};
 
 use crate::stack::Stack;
+
+/// How much of a container's id names the folder of its console.
+const FOLDER: usize = 20;
 
 /// The guest of a pod, reached through its agent.
 #[derive(Debug)]
@@ -56,6 +62,27 @@ impl<'a> Guest<'a> {
     /// A page, fetched by the guest.
     pub fn wget(&self, url: &str) -> Result<String> {
         self.run(&["timeout", "5", "wget", "-q", "-O", "-", url])
+    }
+}
+
+/// The serial console of a container's guest, where a shell takes what is typed, whatever becomes of the agent. The
+/// line is open as long as the value lives.
+#[derive(Debug)]
+pub struct Console(UnixStream);
+
+impl Console {
+    /// Opens the line.
+    pub fn open(stack: &Stack, container: &str) -> Result<Self> {
+        let folder = stack.dir().join("state/console").join(&container[..FOLDER]);
+        let socket = folder.join("serial");
+        let line = UnixStream::connect(&socket);
+        Ok(Self(line.with_context(|| socket.display().to_string())?))
+    }
+
+    /// Types a line; the guest runs it at a time of its own. The console repeats what is typed, so that a command
+    /// whose answer is awaited has to say something else.
+    pub fn type_line(&mut self, line: &str) -> Result<()> {
+        Ok(self.0.write_all(format!("{line}\n").as_bytes())?)
     }
 }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::stack::{Stack, eventually, streams};
+use crate::stack::{Stack, streams};
+use crate::wait::eventually;
 
 /// Links that every stack's namespace has: loopback, the node's interface, the plugin's bridge.
 const OWN_LINKS: [&str; 3] = ["lo", "node0", "cni0"];

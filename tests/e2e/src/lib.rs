@@ -30,6 +30,7 @@ pub mod samples;
 mod stack;
 mod tally;
 mod verdicts;
+mod wait;
 
 pub use agent::{Agent, node_token};
 pub use anything::anything;
@@ -38,7 +39,7 @@ pub use cluster::{Cluster, Options};
 pub use control::{Control, Who};
 pub use controller::{Controller, Line};
 pub use cri::{Cri, PodOptions, await_text};
-pub use guest::{Guest, Tick, ticks};
+pub use guest::{Console, Guest, Tick, ticks};
 pub use load::{Load, Quiet};
 pub use loop_device::LoopDevice;
 pub use manifests::{container_pod, service, vm_pod};
@@ -46,8 +47,9 @@ pub use node::{NodeApi, provision, uid};
 pub use node_server::{Manner, NodeServer};
 pub use objects::{Answer, Effect, Objects};
 pub use poll::Poller;
-pub use stack::{Endpoint, Stack, eventually, xtask};
+pub use stack::{Endpoint, Stack, xtask};
 pub use tally::{Mark, Spent};
 pub use verdicts::{Case, judge};
+pub use wait::{eventually, in_time, scaled};
 
 pub use cri_proto::v1;

@@ -11,7 +11,7 @@ use nodeapi::v1::{self, node_client::NodeClient, run_task_request::Kind, task_st
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::stack::eventually;
+use crate::wait::eventually;
 
 /// A connection to the node API.
 #[derive(Debug, Clone)]

@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, ensure};
 
 use crate::stack::{Stack, streams};
+use crate::wait::scaled;
 
 /// Between two fetches.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Longest wait for an answer, in seconds: emulated guests are slow on a busy machine.
-const PATIENCE: &str = "60";
+/// Longest wait for an answer: emulated guests are slow on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Fetches until it is told to end.
 #[derive(Debug)]
@@ -36,7 +37,8 @@ impl Poller {
     /// Begins to fetch `url` from inside the node's network; an answer names `whose` page it is.
     pub fn start(stack: &Stack, url: &str, whose: &str) -> Result<Self> {
         let mut curl = stack.command("curl");
-        curl.args(["-fsS", "-m", PATIENCE, url]);
+        let patience = scaled(PATIENCE)?.as_secs().to_string();
+        curl.args(["-fsS", "-m", &patience, url]);
         let (stop, stopped) = channel();
         let whose = whose.to_owned();
         Ok(Self {

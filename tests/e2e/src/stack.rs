@@ -4,10 +4,9 @@
 //! Failure: `down` names what the stack leaked, and the test fails with that text.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use nix::sys::signal::{Signal, kill};
@@ -16,9 +15,11 @@ use nix::unistd::Pid;
 use crate::cri::Cri;
 use crate::kept;
 use crate::node::NodeApi;
+pub(crate) use crate::wait::eventually;
+use crate::wait::scaled;
 
-/// What is not there by then takes long.
-const SOON: Duration = Duration::from_secs(5);
+/// Longest time of one of crictl's requests.
+const REQUEST: Duration = Duration::from_secs(60);
 
 /// A CRI socket of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,10 +147,11 @@ impl Stack {
             Endpoint::Containerd => "VMLET_CONTAINERD_ENDPOINT",
             Endpoint::Proxy => "VMLET_PROXY_ENDPOINT",
         })?;
+        let within = format!("{}s", scaled(REQUEST)?.as_secs());
         let output = self
             .command("crictl")
             .args(["-r", endpoint, "-i", endpoint])
-            .args(["-t", "60s"])
+            .args(["-t", &within])
             .args(arguments)
             .output()?;
         ensure!(
@@ -250,29 +252,6 @@ impl Drop for Stack {
         if let Err(error) = xtask(&["down", "--dir", path(&self.dir)]) {
             eprintln!("--- down: {error:#}");
         }
-    }
-}
-
-/// Repeats `attempt` until it succeeds or the time is over; the last error is the reason.
-pub async fn eventually<T, F>(within: Duration, what: &str, attempt: impl Fn() -> F) -> Result<T>
-where
-    F: Future<Output = Result<T>>,
-{
-    let begun = Instant::now();
-    loop {
-        match attempt().await {
-            Ok(value) => return Ok(value),
-            Err(error) if begun.elapsed() > within => {
-                return Err(error.context(format!("{what}: not within {within:?}")));
-            }
-            Err(_) => {}
-        }
-        // Looking costs more than a guest's boot can spare on a busy machine.
-        let pause = match begun.elapsed() < SOON {
-            true => Duration::from_millis(100),
-            false => Duration::from_millis(500),
-        };
-        tokio::time::sleep(pause).await;
     }
 }
 

@@ -3,15 +3,17 @@
 //! Invariant: the agent has the rights of `deploy/agent` and no others, its token is bound to one Node.
 //! Failure: the agent's log is shown.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use crds::{TaskKind, TaskState, VirtualMachineTask, VirtualMachineTaskSpec};
-use e2e::{Agent, Control, Manner, NodeServer, eventually};
+use e2e::{Agent, Control, Manner, NodeServer, eventually, in_time};
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use nodeapi::v1::task_status::State;
 use serde_json::json;
+use tokio_stream::StreamExt;
 
 /// After an outage both sides of the agent look again within half a minute.
 const SOON: Duration = Duration::from_secs(120);
@@ -97,6 +99,59 @@ impl Bed {
         .await
     }
 
+    /// Waits until a task was in a state, even if it is gone by now; gives the task as it was then.
+    async fn await_record(
+        &self,
+        since: &VirtualMachineTask,
+        state: TaskState,
+    ) -> Result<VirtualMachineTask> {
+        let what = format!("a record of {state:?}");
+        self.await_event(since, &what, |event| match event {
+            WatchEvent::Added(task) | WatchEvent::Modified(task) => {
+                let status = task.status.as_ref();
+                status.is_some_and(|status| status.state == Some(state))
+            }
+            _ => false,
+        })
+        .await
+    }
+
+    /// Waits until a task has been deleted.
+    async fn await_deletion(&self, since: &VirtualMachineTask) -> Result<()> {
+        let is_deletion = |event: &_| matches!(event, WatchEvent::Deleted(_));
+        let gone = self.await_event(since, "the object goes", is_deletion);
+        gone.await.map(drop)
+    }
+
+    /// Waits for an event of a task; none since that version is missed, however late this begins.
+    async fn await_event(
+        &self,
+        since: &VirtualMachineTask,
+        what: &str,
+        is_wanted: impl Fn(&WatchEvent<VirtualMachineTask>) -> bool,
+    ) -> Result<VirtualMachineTask> {
+        let only = format!("metadata.name={}", since.name_any());
+        let params = WatchParams::default().fields(&only);
+        let version = since.resource_version().context("a version")?;
+        let found = async {
+            let mut events = pin!(self.tasks.watch(&params, &version).await?);
+            while let Some(event) = events.try_next().await? {
+                if let WatchEvent::Error(error) = &event {
+                    bail!("{error:?}");
+                }
+                if is_wanted(&event)
+                    && let WatchEvent::Added(task)
+                    | WatchEvent::Modified(task)
+                    | WatchEvent::Deleted(task) = event
+                {
+                    return Ok(task);
+                }
+            }
+            bail!("the watch ended")
+        };
+        in_time(SOON, what, found).await
+    }
+
     async fn await_forgotten(&self, uid: &str) -> Result<()> {
         eventually(SOON, "the daemon forgets", || async {
             let task = self.daemon.task(uid);
@@ -124,21 +179,17 @@ fn uid(task: &VirtualMachineTask) -> String {
 #[ignore = "needs root"]
 async fn a_task_is_run_recorded_forgotten_and_deleted() -> Result<()> {
     let mut bed = Bed::up().await?;
-    // Long enough to be seen by a test that is held up.
-    bed.agent.limit("completed_tasks_s", 20)?;
+    bed.agent.limit("completed_tasks_s", 1)?;
     let early = bed.create("early", TaskKind::Provision).await?;
     let other = bed.create_on("n2", "other", TaskKind::Reset).await?;
     bed.agent.start()?;
 
-    let done = bed.await_state("early", TaskState::Success).await?;
-    let status = done.status.unwrap_or_default();
+    // The agent deletes it soon, which the history of the API server survives.
+    let done = bed.await_record(&early, TaskState::Success).await?;
+    let status = done.status.clone().unwrap_or_default();
     ensure!(status.completion_time.is_some(), "{status:?}");
     bed.await_forgotten(&uid(&early)).await?;
-    let gone = eventually(SOON, "the object goes", || async {
-        ensure!(bed.tasks.get_opt("early").await?.is_none(), "it is there");
-        Ok(())
-    });
-    gone.await?;
+    bed.await_deletion(&done).await?;
 
     // What this daemon or this agent cannot do.
     for (name, kind) in [
@@ -219,11 +270,20 @@ async fn results_wait_for_an_api_server_that_is_away() -> Result<()> {
     bed.await_state("task", TaskState::Running).await?;
     bed.control.stop_api().await?;
     bed.daemon.set_task(&uid(&task), State::Success, 100, "")?;
-    // The agent does not let the daemon forget what is recorded nowhere.
-    tokio::time::timeout(Duration::from_secs(3), bed.await_forgotten(&uid(&task)))
-        .await
-        .err()
-        .context("forgotten while the API server was away")?;
+    // The agent does not let the daemon forget what it has tried to record in vain.
+    let failures = || {
+        let log = bed.agent.log();
+        let lines = log.lines().filter(|line| line.contains(&uid(&task)));
+        lines.filter(|line| line.contains("failed")).count()
+    };
+    let before = failures();
+    eventually(SOON, "a record that fails", || async {
+        ensure!(failures() > before, "{}", bed.agent.log());
+        Ok(())
+    })
+    .await?;
+    let known = bed.daemon.task(&uid(&task));
+    ensure!(known.is_some(), "forgotten while the API server was away");
     bed.agent.kill()?;
     bed.agent.start()?;
     bed.control.start_api()?;

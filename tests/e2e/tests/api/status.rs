@@ -4,14 +4,11 @@
 //! Failure: the object as it was last seen.
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use std::net::TcpListener;
-use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use crds::{Health, Vmlet, VmletStatus};
-use e2e::{Control, eventually};
+use e2e::{Control, Controller, eventually};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -20,7 +17,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
-use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 
 /// Some looks of the controller.
@@ -29,20 +25,6 @@ const SOON: Duration = Duration::from_secs(240);
 const RENEWAL: Duration = Duration::from_secs(10);
 const NAMESPACE: &str = "vmlet-system";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Longer than the controller lets pass between two looks.
-const TWO_LOOKS: Duration = Duration::from_secs(33);
-
-/// Starts the controller; it ends with the returned process.
-fn start(control: &Control, listen: &str) -> Result<Child> {
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/debug/vmlet-controller");
-    let child = Command::new(program)
-        .args(["--lease", "false", "--listen", listen, "--kubeconfig"])
-        .arg(control.kubeconfig()?)
-        .stdout(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()?;
-    Ok(child)
-}
 
 async fn apply<K>(api: &Api<K>, name: &str, object: Value) -> Result<()>
 where
@@ -117,7 +99,7 @@ fn keep_renewing(client: Client) -> JoinSet<Result<()>> {
     renewing.spawn(async move {
         loop {
             tokio::time::sleep(RENEWAL).await;
-            renew(&client).await?;
+            eventually(SOON, "a renewal", || renew(&client)).await?;
         }
     });
     renewing
@@ -163,8 +145,9 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
     control.namespace(NAMESPACE).await?;
     let client = control.client()?;
     let api = Api::<Vmlet>::all(client.clone());
-    let listen = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
-    let mut controller = start(&control, &listen)?;
+    // It has the lease to itself.
+    let flags = ["--lease", "false"];
+    let controller = control.controller("controller", &flags).await?;
 
     // Nothing is installed: the part that is visited last gives the reason, and every part has its say.
     let object = |components: Value| json!({"spec": {"watch": {"admissionPolicies": []}, "components": components}});
@@ -206,10 +189,11 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
 
     await_event(&client, "Ready").await?;
 
-    // A quiet system writes nothing.
+    // What changes nothing of the installation is looked at, and nothing is written.
+    let sets = Api::<DaemonSet>::namespaced(client.clone(), NAMESPACE);
     let before = api.get("default").await?.resource_version();
     let told = events(&client).await?.len();
-    tokio::time::sleep(TWO_LOOKS).await;
+    look_again(&controller, &sets, 3).await?;
     ensure!(
         events(&client).await?.len() == told,
         "the same was told again"
@@ -220,7 +204,6 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
     );
 
     // A part fails: at once for those who look, and for metrics.
-    let sets = Api::<DaemonSet>::namespaced(client.clone(), NAMESPACE);
     apply(&sets, "vmlet-node", set(0)).await?;
     await_condition(
         &api,
@@ -230,7 +213,7 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
     .await?;
     // The number follows the object, as the object follows the cluster.
     eventually(SOON, "the metric", || async {
-        let metrics = metrics(&listen).await?;
+        let metrics = controller.page("/metrics").await?;
         ensure!(
             metrics.contains("vmlet_system_health_status 2"),
             "{metrics}"
@@ -274,7 +257,7 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
     })
     .await?;
 
-    controller.kill().await?;
+    ensure!(controller.stop().await?.success());
     control.down()
 }
 
@@ -305,12 +288,30 @@ async fn await_event(client: &Client, wanted: &str) -> Result<Event> {
     .await
 }
 
-async fn metrics(listen: &str) -> Result<String> {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let mut stream = tokio::net::TcpStream::connect(listen).await?;
-    let request = format!("GET /metrics HTTP/1.1\r\nHost: {listen}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text).await?;
-    Ok(text)
+/// Wakes the controller by a note on a part that says nothing of it, and waits for its look, so many times.
+async fn look_again(controller: &Controller, sets: &Api<DaemonSet>, times: usize) -> Result<()> {
+    for time in 0..times {
+        let before = looks(controller);
+        let note = json!({"metadata": {"annotations": {"example.com/note": time.to_string()}}});
+        sets.patch("vmlet-node", &PatchParams::default(), &Patch::Merge(&note))
+            .await?;
+        eventually(SOON, "a look", || async {
+            let now = looks(controller);
+            ensure!(now > before, "{now} looks");
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// How often the controller has looked at the installation.
+fn looks(controller: &Controller) -> usize {
+    let log = controller.log();
+    let lines = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines
+        .filter(|line| line["message"] == "status" && line["outcome"] == "done")
+        .count()
 }

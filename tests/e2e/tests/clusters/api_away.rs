@@ -16,6 +16,8 @@ const UP: Duration = Duration::from_secs(600);
 const DOWN: Duration = Duration::from_secs(300);
 /// How long it is away.
 const AWAY: Duration = Duration::from_secs(60);
+/// Everything that is awaited beside it ends earlier.
+const FOR_GOOD: Duration = Duration::from_secs(24 * 3600);
 const CONTROLLER: &str = "vmlet-controller";
 
 #[tokio::test]
@@ -77,9 +79,11 @@ async fn guests_change_their_state_while_the_api_server_is_away() -> Result<()> 
 /// another one by now takes its memory for corrupted, and ends.
 async fn keep_scheduler(stack: &Stack) -> Result<()> {
     loop {
-        if !stack.is_alive("kube-scheduler") {
-            stack.restart("kube-scheduler")?;
-        }
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        eventually(FOR_GOOD, "the end of the scheduler", || async {
+            ensure!(!stack.is_alive("kube-scheduler"), "it runs");
+            Ok(())
+        })
+        .await?;
+        stack.restart("kube-scheduler")?;
     }
 }

@@ -4,14 +4,14 @@
 //! Failure: the step is named, with what kubectl printed; pods, events and logs follow.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use e2e::{Cluster, Guest, Tick, eventually, ticks, vm_pod};
+use e2e::{Cluster, Guest, Tick, eventually, in_time, ticks, vm_pod};
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
 
 const READY: Duration = Duration::from_secs(300);
 const GONE: Duration = Duration::from_secs(180);
@@ -28,7 +28,7 @@ async fn people_see_of_a_machine_what_they_see_of_a_container() -> Result<()> {
     tail_and_since(&cluster)
         .await
         .context("--tail and --since")?;
-    follow(&cluster).context("-f")?;
+    follow(&cluster).await.context("-f")?;
     rotation(&cluster).await.context("rotation")?;
     figures(&cluster).await.context("figures")?;
     top(&cluster).await.context("top")?;
@@ -66,24 +66,25 @@ async fn tail_and_since(cluster: &Cluster) -> Result<()> {
 }
 
 /// New lines come as the guest prints them.
-fn follow(cluster: &Cluster) -> Result<()> {
-    let mut child = cluster
-        .kubectl_command(&["logs", "machine", "-f", "--tail=1"])?
+async fn follow(cluster: &Cluster) -> Result<()> {
+    let kubectl = cluster.kubectl_command(&["logs", "machine", "-f", "--tail=1"])?;
+    let mut child = tokio::process::Command::from(kubectl)
         .stdout(Stdio::piped())
+        .kill_on_drop(true)
         .spawn()?;
-    let mut text = String::new();
+    let mut lines = BufReader::new(child.stdout.take().context("stdout")?).lines();
     // Other lines may come between those of the guest's counter.
-    for line in BufReader::new(child.stdout.take().context("stdout")?).lines() {
-        text += &line?;
-        text += "\n";
-        if ticks(&text).len() >= 4 {
-            break;
+    let four = async {
+        let mut text = String::new();
+        while ticks(&text).len() < 4 {
+            let line = lines.next_line().await?;
+            text += &line.with_context(|| format!("kubectl ended after {text}"))?;
+            text += "\n";
         }
-    }
-    child.kill()?;
-    child.wait()?;
-    let seen = ticks(&text);
-    ensure!(seen.len() >= 4, "{text}");
+        Ok(ticks(&text))
+    };
+    let seen = in_time(READY, "four ticks that are followed", four).await?;
+    child.kill().await?;
     in_order(&seen)
 }
 

@@ -20,8 +20,8 @@ async fn workloads_of_every_kind_run_as_virtual_machines() -> Result<()> {
     cluster.apply(&container_pod("box", "exec httpd -f -p 80 -h /etc"))?;
     cluster.await_ready("pod/box", READY)?;
     by_annotation(&cluster).context("by annotation")?;
-    deployment(&cluster).context("Deployment")?;
-    stateful_set(&cluster).context("StatefulSet")?;
+    deployment(&cluster).await.context("Deployment")?;
+    stateful_set(&cluster).await.context("StatefulSet")?;
     daemon_set(&cluster).context("DaemonSet")?;
     job(&cluster).await.context("Job")?;
     let pod = cluster.get_json(&["pod", "box"])?;
@@ -65,7 +65,7 @@ fn by_annotation(cluster: &Cluster) -> Result<()> {
 }
 
 /// Two replicas; one that is deleted is replaced, and scaling down removes the machine.
-fn deployment(cluster: &Cluster) -> Result<()> {
+async fn deployment(cluster: &Cluster) -> Result<()> {
     let template = template("web");
     cluster.apply(&json!({
         "apiVersion": "apps/v1",
@@ -77,18 +77,25 @@ fn deployment(cluster: &Cluster) -> Result<()> {
     let pods = names(cluster, "app=web")?;
     ensure!(pods.len() == 2, "{pods:?}");
     cluster.delete(&format!("pod/{}", pods[0]), GONE)?;
-    cluster.kubectl(&["rollout", "status", "deployment/web", "--timeout=300s"])?;
-    let after = names(cluster, "app=web")?;
-    ensure!(
-        after.len() == 2 && !after.contains(&pods[0]),
-        "{pods:?}, then {after:?}"
-    );
+    // Until its controller has noticed, the status says that both are there.
+    let after = eventually(READY, "another replica", || async {
+        let after = names(cluster, "app=web")?;
+        ensure!(
+            after.len() == 2 && after.contains(&pods[1]) && !after.contains(&pods[0]),
+            "{pods:?}, then {after:?}"
+        );
+        Ok(after)
+    })
+    .await?;
+    for pod in after {
+        cluster.await_ready(&format!("pod/{pod}"), READY)?;
+    }
     cluster.delete("deployment/web", GONE)?;
     await_none(cluster, "app=web")
 }
 
 /// A machine that is deleted comes back under its own name.
-fn stateful_set(cluster: &Cluster) -> Result<()> {
+async fn stateful_set(cluster: &Cluster) -> Result<()> {
     cluster.apply(&json!({
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -102,14 +109,14 @@ fn stateful_set(cluster: &Cluster) -> Result<()> {
     let uid = ["get", "pod", "db-0", "-o", "jsonpath={.metadata.uid}"];
     let before = cluster.kubectl(&uid)?;
     cluster.delete("pod/db-0", GONE)?;
-    cluster.kubectl(&["rollout", "status", "statefulset/db", "--timeout=300s"])?;
-    // The set may not have noticed yet.
-    cluster.await_condition("pod/db-0", "create", READY)?;
+    // Until its controller has noticed, there is none and the status says that it is there.
+    eventually(READY, "the next db-0", || async {
+        let after = cluster.kubectl(&uid)?;
+        ensure!(after != before, "the old pod is still there");
+        Ok(())
+    })
+    .await?;
     cluster.await_ready("pod/db-0", READY)?;
-    ensure!(
-        cluster.kubectl(&uid)? != before,
-        "the old pod is still there"
-    );
     cluster.delete("statefulset/db", GONE)?;
     await_none(cluster, "app=db")
 }

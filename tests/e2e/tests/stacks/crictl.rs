@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Stack, eventually};
+use e2e::{Stack, eventually, scaled};
 use serde_json::{Value, json};
 
 const BOOT: Duration = Duration::from_secs(180);
@@ -125,7 +125,7 @@ fn follow_until(stack: &Stack, container: &str, text: &str) -> Result<()> {
     let mut child = stack
         .command("timeout")
         .args([
-            &BOOT.as_secs().to_string(),
+            &scaled(BOOT)?.as_secs().to_string(),
             "crictl",
             "logs",
             "-f",

@@ -3,13 +3,11 @@
 //! Invariant: each promise is observed from outside: the kernel's files, the log, the guest's own words.
 //! Failure: the test says what the kernel, the log or the guest said instead.
 
-use std::io::Write;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{PodOptions, Stack, await_text, eventually, ticks, v1};
+use e2e::{Console, PodOptions, Stack, await_text, eventually, ticks, v1};
 use nix::sys::signal::Signal;
 
 const BOOT: Duration = Duration::from_secs(180);
@@ -142,24 +140,12 @@ async fn the_guest_learns_its_name_and_its_name_servers() -> Result<()> {
     let container = Box::pin(cri.create(&sandbox, pod.container(&image, 0), pod.sandbox())).await?;
     cri.start(&container).await?;
     await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
-    let socket = stack
-        .dir()
-        .join("state/console")
-        .join(&container[..20])
-        .join("serial");
-    let mut console = UnixStream::connect(&socket)?;
+    let mut console = Console::open(&stack, &container)?;
+    // The sum tells the end of the answer from what was typed.
     let words =
-        "hostname; cat /etc/resolv.conf; cat /sys/class/net/*/address; echo end-of-answer\n";
-    console.write_all(words.as_bytes())?;
-    let log = eventually(BOOT, "the guest's answer", || async {
-        let log = std::fs::read_to_string(pod.log(0))?;
-        ensure!(
-            log.matches("end-of-answer").count() > 1 || log.contains("F end-of-answer"),
-            "{log}"
-        );
-        Ok(log)
-    })
-    .await?;
+        "hostname; cat /etc/resolv.conf; cat /sys/class/net/*/address; echo end-of-$((40+2))";
+    console.type_line(words)?;
+    let log = await_text(&pod.log(0), "end-of-42", BOOT).await?;
     for word in [
         "F named",
         "nameserver 10.96.0.10",
@@ -189,13 +175,8 @@ async fn sigterm_ends_the_daemon_and_no_machine() -> Result<()> {
     let (sandbox, container) = cri.boot(&pod, &image).await?;
     await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
     for program in ["vmlet", "vmlet-tapmanager"] {
-        let begun = Instant::now();
+        // The machine goes on while this is awaited: nothing that it does ends the program.
         stack.kill(program, Signal::SIGTERM).await?;
-        ensure!(
-            begun.elapsed() < Duration::from_secs(30),
-            "{program} took {:?}",
-            begun.elapsed()
-        );
         stack.restart(program)?;
     }
     let cri = stack.cri().await?;
@@ -211,13 +192,12 @@ async fn sigterm_ends_the_daemon_and_no_machine() -> Result<()> {
         Ok(())
     })
     .await?;
-    // A guest that is asked to power off does so long before its grace is over.
-    let begun = Instant::now();
+    // A guest that is asked to power off does so; one whose grace was over would have been killed.
     cri.stop(&container, 600).await?;
+    let status = cri.container(&container).await?;
     ensure!(
-        begun.elapsed() < Duration::from_secs(300),
-        "the stop took {:?}",
-        begun.elapsed()
+        (status.exit_code, status.reason.as_str()) == (0, "Completed"),
+        "{status:?}"
     );
     cri.remove_pod(&sandbox).await?;
     stack.await_clean().await?;

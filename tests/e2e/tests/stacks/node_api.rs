@@ -7,7 +7,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cri, Guest, NodeApi, PodOptions, Stack, await_text, eventually, provision, ticks, uid};
+use e2e::{
+    Cri, Guest, NodeApi, PodOptions, Stack, await_text, eventually, in_time, provision, ticks, uid,
+};
 use nodeapi::v1::{self, machine::Power, run_task_request::Kind, task_status::State};
 use tonic::Code;
 
@@ -53,13 +55,16 @@ async fn await_power(node: &NodeApi, container: &str, power: Power) -> Result<v1
 async fn discard_during_start(node: &NodeApi, container: &str, task: String) -> Result<()> {
     let watch = v1::WatchMachinesRequest {};
     let mut events = node.node.clone().watch_machines(watch).await?.into_inner();
-    loop {
-        let event = events.message().await?.context("the stream ended")?;
-        let machine = event.machine.filter(|m| m.container_id == container);
-        if machine.is_some_and(|machine| machine.power() != Power::Off) {
-            break;
+    let started = async {
+        loop {
+            let event = events.message().await?.context("the stream ended")?;
+            let machine = event.machine.filter(|m| m.container_id == container);
+            if machine.is_some_and(|machine| machine.power() != Power::Off) {
+                return Ok(());
+            }
         }
-    }
+    };
+    in_time(TASK, "a machine that is being started", started).await?;
     let discard = Kind::Restore(v1::Restore { discard: true });
     let status = node.end(&task, VM, discard, TASK).await?;
     let refused = status.state() == State::Error && status.transient;
@@ -136,9 +141,9 @@ async fn what_a_guest_wrote_is_there_in_its_next_pod() -> Result<()> {
 
     // A guest that is asked to power off does; its pod goes, the disk stays.
     let ask = Kind::GuestShutdown(v1::GuestShutdown {
-        timeout_seconds: 60,
+        timeout_seconds: 600,
     });
-    node.done(&uid(3), VM, ask, TASK).await?;
+    node.done(&uid(3), VM, ask, 2 * BOOT).await?;
     let ended = cri.await_exit(&container, TASK).await?;
     ensure!(
         (ended.exit_code, ended.reason.as_str()) == (0, "Completed"),
@@ -156,10 +161,9 @@ async fn what_a_guest_wrote_is_there_in_its_next_pod() -> Result<()> {
     cri.start(&container).await?;
     await_text(&second.log(0), "VMLET-BOOTS 2", BOOT).await?;
 
-    // Reset: the same container boots once more.
-    node.done(&uid(4), VM, Kind::Reset(v1::Reset {}), TASK)
-        .await?;
-    // It hears nobody while it boots, and is asked until it does.
+    // A guest that does not hear is not rebooted by being asked.
+    cri.await_agent(&container).await?;
+    Guest::of(&stack, "second")?.go_deaf()?;
     let reboot = |timeout_seconds| Kind::GuestReboot(v1::GuestReboot { timeout_seconds });
     let status = node.end(&uid(8), VM, reboot(1), TASK).await?;
     let words = "did not reboot within 1 s";
@@ -167,7 +171,11 @@ async fn what_a_guest_wrote_is_there_in_its_next_pod() -> Result<()> {
         status.state() == State::Error && status.transient && status.message.contains(words),
         "{status:?}"
     );
-    node.done(&uid(5), VM, reboot(120), TASK).await?;
+    // Reset: the same container boots once more, and hears again, since the guest's programs are in memory.
+    node.done(&uid(4), VM, Kind::Reset(v1::Reset {}), TASK)
+        .await?;
+    // While it boots it hears nothing, and is asked until it does.
+    node.done(&uid(5), VM, reboot(600), 2 * BOOT).await?;
     await_text(&second.log(0), "VMLET-BOOTS 3", BOOT).await?;
     await_text(&second.log(0), "VMLET-BOOTS 4", BOOT).await?;
     let status = cri.container(&container).await?;

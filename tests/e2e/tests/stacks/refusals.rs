@@ -196,19 +196,35 @@ async fn another_user_gets_nothing_even_through_an_open_socket() -> Result<()> {
         open(dir, 0o755)?;
     }
     open(&socket, 0o666)?;
-    let output = std::process::Command::new("setpriv")
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
-        .arg(stack.dir().join("bin/vmletctl"))
-        .arg("--endpoint")
-        .arg(format!("unix://{}", socket.display()))
-        .arg("ps")
-        .output()?;
+    // The program can be run, and it is served as the owner; nothing but the user differs.
+    let words = ["--endpoint", &format!("unix://{}", socket.display()), "ps"];
+    let as_stranger = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    for (how, arguments) in [(&[][..], &words[..]), (&as_stranger, &["--version"])] {
+        let served = vmletctl(&stack, how, arguments)?;
+        ensure!(served.status.success(), "{how:?} {arguments:?}: {served:?}");
+    }
+    let word = "connection of another user";
+    ensure!(!stack.log("vmlet").contains(word), "it was refused before");
+    let refused = vmletctl(&stack, &as_stranger, &words)?;
     ensure!(
-        !output.status.success(),
-        "a stranger was served: {output:?}"
+        !refused.status.success() && refused.stdout.is_empty(),
+        "a stranger was served: {refused:?}"
+    );
+    let log = stack.log("vmlet");
+    let mut lines = log.lines().filter(|line| line.contains(word));
+    ensure!(
+        lines.any(|line| line.contains("65534") && line.contains("refused")),
+        "refused for another reason: {refused:?}"
     );
     stack.cri().await?.await_ready().await?;
     stack.down()
+}
+
+/// Runs vmletctl as somebody whom `setpriv` makes of us.
+fn vmletctl(stack: &Stack, how: &[&str], arguments: &[&str]) -> Result<std::process::Output> {
+    let program = stack.dir().join("bin/vmletctl");
+    let mut command = std::process::Command::new("setpriv");
+    Ok(command.args(how).arg(program).args(arguments).output()?)
 }
 
 fn open(path: &std::path::Path, mode: u32) -> Result<()> {

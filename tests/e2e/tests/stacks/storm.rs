@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cri, PodOptions, Stack};
+use e2e::{Cri, PodOptions, Stack, in_time};
 
 const PODS: usize = 20;
 const CLIENTS: usize = 4;
@@ -30,9 +30,7 @@ async fn twenty_pods_live_and_die_in_parallel() -> Result<()> {
             for pod in (client..PODS).step_by(CLIENTS) {
                 let pod = PodOptions::named(&format!("storm-{pod}"), &stack);
                 let life = Box::pin(life(&cri, &pod, &image));
-                tokio::time::timeout(PATIENCE, life)
-                    .await
-                    .context("a life that does not end")??;
+                in_time(PATIENCE, "the end of a life", life).await?;
             }
             Ok::<(), anyhow::Error>(())
         }));

@@ -1,0 +1,91 @@
+//! Waiting for what other processes do: the one place of these tests that looks again and again.
+//!
+//! Invariant: a deadline is multiplied by the machine's slowness, which the runner measures at its start and passes in
+//! `VMLET_TEST_SLOWNESS` (a decimal number, 1 without it); the last look begins after the deadline, so that a machine
+//! that stands still loses no look.
+//! Failure: the error of the last look behind the words `not within`, by which the runner recognises a deadline.
+
+#[cfg(test)]
+mod tests;
+
+use std::future::Future;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use tokio::time::Instant;
+
+/// How many times slower this machine is than the one that deadlines are chosen for.
+const SLOWNESS: &str = "VMLET_TEST_SLOWNESS";
+/// No machine is slower, and a deadline that never comes is none.
+const SLOWEST: f64 = 100.0;
+/// What is not there by then takes long.
+const SOON: Duration = Duration::from_secs(5);
+
+/// Repeats `attempt` until it succeeds or the time is over; the last error is the reason.
+pub async fn eventually<T, F>(within: Duration, what: &str, attempt: impl Fn() -> F) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    let within = scaled(within)?;
+    let begun = Instant::now();
+    loop {
+        let is_last = begun.elapsed() > within;
+        match attempt().await {
+            Ok(value) => return Ok(value),
+            Err(error) if is_last => return Err(error.context(late(what, within))),
+            Err(_) => {}
+        }
+        // Looking costs more than a guest's boot can spare on a busy machine.
+        let pause = match begun.elapsed() < SOON {
+            true => Duration::from_millis(100),
+            false => Duration::from_millis(500),
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Awaits something that tells of its end itself, a stream say.
+pub async fn in_time<T>(
+    within: Duration,
+    what: &str,
+    end: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let within = scaled(within)?;
+    match tokio::time::timeout(within, end).await {
+        Ok(ended) => ended,
+        Err(_) => bail!(late(what, within)),
+    }
+}
+
+/// A deadline on this machine, for programs that keep deadlines themselves.
+pub fn scaled(within: Duration) -> Result<Duration> {
+    static SLOW: OnceLock<Result<f64, String>> = OnceLock::new();
+    let slow = SLOW.get_or_init(|| {
+        let text = std::env::var(SLOWNESS).ok();
+        slowness(text.as_deref()).map_err(|error| format!("{error:#}"))
+    });
+    match slow {
+        Ok(slow) => Ok(within.mul_f64(*slow)),
+        Err(error) => Err(anyhow!("{error}")),
+    }
+}
+
+fn slowness(text: Option<&str>) -> Result<f64> {
+    let Some(text) = text else {
+        return Ok(1.0);
+    };
+    let number: f64 = text
+        .parse()
+        .with_context(|| format!("{SLOWNESS} is {text:?}"))?;
+    ensure!(
+        (0.0..=SLOWEST).contains(&number),
+        "{SLOWNESS} is {text:?}, which is no number from 0 to {SLOWEST}"
+    );
+    // A quicker machine gains nothing from shorter deadlines.
+    Ok(number.max(1.0))
+}
+
+fn late(what: &str, within: Duration) -> String {
+    format!("{what}: not within {within:?}")
+}
