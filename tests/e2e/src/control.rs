@@ -3,21 +3,23 @@
 //! Invariant: up in about five seconds; our kinds and policies are in force when a test gets it.
 //! Failure: `down` names what was leaked; a test that fails shows the end of the API server's log.
 
-use std::path::{Path, PathBuf};
+mod case;
+mod install;
+
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config, ResourceExt};
+use kube::{Client, Config};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::cluster::Cluster;
 use crate::objects::Objects;
-use crate::stack::{Stack, eventually};
+use crate::stack::Stack;
 
 /// How long the API server may take to take something over.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -72,8 +74,9 @@ impl Control {
     /// Starts etcd and the API server, with our kinds and our policies.
     pub async fn up() -> Result<Self> {
         let control = Self::bare().await?;
-        control.install_kinds().await?;
-        control.install_policies().await?;
+        // What the kinds are being served by then hides how long the policies take to be in force.
+        tokio::try_join!(control.install_kinds(), control.create_policies())?;
+        control.await_policies().await?;
         Ok(control)
     }
 
@@ -131,48 +134,6 @@ impl Control {
         Ok(Objects::new(self.client_as(who)?, namespace))
     }
 
-    /// Lets somebody do whatever an administrator of namespaces does, in all of them.
-    pub async fn grant(&self, who: &Who) -> Result<()> {
-        self.bind(who, "ClusterRoleBinding", None).await
-    }
-
-    /// The same in one namespace, and nothing beyond it.
-    pub async fn grant_in(&self, who: &Who, namespace: &str) -> Result<()> {
-        self.bind(who, "RoleBinding", Some(namespace)).await
-    }
-
-    async fn bind(&self, who: &Who, kind: &str, namespace: Option<&str>) -> Result<()> {
-        let group = "rbac.authorization.k8s.io";
-        let role = json!({
-            "apiVersion": format!("{group}/v1"),
-            "kind": "ClusterRole",
-            "metadata": { "name": "tenant" },
-            "rules": [
-                { "apiGroups": [crds::GROUP, ""], "resources": ["*"], "verbs": ["*"] },
-            ],
-        });
-        let mut binding = json!({
-            "apiVersion": format!("{group}/v1"),
-            "kind": kind,
-            "metadata": { "name": who.user.replace(':', "-") },
-            "roleRef": { "apiGroup": group, "kind": "ClusterRole", "name": "tenant" },
-            "subjects": [{ "apiGroup": group, "kind": "User", "name": who.user }],
-        });
-        if let Some(namespace) = namespace {
-            binding["metadata"]["namespace"] = json!(namespace);
-        }
-        let list = json!({ "apiVersion": "v1", "kind": "List", "items": [role, binding] });
-        self.cluster.apply(&list)?;
-        // Roles take a moment to be in force.
-        let api: Api<crds::VirtualMachine> =
-            Api::namespaced(self.client_as(who)?, namespace.unwrap_or("default"));
-        eventually(PATIENCE, "the role", || async {
-            api.list(&ListParams::default().limit(1)).await?;
-            Ok(())
-        })
-        .await
-    }
-
     /// Makes a namespace in which pods may be created.
     pub async fn namespace(&self, name: &str) -> Result<()> {
         let named = ObjectMeta {
@@ -201,133 +162,6 @@ impl Control {
             .context("make the default account")
     }
 
-    /// Installs the kinds of `libs/crds` and waits until they are served.
-    pub async fn install_kinds(&self) -> Result<()> {
-        let client = self.client()?;
-        let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-        let params = PatchParams::apply(MANAGER).force();
-        let definitions = crds::schema::definitions();
-        for definition in &definitions {
-            let name = definition.name_any();
-            api.patch(&name, &params, &Patch::Apply(definition))
-                .await
-                .with_context(|| format!("apply {name}"))?;
-        }
-        for definition in &definitions {
-            let plural = &definition.spec.names.plural;
-            let path = format!("/apis/{}/{}/{plural}?limit=1", crds::GROUP, crds::VERSION);
-            eventually(PATIENCE, &path, || async {
-                let request = http::Request::get(&path).body(Vec::new())?;
-                let list: serde_json::Value = client.request(request).await?;
-                ensure!(list["items"].is_array(), "{list}");
-                Ok(())
-            })
-            .await?;
-        }
-        // What is served is found by `kubectl` a moment later.
-        let group = format!("--api-group={}", crds::GROUP);
-        eventually(PATIENCE, "kinds that are found", || async {
-            let found = self
-                .cluster
-                .kubectl(&["api-resources", &group, "-o", "name"])?;
-            ensure!(found.lines().count() == definitions.len(), "{found}");
-            Ok(())
-        })
-        .await?;
-        // `kubectl` and controllers expect it, and only the controller-manager would make it.
-        self.default_account("default").await
-    }
-
-    /// Installs the policies of `deploy/admission` and waits until all of them are in force.
-    pub async fn install_policies(&self) -> Result<()> {
-        let folder = deploy().join("admission");
-        if !folder.exists() {
-            return Ok(());
-        }
-        self.cluster
-            .kubectl(&["apply", "--server-side", "-k", &folder.to_string_lossy()])?;
-        self.await_policies().await?;
-        let nobody = Who::user("e2e:policy-check");
-        self.grant(&nobody).await?;
-        let api: Api<crds::VirtualMachineSnapshot> =
-            Api::namespaced(self.client_as(&nobody)?, "default");
-        let mut forbidden = crds::VirtualMachineSnapshot::new(
-            "check",
-            crds::VirtualMachineSnapshotSpec {
-                vm_name: "check".to_owned(),
-                ..Default::default()
-            },
-        );
-        forbidden
-            .annotations_mut()
-            .insert(crds::names::RECONCILE_PRIORITY.to_owned(), "1".to_owned());
-        eventually(PATIENCE, "the policies", || async {
-            let params = PostParams {
-                dry_run: true,
-                ..PostParams::default()
-            };
-            match api.create(&params, &forbidden).await {
-                Err(kube::Error::Api(status))
-                    if status.message.contains("ValidatingAdmissionPolicy") =>
-                {
-                    Ok(())
-                }
-                other => bail!("not yet refused: {other:?}"),
-            }
-        })
-        .await
-    }
-
-    /// Waits until every policy that is there is in force: they come into force in the order in which they, and in
-    /// which their bindings, were made, and this makes one more.
-    async fn await_policies(&self) -> Result<()> {
-        let name = "e2e-last";
-        let group = "admissionregistration.k8s.io";
-        let policy = json!({
-            "apiVersion": format!("{group}/v1"), "kind": "ValidatingAdmissionPolicy",
-            "metadata": { "name": name },
-            "spec": {
-                "matchConstraints": { "resourceRules": [{
-                    "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"],
-                }] },
-                "validations": [{ "expression": format!("object.metadata.name != '{name}'"), "message": name }],
-            },
-        });
-        let binding = json!({
-            "apiVersion": format!("{group}/v1"), "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": { "name": name },
-            "spec": { "policyName": name, "validationActions": ["Deny"] },
-        });
-        let list = json!({ "apiVersion": "v1", "kind": "List", "items": [policy, binding] });
-        self.cluster.apply(&list)?;
-        let maps: Api<ConfigMap> = Api::namespaced(self.client()?, "default");
-        let map = ConfigMap {
-            metadata: ObjectMeta {
-                name: Some(name.to_owned()),
-                ..ObjectMeta::default()
-            },
-            ..ConfigMap::default()
-        };
-        eventually(PATIENCE, "the last policy", || async {
-            let params = PostParams {
-                dry_run: true,
-                ..PostParams::default()
-            };
-            match maps.create(&params, &map).await {
-                Err(kube::Error::Api(status)) if status.message.contains(name) => Ok(()),
-                other => bail!("not yet refused: {other:?}"),
-            }
-        })
-        .await?;
-        for kind in [
-            "validatingadmissionpolicybinding",
-            "validatingadmissionpolicy",
-        ] {
-            self.cluster.kubectl(&["delete", kind, name])?;
-        }
-        Ok(())
-    }
-
     /// Kills the API server; etcd keeps what it knew.
     pub async fn stop_api(&self) -> Result<()> {
         self.stack().kill("kube-apiserver", Signal::SIGKILL).await
@@ -342,9 +176,4 @@ impl Control {
     pub fn start_controller_manager(&self) -> Result<()> {
         self.stack().restart("kube-controller-manager")
     }
-}
-
-/// The folder of manifests.
-fn deploy() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
 }

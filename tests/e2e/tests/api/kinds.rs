@@ -260,10 +260,10 @@ fn with(mut spec: Value, more: Value) -> Value {
     spec
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn every_other_kind_is_judged_by_its_rules() -> anyhow::Result<()> {
-    let control = Control::up().await?;
+/// A case of the test in `rules.rs`.
+pub(super) async fn every_other_kind_is_judged_by_its_rules(
+    control: &Control,
+) -> anyhow::Result<()> {
     let objects = control.objects("default")?;
     for cases in [
         classes(),
@@ -275,5 +275,5 @@ async fn every_other_kind_is_judged_by_its_rules() -> anyhow::Result<()> {
     ] {
         judge(&objects, &cases).await?;
     }
-    control.down()
+    Ok(())
 }

@@ -6,8 +6,10 @@
 use std::time::Duration;
 
 use anyhow::{Error, ensure};
-use e2e::{Answer, Control, Effect, Objects, Who, eventually};
+use e2e::{Answer, Control, Effect, Objects, Who, cases, eventually};
 use serde_json::{Value, json};
+
+use crate::hostile;
 
 const VM: &str = "VirtualMachine";
 const PRIORITY: &str = "vmlet.dev.protected/reconcile-priority";
@@ -15,23 +17,22 @@ const FOREVER: &str = "example.com/forever";
 
 /// The administrator of a namespace, and the controller.
 struct Parties {
-    control: Control,
     tenant: Objects,
     controller: Objects,
 }
 
 impl Parties {
-    async fn up() -> anyhow::Result<Self> {
-        let control = Control::up().await?;
+    /// In a new namespace.
+    async fn of(control: &Control, namespace: &str) -> anyhow::Result<Self> {
+        control.namespace(namespace).await?;
         let tenant = Who::user("tenant");
         let controller = Who::service_account("vmlet-system", "vmlet-controller");
         for who in [&tenant, &controller] {
             control.grant(who).await?;
         }
         Ok(Self {
-            tenant: control.objects_as(&tenant, "default")?,
-            controller: control.objects_as(&controller, "default")?,
-            control,
+            tenant: control.objects_as(&tenant, namespace)?,
+            controller: control.objects_as(&controller, namespace)?,
         })
     }
 
@@ -68,14 +69,32 @@ fn denied(answer: Answer, words: &str) {
     assert!(said.contains(words), "{said}");
 }
 
-/// Vectors A1 a to e of protected annotations.
 #[tokio::test]
 #[ignore = "needs root"]
-async fn protected_annotations_are_for_privileged_users() -> anyhow::Result<()> {
-    let parties = Parties::up().await?;
-    let Parties {
-        tenant, controller, ..
-    } = &parties;
+async fn users_can_neither_do_harm_nor_what_only_others_may_do() -> anyhow::Result<()> {
+    let control = Control::up().await?;
+    cases!(
+        &control,
+        [
+            protected_annotations_are_for_privileged_users,
+            a_role_of_a_namespace_reaches_nothing_beyond_it,
+            everybody_else_who_is_privileged_is,
+            checks_pauses_priorities_and_finalizers_are_guarded,
+            only_the_controller_speaks_for_the_controller,
+            hostile::whatever_is_taken_can_be_read_and_no_rule_gives_up,
+            hostile::the_largest_machine_is_within_the_budget_of_the_rules,
+            hostile::metadata_that_cannot_be_read_is_refused,
+            // Last: it starts the controller-manager.
+            the_policies_are_well_typed,
+        ]
+    );
+    control.down()
+}
+
+/// Vectors A1 a to e of protected annotations.
+async fn protected_annotations_are_for_privileged_users(control: &Control) -> anyhow::Result<()> {
+    let parties = Parties::of(control, "annotations").await?;
+    let Parties { tenant, controller } = &parties;
     let words = "a domain that ends in .protected";
     let try_ = |name: &'static str, patch: Value| async move {
         tenant.patch(VM, name, &patch, Effect::DryRun).await
@@ -93,7 +112,7 @@ async fn protected_annotations_are_for_privileged_users() -> anyhow::Result<()> 
     controller
         .patch(VM, "a", &set, Effect::Real)
         .await?
-        .unwrap();
+        .map_err(Error::msg)?;
 
     // b: a user removes, or changes.
     denied(try_("a", annotation(PRIORITY, Value::Null)).await?, words);
@@ -105,10 +124,10 @@ async fn protected_annotations_are_for_privileged_users() -> anyhow::Result<()> 
     // What is there does not keep him from anything else.
     try_("a", annotation("example.com/mine", "x"))
         .await?
-        .unwrap();
+        .map_err(Error::msg)?;
     try_("a", json!({ "spec": { "running": false } }))
         .await?
-        .unwrap();
+        .map_err(Error::msg)?;
 
     // e: presence counts, an empty value too.
     let skip = "vmlet.dev.protected/skip-delete-platform-resource";
@@ -116,14 +135,14 @@ async fn protected_annotations_are_for_privileged_users() -> anyhow::Result<()> 
     controller
         .patch(VM, "a", &annotation(skip, ""), Effect::Real)
         .await?
-        .unwrap();
+        .map_err(Error::msg)?;
     denied(try_("a", annotation(skip, Value::Null)).await?, words);
 
     // d: while it is being deleted.
     let metadata = json!({ "finalizers": [FOREVER], "annotations": { PRIORITY: "1" } });
     parties.machine("d", metadata).await?;
-    tenant.delete(VM, "d").await?.unwrap();
-    let gone = tenant.get(VM, "d").await?.unwrap();
+    tenant.delete(VM, "d").await?.map_err(Error::msg)?;
+    let gone = tenant.get(VM, "d").await?.map_err(Error::msg)?;
     assert!(gone["metadata"]["deletionTimestamp"].is_string(), "{gone}");
     denied(try_("d", annotation(PRIORITY, "2")).await?, words);
     denied(try_("d", annotation(PRIORITY, Value::Null)).await?, words);
@@ -132,7 +151,7 @@ async fn protected_annotations_are_for_privileged_users() -> anyhow::Result<()> 
     controller
         .patch(VM, "d", &set, Effect::DryRun)
         .await?
-        .unwrap();
+        .map_err(Error::msg)?;
 
     // The domain's form.
     for (key, protected) in [
@@ -149,13 +168,10 @@ async fn protected_annotations_are_for_privileged_users() -> anyhow::Result<()> 
         let answer = try_("a", label(key, "x")).await?;
         assert_eq!(answer.is_err(), protected, "label {key}: {answer:?}");
     }
-    parties.control.down()
+    Ok(())
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn the_policies_are_well_typed() -> anyhow::Result<()> {
-    let control = Control::up().await?;
+async fn the_policies_are_well_typed(control: &Control) -> anyhow::Result<()> {
     // It is the one who checks types.
     control.start_controller_manager()?;
     let list = eventually(Duration::from_secs(180), "type checks", || async {
@@ -174,21 +190,20 @@ async fn the_policies_are_well_typed() -> anyhow::Result<()> {
         let warnings = &policy["status"]["typeChecking"]["expressionWarnings"];
         assert!(warnings.is_null(), "{policy}");
     }
-    control.down()
+    Ok(())
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn a_role_of_a_namespace_reaches_nothing_beyond_it() -> anyhow::Result<()> {
-    let control = Control::up().await?;
+async fn a_role_of_a_namespace_reaches_nothing_beyond_it(control: &Control) -> anyhow::Result<()> {
     control.namespace("own").await?;
-    let tenant = Who::user("tenant");
+    let tenant = Who::user("tenant-of-one");
     control.grant_in(&tenant, "own").await?;
     let own = control.objects_as(&tenant, "own")?;
-    own.create(VM, &vm("m"), Effect::DryRun).await?.unwrap();
+    own.create(VM, &vm("m"), Effect::DryRun)
+        .await?
+        .map_err(Error::msg)?;
     let elsewhere = control.objects_as(&tenant, "default")?;
     let answer = elsewhere.create(VM, &vm("m"), Effect::DryRun).await?;
-    assert!(answer.unwrap_err().contains("is forbidden"));
+    assert!(answer.is_err_and(|said| said.contains("is forbidden")));
     let image = json!({ "source": { "oci": { "reference": "a" } } });
     for (kind, spec) in [
         ("ClusterVirtualMachineImage", image),
@@ -199,22 +214,19 @@ async fn a_role_of_a_namespace_reaches_nothing_beyond_it() -> anyhow::Result<()>
         let object = json!({ "metadata": { "name": "a" }, "spec": spec });
         let answer = own.create(kind, &object, Effect::DryRun).await?;
         assert!(
-            answer.unwrap_err().contains("cannot create resource"),
+            answer.is_err_and(|said| said.contains("cannot create resource")),
             "{kind}"
         );
         let objects = control.objects("own")?;
         objects
             .create(kind, &object, Effect::DryRun)
             .await?
-            .unwrap();
+            .map_err(Error::msg)?;
     }
-    control.down()
+    Ok(())
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn everybody_else_who_is_privileged_is() -> anyhow::Result<()> {
-    let control = Control::up().await?;
+async fn everybody_else_who_is_privileged_is(control: &Control) -> anyhow::Result<()> {
     let masters = Who::user("anybody").in_group("system:masters");
     for (who, privileged) in [
         (
@@ -236,16 +248,14 @@ async fn everybody_else_who_is_privileged_is() -> anyhow::Result<()> {
         let answer = objects.create(VM, &machine, Effect::DryRun).await?;
         assert_eq!(answer.is_ok(), privileged, "{who:?}: {answer:?}");
     }
-    control.down()
+    Ok(())
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn checks_pauses_priorities_and_finalizers_are_guarded() -> anyhow::Result<()> {
-    let parties = Parties::up().await?;
-    let Parties {
-        tenant, controller, ..
-    } = &parties;
+async fn checks_pauses_priorities_and_finalizers_are_guarded(
+    control: &Control,
+) -> anyhow::Result<()> {
+    let parties = Parties::of(control, "checks").await?;
+    let Parties { tenant, controller } = &parties;
     let (on_check, off_check) = (
         "poweron.check.vmlet.dev/backup",
         "delete.check.vmlet.dev/backup",
@@ -282,7 +292,10 @@ async fn checks_pauses_priorities_and_finalizers_are_guarded() -> anyhow::Result
 
     let mut born = vm("born");
     born["metadata"]["annotations"] = json!({ on_check: "" });
-    tenant.create(VM, &born, Effect::Real).await?.unwrap();
+    tenant
+        .create(VM, &born, Effect::Real)
+        .await?
+        .map_err(Error::msg)?;
     let without = annotation(on_check, Value::Null);
     denied(
         tenant.patch(VM, "born", &without, Effect::DryRun).await?,
@@ -291,7 +304,7 @@ async fn checks_pauses_priorities_and_finalizers_are_guarded() -> anyhow::Result
     controller
         .patch(VM, "born", &without, Effect::DryRun)
         .await?
-        .unwrap();
+        .map_err(Error::msg)?;
     denied(try_(annotation(on_check, "")).await?, "checks of power-on");
 
     denied(
@@ -312,27 +325,25 @@ async fn checks_pauses_priorities_and_finalizers_are_guarded() -> anyhow::Result
         try_(label("vmlet.dev/paused", Value::Null)).await?,
         "the label vmlet.dev/paused",
     );
-    try_(annotation("vmlet.dev/paused", "")).await?.unwrap();
+    try_(annotation("vmlet.dev/paused", ""))
+        .await?
+        .map_err(Error::msg)?;
 
     let only = |finalizers: &[&str]| json!({ "metadata": { "finalizers": finalizers } });
     denied(try_(only(&[FOREVER])).await?, "finalizers of vmlet.dev");
-    try_(only(&[ours])).await?.unwrap();
+    try_(only(&[ours])).await?.map_err(Error::msg)?;
     controller
         .patch(VM, "m", &only(&[]), Effect::DryRun)
         .await?
-        .unwrap();
-    tenant.delete(VM, "m").await?.unwrap();
+        .map_err(Error::msg)?;
+    tenant.delete(VM, "m").await?.map_err(Error::msg)?;
     denied(try_(only(&[])).await?, "finalizers of vmlet.dev");
-    parties.control.down()
+    Ok(())
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn only_the_controller_speaks_for_the_controller() -> anyhow::Result<()> {
-    let parties = Parties::up().await?;
-    let Parties {
-        tenant, controller, ..
-    } = &parties;
+async fn only_the_controller_speaks_for_the_controller(control: &Control) -> anyhow::Result<()> {
+    let parties = Parties::of(control, "identities").await?;
+    let Parties { tenant, controller } = &parties;
     let uuid = "3f2504e0-4f89-41d3-9a0c-0305e82c3301";
 
     // Identities that another machine may have.
@@ -346,7 +357,7 @@ async fn only_the_controller_speaks_for_the_controller() -> anyhow::Result<()> {
         controller
             .create(VM, &machine, Effect::DryRun)
             .await?
-            .unwrap();
+            .map_err(Error::msg)?;
     }
 
     // A status that sends the controller to another node's or machine's disk.
@@ -364,7 +375,7 @@ async fn only_the_controller_speaks_for_the_controller() -> anyhow::Result<()> {
         controller
             .patch(VM, "m/status", &patch, Effect::Real)
             .await?
-            .unwrap();
+            .map_err(Error::msg)?;
     }
     let wipe = json!({ "status": null });
     denied(
@@ -375,7 +386,7 @@ async fn only_the_controller_speaks_for_the_controller() -> anyhow::Result<()> {
     tenant
         .patch(VM, "m/status", &wish, Effect::DryRun)
         .await?
-        .unwrap();
+        .map_err(Error::msg)?;
 
     // Tasks command nodes: this one would remove a disk by its UID, whosever it is.
     let task = json!({ "metadata": { "name": "t" }, "spec": {
@@ -386,7 +397,10 @@ async fn only_the_controller_speaks_for_the_controller() -> anyhow::Result<()> {
         tenant.create(kind, &task, Effect::DryRun).await?,
         "written by the controller",
     );
-    controller.create(kind, &task, Effect::Real).await?.unwrap();
+    controller
+        .create(kind, &task, Effect::Real)
+        .await?
+        .map_err(Error::msg)?;
     let done = json!({ "status": { "state": "Success" } });
     denied(
         tenant
@@ -424,7 +438,7 @@ async fn only_the_controller_speaks_for_the_controller() -> anyhow::Result<()> {
         controller
             .create("Pod", &pod, Effect::DryRun)
             .await?
-            .unwrap();
+            .map_err(Error::msg)?;
     }
     let spoof = pod("annotations", "vmlet.dev.protected/allow-spoofing", "true");
     denied(
@@ -432,7 +446,10 @@ async fn only_the_controller_speaks_for_the_controller() -> anyhow::Result<()> {
         "a domain that ends in .protected",
     );
     let plain = pod("annotations", "vmlet.dev/vcpus", "2");
-    tenant.create("Pod", &plain, Effect::Real).await?.unwrap();
+    tenant
+        .create("Pod", &plain, Effect::Real)
+        .await?
+        .map_err(Error::msg)?;
 
     // The same by the ways around: a pod's status and its binding carry metadata into the pod.
     let disk = annotation("vmlet.dev/vm-disk", uuid);
@@ -460,8 +477,11 @@ async fn only_the_controller_speaks_for_the_controller() -> anyhow::Result<()> {
     tenant
         .patch("Pod", "p/status", &harmless, Effect::DryRun)
         .await?
-        .unwrap();
+        .map_err(Error::msg)?;
     let bound = binding(&harmless);
-    tenant.bind("p", &bound, Effect::DryRun).await?.unwrap();
-    parties.control.down()
+    tenant
+        .bind("p", &bound, Effect::DryRun)
+        .await?
+        .map_err(Error::msg)?;
+    Ok(())
 }

@@ -4,8 +4,11 @@
 //! neighbour is not.
 //! Failure: a table of all cases that went otherwise.
 
-use e2e::{Case, Control, Effect, judge};
+use anyhow::{Context, Error};
+use e2e::{Case, Control, Effect, cases, judge};
 use serde_json::{Value, json};
+
+use crate::{data_volumes, docs, kinds};
 
 const VM: &str = "VirtualMachine";
 
@@ -46,8 +49,28 @@ fn claim(name: &str, root: bool) -> Value {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn the_api_server_takes_every_kind_and_fills_in_defaults() -> anyhow::Result<()> {
+async fn every_kind_is_judged_by_its_rules() -> anyhow::Result<()> {
     let control = Control::up().await?;
+    cases!(
+        &control,
+        [
+            the_api_server_takes_every_kind_and_fills_in_defaults,
+            a_machine_that_contradicts_itself_is_refused,
+            words_that_mean_nothing_are_refused,
+            what_a_machine_was_made_of_does_not_change,
+            power_machine_type_and_snapshots_change_only_in_allowed_steps,
+            a_template_cannot_speak_for_the_controller,
+            kinds::every_other_kind_is_judged_by_its_rules,
+            docs::every_example_of_the_documentation_can_be_applied,
+            data_volumes::cdi_that_is_installed_later_serves_machines_that_wait_for_it,
+        ]
+    );
+    control.down()
+}
+
+async fn the_api_server_takes_every_kind_and_fills_in_defaults(
+    control: &Control,
+) -> anyhow::Result<()> {
     let objects = control.objects("default")?;
     let arguments = ["api-resources", "--api-group=vmlet.dev", "-o", "name"];
     let kinds = control.cluster().kubectl(&arguments)?;
@@ -59,7 +82,10 @@ async fn the_api_server_takes_every_kind_and_fills_in_defaults() -> anyhow::Resu
 
     let machine =
         json!({ "metadata": { "name": "a" }, "spec": on(json!({ "className": "small" })) });
-    let made = objects.create(VM, &machine, Effect::Real).await?.unwrap();
+    let made = objects
+        .create(VM, &machine, Effect::Real)
+        .await?
+        .map_err(Error::msg)?;
     for (field, value) in [
         ("powerOffMode", json!("TrySoft")),
         ("suspendMode", json!("TrySoft")),
@@ -76,13 +102,13 @@ async fn the_api_server_takes_every_kind_and_fills_in_defaults() -> anyhow::Resu
     objects
         .patch(VM, "a/status", &status, Effect::Real)
         .await?
-        .unwrap();
+        .map_err(Error::msg)?;
     let columns = control.cluster().kubectl(&["get", "vm"])?;
     let mut lines = columns
         .lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>());
     assert_eq!(
-        lines.next().unwrap(),
+        lines.next().context("no heading")?,
         [
             "NAME",
             "POWER-STATE",
@@ -93,7 +119,7 @@ async fn the_api_server_takes_every_kind_and_fills_in_defaults() -> anyhow::Resu
             "AGE"
         ]
     );
-    let row = lines.next().unwrap();
+    let row = lines.next().context("no row")?;
     assert_eq!(
         row[..6],
         ["a", "PoweredOn", "small", "debian", "10.0.0.5", "Running"]
@@ -104,13 +130,10 @@ async fn the_api_server_takes_every_kind_and_fills_in_defaults() -> anyhow::Resu
             .kubectl(&["get", "vmlet-all"])?
             .contains("virtualmachine")
     );
-    control.down()
+    Ok(())
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn a_machine_that_contradicts_itself_is_refused() -> anyhow::Result<()> {
-    let control = Control::up().await?;
+async fn a_machine_that_contradicts_itself_is_refused(control: &Control) -> anyhow::Result<()> {
     let one_wish = "set exactly one of powerState, runStrategy and running";
     let volumes = |list: &[Value]| on(json!({ "volumes": list }));
     let cases = [
@@ -202,14 +225,11 @@ async fn a_machine_that_contradicts_itself_is_refused() -> anyhow::Result<()> {
         .objects("default")?
         .create(VM, &long, Effect::DryRun)
         .await?;
-    assert!(answer.unwrap_err().contains("at most 63 characters"));
-    control.down()
+    assert!(answer.is_err_and(|said| said.contains("at most 63 characters")));
+    Ok(())
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn words_that_mean_nothing_are_refused() -> anyhow::Result<()> {
-    let control = Control::up().await?;
+async fn words_that_mean_nothing_are_refused(control: &Control) -> anyhow::Result<()> {
     let matches = "should match";
     let net = |interface: Value| on(json!({ "network": { "interfaces": [interface] } }));
     let uuid = "3f2504e0-4f89-41d3-9a0c-0305e82c3301";
@@ -272,14 +292,10 @@ async fn words_that_mean_nothing_are_refused() -> anyhow::Result<()> {
         ))
         .refused("Duplicate value"),
     ];
-    judge(&control.objects("default")?, &cases).await?;
-    control.down()
+    judge(&control.objects("default")?, &cases).await
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn what_a_machine_was_made_of_does_not_change() -> anyhow::Result<()> {
-    let control = Control::up().await?;
+async fn what_a_machine_was_made_of_does_not_change(control: &Control) -> anyhow::Result<()> {
     let uuid = "3f2504e0-4f89-41d3-9a0c-0305e82c3301";
     let ci = json!({ "bootstrap": { "cloudInit": { "instanceID": "a" } } });
     let group = |weight: i64| {
@@ -308,14 +324,12 @@ async fn what_a_machine_was_made_of_does_not_change() -> anyhow::Result<()> {
         edit(on(json!({ "bootDiskCapacity": "10Gi" })), json!({ "bootDiskCapacity": "11Gi" })),
         edit(on(json!({ "bootDiskCapacity": "1024Mi" })), json!({ "bootDiskCapacity": 1_073_741_824 })),
     ];
-    judge(&control.objects("default")?, &cases).await?;
-    control.down()
+    judge(&control.objects("default")?, &cases).await
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn power_machine_type_and_snapshots_change_only_in_allowed_steps() -> anyhow::Result<()> {
-    let control = Control::up().await?;
+async fn power_machine_type_and_snapshots_change_only_in_allowed_steps(
+    control: &Control,
+) -> anyhow::Result<()> {
     let suspended = json!({ "powerState": "Suspended" });
     let switch = |from: Value| {
         edit(
@@ -385,20 +399,19 @@ async fn power_machine_type_and_snapshots_change_only_in_allowed_steps() -> anyh
     judge(&objects, &cases).await?;
 
     let made = json!({ "metadata": { "name": "again" }, "spec": on(json!({})) });
-    objects.create(VM, &made, Effect::Real).await?.unwrap();
+    objects
+        .create(VM, &made, Effect::Real)
+        .await?
+        .map_err(Error::msg)?;
     let again = |time: &str| json!({ "spec": restart(time) });
     let first = again("2026-01-01T10:00:00Z");
     objects
         .patch(VM, "again", &first, Effect::Real)
         .await?
-        .unwrap();
+        .map_err(Error::msg)?;
     let earlier = again("2026-01-01T10:30:00+01:00");
     let answer = objects.patch(VM, "again", &earlier, Effect::DryRun).await?;
-    assert!(
-        answer
-            .unwrap_err()
-            .contains("nextRestartTime must be later than it was")
-    );
+    assert!(answer.is_err_and(|said| said.contains("nextRestartTime must be later than it was")));
     // Restarted once, it can be switched off, and be whatever else it may be.
     for change in [
         again("2026-01-01T10:00:01Z"),
@@ -408,15 +421,12 @@ async fn power_machine_type_and_snapshots_change_only_in_allowed_steps() -> anyh
         json!({ "spec": { "className": "large" } }),
     ] {
         let answer = objects.patch(VM, "again", &change, Effect::DryRun).await?;
-        answer.unwrap();
+        answer.map_err(Error::msg)?;
     }
-    control.down()
+    Ok(())
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn a_template_cannot_speak_for_the_controller() -> anyhow::Result<()> {
-    let control = Control::up().await?;
+async fn a_template_cannot_speak_for_the_controller(control: &Control) -> anyhow::Result<()> {
     let key =
         |part: &str, key: &str| on(json!({ "template": { "metadata": { part: { key: "x" } } } }));
     let not_ours = "the template may not set this key";
@@ -430,8 +440,7 @@ async fn a_template_cannot_speak_for_the_controller() -> anyhow::Result<()> {
         create(key("labels", "vmlet.dev/role")).refused(not_ours),
         create(key("labels", "app")),
     ];
-    judge(&control.objects("default")?, &cases).await?;
-    control.down()
+    judge(&control.objects("default")?, &cases).await
 }
 
 /// Every string between quotes in the tables of refusals.

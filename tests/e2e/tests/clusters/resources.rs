@@ -20,23 +20,24 @@ const LIMIT: u64 = 128 * MIB;
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn a_machine_lives_and_dies_by_the_limits_of_its_pod() -> Result<()> {
+async fn a_machine_lives_and_dies_by_the_limits_of_its_pod_and_by_its_node() -> Result<()> {
     let cluster = Cluster::up()?;
-    cgroups(&cluster).context("cgroups")?;
-    out_of_memory(&cluster).await.context("out of memory")?;
+    a_machine_lives_and_dies_by_the_limits_of_its_pod(&cluster).await?;
+    static_pods_drains_and_evictions_treat_machines_as_pods(&cluster).await?;
     cluster.await_clean().await?;
     cluster.down()
 }
 
-#[tokio::test]
-#[ignore = "needs root"]
-async fn static_pods_drains_and_evictions_treat_machines_as_pods() -> Result<()> {
-    let cluster = Cluster::up()?;
-    static_pod(&cluster).await.context("static pod")?;
-    drain(&cluster).context("drain")?;
-    eviction(&cluster).await.context("eviction")?;
-    cluster.await_clean().await?;
-    cluster.down()
+async fn a_machine_lives_and_dies_by_the_limits_of_its_pod(cluster: &Cluster) -> Result<()> {
+    cgroups(cluster).context("cgroups")?;
+    out_of_memory(cluster).await.context("out of memory")
+}
+
+/// After everything else: all pods leave the node.
+async fn static_pods_drains_and_evictions_treat_machines_as_pods(cluster: &Cluster) -> Result<()> {
+    static_pod(cluster).await.context("static pod")?;
+    drain(cluster).context("drain")?;
+    eviction(cluster).await.context("eviction")
 }
 
 fn cgroups(cluster: &Cluster) -> Result<()> {
