@@ -21,7 +21,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::Notify;
 
-use crate::guest::{Scratch, run};
+use crate::guest::{Scratch, run, write_program};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -135,13 +135,8 @@ impl Node {
 
     /// Installs a plugin that is a shell script.
     pub(crate) async fn plugin(&self, name: &str, script: &str) {
-        use std::os::unix::fs::PermissionsExt;
         let file = self.scratch.path().join("bin").join(name);
-        tokio::fs::write(&file, format!("#!/bin/sh\n{script}"))
-            .await
-            .unwrap();
-        let mode = std::fs::Permissions::from_mode(0o755);
-        tokio::fs::set_permissions(&file, mode).await.unwrap();
+        write_program(&self.ns, &file, &format!("#!/bin/sh\n{script}\n")).await;
     }
 
     /// Starts the program and waits until it serves.

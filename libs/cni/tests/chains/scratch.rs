@@ -4,7 +4,6 @@
 //! Failure: what was not recorded panics on being asked for.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -47,10 +46,16 @@ impl Scratch {
     }
 
     /// Puts a plugin there that is `script` and nothing more.
+    ///
+    /// Written by another process: were the file open for writing here while a parallel test forks, it could not be
+    /// executed until that child has let go of it.
     pub(crate) fn program(&self, kind: &str, script: &str) {
-        let path = self.path("bin").join(kind);
-        std::fs::write(&path, script).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let status = std::process::Command::new("sh")
+            .args(["-c", "printf %s \"$2\" >\"$1\" && chmod 755 \"$1\"", "sh"])
+            .arg(self.path("bin").join(kind))
+            .arg(script)
+            .status();
+        assert!(status.unwrap().success());
     }
 
     /// Calls so far, as `COMMAND plugin`.
