@@ -9,20 +9,10 @@ use tokio::process::{Child, Command};
 
 use super::*;
 
+/// With it the test below is not the test, but the process that it starts.
 const DIR: &str = "VMLET_TEST_CONSOLE_DIR";
 const ROUNDS: usize = 12;
 const LINES: usize = 20_000;
-
-/// What the other tests start as a process; alone it has nothing to do.
-#[tokio::test]
-#[ignore = "the program that is killed, not a test"]
-async fn follows_until_killed() {
-    let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else {
-        return;
-    };
-    let _follower = Follower::start(paths_in(&dir)).await.unwrap();
-    std::future::pending::<()>().await;
-}
 
 fn paths_in(dir: &Path) -> Paths {
     Paths {
@@ -35,8 +25,7 @@ fn spawn(dir: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "vm::console::tests::kill::follows_until_killed",
-            "--ignored",
+            "vm::console::tests::kill::no_line_is_lost_or_doubled_by_kills",
         ])
         .env(DIR, dir)
         .env(faultpoint::DIR_VARIABLE, dir)
@@ -70,6 +59,11 @@ fn lines(paths: &Paths, rotated: &[PathBuf]) -> Vec<String> {
 
 #[tokio::test]
 async fn no_line_is_lost_or_doubled_by_kills() {
+    if let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) {
+        // This is the process that is killed.
+        let _follower = Follower::start(paths_in(&dir)).await.unwrap();
+        return std::future::pending().await;
+    }
     let dir = tempfile::tempdir().unwrap();
     let paths = paths_in(dir.path());
     let mut raw = OpenOptions::new()
