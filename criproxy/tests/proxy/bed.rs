@@ -4,12 +4,14 @@
 //! Failure: a deadline of a minute for whatever is awaited.
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use cri_proto::v1;
 use cri_proto::v1::image_service_client::ImageServiceClient;
 use cri_proto::v1::runtime_service_client::RuntimeServiceClient;
 use criproxy::config::{Config, Limits};
+use futures_util::poll;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -23,8 +25,8 @@ pub(crate) const TAG: &str = "766d6c74";
 /// Longest wait for a secondary: longer than any that is well takes, also while the machine stands still for a moment.
 pub(crate) const FANOUT: Duration = Duration::from_secs(20);
 
-/// Of a proxy that is made to wait for nothing but a machine that stands still.
-pub(crate) const SHORT: Duration = Duration::from_secs(3);
+/// Of a proxy whose clock a test sets forward: the longest that there is.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 const TARGET: &str = "kubernetes.io/target-runtime";
 
@@ -100,11 +102,11 @@ impl Bed {
         Self::start_with(|_| {}).await
     }
 
-    /// As [`Bed::start`], with a proxy that waits only [`SHORT`] for a secondary.
-    pub(crate) async fn start_impatient() -> (Self, Cri) {
+    /// As [`Bed::start`], with a proxy that waits [`LONG`] for a secondary, and leaves it alone for as long.
+    pub(crate) async fn start_patient() -> (Self, Cri) {
         Self::start_with(|limits| {
-            limits.fanout_timeout_ms = 3_000;
-            limits.breaker_open_ms = 3_000;
+            limits.fanout_timeout_ms = 60_000;
+            limits.breaker_open_ms = 60_000;
         })
         .await
     }
@@ -274,4 +276,34 @@ pub(crate) async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool)
         assert!(Instant::now() < deadline, "waited too long for {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// The answer to a call for which a patient proxy asks a secondary that does not answer. Its clock is set forward, so
+/// that the wait ends when it should and not before.
+pub(crate) async fn waited_out<T>(
+    secondary: &Fake,
+    method: &str,
+    answer: impl Future<Output = T>,
+) -> T {
+    let mut answer = pin!(answer);
+    secondary.calls();
+    let asked = eventually("the secondary to be asked", async || {
+        secondary.was_called(method)
+    });
+    tokio::select! {
+        _ = &mut answer => panic!("{method} was answered without the secondary"),
+        () = asked => {}
+    }
+    tokio::time::pause();
+    tokio::time::advance(LONG / 2).await;
+    for _ in 0..100 {
+        assert!(
+            poll!(&mut answer).is_pending(),
+            "{method}: it has time left"
+        );
+        tokio::task::yield_now().await;
+    }
+    tokio::time::advance(LONG / 2).await;
+    tokio::time::resume();
+    answer.await
 }

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use cri_proto::v1;
 use cri_proto::v1::image_service_server::ImageServiceServer;
 use cri_proto::v1::runtime_service_server::RuntimeServiceServer;
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::Status;
 
@@ -24,8 +24,8 @@ pub(crate) enum Mood {
     Well,
     /// Never answers.
     Hung,
-    /// Answers late.
-    Slow(Duration),
+    /// Answers as many calls as there are permits, and the others when there are more.
+    Held(Arc<Semaphore>),
     /// Refuses.
     Refusing(Status),
 }
@@ -181,8 +181,8 @@ impl Inner {
         match mood {
             Mood::Well => Ok(()),
             Mood::Hung => std::future::pending().await,
-            Mood::Slow(time) => {
-                tokio::time::sleep(time).await;
+            Mood::Held(permits) => {
+                permits.acquire().await.unwrap().forget();
                 Ok(())
             }
             Mood::Refusing(status) => Err(status),
