@@ -40,6 +40,7 @@ const OTHERS: &[&str] = &[
     "runc",
     "syslinux",
     "syslinux-common",
+    "systemd",
     "util-linux",
     "xz-utils",
     "zstd",
