@@ -110,6 +110,8 @@ async fn a_hung_secondary_costs_a_list_the_deadline_and_soon_nothing() {
     assert_eq!(containers.unwrap(), [all[1].clone(), all[3].clone()]);
 
     secondary.calls();
+    let next = tokio::time::timeout(LONG / 2, cri.sandboxes()).await;
+    next.expect("no wait for it").unwrap();
     for _ in 0..5 {
         nobody_is_missed(&mut cri, &all).await;
     }
