@@ -156,7 +156,11 @@ async fn a_call_without_answer_ends_at_its_deadline_but_a_quiet_stream_stays() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("node.sock");
     let _server = tokio::spawn(serve(&path));
-    let mut client = connect(path.to_str().unwrap(), QUICK).unwrap();
+    let deadlines = Deadlines {
+        connect: LONG,
+        ..QUICK
+    };
+    let mut client = connect(path.to_str().unwrap(), deadlines).unwrap();
     let started = Instant::now();
     let late = client
         .run_task(RunTaskRequest::default())
