@@ -281,7 +281,7 @@ async fn starts_that_hang_keep_nobody_from_killing_a_machine_or_asking_for_versi
     };
     tokio::select! {
         biased;
-        list = hv.list() => panic!("the starts left a permit: {list:?}"),
+        list = hv.list() => panic!("ended before the others: {list:?}"),
         () = others => {}
     }
     assert!(starts.iter().all(|start| !start.is_finished()));
