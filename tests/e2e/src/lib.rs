@@ -7,6 +7,7 @@ mod agent;
 mod anything;
 mod audit;
 pub mod by_hand;
+pub mod causes;
 pub mod chaos;
 mod cluster;
 mod control;
