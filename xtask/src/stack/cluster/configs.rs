@@ -136,6 +136,8 @@ fn kubelet(layout: &Layout, node: &Node) -> Value {
         },
         "imageGCHighThresholdPercent": 100,
         "imageMinimumGCAge": "1s",
+        // A container that ends again and again starts after 10 s, 20 s, 20 s…, and not after up to five minutes.
+        "crashLoopBackOff": { "maxContainerRestartPeriod": "20s" },
         "serializeImagePulls": false,
         // A guest says something every second, and tests count boots in what `kubectl logs` shows: the last file.
         "containerLogMaxSize": "1Mi",
