@@ -1,9 +1,45 @@
-//! Deadlines in virtual time.
+//! Deadlines in virtual time, and the sources of these tests, which wait in one way.
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use super::*;
+
+/// What sleeps.
+const SLEEPS: [&str; 2] = ["sleep(", "sleep_until("];
+
+/// Files that sleep for another reason than to wait for something, how often, and the reason.
+const ELSEWHERE: [(&str, usize, &str); 6] = [
+    ("src/chaos.rs", 2, "pauses that the script prescribes"),
+    (
+        "src/chaos/programs.rs",
+        1,
+        "the script says how long a program stays dead",
+    ),
+    (
+        "tests/api/status.rs",
+        1,
+        "the period at which an agent renews its lease",
+    ),
+    (
+        "tests/clusters/api_away.rs",
+        1,
+        "how long the API server is away is part of what is tested",
+    ),
+    (
+        "tests/clusters/proxy.rs",
+        1,
+        "the delay of a runtime that is slow is what is tested",
+    ),
+    (
+        "tests/clusters/thirty.rs",
+        1,
+        "figures of a span in which no look disturbs the node",
+    ),
+];
 
 const DEADLINE: Duration = Duration::from_secs(7);
 
@@ -48,4 +84,65 @@ async fn what_came_while_the_machine_stood_still_is_seen_after_the_deadline() {
     });
     seen.await.unwrap();
     assert_eq!(looks.get(), 2);
+}
+
+#[test]
+fn tests_wait_by_looking_for_what_they_wait_for() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    for folder in ["src", "tests"] {
+        sources(&root.join(folder), &mut files);
+    }
+    assert!(files.len() > 80, "only {} sources are found", files.len());
+    let mut found = BTreeMap::new();
+    for file in &files {
+        let name = file.strip_prefix(root).unwrap().to_str().unwrap();
+        let sleeps = sleeps(&fs::read_to_string(file).unwrap());
+        if sleeps > 0 && !name.starts_with("src/wait") {
+            found.insert(name, sleeps);
+        }
+    }
+    let allowed = ELSEWHERE.map(|(file, sleeps, _)| (file, sleeps));
+    assert_eq!(
+        found,
+        BTreeMap::from(allowed),
+        "files and how often they sleep: await an event with `eventually` or `in_time`, or name the reason here"
+    );
+}
+
+#[test]
+fn sleeps_are_found_in_code_and_not_in_comments() {
+    let code = "tokio::time::sleep(PAUSE).await;\n// sleep(1) is no way\nstd::thread::sleep(A);\n\
+                exec sleep 5\nsleep_until(b); none_sleep()";
+    assert_eq!(sleeps(code), 3);
+}
+
+fn sleeps(text: &str) -> usize {
+    let code = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"));
+    let in_line = |line: &str| -> usize {
+        let calls = SLEEPS.iter().map(|word| {
+            // A longer name that ends so is another one.
+            let named = |(at, _): &(usize, _)| {
+                line[..*at].ends_with(|c| c == '_' || char::is_alphanumeric(c))
+            };
+            line.match_indices(word)
+                .filter(|found| !named(found))
+                .count()
+        });
+        calls.sum()
+    };
+    code.map(in_line).sum()
+}
+
+fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
 }

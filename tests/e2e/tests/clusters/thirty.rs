@@ -1,8 +1,11 @@
-//! Thirty machines on one node: kubelet keeps seeing all of them in time, and what that takes is told.
+//! Many machines on one node: kubelet keeps seeing all of them, and in the long form what that takes is printed.
 //!
-//! Invariant: the node is Ready from the first pod to the last, and kubelet never finds its relists too slow. A guest is
-//! paused as soon as it is up: two processors emulate no thirty running ones, and to our programs a paused one is a
-//! running machine.
+//! The short form has twelve machines. `VMLET_TEST_LONG=1` makes them thirty, and measures the node for a while without a
+//! machine and with all of them; nothing else differs, and no figure is asserted.
+//!
+//! Invariant: the node is Ready from the first pod to the last, kubelet's relists go on, and kubelet never finds them too
+//! late. A guest is paused as soon as it is up: two processors emulate no thirty running ones, and to our programs a
+//! paused one is a running machine.
 //! Failure: the wave is named; pods, events and logs follow.
 
 use std::io::Write;
@@ -13,7 +16,10 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Cluster, Endpoint, Load, Quiet, eventually, vm_pod};
 use serde_json::{Value, json};
 
-const WAVES: usize = 10;
+/// Asks for the long form.
+const LONG: &str = "VMLET_TEST_LONG";
+const WAVES: usize = 4;
+const WAVES_IN_LONG: usize = 10;
 /// More at once only wait for each other.
 const WAVE: usize = 3;
 const UP: Duration = Duration::from_secs(300);
@@ -27,38 +33,45 @@ const PROGRAMS: [&str; 6] = [
     "containerd",
     "kubelet",
 ];
-/// A relist that takes longer than its period makes kubelet late.
-const RELIST: Duration = Duration::from_secs(1);
+/// Enough of them to say that they go on.
+const RELISTS: f64 = 5.0;
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn thirty_machines_on_a_node_keep_kubelet_in_time() -> Result<()> {
+async fn many_machines_on_a_node_keep_kubelet_in_time() -> Result<()> {
+    let is_long = std::env::var(LONG).is_ok_and(|value| value == "1");
+    let waves = if is_long { WAVES_IN_LONG } else { WAVES };
     let cluster = Cluster::up()?;
     let ready = ready_since(&cluster)?;
-    let idle = quiet(&cluster).await?;
-    for wave in 0..WAVES {
+    if is_long {
+        tell("no pod", &quiet(&cluster).await?)?;
+    }
+    for wave in 0..waves {
         begin(&cluster, wave)
             .await
             .with_context(|| format!("wave {wave}"))?;
     }
-    let full = quiet(&cluster).await?;
+    let count = waves * WAVE;
+    if is_long {
+        tell(&format!("{count} machines"), &quiet(&cluster).await?)?;
+    }
     let pods = cluster.get_json(&["pods", "--selector", "app=thirty"])?;
     let running = pods["items"].as_array().context("items")?;
     let running = running
         .iter()
         .filter(|pod| pod["status"]["phase"] == "Running");
-    ensure!(running.count() == WAVES * WAVE, "{pods:#}");
+    ensure!(running.count() == count, "{pods:#}");
     let listed = cluster
         .stack()
         .crictl_at(Endpoint::Proxy, &["ps", "-q", "--state", "running"])?;
-    ensure!(listed.lines().count() == WAVES * WAVE, "{listed}");
-    for (what, load) in [("no pod", &idle), ("thirty machines", &full)] {
-        tell(what, load)?;
-    }
-    ensure!(full.relist < RELIST, "a relist takes {:?}", full.relist);
-    // One a second, and the relist itself.
-    let wanted = full.time.as_secs_f64() / 2.0;
-    ensure!(full.relists >= wanted, "{} relists", full.relists);
+    ensure!(listed.lines().count() == count, "{listed}");
+    let before = Load::of(&cluster, &PROGRAMS)?;
+    eventually(UP, "relists of all machines", || async {
+        let relists = Load::of(&cluster, &PROGRAMS)?.since(&before)?.relists;
+        ensure!(relists >= RELISTS, "{relists}");
+        Ok(())
+    })
+    .await?;
 
     cluster.kubectl(&[
         "delete",
