@@ -19,6 +19,7 @@ use crate::run;
 const PLACES: &[(&str, &str)] = &[
     ("init", "init"),
     ("inittab", "etc/inittab"),
+    ("fstab", "etc/fstab"),
     ("udhcpc", "etc/udhcpc"),
     ("ipv6", "etc/ipv6"),
     ("dhcp6c", "etc/dhcp6c"),
@@ -71,8 +72,9 @@ pub(crate) fn build(
     for (place, file) in client {
         install(file, &root.join(place), 0o755)?;
     }
-    let order = Modules::scan(&kernel.modules)?.install(&root.join("lib/modules"))?;
-    fs::write(root.join("etc/modules"), order.join("\n") + "\n")?;
+    let (always, seed) = Modules::scan(&kernel.modules)?.install(&root.join("lib/modules"))?;
+    fs::write(root.join("etc/modules"), always.join("\n") + "\n")?;
+    fs::write(root.join("etc/modules.seed"), seed.join("\n") + "\n")?;
     pack(work, &root)
 }
 

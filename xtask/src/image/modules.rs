@@ -22,8 +22,10 @@ const WANTED: &[&str] = &[
     "nls_cp437",
     "nls_ascii",
     "vfat",
-    "isofs",
 ];
+
+/// What only a guest with a seed disk needs.
+const SEED: &[&str] = &["isofs"];
 
 /// The modules of one kernel package.
 #[derive(Debug)]
@@ -42,13 +44,22 @@ impl Modules {
         Ok(Self { files, builtin })
     }
 
-    /// Copies the wanted modules, uncompressed, into `target`; returns their file names in order.
-    pub(crate) fn install(&self, target: &Path) -> Result<Vec<String>> {
+    /// Copies the wanted modules, uncompressed, into `target`; returns the file names of those that every
+    /// guest inserts and of those that a seed disk needs, in order.
+    pub(crate) fn install(&self, target: &Path) -> Result<(Vec<String>, Vec<String>)> {
         let mut order = Vec::new();
         for name in WANTED {
             self.insert(name, target, &mut order)?;
         }
-        Ok(order)
+        let always = order.len();
+        for name in SEED {
+            self.insert(name, target, &mut order)?;
+        }
+        for file in &order {
+            strip(&target.join(file))?;
+        }
+        let seed = order.split_off(always);
+        Ok((order, seed))
     }
 
     fn insert(&self, name: &str, target: &Path, order: &mut Vec<String>) -> Result<()> {
@@ -70,6 +81,14 @@ impl Modules {
         order.push(file);
         Ok(())
     }
+}
+
+/// Takes out of a module what costs time at its insertion and serves nothing here: the types for BPF, and
+/// the signature, which the kernel verifies when there is one.
+fn strip(module: &Path) -> Result<()> {
+    let mut objcopy = run::command("objcopy");
+    objcopy.args(["--strip-debug", "--remove-section=.BTF"]);
+    run::output(objcopy.arg(module)).map(drop)
 }
 
 fn walk(folder: &Path, files: &mut BTreeMap<String, PathBuf>) -> Result<()> {
