@@ -1,4 +1,4 @@
-//! Puts boot loader, kernel and initramfs on a disk with one FAT32 partition.
+//! Puts boot loader, kernel and initramfs on a disk with one FAT16 partition.
 //!
 //! Invariant: the partition starts at 1 MiB and is marked active; the boot sector is syslinux's own.
 //! Failure: names the tool that failed.
@@ -16,6 +16,9 @@ const PARTITION_SECTOR: u64 = 2048;
 const SECTOR_BYTES: u64 = 512;
 /// The boot code's share of the first sector; the partition table follows.
 const BOOT_CODE_BYTES: u64 = 440;
+/// Clusters of 8 KiB, the largest with which a partition of this size is FAT16: FAT32 would have clusters of
+/// one sector, and the boot loader looks up each of them.
+const CLUSTER_SECTORS: &str = "16";
 const BOOT_CODE: &str = "/usr/lib/syslinux/mbr/mbr.bin";
 
 /// Builds the image below `work`. It is not compressed: kernel and initramfs are compressed already, and QEMU
@@ -37,7 +40,8 @@ pub(crate) fn build(
     let blocks = ((DISK_BYTES - offset) / 1024).to_string();
     run::output(
         run::command("mkfs.vfat")
-            .args(["-F", "32", "-n", "VMLET", "--offset", &sector])
+            .args(["-F", "16", "-s", CLUSTER_SECTORS])
+            .args(["-n", "VMLET", "--offset", &sector])
             .arg(&raw)
             .arg(blocks),
     )?;
@@ -67,7 +71,7 @@ pub(crate) fn build(
 }
 
 fn partition(raw: &Path) -> Result<()> {
-    let script = "label: dos\nstart=2048, type=c, bootable\n";
+    let script = "label: dos\nstart=2048, type=e, bootable\n";
     let mut table = run::command("sh");
     table.args([
         "-ec",
