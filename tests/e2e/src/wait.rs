@@ -19,6 +19,8 @@ use tokio::time::Instant;
 const SLOWNESS: &str = "VMLET_TEST_SLOWNESS";
 /// No machine is slower, and a deadline that never comes is none.
 const SLOWEST: f64 = 100.0;
+/// Between two looks.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// What is not there by then takes long.
 const SOON: Duration = Duration::from_secs(5);
 
@@ -30,6 +32,7 @@ where
     let within = scaled(within)?;
     let begun = Instant::now();
     loop {
+        let look = Instant::now();
         let is_last = begun.elapsed() > within;
         match attempt().await {
             Ok(value) => return Ok(value),
@@ -41,6 +44,8 @@ where
             true => Duration::from_millis(100),
             false => Duration::from_millis(500),
         };
+        // A look that starts a program is to take a quarter of the time at most, however busy the machine is.
+        let pause = pause.max((look.elapsed() * 3).min(LONGEST_PAUSE));
         tokio::time::sleep(pause).await;
     }
 }

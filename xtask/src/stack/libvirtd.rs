@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod, umask};
 
@@ -77,8 +77,7 @@ pub(crate) fn enter_mount_namespace(layout: &Layout) -> Result<()> {
         .into_iter()
         .filter(|mount| mount.kind == "nsfs")
     {
-        umount2(&kept.point, MntFlags::MNT_DETACH)
-            .with_context(|| format!("detach {}", kept.point.display()))?;
+        mounts::detach(&kept.point)?;
     }
     for (ours, theirs) in BINDS {
         fs::create_dir_all(theirs).with_context(|| format!("create {theirs}"))?;

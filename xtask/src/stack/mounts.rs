@@ -1,4 +1,4 @@
-//! Reads the table of mounts of this process.
+//! Reads the table of mounts of this process, and takes mounts out of it.
 //!
 //! Invariant: mount points come in the order in which they were mounted.
 //! Failure: lines of an unknown shape are left out.
@@ -6,6 +6,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::mount::{MntFlags, umount2};
 
 /// One mounted file system.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,6 +26,15 @@ pub(crate) fn all() -> Result<Vec<Mount>> {
 /// All mounts that another process sees.
 pub(crate) fn of(pid: i32) -> Result<Vec<Mount>> {
     read(&format!("/proc/{pid}/mountinfo"))
+}
+
+/// Detaches a mount of this process's own namespace. One that is gone already is fine: the kernel detaches a mount
+/// everywhere when any process removes the file that it covers.
+pub(crate) fn detach(point: &Path) -> Result<()> {
+    match umount2(point, MntFlags::MNT_DETACH) {
+        Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("detach {}", point.display())),
+    }
 }
 
 fn read(file: &str) -> Result<Vec<Mount>> {

@@ -28,8 +28,9 @@ use crate::workspace;
 
 /// The variable by which tests learn that they are to take their long form.
 const LONG: &str = "VMLET_TEST_LONG";
-/// Jobs wait much of their time: so much more is started than the processors can hold, in percent.
-const MORE: u64 = 140;
+/// How much of each processor is given out, in percent. Tests that wait look again and again, so that more of them at a
+/// time take longer together.
+const GIVEN_OUT: u64 = 110;
 /// Memory that is left to everything else.
 const RESERVE_MIB: u64 = 2048;
 /// Processes that keep the machine busy while tests run once more.
@@ -300,7 +301,7 @@ fn capacity() -> Capacity {
         kib.parse::<u64>().ok()
     });
     Capacity {
-        percent: MORE * u64::try_from(processors).unwrap_or(1),
+        percent: GIVEN_OUT * u64::try_from(processors).unwrap_or(1),
         memory_mib: (available.unwrap_or(0) / 1024).saturating_sub(RESERVE_MIB),
     }
 }

@@ -91,6 +91,30 @@ impl Wire {
             .expect("no frame came")
     }
 
+    /// Sends a request until a frame that answers it comes, as every client does: a frame may be lost.
+    pub(crate) async fn ask(&self, request: &[u8], answers: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+        let answer = async {
+            loop {
+                let frame = self.next().await;
+                if answers(&frame) {
+                    return frame;
+                }
+            }
+        };
+        tokio::pin!(answer);
+        let asking = async {
+            loop {
+                self.send(request);
+                if let Ok(frame) = tokio::time::timeout(AGAIN, &mut answer).await {
+                    return frame;
+                }
+            }
+        };
+        tokio::time::timeout(DEADLINE, asking)
+            .await
+            .expect("an answer")
+    }
+
     /// Sends a frame that must arrive until it does: the kernel lets a new link, or a new port of a bridge, forward
     /// a moment after it said that it is up.
     async fn reach(&self, listener: &Self, frame: &[u8]) {

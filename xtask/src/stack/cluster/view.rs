@@ -74,8 +74,7 @@ fn forget_namespaces(layout: &Layout) -> Result<()> {
     let own = layout.netns_path();
     for kept in mounts::all()? {
         if kept.kind == "nsfs" && kept.point != own {
-            umount2(&kept.point, MntFlags::MNT_DETACH)
-                .with_context(|| format!("detach {}", kept.point.display()))?;
+            mounts::detach(&kept.point)?;
         }
     }
     Ok(())
