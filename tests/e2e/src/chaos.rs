@@ -64,6 +64,11 @@ async fn play(cluster: &Cluster, plan: Plan) -> Result<Report> {
     verdict::settle(cluster, &mut machines, RUNNING)
         .await
         .context("before the first blow")?;
+    // Each disk has counted a boot by then, however slow the host is.
+    verdict::guests_live(cluster, &machines)
+        .await
+        .context("before the first blow")?;
+    report.ended("all running");
     let begin = Instant::now();
     while begin.elapsed() < plan.duration && !witness.has_found() {
         let round = script.round();
@@ -74,13 +79,22 @@ async fn play(cluster: &Cluster, plan: Plan) -> Result<Report> {
         witness.verdict(&machines.births())?;
         bail!("the witness left early");
     }
-    let calm = Instant::now();
+    report.ended("rounds");
     verdict::settle(cluster, &mut machines, SETTLED).await?;
-    report.settled = calm.elapsed();
+    report.ended("as wished");
     verdict::guests_live(cluster, &machines).await?;
     report.testimony = witness.verdict(&machines.births())?;
+    let boots = report.testimony.boots;
+    ensure!(
+        boots >= plan.machines,
+        "the witness saw {boots} boots of {} machines",
+        plan.machines
+    );
+    report.ended("guests live");
     machines.delete(cluster, SETTLED).await?;
+    report.ended("deleted");
     nothing_is_left(cluster).await?;
+    report.ended("nothing left");
     Ok(report)
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
+use super::programs;
 use super::script::{Change, Life, Wish};
 use crate::machines::{class, image, machine};
 use crate::{Cluster, eventually};
@@ -73,6 +74,31 @@ impl Machines {
         self.tell(cluster, change.machine).await
     }
 
+    /// Another wish makes up for the failed starts that the machine waits for.
+    pub(super) async fn end_back_off(&mut self, cluster: &Cluster, named: &str) -> Result<()> {
+        let mut wishes = self.wishes();
+        let Some(machine) = wishes.position(|(name, _)| name == named) else {
+            return Ok(());
+        };
+        drop(wishes);
+        let wish = self.wished[machine];
+        if !matches!(wish.life, Life::Always | Life::RerunOnFailure) {
+            return Ok(());
+        }
+        eprintln!("chaos: {named}, {wish:?}, would wait long: PoweredOn");
+        let wish = Wish {
+            life: Life::On,
+            ..wish
+        };
+        let word = wish.life.word();
+        let change = Change {
+            machine,
+            wish,
+            word,
+        };
+        self.change(cluster, change).await
+    }
+
     /// Tells what could not be told before.
     pub(super) async fn tell_all(&mut self, cluster: &Cluster) -> Result<()> {
         for machine in 0..self.wished.len() {
@@ -105,6 +131,8 @@ impl Machines {
             delete(cluster, &name)?;
         }
         eventually(within, "the end of every machine", || async {
+            // A controller on a host that stood still may have lost its lease.
+            programs::supervise(cluster.stack())?;
             let kinds = "vm,pods,virtualmachinetasks";
             let left = cluster.kubectl(&["get", kinds, "-A", "-o", "name"])?;
             ensure!(left.is_empty(), "still there: {left}");

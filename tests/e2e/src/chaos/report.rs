@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Plan;
 use super::machines::name;
@@ -21,8 +21,10 @@ pub struct Report {
     changes: BTreeMap<&'static str, u32>,
     /// How often a controller stopped because the API server was away for too long.
     pub(super) lost_leases: u32,
-    /// From the last blow until everything was as wished.
-    pub(super) settled: Duration,
+    /// What each phase took, in their order.
+    phases: Vec<(&'static str, Duration)>,
+    /// Since when the present one runs.
+    phase_began: Instant,
     pub(super) testimony: Testimony,
 }
 
@@ -34,9 +36,18 @@ impl Report {
             deaths: BTreeMap::new(),
             changes: BTreeMap::new(),
             lost_leases: 0,
-            settled: Duration::ZERO,
+            phases: Vec::new(),
+            phase_began: Instant::now(),
             testimony: Testimony::default(),
         }
+    }
+
+    /// A phase has ended, and the next one begins.
+    pub(super) fn ended(&mut self, phase: &'static str) {
+        let took = self.phase_began.elapsed();
+        self.phase_began += took;
+        eprintln!("chaos: {phase}: {:.0} s", took.as_secs_f64());
+        self.phases.push((phase, took));
     }
 
     pub(super) fn tell(&mut self, at: Duration, round: &Round) {
@@ -74,16 +85,18 @@ impl fmt::Display for Report {
         let lost = self.lost_leases;
         writeln!(f, "killed: {}; leases lost: {lost}", counts(&self.deaths))?;
         writeln!(f, "changed: {}", counts(&self.changes))?;
+        let phases = self.phases.iter();
+        let phases = phases.map(|(phase, took)| format!("{phase} {:.0} s", took.as_secs_f64()));
+        writeln!(f, "phases: {}", phases.collect::<Vec<_>>().join(", "))?;
         write!(
             f,
-            "chaos: passed: seed {}, {} machines, {} s: {rounds} rounds, {} kills, {} changes; all as wished {} s \
-             later; {} boots of {} disks, none shared, nothing left",
+            "chaos: passed: seed {}, {} machines, {} s: {rounds} rounds, {} kills, {} changes; all as wished in the \
+             end; {} boots of {} disks, none shared, nothing left",
             plan.seed,
             plan.machines,
             plan.duration.as_secs(),
             self.deaths.values().sum::<u32>(),
             self.changes.values().sum::<u32>(),
-            self.settled.as_secs(),
             testimony.boots,
             testimony.disks,
         )

@@ -5,9 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::machines::Machines;
@@ -18,30 +20,49 @@ use crate::guest::ticks;
 
 /// Between two looks: each costs some processes.
 const EVERY: Duration = Duration::from_secs(2);
+/// Of what is printed while it is awaited, in characters.
+const BEGINNING: usize = 120;
+/// What nobody needs to wait for: back-offs end after up to five minutes.
+const LONG_BACK_OFF: Duration = Duration::from_secs(20);
 /// A guest that runs says so every second; one that boots among nine others on a busy host, in a while.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(600);
 
-/// Waits until everything is as wished.
+/// Waits until everything is as wished. Machines whose back-off is long get another wish, which ends it: how long one
+/// waits is nothing that chaos could prove.
 pub(super) async fn settle(
     cluster: &Cluster,
     machines: &mut Machines,
     within: Duration,
 ) -> Result<()> {
-    let deadline = Instant::now() + within;
+    let begun = Instant::now();
+    let mut last = Vec::new();
     let mut pause = tokio::time::interval(EVERY);
     loop {
         pause.tick().await;
         programs::supervise(cluster.stack())?;
         machines.tell_all(cluster).await?;
         // Also an API server that has just come back may not answer at once.
-        let looked = differences(cluster, machines);
-        let wrong = looked.unwrap_or_else(|error| vec![format!("{error:#}")]);
-        if wrong.is_empty() {
-            return Ok(());
+        let wrong = match look(cluster, machines) {
+            Ok((wrong, _)) if wrong.is_empty() => return Ok(()),
+            Ok((wrong, seen)) => {
+                for name in seen.long_back_offs() {
+                    machines.end_back_off(cluster, name).await?;
+                }
+                wrong
+            }
+            Err(error) => vec![format!("{error:#}")],
+        };
+        let now: Vec<String> = wrong.iter().map(|one| beginning(one)).collect();
+        if now != last {
+            let at = begun.elapsed().as_secs();
+            eprintln!("chaos: {at:>4} s, not yet:\n    {}", now.join("\n    "));
+            last = now;
         }
-        let is_over = Instant::now() > deadline;
         let wrong = wrong.join("\n");
-        ensure!(!is_over, "not as wished within {within:?}:\n{wrong}");
+        ensure!(
+            begun.elapsed() < within,
+            "not as wished within {within:?}:\n{wrong}"
+        );
     }
 }
 
@@ -60,14 +81,18 @@ pub(super) async fn guests_live(cluster: &Cluster, machines: &Machines) -> Resul
         let is_over = Instant::now() > deadline;
         ensure!(!is_over, "guests that say nothing: {silent:?}");
     }
-    let wrong = differences(cluster, machines)?.join("\n");
+    let wrong = look(cluster, machines)?.0.join("\n");
     ensure!(wrong.is_empty(), "did not stay as wished:\n{wrong}");
     Ok(())
 }
 
-/// Everything that is not as it should be.
-fn differences(cluster: &Cluster, machines: &Machines) -> Result<Vec<String>> {
+/// Everything that is not as it should be, and the objects that say so.
+fn look(cluster: &Cluster, machines: &Machines) -> Result<(Vec<String>, Objects)> {
     let seen = Objects::read(cluster)?;
+    Ok((differences(cluster, machines, &seen)?, seen))
+}
+
+fn differences(cluster: &Cluster, machines: &Machines, seen: &Objects) -> Result<Vec<String>> {
     let mut wrong = Vec::new();
     if !machines.are_told() {
         wrong.push("an object of a deleted machine is still there".to_owned());
@@ -92,7 +117,7 @@ fn differences(cluster: &Cluster, machines: &Machines) -> Result<Vec<String>> {
             || status["desiredGeneration"] != vm["metadata"]["generation"]
         {
             wrong.push(format!(
-                "{name}: wished {wish:?}, saved memory {has_memory}: {vm}"
+                "{name}: {word}, saved memory {has_memory}, wished {wish:?}: {vm}"
             ));
         }
         disks.insert(text(&vm["metadata"]["uid"]).to_owned());
@@ -115,7 +140,7 @@ fn differences(cluster: &Cluster, machines: &Machines) -> Result<Vec<String>> {
     let found = fs::read_dir(&root).into_iter().flatten().flatten();
     let found = found.map(|e| e.file_name().to_string_lossy().into_owned());
     compare(&mut wrong, "disks", &disks, &found.collect());
-    wrong.extend(seen.tasks);
+    wrong.extend(seen.tasks.iter().cloned());
     Ok(wrong)
 }
 
@@ -180,6 +205,18 @@ impl Objects {
         }
         Ok(found)
     }
+
+    fn long_back_offs(&self) -> impl Iterator<Item = &str> {
+        let machines = self.machines.iter();
+        let waiting = machines.filter(|(_, vm)| has_long_back_off(vm));
+        waiting.map(|(name, _)| name.as_str())
+    }
+}
+
+/// Whether the next start of a machine is further away than anybody should wait for.
+fn has_long_back_off(vm: &Value) -> bool {
+    let retry = text(&vm["status"]["startFailure"]["retryAfterTimestamp"]).parse::<Timestamp>();
+    retry.is_ok_and(|retry| retry > Timestamp::now() + LONG_BACK_OFF)
 }
 
 fn is_open(task: &Value) -> bool {
@@ -199,13 +236,60 @@ fn last_ticks(cluster: &Cluster) -> Result<Vec<(String, Option<u64>)>> {
         .map(|(name, vm)| {
             let uid = text(&vm["status"]["instance"]["uid"]);
             let folder = logs.join(format!("default_{name}_{uid}/vm"));
-            let said = fs::read(folder.join("0.log")).unwrap_or_default();
+            let said = newest_log(&folder).map(fs::read);
+            let said = said.and_then(Result::ok).unwrap_or_default();
             let said = ticks(&String::from_utf8_lossy(&said));
             (uid.to_owned(), said.last().map(|tick| tick.count))
         })
         .collect())
 }
 
+/// Enough of a difference to tell it from others.
+fn beginning(difference: &str) -> String {
+    difference.chars().take(BEGINNING).collect()
+}
+
+/// That of the last container: kubelet makes another one when the first could not be started.
+fn newest_log(folder: &Path) -> Option<PathBuf> {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    let numbers = files.filter_map(|file| {
+        let name = file.file_name();
+        name.to_str()?.strip_suffix(".log")?.parse::<u32>().ok()
+    });
+    numbers.max().map(|last| folder.join(format!("{last}.log")))
+}
+
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_log_of_the_last_container_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(newest_log(folder.path()), None);
+        for name in ["0.log", "10.log", "9.log", "9.log.20261122-213041"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        assert_eq!(
+            newest_log(folder.path()),
+            Some(folder.path().join("10.log"))
+        );
+    }
+
+    #[test]
+    fn a_long_back_off_is_told_from_a_short_one() {
+        let vm = |seconds| {
+            let retry = Timestamp::now() + Duration::from_secs(seconds);
+            json!({ "status": { "startFailure": { "retryAfterTimestamp": retry.to_string() } } })
+        };
+        assert!(has_long_back_off(&vm(3600)));
+        assert!(!has_long_back_off(&vm(1)));
+        assert!(!has_long_back_off(&json!({ "status": {} })));
+    }
 }
