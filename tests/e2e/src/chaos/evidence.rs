@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 
 use crate::Cluster;
+use crate::kept::tree;
 use crate::stack::programs;
 
 /// Copies logs and objects; says where they are.
@@ -40,17 +41,4 @@ fn copy(cluster: &Cluster, dir: &Path) -> io::Result<()> {
     }
     tree(&state.join("log"), &dir.join("log"))?;
     tree(&state.join("logs/pods"), &dir.join("pods"))
-}
-
-fn tree(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)?.flatten() {
-        let (from, to) = (entry.path(), to.join(entry.file_name()));
-        if from.is_dir() {
-            tree(&from, &to)?;
-        } else {
-            fs::copy(&from, &to).ok();
-        }
-    }
-    Ok(())
 }

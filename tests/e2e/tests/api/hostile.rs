@@ -243,6 +243,17 @@ pub(super) async fn metadata_that_cannot_be_read_is_refused(control: &Control) -
             .map_err(anyhow::Error::msg)?;
     }
     let object = json!({ "metadata": { "name": name }, "spec": spec });
+    let made = objects.create(kind, &object, Effect::Real).await?;
+    made.map_err(anyhow::Error::msg)?;
+    let patch = json!({ "metadata": metadata("9999-12-31T23:59:59Z") });
+    let answer = objects.patch(kind, name, &patch, Effect::Real).await?;
+    let words = "must be before the year 9999";
+    let is_refused = answer.as_ref().is_err_and(|said| said.contains(words));
+    ensure!(is_refused, "{answer:?}");
+    objects
+        .delete(kind, name)
+        .await?
+        .map_err(anyhow::Error::msg)?;
     for time in ["0000-01-01T00:00:00Z", "2026-01-01T00:00:00Z"] {
         // A time that is all that changes is passed over.
         let made = objects.create(kind, &object, Effect::Real).await?;

@@ -41,6 +41,13 @@ async fn services_dns_and_host_ports_work_for_machines_and_containers_alike() ->
         .await?;
     }
     page(
+        "container to VM's address",
+        "other",
+        &cluster.pod_ip("other")?,
+        |url| cluster.kubectl(&["exec", "box", "--", "wget", "-q", "-O", "-", url]),
+    )
+    .await?;
+    page(
         "VM to container",
         "box",
         &service_ip(&cluster, "box")?,

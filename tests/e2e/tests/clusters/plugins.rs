@@ -53,6 +53,8 @@ async fn machines_reach_each_other_across_nodes_with_different_plugins() -> Resu
         ("near", "machine"),
         ("machine", "far"),
         ("far", "twin"),
+        ("far", "near"),
+        ("twin", "far"),
     ] {
         let way = format!("{from} to {to}");
         let address = "jsonpath={.spec.clusterIP}";
