@@ -1,6 +1,7 @@
-//! Puts boot loader, kernel and initramfs on a disk with one FAT16 partition.
+//! Puts boot loader, kernel and initramfs on a disk with one FAT16 partition, and behind it one without
+//! a file system, in which a guest leaves its mark.
 //!
-//! Invariant: the partition starts at 1 MiB and is marked active; the boot sector is syslinux's own.
+//! Invariant: the first partition starts at 1 MiB and is marked active; the boot sector is syslinux's own.
 //! Failure: names the tool that failed.
 
 use std::fs::{self, File, OpenOptions};
@@ -13,6 +14,8 @@ use crate::run;
 
 const DISK_BYTES: u64 = 64 << 20;
 const PARTITION_SECTOR: u64 = 2048;
+/// The second partition, at the end of the disk.
+const MARK_BYTES: u64 = 1 << 20;
 const SECTOR_BYTES: u64 = 512;
 /// The boot code's share of the first sector; the partition table follows.
 const BOOT_CODE_BYTES: u64 = 440;
@@ -37,7 +40,7 @@ pub(crate) fn build(
 
     let sector = PARTITION_SECTOR.to_string();
     let offset = PARTITION_SECTOR * SECTOR_BYTES;
-    let blocks = ((DISK_BYTES - offset) / 1024).to_string();
+    let blocks = ((DISK_BYTES - offset - MARK_BYTES) / 1024).to_string();
     run::output(
         run::command("mkfs.vfat")
             .args(["-F", "16", "-s", CLUSTER_SECTORS])
@@ -71,14 +74,18 @@ pub(crate) fn build(
 }
 
 fn partition(raw: &Path) -> Result<()> {
-    let script = "label: dos\nstart=2048, type=e, bootable\n";
+    let mark = (DISK_BYTES - MARK_BYTES) / SECTOR_BYTES;
+    let size = mark - PARTITION_SECTOR;
+    let script = format!(
+        "label: dos\nstart={PARTITION_SECTOR}, size={size}, type=e, bootable\nstart={mark}, type=da\n"
+    );
     let mut table = run::command("sh");
     table.args([
         "-ec",
         "printf %s \"$2\" | sfdisk --quiet --no-reread \"$1\"",
         "sfdisk",
     ]);
-    run::output(table.arg(raw).arg(script))?;
+    run::output(table.arg(raw).arg(&script))?;
 
     let mut code = Vec::new();
     File::open(BOOT_CODE)
