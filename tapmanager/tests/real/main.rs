@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests fail by panicking
 
 mod guards;
-#[path = "../../../libs/netns/tests/support/guest.rs"]
+#[path = "../../../libs/netns/tests/netns/guest.rs"]
 mod guest;
 mod handoff;
 mod hostile;
@@ -17,5 +17,5 @@ mod node;
 mod plugins;
 mod recovery;
 mod repairs;
-#[path = "../../../libs/netns/tests/support/speaks6.rs"]
+#[path = "../../../libs/netns/tests/netns/speaks6.rs"]
 mod speaks6;

@@ -204,7 +204,7 @@ mod tests {
         let lines = [
             artifact("path+file:///x#vmlet@0.1.0", "lib", "daemon", true),
             artifact("path+file:///x#vmlet@0.1.0", "bin", "vmlet", false),
-            artifact("path+file:///x/libs/cni#0.1.0", "test", "chains", true),
+            artifact("path+file:///x/libs/cni#0.1.0", "test", "cni", true),
             artifact("path+file:///x/tests/e2e#0.1.0", "lib", "e2e", true),
             artifact("path+file:///x/tests/e2e#0.1.0", "bin", "bench-stack", true),
             artifact("path+file:///x/tests/e2e#0.1.0", "test", "api", true),
@@ -220,7 +220,7 @@ mod tests {
             .collect();
         let expected = [
             ("vmlet", Part::Integration),
-            ("cni::chains", Part::Integration),
+            ("cni::cni", Part::Integration),
             ("e2e", Part::Integration),
             ("e2e::bench-stack", Part::Integration),
             ("api", Part::Api),

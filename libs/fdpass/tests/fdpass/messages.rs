@@ -3,9 +3,6 @@
 //! Invariant: each test owns its sockets; nothing is shared between tests.
 //! Failure: a test that would block ends by the deadline it sets.
 
-// Helpers of tests fail the test by panicking.
-#![allow(clippy::unwrap_used)]
-
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};

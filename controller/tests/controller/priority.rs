@@ -2,7 +2,6 @@
 //!
 //! Invariant: seventy numbered vectors; each is also played through a real object where one can hold it.
 //! Failure: names the line.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use std::collections::BTreeSet;
 

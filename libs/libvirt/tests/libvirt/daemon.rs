@@ -2,7 +2,6 @@
 //!
 //! Invariant: guests have no disk; they sit in the firmware. Nothing runs when a test has ended.
 //! Failure: the deadline of [`next`], with libvirtd's log at hand in the scratch directory.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -102,7 +101,12 @@ async fn a_guest_starts_is_seen_and_is_destroyed() {
     assert_eq!(next(&mut events).await, Event::Reset(id));
 
     hv.destroy(id).await.unwrap();
-    assert_eq!(next(&mut events).await, Event::Stopped(id, End::Destroyed));
+    let mut event = next(&mut events).await;
+    // SeaBIOS that is reset in the middle of its work may reset the machine once more.
+    while event == Event::Reset(id) {
+        event = next(&mut events).await;
+    }
+    assert_eq!(event, Event::Stopped(id, End::Destroyed));
     assert_eq!(
         hv.state(id).await.unwrap(),
         Some(State::Inactive(End::Destroyed))

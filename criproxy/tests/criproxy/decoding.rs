@@ -3,8 +3,6 @@
 //! Invariant: our readers never panic, and where prost reads a message with all its fields, they read the same.
 //! Failure: proptest shows the smallest message that breaks it.
 
-#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
-
 use std::collections::BTreeMap;
 
 use bytes::Bytes;

@@ -3,7 +3,6 @@
 //! Invariant: the queue is compared with a model so simple that it is right by reading: a list that is sorted
 //! at each pop.
 //! Failure: proptest prints the shortest sequence that breaks a rule.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

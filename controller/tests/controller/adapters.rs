@@ -2,7 +2,6 @@
 //!
 //! Invariant: fifteen lettered cases, on objects as the API server returns them.
 //! Failure: names the line.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -3,8 +3,6 @@
 //! Invariant: no libvirt, no waiting.
 //! Failure: a service tested against a fake that differs from the real one proves nothing.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::time::Duration;
 
 use libvirt::{End, Error, Event, FakeHypervisor, Hypervisor, Shutdown, State};

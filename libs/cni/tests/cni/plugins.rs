@@ -4,9 +4,6 @@
 //! a second thread; both vanish with their threads, and no name or mount is made for either.
 //! Failure: everything on disk is below a scratch directory, so nothing stays behind.
 
-// Helpers of tests fail the test by panicking.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};

@@ -2,7 +2,6 @@
 //!
 //! Invariant: no API server; what was read is written down here.
 //! Failure: the assertion shows the status.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use controller::operator::adapters::Wanted;
 use controller::operator::assess::{Memory, assess, count};

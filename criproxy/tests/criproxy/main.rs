@@ -11,6 +11,7 @@
 )]
 
 mod bed;
+mod decoding;
 mod events;
 mod fake;
 mod faults;

@@ -2,7 +2,6 @@
 //!
 //! Invariant: time is paused, so that delays are exact and cost nothing.
 //! Failure: a run that does not end is cut off by its deadline.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use std::future::pending;
 use std::sync::{Arc, Mutex};

@@ -2,7 +2,6 @@
 //!
 //! Invariant: no daemon, no root; one test, since the driver's state is shared within the process.
 //! Failure: a broken callback or a missed event ends in a deadline.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 use std::time::Duration;
 

@@ -4,28 +4,16 @@
 //! everything on the other end of the plugin's link. Each frame ends with its name.
 //! Failure: names of frames that got through, or did not.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests fail by panicking
-
-#[path = "support/frames.rs"]
-mod frames;
-#[path = "support/guest.rs"]
-#[allow(dead_code)] // other tests plug namespaces in
-mod guest;
-#[path = "support/speech.rs"]
-mod speech;
-#[path = "support/wire.rs"]
-mod wire;
-
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
-use frames::{BROADCAST, Bytes, arp, ether, icmp6, ip4, ip6, mac, udp};
-use guest::{Scratch, run};
+use crate::frames::{BROADCAST, Bytes, arp, ether, icmp6, ip4, ip6, mac, udp};
+use crate::guest::{Scratch, run};
+use crate::speech::{GATEWAY, NODES, OWN, OWN6, honest, hostile};
+use crate::wire::Wire;
 use netns::netlink::Kernel;
 use netns::surgery::LinkRecord;
 use netns::{Guard, Namespace, open_tap, surgery};
-use speech::{GATEWAY, NODES, OWN, OWN6, honest, hostile};
-use wire::Wire;
 
 /// A pod between a guest, whose tap this holds, and its neighbours.
 struct Pod {

@@ -2,7 +2,6 @@
 //!
 //! Invariant: forty-eight numbered cases; each holds under all three sets of rules, with the lines that differ.
 //! Failure: names the line.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
 

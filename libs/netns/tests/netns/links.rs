@@ -3,20 +3,10 @@
 //! Invariant: pod, guest and neighbour are namespaces made by the test, which go with its directory.
 //! Failure: the test prints what the guest was told.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests fail by panicking
-
-#[path = "support/guest.rs"]
-mod guest;
-
-#[path = "guest/ipv6.rs"]
-mod ipv6;
-#[path = "support/speaks6.rs"]
-mod speaks6;
-
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 
-use guest::{Guest, Scratch, run};
+use crate::guest::{Guest, Scratch, run};
 use netns::dhcp::{Lease, Server};
 use netns::netlink::Kernel;
 use netns::{Guard, Namespace, open_tap, surgery};

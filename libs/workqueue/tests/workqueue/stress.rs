@@ -2,7 +2,6 @@
 //!
 //! Invariant: real threads and real time; what is asserted holds on a slow machine too.
 //! Failure: a deadlock shows as a deadline that passed.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};

@@ -3,12 +3,6 @@
 //! Invariant: every unit starts a program of ours, comes back whenever it ends, and systemd understands it.
 //! Failure: the test names the unit and the line.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "tests fail by panicking"
-)]
-
 use std::collections::BTreeSet;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;

@@ -3,9 +3,9 @@
 //! Invariant: nobody edits them by hand.
 //! Failure: the names of files that differ; `cargo xtask crds` writes them anew.
 
-#[path = "../examples/crds/pages.rs"]
+#[path = "../../examples/crds/pages.rs"]
 mod pages;
-#[path = "../examples/crds/render.rs"]
+#[path = "../../examples/crds/render.rs"]
 mod render;
 
 use std::collections::BTreeMap;

@@ -2,7 +2,6 @@
 //!
 //! Invariant: every vector of the fixture file is played, and there are twenty.
 //! Failure: names the vector, the step and what was there instead.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

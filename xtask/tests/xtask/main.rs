@@ -1,0 +1,13 @@
+//! Rules of the workspace and of its systemd units.
+//!
+//! Invariant: only files are read.
+//! Failure: the test names the crate or the unit.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "tests fail by panicking"
+)]
+
+mod edges;
+mod units;
