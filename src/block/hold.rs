@@ -61,6 +61,11 @@ impl Blocks {
         Ok(())
     }
 
+    /// Who has a device.
+    pub fn holder(&self, device: Number) -> Option<ContainerId> {
+        self.ledger.get(&device).map(|held| held.holder.clone())
+    }
+
     /// Whether a container has any device.
     pub fn is_holder(&self, container: &ContainerId) -> bool {
         self.ledger.all().iter().any(|h| h.holder == *container)

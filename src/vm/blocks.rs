@@ -58,6 +58,9 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     pub(super) async fn take_blocks(&self, row: &Container, image: Option<&Image>) -> Result<()> {
         let blocks = &self.parts.blocks;
         for disk in &row.spec.blocks {
+            if let Some(holder) = blocks.holder(disk.device) {
+                self.finish_end(&holder).await?;
+            }
             blocks.take(disk.device, &row.id).await?;
             if disk.is_root() {
                 let wish = Wish {

@@ -122,10 +122,25 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     }
 
     /// Removes domain, console file and sockets of a container whose machine is not to run, and gives the disk back
-    /// that it has; may be repeated.
+    /// that it has; may be repeated, and waits for another call that does the same.
     pub(super) async fn let_go(&self, row: &Container) -> Result<()> {
+        // Else the slower of two could remove what the next container has taken meanwhile.
+        let _turn = self
+            .parts
+            .locks
+            .lock(&format!("release of {}", row.id))
+            .await;
         self.clean_up(row).await?;
         self.give_disk_back(row).await
+    }
+
+    /// Lets go of what a container still has whose end is on record: a client that saw it EXITED may come with the next
+    /// container before the last steps of the end are done.
+    pub(super) async fn finish_end(&self, id: &ContainerId) -> Result<()> {
+        match self.parts.table.get(id) {
+            Some(row) if row.phase == Phase::Exited => self.let_go(&row).await,
+            _ => Ok(()),
+        }
     }
 
     /// Removes domain, console file and sockets of a container whose machine is not to run; may be repeated.

@@ -92,6 +92,9 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
 
     async fn take_disk(&self, row: &Container, vm: VmUid) -> Result<()> {
         let disks = &self.parts.disks;
+        if let Some(holder) = disks.get(vm).and_then(|disk| disk.holder.clone()) {
+            self.finish_end(&holder).await?;
+        }
         let _turn = self.disk_lock(vm).await;
         match disks.get(vm).and_then(|disk| disk.holder.clone()) {
             // A save that was cut short, or memory that was used up.

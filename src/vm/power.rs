@@ -90,7 +90,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         let disks = &self.parts.disks;
         if let Some(holder) = disks.get(vm).and_then(|disk| disk.holder.clone()) {
             match self.parts.table.get(&holder) {
-                // The last steps of its end were cut short.
+                // The last steps of its end were cut short, or are under way.
                 Some(row) if !row.phase.is_live() => self.let_go(&row).await?,
                 Some(_) => return Err(disk::Error::InUse { vm, holder }.into()),
                 None => {}
