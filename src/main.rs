@@ -10,6 +10,7 @@ use daemon::config::{self, Args, Command, Config, ConfigCommand};
 use telemetry::{Log, one_line};
 
 fn main() -> ExitCode {
+    telemetry::abort_on_panic();
     let args: Args = match settings::arguments() {
         Ok(args) => args,
         Err(code) => return code,

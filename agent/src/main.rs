@@ -24,6 +24,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
+    telemetry::abort_on_panic();
     let args: Args = match settings::arguments() {
         Ok(args) => args,
         Err(code) => return code,

@@ -43,6 +43,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    telemetry::abort_on_panic();
     let args: Args = match settings::arguments() {
         Ok(args) => args,
         Err(code) => return code,

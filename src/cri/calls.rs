@@ -1,6 +1,7 @@
 //! One span and one event per request, and a bound on requests in progress.
 //!
-//! Invariant: every request that arrives gets exactly one event: its outcome, or that the client went away.
+//! Invariant: every request that arrives gets exactly one event: its outcome, or that the client went away. No refusal is
+//! without words.
 //! Failure: beyond the bound a request is refused at once with `ResourceExhausted`; it never queues.
 
 use std::future::{Future, ready};
@@ -95,7 +96,7 @@ where
             let _permit = permit;
             // Moved in first, so that a dropped request is reported from within its span.
             let call = call;
-            let response = answer.await?;
+            let response = call.explained(answer.await?);
             call.end(&response);
             Ok(response)
         };
@@ -110,6 +111,21 @@ impl Call {
             method,
             since,
             ended: false,
+        }
+    }
+
+    /// The transport refuses a method that no service has, and says nothing: a later protocol's, or a slip.
+    fn explained<R: Default>(&self, response: Response<R>) -> Response<R> {
+        let status = Status::from_header_map(response.headers());
+        match status {
+            Some(status) if status.code() == Code::Unimplemented && status.message().is_empty() => {
+                let method = &self.method;
+                let words = format!(
+                    "{method}: no such method: RuntimeService and ImageService of runtime.v1 are served here"
+                );
+                Status::unimplemented(words).into_http()
+            }
+            _ => response,
         }
     }
 

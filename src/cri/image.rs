@@ -5,6 +5,7 @@
 
 use cri_proto::v1;
 use cri_proto::v1::image_service_server::ImageService;
+use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 use tracing::Span;
 
@@ -115,5 +116,12 @@ impl ImageService for Images {
     ) -> Answer<v1::ImageFsInfoResponse> {
         let usage = self.app.images.usage().await?;
         Ok(Response::new(convert::image::usage(&usage, clock::now())))
+    }
+    async fn stream_images(
+        &self,
+        _: Request<v1::StreamImagesRequest>,
+    ) -> Answer<BoxStream<v1::StreamImagesResponse>> {
+        let words = "StreamImages: lists are not streamed: use ListImages";
+        Err(Status::unimplemented(words))
     }
 }

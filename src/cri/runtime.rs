@@ -1,7 +1,7 @@
 //! The runtime service: its table of contents.
 //!
-//! Invariant: one line per RPC; the work is in the module of its subject. Methods that are not here answer
-//! `Unimplemented`.
+//! Invariant: one line per RPC; the work is in the module of its subject. A method that a machine cannot have answers
+//! `Unimplemented` with its name and what serves instead.
 //! Failure: statuses from [`status`](super::status).
 
 use std::path::PathBuf;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use cri_proto::v1;
 use cri_proto::v1::runtime_service_server::RuntimeService;
 use serde_json::Value;
+use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 mod container;
@@ -59,7 +60,10 @@ fn if_known<T>(found: Result<Arc<T>, LookupError>) -> Result<Option<Arc<T>>, Sta
 
 /// Implements methods by methods of the same name that take and return plain messages.
 macro_rules! methods {
-    ($( $method:ident($Request:ident) -> $Response:ident; )+) => {
+    (
+        served { $( $method:ident($Request:ident) -> $Response:ident; )+ }
+        refused { $( $refused:ident($Refused:ident) -> $Never:ty, $words:literal; )+ }
+    ) => {
         #[tonic::async_trait]
         impl RuntimeService for Runtime {
             $(
@@ -67,39 +71,74 @@ macro_rules! methods {
                     Runtime::$method(self, request.into_inner()).await.map(Response::new)
                 }
             )+
+            $(
+                async fn $refused(&self, _: Request<v1::$Refused>) -> Answer<$Never> {
+                    Err(Status::unimplemented($words))
+                }
+            )+
         }
     };
 }
 
 methods! {
-    version(VersionRequest) -> VersionResponse;
-    status(StatusRequest) -> StatusResponse;
-    runtime_config(RuntimeConfigRequest) -> RuntimeConfigResponse;
-    update_runtime_config(UpdateRuntimeConfigRequest) -> UpdateRuntimeConfigResponse;
+    served {
+        version(VersionRequest) -> VersionResponse;
+        status(StatusRequest) -> StatusResponse;
+        runtime_config(RuntimeConfigRequest) -> RuntimeConfigResponse;
+        update_runtime_config(UpdateRuntimeConfigRequest) -> UpdateRuntimeConfigResponse;
 
-    run_pod_sandbox(RunPodSandboxRequest) -> RunPodSandboxResponse;
-    stop_pod_sandbox(StopPodSandboxRequest) -> StopPodSandboxResponse;
-    remove_pod_sandbox(RemovePodSandboxRequest) -> RemovePodSandboxResponse;
-    pod_sandbox_status(PodSandboxStatusRequest) -> PodSandboxStatusResponse;
-    list_pod_sandbox(ListPodSandboxRequest) -> ListPodSandboxResponse;
+        run_pod_sandbox(RunPodSandboxRequest) -> RunPodSandboxResponse;
+        stop_pod_sandbox(StopPodSandboxRequest) -> StopPodSandboxResponse;
+        remove_pod_sandbox(RemovePodSandboxRequest) -> RemovePodSandboxResponse;
+        pod_sandbox_status(PodSandboxStatusRequest) -> PodSandboxStatusResponse;
+        list_pod_sandbox(ListPodSandboxRequest) -> ListPodSandboxResponse;
 
-    create_container(CreateContainerRequest) -> CreateContainerResponse;
-    start_container(StartContainerRequest) -> StartContainerResponse;
-    stop_container(StopContainerRequest) -> StopContainerResponse;
-    remove_container(RemoveContainerRequest) -> RemoveContainerResponse;
-    container_status(ContainerStatusRequest) -> ContainerStatusResponse;
-    list_containers(ListContainersRequest) -> ListContainersResponse;
-    reopen_container_log(ReopenContainerLogRequest) -> ReopenContainerLogResponse;
+        create_container(CreateContainerRequest) -> CreateContainerResponse;
+        start_container(StartContainerRequest) -> StartContainerResponse;
+        stop_container(StopContainerRequest) -> StopContainerResponse;
+        remove_container(RemoveContainerRequest) -> RemoveContainerResponse;
+        container_status(ContainerStatusRequest) -> ContainerStatusResponse;
+        list_containers(ListContainersRequest) -> ListContainersResponse;
+        reopen_container_log(ReopenContainerLogRequest) -> ReopenContainerLogResponse;
 
-    update_container_resources(UpdateContainerResourcesRequest) -> UpdateContainerResourcesResponse;
-    update_pod_sandbox_resources(UpdatePodSandboxResourcesRequest) -> UpdatePodSandboxResourcesResponse;
+        update_container_resources(UpdateContainerResourcesRequest) -> UpdateContainerResourcesResponse;
+        update_pod_sandbox_resources(UpdatePodSandboxResourcesRequest) -> UpdatePodSandboxResourcesResponse;
 
-    container_stats(ContainerStatsRequest) -> ContainerStatsResponse;
-    list_container_stats(ListContainerStatsRequest) -> ListContainerStatsResponse;
-    pod_sandbox_stats(PodSandboxStatsRequest) -> PodSandboxStatsResponse;
-    list_pod_sandbox_stats(ListPodSandboxStatsRequest) -> ListPodSandboxStatsResponse;
-    exec_sync(ExecSyncRequest) -> ExecSyncResponse;
-    exec(ExecRequest) -> ExecResponse;
-    attach(AttachRequest) -> AttachResponse;
-    port_forward(PortForwardRequest) -> PortForwardResponse;
+        container_stats(ContainerStatsRequest) -> ContainerStatsResponse;
+        list_container_stats(ListContainerStatsRequest) -> ListContainerStatsResponse;
+        pod_sandbox_stats(PodSandboxStatsRequest) -> PodSandboxStatsResponse;
+        list_pod_sandbox_stats(ListPodSandboxStatsRequest) -> ListPodSandboxStatsResponse;
+        exec_sync(ExecSyncRequest) -> ExecSyncResponse;
+    }
+
+    refused {
+        exec(ExecRequest) -> v1::ExecResponse,
+            "Exec: interactive commands in a virtual machine are not available: use vmletctl console on the node for a \
+             terminal, or crictl exec -s for a single command";
+        attach(AttachRequest) -> v1::AttachResponse,
+            "Attach: attaching to a virtual machine is not available: use kubectl logs -f to read its console, or vmletctl \
+             console on the node to type there";
+        port_forward(PortForwardRequest) -> v1::PortForwardResponse,
+            "PortForward: port forwarding to a virtual machine is not available: connect to the pod's IP address, or expose \
+             the port by a Service";
+        checkpoint_container(CheckpointContainerRequest) -> v1::CheckpointContainerResponse,
+            "CheckpointContainer: checkpoints of virtual machines are not available: suspend a VirtualMachine to save its \
+             memory";
+        get_container_events(GetEventsRequest) -> BoxStream<v1::ContainerEventResponse>,
+            "GetContainerEvents: events are not available: use ListPodSandbox and ListContainers again and again";
+        list_metric_descriptors(ListMetricDescriptorsRequest) -> v1::ListMetricDescriptorsResponse,
+            "ListMetricDescriptors: metrics are not available: use ListPodSandboxStats";
+        list_pod_sandbox_metrics(ListPodSandboxMetricsRequest) -> v1::ListPodSandboxMetricsResponse,
+            "ListPodSandboxMetrics: metrics are not available: use ListPodSandboxStats";
+        stream_pod_sandbox_metrics(StreamPodSandboxMetricsRequest) -> BoxStream<v1::StreamPodSandboxMetricsResponse>,
+            "StreamPodSandboxMetrics: metrics are not available: use ListPodSandboxStats";
+        stream_pod_sandboxes(StreamPodSandboxesRequest) -> BoxStream<v1::StreamPodSandboxesResponse>,
+            "StreamPodSandboxes: lists are not streamed: use ListPodSandbox";
+        stream_containers(StreamContainersRequest) -> BoxStream<v1::StreamContainersResponse>,
+            "StreamContainers: lists are not streamed: use ListContainers";
+        stream_container_stats(StreamContainerStatsRequest) -> BoxStream<v1::StreamContainerStatsResponse>,
+            "StreamContainerStats: lists are not streamed: use ListContainerStats";
+        stream_pod_sandbox_stats(StreamPodSandboxStatsRequest) -> BoxStream<v1::StreamPodSandboxStatsResponse>,
+            "StreamPodSandboxStats: lists are not streamed: use ListPodSandboxStats";
+    }
 }

@@ -24,7 +24,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// Time for a guest whose agent took the order to come down before it is asked once more.
 const OBEYS: Duration = Duration::from_secs(10);
 
-/// How long after a reset libvirt is given to tell of it.
+/// How long libvirt may take to report a reset. A reset right after another one is not reported.
 const ECHO: Duration = Duration::from_secs(2);
 
 impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {

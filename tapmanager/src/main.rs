@@ -20,6 +20,7 @@ use config::Config;
 const ENOUGH_FILES: u64 = 8192;
 
 fn main() -> ExitCode {
+    telemetry::abort_on_panic();
     let flags = match settings::arguments() {
         Ok(flags) => flags,
         Err(code) => return code,

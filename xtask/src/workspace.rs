@@ -8,9 +8,6 @@ use std::process::Command;
 
 use crate::run;
 
-/// For release builds of the controller: a pass that panics must not end the others.
-pub(crate) const UNWIND: &str = "profile.release.panic=\"unwind\"";
-
 /// The top folder of the repository.
 pub(crate) fn root() -> PathBuf {
     // xtask's own folder is one below.

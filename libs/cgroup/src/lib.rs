@@ -7,6 +7,8 @@
 mod container;
 mod place;
 mod read;
+#[cfg(test)]
+mod version_2;
 
 pub use container::ContainerPod;
 pub use place::{Error, PodCgroup};

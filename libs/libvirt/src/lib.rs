@@ -208,7 +208,8 @@ pub enum Event {
     Stopped(Uuid, End),
     /// A guest was paused or runs on.
     Power(Uuid),
-    /// A guest boots anew in the emulator that it has: it rebooted, or was reset.
+    /// A guest boots again in the emulator that it has: it rebooted, or was reset. Resets that follow within two seconds
+    /// are those of its firmware and belong to this event.
     Reset(Uuid),
 }
 

@@ -26,6 +26,7 @@ mod listing;
 mod memory;
 mod monitor;
 mod pin;
+mod resets;
 mod settings;
 
 use crate::error::Context;

@@ -7,8 +7,10 @@
 
 mod causes;
 mod log;
+mod panics;
 #[cfg(test)]
 mod tests;
 
 pub use causes::{bounded, one_line};
 pub use log::{Filter, Format, Log, init};
+pub use panics::abort_on_panic;

@@ -44,10 +44,16 @@ impl LoopDevice {
 
     /// The first bytes, as text without the zeros after it.
     pub fn head(&self) -> Result<String> {
-        let mut bytes = [0; 512];
-        File::open(&self.path)?.read_exact_at(&mut bytes, 0)?;
+        let bytes = self.read(0, 512)?;
         let text = String::from_utf8_lossy(&bytes);
         Ok(text.trim_end_matches('\0').to_owned())
+    }
+
+    /// So many bytes, from an offset on.
+    pub fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        File::open(&self.path)?.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes)
     }
 
     /// Keeps others from using the device, as a mount would or a copy that goes on, until the file is closed.

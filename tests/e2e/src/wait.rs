@@ -21,6 +21,8 @@ const SLOWNESS: &str = "VMLET_TEST_SLOWNESS";
 const SLOWEST: f64 = 100.0;
 /// Between two looks.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+/// A single look that takes longer than the deadline and this does not end.
+const LONGEST_LOOK: Duration = Duration::from_secs(120);
 /// What is not there by then takes long.
 const SOON: Duration = Duration::from_secs(5);
 
@@ -30,11 +32,15 @@ where
     F: Future<Output = Result<T>>,
 {
     let within = scaled(within)?;
-    let begun = Instant::now();
+    let (begun, longest) = (Instant::now(), scaled(LONGEST_LOOK)?);
     loop {
         let look = Instant::now();
         let is_last = begun.elapsed() > within;
-        match attempt().await {
+        let left = within.saturating_sub(begun.elapsed()) + longest;
+        let Ok(answer) = tokio::time::timeout(left, attempt()).await else {
+            bail!("{}; the last look did not end", late(what, within));
+        };
+        match answer {
             Ok(value) => return Ok(value),
             Err(error) if is_last => return Err(error.context(late(what, within))),
             Err(_) => {}

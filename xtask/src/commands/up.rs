@@ -13,6 +13,17 @@ use super::tools::{self, Tool};
 use super::{guest, setup};
 use crate::{pod_images, run, stack, workspace};
 
+/// Our own programs.
+const PACKAGES: &[&str] = &[
+    "vmlet",
+    "tapmanager",
+    "vmwrapper",
+    "vmletctl",
+    "criproxy",
+    "vmlet-controller",
+    "vmlet-agent",
+];
+
 /// Starts libvirtd, vmlet-tapmanager and vmlet in a directory and network namespace of their own.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Up {
@@ -161,49 +172,18 @@ impl Build {
     pub(crate) fn programs(self) -> Result<PathBuf> {
         let profile = if self.release { "release" } else { "debug" };
         if !self.no_build {
-            for packages in self.package_groups() {
-                let mut cargo = workspace::cargo();
-                cargo.args(["build", "--quiet"]).args(*packages);
-                cargo.args(self.release.then_some("--release"));
-                run::check(&mut cargo)?;
+            let mut cargo = workspace::cargo();
+            cargo.args(["build", "--quiet"]);
+            PACKAGES.iter().for_each(|name| {
+                cargo.args(["-p", name]);
+            });
+            if self.release {
+                // Without crash points. One call, so that all programs share what they are made of.
+                cargo.args(["--release", "--no-default-features"]);
+                cargo.args(["--features", "tapmanager/server"]);
             }
+            run::check(&mut cargo)?;
         }
         Ok(workspace::target().join(profile))
-    }
-
-    /// In release builds the crash points are left out, which is a matter of features per package.
-    fn package_groups(self) -> &'static [&'static [&'static str]] {
-        if self.release {
-            &[
-                &["-p", "vmlet", "--no-default-features"],
-                &[
-                    "-p",
-                    "tapmanager",
-                    "--no-default-features",
-                    "--features",
-                    "server",
-                ],
-                &["-p", "vmwrapper", "-p", "vmletctl", "-p", "criproxy"],
-                &["-p", "vmlet-agent", "--no-default-features"],
-                &["-p", "vmlet-controller", "--config", workspace::UNWIND],
-            ]
-        } else {
-            &[&[
-                "-p",
-                "vmlet",
-                "-p",
-                "tapmanager",
-                "-p",
-                "vmwrapper",
-                "-p",
-                "vmletctl",
-                "-p",
-                "criproxy",
-                "-p",
-                "vmlet-controller",
-                "-p",
-                "vmlet-agent",
-            ]]
-        }
     }
 }

@@ -4,7 +4,7 @@
 //! Failure: a job that cannot be started, does not end or says less than it should has failed.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -98,14 +98,11 @@ impl Job {
 
     fn output(&self, variables: &[(&str, String)]) -> Result<(String, Option<ExitStatus>)> {
         let path = self.log();
+        let failures = failures().join(self.folder());
+        // The same test ran before, in this run.
+        set_aside(&path)?;
+        set_aside(&failures)?;
         let log = File::create(&path).with_context(|| format!("create {}", path.display()))?;
-        let failures = workspace::target()
-            .join("test-failures")
-            .join(self.folder());
-        // Of an earlier run.
-        if failures.exists() {
-            fs::remove_dir_all(&failures).context("remove an earlier failure")?;
-        }
         let mut command = self.command()?;
         command.stdout(log.try_clone()?).stderr(log);
         command.env(FAILURES, failures);
@@ -200,6 +197,22 @@ pub(super) fn logs() -> PathBuf {
     workspace::target().join("test-logs")
 }
 
+/// What is kept of tests that failed.
+pub(super) fn failures() -> PathBuf {
+    workspace::target().join("test-failures")
+}
+
+/// Renames what is at `path`, if anything is: to the first of `path.1`, `path.2` and so on that is free.
+fn set_aside(path: &Path) -> Result<()> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let numbered = (1..).map(|n| PathBuf::from(format!("{}.{n}", path.display())));
+    let free = numbered.into_iter().find(|path| !path.exists());
+    let to = free.with_context(|| format!("no free name for {}", path.display()))?;
+    fs::rename(path, &to).with_context(|| format!("rename {}", path.display()))
+}
+
 /// How the command ended; `None` when it was killed at its deadline.
 fn status_within(command: &mut Command, deadline: Duration) -> Result<Option<ExitStatus>> {
     let line = crate::run::describe(command);
@@ -222,6 +235,22 @@ fn status_within(command: &mut Command, deadline: Duration) -> Result<Option<Exi
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_an_earlier_time_left_is_kept_under_a_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.b");
+        set_aside(&path).unwrap();
+        for time in ["first", "second", "third"] {
+            set_aside(&path).unwrap();
+            fs::write(&path, time).unwrap();
+        }
+        let left = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+        assert_eq!(
+            [left("a.b.1"), left("a.b.2"), left("a.b")],
+            ["first", "second", "third"]
+        );
+    }
 
     #[test]
     fn a_command_that_does_not_end_is_killed() {

@@ -56,11 +56,12 @@ pub(crate) fn run(order: &Order) -> Result<ExitCode> {
     if setup::ensure(false)? != ExitCode::SUCCESS {
         return Ok(ExitCode::FAILURE);
     }
-    let logs = job::logs();
-    if logs.exists() {
-        fs::remove_dir_all(&logs).context("remove the logs of an earlier run")?;
+    for folder in [job::logs(), job::failures()] {
+        if folder.exists() {
+            fs::remove_dir_all(&folder).context("remove what an earlier run left")?;
+        }
+        fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     }
-    fs::create_dir_all(&logs).context("create target/test-logs")?;
     let slowness = speed::factor();
     println!("deadlines of tests are multiplied by {slowness:.1}");
     let load = Load::start(order.load)?;

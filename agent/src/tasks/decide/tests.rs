@@ -158,7 +158,7 @@ async fn a_cancel_is_passed_on_once() {
     assert!(matches!(step(&entry), Next::Record(_)), "the progress");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn progress_is_written_when_it_moved_far_enough_and_long_enough_after_the_last_write() {
     let mut entry = entry();
     entry.reported = reported(State::Queued, 0);

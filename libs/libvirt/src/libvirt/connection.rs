@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{broadcast, oneshot};
+use tokio::time::Instant;
 use virt::connect::Connect;
 use virt::error::{Error as VirtError, ErrorNumber};
 
 use super::event_loop;
+use super::resets::Resets;
 use crate::error::readable;
 use crate::ffi::{Signal, Subscription};
 use crate::{Error, Event, Result, event};
@@ -236,10 +238,15 @@ async fn open(
 
 /// Passes events on until the connection ends; returns why it did.
 async fn pump(signals: &mut UnboundedReceiver<Signal>, link: &Link) -> &'static str {
+    let mut resets = Resets::default();
     while let Some(signal) = signals.recv().await {
         match signal {
             Signal::Closed { reason } => return event::close_reason(reason),
-            Signal::Reset { domain } => link.tell(Event::Reset(domain)),
+            Signal::Reset { domain } => {
+                if resets.counts(domain, Instant::now()) {
+                    link.tell(Event::Reset(domain));
+                }
+            }
             Signal::Lifecycle {
                 domain,
                 event,

@@ -17,6 +17,7 @@ use super::programs;
 use super::script::{Life, Wish};
 use crate::Cluster;
 use crate::guest::ticks;
+use crate::wait::scaled;
 
 /// Between two looks: each costs some processes.
 const EVERY: Duration = Duration::from_secs(2);
@@ -34,7 +35,7 @@ pub(super) async fn settle(
     machines: &mut Machines,
     within: Duration,
 ) -> Result<()> {
-    let begun = Instant::now();
+    let (begun, within) = (Instant::now(), scaled(within)?);
     let mut last = Vec::new();
     let mut pause = tokio::time::interval(EVERY);
     loop {
@@ -68,7 +69,7 @@ pub(super) async fn settle(
 
 /// Waits until every guest that runs has said something new; everything must have stayed as wished.
 pub(super) async fn guests_live(cluster: &Cluster, machines: &Machines) -> Result<()> {
-    let deadline = Instant::now() + SIGN_OF_LIFE;
+    let deadline = Instant::now() + scaled(SIGN_OF_LIFE)?;
     let mut pause = tokio::time::interval(EVERY);
     let before = last_ticks(cluster)?;
     loop {

@@ -66,6 +66,10 @@ async fn what_never_comes_ends_with_the_words_that_the_runner_knows() {
     let within = scaled(DEADLINE).unwrap();
     let wanted = format!("the moon: not within {within:?}: look {}", looks.get());
     assert_eq!(error, wanted);
+    let hung = eventually(DEADLINE, "the moon", std::future::pending::<Result<()>>);
+    let error = hung.await.unwrap_err().to_string();
+    let wanted = format!("the moon: not within {within:?}; the last look did not end");
+    assert_eq!(error, wanted);
     let pending = in_time(DEADLINE, "the sun", std::future::pending::<Result<()>>());
     let error = pending.await.unwrap_err().to_string();
     assert_eq!(error, format!("the sun: not within {within:?}"));

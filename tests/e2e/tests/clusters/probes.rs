@@ -1,4 +1,4 @@
-//! Probes, restarts and their policies, as kubelet applies them to virtual machines.
+//! Probes, hooks, restarts and their policies, as kubelet applies them to virtual machines.
 //!
 //! Invariant: what a probe sees is inside the guest; a restart boots the same root disk.
 //! Failure: the step is named, with what kubectl describes; pods, events and logs follow.
@@ -12,6 +12,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use super::hooks;
+
 const READY: Duration = Duration::from_secs(300);
 const GONE: Duration = Duration::from_secs(180);
 /// Seconds for a command in a guest that stands still now and then: a probe that is late is a probe that failed.
@@ -19,18 +21,21 @@ const PATIENT: u32 = 20;
 /// Longer than a guest that behaves needs to go down on the slowest machine.
 const GRACE: u64 = 120;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs root"]
-async fn probes_restarts_and_grace_periods_are_those_of_containers() -> Result<()> {
+async fn probes_hooks_restarts_and_grace_periods_are_those_of_containers() -> Result<()> {
     let cluster = Arc::new(Cluster::up()?);
     // Side by side, since each mostly waits.
     let shared = Arc::clone(&cluster);
     let restarts = tokio::spawn(async move {
         restart_policies_and_crash_loops_are_those_of_containers(&shared).await
     });
+    let shared = Arc::clone(&cluster);
+    let hooks = tokio::spawn(async move { hooks::hooks_run_in_the_guest(&shared).await });
     let probes = probes_look_into_the_guest_and_a_sick_one_boots_the_same_disk_again(&cluster);
     let probes = probes.await;
-    restarts.await?.and(probes)?;
+    let hooks = hooks.await?.context("hooks");
+    restarts.await?.and(probes).and(hooks)?;
     let cluster = Arc::into_inner(cluster).context("somebody uses the cluster")?;
     cluster.await_clean().await?;
     cluster.down()
@@ -223,7 +228,7 @@ fn start(cluster: &Cluster, name: &str, policy: &str) -> Result<()> {
 
 /// Each look that fails is an event, and kubelet gives a pod 25 of them, then one in five minutes: a guest that boots
 /// slowly must not use up those that are awaited.
-fn startup_probe() -> Value {
+pub(super) fn startup_probe() -> Value {
     json!({ "tcpSocket": { "port": 80 }, "periodSeconds": 5, "failureThreshold": 60 })
 }
 

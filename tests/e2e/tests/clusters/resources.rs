@@ -1,28 +1,38 @@
-//! What a VM pod takes is the pod's: cgroup, limits, overhead, eviction; static pods and drains know it.
+//! What a VM pod takes is the pod's: cgroup, limits, overhead, resize, eviction; static pods and drains know it.
 //!
 //! Invariant: what is claimed of a cgroup is read from the kernel's files, for QEMU's own process.
 //! Failure: the step is named, with what kubectl describes; pods, events and logs follow.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::{Cluster, Guest, eventually, vm_pod};
 use serde_json::{Value, json};
 
-const READY: Duration = Duration::from_secs(300);
-const GONE: Duration = Duration::from_secs(180);
-const MIB: u64 = 1 << 20;
+use super::resize;
+
+pub(super) const READY: Duration = Duration::from_secs(300);
+pub(super) const GONE: Duration = Duration::from_secs(180);
+pub(super) const MIB: u64 = 1 << 20;
 /// What the cluster's RuntimeClass adds.
-const OVERHEAD: u64 = 128 * MIB;
+pub(super) const OVERHEAD: u64 = 128 * MIB;
 const LIMIT: u64 = 128 * MIB;
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 #[ignore = "needs root"]
 async fn a_machine_lives_and_dies_by_the_limits_of_its_pod_and_by_its_node() -> Result<()> {
-    let cluster = Cluster::up()?;
-    a_machine_lives_and_dies_by_the_limits_of_its_pod(&cluster).await?;
+    let cluster = Arc::new(Cluster::up()?);
+    // Side by side, since each mostly waits.
+    let shared = Arc::clone(&cluster);
+    let resize = tokio::spawn(async move {
+        resize::a_machine_keeps_its_size_until_it_is_made_anew(&shared).await
+    });
+    let limits = a_machine_lives_and_dies_by_the_limits_of_its_pod(&cluster).await;
+    resize.await?.context("resize").and(limits)?;
+    let cluster = Arc::into_inner(cluster).context("somebody uses the cluster")?;
     static_pods_drains_and_evictions_treat_machines_as_pods(&cluster).await?;
     cluster.await_clean().await?;
     cluster.down()
@@ -179,7 +189,7 @@ async fn eviction(cluster: &Cluster) -> Result<()> {
     cluster.delete("pod/evicted", GONE)
 }
 
-fn qemu(cluster: &Cluster, pod: &str) -> Result<i64> {
+pub(super) fn qemu(cluster: &Cluster, pod: &str) -> Result<i64> {
     let guest = Guest::of(cluster.stack(), pod)?;
     let text = cluster.stack().crictl(&["inspect", guest.container()])?;
     let status: Value = serde_json::from_str(&text)?;
@@ -189,7 +199,7 @@ fn qemu(cluster: &Cluster, pod: &str) -> Result<i64> {
 }
 
 /// The folder of a process's cgroup in one hierarchy of version 1.
-fn cgroup(pid: i64, controller: &str) -> Result<PathBuf> {
+pub(super) fn cgroup(pid: i64, controller: &str) -> Result<PathBuf> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
     let path = text.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;
@@ -205,7 +215,7 @@ fn cgroup(pid: i64, controller: &str) -> Result<PathBuf> {
         .join(path.trim_start_matches('/')))
 }
 
-fn number(path: &Path) -> Result<u64> {
+pub(super) fn number(path: &Path) -> Result<u64> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
     text.trim()
         .parse()

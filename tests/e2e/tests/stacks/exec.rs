@@ -145,9 +145,17 @@ async fn long_output(cri: &Cri, id: &str) -> Result<()> {
 fn crictl(stack: &Stack, id: &str) -> Result<()> {
     let said = stack.crictl(&["exec", "-s", id, "hostname"])?;
     ensure!(said == "exact", "{said}");
+    let sandbox = stack.crictl(&["pods", "-q"])?;
+    let export = stack.dir().join("checkpoint").display().to_string();
     for (arguments, instead) in [
         (["exec", id, "true"].as_slice(), "crictl exec -s"),
         (&["attach", id], "kubectl logs -f"),
+        (&["port-forward", &sandbox, "18080:80"], "by a Service"),
+        (
+            &["checkpoint", "--export", &export, id],
+            "suspend a VirtualMachine",
+        ),
+        (&["events"], "use ListPodSandbox and ListContainers"),
     ] {
         let refused = stack.crictl(arguments).err().context("a stream")?;
         let refused = refused.to_string();

@@ -6,6 +6,7 @@
 
 mod block;
 mod crictl;
+mod disks;
 mod exec;
 mod faults;
 mod ipv6;

@@ -7,9 +7,15 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use e2e::conversation::{Line, Question};
 use e2e::{PodOptions, Stack, v1};
+use http::{HeaderName, HeaderValue};
 use tonic::{Code, Status};
+
+/// A line for each method of the protocol, among others.
+const PROTOCOL: &str = include_str!("../../../fixtures/cri-fields.tsv");
 
 #[tokio::test]
 #[ignore = "needs root"]
@@ -83,8 +89,51 @@ async fn bad_requests_are_refused_and_leave_nothing() -> Result<()> {
     expect(create.await, Code::InvalidArgument, "metadata")?;
     cri.remove_pod(&sandbox).await?;
     ensure!(cri.containers().await?.is_empty());
+    methods_that_a_machine_cannot_have(&stack).await?;
     stack.await_clean().await?;
     stack.down()
+}
+
+/// Each method of the protocol, with a message of no bytes: the daemon has it, or says that it does not.
+async fn methods_that_a_machine_cannot_have(stack: &Stack) -> Result<()> {
+    let line = Line::connect(&stack.dir().join("run/vmlet.sock")).await?;
+    let methods = PROTOCOL.lines().filter_map(|line| {
+        let (service, rest) = line.strip_prefix("rpc\t")?.split_once('\t')?;
+        Some((service, rest.split_once('\t')?.0))
+    });
+    let mut refused = Vec::new();
+    for (service, method) in methods.chain([("RuntimeService", "LaterMethod")]) {
+        let headers = [("content-type", "application/grpc"), ("te", "trailers")];
+        let headers = headers.map(|(name, value)| {
+            let value = HeaderValue::from_static(value);
+            (HeaderName::from_static(name), value)
+        });
+        let question = Question {
+            uri: format!("http://localhost/runtime.v1.{service}/{method}"),
+            headers: headers.into_iter().collect(),
+            data: Bytes::from_static(&[0; 5]),
+        };
+        let answer = line.ask(&question).await?;
+        let metadata = answer.trailers.as_ref().unwrap_or(&answer.headers);
+        let status = Status::from_header_map(metadata).context(method)?;
+        ensure!(status.code() != Code::Internal, "{method}: {status:?}");
+        if status.code() == Code::Unimplemented {
+            let words = status.message();
+            let reason = words
+                .strip_prefix(method)
+                .and_then(|w| w.strip_prefix(": "));
+            ensure!(reason.is_some_and(|r| r.contains(' ')), "{method}: {words}");
+            refused.push(method);
+        }
+    }
+    for method in ["PortForward", "CheckpointContainer", "StreamImages"] {
+        ensure!(
+            refused.contains(&method),
+            "{method} is not among {refused:?}"
+        );
+    }
+    ensure!(refused.last() == Some(&"LaterMethod"), "{refused:?}");
+    Ok(())
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use crate::commands::up::Build;
 use crate::commands::{setup, tools};
 use crate::{run, workspace};
 
@@ -30,9 +31,7 @@ impl Controller {
         }
         println!("bench: building");
         tools::ensure(tools::API)?;
-        let mut build = workspace::cargo();
-        build.args(["build", "--quiet", "--release", "-p", "vmlet-controller"]);
-        run::check(build.args(["--config", workspace::UNWIND]))?;
+        Build::RELEASE.programs()?;
         let mut test = run::command(run::myself()?);
         test.args(["test", TESTS]);
         let program = workspace::target().join("release/vmlet-controller");

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 
 use super::samples::Samples;
 use super::table::{Figure, Row};
+use crate::commands::up::Build;
 use crate::{run, workspace};
 
 /// The measuring program; `tests/e2e` holds its source.
@@ -82,9 +83,7 @@ impl Proxy {
 }
 
 fn build() -> Result<()> {
-    let mut cargo = workspace::cargo();
-    cargo.args(["build", "--quiet", "--release", "-p", "criproxy"]);
-    run::check(&mut cargo)?;
+    Build::RELEASE.programs()?;
     let mut cargo = workspace::cargo();
     cargo.args(["build", "--quiet", "--release", "-p", "e2e", "--bin"]);
     run::check(cargo.arg(PROGRAM))

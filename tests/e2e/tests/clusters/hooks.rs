@@ -1,0 +1,155 @@
+//! postStart and preStop hooks of VM pods, as kubelet runs them. Part of the test of [`probes`](super::probes).
+//!
+//! Invariant: what a hook did is read from the guest's disk: lines in the order in which they were written there.
+//! Failure: the step is named, with what kubectl describes; pods, events and logs follow.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cluster, Guest, eventually, vm_pod};
+use serde_json::{Value, json};
+
+use super::probes::startup_probe;
+
+const READY: Duration = Duration::from_secs(300);
+const GONE: Duration = Duration::from_secs(180);
+/// Longer than hook and guest need on the slowest machine.
+const GRACE: u64 = 120;
+
+/// Says that it runs, prepares a page that says when it is fetched, and makes both ways of asking the guest to power off
+/// say so.
+const AFTER_START: &str = r#"
+echo started >>/boot/order
+mkdir /run/www/cgi-bin
+cat >/run/www/cgi-bin/bye <<END
+#!/bin/sh
+echo called >>/boot/order
+printf 'Content-Type: text/plain\r\n\r\nbye'
+END
+chmod +x /run/www/cgi-bin/bye
+for f in /sbin/shutdown /etc/acpi/PWRF/00000080; do
+    mv $f $f.kept
+    printf '#!/bin/sh\necho asked >>/boot/order\nexec %s "$@"\n' $f.kept >$f
+    chmod +x $f
+done
+"#;
+
+/// Takes its time, so that whoever does not wait for it is seen.
+const BEFORE_STOP: &str =
+    "echo begin >>/boot/order; echo VMLET-PRESTOP >/dev/console; sleep 5; echo end >>/boot/order";
+
+pub(crate) async fn hooks_run_in_the_guest(cluster: &Cluster) -> Result<()> {
+    // The guests boot side by side.
+    let by_command = json!({ "exec": { "command": ["sh", "-c", BEFORE_STOP] } });
+    let by_request = json!({ "httpGet": { "path": "/cgi-bin/bye", "port": 80 } });
+    start(cluster, "hooked", &by_command)?;
+    start(cluster, "called", &by_request)?;
+    for name in ["hooked", "called"] {
+        sicken(cluster, name).with_context(|| name.to_owned())?;
+    }
+    for (name, hook) in [("hooked", &["begin", "end"][..]), ("called", &["called"])] {
+        restarted(cluster, name, hook)
+            .await
+            .with_context(|| name.to_owned())?;
+    }
+    delete(cluster).context("deletion")?;
+    cluster.delete("pod/called", GONE)?;
+    failing(cluster).await.context("a hook that fails")
+}
+
+/// A machine that ends when its liveness probe sees a file in the guest.
+fn start(cluster: &Cluster, name: &str, before_stop: &Value) -> Result<()> {
+    let mut pod = vm_pod(name);
+    pod["spec"]["terminationGracePeriodSeconds"] = json!(GRACE);
+    let container = &mut pod["spec"]["containers"][0];
+    container["lifecycle"] = json!({
+        "postStart": { "exec": { "command": ["sh", "-ec", AFTER_START] } },
+        "preStop": before_stop,
+    });
+    container["livenessProbe"] = json!({
+        "exec": { "command": ["test", "!", "-e", "/tmp/sick"] },
+        "periodSeconds": 1, "timeoutSeconds": 20, "failureThreshold": 2,
+    });
+    cluster.apply(&pod)
+}
+
+fn sicken(cluster: &Cluster, name: &str) -> Result<()> {
+    cluster.await_ready(&format!("pod/{name}"), READY)?;
+    let order = order(cluster, name)?;
+    ensure!(order == ["started"], "after the start: {order:?}");
+    let guest = Guest::of(cluster.stack(), name)?;
+    guest.run(&["touch", "/tmp/sick"]).map(drop)
+}
+
+/// Each start has its hook after it, each stop before the guest is asked to power off.
+async fn restarted(cluster: &Cluster, name: &str, hook: &[&str]) -> Result<()> {
+    await_restart(cluster, name).await?;
+    cluster.await_ready(&format!("pod/{name}"), READY)?;
+    let order = order(cluster, name)?;
+    let expected = [&["started"], hook, &["asked", "started"]].concat();
+    ensure!(order == expected, "after the restart: {order:?}");
+    Ok(())
+}
+
+/// A pod that is deleted has its hook, too; its disk goes with it, its log is read as it grows.
+fn delete(cluster: &Cluster) -> Result<()> {
+    let follow = ["logs", "--follow", "hooked"];
+    let mut follow = cluster
+        .kubectl_command(&follow)?
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let mut log = BufReader::new(follow.stdout.take().context("stdout")?);
+    let mut line = String::new();
+    log.read_line(&mut line)?;
+    cluster.delete("pod/hooked", GONE)?;
+    let mut rest = Vec::new();
+    log.read_to_end(&mut rest)?;
+    follow.wait()?;
+    let rest = String::from_utf8_lossy(&rest);
+    ensure!(rest.contains("VMLET-PRESTOP"), "its log:\n{line}{rest}");
+    Ok(())
+}
+
+/// The first start fails by its hook, the second one succeeds.
+async fn failing(cluster: &Cluster) -> Result<()> {
+    let mut pod = vm_pod("failing-hook");
+    pod["spec"]["containers"][0]["startupProbe"] = startup_probe();
+    pod["spec"]["terminationGracePeriodSeconds"] = json!(GRACE);
+    let hook = "[ -e /boot/order ] || { echo failed >/boot/order; exit 1; }";
+    pod["spec"]["containers"][0]["lifecycle"] = json!({
+        "postStart": { "exec": { "command": ["sh", "-c", hook] } },
+    });
+    cluster.apply(&pod)?;
+    let words = "PostStartHook failed";
+    cluster
+        .await_event("failing-hook", "FailedPostStartHook", words, READY)
+        .await?;
+    await_restart(cluster, "failing-hook").await?;
+    cluster.await_ready("pod/failing-hook", READY)?;
+    let status = cluster.get_json(&["pod", "failing-hook"])?["status"].take();
+    let restarts = &status["containerStatuses"][0]["restartCount"];
+    ensure!(*restarts == 1, "{restarts} restarts");
+    cluster.await_boots("failing-hook", &[2], READY).await?;
+    cluster.delete("pod/failing-hook", GONE)
+}
+
+async fn await_restart(cluster: &Cluster, pod: &str) -> Result<()> {
+    eventually(READY, &format!("the restart of {pod}"), || async {
+        let status = cluster.get_json(&["pod", pod])?["status"].take();
+        let restarts = status["containerStatuses"][0]["restartCount"].as_u64();
+        ensure!(restarts >= Some(1), "{restarts:?} restarts");
+        Ok(())
+    })
+    .await
+}
+
+/// What hooks and orders have written. A guest may be asked to power off more than once.
+fn order(cluster: &Cluster, pod: &str) -> Result<Vec<String>> {
+    let text = Guest::of(cluster.stack(), pod)?.run(&["cat", "/boot/order"])?;
+    let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+    lines.dedup_by(|next, line| next == line && line == "asked");
+    Ok(lines)
+}

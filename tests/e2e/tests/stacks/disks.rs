@@ -1,0 +1,137 @@
+//! Disks as the guest sees them: the size of its root disk, and devices of the node beside it.
+//!
+//! Invariant: sizes, names and bytes are read in the guest, and compared with the node's.
+//! Failure: what the guest sees, or the node's device has, that differs.
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cri, LoopDevice, PodOptions, Stack, v1};
+use tonic::Code;
+
+/// The size of the test image's disk.
+const IMAGE: u64 = 64 << 20;
+/// A size that the image does not have.
+const LARGE: u64 = 200 << 20;
+const MIB: usize = 1 << 20;
+
+fn sized(name: &str, size: &str, stack: &Stack) -> PodOptions {
+    let mut pod = PodOptions::named(name, stack);
+    let size = ("vmlet.dev/root-volume-size".to_owned(), size.to_owned());
+    pod.annotations = [size].into();
+    pod
+}
+
+fn device(path: &str, device: &LoopDevice, permissions: &str) -> v1::Device {
+    v1::Device {
+        container_path: path.to_owned(),
+        host_path: device.path().display().to_string(),
+        permissions: permissions.to_owned(),
+    }
+}
+
+/// What the guest knows of a disk: bytes, whether it is read-only, serial number.
+async fn disk(cri: &Cri, id: &str, name: &str) -> Result<(u64, bool, String)> {
+    let line = format!("cd /sys/block/{name} && cat size ro && cat serial");
+    let said = cri.shell(id, &line).await?;
+    let mut lines = said.lines();
+    let sectors: u64 = lines.next().context("size")?.parse()?;
+    let is_read_only = lines.next() == Some("1");
+    Ok((
+        sectors * 512,
+        is_read_only,
+        lines.next().unwrap_or_default().to_owned(),
+    ))
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_guest_sees_a_root_disk_of_the_wanted_size_and_its_devices_in_order() -> Result<()> {
+    let (data, fixed) = (LoopDevice::new(16)?, LoopDevice::new(8)?);
+    fixed.write(b"as it was")?;
+    let stack = Stack::up()?;
+    let cri = stack.cri().await?;
+    cri.await_ready().await?;
+    let image = stack.image()?.to_owned();
+    cri.pull(&image).await?;
+    nonsense(&stack, &cri, &image).await?;
+
+    // Less than the image has is as much as the image has.
+    let small = sized("small", "1Mi", &stack);
+    let (small_sandbox, small) = cri.boot(&small, &image).await?;
+    let large = sized("large", "200Mi", &stack);
+    let sandbox = cri.run(large.sandbox()).await?;
+    let config = |attempt| v1::ContainerConfig {
+        // Not in the order of their names or sizes, nor of the devices' numbers.
+        devices: vec![
+            device("/dev/fixed", &fixed, "mr"),
+            device("/dev/a-data", &data, "mrw"),
+        ],
+        ..large.container(&image, attempt)
+    };
+    let first = Box::pin(cri.create(&sandbox, config(0), large.sandbox())).await?;
+    cri.start(&first).await?;
+    cri.await_agent(&first).await?;
+    let root = disk(&cri, &first, "vda").await?;
+    ensure!(root == (LARGE, false, String::new()), "{root:?}");
+    devices(&cri, &first, &data, &fixed).await?;
+    let end = "echo at the end | dd of=/dev/vda bs=512 seek=$(($(cat /sys/block/vda/size) - 1)) conv=fsync";
+    cri.shell(&first, end).await?;
+
+    cri.stop(&first, 600).await?;
+    let again = Box::pin(cri.create(&sandbox, config(1), large.sandbox())).await?;
+    cri.start(&again).await?;
+    cri.await_agent(&again).await?;
+    let root = disk(&cri, &again, "vda").await?;
+    ensure!(root.0 == LARGE, "after a restart: {root:?}");
+    let end =
+        "dd if=/dev/vda bs=512 skip=$(($(cat /sys/block/vda/size) - 1)) 2>/dev/null | head -n 1";
+    let kept = cri.shell(&again, end).await?;
+    ensure!(kept == "at the end", "{kept:?}");
+
+    cri.await_agent(&small).await?;
+    let root = disk(&cri, &small, "vda").await?;
+    ensure!(root.0 == IMAGE, "{root:?}");
+    for sandbox in [sandbox, small_sandbox] {
+        cri.remove_pod(&sandbox).await?;
+    }
+    stack.await_clean().await?;
+    stack.down()
+}
+
+/// The guest writes to one device, which the node sees, and cannot write to the other.
+async fn devices(cri: &Cri, id: &str, data: &LoopDevice, fixed: &LoopDevice) -> Result<()> {
+    let before = fixed.read(0, 8 * MIB)?;
+    let (second, third) = (disk(cri, id, "vdb").await?, disk(cri, id, "vdc").await?);
+    let wanted = (8 << 20, true, "fixed".to_owned());
+    ensure!(second == wanted, "the first device is {second:?}");
+    let wanted = (16 << 20, false, "a-data".to_owned());
+    ensure!(third == wanted, "the second device is {third:?}");
+    let head = cri.shell(id, "head -c 9 /dev/vdb").await?;
+    ensure!(head == "as it was", "{head}");
+
+    // First and last sector: the guest has the whole device, as it is.
+    let write = "for n in 0 32767; do echo sector $n | dd of=/dev/vdc bs=512 seek=$n conv=fsync || exit 1; done";
+    cri.shell(id, write).await?;
+    for (offset, text) in [(0, "sector 0\n"), (32767 * 512, "sector 32767\n")] {
+        let bytes = data.read(offset, text.len())?;
+        ensure!(bytes == text.as_bytes(), "{offset}: {bytes:?}");
+    }
+    let write = "echo otherwise | dd of=/dev/vdb conv=fsync,notrunc";
+    let write = cri.exec(id, &["sh", "-c", write], 60).await?;
+    ensure!(write.exit_code != 0, "it was written to: {write:?}");
+    ensure!(fixed.read(0, 8 * MIB)? == before, "its bytes have changed");
+    Ok(())
+}
+
+async fn nonsense(stack: &Stack, cri: &Cri, image: &str) -> Result<()> {
+    let pod = sized("nonsense", "much", stack);
+    let sandbox = cri.run(pod.sandbox()).await?;
+    let refused = Box::pin(cri.create(&sandbox, pod.container(image, 0), pod.sandbox())).await;
+    let refused = refused.err().context("a size that is no quantity")?;
+    ensure!(refused.code() == Code::InvalidArgument, "{refused:?}");
+    let words = refused.message();
+    ensure!(
+        words.contains("vmlet.dev/root-volume-size") && words.contains("much"),
+        "{words}"
+    );
+    Ok(cri.remove_pod(&sandbox).await?)
+}
