@@ -11,6 +11,7 @@ mod demo;
 mod down;
 pub(crate) mod guest;
 mod image;
+mod mutants;
 mod reboot;
 mod restart;
 pub(crate) mod setup;
@@ -38,6 +39,7 @@ enum Verb {
     Demo(demo::Demo),
     Test(test::Test),
     Critest(critest::Critest),
+    Mutants(mutants::Mutants),
     Bench(bench::Bench),
     Chaos(chaos::Chaos),
     Setup(setup::Setup),
@@ -60,6 +62,7 @@ impl Xtask {
             Verb::Demo(verb) => verb.run(),
             Verb::Test(verb) => verb.run(),
             Verb::Critest(verb) => verb.run(),
+            Verb::Mutants(verb) => verb.run(),
             Verb::Bench(verb) => verb.run(),
             Verb::Chaos(verb) => verb.run(),
             Verb::Setup(verb) => verb.run(),

@@ -19,6 +19,7 @@ use crate::stamp::Stamp;
 use crate::{run, workspace};
 
 const CARGO_DENY_VERSION: &str = "0.20.2";
+const CARGO_MUTANTS_VERSION: &str = "27.1.0";
 
 /// What a cluster is made of, besides our own programs.
 pub(crate) const CLUSTER: &[Tool] = &[
@@ -63,6 +64,8 @@ pub(crate) enum Tool {
     Critest,
     /// The checker of licences and sources of dependencies.
     CargoDeny,
+    /// What changes our code to see whether a test notices. Built by name, and by `mutants`.
+    CargoMutants,
     /// The container runtime of the cluster's ordinary pods.
     Containerd,
     /// What containerd starts for each of them.
@@ -88,13 +91,20 @@ pub(crate) enum Tool {
 impl Tools {
     /// Runs the command.
     pub(crate) fn run(&self) -> Result<ExitCode> {
-        ensure(match self.names.as_slice() {
-            [] if self.cluster => CLUSTER,
-            [] => Tool::value_variants(),
-            names => names,
-        })?;
+        match self.names.as_slice() {
+            [] if self.cluster => ensure(CLUSTER),
+            [] => ensure(&suite()),
+            names => ensure(names),
+        }?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// What the test suite needs.
+fn suite() -> Vec<Tool> {
+    let mut tools = Tool::value_variants().to_vec();
+    tools.retain(|tool| !matches!(tool, Tool::CargoMutants));
+    tools
 }
 
 /// The part that `test` and `up` share.
@@ -124,8 +134,8 @@ pub(crate) fn ensure(tools: &[Tool]) -> Result<()> {
 enum Source {
     /// A package of a pinned Go module.
     Go(Family, Verb, &'static str),
-    /// cargo-deny, from the crate registry.
-    Crate,
+    /// A program from the crate registry, at this version.
+    Crate(&'static str),
 }
 
 impl Tool {
@@ -140,7 +150,8 @@ impl Tool {
         match self {
             Self::Crictl => Source::Go(CriTools, Verb::Build, "cmd/crictl"),
             Self::Critest => Source::Go(CriTools, Verb::BuildTest, "cmd/critest"),
-            Self::CargoDeny => Source::Crate,
+            Self::CargoDeny => Source::Crate(CARGO_DENY_VERSION),
+            Self::CargoMutants => Source::Crate(CARGO_MUTANTS_VERSION),
             Self::Containerd => Source::Go(Containerd, Verb::Build, "cmd/containerd"),
             Self::ContainerdShimRuncV2 => {
                 Source::Go(Containerd, Verb::Build, "cmd/containerd-shim-runc-v2")
@@ -163,36 +174,29 @@ impl Tool {
         let stamp = Stamp::new(workspace::target().join(format!("tools/{name}.stamp")));
         match self.source() {
             Source::Go(family, ..) => family.inputs(stamp),
-            Source::Crate => Ok(stamp.value("version", CARGO_DENY_VERSION)),
+            Source::Crate(version) => Ok(stamp.value("version", version)),
         }
     }
 
     fn build(self, product: &Path) -> Result<()> {
         match self.source() {
             Source::Go(family, verb, package) => family.build(verb, package, product),
-            Source::Crate => cargo_deny(),
+            Source::Crate(version) => cargo_install(&self.name(), version),
         }
     }
 }
 
-fn cargo_deny() -> Result<()> {
+fn cargo_install(name: &str, version: &str) -> Result<()> {
+    let build = workspace::target().join("tools/build");
     let mut cargo = workspace::cargo();
     // It runs for a second: optimising it takes four times as long as compiling it.
-    cargo.env("CARGO_PROFILE_DEV_DEBUG", "false").args([
-        "install",
-        "--quiet",
-        "--debug",
-        "--locked",
-        "--version",
-        CARGO_DENY_VERSION,
-    ]);
-    cargo.arg("--root").arg(workspace::target().join("tools"));
-    cargo
-        .arg("--target-dir")
-        .arg(workspace::target().join("tools/build"));
-    run::check(cargo.arg("cargo-deny"))?;
+    cargo.env("CARGO_PROFILE_DEV_DEBUG", "false");
+    cargo.args(["install", "--quiet", "--debug", "--locked"]);
+    cargo.args(["--version", version, "--root"]);
+    cargo.arg(workspace::target().join("tools"));
+    run::check(cargo.arg("--target-dir").arg(&build).arg(name))?;
     // Two hundred megabytes that nothing needs any more.
-    fs::remove_dir_all(workspace::target().join("tools/build")).context("tidy up")
+    fs::remove_dir_all(build).context("tidy up")
 }
 
 #[cfg(test)]

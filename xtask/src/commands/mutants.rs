@@ -1,0 +1,183 @@
+//! `mutants`: changes the code of some areas, one expression at a time, and runs their tests against each change.
+//!
+//! Invariant: the areas are those whose code decides something that no type checks. The work is done in a copy of the
+//! workspace; `.cargo/mutants.toml` names the changes that no test can notice, with the reason.
+//! Failure: exit code 1 when a change was noticed by no test; `target/mutants/AREA/mutants.out` has its difference.
+
+use std::fs;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+
+use super::tools::{self, Tool};
+use crate::{run, workspace};
+
+/// Changes the code of some areas and names the changes that no test notices.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Mutants {
+    /// The areas; all without one.
+    areas: Vec<Area>,
+    /// Print the changes and make none.
+    #[arg(long)]
+    list: bool,
+    /// Only changes whose description matches this regular expression.
+    #[arg(long)]
+    only: Option<String>,
+    /// Leave out the changes that tests noticed in earlier runs.
+    #[arg(long)]
+    iterate: bool,
+}
+
+/// Code that is changed, with the tests that have to notice.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Area {
+    /// What a VirtualMachine needs next.
+    Lifecycle,
+    /// The controller's queue.
+    Workqueue,
+    /// The order of its work.
+    Priority,
+    /// Annotations and fields of pods.
+    Podspec,
+    /// Phases of sandboxes and containers.
+    Phases,
+    /// Which runtime the proxy asks.
+    Routing,
+    /// The check of disk images.
+    Qcow2,
+    /// The packet filter of a pod.
+    Filter,
+    /// Translations of image names.
+    Translations,
+}
+
+/// Where an area is, and what `cargo test` is given for it.
+struct Place {
+    package: &'static str,
+    files: &'static [&'static str],
+    tests: &'static [&'static str],
+}
+
+impl Area {
+    fn place(self) -> Place {
+        let (package, files, tests): (_, &[_], &[_]) = match self {
+            Self::Lifecycle => ("lifecycle", &["libs/lifecycle/src/**"], &[]),
+            Self::Workqueue => ("workqueue", &["libs/workqueue/src/**"], &[]),
+            Self::Priority => (
+                "vmlet-controller",
+                &["controller/src/priority.rs", "controller/src/priority/**"],
+                &["--lib", "--test", "controller", "priority"],
+            ),
+            Self::Podspec => ("podspec", &["libs/podspec/src/**"], &[]),
+            Self::Phases => (
+                "vmlet",
+                &["src/sandbox/state.rs", "src/vm/state.rs"],
+                &["--lib"],
+            ),
+            Self::Routing => (
+                "criproxy",
+                &["criproxy/src/routes.rs", "criproxy/src/methods.rs"],
+                &["--lib", "--test", "criproxy"],
+            ),
+            Self::Qcow2 => (
+                "vmlet",
+                &["src/images/qcow2.rs", "src/images/format.rs"],
+                &["--lib", "images::"],
+            ),
+            Self::Filter => (
+                "netns",
+                &["libs/netns/src/filter.rs", "libs/netns/src/filter/**"],
+                &["--lib", "--test", "netns", "--", "--include-ignored"],
+            ),
+            Self::Translations => (
+                "vmlet",
+                &["src/images/translate.rs"],
+                &["--lib", "images::"],
+            ),
+        };
+        Place {
+            package,
+            files,
+            tests,
+        }
+    }
+
+    fn name(self) -> String {
+        let value = self.to_possible_value();
+        value
+            .map(|value| value.get_name().to_owned())
+            .unwrap_or_default()
+    }
+}
+
+impl Mutants {
+    /// Runs the command.
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        tools::ensure(&[Tool::CargoMutants])?;
+        let areas = match self.areas.as_slice() {
+            [] => Area::value_variants(),
+            areas => areas,
+        };
+        let mut survivors = Vec::new();
+        for area in areas {
+            survivors.extend(self.area(*area).with_context(|| area.name())?);
+        }
+        for survivor in &survivors {
+            println!("no test notices: {survivor}");
+        }
+        Ok(match survivors.is_empty() {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        })
+    }
+
+    /// The changes in an area that no test noticed.
+    fn area(&self, area: Area) -> Result<Vec<String>> {
+        let (place, folder) = (area.place(), workspace::target().join("mutants"));
+        let output = folder.join(area.name());
+        fs::create_dir_all(&output).with_context(|| format!("create {}", output.display()))?;
+        let mut command = run::command("nice");
+        command.args(["-n", "19"]);
+        command.arg(workspace::tools_bin().join("cargo-mutants"));
+        command.args(["mutants", "--package", place.package, "--output"]);
+        command.arg(&output);
+        for file in place.files {
+            command.args(["--file", file]);
+        }
+        if let Some(only) = &self.only {
+            command.args(["--re", only]);
+        }
+        if self.iterate {
+            command.arg("--iterate");
+        }
+        if self.list {
+            run::check(command.arg("--list"))?;
+            return Ok(Vec::new());
+        }
+        command
+            .current_dir(workspace::root())
+            // Every change is built on what the one before it left.
+            .env("CARGO_TARGET_DIR", folder.join("build"))
+            .env("CARGO_INCREMENTAL", "1")
+            .env("CARGO_PROFILE_DEV_DEBUG", "false")
+            .env("CARGO_PROFILE_TEST_DEBUG", "false")
+            .args(["--no-shuffle", "--colors", "never"])
+            .arg("--")
+            .args(place.tests);
+        let line = run::describe(&command);
+        let status = command.status().with_context(|| format!("run {line}"))?;
+        // Its own codes: 2 for changes that no test noticed, 3 for tests that did not end.
+        if !matches!(status.code(), Some(0 | 2 | 3)) {
+            bail!("{line} ended with {status}");
+        }
+        let mut survivors = Vec::new();
+        for list in ["missed.txt", "timeout.txt"] {
+            let path = output.join("mutants.out").join(list);
+            let text =
+                fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+            survivors.extend(text.lines().map(str::to_owned));
+        }
+        Ok(survivors)
+    }
+}
