@@ -1,5 +1,5 @@
 //! What only some jobs need: the guest image, the tools of a cluster, the conformance suite, cargo-deny. They are built
-//! at low priority while other jobs run, in the order in which jobs need them.
+//! beside other jobs and at a lower priority, in the order in which jobs need them.
 //!
 //! Invariant: a job starts only when its kit is there.
 //! Failure: when a kit cannot be built, the jobs that need it fail with the reason.
@@ -75,7 +75,7 @@ pub(super) struct Shelf {
 }
 
 impl Shelf {
-    /// Builds what the parts need, at low priority.
+    /// Builds what the parts need, at a lower priority than tests have.
     pub(super) fn fill(&self, parts: &[Part]) {
         let needed = parts.iter().filter_map(|part| Kit::of(*part));
         let wanted: BTreeSet<Kit> = needed.flat_map(Kit::with_earlier).copied().collect();
@@ -111,11 +111,14 @@ impl Shelf {
     }
 }
 
-/// The thread that builds kits, and all that it starts, gets processor time that nothing else wants.
+/// How nice the thread that builds kits is, and all that it starts: a quarter of the processors beside compilers, so that
+/// the longest tests, which need the most kits, do not begin when the others have ended.
+const NICENESS: &str = "5";
+
 fn give_way() -> Result<()> {
     let thread = nix::unistd::gettid();
     let mut renice = run::command("renice");
-    renice.args(["-n", "19", "-p"]).arg(thread.to_string());
+    renice.args(["-n", NICENESS, "-p"]).arg(thread.to_string());
     run::output(&mut renice).map(drop).with_context(|| {
         format!(
             "lower the priority of a thread of process {}",

@@ -225,9 +225,10 @@ async fn a_command_that_is_given_up_is_killed_with_all_that_it_started() -> Resu
 
 async fn without_an_agent(stack: &Stack, cri: &Cri, id: &str) -> Result<()> {
     // Init starts the agent again only while its port has a name. Typed: no command has to be answered by what it ends.
+    // SIGKILL: the handler of SIGTERM takes a lock of the main loop, which it may have interrupted, and hangs then.
     let mut console = Console::open(stack, id)?;
     console.type_line(
-        "mv /dev/virtio-ports/org.qemu.guest_agent.0 /tmp/port; kill $(pidof qemu-ga)",
+        "mv /dev/virtio-ports/org.qemu.guest_agent.0 /tmp/port; kill -9 $(pidof qemu-ga)",
     )?;
     let refused = eventually(SOON, "a guest without an agent", || async {
         let refused = cri.exec(id, &["true"], 5).await.err();
