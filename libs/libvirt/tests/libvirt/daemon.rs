@@ -220,7 +220,7 @@ async fn a_call_to_a_frozen_libvirtd_ends_at_its_deadline() {
         .expect("calls work again");
 }
 
-/// An emulator that hangs for guests whose name begins with `hang`, on the opening of a pipe that nobody writes. Each of
+/// An emulator that hangs for guests whose name begins with `hang`, when it opens a pipe without a writer. Each of
 /// them leaves a file in the directory that comes second.
 fn hanging_emulator(libvirtd: &Libvirtd) -> (String, PathBuf) {
     let in_scratch = |name| libvirtd.dir().join(name);
