@@ -166,11 +166,19 @@ impl Stores {
     /// The tasks of the machine with this UID, by name.
     #[must_use]
     pub fn tasks_of(&self, vm_uid: &str) -> Vec<Arc<VirtualMachineTask>> {
-        let keys = self.index.tasks_of(vm_uid);
-        let found = keys
-            .iter()
-            .filter_map(|key| self.tasks.get(&key.reference()));
-        found.collect()
+        self.tasks_at(&self.index.tasks_of(vm_uid))
+    }
+
+    /// The tasks of the machines that have or had this name.
+    #[must_use]
+    pub fn tasks_named(&self, vm: &Key) -> Vec<Arc<VirtualMachineTask>> {
+        self.tasks_at(&self.index.tasks_named(vm))
+    }
+
+    fn tasks_at(&self, keys: &[Key]) -> Vec<Arc<VirtualMachineTask>> {
+        let all = keys.iter();
+        all.filter_map(|key| self.tasks.get(&key.reference()))
+            .collect()
     }
 
     /// The pods of the machine with this UID, by name; of both roles.

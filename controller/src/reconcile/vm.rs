@@ -87,6 +87,7 @@ pub async fn follow_agents(ctx: &Context, wake: &mpsc::Sender<Key>) {
 }
 
 async fn look_at(ctx: &Context, key: &Key) -> Outcome {
+    left_behind::delete_tasks(ctx, key).await?;
     let Some(found) = ctx.stores.vm(key) else {
         ctx.shared.prober.unregister(key);
         ctx.shared.expected.forget(key);

@@ -101,6 +101,8 @@ pub struct Index(Arc<RwLock<Tables>>);
 struct Tables {
     vms: Table<Relation>,
     tasks: Table<String>,
+    /// The same tasks by the name of their machine, whichever machine of that name it was.
+    named: Table<Key>,
     pods: Table<String>,
 }
 
@@ -161,6 +163,12 @@ impl Index {
         self.read().tasks.get(&vm_uid.to_owned())
     }
 
+    /// Keys of the tasks of the machines that have or had this name.
+    #[must_use]
+    pub fn tasks_named(&self, vm: &Key) -> Vec<Key> {
+        self.read().named.get(vm)
+    }
+
     /// Keys of the pods of the machine with this UID.
     #[must_use]
     pub fn pods_of(&self, vm_uid: &str) -> Vec<Key> {
@@ -194,11 +202,12 @@ impl Indexed for VirtualMachine {
 
 impl Indexed for VirtualMachineTask {
     fn file(object: &Self, gone: bool, index: &Index) {
-        let uid = (!gone).then(|| object.spec.vm_uid.clone());
-        index
-            .write()
-            .tasks
-            .set(&Key::of(object), uid.into_iter().collect());
+        let (key, spec) = (Key::of(object), &object.spec);
+        let uid = (!gone).then(|| spec.vm_uid.clone());
+        let vm = (!gone).then(|| Key::new(&key.namespace, &spec.vm_name));
+        let mut tables = index.write();
+        tables.tasks.set(&key, uid.into_iter().collect());
+        tables.named.set(&key, vm.into_iter().collect());
     }
 }
 

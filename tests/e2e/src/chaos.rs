@@ -91,7 +91,8 @@ async fn play(cluster: &Cluster, plan: Plan) -> Result<Report> {
         plan.machines
     );
     report.ended("guests live");
-    machines.delete(cluster, SETTLED).await?;
+    let keep = || evidence::keep(cluster, plan.seed);
+    machines.delete(cluster, SETTLED, keep).await?;
     report.ended("deleted");
     nothing_is_left(cluster).await?;
     report.ended("nothing left");

@@ -137,9 +137,7 @@ impl Mutants {
         let (place, folder) = (area.place(), workspace::target().join("mutants"));
         let output = folder.join(area.name());
         fs::create_dir_all(&output).with_context(|| format!("create {}", output.display()))?;
-        let mut command = run::command("nice");
-        command.args(["-n", "19"]);
-        command.arg(workspace::tools_bin().join("cargo-mutants"));
+        let mut command = run::command(workspace::tools_bin().join("cargo-mutants"));
         command.args(["mutants", "--package", place.package, "--output"]);
         command.arg(&output);
         for file in place.files {

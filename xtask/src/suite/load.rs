@@ -1,13 +1,16 @@
 //! Processes that do nothing but use a processor, to see what tests do on a busy machine.
 //!
-//! Invariant: they end with the value that stands for them.
-//! Failure: one that cannot be started is an error; one that cannot be killed ends with this program's session.
+//! Invariant: they end with the value that stands for them, and also when this program is killed.
+//! Failure: one that cannot be started is an error.
 
-use std::process::Child;
+use std::process::{Child, Stdio};
 
 use anyhow::{Context, Result};
 
 use crate::run;
+
+/// Is busy as long as the process `$0` lives; `kill` is built into the shell.
+const LOOP: &str = "while kill -0 $0; do :; done";
 
 /// Busy processes.
 #[derive(Debug, Default)]
@@ -16,10 +19,10 @@ pub(super) struct Load(Vec<Child>);
 impl Load {
     /// Starts this many of them.
     pub(super) fn start(number: usize) -> Result<Self> {
-        let mut load = Self::default();
+        let (mut load, own) = (Self::default(), std::process::id().to_string());
         for _ in 0..number {
             let mut busy = run::command("sh");
-            let child = busy.args(["-c", "while :; do :; done"]).spawn();
+            let child = busy.args(["-c", LOOP, &own]).stderr(Stdio::null()).spawn();
             load.0.push(child.context("start a busy process")?);
         }
         Ok(load)

@@ -1,15 +1,18 @@
-//! Pods whose machine is gone.
+//! Pods and tasks whose machine is gone.
 //!
-//! Invariant: a pod is let go once nothing of it runs; one that runs is left alone.
-//! Failure: the pod's next event tries again.
+//! Invariant: a pod is let go once nothing of it runs; one that runs is left alone. A task is deleted only after the API
+//! server has confirmed that its owner does not exist.
+//! Failure: the pass is repeated.
 
+use crds::{VirtualMachine, VirtualMachineTask};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Api;
 use kube::ResourceExt;
 
-use super::patch;
-use super::pods;
+use super::error::Error;
+use super::{patch, pods, tasks};
 use crate::context::{Context, Key};
-use crate::outcome::{Done, Outcome};
+use crate::outcome::{Done, Outcome, Stop};
 
 /// Releases the pod of a machine that no longer exists.
 pub(crate) async fn release(ctx: &Context, key: &Key) -> Outcome {
@@ -23,8 +26,40 @@ pub(crate) async fn release(ctx: &Context, key: &Key) -> Outcome {
     Ok(Done::QUIET)
 }
 
+/// Deletes the tasks of earlier machines of that name. A node keeps a task on record as long as the object exists, and
+/// the cluster's garbage collector, which deletes it too, may need minutes after the API server was restarted.
+pub(crate) async fn delete_tasks(ctx: &Context, key: &Key) -> Outcome<()> {
+    let known = ctx.stores.vm(key).and_then(|vm| vm.uid());
+    let mut left = ctx.stores.tasks_named(key);
+    left.retain(|task| is_of_another(task, known.as_deref()));
+    if left.is_empty() {
+        return Ok(());
+    }
+    // The machine may be newer than the store of machines, which is not of the same moment as that of tasks.
+    let api = Api::<VirtualMachine>::namespaced(ctx.client.clone(), &key.namespace);
+    let found = api.get_metadata_opt(&key.name).await;
+    let found = found.map_err(|source| {
+        let what = format!("virtual machine {key}");
+        Stop::Failed(Error::Read { what, source }.into())
+    })?;
+    let uid = found.and_then(|vm| vm.uid());
+    left.retain(|task| is_of_another(task, uid.as_deref()));
+    for task in left {
+        tasks::remove(ctx, &task).await?;
+    }
+    Ok(())
+}
+
+/// Whether the task belongs to a machine, and not to the one with that UID.
+fn is_of_another(task: &VirtualMachineTask, uid: Option<&str>) -> bool {
+    owner(task.owner_references()).is_some_and(|owner| Some(owner.uid.as_str()) != uid)
+}
+
 fn owner_name(pod: &k8s_openapi::api::core::v1::Pod) -> Option<&str> {
-    let mut owners = pod.owner_references().iter();
-    let owner = owners.find(|o| o.kind == "VirtualMachine" && o.controller == Some(true));
-    owner.map(|o| o.name.as_str())
+    owner(pod.owner_references()).map(|owner| owner.name.as_str())
+}
+
+fn owner(all: &[OwnerReference]) -> Option<&OwnerReference> {
+    let mut owners = all.iter();
+    owners.find(|o| o.kind == "VirtualMachine" && o.controller == Some(true))
 }

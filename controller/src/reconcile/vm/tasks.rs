@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crds::{TaskKind, TaskState, VirtualMachineTask, VirtualMachineTaskSpec};
-use kube::ResourceExt;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, ResourceExt};
 use lifecycle::Failure;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -207,6 +207,11 @@ pub(crate) async fn cancel(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outcom
 }
 
 pub(crate) async fn delete(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outcome<()> {
+    remove(pass.ctx, task).await
+}
+
+/// Deletes a task of any machine; success when it is gone or being deleted.
+pub(crate) async fn remove(ctx: &Context, task: &VirtualMachineTask) -> Outcome<()> {
     if task.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
@@ -214,12 +219,9 @@ pub(crate) async fn delete(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outcom
         uid: task.uid(),
         resource_version: None,
     });
-    let name = task.name_any();
-    match pass
-        .api::<VirtualMachineTask>()
-        .delete(&name, &only_this)
-        .await
-    {
+    let (name, namespace) = (task.name_any(), task.namespace().unwrap_or_default());
+    let api = Api::<VirtualMachineTask>::namespaced(ctx.client.clone(), &namespace);
+    match api.delete(&name, &only_this).await {
         Ok(_) => Ok(()),
         Err(error) if is_gone(&error) || is_conflict(&error) => Ok(()),
         Err(source) => Err(failed(&name, source)),

@@ -4,9 +4,9 @@
 //! until it is gone, and only the last one of them counts.
 //! Failure: what the API server said last.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -18,6 +18,11 @@ use crate::{Cluster, eventually};
 
 /// The API server may be dead for a while, and is slow after its birth.
 pub(super) const TAKEN: Duration = Duration::from_secs(120);
+
+/// The end of a machine mostly takes seconds; one that takes longer leaves evidence.
+const SLOW: Duration = Duration::from_secs(100);
+/// What a machine consists of in the API.
+const KINDS: &str = "vm,pods,virtualmachinetasks";
 
 /// All machines, by number.
 #[derive(Debug)]
@@ -125,16 +130,30 @@ impl Machines {
         Ok(())
     }
 
-    /// Deletes all of them and waits until they are gone.
-    pub(super) async fn delete(self, cluster: &Cluster, within: Duration) -> Result<()> {
+    /// Deletes all of them and waits until they are gone; prints what is left whenever that changes,
+    /// and calls `if_slow` once if it takes long.
+    pub(super) async fn delete(
+        self,
+        cluster: &Cluster,
+        within: Duration,
+        if_slow: impl Fn() -> String,
+    ) -> Result<()> {
         for (name, _) in self.wishes() {
             delete(cluster, &name)?;
         }
+        let (begun, last) = (Instant::now(), RefCell::new(String::new()));
+        let is_slow = Cell::new(false);
         eventually(within, "the end of every machine", || async {
             // A controller on a host that stood still may have lost its lease.
             programs::supervise(cluster.stack())?;
-            let kinds = "vm,pods,virtualmachinetasks";
-            let left = cluster.kubectl(&["get", kinds, "-A", "-o", "name"])?;
+            let left = cluster.kubectl(&["get", KINDS, "-A", "-o", "name"])?;
+            if last.replace(left.clone()) != left {
+                let at = begun.elapsed().as_secs();
+                eprintln!("chaos: {at:>4} s, still there:\n{left}");
+            }
+            if !left.is_empty() && begun.elapsed() > SLOW && !is_slow.replace(true) {
+                eprintln!("chaos: a slow end: {}", if_slow());
+            }
             ensure!(left.is_empty(), "still there: {left}");
             Ok(())
         })

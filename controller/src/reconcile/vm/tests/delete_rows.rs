@@ -239,3 +239,41 @@ async fn a_machine_goes_although_the_node_that_was_making_its_disk_is_gone() {
     bench.settle().await.ok();
     assert!(!is_there(&bench));
 }
+
+/// The garbage collector is another program, and may be away.
+#[tokio::test]
+async fn the_tasks_of_a_machine_go_with_it_and_those_of_the_next_of_its_name_stay() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    deleted(&mut bench, json!({})).await;
+    bench.settle().await.ok();
+    bench.end("vm", 0, "Stopped");
+    bench.settle().await.ok();
+    bench.task_ends("DeleteDisk", "Success");
+    bench.refuse(Method::DELETE, "virtualmachinetasks", 500, 1);
+    bench.pass().await.ok();
+    assert!(!is_there(&bench));
+    assert!(bench.pass().await.is_err(), "the API server is away");
+    bench.provisioning(json!({})).await;
+    assert!(bench.tasks("DeleteDisk").is_empty());
+    let made_anew = bench.task("Provision");
+    assert_eq!(
+        made_anew["metadata"]["ownerReferences"][0]["uid"],
+        bench.get(VMS, "vm")["metadata"]["uid"]
+    );
+}
+
+/// The watch of tasks is ahead of that of machines.
+#[tokio::test]
+async fn the_task_of_a_machine_that_the_store_does_not_know_yet_is_left_alone() {
+    let mut bench = Bench::new();
+    bench.provisioning(json!({})).await;
+    let stale = bench.get(VMS, "vm");
+    bench.remove(VMS, "vm");
+    let place = (VMS.to_owned(), "vm".to_owned());
+    bench.server.lock().unwrap().objects.insert(place, stale);
+    bench.writes();
+    assert_eq!(bench.pass().await.unwrap(), Done::QUIET);
+    assert_eq!(bench.writes(), Vec::<String>::new());
+    assert_eq!(bench.tasks("Provision").len(), 1);
+}
