@@ -160,6 +160,8 @@ impl Mutants {
             .env("CARGO_INCREMENTAL", "1")
             .env("CARGO_PROFILE_DEV_DEBUG", "false")
             .env("CARGO_PROFILE_TEST_DEBUG", "false")
+            // Chance is to find defects, not to notice these.
+            .env("PROPTEST_CASES", "64")
             .args(["--no-shuffle", "--colors", "never"])
             .arg("--")
             .args(place.tests);

@@ -250,8 +250,15 @@ impl World {
     }
 }
 
+/// 2,000, or as many as `PROPTEST_CASES` asks for.
+fn cases() -> u32 {
+    let is_asked = std::env::var_os("PROPTEST_CASES").is_some();
+    let asked = ProptestConfig::default().cases;
+    if is_asked { asked } else { 2000 }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_machine_has_one_instance_and_comes_to_its_wish(history in events()) {

@@ -120,8 +120,15 @@ fn strict() -> Config {
     }
 }
 
+/// 2,000, or as many as `PROPTEST_CASES` asks for.
+fn cases() -> u32 {
+    let is_asked = std::env::var_os("PROPTEST_CASES").is_some();
+    let asked = ProptestConfig::default().cases;
+    if is_asked { asked } else { 2000 }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
     fn the_queue_does_what_the_model_does(calls in calls()) {

@@ -1,4 +1,4 @@
-//! Two nodes with different CNI plugins: `bridge` on the first, `ptp` on the second, routes between them.
+//! Two nodes with CNI plugins and routes between them: `bridge` on both, then `ptp` on the second.
 //!
 //! Invariant: each way is a page fetched by the guest or container that is named first, by address and by Service.
 //! Failure: the way that fails is named; pods, events and logs follow.
@@ -13,7 +13,9 @@ const READY: Duration = Duration::from_secs(300);
 const GONE: Duration = Duration::from_secs(180);
 const WAY: Duration = Duration::from_secs(180);
 const SERVE: &str = "hostname >/tmp/index.html; exec httpd -f -p 80 -h /tmp";
-/// Each pod and its node.
+/// Those that are machines.
+const VMS: [&str; 3] = ["twin", "early", "machine"];
+/// Each pod and its node, with both plugins.
 const PODS: [(&str, usize); 4] = [("twin", 1), ("near", 1), ("machine", 2), ("far", 2)];
 
 #[tokio::test]
@@ -23,29 +25,16 @@ async fn machines_reach_each_other_across_nodes_with_different_plugins() -> Resu
         nodes: 2,
         ..Options::default()
     })?;
+    start(&cluster, "twin", 1)?;
+    start(&cluster, "early", 2)?;
+    for (from, to) in [("twin", "early"), ("early", "twin")] {
+        reach(&cluster, from, to).await?;
+    }
+    leave_bridge(&cluster).await?;
     use_ptp(cluster.node(2)).await?;
-    for (name, node) in PODS {
-        let mut pod = match name {
-            "twin" | "machine" => vm_pod(name),
-            _ => container_pod(name, SERVE),
-        };
-        pod["spec"]["nodeName"] = json!(format!("node{node}"));
-        cluster.apply(&pod)?;
-        cluster.apply(&service(name))?;
+    for (name, node) in PODS.into_iter().filter(|(name, _)| *name != "twin") {
+        start(&cluster, name, node)?;
     }
-    for (name, _) in PODS {
-        cluster.await_ready(&format!("pod/{name}"), READY)?;
-    }
-    let bridge = cluster
-        .node(2)
-        .command("ip")
-        .args(["link", "show", "cni0"])
-        .output()?;
-    ensure!(
-        !bridge.status.success(),
-        "the second node's pods are on a bridge"
-    );
-
     for (from, to) in [
         ("twin", "machine"),
         ("machine", "twin"),
@@ -56,19 +45,17 @@ async fn machines_reach_each_other_across_nodes_with_different_plugins() -> Resu
         ("far", "near"),
         ("twin", "far"),
     ] {
-        let way = format!("{from} to {to}");
-        let address = "jsonpath={.spec.clusterIP}";
-        let address = cluster.kubectl(&["get", "service", to, "-o", address])?;
-        for address in [cluster.pod_ip(to)?, address] {
-            let url = format!("http://{address}/");
-            eventually(WAY, &format!("{way} by {address}"), || async {
-                let page = fetch(&cluster, from, &url)?;
-                ensure!(page.contains(to), "{page:?}");
-                Ok(())
-            })
-            .await?;
-        }
+        reach(&cluster, from, to).await?;
     }
+    let bridge = cluster
+        .node(2)
+        .command("ip")
+        .args(["link", "show", "cni0"])
+        .output()?;
+    ensure!(
+        !bridge.status.success(),
+        "the second node's pods are on a bridge"
+    );
     for (name, _) in PODS {
         cluster.delete(&format!("pod/{name}"), GONE)?;
     }
@@ -76,12 +63,59 @@ async fn machines_reach_each_other_across_nodes_with_different_plugins() -> Resu
     cluster.down()
 }
 
+/// A pod with a Service on that node, a VM or a container.
+fn start(cluster: &Cluster, name: &str, node: usize) -> Result<()> {
+    let mut pod = match VMS.contains(&name) {
+        true => vm_pod(name),
+        false => container_pod(name, SERVE),
+    };
+    pod["spec"]["nodeName"] = json!(format!("node{node}"));
+    cluster.apply(&pod)?;
+    cluster.apply(&service(name))
+}
+
+/// Removes the pod of the second node that is on a bridge, and the bridge, which the plugin leaves.
+async fn leave_bridge(cluster: &Cluster) -> Result<()> {
+    let node = cluster.node(2);
+    cluster.delete("pod/early", GONE)?;
+    cluster.delete("service/early", GONE)?;
+    eventually(GONE, "a second node without pods", || async {
+        let left = node.crictl(&["pods", "-q"])?;
+        ensure!(left.is_empty(), "{left}");
+        Ok(())
+    })
+    .await?;
+    let mut delete = node.command("ip");
+    let deleted = delete.args(["link", "delete", "cni0"]).status()?;
+    ensure!(deleted.success(), "there was no bridge on the second node");
+    Ok(())
+}
+
+/// Both ways to name a pod lead to it.
+async fn reach(cluster: &Cluster, from: &str, to: &str) -> Result<()> {
+    for name in [from, to] {
+        cluster.await_ready(&format!("pod/{name}"), READY)?;
+    }
+    let address = "jsonpath={.spec.clusterIP}";
+    let address = cluster.kubectl(&["get", "service", to, "-o", address])?;
+    for address in [cluster.pod_ip(to)?, address] {
+        let url = format!("http://{address}/");
+        let what = format!("{from} to {to} by {address}");
+        eventually(WAY, &what, || async {
+            let page = fetch(cluster, from, &url)?;
+            ensure!(page.contains(to), "{page:?}");
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
 /// A page, fetched by a pod.
 fn fetch(cluster: &Cluster, pod: &str, url: &str) -> Result<String> {
-    match PODS.iter().find(|(name, _)| *name == pod) {
-        Some((name @ ("twin" | "machine"), node)) => {
-            Guest::of(cluster.node(*node), name)?.wget(url)
-        }
+    match pod {
+        "twin" => Guest::of(cluster.node(1), pod)?.wget(url),
+        "early" | "machine" => Guest::of(cluster.node(2), pod)?.wget(url),
         _ => cluster.kubectl(&["exec", pod, "--", "wget", "-q", "-O", "-", url]),
     }
 }
