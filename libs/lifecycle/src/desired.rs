@@ -228,7 +228,6 @@ fn contradictory(m: &Machine<'_>, now: &Time, error: &WishError) -> Decision {
         let plain = crds::VirtualMachineSpec {
             power_state: None,
             running: None,
-            run_strategy: Some(crds::RunStrategy::Halted),
             ..m.spec.clone()
         };
         return desired(&Machine { spec: &plain, ..*m }, now, Jitter::default());

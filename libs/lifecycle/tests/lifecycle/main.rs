@@ -11,6 +11,7 @@
 
 mod build;
 mod decisions;
+mod edges;
 mod pods;
 mod properties;
 mod rules;
