@@ -14,6 +14,7 @@ mod decisions;
 mod edges;
 mod pods;
 mod properties;
+mod records;
 mod rules;
 mod scenarios;
 mod verbs;
