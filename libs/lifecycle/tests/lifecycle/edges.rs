@@ -157,3 +157,11 @@ fn a_machine_that_contradicts_itself_can_be_deleted() {
     case.instance = instance("none");
     assert_eq!(case.pass().action, Action::RemoveFinalizer);
 }
+
+#[test]
+fn a_guest_has_a_week_to_power_off_at_most() {
+    let mut case = Case::parse("Halted running -");
+    case.spec.power_off_timeout = Some("1000h".to_owned());
+    let (uid, grace_seconds) = (UID.to_owned(), 604_800);
+    assert_eq!(case.pass().action, Action::Delete { uid, grace_seconds });
+}

@@ -171,3 +171,13 @@ fn a_pod_that_says_nothing_is_pending() {
     let instance = Instance::from_pod(&Pod::default(), NodeState::Ready);
     assert_eq!(instance.phase, Phase::Pending);
 }
+
+#[rstest]
+#[case(json!([]), false)]
+#[case(json!([{"type": "DisruptionTarget", "status": "False"}]), false)]
+#[case(json!([{"type": "Ready", "status": "True"}]), false)]
+#[case(json!([{"type": "DisruptionTarget", "status": "True"}]), true)]
+fn a_pod_is_disrupted_when_its_condition_says_so(#[case] conditions: Value, #[case] want: bool) {
+    let status = json!({"phase": "Running", "conditions": conditions});
+    assert_eq!(read(status, NodeState::Ready).disrupted, want);
+}

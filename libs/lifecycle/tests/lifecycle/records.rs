@@ -174,3 +174,17 @@ fn a_machine_with_saved_memory_that_is_held_back_is_not_shown_as_suspended() {
     assert_eq!(shown(&case), Word::Stopped);
     assert_eq!(shown(&Case::parse("Halted none - saved")), Word::Suspended);
 }
+
+#[rstest]
+#[case("Succeeded")]
+#[case("Failed")]
+fn an_instance_whose_end_is_on_record_is_not_lost(#[case] phase: &str) {
+    let mut case = Case::parse("Always none -");
+    last(&mut case).phase = Some(phase.to_owned());
+    last(&mut case).afterwards = None;
+    let record = record(&case);
+    assert_eq!(
+        (record.phase.as_deref(), record.reason),
+        (Some(phase), None)
+    );
+}
