@@ -140,13 +140,6 @@ fn a_guest_is_paused_and_unpaused_while_it_runs(#[case] words: &str, #[case] wan
 }
 
 #[test]
-fn a_guest_that_stands_still_for_another_reason_is_left_alone() {
-    let mut case = Case::parse("Always running -");
-    case.instance.as_mut().unwrap().paused = Some("IOError".to_owned());
-    assert_eq!(case.pass().action, Action::Nothing);
-}
-
-#[test]
 fn a_machine_that_contradicts_itself_can_be_deleted() {
     let mut case = Case::parse("both running -");
     case.spec.power_state = Some(PowerState::PoweredOn);

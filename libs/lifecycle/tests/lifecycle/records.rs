@@ -168,7 +168,7 @@ fn what_kept_a_pod_from_starting_is_over_with_its_end() {
 #[test]
 fn a_machine_with_saved_memory_that_is_held_back_is_not_shown_as_suspended() {
     let mut case = Case::parse("Always none - saved held");
-    // Nothing followed the run before: it is to start anew.
+    // The record of the last instance requests another start.
     last(&mut case).afterwards = AGAIN;
     assert!(matches!(case.pass().action, Action::Wait(_)));
     assert_eq!(shown(&case), Word::Stopped);
