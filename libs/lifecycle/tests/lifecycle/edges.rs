@@ -4,9 +4,10 @@
 //! Failure: the case is in the test's name.
 
 use crds::conditions::{FAILURE, PAUSED, READY, find};
+use crds::vm::Afterwards;
 use crds::{PowerState, RunStrategy};
 use lifecycle::conditions::update;
-use lifecycle::{Action, Deletion, Waiting};
+use lifecycle::{Action, Deletion, EndCause, Waiting, desired_power_state};
 use rstest::rstest;
 
 use crate::build::{Case, UID, ago, failures, instance, now, requests};
@@ -157,4 +158,36 @@ fn a_guest_has_a_week_to_power_off_at_most() {
     case.spec.power_off_timeout = Some("1000h".to_owned());
     let (uid, grace_seconds) = (UID.to_owned(), 604_800);
     assert_eq!(case.pass().action, Action::Delete { uid, grace_seconds });
+}
+
+#[rstest]
+#[case("Once running -", PowerState::PoweredOn)]
+#[case("Once failed -", PowerState::PoweredOff)]
+#[case("Manual failed -", PowerState::PoweredOff)]
+#[case("Manual failed Start", PowerState::PoweredOn)]
+#[case("Manual running -", PowerState::PoweredOn)]
+#[case("Manual running Stop=", PowerState::PoweredOff)]
+#[case("RerunOnFailure running - follows=down", PowerState::PoweredOn)]
+#[case("RerunOnFailure failed - follows=down", PowerState::PoweredOff)]
+#[case("RerunOnFailure failed -", PowerState::PoweredOn)]
+#[case("RerunOnFailure failed Start follows=down", PowerState::PoweredOn)]
+#[case("Always failed -", PowerState::PoweredOn)]
+#[case("Halted running -", PowerState::PoweredOff)]
+#[case("Suspended running -", PowerState::Suspended)]
+fn the_power_state_that_a_strategy_asks_for(#[case] words: &str, #[case] want: PowerState) {
+    let case = Case::parse(words);
+    let found = desired_power_state(&case.spec, &case.status, case.instance.as_ref());
+    assert_eq!(found.ok(), Some(want));
+}
+
+#[rstest]
+#[case("succeeded", Some(Afterwards::StayDown))]
+#[case("succeeded,deleting", Some(Afterwards::StartAgain))]
+fn an_exit_of_unknown_kind_is_clean_unless_its_pod_was_deleted(
+    #[case] seen: &str,
+    #[case] want: Option<Afterwards>,
+) {
+    let mut case = Case::parse(&format!("RerunOnFailure {seen} -"));
+    case.instance.as_mut().unwrap().end = Some(EndCause::Other("Completed".to_owned()));
+    assert_eq!(case.pass().status.instance.unwrap().afterwards, want);
 }

@@ -87,6 +87,27 @@ fn a_pod_that_the_host_took_away_failed(#[case] reason: &str) {
     assert!(instance.disrupted);
 }
 
+#[rstest]
+#[case(json!({"phase": "Failed", "reason": "DeadlineExceeded"}), Phase::Failed, "DeadlineExceeded")]
+#[case(json!({"phase": "Failed"}), Phase::Failed, "Failed")]
+#[case(json!({"phase": "Succeeded"}), Phase::Succeeded, "Succeeded")]
+fn a_pod_without_containers_ends_with_its_own_phase(
+    #[case] status: Value,
+    #[case] phase: Phase,
+    #[case] cause: &str,
+) {
+    let instance = read(status, NodeState::Ready);
+    assert_eq!(instance.phase, phase);
+    assert_eq!(instance.end, Some(EndCause::Other(cause.into())));
+    assert!(!instance.disrupted);
+}
+
+#[test]
+fn a_running_pod_with_a_reason_of_the_host_has_not_ended() {
+    let status = json!({"phase": "Running", "reason": "NodeLost"});
+    assert_eq!(read(status, NodeState::Ready).end, None);
+}
+
 #[test]
 fn a_clean_exit_does_not_hide_a_disruption() {
     let state = json!({"terminated": {"exitCode": 0, "reason": "Stopped", "startedAt": STARTED}});

@@ -3,10 +3,11 @@
 //! Invariant: the table has every verb in every situation that matters to it.
 //! Failure: all that differ are listed at once.
 
-use crds::VirtualMachine;
 use crds::vm::StateChangeAction;
+use crds::{PowerState, RunStrategy, VirtualMachine};
 use lifecycle::Wish;
 use lifecycle::verbs::{Change, Verb, verb};
+use rstest::rstest;
 use serde_json::json;
 
 use crate::build::{Case, UID};
@@ -45,6 +46,10 @@ Manual running -                | stop         | Stop
 Manual running Stop=            | stop         | refused
 Manual running Stop=            | stop:5       | Stop
 Manual running Stop=,Start      | stop         | Stop
+Manual running,deleting - follows=down  | stop | refused
+Manual running,deleting - follows=again | stop | Stop
+Manual running,deleting - follows=down status=Always | stop | Stop
+Manual running - follows=down   | stop         | Stop
 Manual none -                   | stop         | refused
 Manual none Start               | stop         | nothing
 Manual succeeded/ran -          | stop         | refused
@@ -159,6 +164,63 @@ fn every_verb_writes_what_the_table_says() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+#[rstest]
+#[case("Halted none -", "stop", "it is stopped already")]
+#[case(
+    "Halted running -",
+    "stop",
+    "it is being stopped already; only a shorter grace period helps"
+)]
+#[case(
+    "Always running - deletion",
+    "stop",
+    "it is being deleted; only a shorter grace period helps"
+)]
+#[case("Always none - deletion", "stop", "it is being deleted")]
+#[case("Suspended none -", "suspend", "it is suspended already")]
+#[case("Halted none -", "suspend", "it is not running")]
+fn a_refusal_gives_its_reason(#[case] given: &str, #[case] verb: &str, #[case] reason: &str) {
+    let conflict = ask(&Case::parse(given), parse(verb)).unwrap_err();
+    assert_eq!(conflict.to_string(), reason);
+}
+
+#[rstest]
+#[case::has_ended("Succeeded", None)]
+#[case::is_to_be_replaced("Running", Some("Stop"))]
+fn a_stop_calls_off_the_replacement_of_an_instance_whose_end_is_not_on_record(
+    #[case] phase: &str,
+    #[case] want: Option<&str>,
+) {
+    let mut case = Case::parse("RerunOnFailure none -");
+    let last = case.status.instance.as_mut().unwrap();
+    last.phase = Some(phase.to_owned());
+    last.afterwards = None;
+    let change = ask(&case, parse("stop")).ok();
+    assert_eq!(change.map(|c| show(&c)).as_deref(), want);
+}
+
+#[rstest]
+#[case("resume")]
+#[case("stop")]
+fn the_remembered_spelling_is_removed_when_it_is_used(#[case] verb: &str) {
+    let mut case = Case::parse("Suspended none - saved");
+    case.meta.resume = Some(Wish::Running(true));
+    assert!(ask(&case, parse(verb)).unwrap().forget);
+}
+
+#[rstest]
+#[case(Wish::Running(true))]
+#[case(Wish::PowerState(PowerState::PoweredOn))]
+#[case(Wish::RunStrategy(RunStrategy::Always))]
+#[case(Wish::RunStrategy(RunStrategy::RerunOnFailure))]
+#[case(Wish::RunStrategy(RunStrategy::Manual))]
+#[case(Wish::RunStrategy(RunStrategy::Once))]
+fn every_spelling_that_runs_a_machine_is_remembered(#[case] wish: Wish) {
+    let key = crds::names::RESUME_WISH.to_owned();
+    let annotations = [(key, wish.to_string())].into();
+    assert_eq!(Wish::remembered(&annotations), Some(wish));
+}
+
 #[test]
 fn resuming_brings_the_old_spelling_back() {
     let mut case = Case::parse("Suspended none - saved");
@@ -193,7 +255,7 @@ fn resuming_brings_the_old_spelling_back() {
     );
     case.status.state_change_requests = crate::build::requests("Start");
     let action = case.pass().action;
-    let manual = Wish::RunStrategy(crds::RunStrategy::Manual);
+    let manual = Wish::RunStrategy(RunStrategy::Manual);
     assert_eq!(
         action,
         lifecycle::Action::Patch(lifecycle::Patch::Wish(manual))
