@@ -64,35 +64,24 @@ pub struct Running {
 }
 
 /// Where the numbers go. Every method has an empty default.
+#[allow(unused_variables, reason = "the names are for those who implement it")]
 pub trait Metrics: Send + 'static {
     /// The number of ready keys of a class changed by `change`.
-    fn depth(&mut self, class: Class, change: i64) {
-        let _ = (class, change);
-    }
+    fn depth(&mut self, class: Class, change: i64) {}
     /// A key became ready.
     fn added(&mut self) {}
     /// A key was pushed with a delay.
     fn retried(&mut self) {}
     /// A key was handed out; it had been ready for that long.
-    fn queued(&mut self, waited: Duration) {
-        let _ = waited;
-    }
+    fn queued(&mut self, waited: Duration) {}
     /// Like [`Metrics::queued`], with the class, and whether the key went before others of higher priority.
-    fn dispatched(&mut self, class: Class, waited: Duration, aged: bool) {
-        let _ = (class, waited, aged);
-    }
+    fn dispatched(&mut self, class: Class, waited: Duration, aged: bool) {}
     /// A key came back; it had been handed out for that long.
-    fn worked(&mut self, took: Duration) {
-        let _ = took;
-    }
+    fn worked(&mut self, took: Duration) {}
     /// What is in flight; refreshed twice a second while something is.
-    fn running(&mut self, running: Running) {
-        let _ = running;
-    }
+    fn running(&mut self, running: Running) {}
     /// The handler ended.
-    fn reconciled(&mut self, tally: Tally, took: Duration) {
-        let _ = (tally, took);
-    }
+    fn reconciled(&mut self, tally: Tally, took: Duration) {}
 }
 
 /// No metrics.

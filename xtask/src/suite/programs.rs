@@ -1,15 +1,20 @@
 //! Builds the workspace once, with all its test programs, and knows them.
 //!
 //! Invariant: the programs that tests start are of the same build; a run of the suite calls cargo for them only here.
+//! With lints, clippy's driver is the compiler of the workspace's crates: dependencies are compiled once for both.
 //! Failure: what the compiler says; a test program that cannot list its tests is named.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
+use super::count::Count;
 use super::libtest;
+use super::outcome::Outcome;
 use super::part::Part;
 use crate::{run, workspace};
 
@@ -38,6 +43,8 @@ pub(super) struct Built {
     pub(super) tests: Vec<TestProgram>,
     /// Every program, test programs among them.
     pub(super) files: Vec<PathBuf>,
+    /// What the compiler, and clippy with lints, said about our own code, as they render it.
+    pub(super) warnings: Vec<String>,
 }
 
 /// A line of cargo's, as far as we care.
@@ -51,6 +58,14 @@ struct Message {
     target: Option<Target>,
     profile: Option<Profile>,
     executable: Option<PathBuf>,
+    message: Option<Diagnostic>,
+}
+
+/// What the compiler says.
+#[derive(Debug, Deserialize)]
+struct Diagnostic {
+    #[serde(default)]
+    rendered: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -69,19 +84,52 @@ pub(crate) fn build() -> Result<()> {
     run::check(cargo().arg("--quiet"))
 }
 
-/// The same; returns what was built.
-pub(super) fn built() -> Result<Built> {
+/// The same, with clippy's lints if `lints`; returns what was built.
+pub(super) fn built(lints: bool) -> Result<Built> {
     let mut command = cargo();
-    command.arg("--message-format=json-render-diagnostics");
+    command.arg("--message-format=json");
+    if lints {
+        command.arg("--benches");
+        command.env(
+            "RUSTC_WORKSPACE_WRAPPER",
+            clippy_driver(command.get_program()),
+        );
+    }
     let line = run::describe(&command);
     let output = command
         .stderr(Stdio::inherit())
         .output()
         .with_context(|| format!("run {line}"))?;
+    let built = parse(&String::from_utf8_lossy(&output.stdout));
+    for text in built.iter().flat_map(|built| &built.warnings) {
+        eprint!("{text}");
+    }
     if !output.status.success() {
         bail!("{line} ended with {}", output.status);
     }
-    parse(&String::from_utf8_lossy(&output.stdout))
+    built
+}
+
+/// The compiler with clippy's lints, which lies beside cargo.
+fn clippy_driver(cargo: &OsStr) -> PathBuf {
+    Path::new(cargo).with_file_name("clippy-driver")
+}
+
+impl Built {
+    /// What lints found.
+    pub(super) fn lints(&self) -> Outcome {
+        let name = Part::Clippy.to_string();
+        match self.warnings.is_empty() {
+            true => Outcome {
+                job: name,
+                part: Part::Clippy,
+                count: Count::passed(1),
+                took: Duration::ZERO,
+                failures: Vec::new(),
+            },
+            false => Outcome::not_run(&name, Part::Clippy, &self.warnings.concat()),
+        }
+    }
 }
 
 fn cargo() -> Command {
@@ -101,12 +149,17 @@ fn parse(messages: &str) -> Result<Built> {
     let mut built = Built::default();
     for line in messages.lines() {
         let message: Message = serde_json::from_str(line).context("parse cargo's messages")?;
+        let diagnostic = message.message.and_then(|message| message.rendered);
+        built.warnings.extend(diagnostic);
         let (Some(file), Some(target), Some(profile)) =
             (message.executable, message.target, message.profile)
         else {
             continue;
         };
         if message.reason != "compiler-artifact" {
+            continue;
+        }
+        if target.kind.iter().any(|kind| kind == "bench") {
             continue;
         }
         if profile.test {
@@ -209,10 +262,13 @@ mod tests {
             artifact("path+file:///x/tests/e2e#0.1.0", "bin", "bench-stack", true),
             artifact("path+file:///x/tests/e2e#0.1.0", "test", "api", true),
             artifact("path+file:///x/cli#vmletctl@0.1.0", "test", "api", true),
+            artifact("path+file:///x/libs/cni#0.1.0", "bench", "shapes", true),
+            r#"{"reason":"compiler-message","message":{"rendered":"warning: unused"}}"#.to_owned(),
             r#"{"reason":"build-finished","success":true}"#.to_owned(),
         ];
         let built = parse(&lines.join("\n")).unwrap();
         assert_eq!(built.files.len(), 7);
+        assert_eq!(built.warnings, ["warning: unused"]);
         let found: Vec<_> = built
             .tests
             .iter()

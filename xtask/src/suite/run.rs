@@ -110,16 +110,25 @@ struct Suite<'a> {
 
 impl Suite<'_> {
     fn stages(&mut self, report: &mut Report) -> Result<()> {
-        for check in [Check::Fmt, Check::Clippy] {
-            if self.order.has(check.part()) && self.order.names.is_empty() {
-                let job = Job::check(check);
-                let name = if check == Check::Fmt { "fmt" } else { "clippy" };
-                report.stage(name, |report| report.add(self.side_by_side(vec![job])));
-            }
+        let is_chosen = |part| self.order.has(part) && self.order.names.is_empty();
+        let builds = self.order.parts.iter().any(|part| part.needs_programs());
+        let lints = is_chosen(Part::Clippy);
+        if is_chosen(Part::Fmt) {
+            let job = Job::check(Check::Fmt);
+            report.stage("fmt", |report| report.add(self.side_by_side(vec![job])));
         }
-        let built = match self.order.parts.iter().any(|part| part.needs_programs()) {
-            true => report.stage("build", |_| programs::built()),
-            false => Ok(Built::default()),
+        let built: Result<Built> = if builds {
+            report.stage("build", |report| {
+                let built = programs::built(lints)?;
+                report.add(lints.then(|| built.lints()));
+                Ok(built)
+            })
+        } else {
+            if lints {
+                let job = Job::check(Check::Clippy);
+                report.stage("clippy", |report| report.add(self.side_by_side(vec![job])));
+            }
+            Ok(Built::default())
         };
         let built = match built {
             Ok(built) => built,

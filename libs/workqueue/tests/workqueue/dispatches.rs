@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use workqueue::{Ageing, Class, Config, Metrics, Options, Queue};
+use workqueue::{Ageing, Class, Config, Metrics, Options, Queue, Tally};
 
 #[derive(Default)]
 struct Told(Vec<(Class, u64, bool)>);
@@ -35,4 +35,29 @@ fn a_dispatch_is_told_with_its_class_its_wait_and_whether_it_was_due_by_age() {
     let told = &queue.metrics().0;
     let wanted = [(Class::Custom, 700, true), (Class::Level(100), 10, false)];
     assert_eq!(*told, wanted);
+}
+
+#[test]
+fn what_a_pass_came_to_is_one_of_four_results() {
+    use Tally::{Error, Panic, Requeue, RequeueAfter, Success, Terminal, Timeout};
+    let all = [
+        Success,
+        RequeueAfter,
+        Requeue,
+        Error,
+        Terminal,
+        Panic,
+        Timeout,
+    ];
+    let results = all.map(Tally::result);
+    let wanted = [
+        "success",
+        "requeue_after",
+        "requeue",
+        "error",
+        "error",
+        "error",
+        "error",
+    ];
+    assert_eq!(results, wanted);
 }
