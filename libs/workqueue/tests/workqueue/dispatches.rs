@@ -16,18 +16,26 @@ impl Metrics for Told {
     }
 }
 
-#[test]
-fn a_dispatch_is_told_with_its_class_its_wait_and_whether_it_was_due_by_age() {
+/// A queue in which every key that has been ready for over ten minutes goes first.
+fn ageing() -> Queue<&'static str, Told> {
     let config = Config {
         levels: vec![100],
         ageing: Some(Ageing {
-            starvation_after: Duration::from_secs(600),
+            starvation_after: at(600),
             every: 1,
         }),
         ..Config::default()
     };
-    let mut queue = Queue::with_metrics(config, Told::default());
-    let at = Duration::from_secs;
+    Queue::with_metrics(config, Told::default())
+}
+
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn a_dispatch_is_told_with_its_class_its_wait_and_whether_it_was_due_by_age() {
+    let mut queue = ageing();
     queue.push(at(0), "old", Options::at(7));
     queue.push(at(690), "new", Options::at(100));
     queue.pop(at(700));
@@ -35,6 +43,27 @@ fn a_dispatch_is_told_with_its_class_its_wait_and_whether_it_was_due_by_age() {
     let told = &queue.metrics().0;
     let wanted = [(Class::Custom, 700, true), (Class::Level(100), 10, false)];
     assert_eq!(*told, wanted);
+}
+
+#[test]
+fn of_two_keys_of_one_age_the_one_of_higher_priority_goes_first() {
+    let mut queue = ageing();
+    queue.push(at(0), "low", Options::at(1).after(at(5)));
+    queue.push(at(0), "high", Options::at(2).after(at(5)));
+    queue.advance(at(5));
+    queue.push(at(700), "new", Options::at(3));
+    let keys = [(); 3].map(|()| queue.pop(at(700)).map(|popped| popped.key));
+    assert_eq!(keys, [Some("high"), Some("low"), Some("new")]);
+}
+
+#[test]
+fn age_takes_no_key_from_beyond_the_limit() {
+    let mut queue = ageing();
+    queue.push(at(0), "old", Options::at(3));
+    queue.push(at(700), "new", Options::at(5));
+    assert_eq!(queue.pop_below(at(700), Some(3)), None);
+    let popped = queue.pop_below(at(700), Some(6)).unwrap();
+    assert_eq!(popped.key, "old");
 }
 
 #[test]
