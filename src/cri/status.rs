@@ -127,7 +127,7 @@ const fn exec_code(error: &vm::exec::Error) -> Code {
     use vm::exec::Error as E;
     match error {
         // A guest that hangs is what a liveness probe is there to find out.
-        E::Timeout(_) | E::Silent(_) => Code::DeadlineExceeded,
+        E::Timeout(_) | E::NotStarted(_) | E::Silent(_) => Code::DeadlineExceeded,
         E::NoAgent(_) | E::Forbidden(_) | E::NoShell(_) | E::Ended => Code::FailedPrecondition,
         E::NoCommand(_) => Code::InvalidArgument,
         E::Abandoned => Code::Cancelled,

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use libvirt::Hypervisor;
 use podspec::ContainerId;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 mod command;
@@ -65,6 +67,12 @@ pub enum Error {
     /// It took too long.
     #[error("the command did not end within {} s and was killed", .0.as_secs())]
     Timeout(Duration),
+    /// The agent did not even start it; should it do so later, the command is killed.
+    #[error(
+        "the QEMU guest agent in the virtual machine did not start the command within {} s",
+        .0.as_secs()
+    )]
+    NotStarted(Duration),
     /// The agent is there, and mute; the guest may hang.
     #[error("the QEMU guest agent in the virtual machine does not answer any more")]
     Silent(#[source] libvirt::Error),
@@ -102,7 +110,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         }
         self.check_connected("run a command in")?;
         let timeout = timeout.unwrap_or(LONGEST);
-        let deadline = tokio::time::Instant::now() + timeout;
+        let deadline = Instant::now() + timeout;
         let slot = tokio::time::timeout_at(deadline, self.exec_slots.take(id)).await;
         let Ok(slot) = slot else {
             return Err(Error::Timeout(timeout).into());
@@ -118,6 +126,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         );
         let booted = row.started_at.saturating_add(BOOT);
         let (this, id) = (Arc::clone(self), id.clone());
+        let (starts, started) = oneshot::channel();
         let to_end = async move {
             let _slot = slot;
             let process = loop {
@@ -125,7 +134,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
                     Err(Error::NoAgent(_))
                         if this.is_running(&id)
                             && clock::now() < booted
-                            && deadline > tokio::time::Instant::now() + LOOK_AGAIN
+                            && deadline > Instant::now() + LOOK_AGAIN
                             && !gone.is_cancelled() =>
                     {
                         tokio::time::sleep(LOOK_AGAIN).await;
@@ -134,7 +143,10 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
                 }
             };
             let ended = match process {
-                Ok(process) => run.finish(process).await,
+                Ok(process) => {
+                    starts.send(()).ok();
+                    run.finish(process).await
+                }
                 Err(e) => Err(e),
             };
             match ended {
@@ -147,11 +159,22 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
                 other => Ok(other?),
             }
         };
-        self.parts.tasks.finish(to_end).await
+        tokio::select! {
+            ended = self.parts.tasks.finish(to_end) => ended,
+            // The work goes on without the client, and kills what it still starts.
+            () = too_late(started, deadline) => Err(Error::NotStarted(timeout).into()),
+        }
     }
 
     fn is_running(&self, id: &ContainerId) -> bool {
         let row = self.parts.table.get(id);
         row.is_some_and(|row| row.phase.runs())
+    }
+}
+
+/// Returns at the deadline, unless something has started before.
+async fn too_late(started: oneshot::Receiver<()>, deadline: Instant) {
+    if tokio::time::timeout_at(deadline, started).await.is_ok() {
+        std::future::pending().await
     }
 }

@@ -87,7 +87,13 @@ pub async fn follow_agents(ctx: &Context, wake: &mpsc::Sender<Key>) {
 }
 
 async fn look_at(ctx: &Context, key: &Key) -> Outcome {
-    left_behind::delete_tasks(ctx, key).await?;
+    // Tasks that stay for now hold up no other machine of that name.
+    let deleted = left_behind::delete_tasks(ctx, key).await;
+    let done = look_at_present(ctx, key).await?;
+    deleted.map(|()| done)
+}
+
+async fn look_at_present(ctx: &Context, key: &Key) -> Outcome {
     let Some(found) = ctx.stores.vm(key) else {
         ctx.shared.prober.unregister(key);
         ctx.shared.expected.forget(key);

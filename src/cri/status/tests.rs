@@ -170,6 +170,7 @@ fn a_failed_pull_reads_well_in_a_pods_events(
 
 #[rstest]
 #[case::late(E::Timeout(Duration::from_secs(2)), Code::DeadlineExceeded)]
+#[case::not_started(E::NotStarted(Duration::from_secs(2)), Code::DeadlineExceeded)]
 #[case::hung(E::Silent(unavailable()), Code::DeadlineExceeded)]
 #[case::no_agent(E::NoAgent(unavailable()), Code::FailedPrecondition)]
 #[case::libvirt_is_late(

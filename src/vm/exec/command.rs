@@ -20,8 +20,9 @@ const KILL: &str = include_str!("kill.sh");
 
 /// Most of a stream that is returned; `run.sh` keeps no more.
 const LONGEST_STREAM: usize = 16 << 20;
-/// Time for the agent to start a program.
-const START: Duration = Duration::from_secs(10);
+/// Time for the agent to start a program. A client with a shorter time-out gets its answer before; a start that is
+/// given up may happen all the same.
+const START: Duration = Duration::from_secs(30);
 /// Time for the agent to answer how a program is doing, with all of its output.
 const STATUS: Duration = Duration::from_secs(30);
 /// Time for a kill, and for each step of fetching.

@@ -45,7 +45,7 @@ pub(crate) async fn delete_tasks(ctx: &Context, key: &Key) -> Outcome<()> {
     let uid = found.and_then(|vm| vm.uid());
     left.retain(|task| is_of_another(task, uid.as_deref()));
     for task in left {
-        tasks::remove(ctx, &task).await?;
+        tasks::remove_unchanged(ctx, &task).await?;
     }
     Ok(())
 }

@@ -207,17 +207,26 @@ pub(crate) async fn cancel(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outcom
 }
 
 pub(crate) async fn delete(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outcome<()> {
-    remove(pass.ctx, task).await
+    remove(pass.ctx, task, None).await
 }
 
-/// Deletes a task of any machine; success when it is gone or being deleted.
-pub(crate) async fn remove(ctx: &Context, task: &VirtualMachineTask) -> Outcome<()> {
+/// Deletes a task of any machine as it is known: one that changed meanwhile stays, and its event is on its way.
+pub(crate) async fn remove_unchanged(ctx: &Context, task: &VirtualMachineTask) -> Outcome<()> {
+    remove(ctx, task, task.resource_version()).await
+}
+
+/// Deletes a task, of that version if one is given; success when it is gone, being deleted or another.
+async fn remove(
+    ctx: &Context,
+    task: &VirtualMachineTask,
+    resource_version: Option<String>,
+) -> Outcome<()> {
     if task.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
     let only_this = DeleteParams::background().preconditions(Preconditions {
         uid: task.uid(),
-        resource_version: None,
+        resource_version,
     });
     let (name, namespace) = (task.name_any(), task.namespace().unwrap_or_default());
     let api = Api::<VirtualMachineTask>::namespaced(ctx.client.clone(), &namespace);

@@ -8,5 +8,6 @@
 mod dispatches;
 mod properties;
 mod runner;
+mod shared;
 mod stress;
 mod vectors;

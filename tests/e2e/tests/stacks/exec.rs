@@ -269,6 +269,8 @@ async fn an_agent_that_hangs_delays_neither_other_guests_nor_its_own_end() -> Re
     let late = cri.exec(&mute, &["true"], 3).await.err();
     let late = late.context("it answers")?;
     ensure!(late.code() == Code::DeadlineExceeded, "{late:?}");
+    let sentence = "did not start the command within 3 s";
+    ensure!(late.message().contains(sentence), "{late:?}");
 
     // The daemon gives each of them up after a while: there are always some under way.
     let clients = (0..12).map(|_| tokio::spawn(ask_to_the_end(cri.clone(), mute.clone())));

@@ -222,6 +222,10 @@ impl State {
         if !wanted.is_null() && *wanted != old["metadata"]["uid"] {
             return refuse(409, "Conflict", "another uid");
         }
+        let wanted = &options["preconditions"]["resourceVersion"];
+        if !wanted.is_null() && *wanted != old["metadata"]["resourceVersion"] {
+            return refuse(409, "Conflict", "another version");
+        }
         let mut new = old.clone();
         new["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         let grace = options["gracePeriodSeconds"].as_i64().unwrap_or(30);

@@ -263,6 +263,39 @@ async fn the_tasks_of_a_machine_go_with_it_and_those_of_the_next_of_its_name_sta
     );
 }
 
+#[tokio::test]
+async fn an_old_task_that_cannot_be_deleted_does_not_hold_up_the_next_machine() {
+    let mut bench = Bench::new();
+    bench.provisioning(json!({})).await;
+    bench.remove(VMS, "vm");
+    bench.refuse(Method::DELETE, "virtualmachinetasks", 500, 9);
+    bench.machine(json!({}));
+    assert!(bench.pass().await.is_err());
+    let has_finalizer = bench.vm().metadata.finalizers.is_some();
+    assert!(
+        has_finalizer,
+        "the pass ended before the machine was looked at"
+    );
+}
+
+/// The owner of a machine that is deleted with `--cascade=orphan` may keep its tasks.
+#[tokio::test]
+async fn a_task_that_changed_since_the_store_saw_it_is_left_alone() {
+    let mut bench = Bench::new();
+    bench.provisioning(json!({})).await;
+    bench.remove(VMS, "vm");
+    bench.sync();
+    {
+        let mut server = bench.server.lock().unwrap();
+        let mut tasks = server.objects.iter_mut().filter(|((c, _), _)| c == TASKS);
+        let (_, task) = tasks.next().unwrap();
+        task["metadata"]["resourceVersion"] = json!("999999");
+    }
+    bench.writes();
+    bench.pass().await.unwrap();
+    assert_eq!(bench.writes(), Vec::<String>::new());
+}
+
 /// The watch of tasks is ahead of that of machines.
 #[tokio::test]
 async fn the_task_of_a_machine_that_the_store_does_not_know_yet_is_left_alone() {
