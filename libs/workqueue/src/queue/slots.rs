@@ -200,3 +200,34 @@ impl<K: Clone> Slots<K> {
 pub(super) fn index(number: usize) -> u32 {
     number as u32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Slots for so many keys, all of them released but the last `left`.
+    fn released(keys: usize, left: usize) -> Slots<usize> {
+        let mut slots = Slots::default();
+        let all: Vec<u32> = (0..keys).map(|key| slots.intern(key)).collect();
+        for slot in &all[..keys - left] {
+            slots.release_if_unused(*slot);
+        }
+        slots
+    }
+
+    #[test]
+    fn a_released_slot_serves_the_next_key() {
+        let mut slots = released(3, 2);
+        assert_eq!(slots.find(&0), None);
+        assert_eq!(slots.intern(7), 0);
+        assert_eq!((slots.slots.len(), slots.free), (3, NIL));
+    }
+
+    #[test]
+    fn memory_goes_back_when_a_burst_is_over() {
+        let kept = |keys, left| released(keys, left).slots.len();
+        assert_eq!(kept(KEPT, 0), KEPT);
+        assert_eq!(kept(KEPT + 1, 1), KEPT + 1);
+        assert_eq!(kept(KEPT + 1, 0), 0);
+    }
+}

@@ -90,3 +90,12 @@ fn what_a_pass_came_to_is_one_of_four_results() {
     ];
     assert_eq!(results, wanted);
 }
+
+#[test]
+fn the_clock_is_not_read_for_a_key_that_stays_where_it_is() {
+    let mut queue = ageing();
+    queue.push(at(0), "ready", Options::at(2));
+    let clock = || panic!("the clock was read");
+    queue.push_with(clock, "ready", Options::at(1));
+    queue.push_with(clock, "ready", Options::at(2));
+}
