@@ -260,4 +260,23 @@ mod tests {
         let error = Annotations::new(&huge).get::<u64>(Key::Memory).unwrap_err();
         assert!(error.to_string().len() < 200, "{error}");
     }
+    #[test]
+    fn a_value_has_a_greatest_length() {
+        let refused = |name: &str, key, length| {
+            let map = map(&[(name, &"9".repeat(length))]);
+            let given = Annotations::new(&map);
+            match key {
+                Key::UserData => given.text(key).map(drop).err(),
+                _ => given.get::<String>(key).map(drop).err(),
+            }
+        };
+        let short = |length| refused("vmlet.dev/memory", Key::Memory, length);
+        assert_eq!(short(256), None);
+        let error = short(257).unwrap().to_string();
+        assert!(error.contains("longer than 256 bytes"), "{error}");
+        let text = |length| refused("vmlet.dev/cloud-init-user-data", Key::UserData, length);
+        assert_eq!(text(262_144), None);
+        let error = text(262_145).unwrap().to_string();
+        assert!(error.contains("longer than 262144 bytes"), "{error}");
+    }
 }

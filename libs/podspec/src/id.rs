@@ -187,6 +187,8 @@ impl<K> std::hash::Hash for Id<K> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeSet, HashSet};
+
     use super::*;
 
     #[test]
@@ -227,5 +229,18 @@ mod tests {
         let id = ContainerId::generate();
         assert_eq!(id.domain(), id.clone().domain());
         assert_ne!(id.domain(), ContainerId::generate().domain());
+    }
+    #[test]
+    fn maps_of_ids_are_searched_by_text() {
+        let all: Vec<_> = (0..9).map(|_| ContainerId::generate()).collect();
+        let (one, text) = (&all[4], all[4].as_str());
+        let hashed: HashSet<_> = all.iter().cloned().collect();
+        assert_eq!(hashed.get(text), Some(one));
+        let ordered: BTreeSet<_> = all.iter().cloned().collect();
+        assert_eq!(ordered.get(text), Some(one));
+        let (id, other) = (&all[0], &all[1]);
+        let by_digits = id.as_str().partial_cmp(other.as_str());
+        assert_eq!(id.partial_cmp(other), by_digits);
+        assert_eq!(format!("{one} {one:?}"), format!("{text} {text}"));
     }
 }

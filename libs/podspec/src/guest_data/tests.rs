@@ -14,6 +14,8 @@ const GUEST: GuestName<'_> = GuestName {
     host_name: "web",
 };
 
+const OVERWRITE: (&str, &str) = ("VirtletCloudInitUserDataOverwrite", "true");
+
 fn parse(pairs: &[(&str, &str)]) -> Result<Option<GuestData>, AnnotationError> {
     let pair = |(key, value): &(&str, &str)| {
         let key = if key.starts_with("Virtlet") {
@@ -51,6 +53,27 @@ fn user_data(pairs: &[(&str, &str)], sources: &BTreeMap<Source, Content>) -> Val
 fn a_pod_without_such_annotations_has_no_seed() {
     assert_eq!(parse(&[("memory", "1Gi")]), Ok(None));
     assert_eq!(parse(&[("VirtletCloudInitImageType", "NoCloud")]), Ok(None));
+    assert_eq!(parse(&[OVERWRITE]), Ok(None));
+}
+
+#[rstest]
+#[case::both(&[], "configmap keys, secret seed")]
+#[case::nothing_to_overwrite_with(&[OVERWRITE], "configmap keys, secret seed")]
+#[case::written_beside(&[("cloud-init-user-data", "a: 1"), ("ssh-keys", "k")], "configmap keys, secret seed")]
+#[case::written_instead(&[("cloud-init-user-data", "a: 1"), OVERWRITE], "configmap keys")]
+#[case::keys_written_instead(&[("ssh-keys", "k"), OVERWRITE], "secret seed")]
+fn a_source_is_read_when_something_of_it_is_used(
+    #[case] more: &[(&str, &str)],
+    #[case] used: &str,
+) {
+    let sources = [
+        ("cloud-init-user-data-source", "secret/seed"),
+        ("ssh-keys-source", "configmap/keys"),
+    ];
+    let data = parse(&[&sources, more].concat()).unwrap().unwrap();
+    let names: Vec<_> = data.sources().iter().map(Source::to_string).collect();
+    assert_eq!(names.join(", "), used);
+    assert!(format!("{data:?}").contains("sources"));
 }
 
 #[test]
@@ -169,6 +192,7 @@ fn keys_of_a_source_come_before_those_of_the_pod() {
 #[case(&[("cloud-init-user-data-source", "secret/")], "secret/NAME")]
 #[case(&[("cloud-init-user-data-source", "secret/a/b/c")], "a key of")]
 #[case(&[("cloud-init-user-data-source-key", "k")], "only with vmlet.dev/cloud-init-user-data-source")]
+#[case(&[("cloud-init-user-data-source", "secret/a"), ("cloud-init-user-data-source-key", "k k")], "a key of")]
 #[case(&[("VirtletCloudInitUserDataSource", "secret/a"), ("VirtletCloudInitUserDataSourceEncoding", "gzip")], "base64")]
 fn nonsense_is_refused_with_what_is_allowed(#[case] pairs: &[(&str, &str)], #[case] word: &str) {
     let error = parse(pairs).unwrap_err();
