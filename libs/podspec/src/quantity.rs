@@ -102,6 +102,18 @@ mod tests {
     #[case("5e-1", 1)]
     #[case("1E", 1_000_000_000_000_000_000)]
     #[case("15Ei", 17_293_822_569_102_704_640)]
+    #[case("3000000001n", 4)]
+    #[case("3000001u", 4)]
+    #[case("2k", 2000)]
+    #[case("2M", 2_000_000)]
+    #[case("2G", 2_000_000_000)]
+    #[case("2T", 2_000_000_000_000)]
+    #[case("2P", 2_000_000_000_000_000)]
+    #[case("2Ki", 2048)]
+    #[case("2Gi", 2_147_483_648)]
+    #[case("2Ti", 2_199_023_255_552)]
+    #[case("2Pi", 2_251_799_813_685_248)]
+    #[case("0000000000000000000000000000000000000001", 1)]
     fn quantities_have_kubernetes_meaning(#[case] text: &str, #[case] units: u64) {
         assert_eq!(parse_quantity(text), Ok(units));
     }
@@ -117,11 +129,10 @@ mod tests {
     #[case("0x10")]
     #[case("1e")]
     #[case("lots")]
+    #[case("00000000000000000000000000000000000000001")]
     fn nonsense_is_malformed(#[case] text: &str) {
-        assert_eq!(
-            parse_quantity(text),
-            Err(QuantityError::Malformed(text.to_owned()))
-        );
+        let shown = text.chars().take(40).collect();
+        assert_eq!(parse_quantity(text), Err(QuantityError::Malformed(shown)));
     }
 
     #[test]

@@ -68,6 +68,49 @@ fn a_memory_limit_is_never_exceeded() {
 }
 
 #[rstest]
+#[case("33554431", None)]
+#[case("32Mi", Some(33_554_432))]
+#[case("16Ti", Some(17_592_186_044_416))]
+#[case("16777217Mi", None)]
+fn memory_has_a_least_and_a_greatest_size(#[case] value: &str, #[case] want: Option<u64>) {
+    let machine = machine(&[("vmlet.dev/memory", value)], PodResources::default());
+    assert_eq!(machine.ok().map(|m| m.memory.bytes()), want);
+}
+
+#[rstest]
+#[case("1", Some(1))]
+#[case("9223372036854775807", Some(9_223_372_036_854_775_807))]
+#[case("9223372036854775808", None)]
+fn a_root_disk_has_a_greatest_size(#[case] value: &str, #[case] want: Option<u64>) {
+    let machine = machine(
+        &[("vmlet.dev/root-volume-size", value)],
+        PodResources::default(),
+    );
+    assert_eq!(machine.ok().and_then(|m| m.root_size), want);
+}
+
+#[rstest]
+#[case("", CpuModel::Default)]
+#[case("host-model", CpuModel::HostModel)]
+fn the_cpu_model_is_the_hosts_or_the_usual_one(#[case] value: &str, #[case] want: CpuModel) {
+    let machine = machine(&[("VirtletCPUModel", value)], PodResources::default());
+    assert_eq!(machine.unwrap().cpu_model, want);
+}
+
+#[test]
+fn a_uuid_of_ours_wins_over_the_predecessors() {
+    let uuid = |digit: &str| format!("0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1{digit}");
+    let (ours, other) = (uuid("a"), uuid("b"));
+    let pairs = [
+        ("vmlet.dev/bios-uuid", ours.as_str()),
+        ("VirtletSystemUUID", &other),
+    ];
+    let read = |pairs: &[(&str, &str)]| machine(pairs, PodResources::default()).unwrap();
+    assert_eq!(read(&pairs).system_uuid.unwrap().to_string(), ours);
+    assert_eq!(read(&pairs[1..]).system_uuid.unwrap().to_string(), other);
+}
+
+#[rstest]
 #[case("vmlet.dev/vcpu-count", "0")]
 #[case("vmlet.dev/vcpu-count", "-1")]
 #[case("VirtletVCPUCount", "256")]
