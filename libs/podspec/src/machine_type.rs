@@ -68,7 +68,8 @@ mod tests {
     #[test]
     fn q35_and_its_versions_are_machine_types_and_nothing_else_is() {
         for good in ["q35", "pc-q35-7.2", "pc-q35-rhel9.2.0", "pc-q35-jammy"] {
-            assert_eq!(good.parse::<MachineType>().unwrap().as_str(), good);
+            let read: MachineType = good.parse().unwrap();
+            assert_eq!((read.as_str(), read.to_string().as_str()), (good, good));
         }
         let long = format!("pc-q35-{}", "1".repeat(60));
         let odd = [
