@@ -232,6 +232,30 @@ fn a_source_that_is_unfit_is_named_and_not_repeated(
 }
 
 #[test]
+fn what_is_logged_of_files_and_sources_is_how_much_there_is() {
+    let data = parse(&[("cloud-init-user-data", "a: hunter2")]).unwrap();
+    let made = data.unwrap().assemble(&GUEST, &BTreeMap::new()).unwrap();
+    let shown = format!("{made:?}");
+    assert!(shown.contains("user-data: 24 bytes"), "{shown}");
+    let held = source(SourceKind::Secret, "seed", &[("k", "hunter2")]);
+    let shown: Vec<_> = held
+        .iter()
+        .map(|(of, c)| (of.name(), format!("{c:?}")))
+        .collect();
+    assert_eq!(shown, [("seed", "1 keys".to_owned())]);
+}
+
+#[test]
+fn a_plain_key_is_taken_as_it_is() {
+    let held = source(SourceKind::Secret, "seed", &[("k", "IyEv")]);
+    let pairs = [
+        ("cloud-init-user-data-source", "secret/seed/k"),
+        ("cloud-init-user-data-source-encoding", "plain"),
+    ];
+    assert_eq!(files(&pairs, &held).1, "IyEv");
+}
+
+#[test]
 fn a_source_that_nobody_read_is_no_empty_one() {
     let data = parse(&[("ssh-keys-source", "secret/keys")])
         .unwrap()
