@@ -54,6 +54,7 @@ fn a_pod_without_such_annotations_has_no_seed() {
     assert_eq!(parse(&[("memory", "1Gi")]), Ok(None));
     assert_eq!(parse(&[("VirtletCloudInitImageType", "NoCloud")]), Ok(None));
     assert_eq!(parse(&[OVERWRITE]), Ok(None));
+    assert_eq!(parse(&[("cloud-init-meta-data", "# nothing")]), Ok(None));
 }
 
 #[rstest]
