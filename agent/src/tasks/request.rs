@@ -120,6 +120,7 @@ mod tests {
         VirtualMachineTaskSpec {
             node_name: "n1".to_owned(),
             vm_name: "vm".to_owned(),
+            vm_namespace: None,
             vm_uid: "u-1".to_owned(),
             kind,
             cancel: false,

@@ -87,8 +87,7 @@ impl Wakes for VirtualMachineTask {
             return Vec::new();
         }
         let task = change.object();
-        let namespace = task.namespace().unwrap_or_default();
-        vec![Key::new(namespace, &task.spec.vm_name)]
+        vec![Key::new(task.vm_namespace(), &task.spec.vm_name)]
     }
 }
 

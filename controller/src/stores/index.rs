@@ -204,7 +204,7 @@ impl Indexed for VirtualMachineTask {
     fn file(object: &Self, gone: bool, index: &Index) {
         let (key, spec) = (Key::of(object), &object.spec);
         let uid = (!gone).then(|| spec.vm_uid.clone());
-        let vm = (!gone).then(|| Key::new(&key.namespace, &spec.vm_name));
+        let vm = (!gone).then(|| Key::new(object.vm_namespace(), &spec.vm_name));
         let mut tables = index.write();
         tables.tasks.set(&key, uid.into_iter().collect());
         tables.named.set(&key, vm.into_iter().collect());

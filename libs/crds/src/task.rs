@@ -41,6 +41,7 @@ use crate::rules::{self, edit, immutable};
 #[x_kube(
     validation = immutable("nodeName"),
     validation = immutable("vmName"),
+    validation = immutable("vmNamespace"),
     validation = immutable("vmUID"),
     validation = immutable("kind"),
     validation = immutable("image"),
@@ -56,9 +57,14 @@ pub struct VirtualMachineTaskSpec {
     /// The node whose agent does it.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub node_name: String,
-    /// Name of the machine, in the task's namespace.
+    /// Name of the machine.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub vm_name: String,
+    /// Namespace of the machine; unset: that of the task. Nothing can be created in a namespace that is being deleted,
+    /// so that tasks of its machines are in the controller's namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
+    pub vm_namespace: Option<String>,
     /// UID of the machine.
     #[serde(rename = "vmUID")]
     #[schemars(length(min = 1, max = 64), regex(pattern = rules::LABEL))]
@@ -94,6 +100,17 @@ pub struct VirtualMachineTaskSpec {
     )]
     #[schemars(length(min = 1, max = 64), regex(pattern = rules::LABEL))]
     pub instance_uid: Option<String>,
+}
+
+impl VirtualMachineTask {
+    /// Namespace of the machine.
+    #[must_use]
+    pub fn vm_namespace(&self) -> &str {
+        let named = self.spec.vm_namespace.as_deref();
+        named
+            .or(self.metadata.namespace.as_deref())
+            .unwrap_or_default()
+    }
 }
 
 /// What a task does.

@@ -68,6 +68,9 @@ pub enum Wish {
 pub struct WishError(String);
 
 impl Wish {
+    /// The fields of a specification that spell the desired state; it has at most one of them.
+    pub const FIELDS: [&str; 3] = ["powerState", "runStrategy", "running"];
+
     /// The wish of a specification, `None` when it has none.
     pub fn of(spec: &VirtualMachineSpec) -> Result<Option<Self>, WishError> {
         let spelled = [

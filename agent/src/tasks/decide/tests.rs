@@ -33,6 +33,7 @@ fn object() -> Object {
         spec: Ok(VirtualMachineTaskSpec {
             node_name: "n1".to_owned(),
             vm_name: "vm".to_owned(),
+            vm_namespace: None,
             vm_uid: "u-1".to_owned(),
             kind: TaskKind::Reset,
             cancel: false,

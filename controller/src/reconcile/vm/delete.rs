@@ -93,10 +93,10 @@ async fn platform(pass: &mut Pass<'_>) -> Outcome<()> {
     }
 }
 
-/// Something may lie on a node: the disk is complete, or a task that makes it was begun.
+/// Something may lie on a node: it is on record before a task can make a disk there. The task's object proves nothing:
+/// its owner, or the end of the namespace, may have deleted it.
 fn may_have_disk(pass: &Pass<'_>) -> bool {
-    let is_local = pass.root_claim().is_none();
-    is_local && (pass.is_created() || provision::task(pass).is_some())
+    pass.root_claim().is_none() && pass.node_name().is_some()
 }
 
 fn release(pass: &mut Pass<'_>) {

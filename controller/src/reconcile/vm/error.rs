@@ -125,6 +125,15 @@ pub(crate) fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
+/// Whether the namespace takes no new object because it is being deleted.
+pub(crate) fn is_ending(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else {
+        return false;
+    };
+    let mut causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.any(|cause| cause.reason == "NamespaceTerminating")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -23,14 +23,14 @@ pub(crate) async fn ask(pass: &mut Pass<'_>, pod: &Pod, seconds: u32) -> Outcome
     task.timeout_seconds = Some(seconds);
     task.instance_uid = Some(uid.clone());
     let seed = format!("{uid}/{seconds}");
-    let name = tasks::name(&pass.key.name, TaskKind::PowerOff, &seed);
+    let own = tasks::places(pass, TaskKind::PowerOff, &seed).map(|place| place.name);
     // A node does one thing for a machine at a time: what is more patient makes way.
     for other in tasks::all(pass) {
         let is_softer = matches!(
             other.spec.kind,
             TaskKind::GuestShutdown | TaskKind::PowerOff
         );
-        if is_softer && !tasks::is_final(&other) && other.name_any() != name {
+        if is_softer && !tasks::is_final(&other) && !own.contains(&other.name_any()) {
             tasks::cancel(pass, &other).await?;
         }
     }

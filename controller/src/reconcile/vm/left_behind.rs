@@ -4,6 +4,7 @@
 //! server has confirmed that its owner does not exist.
 //! Failure: the pass is repeated.
 
+use crds::names::VM_UID_LABEL;
 use crds::{VirtualMachine, VirtualMachineTask};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Api;
@@ -52,7 +53,11 @@ pub(crate) async fn delete_tasks(ctx: &Context, key: &Key) -> Outcome<()> {
 
 /// Whether the task belongs to a machine, and not to the one with that UID.
 fn is_of_another(task: &VirtualMachineTask, uid: Option<&str>) -> bool {
-    owner(task.owner_references()).is_some_and(|owner| Some(owner.uid.as_str()) != uid)
+    let owner = owner(task.owner_references()).map(|owner| owner.uid.as_str());
+    let label = task.labels().get(VM_UID_LABEL).map(String::as_str);
+    // A task in another namespace than its machine cannot have an owner.
+    let machine = owner.or(label.filter(|_| task.spec.vm_namespace.is_some()));
+    machine.is_some_and(|machine| Some(machine) != uid)
 }
 
 fn owner_name(pod: &k8s_openapi::api::core::v1::Pod) -> Option<&str> {

@@ -13,8 +13,8 @@ use crds::{TaskKind, VirtualMachine};
 use kube::ResourceExt;
 use kube::api::{Patch as ApiPatch, PatchParams};
 use lifecycle::power::{self, Delay};
-use lifecycle::{Action, Decision, Patch, Waiting};
-use serde_json::json;
+use lifecycle::{Action, Decision, Patch, Waiting, Wish};
+use serde_json::{Map, Value, json};
 
 use super::error::{Error, is_conflict, is_gone};
 use super::pass::Pass;
@@ -158,11 +158,19 @@ async fn discard(pass: &mut Pass<'_>) -> Outcome<()> {
     }
 }
 
-/// Writes a wish that a request asked for into the specification.
+/// Writes the desired state that a request asked for into the specification, and removes its other spellings: the API
+/// server refuses a machine with two.
 async fn wish(pass: &mut Pass<'_>, change: Patch) -> Outcome<()> {
     let spec = match change {
         Patch::Paused => json!({ "paused": true }),
-        Patch::Wish(wish) => json!({ (wish.field()): wish.value() }),
+        Patch::Wish(wish) => {
+            let mut spec: Map<String, Value> = Wish::FIELDS
+                .map(|f| (f.into(), Value::Null))
+                .into_iter()
+                .collect();
+            spec.insert(wish.field().to_owned(), wish.value());
+            Value::Object(spec)
+        }
     };
     let remembered = json!({ (names::RESUME_WISH): null });
     let forgets = pass.has(names::RESUME_WISH) && change != Patch::Paused;

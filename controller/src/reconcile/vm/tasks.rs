@@ -14,7 +14,7 @@ use lifecycle::Failure;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::error::{Error, is_conflict, is_gone};
+use super::error::{Error, is_conflict, is_ending, is_gone};
 use super::pass::Pass;
 use crate::context::{Context, Key};
 use crate::outcome::{Outcome, Stop};
@@ -72,6 +72,7 @@ pub(crate) fn spec(pass: &Pass<'_>, node: &str, kind: TaskKind) -> VirtualMachin
     VirtualMachineTaskSpec {
         node_name: node.to_owned(),
         vm_name: pass.key.name.clone(),
+        vm_namespace: None,
         vm_uid: pass.disk_uid(),
         kind,
         cancel: false,
@@ -97,9 +98,21 @@ pub(crate) fn live(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
 }
 
 pub(crate) fn find(pass: &Pass<'_>, name: &str) -> Option<Arc<VirtualMachineTask>> {
-    let key = Key::new(&pass.key.namespace, name);
-    let found = pass.ctx.stores.tasks.get(&key.reference());
+    find_at(pass, &Key::new(&pass.key.namespace, name))
+}
+
+fn find_at(pass: &Pass<'_>, place: &Key) -> Option<Arc<VirtualMachineTask>> {
+    let found = pass.ctx.stores.tasks.get(&place.reference());
     found.filter(|t| t.spec.vm_uid == pass.disk_uid())
+}
+
+/// Where the task for this work can be: beside the machine, or in the controller's namespace, since that of a machine
+/// that is being deleted may be ending, too, and then takes no new object.
+pub(crate) fn places(pass: &Pass<'_>, kind: TaskKind, seed: &str) -> [Key; 2] {
+    [
+        Key::new(&pass.key.namespace, &name(&pass.key.name, kind, seed)),
+        Key::new(&pass.ctx.config.namespace, &name(&pass.uid(), kind, seed)),
+    ]
 }
 
 /// Lets the work be done, and says how it stands.
@@ -112,9 +125,9 @@ pub(crate) async fn ensure(
     spec: VirtualMachineTaskSpec,
     seed: &str,
 ) -> Outcome<Progress> {
-    let name = name(&pass.key.name, spec.kind, seed);
-    let Some(task) = find(pass, &name) else {
-        create(pass, &name, spec).await?;
+    let places = places(pass, spec.kind, seed);
+    let Some(task) = places.iter().find_map(|place| find_at(pass, place)) else {
+        create(pass, &places, spec).await?;
         return Ok(Progress::Running);
     };
     let status = task.status.clone().unwrap_or_default();
@@ -146,34 +159,51 @@ pub(crate) async fn ensure(
     }
 }
 
-async fn create(pass: &mut Pass<'_>, name: &str, spec: VirtualMachineTaskSpec) -> Outcome<()> {
-    let mut task = VirtualMachineTask::new(name, spec);
-    task.metadata = ObjectMeta {
-        name: Some(name.to_owned()),
-        namespace: Some(pass.key.namespace.clone()),
-        labels: Some([(crds::names::VM_UID_LABEL.to_owned(), pass.uid())].into()),
-        owner_references: Some(vec![pass.owner()]),
-        ..ObjectMeta::default()
-    };
+async fn create(
+    pass: &mut Pass<'_>,
+    [own, other]: &[Key; 2],
+    spec: VirtualMachineTaskSpec,
+) -> Outcome<()> {
     pass.acted = true;
-    match pass.api().create(&PostParams::default(), &task).await {
-        Ok(_) => Ok(()),
+    let is_deleted = pass.base.metadata.deletion_timestamp.is_some();
+    let created = match create_at(pass, own, spec.clone()).await {
+        Err(error) if is_deleted && is_ending(&error) => create_at(pass, other, spec).await,
+        created => created,
+    };
+    match created {
+        Ok(()) => Ok(()),
         // The store lags behind.
         Err(error) if is_conflict(&error) => Ok(()),
-        Err(source) => Err(failed(name, source)),
+        Err(source) => Err(failed(&own.name, source)),
     }
+}
+
+async fn create_at(
+    pass: &Pass<'_>,
+    place: &Key,
+    spec: VirtualMachineTaskSpec,
+) -> Result<(), kube::Error> {
+    let mut task = VirtualMachineTask::new(&place.name, spec);
+    task.metadata = ObjectMeta {
+        name: Some(place.name.clone()),
+        namespace: Some(place.namespace.clone()),
+        labels: Some([(crds::names::VM_UID_LABEL.to_owned(), pass.uid())].into()),
+        ..ObjectMeta::default()
+    };
+    // An owner is in the same namespace; what has none is deleted with the machine all the same.
+    match place.namespace == pass.key.namespace {
+        true => task.metadata.owner_references = Some(vec![pass.owner()]),
+        false => task.spec.vm_namespace = Some(pass.key.namespace.clone()),
+    }
+    let api = Api::namespaced(pass.ctx.client.clone(), &place.namespace);
+    api.create(&PostParams::default(), &task).await.map(drop)
 }
 
 /// Whose tasks on this node have not ended.
 pub(crate) fn waiting(ctx: &Context, node: &str) -> BTreeSet<Key> {
     let all = ctx.stores.tasks.state().into_iter();
     all.filter(|task| task.spec.node_name == node && !is_final(task))
-        .filter_map(|task| {
-            Some(Key::new(
-                task.metadata.namespace.as_deref()?,
-                &task.spec.vm_name,
-            ))
-        })
+        .map(|task| Key::new(task.vm_namespace(), &task.spec.vm_name))
         .collect()
 }
 
@@ -197,8 +227,8 @@ pub(crate) async fn cancel(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outcom
         return Ok(());
     }
     let patch = Patch::Merge(json!({ "spec": { "cancel": true } }));
-    let api = pass.api::<VirtualMachineTask>();
-    let name = task.name_any();
+    let (name, namespace) = (task.name_any(), task.namespace().unwrap_or_default());
+    let api = Api::<VirtualMachineTask>::namespaced(pass.ctx.client.clone(), &namespace);
     match api.patch(&name, &PatchParams::default(), &patch).await {
         Ok(_) => Ok(()),
         Err(error) if is_gone(&error) => Ok(()),

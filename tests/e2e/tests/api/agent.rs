@@ -66,6 +66,7 @@ impl Bed {
             VirtualMachineTaskSpec {
                 node_name: node.to_owned(),
                 vm_name: "vm".to_owned(),
+                vm_namespace: None,
                 vm_uid: "0f0f0f0f-0000-4000-8000-000000000001".to_owned(),
                 kind,
                 cancel: false,

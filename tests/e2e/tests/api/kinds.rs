@@ -190,6 +190,7 @@ fn snapshots_and_tasks() -> Vec<Case> {
     for (words, value) in [
         ("nodeName is immutable", json!("m")),
         ("vmName is immutable", json!("b")),
+        ("vmNamespace is immutable", json!("n")),
         ("vmUID is immutable", json!("v")),
         ("kind is immutable", json!("Reset")),
         ("image is immutable", json!("x")),

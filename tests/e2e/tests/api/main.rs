@@ -15,5 +15,6 @@ mod leader;
 mod priority;
 mod protected;
 mod rules;
+mod spellings;
 mod status;
 mod vmletctl;

@@ -8,7 +8,7 @@ use anyhow::{Context, Error};
 use e2e::{Case, Control, Effect, cases, judge};
 use serde_json::{Value, json};
 
-use crate::{data_volumes, docs, kinds};
+use crate::{data_volumes, docs, kinds, spellings};
 
 const VM: &str = "VirtualMachine";
 
@@ -62,6 +62,7 @@ async fn every_kind_is_judged_by_its_rules() -> anyhow::Result<()> {
             a_template_cannot_speak_for_the_controller,
             kinds::every_other_kind_is_judged_by_its_rules,
             docs::every_example_of_the_documentation_can_be_applied,
+            spellings::a_request_replaces_the_desired_state_in_every_spelling,
             data_volumes::cdi_that_is_installed_later_serves_machines_that_wait_for_it,
         ]
     );

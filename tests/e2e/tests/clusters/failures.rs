@@ -14,6 +14,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use crate::namespaces::a_namespace_goes_with_its_machines;
+
 const UP: Duration = Duration::from_secs(600);
 const DOWN: Duration = Duration::from_secs(300);
 /// What a controller that lost its lease ends with.
@@ -29,6 +31,9 @@ async fn machines_outlive_those_who_look_after_them() -> Result<()> {
         .await
         .context("the leader ends in the middle of a start")?;
     agent_dies(&cluster).await.context("the agent dies")?;
+    a_namespace_goes_with_its_machines(&cluster)
+        .await
+        .context("their namespace is deleted")?;
     cluster.await_clean().await?;
     cluster.down()
 }

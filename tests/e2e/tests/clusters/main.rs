@@ -21,6 +21,7 @@ mod images;
 mod logs;
 mod lost_node;
 mod machines;
+mod namespaces;
 mod network;
 mod plugins;
 mod probes;

@@ -29,6 +29,8 @@ pub(super) struct State {
     pub(super) bodies: Vec<Value>,
     /// Requests to refuse: method and part of the path, code, how often.
     pub(super) refusals: Vec<(Method, String, u16, usize)>,
+    /// Namespaces that are being deleted: nothing can be created there.
+    pub(super) ending: Vec<String>,
     /// Collections that nobody serves.
     pub(super) unknown: Vec<String>,
 }
@@ -82,6 +84,11 @@ impl State {
         let kind = kind.map_or("", |k| k.to_str().unwrap()).to_owned();
         let answer = match parts.method {
             Method::GET => return self.get(&(collection, name)),
+            Method::POST if self.is_ending(&collection) => {
+                let (code, mut status) = refuse(403, "Forbidden", "being terminated");
+                status["details"] = json!({ "causes": [{ "reason": "NamespaceTerminating" }] });
+                (code, status)
+            }
             Method::POST => match bounds::broken(&collection, &body) {
                 Some(why) => refuse(422, "Invalid", &why),
                 None => self.create(collection, body.clone()),
@@ -108,6 +115,11 @@ impl State {
             .find(|(m, part, _, left)| m == method && what.contains(part.as_str()) && *left > 0)?;
         found.3 -= 1;
         Some(found.2)
+    }
+
+    fn is_ending(&self, collection: &str) -> bool {
+        let within = |namespace: &String| collection.contains(&format!("/namespaces/{namespace}/"));
+        self.ending.iter().any(within)
     }
 
     fn get(&self, place: &Place) -> Answer {

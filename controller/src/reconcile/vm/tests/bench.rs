@@ -28,6 +28,8 @@ use crate::stores::{Feeds, Stores};
 
 pub(super) const VMS: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachines";
 pub(super) const TASKS: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachinetasks";
+/// Tasks of machines that are being deleted.
+const SYSTEM_TASKS: &str = "apis/vmlet.dev/v1alpha1/namespaces/vmlet-system/virtualmachinetasks";
 pub(super) const CLASSES: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachineclasses";
 pub(super) const IMAGES: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachineimages";
 pub(super) const CACHES: &str =
@@ -40,11 +42,11 @@ pub(super) const START: i64 = 1_800_000_000;
 
 /// One relist of a kind.
 macro_rules! feed {
-    ($feed:expr, $objects:expr, $collection:expr, $kind:ty) => {
+    ($feed:expr, $objects:expr, $($collection:expr),+ => $kind:ty) => {
         $feed.apply(Event::Init);
-        for object in all::<$kind>($objects, $collection) {
+        $(for object in all::<$kind>($objects, $collection) {
             $feed.apply(Event::InitApply(object));
-        }
+        })+
         $feed.apply(Event::InitDone);
     };
 }
@@ -214,7 +216,8 @@ impl Bench {
 
     pub(super) fn tasks(&self, kind: &str) -> Vec<Value> {
         let server = self.server.lock().unwrap();
-        let all = server.objects.iter().filter(|((c, _), _)| c == TASKS);
+        let is_task = |c: &str| c == TASKS || c == SYSTEM_TASKS;
+        let all = server.objects.iter().filter(|((c, _), _)| is_task(c));
         all.map(|(_, t)| t.clone())
             .filter(|t| t["spec"]["kind"] == kind)
             .collect()
@@ -254,19 +257,14 @@ impl Bench {
     pub(super) fn sync(&mut self) {
         let server = self.server.lock().unwrap();
         let objects = &server.objects;
-        feed!(self.feeds.vms, objects, VMS, VirtualMachine);
-        feed!(self.feeds.tasks, objects, TASKS, VirtualMachineTask);
-        feed!(self.feeds.classes, objects, CLASSES, VirtualMachineClass);
-        feed!(self.feeds.images, objects, IMAGES, VirtualMachineImage);
-        feed!(
-            self.feeds.image_caches,
-            objects,
-            CACHES,
-            VirtualMachineImageCache
-        );
-        feed!(self.feeds.pods, objects, PODS, Pod);
-        feed!(self.feeds.nodes, objects, NODES, Node);
-        feed!(self.feeds.claims, objects, CLAIMS, PersistentVolumeClaim);
+        feed!(self.feeds.vms, objects, VMS => VirtualMachine);
+        feed!(self.feeds.tasks, objects, TASKS, SYSTEM_TASKS => VirtualMachineTask);
+        feed!(self.feeds.classes, objects, CLASSES => VirtualMachineClass);
+        feed!(self.feeds.images, objects, IMAGES => VirtualMachineImage);
+        feed!(self.feeds.image_caches, objects, CACHES => VirtualMachineImageCache);
+        feed!(self.feeds.pods, objects, PODS => Pod);
+        feed!(self.feeds.nodes, objects, NODES => Node);
+        feed!(self.feeds.claims, objects, CLAIMS => PersistentVolumeClaim);
     }
 
     /// One pass on what the stores show.
@@ -378,8 +376,9 @@ impl Bench {
             let old = task["status"]["state"].as_str().unwrap_or_default();
             if !matches!(old, "Success" | "Error" | "Cancelled") {
                 let name = task["metadata"]["name"].as_str().unwrap().to_owned();
+                let is_own = task["metadata"]["namespace"] == "ns";
                 self.edit(
-                    TASKS,
+                    if is_own { TASKS } else { SYSTEM_TASKS },
                     &name,
                     json!({ "status": {
                         "state": state, "transient": false, "message": "said the node",

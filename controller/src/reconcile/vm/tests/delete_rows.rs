@@ -219,7 +219,10 @@ async fn x5_the_disk_goes_after_the_pod_and_then_everything_is_forgotten() {
     bench.settle().await.ok();
     assert!(!bench.has_pod());
     assert!(is_there(&bench));
-    assert_eq!(bench.task("DeleteDisk")["spec"]["nodeName"], "n1");
+    let task = bench.task("DeleteDisk");
+    assert_eq!(task["spec"]["nodeName"], "n1");
+    assert_eq!(task["metadata"]["namespace"], "ns");
+    assert!(task["spec"]["vmNamespace"].is_null());
     bench.task_ends("DeleteDisk", "Success");
     bench.settle().await.ok();
     assert!(!is_there(&bench));
@@ -309,4 +312,45 @@ async fn the_task_of_a_machine_that_the_store_does_not_know_yet_is_left_alone() 
     assert_eq!(bench.pass().await.unwrap(), Done::QUIET);
     assert_eq!(bench.writes(), Vec::<String>::new());
     assert_eq!(bench.tasks("Provision").len(), 1);
+}
+
+/// A namespace that is being deleted takes no new object, and its tasks are deleted with it.
+#[tokio::test]
+async fn a_machine_goes_although_its_namespace_is_ending() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    bench.server.lock().unwrap().ending.push("ns".to_owned());
+    let provision = bench.task("Provision")["metadata"]["name"].clone();
+    bench.remove(TASKS, provision.as_str().unwrap());
+    deleted(&mut bench, json!({})).await;
+    bench.settle().await.ok();
+    bench.end("vm", 0, "Stopped");
+    bench.settle().await.ok();
+    let task = bench.task("DeleteDisk");
+    assert_eq!(task["metadata"]["namespace"], "vmlet-system");
+    assert_eq!(task["spec"]["vmNamespace"], "ns");
+    assert!(task["metadata"]["ownerReferences"].is_null());
+    bench.task_ends("DeleteDisk", "Success");
+    bench.settle().await.ok();
+    assert!(!is_there(&bench));
+    assert!(
+        bench.tasks("DeleteDisk").is_empty(),
+        "nothing else deletes it"
+    );
+}
+
+/// The status names the node before a task exists; the object of a task may be deleted by its owner.
+#[tokio::test]
+async fn a_disk_is_removed_although_the_task_that_made_it_is_gone() {
+    let mut bench = Bench::new();
+    bench.provisioning(json!({})).await;
+    bench.task_ends("Provision", "Success");
+    let provision = bench.task("Provision")["metadata"]["name"].clone();
+    bench.remove(TASKS, provision.as_str().unwrap());
+    deleted(&mut bench, json!({})).await;
+    bench.settle().await.ok();
+    assert!(is_there(&bench));
+    bench.task_ends("DeleteDisk", "Success");
+    bench.settle().await.ok();
+    assert!(!is_there(&bench));
 }
