@@ -76,6 +76,22 @@ async fn the_image_of_a_pod_is_pulled_where_its_sandbox_runs() {
 }
 
 #[tokio::test]
+async fn the_image_of_a_pod_is_pulled_where_its_annotation_says() {
+    let (bed, mut cri) = Bed::start().await;
+    let mut config = sandbox_config("stranger");
+    let key = "kubernetes.io/target-runtime".to_owned();
+    config.annotations.insert(key, "virtlet.cloud".to_owned());
+    let request = v1::PullImageRequest {
+        image: Some(spec("debian")),
+        sandbox_config: Some(config),
+        ..Default::default()
+    };
+    cri.images.pull_image(request).await.unwrap();
+    assert!(bed.secondary.was_called("PullImage"));
+    assert!(!bed.primary.was_called("PullImage"));
+}
+
+#[tokio::test]
 async fn without_a_hint_the_primary_is_asked_for_an_image_and_then_the_others() {
     let (mut bed, mut cri) = Bed::start().await;
     bed.primary.add_image("p", "both");
