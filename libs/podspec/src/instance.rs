@@ -171,8 +171,8 @@ mod tests {
             ("vmlet.dev/bios-uuid", UID),
         ]);
         let pod = pod.unwrap();
-        assert_eq!(pod.vm.as_ref().unwrap().to_string(), UID);
-        assert_eq!(String::from(pod.vm.clone().unwrap()), UID);
+        assert_eq!(pod.vm.unwrap().to_string(), UID);
+        assert_eq!(String::from(pod.vm.unwrap()), UID);
         assert!(pod.restore && pod.start_paused);
         assert_eq!(pod.domain().unwrap().to_string(), OTHER);
         assert_eq!(pod.bios_uuid.unwrap().to_string(), UID);

@@ -110,8 +110,8 @@ fn find_at(pass: &Pass<'_>, place: &Key) -> Option<Arc<VirtualMachineTask>> {
 /// that is being deleted may be ending, too, and then takes no new object.
 pub(crate) fn places(pass: &Pass<'_>, kind: TaskKind, seed: &str) -> [Key; 2] {
     [
-        Key::new(&pass.key.namespace, &name(&pass.key.name, kind, seed)),
-        Key::new(&pass.ctx.config.namespace, &name(&pass.uid(), kind, seed)),
+        Key::new(&pass.key.namespace, name(&pass.key.name, kind, seed)),
+        Key::new(&pass.ctx.config.namespace, name(&pass.uid(), kind, seed)),
     ]
 }
 
