@@ -15,12 +15,14 @@ const MAX_REFCOUNT_TABLE: u64 = 8 << 20;
 const MAX_SNAPSHOTS: u64 = 65_536;
 const SMALLEST_SNAPSHOT: u64 = 40;
 
+/// Only means that reference counts are recomputed when the file is opened for writing.
+const DIRTY: u64 = 1;
 const CORRUPT: u64 = 1 << 1;
 const DATA_FILE: u64 = 1 << 2;
 const COMPRESSION_TYPE: u64 = 1 << 3;
 const EXTENDED_L2: u64 = 1 << 4;
-/// Dirty (bit 0) only means that reference counts are recomputed when the file is opened for writing.
-const KNOWN_FEATURES: u64 = 1 | CORRUPT | DATA_FILE | COMPRESSION_TYPE | EXTENDED_L2;
+/// What remains after those that are refused by name.
+const KNOWN_FEATURES: u64 = DIRTY | COMPRESSION_TYPE | EXTENDED_L2;
 
 const EXTENSION_DATA_FILE: u32 = 0x4441_5441;
 const EXTENSION_ENCRYPTION: u32 = 0x0537_be77;

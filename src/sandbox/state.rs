@@ -101,10 +101,35 @@ impl fmt::Display for Phase {
 mod tests {
     use super::*;
 
+    /// For each event the phases after Creating, Ready, Stopping, Stopped and Removing; `-` where it is refused.
+    const TABLE: [(Event, &str); 4] = [
+        (Event::NetworkUp, "ready - - - -"),
+        (
+            Event::StopRequested,
+            "stopping stopping stopping stopped removing",
+        ),
+        (Event::NetworkDown, "- - stopped stopped removing"),
+        (Event::RemoveRequested, "- - - removing removing"),
+    ];
+
+    #[test]
+    fn every_pair_of_phase_and_event_has_its_answer() {
+        for (event, row) in TABLE {
+            let after = Phase::ALL.map(|phase| phase.on(event).map_or("-", Phase::as_str));
+            assert_eq!(after.join(" "), row, "{event:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_sandbox_whose_network_is_not_up_yet_is_in_no_list() {
+        let listed = Phase::ALL.map(Phase::is_listed);
+        assert_eq!(listed, [false, true, true, true, true]);
+    }
+
     #[test]
     fn words_and_phases_are_one_to_one() {
         for phase in Phase::ALL {
-            assert_eq!(Phase::parse(phase.as_str()), Some(phase));
+            assert_eq!(Phase::parse(&phase.to_string()), Some(phase));
         }
         assert_eq!(Phase::parse("asleep"), None);
     }

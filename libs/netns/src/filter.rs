@@ -67,14 +67,18 @@ pub(crate) async fn load(ns: &Namespace, rules: String) -> Result<(), Error> {
             .kill_on_drop(true)
             .spawn()
     });
-    let child = match child.await.map_err(Error::Namespace)? {
-        Ok(child) => child,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(Error::NotInstalled),
-        Err(e) => return Err(Error::Run(e)),
-    };
+    let child = child.await.map_err(Error::Namespace)?;
+    let child = child.map_err(not_started)?;
     tokio::time::timeout(DEADLINE, feed(child, rules))
         .await
         .map_err(|_| Error::Deadline)?
+}
+
+fn not_started(source: io::Error) -> Error {
+    match source.kind() {
+        io::ErrorKind::NotFound => Error::NotInstalled,
+        _ => Error::Run(source),
+    }
 }
 
 async fn feed(mut child: Child, rules: String) -> Result<(), Error> {
@@ -98,9 +102,17 @@ mod tests {
     use super::*;
     use crate::mac::Mac;
 
+    #[test]
+    fn a_program_that_is_missing_is_told_from_one_that_cannot_run() {
+        let of = |kind: io::ErrorKind| not_started(kind.into());
+        assert!(matches!(of(io::ErrorKind::NotFound), Error::NotInstalled));
+        assert!(matches!(of(io::ErrorKind::PermissionDenied), Error::Run(_)));
+    }
+
     #[tokio::test]
     #[ignore = "needs root"]
     async fn rules_load_repeatedly_and_go_again() {
+        assert!(available());
         let dir = tempfile::tempdir().unwrap();
         let ns = Namespace::create(dir.path(), "a").await.unwrap();
         let mac = Mac::new([2, 0, 0, 0, 0, 1]);

@@ -77,6 +77,39 @@ fn a_disk_above_the_limit_is_refused() {
     ));
 }
 
+#[test]
+fn a_file_is_read_as_far_as_it_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    let look = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        inspect(&File::open(&path).unwrap(), LIMIT).unwrap()
+    };
+    for length in [512, HEAD, HEAD + SECTOR] {
+        let disk = look(&vec![0; usize::try_from(length).unwrap()]).unwrap();
+        assert_eq!((disk.format, disk.virtual_size), (Format::Raw, length));
+    }
+    assert_eq!(look(b""), Err(Error::Empty));
+    assert_eq!(
+        look(&padded(b"KDMV", 0)),
+        Err(Error::Foreign("a VMDK disk"))
+    );
+}
+
+#[test]
+fn a_format_has_the_name_that_qemu_uses() {
+    for (format, name) in [(Format::Qcow2, "qcow2"), (Format::Raw, "raw")] {
+        assert_eq!(format.as_str(), name);
+        assert_eq!(name.parse(), Ok(format));
+    }
+    assert_eq!("vmdk".parse::<Format>(), Err(()));
+}
+
+#[test]
+fn a_disk_of_exactly_the_limit_is_accepted() {
+    assert!(judge(&[0; 512], 512, 512).is_ok());
+}
+
 proptest! {
     #[test]
     fn no_bytes_make_it_panic(head in prop::collection::vec(any::<u8>(), 0..600), length: u64) {

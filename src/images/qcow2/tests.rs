@@ -77,6 +77,35 @@ fn a_hostile_field_is_refused(#[case] at: usize, #[case] value: u32, #[case] err
     assert_eq!(virtual_size(&head, LENGTH), Err(error));
 }
 
+#[rstest]
+#[case::dirty(&[(76, 1)])]
+#[case::widest_reference_counts(&[(96, 6)])]
+#[case::compression_type_without_its_feature(&[(104, 2 << 24)])]
+#[case::smallest_extended_clusters(&[(76, 16), (20, 14), (24, 0), (28, 512)])]
+#[case::an_extension_up_to_the_end_of_the_cluster(&[(20, 9), (24, 0), (28, 512), (112, 1), (116, 512 - 120)])]
+fn a_field_at_its_limit_is_accepted(#[case] fields: &[(usize, u32)]) {
+    let mut head = header();
+    for (at, value) in fields {
+        put32(&mut head, *at, *value);
+    }
+    assert!(virtual_size(&head, LENGTH).is_ok());
+}
+
+#[rstest]
+#[case::small_extended_clusters(&[(76, 16), (20, 13), (24, 0), (28, 512)], "cluster size")]
+#[case::a_header_of_a_whole_cluster(&[(20, 9), (24, 0), (28, 512), (100, 512)], "header length")]
+fn fields_that_do_not_fit_each_other_are_refused(
+    #[case] fields: &[(usize, u32)],
+    #[case] names: &'static str,
+) {
+    let mut head = header();
+    for (at, value) in fields {
+        put32(&mut head, *at, *value);
+    }
+    let refused = Err(Error::OutOfRange(names));
+    assert_eq!(virtual_size(&head, LENGTH), refused);
+}
+
 #[test]
 fn the_compression_type_must_be_known() {
     let mut head = header();
