@@ -6,6 +6,7 @@
 //! either; every DHCP request of the guest reaches the bridge's own stack, whatever address it was sent to.
 //! Failure: without a working `nft` (package nftables) there is no filter, and that is an error.
 
+use std::ffi::OsStr;
 use std::io;
 use std::process::Stdio;
 use std::time::Duration;
@@ -49,8 +50,11 @@ pub enum Error {
 /// Whether the program that loads the packet filter is installed.
 #[must_use]
 pub fn available() -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(PROGRAM).is_file())
+    is_in(&std::env::var_os("PATH").unwrap_or_default())
+}
+
+fn is_in(path: &OsStr) -> bool {
+    std::env::split_paths(path).any(|dir| dir.join(PROGRAM).is_file())
 }
 
 /// Loads `rules` in `ns`, all or nothing.
@@ -101,6 +105,18 @@ async fn feed(mut child: Child, rules: String) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::mac::Mac;
+
+    #[test]
+    fn the_program_is_looked_for_in_the_folders_of_the_path() {
+        let (empty, with) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(with.path().join(PROGRAM), "").unwrap();
+        let path = |dirs: &[&tempfile::TempDir]| {
+            std::env::join_paths(dirs.iter().map(|dir| dir.path())).unwrap()
+        };
+        assert!(is_in(&path(&[&empty, &with])));
+        assert!(!is_in(&path(&[&empty])));
+        assert!(!is_in(OsStr::new("")));
+    }
 
     #[test]
     fn a_program_that_is_missing_is_told_from_one_that_cannot_run() {
