@@ -140,8 +140,11 @@ impl<H: Hypervisor> Run<H> {
         let mut trouble = None;
         loop {
             tokio::time::sleep(pause).await;
-            pause = (pause * 3 / 2).min(LAST_PAUSE);
-            match guest::exec_status(&*self.hypervisor, self.domain, process, STATUS).await {
+            let asked = Instant::now();
+            let status = guest::exec_status(&*self.hypervisor, self.domain, process, STATUS).await;
+            // Looks at a guest that answers slowly must not take the time of its commands.
+            pause = (pause * 3 / 2).min(LAST_PAUSE).max(asked.elapsed());
+            match status {
                 Ok(Some(ended)) => return Ok(ended),
                 Ok(None) => trouble = None,
                 Err(libvirt::Error::Refused { call, reason }) => {

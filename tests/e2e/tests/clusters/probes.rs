@@ -115,7 +115,7 @@ async fn slow_probe(cluster: &Cluster) -> Result<()> {
     let mut pod = vm_pod("slow");
     let mut probe = exec_probe(&["sleep", "4711"], 1);
     // Time to look between the end of one and the start of the next.
-    probe["periodSeconds"] = json!(8);
+    probe["periodSeconds"] = json!(15);
     pod["spec"]["containers"][0]["readinessProbe"] = probe;
     cluster.apply(&pod)?;
     cluster
