@@ -124,7 +124,8 @@ pub struct Machines {
     pub creates: usize,
     /// The same on one node; at least 1.
     pub creates_per_node: usize,
-    /// New machines wait until the image cache in `namespace` describes their image.
+    /// New machines wait until the image cache in `namespace` describes their image. Must be false: no controller of
+    /// this version fills image caches.
     pub image_caches: bool,
     /// Facts about guests arrive by watches; without them machines that wait for an address are looked at again.
     pub signals: bool,

@@ -150,8 +150,8 @@ stores! {
     data_volumes: DataVolume;
     /// Which networks beyond the pods' own exist. Empty as long as that API is not served.
     networks: PartialObjectMeta<NetworkAttachmentDefinition>;
-    /// Which storage classes exist. What they say is read live.
-    storage_classes: PartialObjectMeta<StorageClass>;
+    /// Storage classes.
+    storage_classes: StorageClass;
     /// Which Secrets exist, in which version. Their data is read live, when it is needed.
     secrets: PartialObjectMeta<Secret>;
 }
@@ -161,6 +161,12 @@ impl Stores {
     #[must_use]
     pub fn vm(&self, key: &Key) -> Option<Arc<VirtualMachine>> {
         self.vms.get(&key.reference())
+    }
+
+    /// The storage class of this name.
+    #[must_use]
+    pub fn storage_class(&self, name: &str) -> Option<Arc<StorageClass>> {
+        self.storage_classes.get(&ObjectRef::new(name))
     }
 
     /// The tasks of the machine with this UID, by name.

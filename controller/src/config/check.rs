@@ -76,6 +76,10 @@ impl Config {
         refuse(
             !["", "direct", "linked"].contains(&self.machines.fast_deploy.as_str()),
             "machines.fast_deploy must be direct, linked or empty",
+        )?;
+        refuse(
+            self.machines.image_caches,
+            "machines.image_caches must be false: no controller of this version fills image caches",
         )
     }
 }

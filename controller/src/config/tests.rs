@@ -44,6 +44,7 @@ fn an_unknown_key_is_refused_with_its_line() {
 #[case::polling_what_waits("[runner]\nrecheck_secs = 5", "runner.recheck_secs")]
 #[case::late_renewal("[lease]\nrenew_deadline_secs = 15", "lease.renew_deadline_secs")]
 #[case::bad_name("namespace = \"A b\"", "namespace")]
+#[case::unserved("[machines]\nimage_caches = true", "machines.image_caches")]
 #[case::bad_mode("[machines]\nfast_deploy = \"quick\"", "machines.fast_deploy")]
 fn what_cannot_be_run_is_refused(#[case] text: &str, #[case] names: &str) {
     let error = load_text(text, &[]).unwrap_err();

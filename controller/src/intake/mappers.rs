@@ -182,7 +182,7 @@ impl Wakes for PartialObjectMeta<NetworkAttachmentDefinition> {
     }
 }
 
-impl Wakes for PartialObjectMeta<StorageClass> {
+impl Wakes for StorageClass {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
         if is_about_content(change) {
             return Vec::new();

@@ -105,7 +105,7 @@ async fn look_at_present(ctx: &Context, key: &Key) -> Outcome {
         let patience = Duration::from_secs(expect::PATIENCE.unsigned_abs());
         return Ok(Done::again(patience));
     }
-    let mode = mode::resolve(ctx, &found).await?;
+    let mode = mode::resolve(ctx, &found);
     let mut pass = Pass::new(ctx, key, &found, mode);
     let is_deleted = found.metadata.deletion_timestamp.is_some();
     let result = if is_deleted {

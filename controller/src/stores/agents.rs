@@ -39,6 +39,8 @@ struct Heard {
     at: Instant,
     /// Since when it says that its daemon does not answer.
     alone: Option<Instant>,
+    /// The machine types of its node, the oldest first; empty when they are not known.
+    machine_types: Vec<String>,
     /// Its silence was told.
     is_told: bool,
 }
@@ -48,6 +50,13 @@ impl Heard {
     fn end(&self) -> Instant {
         let since = self.alone.map_or(self.at, |alone| alone.min(self.at));
         since + PATIENCE
+    }
+
+    /// The newest machine type of its node, if the node is known not to have this one.
+    fn lacks(&self, machine_type: &str) -> Option<&str> {
+        let newest = self.machine_types.last()?;
+        let has = self.machine_types.iter().any(|known| known == machine_type);
+        (!has).then_some(newest)
     }
 }
 
@@ -67,12 +76,14 @@ impl State {
         if known.is_some_and(|known| known.renewed == renewed) {
             return;
         }
-        let reaches = NodeFacts::of_lease(lease).is_none_or(|facts| facts.daemon.reachable);
+        let facts = NodeFacts::of_lease(lease);
+        let reaches = facts.as_ref().is_none_or(|facts| facts.daemon.reachable);
         let since = known.and_then(|known| known.alone).unwrap_or(now);
         let heard = Heard {
             renewed,
             at: now,
             alone: (!reaches).then_some(since),
+            machine_types: facts.map(|f| f.daemon.machine_types).unwrap_or_default(),
             is_told: false,
         };
         if self.is_deaf(now) {
@@ -114,6 +125,23 @@ impl Agents {
     pub fn lives(&self, node: &str) -> bool {
         let (state, now) = (self.lock(), Instant::now());
         state.is_deaf(now) || state.heard.get(node).is_some_and(|one| now < one.end())
+    }
+
+    /// The newest machine type that there is instead, if this node, or every node without one, is known not to have
+    /// this one.
+    #[must_use]
+    pub fn lacks(&self, node: Option<&str>, machine_type: &str) -> Option<String> {
+        let state = self.lock();
+        let mut nodes = state
+            .heard
+            .iter()
+            .filter(|(name, _)| node.is_none_or(|node| node == name.as_str()));
+        let (_, first) = nodes.next()?;
+        let mut newest = first.lacks(machine_type)?;
+        for (_, other) in nodes {
+            newest = other.lacks(machine_type)?;
+        }
+        Some(newest.to_owned())
     }
 
     /// The nodes whose agents live no more, when there are some; tells of each silence once.
@@ -164,6 +192,35 @@ mod tests {
             "spec": { "renewTime": format!("2001-01-01T00:00:00.{n:06}Z") },
         }))
         .unwrap()
+    }
+
+    /// The lease of a node with these machine types.
+    fn with_types(node: &str, types: &[&str]) -> Lease {
+        let mut lease = lease(node, 0, true);
+        let facts = json!({ "daemon": { "reachable": true, "machineTypes": types } });
+        let annotations = lease.metadata.annotations.as_mut().unwrap();
+        annotations.insert(NODE_FACTS.to_owned(), facts.to_string());
+        lease
+    }
+
+    #[tokio::test]
+    async fn only_nodes_whose_machine_types_are_known_lack_one() {
+        let agents = Agents::default();
+        let old = with_types("old", &["pc-q35-6.0", "pc-q35-7.2"]);
+        let new = with_types("new", &["pc-q35-7.2", "pc-q35-9.0"]);
+        assert_eq!(agents.lacks(None, "pc-q35-9.0"), None, "no node is known");
+        list(&agents, &[old.clone(), new.clone()]);
+        let lacks = |node, wanted| agents.lacks(node, wanted);
+        assert_eq!(lacks(Some("old"), "pc-q35-7.2"), None);
+        assert_eq!(
+            lacks(Some("old"), "pc-q35-9.0").as_deref(),
+            Some("pc-q35-7.2")
+        );
+        assert_eq!(lacks(Some("other"), "pc-q35-9.0"), None);
+        assert_eq!(lacks(None, "pc-q35-9.0"), None, "one node has it");
+        assert!(lacks(None, "pc-q35-99.0").is_some());
+        list(&agents, &[old, new, with_types("silent", &[])]);
+        assert_eq!(agents.lacks(None, "pc-q35-99.0"), None, "one is not known");
     }
 
     fn list(agents: &Agents, leases: &[Lease]) {

@@ -231,4 +231,4 @@ impl Indexed for Node {}
 impl Indexed for PersistentVolumeClaim {}
 impl Indexed for PartialObjectMeta<Secret> {}
 impl Indexed for PartialObjectMeta<NetworkAttachmentDefinition> {}
-impl Indexed for PartialObjectMeta<StorageClass> {}
+impl Indexed for StorageClass {}

@@ -1,6 +1,6 @@
 //! `VirtualMachineClass`: a size.
 //!
-//! Invariant: its values are copied into the pod at each start, so an edit never reaches a running machine.
+//! Invariant: a machine has a copy of the class that it took over, so that an edit reaches none by itself.
 //! Failure: a class that is missing or invalid shows in the machine's `VirtualMachineClassReady`.
 
 use std::collections::BTreeMap;
@@ -72,7 +72,7 @@ pub struct ClassHardware {
     #[schemars(range(min = 1, max = 512))]
     pub cpus: u32,
     /// Guest memory.
-    #[x_kube(validation = rules::mebibytes())]
+    #[x_kube(validation = rules::mebibytes(), validation = rules::between("32Mi", "16Ti"))]
     pub memory: Quantity,
 }
 

@@ -24,7 +24,7 @@ use crate::rules::{self, edit, rule};
     status = "VirtualMachineGroupStatus",
     shortname = "vmg",
     category = "vmlet-all",
-    doc = "Machines that are powered and placed together.",
+    doc = "Machines that are powered and placed together. No controller acts on it yet.",
     validation = rule(
         "(!has(self.spec.groupName) || self.spec.groupName != self.metadata.name) && \
          (!has(self.spec.bootOrder) || self.spec.bootOrder.all(t, !has(t.members) || t.members.all(m, \

@@ -23,7 +23,7 @@ use crate::rules::{self, immutable};
     status = "VirtualMachineImageCacheStatus",
     shortname = "vmicache",
     category = "vmlet-all",
-    doc = "An image's files on the nodes that need them. Internal, in the controller's namespace.",
+    doc = "An image's files on the nodes that need them. Internal, in the controller's namespace. No controller acts on it yet.",
     printcolumn(name = "Image", type_ = "string", json_path = ".spec.providerID"),
     printcolumn(
         name = "Ready",

@@ -22,7 +22,7 @@ use crate::rules::{self, rule};
     status = "ImageMappingStatus",
     shortname = "vmim",
     category = "vmlet-all",
-    doc = "Image names that stand for URLs.",
+    doc = "Image names that stand for URLs. No controller acts on it yet.",
     printcolumn(name = "Prefix", type_ = "string", json_path = ".spec.prefix"),
     printcolumn(
         name = "Age",

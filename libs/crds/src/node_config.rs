@@ -25,7 +25,7 @@ use crate::rules;
     status = "NodeConfigStatus",
     shortname = "vmnc",
     category = "vmlet-all",
-    doc = "Settings of the daemon on some nodes.",
+    doc = "Settings of the daemon on some nodes. No controller acts on it yet.",
     printcolumn(name = "Priority", type_ = "integer", json_path = ".spec.priority"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes"),
     printcolumn(
@@ -79,7 +79,7 @@ pub struct NodeSettings {
     pub default_vcpus: Option<u32>,
     /// Memory of pods that name no size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = rules::mebibytes())]
+    #[x_kube(validation = rules::mebibytes(), validation = rules::between("32Mi", "16Ti"))]
     pub default_memory: Option<Quantity>,
     /// CPU model, `host-passthrough` or `host-model`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -55,11 +55,24 @@ pub(crate) fn positive() -> Rule {
     )
 }
 
-/// An amount of bytes that is a whole number of MiB.
+/// An amount of bytes that is a whole number of MiB. What is beyond [`between`]'s bounds is left to it: the API server
+/// has no integer for a quantity such as 512Ti.
 pub(crate) fn mebibytes() -> Rule {
     rule(
-        "isQuantity(string(self)) && quantity(string(self)).isInteger() && \
-         quantity(string(self)).asInteger() >= 1048576 && quantity(string(self)).asInteger() % 1048576 == 0",
+        "isQuantity(string(self)) && (quantity(string(self)).isLessThan(quantity('1Mi')) || \
+         quantity(string(self)).isGreaterThan(quantity('64Ti')) || \
+         quantity(string(self)).isInteger() && quantity(string(self)).asInteger() % 1048576 == 0)",
         "must be a whole number of MiB, such as 512Mi or 4Gi",
+    )
+}
+
+/// A quantity from `least` to `most`, which is at most 64Ti.
+pub(crate) fn between(least: &str, most: &str) -> Rule {
+    let size = "quantity(string(self))";
+    rule(
+        format!(
+            "!isQuantity(string(self)) || !{size}.isLessThan(quantity('{least}')) && !{size}.isGreaterThan(quantity('{most}'))"
+        ),
+        format!("must be from {least} to {most}"),
     )
 }

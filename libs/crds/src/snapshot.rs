@@ -26,7 +26,7 @@ use crate::rules::{self, immutable};
     shortname = "vmsnap",
     shortname = "vmsnapshot",
     category = "vmlet-all",
-    doc = "A machine at one moment.",
+    doc = "A machine at one moment. No controller acts on it yet.",
     printcolumn(name = "VM", type_ = "string", json_path = ".spec.vmName"),
     printcolumn(
         name = "Ready",

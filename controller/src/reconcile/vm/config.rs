@@ -33,6 +33,8 @@ pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome<()> {
         return Ok(());
     }
     let is_on = pass.view.pod.as_deref().is_some_and(|p| !pods::is_over(p));
+    // Saved memory fits the hardware that it was saved with, and no other.
+    let is_on = is_on || is_saved(pass);
     let starts = matches!(action, Action::Create { .. });
     min_machine_type(pass, is_on)?;
     if starts {
@@ -54,9 +56,12 @@ pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome<()> {
 
 /// Suspended, paused, or in the hands of a task: only what is always allowed is changed.
 fn is_standing_still(pass: &Pass<'_>) -> bool {
-    let is_suspended = pass.seen().and_then(|s| s.power_state) == Some(crds::PowerState::Suspended);
     let is_resumed = pass.view.pod.is_none() && !wants_suspended(pass);
-    is_suspended && !is_resumed || is_admin_paused(pass) || tasks::live(pass).is_some()
+    is_saved(pass) && !is_resumed || is_admin_paused(pass) || tasks::live(pass).is_some()
+}
+
+fn is_saved(pass: &Pass<'_>) -> bool {
+    pass.seen().and_then(|s| s.power_state) == Some(crds::PowerState::Suspended)
 }
 
 fn wants_suspended(pass: &Pass<'_>) -> bool {
@@ -106,6 +111,15 @@ fn min_machine_type(pass: &mut Pass<'_>, is_on: bool) -> Outcome<()> {
     // Never lowered; what was never started yet is started with the least.
     if is_on || now.is_some_and(|now| !now.is_below(&least)) {
         return Ok(());
+    }
+    let node = pass.node_name();
+    if let Some(newest) = pass.ctx.stores.agents.lacks(node.as_deref(), &text) {
+        let message = match node {
+            Some(node) => format!("node {node} does not have {text}; its newest is {newest}"),
+            None => format!("no node has {text}; one has {newest}"),
+        };
+        let field = "minMachineType";
+        return Err(Stop::Failed(Error::Invalid { field, message }.into()));
     }
     pass.status().machine_type = Some(text);
     pass.acted = true;
@@ -177,8 +191,7 @@ fn size(pass: &mut Pass<'_>, is_on: bool, starts: bool) -> Outcome<bool> {
             Ok(false)
         }
         Sync::Pending(reason) => {
-            let text = "the machine takes the class over at its next start, if that is allowed";
-            pass.condition(kind, Status::False, reason, text);
+            pass.condition(kind, Status::False, reason, pending(reason, resize));
             Ok(false)
         }
         Sync::Resize => {
@@ -186,6 +199,7 @@ fn size(pass: &mut Pass<'_>, is_on: bool, starts: bool) -> Outcome<bool> {
             let status = pass.status();
             status.class = Some(name);
             status.class_revision = Some(revision);
+            status.class_spec = serde_json::to_value(&class.spec).ok();
             status.hardware = Some(HardwareStatus {
                 cpus: hardware.cpus,
                 memory: Some(hardware.memory.clone()),
@@ -193,6 +207,18 @@ fn size(pass: &mut Pass<'_>, is_on: bool, starts: bool) -> Outcome<bool> {
             pass.condition(kind, Status::True, "", "");
             Ok(last_revision.is_some())
         }
+    }
+}
+
+/// What has to happen before the class is taken over.
+fn pending(reason: &str, resize: bool) -> &'static str {
+    match reason {
+        _ if !resize => "machines keep their size: the controller runs with machines.resize off",
+        "ClassUpdated" => {
+            "the class was edited: annotate the machine with vmlet.dev/same-vm-class-resize to take it over at the \
+             next start after a power-off"
+        }
+        _ => "the machine takes the class over at the next start after a power-off",
     }
 }
 
@@ -206,6 +232,7 @@ fn inline(pass: &mut Pass<'_>, is_on: bool) -> bool {
         memory: Some(own.memory),
     };
     let status = pass.status();
+    (status.class, status.class_revision, status.class_spec) = (None, None, None);
     let had = status.hardware.replace(wanted.clone());
     had.is_some_and(|had| had != wanted)
 }

@@ -13,11 +13,12 @@ use lifecycle::{Action, Volumes};
 
 use super::error::Error;
 use super::pass::Pass;
-use super::{config, effects, find, observe, patch, pods, provision, tasks};
+use super::{config, effects, find, observe, patch, pods, provision, tasks, update};
 use crate::outcome::{Outcome, Stop};
 
 pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
     if pass.is_paused() || pass.has_below(names::DELETE_CHECK_PREFIX) {
+        update::record_end(pass);
         return Ok(());
     }
     if !pass.vm.finalizers().iter().any(|f| f == names::FINALIZER) {

@@ -1,15 +1,12 @@
 //! How the root disk of a machine is made.
 //!
 //! Invariant: decided anew in every pass, from the annotation, the setting and the storage class.
-//! Failure: a storage class that cannot be read ends the pass before anything is written.
+//! Failure: none; a storage class that does not exist changes nothing here, and a condition says so elsewhere.
 
 use crds::{VirtualMachine, names};
-use k8s_openapi::api::storage::v1::StorageClass;
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 
-use super::error::Error;
 use crate::context::Context;
-use crate::outcome::{Outcome, Stop};
 
 /// Parameter of a storage class whose volumes are encrypted.
 const ENCRYPTED: &str = "vmlet.dev/encrypted";
@@ -44,27 +41,23 @@ impl Mode {
 }
 
 /// Decides.
-pub(crate) async fn resolve(ctx: &Context, vm: &VirtualMachine) -> Outcome<Mode> {
+pub(crate) fn resolve(ctx: &Context, vm: &VirtualMachine) -> Mode {
     let usual = ctx.config.machines.fast_deploy.as_str();
     if usual.is_empty() {
-        return Ok(Mode::Plain);
+        return Mode::Plain;
     }
     let asked = vm.annotations().get(names::FAST_DEPLOY);
     let mode = Mode::of(asked.map_or(usual, String::as_str));
     let class = vm.spec.storage_class.as_deref().filter(|c| !c.is_empty());
     let Some(class) = class.filter(|_| mode.is_fast()) else {
-        return Ok(mode);
+        return mode;
     };
-    let api: Api<StorageClass> = Api::all(ctx.client.clone());
-    let found = api.get_opt(class).await.map_err(|source| {
-        let what = format!("storage class {class}");
-        Stop::Failed(Error::Read { what, source }.into())
-    })?;
-    let parameters = found.and_then(|c| c.parameters).unwrap_or_default();
-    let is_set = |key: &str| parameters.get(key).is_some_and(|v| v == "true");
-    Ok(if is_set(ENCRYPTED) || is_set(INSTANCE_STORAGE) {
+    let found = ctx.stores.storage_class(class);
+    let parameters = found.as_ref().and_then(|c| c.parameters.as_ref());
+    let is_set = |key: &str| parameters.is_some_and(|p| p.get(key).is_some_and(|v| v == "true"));
+    if is_set(ENCRYPTED) || is_set(INSTANCE_STORAGE) {
         Mode::Plain
     } else {
         mode
-    })
+    }
 }

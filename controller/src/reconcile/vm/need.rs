@@ -22,7 +22,7 @@ use super::pass::Pass;
 use crate::outcome::{Outcome, Stop};
 
 pub(crate) use bootstrap::DEFAULT_KEY;
-pub(crate) use class::{Size, bytes, revision};
+pub(crate) use class::{Size, bytes, of_class, revision};
 pub(crate) use image::Image;
 pub(crate) use network::Attachments;
 pub(crate) use volumes::Disk;
@@ -70,7 +70,7 @@ pub(crate) async fn all(pass: &mut Pass<'_>) -> Outcome<Needs> {
     let size = report(pass, conditions::CLASS_READY, size);
     let image = image::look(pass);
     let image = report(pass, conditions::IMAGE_READY, image);
-    let storage = storage::look(pass).await;
+    let storage = storage::look(pass);
     let storage = report(pass, conditions::STORAGE_READY, storage);
     let bootstrap = match &pass.vm.spec.bootstrap {
         Some(_) => {
@@ -139,7 +139,7 @@ pub(crate) async fn networks(pass: &mut Pass<'_>) -> Result<(), Missing> {
 /// How the disks stand; makes data volumes that are missing.
 pub(crate) async fn disks(pass: &mut Pass<'_>) -> Outcome<Volumes> {
     let made = data_volumes::look(pass).await?;
-    let found = volumes::look(pass).await;
+    let found = volumes::look(pass);
     Ok(if made == Volumes::Ready { found } else { made })
 }
 

@@ -1,6 +1,6 @@
 //! A machine that is not being deleted.
 //!
-//! Invariant: a paused machine is not touched at all, and nothing is done for one without our finalizer.
+//! Invariant: of a paused machine only the end of its pod is recorded; nothing is done for one without our finalizer.
 //! Failure: an event names what failed; silence means that nothing changed.
 
 use crds::names;
@@ -15,6 +15,7 @@ use crate::outcome::{Outcome, Stop};
 /// What the pass came to.
 pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
     if pass.is_paused() {
+        update::record_end(pass);
         return Ok(());
     }
     identity::choose(pass);

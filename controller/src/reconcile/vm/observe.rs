@@ -55,6 +55,22 @@ pub(crate) fn look(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>, volumes: Volumes)
         },
         meta: meta(&pass.vm),
     };
+    record_image(pass);
+}
+
+/// The image that a root claim was filled from, once its guest has run: from then on it is the disk's.
+fn record_image(pass: &mut Pass<'_>) {
+    let spec = &pass.vm.spec;
+    let names_image = spec.image.is_some() || spec.image_name.is_some();
+    let is_recorded = pass.seen().is_some_and(|s| s.image.is_some());
+    let instance = pass.view.instance.as_ref();
+    let has_run = instance.is_some_and(Instance::ever_ran);
+    if pass.root_claim().is_none() || !names_image || is_recorded || !has_run {
+        return;
+    }
+    let pod = pass.view.pod.as_deref();
+    let image = pod.and_then(|pod| pod.spec.as_ref()?.containers.first()?.image.clone());
+    pass.status().image = image;
 }
 
 /// Says why the pod that chooses the node does not get on.

@@ -4,14 +4,15 @@
 //! provisioning pod ─ bound ─► status.nodeName ─ image pulled ─► Provision task ─► Created
 //! ```
 //!
-//! Invariant: the node is on record before a task exists there; it changes only while no disk can exist.
+//! Invariant: the node is on record before a task exists there; it changes only while no disk can exist, or when the
+//! node left after the task had failed.
 //! Failure: a pod that failed is made anew after a while, on the same node once one is on record.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crds::conditions::{self, Status};
-use crds::{TaskKind, VirtualMachineTask, names};
+use crds::{TaskKind, TaskState, VirtualMachineTask, names};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
@@ -56,10 +57,15 @@ pub(crate) async fn run(pass: &mut Pass<'_>, needs: &Needs, slot: Slot) -> Outco
 /// The node, on record; `None` while there is none.
 async fn pin(pass: &mut Pass<'_>, needs: &Needs, pod: Option<&Pod>) -> Outcome<Option<String>> {
     if let Some(node) = pass.node_name() {
-        if observe::node(pass, &node).is_some() || task(pass).is_some() {
+        let task = task(pass);
+        let is_open = task.as_ref().is_some_and(|task| !has_failed(task));
+        if observe::node(pass, &node).is_some() || is_open {
             return Ok(Some(node));
         }
-        // The node left before anything was made there.
+        // The node left before a disk was complete there.
+        if let Some(task) = task {
+            tasks::delete(pass, &task).await?;
+        }
         pass.status().node_name = None;
         pass.status().zone = None;
         if let Some(pod) = pod {
@@ -79,6 +85,11 @@ async fn pin(pass: &mut Pass<'_>, needs: &Needs, pod: Option<&Pod>) -> Outcome<O
     pass.condition(conditions::PLACEMENT_READY, Status::True, "", "");
     patch::status(pass).await?;
     Ok(Some(node.to_owned()))
+}
+
+fn has_failed(task: &VirtualMachineTask) -> bool {
+    let state = task.status.as_ref().and_then(|status| status.state);
+    matches!(state, Some(TaskState::Error | TaskState::Cancelled))
 }
 
 async fn ask(pass: &mut Pass<'_>, needs: &Needs, node: Option<&str>) -> Outcome<()> {

@@ -14,11 +14,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use lifecycle::{Action, Volumes};
 
 use super::error::joined;
 use super::pass::Pass;
-use super::{config, location, need, observe, power, status, tasks};
+use super::{config, location, need, observe, pods, power, status, tasks};
 use crate::outcome::{Outcome, Stop};
 
 /// One of the steps.
@@ -112,4 +113,17 @@ pub(crate) async fn run(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome<(
         ControlFlow::Break(end) => end,
         ControlFlow::Continue(()) => aggregate.end(),
     }
+}
+
+/// The only step of a paused machine: its pod, which a drain waits for, is let go once its end is on record.
+pub(crate) fn record_end(pass: &mut Pass<'_>) {
+    let pods = pass.ctx.stores.pods_of(&pass.uid());
+    let mut pods = pods.into_iter();
+    let pod = pods.find(|pod| pod.name_any() == pass.key.name);
+    let Some(pod) = pod.filter(|pod| pods::is_deleting(pod) && pods::is_over(pod)) else {
+        return;
+    };
+    observe::look(pass, Some(pod), Volumes::Ready);
+    observe::decide(pass);
+    pass.pops = false;
 }

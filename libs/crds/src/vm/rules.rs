@@ -27,9 +27,15 @@ pub(super) const TEMPLATES_USED: &str = "!has(self.dataVolumeTemplates) || \
     self.dataVolumeTemplates.all(t, has(self.volumes) && self.volumes.exists(v, \
     has(v.persistentVolumeClaim) && v.persistentVolumeClaim.claimName == t.name))";
 
-pub(super) const MACHINE_TYPE_NOT_LOWERED: &str = "!has(oldSelf.minMachineType) || (has(self.minMachineType) && \
-    int(self.minMachineType.split('-')[2].split('.')[0]) * 1000 + int(self.minMachineType.split('.')[1]) >= \
-    int(oldSelf.minMachineType.split('-')[2].split('.')[0]) * 1000 + int(oldSelf.minMachineType.split('.')[1]))";
+/// One that no node had is not on record, so that it can be corrected.
+pub(super) const MACHINE_TYPE_NOT_LOWERED: &str = "!has(oldSelf.spec.minMachineType) || \
+    (has(self.spec.minMachineType) && \
+    int(self.spec.minMachineType.split('-')[2].split('.')[0]) * 1000 + int(self.spec.minMachineType.split('.')[1]) >= \
+    int(oldSelf.spec.minMachineType.split('-')[2].split('.')[0]) * 1000 + int(oldSelf.spec.minMachineType.split('.')[1])) || \
+    !has(self.status) || !has(self.status.machineType) || \
+    !self.status.machineType.matches('^pc-q35-[0-9]{1,4}[.][0-9]{1,3}$') || \
+    int(self.status.machineType.split('-')[2].split('.')[0]) * 1000 + int(self.status.machineType.split('.')[1]) < \
+    int(oldSelf.spec.minMachineType.split('-')[2].split('.')[0]) * 1000 + int(oldSelf.spec.minMachineType.split('.')[1])";
 
 /// The wish, before or after the edit, or what was observed: any of them is enough.
 pub(super) const MACHINE_TYPE_WHILE_OFF: &str = "(has(self.spec.minMachineType) == has(oldSelf.spec.minMachineType) && \

@@ -39,6 +39,7 @@ use super::{
     doc = "A virtual machine: a root disk that stays, and a pod whenever it runs.",
     validation = rule(NAME, "the name of a machine has at most 63 characters"),
     validation = edit(MACHINE_TYPE_WHILE_OFF, "minMachineType can change only while the machine is off or going off"),
+    validation = edit(MACHINE_TYPE_NOT_LOWERED, "minMachineType can neither be lowered nor removed once the machine has it"),
     validation = edit(REVERT_UNDER_WAY, "currentSnapshotName cannot change while the machine goes back to a snapshot"),
     printcolumn(name = "Power-State", type_ = "string", json_path = ".status.powerState"),
     printcolumn(name = "Class", type_ = "string", json_path = ".spec.className"),
@@ -61,7 +62,6 @@ use super::{
     validation = immutable("storageClass"),
     validation = immutable("biosUUID"),
     validation = immutable("instanceUUID"),
-    validation = edit(MACHINE_TYPE_NOT_LOWERED, "minMachineType can neither be lowered nor removed"),
     validation = edit(BOOT_DISK_GROWS, "bootDiskCapacity can only grow"),
     validation = edit("oldSelf.hasValue() || !has(self.currentSnapshotName)", "currentSnapshotName cannot be set when a machine is created").optional_old_self(true),
     validation = edit(BOOTSTRAP_TYPE, "the bootstrap provider cannot change"),
@@ -163,7 +163,7 @@ pub struct VirtualMachineSpec {
     pub instance_uuid: Option<String>,
     /// Size of the root disk; empty: that of the image. Only grows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = rules::mebibytes())]
+    #[x_kube(validation = rules::mebibytes(), validation = rules::between("1Mi", "64Ti"))]
     pub boot_disk_capacity: Option<Quantity>,
     /// Go back to this snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -201,7 +201,7 @@ pub struct InlineHardware {
     #[schemars(range(min = 1, max = 512))]
     pub cpus: u32,
     /// Guest memory.
-    #[x_kube(validation = rules::mebibytes())]
+    #[x_kube(validation = rules::mebibytes(), validation = rules::between("32Mi", "16Ti"))]
     pub memory: Quantity,
 }
 

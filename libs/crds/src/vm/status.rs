@@ -83,6 +83,10 @@ pub struct VirtualMachineStatus {
     /// UID and generation of that class when it was applied, `uid/generation`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_revision: Option<String>,
+    /// Specification of that class when it was applied: an edit of the class changes nothing before it is applied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "super::volumes::any_object")]
+    pub class_spec: Option<serde_json::Value>,
     /// Machine type that the alias resolved to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_type: Option<String>,

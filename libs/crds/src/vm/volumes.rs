@@ -48,6 +48,6 @@ pub struct DataVolumeTemplate {
     pub spec: serde_json::Value,
 }
 
-fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+pub(super) fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
 }

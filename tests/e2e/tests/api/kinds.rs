@@ -30,7 +30,9 @@ fn classes() -> Vec<Case> {
         hardware(1, "128Mi"),
         hardware(0, "128Mi").refused("greater than or equal to 1"),
         hardware(513, "128Mi").refused("less than or equal to 512"),
-        hardware(1, "100").refused("whole number of MiB"),
+        hardware(1, "100").refused("must be from 32Mi to 16Ti"),
+        hardware(1, "1Mi").refused("must be from 32Mi to 16Ti"),
+        hardware(1, "100000k").refused("whole number of MiB"),
         class(
             &json!({ "cpu": "500m" }),
             &json!({ "cpu": 4, "memory": "4Gi" }),

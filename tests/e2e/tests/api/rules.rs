@@ -177,7 +177,10 @@ async fn a_machine_that_contradicts_itself_is_refused(control: &Control) -> anyh
         create(on(json!({ "hardware": { "cpus": 2, "memory": "much" } })))
             .refused("whole number of MiB"),
         create(on(json!({ "hardware": { "cpus": 2, "memory": "-1Gi" } })))
-            .refused("whole number of MiB"),
+            .refused("must be from 32Mi to 16Ti"),
+        create(on(json!({ "hardware": { "cpus": 2, "memory": "31Mi" } })))
+            .refused("must be from 32Mi to 16Ti"),
+        create(on(json!({ "hardware": { "cpus": 2, "memory": "16Ti" } }))),
         create(on(json!({ "currentSnapshotName": "s" })))
             .refused("cannot be set when a machine is created"),
         create(on(json!({ "affinity": {} }))).refused("affinity needs groupName"),
@@ -278,7 +281,11 @@ async fn words_that_mean_nothing_are_refused(control: &Control) -> anyhow::Resul
         create(on(json!({ "minMachineType": "pc-q35-7.2" }))),
         create(on(json!({ "minMachineType": "q35" }))).refused(matches),
         create(on(json!({ "bootDiskCapacity": "10Gi" }))),
-        create(on(json!({ "bootDiskCapacity": "0" }))).refused("whole number of MiB"),
+        create(on(json!({ "bootDiskCapacity": "64Ti" }))),
+        create(on(json!({ "bootDiskCapacity": "1500Ki" }))).refused("whole number of MiB"),
+        create(on(json!({ "bootDiskCapacity": "0" }))).refused("must be from 1Mi to 64Ti"),
+        create(on(json!({ "bootDiskCapacity": "512Ti" }))).refused("must be from 1Mi to 64Ti"),
+        create(on(json!({ "bootDiskCapacity": 2_814_749_767_106_560_i64 }))).refused("must be from 1Mi to 64Ti"),
         create(on(json!({ "imageName": "Debian_12" }))).refused(matches),
         create(on(
             json!({ "bootstrap": { "cloudInit": { "instanceID": "a b" } } }),
@@ -342,7 +349,8 @@ async fn power_machine_type_and_snapshots_change_only_in_allowed_steps(
         )
     };
     let from_off = "a machine that is off cannot become Suspended";
-    let lowered = "minMachineType can neither be lowered nor removed";
+    let lowered = "minMachineType can neither be lowered nor removed once the machine has it";
+    let has = |version: &str| json!({ "machineType": version });
     let while_off = "minMachineType can change only while the machine is off or going off";
     let machine = |version: &str| json!({ "minMachineType": version });
     let restart = |time: &str| json!({ "nextRestartTime": time });
@@ -359,12 +367,17 @@ async fn power_machine_type_and_snapshots_change_only_in_allowed_steps(
         switch(json!({ "running": false })).refused(from_off),
         edit(off(json!({})), machine("pc-q35-7.2")),
         edit(off(machine("pc-q35-7.2")), machine("pc-q35-7.10")),
-        edit(off(machine("pc-q35-7.10")), machine("pc-q35-7.2")).refused(lowered),
+        edit(off(machine("pc-q35-7.10")), machine("pc-q35-7.2"))
+            .with_status(has("pc-q35-7.10"))
+            .refused(lowered),
         edit(
             off(machine("pc-q35-7.2")),
             json!({ "minMachineType": null }),
         )
+        .with_status(has("pc-q35-8.0"))
         .refused(lowered),
+        edit(off(machine("pc-q35-99.0")), machine("pc-q35-7.2")).with_status(has("pc-q35-7.10")),
+        edit(off(machine("pc-q35-99.0")), machine("pc-q35-7.2")),
         edit(off(machine("pc-q35-7.2")), machine("pc-i440fx-8.0")).refused("should match"),
         edit(on(json!({})), machine("pc-q35-7.2")).refused(while_off),
         edit(

@@ -1,12 +1,12 @@
 //! The size of a machine: from its class, or written into itself.
 //!
-//! Invariant: the class is read at each start, and by nobody while the machine runs.
+//! Invariant: a class counts as it was when the machine took it over; see [`config`](super::super::config).
 //! Failure: a class that is missing, served by another controller, or makes no sense.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crds::{ResourceList, VirtualMachineClass};
+use crds::{ResourceList, VirtualMachineClass, VirtualMachineClassSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
@@ -61,16 +61,15 @@ pub(super) fn find(pass: &Pass<'_>) -> Result<Option<Arc<VirtualMachineClass>>, 
 }
 
 pub(super) fn look(pass: &Pass<'_>) -> Result<Size, Missing> {
-    let runtime_class = crds::names::RUNTIME_CLASS.to_owned();
     let size = match find(pass)? {
-        Some(class) => of_class(&class, runtime_class),
+        Some(class) => of_class(&class.spec, (class.name_any(), revision(&class))),
         None => match &pass.vm.spec.hardware {
             Some(own) => Size {
                 cpus: own.cpus,
                 memory: own.memory.clone(),
                 requests: ResourceList::default(),
                 limits: ResourceList::default(),
-                runtime_class,
+                runtime_class: crds::names::RUNTIME_CLASS.to_owned(),
                 machine_type: None,
                 cpu_model: None,
                 node_selector: BTreeMap::new(),
@@ -85,8 +84,9 @@ pub(super) fn look(pass: &Pass<'_>) -> Result<Size, Missing> {
     check(&size).map(|()| size)
 }
 
-fn of_class(class: &VirtualMachineClass, runtime_class: String) -> Size {
-    let spec = &class.spec;
+/// The size that a class gives, of that name and revision.
+pub(crate) fn of_class(spec: &VirtualMachineClassSpec, class: (String, String)) -> Size {
+    let runtime_class = crds::names::RUNTIME_CLASS.to_owned();
     let resources = spec.policies.as_ref().and_then(|p| p.resources.clone());
     let resources = resources.unwrap_or_default();
     Size {
@@ -98,7 +98,7 @@ fn of_class(class: &VirtualMachineClass, runtime_class: String) -> Size {
         machine_type: spec.machine_type.clone(),
         cpu_model: spec.cpu_model.clone(),
         node_selector: spec.node_selector.clone(),
-        class: Some((class.name_any(), revision(class))),
+        class: Some(class),
     }
 }
 

@@ -1,22 +1,30 @@
 //! Data volumes that are made with a machine.
 //!
-//! Invariant: they are created once, owned by the machine, never deleted here: stopping keeps them, the
-//! garbage collector takes them when the machine goes.
+//! Invariant: the watch says how they stand; they are created once, owned by the machine, never deleted here: stopping keeps them, the
+//! garbage collector takes them when the machine goes. One that CDI collected after it had filled its claim is not made
+//! again.
 //! Failure: without CDI in the cluster a condition says so, and a start waits.
 
 use crds::conditions::{DATA_VOLUMES_READY, Status};
 use crds::vm::DataVolumeTemplate;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use lifecycle::Volumes;
 use serde_json::json;
 
 use super::super::error::{Error, is_conflict, is_gone};
-use super::Pass;
+use super::{Pass, volumes};
+use crate::context::Key;
 use crate::outcome::{Outcome, Stop};
+use crate::stores::{DataVolume, DataVolumeSpec};
 
 /// Phases in which a data volume can be used: what is missing comes with the first pod.
 const READY_PHASES: [&str; 3] = ["Succeeded", "WaitForFirstConsumer", "PendingPopulation"];
+
+/// Annotation of a claim: CDI has filled it for the data volume of this name.
+const POPULATED_FOR: &str = "cdi.kubevirt.io/storage.populatedFor";
+/// Annotation of a claim: the phase of the pod by which CDI fills it.
+const POD_PHASE: &str = "cdi.kubevirt.io/storage.pod.phase";
 
 pub(super) async fn look(pass: &mut Pass<'_>) -> Outcome<Volumes> {
     let templates = pass.vm.spec.data_volume_templates.clone();
@@ -24,14 +32,10 @@ pub(super) async fn look(pass: &mut Pass<'_>) -> Outcome<Volumes> {
         pass.drop_condition(DATA_VOLUMES_READY);
         return Ok(Volumes::Ready);
     }
-    let kind = GroupVersionKind::gvk("cdi.kubevirt.io", "v1beta1", "DataVolume");
-    let mut resource = ApiResource::from_gvk(&kind);
-    resource.plural = "datavolumes".to_owned();
-    let client = pass.ctx.client.clone();
-    let api = Api::namespaced_with(client, &pass.key.namespace, &resource);
+    let api = Api::namespaced(pass.ctx.client.clone(), &pass.key.namespace);
     let mut worst = Volumes::Ready;
     for template in &templates {
-        let one = one(pass, &api, &resource, template).await?;
+        let one = one(pass, &api, template).await?;
         match one {
             None => {
                 let message = "the cluster does not serve cdi.kubevirt.io/v1beta1: install CDI";
@@ -60,8 +64,7 @@ pub(super) async fn look(pass: &mut Pass<'_>) -> Outcome<Volumes> {
 /// How one stands; `None`: the cluster does not know the kind.
 async fn one(
     pass: &mut Pass<'_>,
-    api: &Api<DynamicObject>,
-    resource: &ApiResource,
+    api: &Api<DataVolume>,
     template: &DataVolumeTemplate,
 ) -> Outcome<Option<(Volumes, String)>> {
     let name = template.name.as_str();
@@ -69,39 +72,28 @@ async fn one(
         let (name, message) = (name.to_owned(), error.to_string());
         Stop::Failed(Error::DataVolume { name, message }.into())
     };
-    let found = match api.get_opt(name).await {
-        // Nobody serves the kind: the path itself is unknown, which is said in other words than of an object.
-        Err(error) if is_gone(&error) => return Ok(None),
-        found => found.map_err(|e| failed(&e))?,
-    };
-    let Some(found) = found else {
-        let mut new = DynamicObject::new(name, resource);
-        new.metadata.namespace = Some(pass.key.namespace.clone());
-        new.metadata.owner_references = Some(vec![pass.owner()]);
-        let uid = pass.uid();
-        new.labels_mut()
-            .insert(crds::names::VM_UID_LABEL.to_owned(), uid);
-        new.data = json!({ "spec": template.spec });
+    let key = Key::new(&pass.key.namespace, name);
+    let Some(found) = pass.ctx.stores.data_volumes.get(&key.reference()) else {
+        if is_populated(pass, name) {
+            return Ok(Some((Volumes::Ready, String::new())));
+        }
+        let new = new(pass, template);
         return match api.create(&PostParams::default(), &new).await {
             Ok(_) => {
                 pass.acted = true;
                 pass.normal("SuccessfulDataVolumeCreate", name);
-                Ok(Some((
-                    Volumes::Provisioning,
-                    format!("{name} is being made"),
-                )))
+                Ok(Some(being_made(name)))
             }
-            Err(error) if is_conflict(&error) => Ok(Some((
-                Volumes::Provisioning,
-                format!("{name} is being made"),
-            ))),
-            // Taken away just now.
+            // It was made in an earlier pass, and its event is on its way.
+            Err(error) if is_conflict(&error) => Ok(Some(being_made(name))),
+            // No API server serves the kind: the path itself is unknown.
             Err(error) if is_gone(&error) => Ok(None),
             Err(error) => Err(failed(&error)),
         };
     };
     adopt(pass, api, &found).await.map_err(|e| failed(&e))?;
-    let phase = found.data.pointer("/status/phase").and_then(|p| p.as_str());
+    let status = found.status.as_ref();
+    let phase = status.and_then(|s| s.phase.as_deref());
     let phase = phase.unwrap_or("Pending");
     Ok(Some(if READY_PHASES.contains(&phase) {
         (Volumes::Ready, String::new())
@@ -112,11 +104,40 @@ async fn one(
     }))
 }
 
+fn being_made(name: &str) -> (Volumes, String) {
+    (Volumes::Provisioning, format!("{name} is being made"))
+}
+
+fn new(pass: &Pass<'_>, template: &DataVolumeTemplate) -> DataVolume {
+    let any = template.spec.as_object().cloned().unwrap_or_default();
+    let mut new = DataVolume::new(&template.name, DataVolumeSpec { any });
+    new.metadata.namespace = Some(pass.key.namespace.clone());
+    new.metadata.owner_references = Some(vec![pass.owner()]);
+    let uid = pass.uid();
+    new.labels_mut()
+        .insert(crds::names::VM_UID_LABEL.to_owned(), uid);
+    new
+}
+
+/// Whether the claim of a data volume that does not exist was filled before: CDI may collect a data volume that has
+/// succeeded, and hands its claim to the machine.
+fn is_populated(pass: &Pass<'_>, name: &str) -> bool {
+    let Some(claim) = volumes::claim(pass, name) else {
+        return false;
+    };
+    let says = |key: &str, value: &str| claim.annotations().get(key).is_some_and(|v| v == value);
+    let is_handed_over = claim
+        .owner_references()
+        .iter()
+        .any(|owner| owner.controller == Some(true) && owner.uid == pass.uid());
+    is_handed_over || says(POPULATED_FOR, name) || says(POD_PHASE, "Succeeded")
+}
+
 /// Makes the machine the owner of one that has none.
 async fn adopt(
     pass: &Pass<'_>,
-    api: &Api<DynamicObject>,
-    found: &DynamicObject,
+    api: &Api<DataVolume>,
+    found: &DataVolume,
 ) -> Result<(), kube::Error> {
     let has_owner = found
         .owner_references()

@@ -3,20 +3,15 @@
 //! Invariant: an empty class means a disk local to the node, which needs nothing.
 //! Failure: a class that does not exist, one without the claim that it would serve, or a root claim with a file system.
 
-use k8s_openapi::api::storage::v1::StorageClass;
-use kube::Api;
-
 use super::{Missing, Pass};
 
-pub(super) async fn look(pass: &Pass<'_>) -> Result<(), Missing> {
+pub(super) fn look(pass: &Pass<'_>) -> Result<(), Missing> {
     root_is_block(pass)?;
     let class = pass.vm.spec.storage_class.as_deref().unwrap_or_default();
     if class.is_empty() {
         return Ok(());
     }
-    let api: Api<StorageClass> = Api::all(pass.ctx.client.clone());
-    let found = api.get_opt(class).await;
-    match found.map_err(|e| Missing::read(&format!("storage class {class}"), &e))? {
+    match pass.ctx.stores.storage_class(class) {
         None => {
             let message = format!("storage class {class} does not exist");
             Err(Missing::new("NotFound", message))

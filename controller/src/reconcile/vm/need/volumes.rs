@@ -7,8 +7,6 @@ use std::sync::Arc;
 
 use crds::vm::VolumeStatus;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use k8s_openapi::api::storage::v1::StorageClass;
-use kube::Api;
 use lifecycle::Volumes;
 
 use super::Pass;
@@ -25,7 +23,7 @@ pub(crate) struct Disk {
     pub(crate) is_filesystem: bool,
 }
 
-fn claim(pass: &Pass<'_>, name: &str) -> Option<Arc<PersistentVolumeClaim>> {
+pub(super) fn claim(pass: &Pass<'_>, name: &str) -> Option<Arc<PersistentVolumeClaim>> {
     let key = Key::new(&pass.key.namespace, name);
     pass.ctx.stores.claims.get(&key.reference())
 }
@@ -49,7 +47,7 @@ pub(super) fn disks(pass: &Pass<'_>) -> Vec<Disk> {
 }
 
 /// How the claims stand; written to the status, too.
-pub(super) async fn look(pass: &mut Pass<'_>) -> Volumes {
+pub(super) fn look(pass: &mut Pass<'_>) -> Volumes {
     let mut worst = Volumes::Ready;
     let mut all = Vec::new();
     for volume in pass.vm.spec.volumes.clone() {
@@ -66,7 +64,7 @@ pub(super) async fn look(pass: &mut Pass<'_>) -> Volumes {
                 Some(format!("claim {} does not exist", source.claim_name))
             }
             Some(claim) if !is_bound => {
-                if worst == Volumes::Ready && !waits_for_pod(pass, claim).await {
+                if worst == Volumes::Ready && !waits_for_pod(pass, claim) {
                     worst = Volumes::Unbound;
                 }
                 Some(format!("claim {} is not bound", source.claim_name))
@@ -86,8 +84,8 @@ pub(super) async fn look(pass: &mut Pass<'_>) -> Volumes {
     worst
 }
 
-/// The claim is bound only once a pod uses it: waiting for that would be for ever.
-async fn waits_for_pod(pass: &Pass<'_>, claim: &PersistentVolumeClaim) -> bool {
+/// Whether the claim is bound only once a pod uses it: a pod that waited for that would never be created.
+fn waits_for_pod(pass: &Pass<'_>, claim: &PersistentVolumeClaim) -> bool {
     let class = claim
         .spec
         .as_ref()
@@ -95,8 +93,6 @@ async fn waits_for_pod(pass: &Pass<'_>, claim: &PersistentVolumeClaim) -> bool {
     let Some(class) = class.filter(|c| !c.is_empty()) else {
         return false;
     };
-    let api: Api<StorageClass> = Api::all(pass.ctx.client.clone());
-    let found = api.get_opt(class).await.ok().flatten();
-    let mode = found.and_then(|c| c.volume_binding_mode);
-    mode.as_deref() == Some("WaitForFirstConsumer")
+    let found = pass.ctx.stores.storage_class(class);
+    found.is_some_and(|c| c.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"))
 }

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use crds::TaskKind;
 use crds::vm::PowerOpMode;
+use crds::{TaskKind, TaskState, VirtualMachineTask};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use lifecycle::Action;
 use lifecycle::power::{self, Restart};
@@ -15,6 +15,7 @@ use lifecycle::power::{self, Restart};
 use super::{of, tasks};
 use crate::outcome::{Outcome, Stop};
 use crate::reconcile::vm::pass::Pass;
+use crate::reconcile::vm::patch;
 use crate::reconcile::vm::tasks::Progress;
 
 /// How long the clock is trusted.
@@ -22,11 +23,7 @@ const LOOK: Duration = Duration::from_secs(60 * 60);
 
 /// Restarts the guest if that is due; `true`: done and on record.
 pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome<bool> {
-    let status = pass.seen();
-    let last = status.and_then(|s| s.last_restart_time.clone());
-    let instance = pass.view.instance.as_ref();
-    let restart = power::restart(&pass.vm.spec, last.as_ref(), instance, &pass.now);
-    let at = match restart.map_err(|e| Stop::Failed(e.into()))? {
+    let at = match wanted(pass)? {
         Restart::None => return Ok(false),
         Restart::In(left) => {
             pass.look_again(left.min(LOOK));
@@ -34,7 +31,8 @@ pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome<bool> {
         }
         Restart::Due(at) => at,
     };
-    // It hears nobody before it runs on.
+    // A paused guest cannot respond to ACPI events.
+    let instance = pass.view.instance.as_ref();
     if instance.is_some_and(|i| i.paused.is_some()) {
         return Ok(false);
     }
@@ -45,12 +43,35 @@ pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome<bool> {
         PowerOpMode::TrySoft if has_failed(pass, &at) => once(pass, TaskKind::Reset, &at).await?,
         PowerOpMode::TrySoft => once(pass, TaskKind::GuestReboot, &at).await?,
     };
-    if progress == Progress::Running {
-        return Err(Stop::quiet("asked the node for a restart"));
+    match progress {
+        Progress::Running => Err(Stop::quiet("asked the node for a restart")),
+        Progress::Done => {
+            pass.status().last_restart_time = Some(at);
+            pass.acted = true;
+            Ok(true)
+        }
+        // It made way for a pause or a suspend, after which the guest is as it was before.
+        Progress::Cancelled => {
+            for task in tasks::all(pass).iter().filter(|task| is_cancelled(task)) {
+                tasks::delete(pass, task).await?;
+            }
+            Err(patch::again())
+        }
     }
-    pass.status().last_restart_time = Some(at);
-    pass.acted = true;
-    Ok(true)
+}
+
+fn is_cancelled(task: &VirtualMachineTask) -> bool {
+    let state = task.status.as_ref().and_then(|status| status.state);
+    let is_restart = matches!(task.spec.kind, TaskKind::GuestReboot | TaskKind::Reset);
+    is_restart && state == Some(TaskState::Cancelled)
+}
+
+/// The restart that the owner named, if it was not made yet.
+fn wanted(pass: &Pass<'_>) -> Outcome<Restart> {
+    let last = pass.seen().and_then(|s| s.last_restart_time.clone());
+    let instance = pass.view.instance.as_ref();
+    let restart = power::restart(&pass.vm.spec, last.as_ref(), instance, &pass.now);
+    restart.map_err(|e| Stop::Failed(e.into()))
 }
 
 async fn once(pass: &mut Pass<'_>, kind: TaskKind, at: &Time) -> Outcome<Progress> {
@@ -66,6 +87,12 @@ pub(super) async fn make_way(pass: &mut Pass<'_>, action: &Action) -> Outcome<()
     if matches!(action, Action::Wait(_) | Action::Patch(_)) {
         return Ok(());
     }
+    // A guest that is powered off boots anew when it is started again.
+    if matches!(action, Action::Delete { .. } | Action::Shutdown { .. })
+        && let Ok(Restart::Due(at)) = wanted(pass)
+    {
+        pass.status().last_restart_time = Some(at);
+    }
     for task in tasks::all(pass) {
         if task.spec.kind == TaskKind::GuestReboot && !tasks::is_final(&task) {
             tasks::cancel(pass, &task).await?;
@@ -79,5 +106,5 @@ fn has_failed(pass: &Pass<'_>, at: &Time) -> bool {
     let name = tasks::name(&pass.key.name, TaskKind::GuestReboot, &at.0.to_string());
     let task = tasks::find(pass, &name);
     let state = task.and_then(|t| t.status.as_ref().and_then(|s| s.state));
-    state == Some(crds::TaskState::Error)
+    state == Some(TaskState::Error)
 }

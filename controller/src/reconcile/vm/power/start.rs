@@ -69,16 +69,21 @@ fn is_on_record(pass: &Pass<'_>) -> bool {
     built_from(&pass.base) == built_from(&pass.vm)
 }
 
-/// A class that was edited reaches a machine only when it is taken over, which is on record then.
+/// A machine has the size that it took over last, with all that comes with it, until it takes over another one.
 fn take_recorded_size(pass: &Pass<'_>, needs: &mut Needs) {
     let Some(status) = pass.seen() else {
         return;
     };
     let current = needs.size.class.as_ref().map(|(_, revision)| revision);
-    if current.is_none() || current == status.class_revision.as_ref() {
+    if current.is_some() && current == status.class_revision.as_ref() {
         return;
     }
-    if let Some(hardware) = &status.hardware {
+    let class = status.class.clone().zip(status.class_revision.clone());
+    let spec = status.class_spec.clone();
+    let spec = spec.and_then(|spec| serde_json::from_value(spec).ok());
+    if let Some((class, spec)) = class.zip(spec) {
+        needs.size = need::of_class(&spec, class);
+    } else if let Some(hardware) = &status.hardware {
         needs.size.cpus = hardware.cpus;
         if let Some(memory) = &hardware.memory {
             needs.size.memory = memory.clone();

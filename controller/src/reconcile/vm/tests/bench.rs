@@ -13,6 +13,7 @@ use crds::{
 };
 use http::Method;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::runtime::watcher::Event;
 use serde::de::DeserializeOwned;
@@ -24,7 +25,7 @@ use crate::context::{Context, Key};
 use crate::events::{Queue, Reported};
 use crate::outcome::{Done, Outcome, Stop};
 use crate::reconcile::vm::reconcile;
-use crate::stores::{Feeds, Stores};
+use crate::stores::{DataVolume, Feeds, Stores};
 
 pub(super) const VMS: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachines";
 pub(super) const TASKS: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachinetasks";
@@ -37,6 +38,8 @@ pub(super) const CACHES: &str =
 pub(super) const PODS: &str = "api/v1/namespaces/ns/pods";
 pub(super) const NODES: &str = "api/v1/nodes";
 pub(super) const CLAIMS: &str = "api/v1/namespaces/ns/persistentvolumeclaims";
+pub(super) const DATA_VOLUMES: &str = "apis/cdi.kubevirt.io/v1beta1/namespaces/ns/datavolumes";
+pub(super) const STORAGE_CLASSES: &str = "apis/storage.k8s.io/v1/storageclasses";
 /// The time at which every test begins, in seconds.
 pub(super) const START: i64 = 1_800_000_000;
 
@@ -126,6 +129,21 @@ impl Bench {
             }),
         );
         self.sync();
+    }
+
+    /// The agent of a node says this of its daemon.
+    pub(super) fn agent(&mut self, node: &str, daemon: &Value) {
+        let mut facts = json!({ "daemon": { "reachable": true } });
+        json_patch::merge(&mut facts, &json!({ "daemon": daemon }));
+        let lease = json!({
+            "metadata": {
+                "name": format!("vmlet-node-{node}"),
+                "annotations": { crds::names::NODE_FACTS: facts.to_string() },
+            },
+            "spec": { "renewTime": "2026-01-01T00:00:00.000001Z" },
+        });
+        let lease = serde_json::from_value(lease).unwrap();
+        self.ctx.stores.agents.apply(&Event::Apply(lease));
     }
 
     pub(super) fn claim(&mut self, name: &str, phase: &str) {
@@ -265,6 +283,8 @@ impl Bench {
         feed!(self.feeds.pods, objects, PODS => Pod);
         feed!(self.feeds.nodes, objects, NODES => Node);
         feed!(self.feeds.claims, objects, CLAIMS => PersistentVolumeClaim);
+        feed!(self.feeds.data_volumes, objects, DATA_VOLUMES => DataVolume);
+        feed!(self.feeds.storage_classes, objects, STORAGE_CLASSES => StorageClass);
     }
 
     /// One pass on what the stores show.

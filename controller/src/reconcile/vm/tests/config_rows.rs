@@ -206,7 +206,37 @@ async fn g3d_the_same_class_with_other_content_changes_nothing() {
     assert_eq!(bench.says(SYNCED), "False/ClassUpdated");
 }
 
-/// What the guest keeps has to fit: a pod with less would be killed for it.
+#[tokio::test]
+async fn an_edited_class_is_taken_over_as_a_whole_or_not_at_all() {
+    for is_allowed in [false, true] {
+        let mut bench = Bench::new();
+        bench.running(json!({})).await;
+        off(&mut bench).await;
+        if is_allowed {
+            let allows = json!({ "vmlet.dev/same-vm-class-resize": "" });
+            bench.edit(VMS, "vm", json!({ "metadata": { "annotations": allows } }));
+        }
+        let edit = json!({
+            "cpuModel": "host-model", "nodeSelector": { "disk": "ssd" }, "runtimeClassName": "other",
+            "hardware": { "cpus": 2 }, "policies": { "resources": { "requests": { "cpu": "3" } } },
+        });
+        bench.edit(CLASSES, "small", json!({ "spec": edit }));
+        bench.settle().await.ok();
+        on(&mut bench).await;
+        let pod = bench.pod();
+        let (annotations, spec) = (&pod["metadata"]["annotations"], &pod["spec"]);
+        let has = [
+            annotations["vmlet.dev/vcpu-count"] == "2",
+            annotations["vmlet.dev/cpu-model"] == "host-model",
+            spec["nodeSelector"]["disk"] == "ssd",
+            spec["runtimeClassName"] == "other",
+            spec["containers"][0]["resources"]["requests"]["cpu"] == "3",
+        ];
+        assert_eq!(has, [is_allowed; 5], "{pod}");
+    }
+}
+
+/// What the guest keeps has to fit: a pod with less would be killed.
 #[tokio::test]
 async fn a_class_that_shrank_leaves_a_machine_the_memory_that_it_has() {
     let mut bench = Bench::new();
@@ -225,7 +255,7 @@ async fn a_class_that_shrank_leaves_a_machine_the_memory_that_it_has() {
     );
     let resources = &pod["spec"]["containers"][0]["resources"];
     assert_eq!(resources["limits"]["memory"], "512Mi");
-    assert_eq!(resources["requests"]["memory"], "32Mi");
+    assert_eq!(resources["requests"]["memory"], "512Mi");
 }
 
 /// The API server refuses a pod that asks for more than it may use.
@@ -287,6 +317,27 @@ async fn g4b_it_is_while_the_machine_is_off_and_never_lowered() {
         pod["metadata"]["annotations"]["vmlet.dev/machine-type"],
         "pc-q35-9.0"
     );
+}
+
+#[tokio::test]
+async fn a_machine_type_that_its_node_does_not_have_is_refused_and_can_be_corrected() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    bench.facts(json!({ "power": "On", "machineType": "pc-q35-7.2" }));
+    bench.settle().await.ok();
+    off(&mut bench).await;
+    bench.agent(
+        "n1",
+        &json!({ "machineTypes": ["pc-q35-7.2", "pc-q35-8.0"] }),
+    );
+    let least = |version: &str| json!({ "spec": { "minMachineType": version } });
+    bench.edit(VMS, "vm", least("pc-q35-99.0"));
+    let words = "node n1 does not have pc-q35-99.0; its newest is pc-q35-8.0";
+    assert!(failure(&bench.pass().await).contains(words));
+    assert_eq!(bench.status().machine_type.as_deref(), Some("pc-q35-7.2"));
+    bench.edit(VMS, "vm", least("pc-q35-8.0"));
+    bench.settle().await.ok();
+    assert_eq!(bench.status().machine_type.as_deref(), Some("pc-q35-8.0"));
 }
 
 #[tokio::test]

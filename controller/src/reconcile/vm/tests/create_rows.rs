@@ -150,6 +150,47 @@ async fn a_machine_whose_root_disk_is_a_claim_waits_for_no_slot() {
     assert_eq!(bench.tasks("Provision").len(), 1);
 }
 
+#[tokio::test]
+async fn a_root_claim_keeps_the_image_that_it_was_filled_from() {
+    let mut bench = Bench::new();
+    bench.claim("data", "Bound");
+    let root =
+        json!({ "name": "root", "persistentVolumeClaim": { "claimName": "data", "root": true } });
+    bench.machine(json!({ "spec": { "volumes": [root], "runStrategy": "Always" } }));
+    bench.settle().await.ok();
+    assert_eq!(bench.status().image, None, "nothing has filled the claim");
+    bench.run("n1");
+    bench.settle().await.ok();
+    let image = bench.pod()["spec"]["containers"][0]["image"].clone();
+    assert_eq!(json!(bench.status().image), image);
+    bench.remove(IMAGES, "debian");
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
+    bench.settle().await.ok();
+    bench.end("vm", 0, "Stopped");
+    bench.settle().await.ok();
+    assert!(!bench.has_pod());
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Always" } }));
+    bench.settle().await.ok();
+    assert_eq!(bench.pod()["spec"]["containers"][0]["image"], image);
+}
+
+#[tokio::test]
+async fn a_node_that_leaves_after_a_disk_could_not_be_made_there_is_given_up() {
+    let mut bench = Bench::new();
+    bench.provisioning(json!({})).await;
+    bench.task_ends("Provision", "Error");
+    bench.node("n2", true);
+    bench.remove(NODES, "n1");
+    bench.settle().await.ok();
+    assert_eq!(bench.status().node_name, None);
+    assert!(bench.tasks("Provision").is_empty());
+    bench.bind("vm-provision", "n2");
+    bench.settle().await.ok();
+    bench.end("vm-provision", 0, "Provisioned");
+    bench.settle().await.ok();
+    assert_eq!(bench.task("Provision")["spec"]["nodeName"], "n2");
+}
+
 /// A task that nobody works on would keep its slot for ever.
 #[tokio::test]
 async fn a_node_that_is_away_holds_no_slot_that_another_machine_waits_for() {

@@ -11,6 +11,23 @@ use crate::config::Config;
 use crate::outcome::Done;
 
 #[tokio::test]
+async fn the_pod_of_a_paused_machine_is_let_go_once_its_end_is_on_record() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    let paused = json!({ "metadata": { "annotations": { "vmlet.dev/paused": "" } } });
+    bench.edit(VMS, "vm", paused);
+    let drained = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+    bench.edit(PODS, "vm", drained);
+    bench.settle().await.ok();
+    assert!(bench.has_pod(), "its guest runs");
+    bench.end("vm", 0, "Stopped");
+    bench.settle().await.ok();
+    assert!(!bench.has_pod());
+    let last = bench.status().instance.unwrap();
+    assert_eq!(last.phase.as_deref(), Some("Succeeded"));
+}
+
+#[tokio::test]
 async fn n1a_a_paused_machine_gets_no_finalizer() {
     let mut bench = Bench::new();
     bench.machine(json!({ "metadata": { "annotations": { "vmlet.dev/paused": "x" } } }));

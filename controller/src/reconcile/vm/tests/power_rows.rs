@@ -142,6 +142,23 @@ async fn w3a_a_newer_time_restarts_once_and_the_pod_stays() {
 }
 
 #[tokio::test]
+async fn a_suspended_machine_is_resumed_with_the_hardware_that_its_memory_was_saved_with() {
+    let mut bench = machine_that_is("Suspended", json!({})).await;
+    bench.put(CLASSES, class("big", 4));
+    let changes = json!({ "className": "big", "minMachineType": "pc-q35-99.0" });
+    bench.edit(VMS, "vm", json!({ "spec": changes }));
+    bench.settle().await.ok();
+    bench.edit(VMS, "vm", wish("PoweredOn"));
+    bench.settle().await.ok();
+    let annotations = bench.pod()["metadata"]["annotations"].clone();
+    assert_eq!(annotations["vmlet.dev/restore"], "true");
+    assert_eq!(annotations["vmlet.dev/vcpu-count"], "1");
+    let synced = bench.says("VirtualMachineClassConfigurationSynced");
+    assert_eq!(synced, "False/ClassNameChanged");
+    assert_eq!(bench.status().class.as_deref(), Some("small"));
+}
+
+#[tokio::test]
 async fn w3b_the_same_time_restarts_nothing() {
     let mut bench = machine_that_is("PoweredOn", json!({})).await;
     let last = json!({ "status": { "lastRestartTime": "2027-01-15T07:59:59Z" } });
@@ -209,6 +226,42 @@ async fn a_reboot_that_is_waited_for_makes_way() {
         bench.settle().await.ok();
         assert_eq!(bench.tasks(task).len(), 1);
     }
+}
+
+#[tokio::test]
+async fn a_reboot_that_made_way_for_a_pause_follows_it() {
+    let mut bench = machine_that_is("PoweredOn", json!({})).await;
+    restart(&mut bench, "2027-01-15T07:59:59Z");
+    bench.settle().await.ok();
+    bench.edit(VMS, "vm", json!({ "spec": { "paused": true } }));
+    bench.settle().await.ok();
+    bench.task_ends("GuestReboot", "Cancelled");
+    bench.settle().await.ok();
+    bench.task_ends("Pause", "Success");
+    bench.edit(PODS, "vm", paused("True"));
+    bench.settle().await.ok();
+    assert_eq!(bench.status().last_restart_time, None);
+    bench.edit(VMS, "vm", json!({ "spec": { "paused": false } }));
+    bench.settle().await.ok();
+    bench.task_ends("Unpause", "Success");
+    bench.edit(PODS, "vm", paused("False"));
+    bench.settle().await.ok();
+    let again = bench.task("GuestReboot");
+    assert!(again["status"].is_null(), "{again}");
+    bench.task_ends("GuestReboot", "Success");
+    bench.settle().await.ok();
+    assert!(bench.status().last_restart_time.is_some());
+}
+
+#[tokio::test]
+async fn a_reboot_that_made_way_for_a_power_off_is_done_by_it() {
+    let mut bench = machine_that_is("PoweredOn", json!({})).await;
+    restart(&mut bench, "2027-01-15T07:59:59Z");
+    bench.settle().await.ok();
+    let off = json!({ "spec": { "runStrategy": null, "powerState": "PoweredOff" } });
+    bench.edit(VMS, "vm", off);
+    bench.settle().await.ok();
+    assert!(bench.status().last_restart_time.is_some());
 }
 
 #[tokio::test]

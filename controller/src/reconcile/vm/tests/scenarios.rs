@@ -4,6 +4,7 @@
 //! Failure: none of its own.
 
 use http::Method;
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::bench::*;
@@ -308,8 +309,6 @@ async fn s55_an_end_while_the_controller_was_away_is_recorded_before_the_pod_goe
     );
 }
 
-const DVS: &str = "apis/cdi.kubevirt.io/v1beta1/namespaces/ns/datavolumes";
-
 fn with_data_volume() -> Value {
     json!({ "spec": {
         "dataVolumeTemplates": [{ "name": "dv", "spec": { "source": { "blank": {} } } }],
@@ -323,17 +322,21 @@ async fn s56_data_volumes_are_made_owned_and_kept() {
     bench.claim("dv", "Bound");
     bench.created(with_data_volume()).await;
     bench.settle().await.ok();
-    let made = bench.get(DVS, "dv");
+    let made = bench.get(DATA_VOLUMES, "dv");
     assert_eq!(made["metadata"]["ownerReferences"][0]["controller"], true);
     assert_eq!(bench.says("DataVolumesReady"), "False/NotReady");
     assert!(!bench.has_pod());
     assert_eq!(shown(&bench), Word::Provisioning);
-    bench.edit(DVS, "dv", json!({ "status": { "phase": "Succeeded" } }));
+    bench.edit(
+        DATA_VOLUMES,
+        "dv",
+        json!({ "status": { "phase": "Succeeded" } }),
+    );
     bench.settle().await.ok();
     assert!(bench.has_pod());
     bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
     bench.settle().await.ok();
-    assert!(bench.try_get(DVS, "dv").is_some());
+    assert!(bench.try_get(DATA_VOLUMES, "dv").is_some());
 }
 
 #[tokio::test]
@@ -341,14 +344,14 @@ async fn s56_an_unowned_data_volume_is_adopted_and_without_cdi_a_condition_says_
     let mut bench = Bench::new();
     bench.claim("dv", "Bound");
     bench.put(
-        DVS,
+        DATA_VOLUMES,
         json!({
             "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume",
-            "metadata": { "name": "dv", "namespace": "ns" }, "status": { "phase": "Succeeded" },
+            "metadata": { "name": "dv", "namespace": "ns" }, "spec": {}, "status": { "phase": "Succeeded" },
         }),
     );
     bench.created(with_data_volume()).await;
-    let owners = bench.get(DVS, "dv")["metadata"]["ownerReferences"].clone();
+    let owners = bench.get(DATA_VOLUMES, "dv")["metadata"]["ownerReferences"].clone();
     assert_eq!(owners[0]["name"], "vm");
 
     let mut bench = Bench::new();
@@ -363,6 +366,21 @@ async fn s56_an_unowned_data_volume_is_adopted_and_without_cdi_a_condition_says_
     bench.settle().await.ok();
     assert_eq!(bench.says("DataVolumesReady"), "False/NotServed");
     assert!(!bench.has_pod());
+}
+
+#[rstest]
+#[case::by_its_name(json!({ "annotations": { "cdi.kubevirt.io/storage.populatedFor": "dv" } }))]
+#[case::by_its_pod(json!({ "annotations": { "cdi.kubevirt.io/storage.pod.phase": "Succeeded" } }))]
+#[tokio::test]
+async fn a_data_volume_that_was_collected_is_not_made_again(#[case] metadata: Value) {
+    let mut bench = Bench::new();
+    bench.claim("dv", "Bound");
+    bench.edit(CLAIMS, "dv", json!({ "metadata": metadata }));
+    bench.created(with_data_volume()).await;
+    bench.settle().await.ok();
+    assert!(bench.try_get(DATA_VOLUMES, "dv").is_none());
+    assert_eq!(bench.says("DataVolumesReady"), "True/True");
+    assert!(bench.has_pod());
 }
 
 #[tokio::test]
