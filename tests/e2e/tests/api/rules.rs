@@ -285,7 +285,8 @@ async fn words_that_mean_nothing_are_refused(control: &Control) -> anyhow::Resul
         create(on(json!({ "bootDiskCapacity": "1500Ki" }))).refused("whole number of MiB"),
         create(on(json!({ "bootDiskCapacity": "0" }))).refused("must be from 1Mi to 64Ti"),
         create(on(json!({ "bootDiskCapacity": "512Ti" }))).refused("must be from 1Mi to 64Ti"),
-        create(on(json!({ "bootDiskCapacity": 2_814_749_767_106_560_i64 }))).refused("must be from 1Mi to 64Ti"),
+        create(on(json!({ "bootDiskCapacity": 2_814_749_767_106_560_i64 })))
+            .refused("must be from 1Mi to 64Ti"),
         create(on(json!({ "imageName": "Debian_12" }))).refused(matches),
         create(on(
             json!({ "bootstrap": { "cloudInit": { "instanceID": "a b" } } }),
