@@ -32,6 +32,8 @@ const TROUBLE: Duration = Duration::from_secs(30);
 /// The first pause between two looks at a program; each is longer than the one before, up to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LAST_PAUSE: Duration = Duration::from_millis(250);
+/// The longest pause, for a guest that takes as long to answer.
+const SLOW_PAUSE: Duration = Duration::from_secs(2);
 /// The signal by which `run.sh` says that there is no such command.
 const NO_COMMAND: i32 = 10;
 /// What the agent says when a program cannot be started.
@@ -142,11 +144,14 @@ impl<H: Hypervisor> Run<H> {
             tokio::time::sleep(pause).await;
             let asked = Instant::now();
             let status = guest::exec_status(&*self.hypervisor, self.domain, process, STATUS).await;
-            // Looks at a guest that answers slowly must not take the time of its commands.
-            pause = (pause * 3 / 2).min(LAST_PAUSE).max(asked.elapsed());
+            pause = (pause * 3 / 2).min(LAST_PAUSE);
             match status {
                 Ok(Some(ended)) => return Ok(ended),
-                Ok(None) => trouble = None,
+                Ok(None) => {
+                    trouble = None;
+                    // Looks at a guest that answers slowly must not take the time of its commands.
+                    pause = pause.max(asked.elapsed().min(SLOW_PAUSE));
+                }
                 Err(libvirt::Error::Refused { call, reason }) => {
                     return Err(Error::Lost(libvirt::Error::Refused { call, reason }));
                 }

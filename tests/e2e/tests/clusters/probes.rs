@@ -4,9 +4,10 @@
 //! Failure: the step is named, with what kubectl describes; pods, events and logs follow.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use e2e::{Cluster, Guest, eventually, vm_pod};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -170,13 +171,15 @@ async fn always_and_crash_loop(cluster: &Cluster) -> Result<()> {
     power_off(cluster, "looping")?;
     await_restarts(cluster, "looping", 1).await?;
     cluster.await_commands("looping", READY).await?;
-    power_off(cluster, "looping")?;
-    eventually(READY, "CrashLoopBackOff", || async {
-        let state = state(cluster, "looping")?;
-        ensure!(state["waiting"]["reason"] == "CrashLoopBackOff", "{state}");
-        Ok(())
-    })
-    .await?;
+    // Lasts ten seconds: it must not begin and end before anything looks.
+    thread::scope(|scope| {
+        let crash_loop =
+            "jsonpath={.status.containerStatuses[0].state.waiting.reason}=CrashLoopBackOff";
+        let seen = scope.spawn(|| cluster.await_condition("pod/looping", crash_loop, READY));
+        power_off(cluster, "looping")?;
+        seen.join()
+            .map_err(|_| anyhow!("the thread that waits panicked"))?
+    })?;
     let words = "Back-off restarting failed container";
     cluster
         .await_event("looping", "BackOff", words, READY)
