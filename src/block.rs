@@ -5,8 +5,8 @@
 //!   anybody else's    ┌─ the guest's disk, from the first byte ──────────────────────────────────────────────┐
 //! ```
 //!
-//! Invariant: a device has one container at most, whatever path it is named by; only QEMU's user gets at it, by a node
-//! below our own directory that goes with the container's domain. The marker says that an image is whole only after all
+//! Invariant: a device has one container at most, whatever path it is named by, or several that only read it; only QEMU's
+//! user gets at it, by a node below our own directory that goes with the container's domain. The marker says that an image is whole only after all
 //! of it has reached the device, and says beforehand that one is being written.
 //! Failure: [`Error`]; a copy cut short is begun anew, content that is not ours is never written over.
 
@@ -38,6 +38,8 @@ pub struct Blocks {
     root: PathBuf,
     uid: u32,
     gid: u32,
+    /// Held while a container takes or leaves a device: the record and our node change together.
+    turns: tokio::sync::Mutex<()>,
     /// What ends the copies under way.
     copies: Mutex<HashMap<ContainerId, CancellationToken>>,
 }
@@ -50,6 +52,7 @@ impl Blocks {
             root,
             uid,
             gid,
+            turns: tokio::sync::Mutex::default(),
             copies: Mutex::default(),
         })
     }
@@ -68,7 +71,7 @@ impl Blocks {
     /// device is not prepared.
     pub fn extent(&self, device: Number, container: &ContainerId) -> Option<Extent> {
         let held = self.ledger.get(&device)?;
-        (held.holder == *container).then_some(held.extent)?
+        held.is_of(container).then_some(held.extent)?
     }
 
     /// Ends a copy for this container, if there is one.

@@ -18,7 +18,7 @@ pub use show::show;
 pub use translation::{Pattern, Translation};
 pub use value::{
     AbsolutePath, Accelerator, CgroupDriver, Count, Cpus, Memory, OptionalPath, Protocol, Seconds,
-    Size, Text, UnknownId,
+    Size, Text, UnknownId, Unsupported,
 };
 
 use telemetry::{Filter, Format};
@@ -107,6 +107,10 @@ schema::settings! {
         default_vcpus: Cpus = "1";
         /// Memory of a machine whose pod has neither a memory limit nor an annotation.
         default_memory: Memory = "1Gi";
+        /// What becomes of a pod with writable mounts, which do not reach its guest, so that what is written there would be
+        /// lost: `refuse` the container, or `warn` by an event of the pod. What else a guest does not get
+        /// is always such an event.
+        unsupported: Unsupported = "refuse";
     }
 
     /// The image store.

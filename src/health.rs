@@ -45,6 +45,8 @@ pub struct Report {
     pub network: Result<Status, String>,
     /// The accelerator, once it is chosen.
     pub accelerator: Option<Choice>,
+    /// Why no machine can be started although libvirt answers, if none can.
+    pub obstacle: Option<String>,
 }
 
 impl<H: Hypervisor, N: PodNetwork> Health<H, N> {
@@ -61,14 +63,16 @@ impl<H: Hypervisor, N: PodNetwork> Health<H, N> {
 
     /// Asks all helpers at once.
     pub async fn check(&self) -> Report {
-        let (hypervisor, network) = tokio::join!(
+        let (hypervisor, network, obstacle) = tokio::join!(
             self.versions.ask(self.hypervisor.versions()),
             self.status.ask(self.network.status()),
+            self.containers.obstacle(),
         );
         Report {
             hypervisor,
             network,
             accelerator: self.containers.accelerator().cloned(),
+            obstacle,
         }
     }
 }

@@ -335,6 +335,7 @@ fn settings_of(scratch: &Path) -> vm::Settings {
             memory: Mib::new(64),
         },
         unknown_image: vm::UnknownImage::Pull,
+        unsupported: vm::Unsupported::Refuse,
     }
 }
 

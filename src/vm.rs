@@ -4,6 +4,7 @@
 //! Failure: a half-made, half-started or half-removed container is finished or undone by the next request
 //! that meets it, or at start-up.
 
+mod able;
 pub mod accel;
 mod blocks;
 mod cable;
@@ -40,6 +41,8 @@ mod start;
 pub mod state;
 pub mod stats;
 mod stop;
+mod unsupported;
+mod usage;
 pub mod xml;
 
 pub use error::{Error, Result};
@@ -50,7 +53,9 @@ pub use model::{
 };
 pub use paths::Paths;
 pub use service::{Containers, Parts};
-pub use settings::{Settings, UnknownImage};
+pub use settings::{Settings, UnknownImage, Unsupported};
+pub use unsupported::Unused;
+pub use usage::DiskUsage;
 
 #[cfg(test)]
 mod tests;

@@ -119,6 +119,7 @@ pub async fn run(config: Config, told: impl Future<Output = ()>) -> Result<(), E
 
     let publisher = Publisher::new(
         client.clone(),
+        config.node.clone(),
         config.limits.guest_facts(),
         Arc::clone(&metrics),
         Arc::clone(&machines),

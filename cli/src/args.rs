@@ -8,7 +8,8 @@ use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cluster::ClusterArgs;
 use crate::commands::{
-    completion, console, create, doctor, events, list, logs, power, ps, rm, run, status, stop,
+    completion, console, create, delete, doctor, events, list, logs, power, ps, rm, run, status,
+    stop,
 };
 use crate::context::Endpoint;
 
@@ -118,6 +119,10 @@ pub(crate) enum Command {
     Pause(power::VerbArgs),
     /// Unpause virtual machines.
     Unpause(power::VerbArgs),
+    /// Delete virtual machines with their root disks: each guest is asked to power off first.
+    ///
+    /// Disks in claims stay.
+    Delete(delete::DeleteArgs),
     /// Print a script that lets a shell complete commands.
     Completion(completion::CompletionArgs),
 

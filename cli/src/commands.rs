@@ -6,7 +6,9 @@
 pub(crate) mod completion;
 pub(crate) mod console;
 pub(crate) mod create;
+pub(crate) mod delete;
 pub(crate) mod doctor;
+mod each;
 pub(crate) mod events;
 pub(crate) mod list;
 pub(crate) mod logs;
@@ -43,6 +45,7 @@ pub(crate) async fn dispatch(args: Args) -> anyhow::Result<ExitCode> {
         Command::Resume(args) => power::resume(&args).await,
         Command::Pause(args) => power::pause(&args).await,
         Command::Unpause(args) => power::unpause(&args).await,
+        Command::Delete(args) => delete::run(&args).await,
         Command::Completion(args) => completion::run(&args),
         Command::Node(command) => node(endpoint, command).await,
         Command::Run(args) => node(endpoint, NodeCommand::Run(args)).await,

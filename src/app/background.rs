@@ -31,17 +31,18 @@ impl App {
         let app = self.clone();
         let round = async move || app.reconcile_sandboxes().await;
         tokio::spawn(repeat(connected.subscribe(), round));
+        let containers = Arc::clone(&self.containers);
+        let round = async move || {
+            let chosen = containers.choose_accelerator().await;
+            if let Err(e) = &chosen {
+                let error = crate::one_line(e);
+                tracing::error!(error, "no virtual machine can be started");
+            }
+            chosen.is_ok()
+        };
+        tokio::spawn(repeat(connected.subscribe(), round));
         let app = self.clone();
         tokio::spawn(async move { app.watch_events(events, connected).await });
-        let containers = Arc::clone(&self.containers);
-        tokio::spawn(async move {
-            if let Err(e) = containers.choose_accelerator().await {
-                tracing::error!(
-                    error = crate::one_line(&e),
-                    "no virtual machine can be started"
-                );
-            }
-        });
     }
 
     async fn watch_events(

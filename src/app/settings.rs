@@ -90,5 +90,9 @@ pub(super) fn machines(config: &Config, installation: String) -> Result<vm::Sett
             config::UnknownId::Pull => vm::UnknownImage::Pull,
             config::UnknownId::Refuse => vm::UnknownImage::Refuse,
         },
+        unsupported: match config.vm.unsupported {
+            config::Unsupported::Refuse => vm::Unsupported::Refuse,
+            config::Unsupported::Warn => vm::Unsupported::Warn,
+        },
     })
 }

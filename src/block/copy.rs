@@ -34,7 +34,7 @@ impl Blocks {
         wish: &Wish,
     ) -> Result<()> {
         let node = self.node(device);
-        let (file, size, content) = self.open_alone(device).await?;
+        let (file, size, content) = self.open_alone(device, false).await?;
         let extent = match (plan::decide(device, size, content, wish)?, &wish.image) {
             (Plan::Write(digest, extent), Some(image)) => {
                 let copy = self.copy(device, container, file, digest, extent, image);
@@ -49,8 +49,12 @@ impl Blocks {
     }
 
     /// Takes all of a device that the container has, as it is.
-    pub async fn prepare_whole(&self, device: Number) -> Result<()> {
-        let (_, size, _) = self.open_alone(device).await?;
+    pub async fn prepare_whole(&self, device: Number, read_only: bool) -> Result<()> {
+        let held = self.ledger.get(&device);
+        if held.is_some_and(|held| !held.readers.is_empty() && held.extent.is_some()) {
+            return Ok(());
+        }
+        let (_, size, _) = self.open_alone(device, read_only).await?;
         self.record(device, plan::whole(size)).await
     }
 
@@ -63,14 +67,14 @@ impl Blocks {
         Ok(())
     }
 
-    async fn open_alone(&self, device: Number) -> Result<(File, u64, Content)> {
+    async fn open_alone(&self, device: Number, read_only: bool) -> Result<(File, u64, Content)> {
         let node = self.node(device);
         let path = node.clone();
         let looked = blocking(move || {
             let mut options = OpenOptions::new();
             let mut file = options
                 .read(true)
-                .write(true)
+                .write(!read_only)
                 .custom_flags(O_EXCL)
                 .open(&path)?;
             let size = file.seek(SeekFrom::End(0))?;

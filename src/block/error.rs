@@ -29,7 +29,7 @@ pub enum Error {
     TwoRoots,
     /// A container has it.
     #[error(
-        "device {device} is in use by container {holder}: one machine at a time can have a device"
+        "device {device} is in use by container {holder}: one machine at a time can have a device, unless all of them only read it"
     )]
     InUse {
         /// The device.

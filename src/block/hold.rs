@@ -1,7 +1,7 @@
 //! Who has a device.
 //!
-//! Invariant: the record names the holder before our node of the device exists, and until after it is gone; whoever lets go
-//! has seen the domain gone.
+//! Invariant: the record names the holders before our node of the device exists, and until after it is gone; whoever lets
+//! go has seen the domain gone. Of a device with several holders none may write.
 //! Failure: a node that cannot be made leaves the record to whoever drops the container.
 
 use std::fs::Permissions;
@@ -27,48 +27,75 @@ impl Blocks {
         }))
     }
 
-    /// Gives a device to a container. Again for the same container: success.
-    pub async fn take(&self, device: Number, container: &ContainerId) -> Result<()> {
+    /// Gives a device to a container; several may read it. Again for the same container: success.
+    pub async fn take(
+        &self,
+        device: Number,
+        container: &ContainerId,
+        read_only: bool,
+    ) -> Result<()> {
+        let _turn = self.turns.lock().await;
         let wanted = Held {
             device,
             holder: container.clone(),
+            read_only,
+            readers: Vec::new(),
             extent: None,
         };
-        let (held, _) = self.ledger.insert(wanted).await?;
-        if held.holder != *container {
-            let holder = held.holder.clone();
-            return Err(Error::InUse { device, holder });
+        let (held, is_first) = self.ledger.insert(wanted).await?;
+        if !is_first && !held.is_of(container) {
+            if !(held.read_only && read_only) {
+                let holder = held.holder.clone();
+                return Err(Error::InUse { device, holder });
+            }
+            let join = |held: &mut Held| {
+                held.readers.push(container.clone());
+                true
+            };
+            self.ledger.change(&device, join).await?;
         }
         faultpoint::point("vm.block.taken");
-        let (node, uid, gid) = (self.node(device), self.uid, self.gid);
+        let node = self.node(device);
+        let is_shared = held.all().any(|one| one != container);
+        if is_shared && tokio::fs::try_exists(&node).await.unwrap_or(false) {
+            return Ok(());
+        }
+        let owner = (self.uid, self.gid);
         let path = node.clone();
-        blocking(move || make_node(&path, device, uid, gid))
+        blocking(move || make_node(&path, device, owner, read_only))
             .await
             .map_err(files("make the device", &node))
     }
 
     /// Takes back all devices of a container whose domain is gone; success when it has none.
     pub async fn give_back(&self, container: &ContainerId) -> Result<()> {
+        let _turn = self.turns.lock().await;
         for held in self.ledger.all() {
-            if held.holder != *container {
+            if !held.is_of(container) {
+                continue;
+            }
+            let leave = |held: &mut Held| held.leave(container);
+            if self.ledger.change(&held.device, leave).await?.is_some() {
                 continue;
             }
             remove_node(&self.node(held.device)).await?;
             faultpoint::point("vm.block.removed");
-            let is_holder = |held: &Held| held.holder == *container;
+            let is_holder = |held: &Held| held.is_of(container);
             self.ledger.remove_if(&held.device, is_holder).await?;
         }
         Ok(())
     }
 
-    /// Who has a device.
-    pub fn holder(&self, device: Number) -> Option<ContainerId> {
-        self.ledger.get(&device).map(|held| held.holder.clone())
+    /// Everybody who has a device.
+    pub fn holders_of(&self, device: Number) -> Vec<ContainerId> {
+        let held = self.ledger.get(&device);
+        held.map(|held| held.all().cloned().collect())
+            .unwrap_or_default()
     }
 
     /// Whether a container has any device.
     pub fn is_holder(&self, container: &ContainerId) -> bool {
-        self.ledger.all().iter().any(|h| h.holder == *container)
+        self.ledger.all().iter().any(|held| held.is_of(container))
     }
 
     /// Removes nodes without a record.
@@ -90,11 +117,16 @@ impl Blocks {
     /// All containers that have a device.
     pub fn holders(&self) -> Vec<ContainerId> {
         let all = self.ledger.all();
-        all.iter().map(|held| held.holder.clone()).collect()
+        all.iter().flat_map(|held| held.all()).cloned().collect()
     }
 }
 
-fn make_node(path: &Path, device: Number, uid: u32, gid: u32) -> std::io::Result<()> {
+fn make_node(
+    path: &Path,
+    device: Number,
+    (uid, gid): (u32, u32),
+    read_only: bool,
+) -> std::io::Result<()> {
     // What an earlier container left is nobody's: the record says so.
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
@@ -102,7 +134,8 @@ fn make_node(path: &Path, device: Number, uid: u32, gid: u32) -> std::io::Result
     }
     let number = makedev(device.major, device.minor);
     mknod(path, SFlag::S_IFBLK, Mode::S_IRUSR | Mode::S_IWUSR, number)?;
-    std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    let mode = if read_only { 0o400 } else { 0o600 };
+    std::fs::set_permissions(path, Permissions::from_mode(mode))?;
     chown(path, Some(uid), Some(gid))
 }
 

@@ -35,15 +35,50 @@ pub struct Extent {
     pub size: u64,
 }
 
-/// A device that a container has.
+/// A device that a container has, or that several containers read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     /// The device.
     pub device: Number,
-    /// Who has it.
+    /// Who has it, or the first who reads it.
     pub holder: ContainerId,
+    /// Whether the holders may only read.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Who reads it besides the holder.
+    #[serde(default)]
+    pub readers: Vec<ContainerId>,
     /// The guest's part, once the device is prepared.
     pub extent: Option<Extent>,
+}
+
+impl Held {
+    /// Everybody who has it.
+    pub fn all(&self) -> impl Iterator<Item = &ContainerId> {
+        std::iter::once(&self.holder).chain(&self.readers)
+    }
+
+    /// Whether the container has it.
+    pub fn is_of(&self, container: &ContainerId) -> bool {
+        self.all().any(|one| one == container)
+    }
+
+    /// Takes a container out; false when no other would be left.
+    pub(super) fn leave(&mut self, container: &ContainerId) -> bool {
+        let others: Vec<_> = self
+            .all()
+            .filter(|one| *one != container)
+            .cloned()
+            .collect();
+        match others.split_first() {
+            None => false,
+            Some((first, rest)) => {
+                self.holder = first.clone();
+                self.readers = rest.to_vec();
+                true
+            }
+        }
+    }
 }
 
 impl Record for Held {

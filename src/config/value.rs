@@ -83,6 +83,16 @@ words! {
 }
 
 words! {
+    /// What becomes of a container whose writable mounts do not reach the guest.
+    Unsupported {
+        /// It is refused.
+        Refuse = "refuse",
+        /// It runs without them.
+        Warn = "warn",
+    }
+}
+
+words! {
     /// cgroup driver that kubelet is told.
     CgroupDriver {
         /// systemd where it runs, else cgroupfs.

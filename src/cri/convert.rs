@@ -11,6 +11,7 @@ pub(super) mod sandbox;
 pub(super) mod stats;
 
 mod check;
+mod unused;
 
 /// A field of a request that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -26,6 +26,26 @@ impl Images {
     pub(super) const fn new(app: App) -> Self {
         Self { app }
     }
+
+    /// Refuses an image for another container of a pod whose machine runs, such as `kubectl debug` adds: a pull would
+    /// only put off that answer.
+    fn refuse_second_container(&self, pod_uid: &str, image: &str) -> Result<(), Status> {
+        let Some(running) = self.app.containers.machine_of_pod(pod_uid) else {
+            return Ok(());
+        };
+        let own = &running.spec.config.image;
+        if [&own.image, &own.user_specified_image]
+            .iter()
+            .any(|name| *name == image)
+        {
+            return Ok(());
+        }
+        Err(Status::failed_precondition(format!(
+            "the pod is a virtual machine, container {}, and has no place for another container: for a terminal use \
+             vmletctl console on its node, for a command crictl exec -s",
+            running.id
+        )))
+    }
 }
 
 /// The text that names the image of a request.
@@ -86,7 +106,19 @@ impl ImageService for Images {
         &self,
         request: Request<v1::PullImageRequest>,
     ) -> Answer<v1::PullImageResponse> {
-        let name = named(request.into_inner().image)?;
+        let request = request.into_inner();
+        let name = named(request.image)?;
+        let pod = request.sandbox_config.and_then(|pod| pod.metadata);
+        let uid = pod.unwrap_or_default().uid;
+        self.refuse_second_container(&uid, &name)?;
+        if request
+            .auth
+            .as_ref()
+            .is_some_and(|auth| *auth != v1::AuthConfig::default())
+        {
+            tracing::warn!(pod = uid, "image pull secrets are not used");
+            self.app.containers.secrets_unused(&uid);
+        }
         if images::is_none(&name) {
             let image_ref = images::none().digest.to_string();
             return Ok(Response::new(v1::PullImageResponse { image_ref }));
@@ -114,8 +146,10 @@ impl ImageService for Images {
         &self,
         _: Request<v1::ImageFsInfoRequest>,
     ) -> Answer<v1::ImageFsInfoResponse> {
-        let usage = self.app.images.usage().await?;
-        Ok(Response::new(convert::image::usage(&usage, clock::now())))
+        let (images, machines) =
+            tokio::join!(self.app.images.usage(), self.app.containers.disk_usage(),);
+        let answer = convert::image::usage(&images?, machines, clock::now());
+        Ok(Response::new(answer))
     }
     async fn stream_images(
         &self,

@@ -109,12 +109,11 @@ impl Translator {
     fn by_prefix(&self, given: &str, bare: &str) -> Option<String> {
         let matching = |rule: &Translation| match &rule.pattern {
             Pattern::Exact(_) => None,
-            Pattern::Prefix(prefix) => [given, bare].into_iter().find_map(|name| {
-                let rest = name.strip_prefix(prefix.trim_end_matches('/'))?;
-                let rest = rest.strip_prefix('/')?;
+            Pattern::Prefix(prefix) => {
+                let (rank, rest) = below(prefix, given, bare)?;
                 let url = format!("{}/{rest}", rule.url.trim_end_matches('/'));
-                Some((prefix.len(), url))
-            }),
+                Some((rank, url))
+            }
         };
         let longest = self.rules.iter().filter_map(matching).max_by_key(|m| m.0);
         longest.map(|(_, url)| url)
@@ -133,6 +132,22 @@ impl Translator {
         url.set_fragment(None);
         Ok(Source(url))
     }
+}
+
+/// What follows the prefix in a name, and how good a match it is: a longer prefix is better, of equal ones the one
+/// that is spelled as in the name.
+fn below<'a>(prefix: &str, given: &'a str, bare: &'a str) -> Option<((usize, u8), &'a str)> {
+    let folder = format!("{}/", prefix.trim_end_matches('/'));
+    let short = without_routing(&folder);
+    let rank = |rank| move |rest| ((short.len(), rank), rest);
+    let as_spelled = given.strip_prefix(&folder).map(rank(2));
+    as_spelled
+        .or_else(|| bare.strip_prefix(&folder).map(rank(1)))
+        .or_else(|| match short {
+            // A rule for all names below `vmlet.dev/` leaves names alone that say where they are.
+            "" => Some(bare).filter(|bare| !is_location(bare)).map(rank(0)),
+            short => bare.strip_prefix(short).map(rank(0)),
+        })
 }
 
 /// Whether a name says by itself where it is: a host with a dot or a port, and a path.

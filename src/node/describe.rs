@@ -73,6 +73,7 @@ fn one<H: Hypervisor, N: PodNetwork>(
         guest_info: said.published,
         machine_type: known.machine_type,
         domain_uuid: row.domain().to_string(),
+        unsupported: row.spec.unsupported.clone(),
         started_ms: row.started_at / MILLI,
     }
 }

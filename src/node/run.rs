@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libvirt::Hypervisor;
-use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -32,8 +31,8 @@ const STEP: u8 = 5;
 /// When a guest is asked to power off or to reboot and nobody says for how long.
 const PATIENCE: u32 = 300;
 
-/// Longest time for that, in seconds.
-const LONGEST_PATIENCE: u32 = 24 * 60 * 60;
+/// Longest time for that, in seconds: a week, as for `spec.powerOffTimeout` of a machine.
+const LONGEST_PATIENCE: u32 = 7 * 24 * 60 * 60;
 
 impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
     pub(super) async fn carry_out(&self, task: &Arc<Task>, cancel: CancellationToken) {
@@ -214,16 +213,7 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
     /// Just after the daemon's start the connection may not be there yet. Without one in time the task is tried all
     /// the same, so that its failure says why.
     pub(super) async fn await_hypervisor(&self) {
-        let mut events = self.hypervisor.events();
-        let connected = async {
-            // Events that were missed may have been the one; the next look tells.
-            while !self.hypervisor.is_connected() {
-                if let Err(RecvError::Closed) = events.recv().await {
-                    return;
-                }
-            }
-        };
-        let _ = timeout(CONNECT, connected).await;
+        let _ = timeout(CONNECT, self.hypervisor.connected()).await;
     }
 }
 

@@ -8,18 +8,22 @@ use std::path::Path;
 
 use libvirt::Hypervisor;
 use podspec::{Role, SandboxId};
+use sha2::{Digest as _, Sha256};
 
 use super::domain::{Disk, DiskFormat, DiskSource};
 use super::error::Result;
 use super::model::{BlockDisk, Container, ContainerConfig};
+use super::seed::SERIAL as SEED;
 use super::service::Containers;
 use super::state::Phase;
 use crate::block::{self, Blocks, Wish};
-use crate::images::Image;
+use crate::images::{Digest, Image};
 use crate::sandbox::PodNetwork;
 
 /// Longest serial number of a virtio disk.
 const SERIAL: usize = 20;
+/// Hexadecimal digits that tell two names from each other.
+const HASH: usize = 8;
 
 impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     /// The disks that the devices of a request are. Devices that are no disks are of no use to a machine.
@@ -58,10 +62,10 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     pub(super) async fn take_blocks(&self, row: &Container, image: Option<&Image>) -> Result<()> {
         let blocks = &self.parts.blocks;
         for disk in &row.spec.blocks {
-            if let Some(holder) = blocks.holder(disk.device) {
+            for holder in blocks.holders_of(disk.device) {
                 self.finish_end(&holder).await?;
             }
-            blocks.take(disk.device, &row.id).await?;
+            blocks.take(disk.device, &row.id, disk.read_only).await?;
             if disk.is_root() {
                 let wish = Wish {
                     image: image.cloned(),
@@ -69,7 +73,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
                 };
                 blocks.prepare(disk.device, &row.id, &wish).await?;
             } else {
-                blocks.prepare_whole(disk.device).await?;
+                blocks.prepare_whole(disk.device, disk.read_only).await?;
             }
         }
         Ok(())
@@ -97,13 +101,27 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             format: DiskFormat::Raw,
             discard: true,
             read_only: disk.read_only,
-            serial: serial(&disk.path),
+            serial: serial(&row.spec.blocks, disk),
         })
     }
 }
 
-/// The end of the path that the pod gave a device: the guest finds it as `/dev/disk/by-id/virtio-…`. None for the root disk.
-fn serial(path: &str) -> Option<String> {
+/// What the guest finds a device by, as `/dev/disk/by-id/virtio-…`: the end of the path that the pod gave it. When an earlier
+/// device of the machine has that already, a part of it and of the whole path's SHA-256. None for the root disk.
+fn serial(all: &[BlockDisk], disk: &BlockDisk) -> Option<String> {
+    let short = plain(&disk.path).filter(|_| !disk.is_root())?;
+    let mut earlier = all.iter().take_while(|other| other.path != disk.path);
+    let is_taken =
+        short == SEED || earlier.any(|other| plain(&other.path).as_ref() == Some(&short));
+    if !is_taken {
+        return Some(short);
+    }
+    let digest = Digest::from_bytes(Sha256::digest(&disk.path).into()).hex();
+    let name: String = short.chars().take(SERIAL - HASH - 1).collect();
+    Some(format!("{name}-{}", &digest[..HASH]))
+}
+
+fn plain(path: &str) -> Option<String> {
     let name = path.rsplit('/').next().unwrap_or_default();
     let is_plain = |c: &char| c.is_ascii_alphanumeric() || "_.+-".contains(*c);
     let serial: String = name.chars().filter(is_plain).take(SERIAL).collect();
@@ -112,14 +130,47 @@ fn serial(path: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::serial;
+    use super::*;
+    use crate::block::Number;
+
+    fn serials(paths: &[&str]) -> Vec<Option<String>> {
+        let disk = |path: &&str| BlockDisk {
+            device: Number { major: 7, minor: 0 },
+            path: (*path).to_owned(),
+            read_only: false,
+        };
+        let all: Vec<_> = paths.iter().map(disk).collect();
+        all.iter().map(|disk| serial(&all, disk)).collect()
+    }
 
     #[test]
     fn a_guest_finds_a_device_by_the_end_of_its_path() {
-        assert_eq!(serial("/dev/data").as_deref(), Some("data"));
-        assert_eq!(serial("/"), None);
-        assert_eq!(serial("/dev/<ü>"), None);
-        let long = serial("/dev/database-of-the-shop-1").unwrap();
-        assert_eq!(long, "database-of-the-shop");
+        let found = serials(&["/", "/dev/data", "/dev/<ü>", "/dev/database-of-the-shop-1"]);
+        let found: Vec<_> = found.iter().map(Option::as_deref).collect();
+        assert_eq!(
+            found,
+            [None, Some("data"), None, Some("database-of-the-shop")]
+        );
+    }
+
+    #[test]
+    fn two_devices_of_a_machine_have_two_names() {
+        let paths = [
+            "/a/data",
+            "/b/data",
+            "/dev/database-of-the-shop-1",
+            "/dev/database-of-the-shop-2",
+            "/dev/vmlet-seed",
+        ];
+        let found: Vec<_> = serials(&paths).into_iter().flatten().collect();
+        assert_eq!(found[0], "data");
+        assert_eq!(found[1], "data-af42d697");
+        assert!(
+            found[3].starts_with("database-of-") && found[3].len() == 20,
+            "{found:?}"
+        );
+        assert!(found[4].starts_with("vmlet-seed-"), "{found:?}");
+        let different: std::collections::BTreeSet<_> = found.iter().collect();
+        assert_eq!(different.len(), paths.len(), "{found:?}");
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use libvirt::Hypervisor;
-use podspec::{ContainerId, Instance, Machine, NoCloud, PodResources, SandboxId};
+use podspec::{ContainerId, Instance, Machine, NoCloud, PodResources, Role, SandboxId};
 
 use super::error::{Error, Result, hypervisor};
 use super::model::{Container, ContainerConfig, ContainerMetadata, Exit, Spec};
@@ -40,7 +40,12 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             .await?;
         let log_path = log_path(&sandbox.config.log_directory, &config.log_path)
             .unwrap_or_else(|| self.paths.default_log(&id));
+        let unsupported = match instance.role {
+            Role::Machine => self.unsupported(&sandbox, &config, &blocks),
+            Role::Provision => Vec::new(),
+        };
         let spec = Spec {
+            unsupported,
             config,
             machine,
             seed: files.is_some() || self.has_old_seed(&instance).await?,

@@ -238,6 +238,7 @@ mod tests {
                 blocks: Vec::new(),
                 image_digest: String::new(),
                 log_path: "/log".into(),
+                unsupported: Vec::new(),
             },
         }
     }

@@ -50,6 +50,12 @@ pub enum Error {
     /// An annotation or a resource limit makes no sense.
     #[error(transparent)]
     Machine(#[from] AnnotationError),
+    /// Data would be lost.
+    #[error(
+        "{0}; for a disk of the guest, use a claim with volumeMode: Block in volumeDevices; for a pod that can do without, \
+         set vm.unsupported = \"warn\" on the node"
+    )]
+    Unsupported(String),
     /// The node's emulator has no such board.
     #[error(
         "this node's QEMU has no machine type {wanted}: ask for {newest} or an older one, or update QEMU"

@@ -108,7 +108,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
                 verb: "asked to run a command",
             });
         }
-        self.check_connected("run a command in")?;
+        self.check_connected("run a command in").await?;
         let timeout = timeout.unwrap_or(LONGEST);
         let deadline = Instant::now() + timeout;
         let slot = tokio::time::timeout_at(deadline, self.exec_slots.take(id)).await;

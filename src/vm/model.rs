@@ -1,7 +1,7 @@
 //! What is remembered of a container.
 //!
 //! Invariant: labels, annotations and metadata are kept byte for byte as the client gave them. Environment
-//! variables are not kept: they may hold secrets, and the machine does not use them.
+//! variables are not kept but their names: they may hold secrets, and the machine does not use them.
 //! Failure: none here; validation happened where the request was decoded.
 
 use std::collections::BTreeMap;
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::state::Phase;
+use super::unsupported::Unused;
 use crate::block::Number;
 
 /// A container and where it is in its life.
@@ -84,6 +85,9 @@ pub struct Spec {
     pub image_digest: String,
     /// Absolute path of the CRI log.
     pub log_path: PathBuf,
+    /// What the pod asks for and the guest does not get, in sentences.
+    #[serde(default)]
+    pub unsupported: Vec<String>,
 }
 
 /// A device of the node that is a disk of the guest.
@@ -138,6 +142,9 @@ pub struct ContainerConfig {
     pub resources: LinuxResources,
     /// Number of the CRI signal, echoed in the status; 0 when not given.
     pub stop_signal: i32,
+    /// What a machine has no use for.
+    #[serde(default)]
+    pub unused: Unused,
 }
 
 /// Names of a container.

@@ -43,7 +43,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         let Ok(row) = self.running_vm(vm) else {
             return Ok(true);
         };
-        self.check_connected("shut down")?;
+        self.check_connected("shut down").await?;
         let mut asking = pin!(self.ask_for_ever(&row));
         loop {
             tokio::select! {

@@ -38,7 +38,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             let now = self.parts.table.get(&row.id);
             now.is_some_and(|row| row.phase == Phase::Running)
         };
-        self.check_connected("reboot")?;
+        self.check_connected("reboot").await?;
         let domain = row.domain();
         let power = driver.power(domain).await.map_err(hypervisor("look at"))?;
         if power == Some(Power::Paused(Pause::Asked)) {

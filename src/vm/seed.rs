@@ -22,7 +22,7 @@ use crate::sandbox::{PodNetwork, Sandbox};
 use crate::sources::Wanted;
 
 /// By what a guest tells the disk from others: `/dev/disk/by-id/virtio-vmlet-seed`.
-const SERIAL: &str = "vmlet-seed";
+pub(super) const SERIAL: &str = "vmlet-seed";
 
 impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     /// The files that the guest is to find. Waits for the objects that they come from; no lock is held.

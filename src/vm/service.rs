@@ -4,14 +4,14 @@
 //! has a lock of its own; each effect is announced by a phase that is stored before it.
 //! Failure: a request that fails half-way is undone, or leaves a phase that the next one settles.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use libvirt::Hypervisor;
 use podspec::{ContainerId, Defaults, SandboxId};
 
-use super::accel::{Accelerator, Choice};
+use super::accel::Choice;
 use super::consoles::Consoles;
 use super::error::{Error, Result, hypervisor};
 use super::exec::Slots;
@@ -28,6 +28,9 @@ use crate::metadata::{LookupError, Table};
 use crate::sandbox::{PodNetwork, Sandbox};
 use crate::sources::Sources;
 use crate::tasks::Tasks;
+
+/// How long a request waits for a connection to libvirt that is being made again.
+const RECONNECT: Duration = Duration::from_secs(5);
 
 /// The services and rows that machines are made from.
 #[derive(Debug)]
@@ -59,6 +62,8 @@ pub struct Containers<H, N> {
     pub(super) settings: Settings,
     pub(super) paths: Paths,
     pub(super) accelerator: tokio::sync::OnceCell<Choice>,
+    /// Why the last probe found none.
+    pub(super) no_accelerator: Mutex<Option<String>>,
     pub(super) consoles: Consoles,
     pub(super) meter: Meter,
     pub(super) exec_slots: Slots,
@@ -67,6 +72,8 @@ pub struct Containers<H, N> {
     pub(super) stoppers: Mutex<HashSet<ContainerId>>,
     /// Containers created by this process: their clients have got the answer.
     pub(super) answered: Mutex<HashSet<ContainerId>>,
+    /// UIDs of pods with pull secrets that were not used, oldest first.
+    pub(super) unused_secrets: Mutex<VecDeque<String>>,
 }
 
 impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
@@ -78,12 +85,14 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             settings,
             paths,
             accelerator: tokio::sync::OnceCell::new(),
+            no_accelerator: Mutex::default(),
             consoles: Consoles::default(),
             meter: Meter::default(),
             exec_slots: Slots::default(),
             sources: Arc::default(),
             stoppers: Mutex::default(),
             answered: Mutex::default(),
+            unused_secrets: Mutex::default(),
         }
     }
 
@@ -104,6 +113,15 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     /// Changes whenever a container does.
     pub fn changes(&self) -> tokio::sync::watch::Receiver<u64> {
         self.parts.table.changes()
+    }
+
+    /// The container that runs in the pod with this UID.
+    pub fn machine_of_pod(&self, uid: &str) -> Option<Arc<Container>> {
+        let mut all = self.parts.table.all().into_iter();
+        all.find(|row| {
+            let of_pod = |sandbox: Arc<Sandbox>| sandbox.config.metadata.uid == uid;
+            row.phase.runs() && self.sandbox_of(row).is_some_and(of_pod)
+        })
     }
 
     /// The sandbox of a container.
@@ -133,6 +151,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         config: ContainerConfig,
     ) -> Result<ContainerId> {
         let ready = self.ready_sandbox(sandbox)?;
+        self.refuse_loss(&ready, &config)?;
         let has_image = !images::is_none(&config.image.user_specified_image);
         if has_image && super::create::instance(&ready, &config)?.vm.is_none() {
             self.bring_image(sandbox, &config.image).await?;
@@ -236,17 +255,6 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         Ok(self.parts.table.change(&row.id, row.phase, both).await?)
     }
 
-    /// Probes for the accelerator once; later calls answer from memory.
-    pub async fn choose_accelerator(&self) -> Result<Accelerator> {
-        let settings = &self.settings;
-        let choose = || async {
-            let choice = super::accel::choose(settings.accelerator, &settings.host()).await?;
-            tracing::info!(accelerator = %choice.accelerator, reason = %choice.reason, "chosen");
-            Ok::<_, Error>(choice)
-        };
-        Ok(self.accelerator.get_or_try_init(choose).await?.accelerator)
-    }
-
     pub(super) fn remember_answer(&self, id: &ContainerId) {
         self.answered
             .lock()
@@ -278,12 +286,16 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         self.parts.locks.lock(&format!("end of {id}")).await
     }
 
-    /// Fails at once when libvirt is away.
-    pub(super) fn check_connected(&self, step: &'static str) -> Result<()> {
+    /// Waits a moment for a connection to libvirt that is being made, as after its restart.
+    pub(super) async fn check_connected(&self, step: &'static str) -> Result<()> {
+        let connected = self.parts.hypervisor.connected();
+        // Whether it came is looked up: events may be gone for good.
+        let _ = tokio::time::timeout(RECONNECT, connected).await;
         if self.parts.hypervisor.is_connected() {
             return Ok(());
         }
-        let reason = "the connection is down, it is being re-established".to_owned();
+        let seconds = RECONNECT.as_secs();
+        let reason = format!("the connection is down, and did not come back within {seconds} s");
         Err(hypervisor(step)(libvirt::Error::Unavailable { reason }))
     }
 }

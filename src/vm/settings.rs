@@ -34,6 +34,17 @@ pub struct Settings {
     pub defaults: Defaults,
     /// What becomes of a container whose image has an id that is not here.
     pub unknown_image: UnknownImage,
+    /// What becomes of a container that would lose data.
+    pub unsupported: Unsupported,
+}
+
+/// What becomes of a container whose writable mounts do not reach the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsupported {
+    /// It is refused.
+    Refuse,
+    /// It runs without them, and an event of the pod says so.
+    Warn,
 }
 
 /// What becomes of a container whose image has an id that is not here.

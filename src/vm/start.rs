@@ -54,7 +54,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             return self.end_without_machine(&row).await;
         }
         self.check_disk(&row)?;
-        self.check_connected("start")?;
+        self.check_connected("start").await?;
         let begun = Instant::now();
         let oom_kills = self.oom_kills(&sandbox).await;
         let row = self

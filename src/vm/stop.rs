@@ -54,7 +54,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             if !row.phase.runs() {
                 return Ok(());
             }
-            self.check_connected("stop")?;
+            self.check_connected("stop").await?;
             let earlier = |row: &mut Container| {
                 let first = row.kill_at == 0 || kill_at < row.kill_at;
                 row.kill_at = if first { kill_at } else { row.kill_at };

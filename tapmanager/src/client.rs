@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use fdpass::AsyncConnection;
 use serde_json::Error as JsonError;
+use tokio::time::Instant;
 
 use crate::wire::{
     AddRequest, Answer, MAX_MESSAGE, Network, PROTOCOL_VERSION, Reply, Request, SandboxCounters,
@@ -18,6 +19,11 @@ use crate::wire::{
 /// Calls that run plugins get this much more than others, unless told otherwise: a chain of plugins
 /// with a minute each, undone once.
 const PLUGIN_DEADLINE: Duration = Duration::from_secs(300);
+
+/// How long a call waits for a tapmanager that is being started again, at most; half of its deadline at most, too.
+const RECONNECT: Duration = Duration::from_secs(5);
+/// Time between two looks for it.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A call that was not answered with what it asked for.
 #[derive(Debug, thiserror::Error)]
@@ -184,17 +190,35 @@ impl Client {
     }
 
     async fn call(&self, request: &Request, deadline: Duration) -> Result<Answer, Error> {
-        tokio::time::timeout(deadline, self.exchange(request))
+        let patience = match request {
+            // What is asked for is how it is now.
+            Request::Status | Request::Counters { .. } => Duration::ZERO,
+            _ => RECONNECT.min(deadline / 2),
+        };
+        tokio::time::timeout(deadline, self.exchange(request, patience))
             .await
             .map_err(|_| Error::Deadline(deadline))?
     }
 
-    async fn exchange(&self, request: &Request) -> Result<Answer, Error> {
-        let connection =
-            AsyncConnection::connect(&self.socket).map_err(|source| Error::Unreachable {
-                path: self.socket.clone(),
-                source,
-            })?;
+    /// A connection, once something listens; an error when nothing does for so long.
+    async fn connect(&self, patience: Duration) -> Result<AsyncConnection, Error> {
+        let until = Instant::now() + patience;
+        loop {
+            match AsyncConnection::connect(&self.socket) {
+                Ok(connection) => return Ok(connection),
+                Err(error) if error.is_without_listener() && Instant::now() < until => {
+                    tokio::time::sleep(LOOK).await;
+                }
+                Err(source) => {
+                    let path = self.socket.clone();
+                    return Err(Error::Unreachable { path, source });
+                }
+            }
+        }
+    }
+
+    async fn exchange(&self, request: &Request, patience: Duration) -> Result<Answer, Error> {
+        let connection = self.connect(patience).await?;
         match round_trip(
             &connection,
             &Request::Hello {

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::event::report;
 use super::machine::facts;
 use super::pod::{Identity, Said, Wrote, publish};
 use crate::backoff::Backoff;
@@ -34,6 +35,9 @@ struct Entry {
     pod: Identity,
     container: String,
     facts: GuestFacts,
+    /// What the guest does not get, and what of it is an event already.
+    unsupported: Vec<String>,
+    reported: Vec<String>,
     connection: u64,
     said: Option<Said>,
     written_at: Option<Instant>,
@@ -43,12 +47,20 @@ struct Entry {
     backoff: Backoff,
 }
 
+/// What became of one entry: the pod, and the events where there were any to create.
+struct Done {
+    uid: String,
+    wrote: Wrote,
+    reported: Option<Result<Vec<String>, String>>,
+}
+
 /// The loop's state.
 pub(crate) struct Publisher {
     client: kube::Client,
+    node: String,
     entries: HashMap<String, Entry>,
     connection: u64,
-    under_way: JoinSet<(String, Wrote)>,
+    under_way: JoinSet<Done>,
     shortest: Duration,
     metrics: Arc<Metrics>,
     machines: Arc<AtomicU32>,
@@ -58,12 +70,14 @@ impl Publisher {
     /// `machines` is kept at the number of machines.
     pub(crate) fn new(
         client: kube::Client,
+        node: String,
         shortest: Duration,
         metrics: Arc<Metrics>,
         machines: Arc<AtomicU32>,
     ) -> Self {
         Self {
             client,
+            node,
             entries: HashMap::new(),
             connection: 0,
             under_way: JoinSet::new(),
@@ -88,8 +102,8 @@ impl Publisher {
                     None => return,
                 },
                 Some(done) = self.under_way.join_next() => {
-                    if let Ok((uid, wrote)) = done {
-                        self.wrote(&uid, wrote);
+                    if let Ok(done) = done {
+                        self.done(done);
                     }
                 }
                 () = tokio::time::sleep_until(wake) => {}
@@ -141,6 +155,8 @@ impl Publisher {
             },
             container: String::new(),
             facts: GuestFacts::default(),
+            unsupported: Vec::new(),
+            reported: Vec::new(),
             connection: 0,
             said: None,
             written_at: None,
@@ -151,18 +167,32 @@ impl Publisher {
         entry.container.clone_from(&machine.container_id);
         entry.connection = self.connection;
         let facts = facts(machine);
-        if facts != entry.facts {
+        if facts != entry.facts || machine.unsupported != entry.unsupported {
             entry.facts = facts;
+            entry.unsupported.clone_from(&machine.unsupported);
             entry.vanished = false;
         }
     }
 
-    fn wrote(&mut self, uid: &str, wrote: Wrote) {
+    fn done(&mut self, done: Done) {
+        let Done {
+            uid,
+            wrote,
+            reported,
+        } = done;
         let now = Instant::now();
-        let Some(entry) = self.entries.get_mut(uid) else {
+        let Some(entry) = self.entries.get_mut(&uid) else {
             return;
         };
         entry.busy = false;
+        let failed = match reported {
+            Some(Ok(texts)) => {
+                entry.reported = texts;
+                None
+            }
+            Some(Err(error)) => Some(error),
+            None => None,
+        };
         match wrote {
             Wrote::Says(said) => {
                 self.metrics.wrote("pod", true);
@@ -183,6 +213,10 @@ impl Publisher {
                 tracing::warn!(outcome = "failed", pod = uid, error, again_in = ?wait, "guest facts");
             }
         }
+        if let Some(error) = failed {
+            let wait = entry.backoff.failed(now);
+            tracing::warn!(outcome = "failed", pod = uid, error, again_in = ?wait, "events of a pod");
+        }
     }
 
     /// Starts what can be started; gives the time of the next look.
@@ -198,9 +232,22 @@ impl Publisher {
                     entry.busy = true;
                     let (uid, pod, facts) = (uid.clone(), entry.pod.clone(), entry.facts.clone());
                     let (client, said) = (self.client.clone(), entry.said.clone());
+                    let (node, texts) = (self.node.clone(), entry.unreported());
                     self.under_way.spawn(async move {
-                        let wrote = publish(client, &pod, &facts, said, Timestamp::now()).await;
-                        (uid, wrote)
+                        let wrote =
+                            publish(client.clone(), &pod, &facts, said, Timestamp::now()).await;
+                        let reported = match (&wrote, texts) {
+                            (Wrote::Says(_) | Wrote::SaidAlready(_), Some(texts)) => {
+                                let done = report(client, &node, &pod, &texts).await;
+                                Some(done.map(|()| texts))
+                            }
+                            _ => None,
+                        };
+                        Done {
+                            uid,
+                            wrote,
+                            reported,
+                        }
                     });
                 }
             }
@@ -210,13 +257,19 @@ impl Publisher {
 }
 
 impl Entry {
+    /// What is to become events of the pod.
+    fn unreported(&self) -> Option<Vec<String>> {
+        (self.unsupported != self.reported).then(|| self.unsupported.clone())
+    }
+
     /// When the pod should be written; none when it says everything, or cannot be written now.
     fn due(&self, now: Instant, shortest: Duration) -> Option<Instant> {
         if self.busy || self.vanished {
             return None;
         }
         let said = self.said.as_ref().and_then(|said| said.facts.as_ref());
-        if said == Some(&self.facts) {
+        let has_news = self.unreported().is_some();
+        if said == Some(&self.facts) && !has_news {
             return None;
         }
         if let Some(until) = self.backoff.not_before(now) {
@@ -226,7 +279,7 @@ impl Entry {
             said.power != self.facts.power || said.pause_reason != self.facts.pause_reason
         });
         match self.written_at {
-            Some(at) if !urgent => Some(at + shortest),
+            Some(at) if !urgent && !has_news => Some(at + shortest),
             _ => Some(now),
         }
     }
@@ -257,6 +310,8 @@ mod tests {
                 ..Said::default()
             }),
             facts,
+            unsupported: Vec::new(),
+            reported: Vec::new(),
             connection: 1,
             written_at: Some(now),
             vanished: false,
@@ -270,6 +325,10 @@ mod tests {
         let now = Instant::now();
         let mut entry = entry(now);
         assert_eq!(entry.due(now, SHORTEST), None, "nothing changed");
+        entry.unsupported = vec!["no mount".to_owned()];
+        assert_eq!(entry.due(now, SHORTEST), Some(now), "an event is due");
+        entry.reported.clone_from(&entry.unsupported);
+        assert_eq!(entry.due(now, SHORTEST), None, "it was reported");
         entry.facts.host_name = "vm-1".to_owned();
         assert_eq!(entry.due(now, SHORTEST), Some(now + SHORTEST));
         entry.facts.power = Power::Paused;

@@ -30,6 +30,7 @@ pub(super) struct Told {
     last: Option<Timestamp>,
     kind: String,
     reason: String,
+    step: String,
     object: String,
     count: i32,
     message: String,
@@ -59,7 +60,7 @@ pub(super) async fn about(cluster: &Cluster, name: &str) -> Result<Vec<Told>, Cl
         .items
         .iter()
         .filter(|e| is_about(e, name))
-        .map(Told::of)
+        .map(|e| Told::of(e, name))
         .collect();
     told.sort_by_key(|event| event.last);
     Ok(told)
@@ -86,8 +87,23 @@ fn is_task(rest: &str) -> bool {
     !kind.contains('-') && !hash.is_empty()
 }
 
+/// What the object is for in the life of the machine.
+fn step(kind: &str, object: &str, machine: &str) -> String {
+    let part = object.strip_prefix(machine).unwrap_or_default();
+    let part = part.strip_prefix('-').unwrap_or_default();
+    match kind {
+        "VirtualMachine" => "machine".to_owned(),
+        "Pod" if object == machine => "instance".to_owned(),
+        "Pod" => "placement".to_owned(),
+        _ => {
+            let task = part.rsplit_once('-').map_or(part, |(kind, _)| kind);
+            format!("task {task}")
+        }
+    }
+}
+
 impl Told {
-    fn of(event: &Event) -> Self {
+    fn of(event: &Event, machine: &str) -> Self {
         let micro = event.event_time.as_ref().map(|t| t.0);
         let series = event.series.as_ref();
         let last = series
@@ -95,17 +111,16 @@ impl Told {
             .map(|t| t.0);
         let last = last.or_else(|| event.last_timestamp.as_ref().map(|t| t.0));
         let object = &event.involved_object;
+        let kind = object.kind.as_deref().unwrap_or_default();
+        let name = object.name.as_deref().unwrap_or_default();
         Self {
+            step: step(kind, name, machine),
             last: last
                 .or(micro)
                 .or_else(|| event.metadata.creation_timestamp.as_ref().map(|t| t.0)),
             kind: event.type_.clone().unwrap_or_default(),
             reason: event.reason.clone().unwrap_or_default(),
-            object: format!(
-                "{}/{}",
-                object.kind.clone().unwrap_or_default(),
-                object.name.clone().unwrap_or_default()
-            ),
+            object: format!("{kind}/{name}"),
             count: series
                 .and_then(|s| s.count)
                 .or(event.count)
@@ -129,12 +144,14 @@ pub(super) fn render(told: &[Told], now: Timestamp) -> String {
                 age(event.last.map(Time).as_ref(), now) + &times,
                 event.kind.clone(),
                 event.reason.clone(),
+                event.step.clone(),
                 event.object.clone(),
                 event.message.trim().to_owned(),
             ]
         })
         .collect();
-    table::render(["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"], &rows)
+    let header = ["LAST SEEN", "TYPE", "REASON", "STEP", "OBJECT", "MESSAGE"];
+    table::render(header, &rows)
 }
 
 #[cfg(test)]
@@ -165,13 +182,17 @@ mod tests {
     #[test]
     fn repeated_events_have_a_count() {
         let told = [
-            Told::of(&event("Pod", "web", 1)),
-            Told::of(&event("VirtualMachine", "web", 7)),
+            Told::of(&event("Pod", "web-provision", 1), "web"),
+            Told::of(&event("VirtualMachineTask", "web-provision-1a2b", 1), "web"),
+            Told::of(&event("Pod", "web", 1), "web"),
+            Told::of(&event("VirtualMachine", "web", 7), "web"),
         ];
         insta::assert_snapshot!(render(&told, "2026-01-01T12:00:00Z".parse().unwrap()), @r"
-        LAST SEEN  TYPE    REASON   OBJECT              MESSAGE
-        60s        Normal  Started  Pod/web             it runs
-        60s (x7)   Normal  Started  VirtualMachine/web  it runs
+        LAST SEEN  TYPE    REASON   STEP            OBJECT                                 MESSAGE
+        60s        Normal  Started  placement       Pod/web-provision                      it runs
+        60s        Normal  Started  task provision  VirtualMachineTask/web-provision-1a2b  it runs
+        60s        Normal  Started  instance        Pod/web                                it runs
+        60s (x7)   Normal  Started  machine         VirtualMachine/web                     it runs
         ");
     }
 }

@@ -113,9 +113,16 @@ async fn table(cluster: &Cluster, args: &ListArgs, columns: Columns) -> anyhow::
         return Ok(());
     }
     let now = Timestamp::now();
-    let rows: Vec<_> = machines
-        .iter()
-        .map(|vm| Row::of(vm, String::new(), now))
+    // Tasks and pods are not listed for this: conditions say what is in the way.
+    let around = Around::default();
+    let texts = machines.iter().map(|vm| progress(vm, &around, now));
+    let texts: Vec<_> = texts.collect();
+    let columns = Columns {
+        progress: texts.iter().any(|text| !text.is_empty()),
+        ..columns
+    };
+    let rows: Vec<_> = std::iter::zip(&machines, texts)
+        .map(|(vm, text)| Row::of(vm, text, now))
         .collect();
     super::print(&row::render(&rows, columns, args.color.is_on()))?;
     Ok(())

@@ -11,6 +11,7 @@ use lifecycle::verbs::Verb;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::each;
 use crate::cluster::{Cluster, ClusterArgs, ClusterError, Names, seconds};
 
 /// How often a verb is decided anew when the machine changed meanwhile.
@@ -96,31 +97,17 @@ pub(crate) async fn unpause(args: &VerbArgs) -> anyhow::Result<ExitCode> {
     each(args, Verb::Unpause, "unpause requested").await
 }
 
-/// Asks each machine; the last error is the command's, those before it are printed.
 async fn each(args: &VerbArgs, verb: Verb, done: &str) -> anyhow::Result<ExitCode> {
     let cluster = args.cluster.connect().await?;
-    let mut last: Option<ClusterError> = None;
-    for name in &args.names.names {
-        match ask_again(&cluster, name, verb, args.dry_run).await {
-            Ok(()) => {
-                let how = if args.dry_run { " (dry run)" } else { "" };
-                super::print(&format!("virtualmachine.vmlet.dev/{name} {done}{how}\n"))?;
-            }
-            Err(error) => {
-                if let Some(error) = last.replace(error) {
-                    eprintln!("error: {error:#}");
-                }
-            }
-        }
-    }
-    match last {
-        Some(error) => Err(error.into()),
-        None => Ok(ExitCode::SUCCESS),
-    }
+    let how = if args.dry_run { " (dry run)" } else { "" };
+    each::machine(&args.names.names, &format!("{done}{how}"), async |name| {
+        ask_again(&cluster, name, verb, args.dry_run).await
+    })
+    .await
 }
 
 /// The controller writes to the same object: who loses to it reads and decides again, a few times.
-async fn ask_again(
+pub(super) async fn ask_again(
     cluster: &Cluster,
     name: &str,
     verb: Verb,

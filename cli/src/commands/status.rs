@@ -21,6 +21,9 @@ use crate::colour::When;
 pub(crate) struct StatusArgs {
     /// Name of the virtual machine.
     name: String,
+    /// Show also the conditions that are as they should be.
+    #[arg(long, short)]
+    verbose: bool,
     /// When to use colours.
     #[arg(long, value_enum, default_value_t)]
     color: When,
@@ -38,6 +41,7 @@ pub(crate) async fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
         pod: found.pod.as_ref(),
         tasks: tasks.as_deref().ok(),
         events: told.as_deref().ok(),
+        verbose: args.verbose,
         now: Timestamp::now(),
     };
     super::print(&report.render(args.color.is_on()))?;

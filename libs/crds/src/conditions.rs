@@ -1,7 +1,7 @@
 //! Condition types and reasons, and how a condition is set.
 //!
-//! Invariant: `lastTransitionTime` changes only with `status`; a True condition without a reason has reason
-//! `True` (likewise `False`, `Unknown`).
+//! Invariant: `lastTransitionTime` changes only with `status`; a condition without a reason has that of
+//! [`reason_of_true`], or its status as its reason.
 //! Failure: none.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -49,6 +49,9 @@ pub const UNSUPPORTED: &str = "UnsupportedFeatures";
 /// Data volumes named in `dataVolumeTemplates` are there.
 pub const DATA_VOLUMES_READY: &str = "DataVolumesReady";
 
+/// Reason of a condition about something that no node can do yet.
+pub const NOT_IMPLEMENTED: &str = "NotImplemented";
+
 /// A condition's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -84,7 +87,35 @@ pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
     find(conditions, kind).is_some_and(|c| c.status == "True")
 }
 
-/// Sets a condition; an empty reason becomes the status word. Returns whether anything changed.
+/// The reason of a machine's condition that is True and needs no more words.
+#[must_use]
+pub fn reason_of_true(kind: &str) -> &'static str {
+    match kind {
+        CREATED => "Provisioned",
+        CLASS_READY | IMAGE_READY | STORAGE_READY | BOOTSTRAP_READY | NETWORK_READY => "Resolved",
+        PLACEMENT_READY => "Scheduled",
+        IMAGE_CACHE_READY => "Cached",
+        DATA_VOLUMES_READY => "Filled",
+        POWER_STATE_SYNCED | GUEST_NETWORK_CONFIG_SYNCED | CLASS_CONFIGURATION_SYNCED => "Synced",
+        DISK_PROMOTION_SYNCED => "NothingToPromote",
+        LOCATION_VALID => "NodeMatches",
+        RECONCILE_READY => "NotPaused",
+        GUEST_AGENT => "Connected",
+        READY => "Ready",
+        _ => "True",
+    }
+}
+
+/// Whether a machine's condition says that all is as it should be. Those that report a problem are absent then.
+#[must_use]
+pub fn is_well(condition: &Condition) -> bool {
+    let reports_a_problem = [FAILURE, RESTART_REQUIRED, PAUSED, UNSUPPORTED];
+    !reports_a_problem.contains(&condition.type_.as_str())
+        && condition.status == "True"
+        && condition.reason != NOT_IMPLEMENTED
+}
+
+/// Sets a condition; an empty reason becomes [`reason_of_true`] or the status. Returns whether anything changed.
 pub fn set(
     conditions: &mut Vec<Condition>,
     kind: &str,
@@ -94,10 +125,10 @@ pub fn set(
     generation: Option<i64>,
     now: &Time,
 ) -> bool {
-    let reason = if reason.is_empty() {
-        status.as_str()
-    } else {
-        reason
+    let reason = match (reason, status) {
+        ("", Status::True) => reason_of_true(kind),
+        ("", _) => status.as_str(),
+        (reason, _) => reason,
     };
     let wanted = |since: Time| Condition {
         type_: kind.to_owned(),
@@ -131,4 +162,42 @@ pub fn remove(conditions: &mut Vec<Condition>, kind: &str) -> bool {
     let before = conditions.len();
     conditions.retain(|c| c.type_ != kind);
     conditions.len() != before
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::jiff::Timestamp;
+
+    use super::*;
+
+    fn one(kind: &str, status: Status, reason: &str) -> Condition {
+        let mut all = Vec::new();
+        let now = Time(Timestamp::UNIX_EPOCH);
+        assert!(set(&mut all, kind, status, reason, "", None, &now));
+        all.remove(0)
+    }
+
+    #[test]
+    fn a_reason_says_more_than_the_status() {
+        assert_eq!(one(PLACEMENT_READY, Status::True, "").reason, "Scheduled");
+        assert_eq!(one(PLACEMENT_READY, Status::False, "").reason, "False");
+        assert_eq!(one(PLACEMENT_READY, Status::Unknown, "").reason, "Unknown");
+        assert_eq!(one(PLACEMENT_READY, Status::True, "Why").reason, "Why");
+        assert_eq!(one("Other", Status::True, "").reason, "True");
+    }
+
+    #[test]
+    fn what_reports_a_problem_is_not_well_when_it_is_true() {
+        assert!(is_well(&one(CREATED, Status::True, "")));
+        assert!(!is_well(&one(CREATED, Status::False, "Error")));
+        assert!(!is_well(&one(READY, Status::Unknown, "")));
+        assert!(!is_well(&one(
+            DISK_PROMOTION_SYNCED,
+            Status::True,
+            NOT_IMPLEMENTED
+        )));
+        for kind in [FAILURE, RESTART_REQUIRED, PAUSED, UNSUPPORTED] {
+            assert!(!is_well(&one(kind, Status::True, "")), "{kind}");
+        }
+    }
 }

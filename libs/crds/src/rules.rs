@@ -66,6 +66,11 @@ pub(crate) fn mebibytes() -> Rule {
     )
 }
 
+/// A Go duration of at most a week, which also what kubelet counts as grace can hold.
+pub(crate) fn a_week() -> Rule {
+    rule("duration(self) <= duration('168h')", "must be at most 168h")
+}
+
 /// A quantity from `least` to `most`, which is at most 64Ti.
 pub(crate) fn between(least: &str, most: &str) -> Rule {
     let size = "quantity(string(self))";

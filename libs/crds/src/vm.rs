@@ -4,6 +4,7 @@
 //! Failure: a forbidden edit is refused by the API server; what cannot be done shows as a condition.
 
 mod bootstrap;
+pub mod fields;
 mod network;
 mod probe;
 mod requests;

@@ -91,5 +91,14 @@ pub enum Error {
     Inherit(#[source] io::Error),
 }
 
+impl Error {
+    /// Whether no program listens on the socket, as while it is being started again.
+    #[must_use]
+    pub fn is_without_listener(&self) -> bool {
+        use io::ErrorKind::{ConnectionRefused, NotFound};
+        matches!(self, Self::Connect { source, .. } if matches!(source.kind(), ConnectionRefused | NotFound))
+    }
+}
+
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::sync::broadcast;
+use tokio::sync::broadcast::{self, error::RecvError};
 use uuid::Uuid;
 
 mod error;
@@ -103,6 +103,18 @@ pub trait Hypervisor: Send + Sync + 'static {
     fn is_connected(&self) -> bool;
     /// Domain and connection events from now on.
     fn events(&self) -> broadcast::Receiver<Event>;
+    /// Ends when the connection is up, or will never be again.
+    fn connected(&self) -> impl Future<Output = ()> + Send {
+        async {
+            let mut events = self.events();
+            // Events that were missed may have been the one; the next look tells.
+            while !self.is_connected() {
+                if let Err(RecvError::Closed) = events.recv().await {
+                    return;
+                }
+            }
+        }
+    }
 }
 
 /// How to ask a guest to power off.

@@ -3,14 +3,14 @@
 //! Invariant: a machine without an instance keeps no condition of a past one.
 //! Failure: none.
 
+use crds::PowerState;
 use crds::conditions::{FAILURE, PAUSED, READY, RESTART_REQUIRED, Status, remove, set};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::decision::Failure;
-use crate::instance::Instance;
 use crate::phase::Phase;
 use crate::strategy::Strategy;
-use crate::{Machine, revision};
+use crate::{Machine, revision, start};
 
 /// Reason of a machine whose pod is on its way.
 const NOT_RUNNING: &str = "GuestNotRunning";
@@ -26,7 +26,7 @@ pub fn update(
     now: &Time,
 ) -> bool {
     let generation = Some(m.meta.generation);
-    let (is_ready, reason, text) = ready(m.instance, probe);
+    let (is_ready, reason, text) = ready(m, probe);
     let status = if is_ready {
         Status::True
     } else {
@@ -91,9 +91,9 @@ pub fn update(
         }
 }
 
-fn ready(instance: Option<&Instance>, probe: Option<bool>) -> (bool, &'static str, &'static str) {
-    let Some(instance) = instance else {
-        return (false, "VMINotExists", "there is no instance");
+fn ready(m: &Machine<'_>, probe: Option<bool>) -> (bool, &'static str, &'static str) {
+    let Some(instance) = m.instance else {
+        return (false, "VMINotExists", without_instance(m));
     };
     if instance.deleting || instance.phase.is_final() {
         return (
@@ -106,10 +106,21 @@ fn ready(instance: Option<&Instance>, probe: Option<bool>) -> (bool, &'static st
         return (false, NOT_RUNNING, "the guest does not run yet");
     }
     match (probe, instance.ready) {
-        (Some(true), Some(true) | None) | (None, Some(true)) => (true, "", ""),
+        (Some(true), Some(true) | None) => (true, "ProbeSucceeded", ""),
+        (None, Some(true)) => (true, "PodReady", ""),
         (Some(false), _) => (false, "NotReady", "the readiness probe fails"),
         (_, Some(false)) => (false, "NotReady", "the pod is not ready"),
         (None, None) => (false, "PodConditionMissing", "the pod has no readiness yet"),
+    }
+}
+
+/// Why there is no instance, as far as the specification says so.
+fn without_instance(m: &Machine<'_>) -> &'static str {
+    let is_suspended = m.status.power_state == Some(PowerState::Suspended);
+    match start::desired_power_state(m.spec, m.status, None) {
+        Ok(PowerState::PoweredOff) if !is_suspended => "the machine is powered off, as specified",
+        Ok(PowerState::Suspended) if is_suspended => "the machine is suspended, as specified",
+        _ => "there is no instance",
     }
 }
 

@@ -1,7 +1,7 @@
 //! Power: how operations are done, what holds them back, and restarts at a time.
 //!
 //! Invariant: a restart time is used once; a time in the future never acts.
-//! Failure: [`PowerError`] for times and durations that cannot be read.
+//! Failure: [`PowerError`] for times that cannot be read.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::instance::Instance;
 use crate::phase::Phase;
 
 /// `spec.powerOffTimeout` when it is empty.
-pub const POWER_OFF_TIMEOUT: Duration = Duration::from_secs(300);
-/// The longest time that a guest may have.
-pub const LONGEST: u32 = 7 * 24 * 3600;
+const POWER_OFF_TIMEOUT: Duration = Duration::from_secs(300);
+/// The longest time that a guest may have, in seconds: 168 hours, as the rule of the CRD says.
+const LONGEST: u32 = 7 * 24 * 3600;
 
 /// A text that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,17 +32,17 @@ pub enum PowerError {
         /// What is there.
         text: String,
     },
-    /// Not a duration.
-    #[error("powerOffTimeout: {0:?} is no duration: numbers with h, m or s are needed, such as 5m")]
-    Duration(String),
 }
 
-/// The time that a guest has for powering off.
-pub fn power_off_timeout(spec: &VirtualMachineSpec) -> Result<Duration, PowerError> {
-    let Some(text) = spec.power_off_timeout.as_deref() else {
-        return Ok(POWER_OFF_TIMEOUT);
-    };
-    duration(text).ok_or_else(|| PowerError::Duration(text.to_owned()))
+/// The seconds that a guest has for powering off or rebooting: a part of a second counts as a whole one, at least one,
+/// at most a week. The pattern of the CRD lets no text pass that is not a duration; one counts as none.
+#[must_use]
+pub fn power_off_seconds(spec: &VirtualMachineSpec) -> u32 {
+    let text = spec.power_off_timeout.as_deref();
+    let timeout = text.and_then(duration).unwrap_or(POWER_OFF_TIMEOUT);
+    let more = u64::from(timeout.subsec_nanos() > 0);
+    let seconds = u32::try_from(timeout.as_secs().saturating_add(more)).unwrap_or(LONGEST);
+    seconds.clamp(1, LONGEST)
 }
 
 /// A duration as Go prints it: numbers, each with a unit.
@@ -70,10 +70,7 @@ fn duration(text: &str) -> Option<Duration> {
 
 /// How an instance is ended. Without a guest that runs there is nobody to ask.
 pub(crate) fn ending(spec: &VirtualMachineSpec, has_guest: bool) -> Ending {
-    let timeout = power_off_timeout(spec).unwrap_or(POWER_OFF_TIMEOUT);
-    let seconds = u32::try_from(timeout.as_secs())
-        .unwrap_or(LONGEST)
-        .min(LONGEST);
+    let seconds = power_off_seconds(spec);
     match spec.power_off_mode.unwrap_or_default() {
         PowerOpMode::Hard => Ending::Delete(0),
         PowerOpMode::Soft if has_guest => Ending::Guest(seconds),

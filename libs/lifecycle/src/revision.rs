@@ -1,39 +1,28 @@
 //! Whether an instance runs with what its machine says now.
 //!
-//! Invariant: a revision does not depend on the wish, on how power operations are done, or on the order of
-//! fields; everything else in the specification is part of it.
+//! Invariant: a revision depends on the fields that take effect at the next start, as [`crds::vm::fields`] says, and not on
+//! the order of fields.
 //! Failure: none.
 
 use crds::VirtualMachineSpec;
+use crds::vm::fields::{Actor, Effect, FIELDS, Field};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::Machine;
 
-/// Fields that reach a running instance, or that only say what is wanted of it. The UUIDs are chosen once
-/// and written back by the controller.
-const LIVE: [&str; 13] = [
-    "powerState",
-    "runStrategy",
-    "running",
-    "paused",
-    "nextRestartTime",
-    "powerOffMode",
-    "suspendMode",
-    "restartMode",
-    "powerOffTimeout",
-    "promoteDisksMode",
-    "groupName",
-    "biosUUID",
-    "instanceUUID",
-];
-
 /// Sixteen hex digits for everything in a specification that an instance is built from.
 #[must_use]
 pub fn of(spec: &VirtualMachineSpec) -> String {
     let mut value = serde_json::to_value(spec).unwrap_or_default();
-    if let Value::Object(fields) = &mut value {
-        fields.retain(|name, _| !LIVE.contains(&name.as_str()));
+    let others = FIELDS.iter().filter(|field| !counts(field));
+    others.for_each(|field| field.remove_from(&mut value));
+    // kubelet has a part in a TCP probe only.
+    let probe = spec.readiness_probe.as_ref();
+    if probe.is_some_and(|probe| probe.tcp_socket.is_none())
+        && let Value::Object(fields) = &mut value
+    {
+        fields.remove("readinessProbe");
     }
     let digest = Sha256::digest(sorted(value).to_string().as_bytes());
     digest
@@ -41,6 +30,11 @@ pub fn of(spec: &VirtualMachineSpec) -> String {
         .take(8)
         .map(|byte| format!("{byte:02x}"))
         .collect()
+}
+
+/// Whether a change of the field reaches a running instance by a restart, and not before.
+fn counts(field: &Field) -> bool {
+    field.effect == Effect::NextStart && field.actor != Actor::NoneYet
 }
 
 /// Whether JSON objects keep the order of insertion depends on features that other crates choose.

@@ -189,8 +189,7 @@ impl Subject<'_> {
 
     /// Whether so much grace is less than the instance has now.
     fn is_shorter(&self, instance: &Instance, grace: Option<u32>) -> bool {
-        let timeout = power::power_off_timeout(self.spec).unwrap_or(power::POWER_OFF_TIMEOUT);
-        let usual = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
+        let usual = i64::from(power::power_off_seconds(self.spec));
         let asked = requests::grace(&self.status.state_change_requests).map(i64::from);
         let given = instance.grace_seconds.or(asked).unwrap_or(usual);
         grace.is_some_and(|grace| i64::from(grace) < given)
@@ -321,6 +320,7 @@ impl Subject<'_> {
             .filter(|i| i.is_live() && i.phase == Phase::Running)
         {
             None => refuse("it is not running"),
+            Some(_) if self.is_suspended() => refuse("it is being suspended"),
             Some(_) if self.spec.paused => refuse("it is paused already"),
             Some(_) => Ok(Change {
                 paused: Some(true),
@@ -330,6 +330,9 @@ impl Subject<'_> {
     }
 
     fn unpause(&self) -> Verdict {
+        if self.is_suspended() && self.instance.is_some() {
+            return refuse("it is being suspended; resume it once it is");
+        }
         if self.spec.paused {
             return Ok(Change {
                 paused: Some(false),

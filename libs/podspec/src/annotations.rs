@@ -13,122 +13,91 @@ const MAX_VALUE: usize = 256;
 /// Longest text; all annotations of an object together are no longer.
 const MAX_TEXT: usize = 256 * 1024;
 
-/// A setting that can be given by annotation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Key {
-    /// Number of virtual CPUs.
-    VcpuCount,
-    /// Guest memory.
-    Memory,
-    /// CPU model that the guest sees.
-    CpuModel,
-    /// Board that the guest sees.
-    MachineType,
-    /// Size of the root disk when larger than the image's.
-    RootVolumeSize,
-    /// SMBIOS system UUID.
-    SystemUuid,
-    /// Whether the guest is connected at all.
-    Network,
-    /// Hardware address of the guest's first NIC.
-    MacAddress,
-    /// Whether the guest may send as anybody. Only for whoever may set annotations of a `.protected` domain.
-    AllowSpoofing,
-    /// UID of the VirtualMachine object whose disk is booted.
-    VmDisk,
-    /// What the pod is there for.
-    Role,
-    /// Whether saved memory is resumed.
-    Restore,
-    /// Whether the guest waits for somebody to let it run.
-    StartPaused,
-    /// UUID that the hypervisor knows the machine by.
-    InstanceUuid,
-    /// UUID that the guest reads from its firmware.
-    BiosUuid,
-    /// How guest data is laid out.
-    SeedType,
-    /// Identity of the guest for cloud-init.
-    InstanceId,
-    /// Keys that win over the generated meta-data.
-    MetaData,
-    /// cloud-init's network configuration, passed on as it is.
-    NetworkConfig,
-    /// User data, a map.
-    UserData,
-    /// Whether the pod's own user data and keys replace those of the sources.
-    UserDataOverwrite,
-    /// User data, passed on as it is.
-    UserDataScript,
-    /// Object that user data come from.
-    UserDataSource,
-    /// Key of that object that is passed on as it is.
-    UserDataSourceKey,
-    /// How that key's value is encoded.
-    UserDataSourceEncoding,
-    /// SSH keys, one a line.
-    SshKeys,
-    /// Object that SSH keys come from.
-    SshKeysSource,
+macro_rules! alias {
+    () => {
+        None
+    };
+    ($alias:literal) => {
+        Some($alias)
+    };
 }
 
-impl Key {
-    /// Our name, and the predecessor's if it had one.
-    pub const fn names(self) -> (&'static str, Option<&'static str>) {
-        match self {
-            Self::VcpuCount => ("vmlet.dev/vcpu-count", Some("VirtletVCPUCount")),
-            Self::Memory => ("vmlet.dev/memory", None),
-            Self::CpuModel => ("vmlet.dev/cpu-model", Some("VirtletCPUModel")),
-            Self::MachineType => ("vmlet.dev/machine-type", None),
-            Self::RootVolumeSize => ("vmlet.dev/root-volume-size", Some("VirtletRootVolumeSize")),
-            Self::SystemUuid => ("vmlet.dev/system-uuid", Some("VirtletSystemUUID")),
-            Self::Network => ("vmlet.dev/network", None),
-            Self::MacAddress => ("vmlet.dev/mac-address", None),
-            Self::AllowSpoofing => ("vmlet.dev.protected/allow-spoofing", None),
-            Self::VmDisk => ("vmlet.dev/vm-disk", None),
-            Self::Role => ("vmlet.dev/role", None),
-            Self::Restore => ("vmlet.dev/restore", None),
-            Self::StartPaused => ("vmlet.dev/start-paused", None),
-            Self::InstanceUuid => ("vmlet.dev/instance-uuid", None),
-            Self::BiosUuid => ("vmlet.dev/bios-uuid", None),
-            Self::SeedType => (
-                "vmlet.dev/cloud-init-image-type",
-                Some("VirtletCloudInitImageType"),
-            ),
-            Self::InstanceId => ("vmlet.dev/cloud-init-instance-id", None),
-            Self::MetaData => (
-                "vmlet.dev/cloud-init-meta-data",
-                Some("VirtletCloudInitMetaData"),
-            ),
-            Self::NetworkConfig => ("vmlet.dev/cloud-init-network-config", None),
-            Self::UserData => (
-                "vmlet.dev/cloud-init-user-data",
-                Some("VirtletCloudInitUserData"),
-            ),
-            Self::UserDataOverwrite => (
-                "vmlet.dev/cloud-init-user-data-overwrite",
-                Some("VirtletCloudInitUserDataOverwrite"),
-            ),
-            Self::UserDataScript => (
-                "vmlet.dev/cloud-init-user-data-script",
-                Some("VirtletCloudInitUserDataScript"),
-            ),
-            Self::UserDataSource => (
-                "vmlet.dev/cloud-init-user-data-source",
-                Some("VirtletCloudInitUserDataSource"),
-            ),
-            Self::UserDataSourceKey => (
-                "vmlet.dev/cloud-init-user-data-source-key",
-                Some("VirtletCloudInitUserDataSourceKey"),
-            ),
-            Self::UserDataSourceEncoding => (
-                "vmlet.dev/cloud-init-user-data-source-encoding",
-                Some("VirtletCloudInitUserDataSourceEncoding"),
-            ),
-            Self::SshKeys => ("vmlet.dev/ssh-keys", Some("VirtletSSHKeys")),
-            Self::SshKeysSource => ("vmlet.dev/ssh-keys-source", Some("VirtletSSHKeySource")),
+/// Declares the settings: each has our name, and the predecessor's if it had one.
+macro_rules! keys {
+    ($( $(#[$doc:meta])+ $Key:ident = $ours:literal $(or $alias:literal)?; )+) => {
+        /// A setting that can be given by annotation.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Key { $( $(#[$doc])+ $Key, )+ }
+
+        impl Key {
+            /// All of them.
+            pub(crate) const ALL: &[Self] = &[$(Self::$Key),+];
+
+            /// Our name, and the predecessor's if it had one.
+            pub const fn names(self) -> (&'static str, Option<&'static str>) {
+                match self {
+                    $( Self::$Key => ($ours, alias!($($alias)?)), )+
+                }
+            }
         }
-    }
+    };
+}
+
+keys! {
+    /// Number of virtual CPUs.
+    VcpuCount = "vmlet.dev/vcpu-count" or "VirtletVCPUCount";
+    /// Guest memory.
+    Memory = "vmlet.dev/memory";
+    /// CPU model that the guest sees.
+    CpuModel = "vmlet.dev/cpu-model" or "VirtletCPUModel";
+    /// Board that the guest sees.
+    MachineType = "vmlet.dev/machine-type";
+    /// Size of the root disk when larger than the image's.
+    RootVolumeSize = "vmlet.dev/root-volume-size" or "VirtletRootVolumeSize";
+    /// SMBIOS system UUID.
+    SystemUuid = "vmlet.dev/system-uuid" or "VirtletSystemUUID";
+    /// Whether the guest is connected at all.
+    Network = "vmlet.dev/network";
+    /// Hardware address of the guest's first NIC.
+    MacAddress = "vmlet.dev/mac-address";
+    /// Whether the guest may send as anybody. Only for whoever may set annotations of a `.protected` domain.
+    AllowSpoofing = "vmlet.dev.protected/allow-spoofing";
+    /// UID of the VirtualMachine object whose disk is booted.
+    VmDisk = "vmlet.dev/vm-disk";
+    /// What the pod is there for.
+    Role = "vmlet.dev/role";
+    /// Whether saved memory is resumed.
+    Restore = "vmlet.dev/restore";
+    /// Whether the guest waits for somebody to let it run.
+    StartPaused = "vmlet.dev/start-paused";
+    /// UUID that the hypervisor knows the machine by.
+    InstanceUuid = "vmlet.dev/instance-uuid";
+    /// UUID that the guest reads from its firmware.
+    BiosUuid = "vmlet.dev/bios-uuid";
+    /// How guest data is laid out.
+    SeedType = "vmlet.dev/cloud-init-image-type" or "VirtletCloudInitImageType";
+    /// Identity of the guest for cloud-init.
+    InstanceId = "vmlet.dev/cloud-init-instance-id";
+    /// Keys that win over the generated meta-data.
+    MetaData = "vmlet.dev/cloud-init-meta-data" or "VirtletCloudInitMetaData";
+    /// cloud-init's network configuration, passed on as it is.
+    NetworkConfig = "vmlet.dev/cloud-init-network-config";
+    /// User data, a map.
+    UserData = "vmlet.dev/cloud-init-user-data" or "VirtletCloudInitUserData";
+    /// Whether the pod's own user data and keys replace those of the sources.
+    UserDataOverwrite = "vmlet.dev/cloud-init-user-data-overwrite" or "VirtletCloudInitUserDataOverwrite";
+    /// User data, passed on as it is.
+    UserDataScript = "vmlet.dev/cloud-init-user-data-script" or "VirtletCloudInitUserDataScript";
+    /// Object that user data come from.
+    UserDataSource = "vmlet.dev/cloud-init-user-data-source" or "VirtletCloudInitUserDataSource";
+    /// Key of that object that is passed on as it is.
+    UserDataSourceKey = "vmlet.dev/cloud-init-user-data-source-key" or "VirtletCloudInitUserDataSourceKey";
+    /// How that key's value is encoded.
+    UserDataSourceEncoding = "vmlet.dev/cloud-init-user-data-source-encoding" or "VirtletCloudInitUserDataSourceEncoding";
+    /// SSH keys, one a line.
+    SshKeys = "vmlet.dev/ssh-keys" or "VirtletSSHKeys";
+    /// Object that SSH keys come from.
+    SshKeysSource = "vmlet.dev/ssh-keys-source" or "VirtletSSHKeySource";
 }
 
 /// An annotation whose value makes no sense.

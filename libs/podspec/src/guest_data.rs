@@ -76,9 +76,7 @@ impl GuestData {
             network_config: written(given, Key::NetworkConfig)?.map(|w| w.text),
             script: given.text(Key::UserDataScript)?.map(str::to_owned),
             user_data: user_data(given)?,
-            overwrite: given
-                .raw(Key::UserDataOverwrite)
-                .is_some_and(|(_, value)| value == "true"),
+            overwrite: given.get(Key::UserDataOverwrite)?.unwrap_or_default(),
             source: source(given)?,
             ssh_keys: given.text(Key::SshKeys)?.map(keys).unwrap_or_default(),
             ssh_source: given.get::<Named>(Key::SshKeysSource)?.map(|named| {

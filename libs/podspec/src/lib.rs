@@ -12,6 +12,7 @@ mod instance;
 mod machine;
 mod machine_type;
 mod quantity;
+mod unknown;
 
 pub use annotations::{AnnotationError, Annotations, Key};
 pub use connection::{Connection, StationMac};
@@ -21,3 +22,4 @@ pub use instance::{Instance, Role, VmUid};
 pub use machine::{CpuModel, Defaults, Machine, Mib, PodResources, Vcpus};
 pub use machine_type::MachineType;
 pub use quantity::{QuantityError, parse_quantity};
+pub use unknown::{Unknown, unknown_annotations};

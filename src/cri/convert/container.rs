@@ -8,10 +8,12 @@ use std::time::Duration;
 use cri_proto::v1;
 use cri_proto::v1::MountPropagation as Propagation;
 
-use super::{Invalid, Result, check, image, sandbox};
+use super::{Invalid, Result, check, image, sandbox, unused};
 use crate::images::Image;
 use crate::vm::state::Phase;
-use crate::vm::{Container, ContainerConfig, ContainerMetadata, Device, LinuxResources, Mount};
+use crate::vm::{
+    Container, ContainerConfig, ContainerMetadata, Device, LinuxResources, Mount, Unused,
+};
 
 const MOST_MOUNTS: usize = 1024;
 const MOST_DEVICES: usize = 256;
@@ -28,7 +30,15 @@ pub(in crate::cri) fn config(config: Option<v1::ContainerConfig>) -> Result<Cont
         .ok_or_else(|| Invalid::missing("config.metadata"))?;
     let linux = config.linux.unwrap_or_default();
     security(linux.security_context.unwrap_or_default())?;
+    let has_command = [&config.command, &config.args]
+        .iter()
+        .any(|words| !words.is_empty());
     Ok(ContainerConfig {
+        unused: Unused {
+            command: has_command || !config.working_dir.is_empty(),
+            variables: unused::variables(config.envs),
+            cdi_devices: unused::cdi_devices(config.cdi_devices),
+        },
         metadata: ContainerMetadata {
             name: check::name("config.metadata.name", metadata.name)?,
             attempt: metadata.attempt,

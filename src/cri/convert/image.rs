@@ -8,7 +8,7 @@ use cri_proto::v1;
 
 use super::{Invalid, Result, check};
 use crate::images::{Image, Usage};
-use crate::vm::{ContainerConfig, ImageSpec};
+use crate::vm::{ContainerConfig, DiskUsage, ImageSpec};
 
 /// The image of a request; `field` is where it is.
 pub(in crate::cri) fn spec(field: &str, spec: Option<v1::ImageSpec>) -> Result<ImageSpec> {
@@ -62,22 +62,23 @@ pub(super) fn reference(digest: &str, image: Option<&Image>) -> String {
     named.map_or_else(|| digest.to_owned(), Clone::clone)
 }
 
-/// What the store takes, as of `now` in nanoseconds since the epoch.
-pub(in crate::cri) fn usage(usage: &Usage, now: i64) -> v1::ImageFsInfoResponse {
-    let entry = v1::FilesystemUsage {
+/// What images and machines take, as of `now` in nanoseconds since the epoch. Both lie on one file system, which has one
+/// mount point: kubelet takes two for two file systems.
+pub(in crate::cri) fn usage(
+    images: &Usage,
+    machines: DiskUsage,
+    now: i64,
+) -> v1::ImageFsInfoResponse {
+    let entry = |bytes, inodes| v1::FilesystemUsage {
         timestamp: now,
         fs_id: Some(v1::FilesystemIdentifier {
-            mountpoint: usage.mountpoint.to_string_lossy().into_owned(),
+            mountpoint: images.mountpoint.to_string_lossy().into_owned(),
         }),
-        used_bytes: Some(v1::UInt64Value {
-            value: usage.used_bytes,
-        }),
-        inodes_used: Some(v1::UInt64Value {
-            value: usage.inodes,
-        }),
+        used_bytes: Some(v1::UInt64Value { value: bytes }),
+        inodes_used: Some(v1::UInt64Value { value: inodes }),
     };
     v1::ImageFsInfoResponse {
-        container_filesystems: vec![entry.clone()],
-        image_filesystems: vec![entry],
+        container_filesystems: vec![entry(machines.bytes, machines.inodes)],
+        image_filesystems: vec![entry(images.used_bytes, images.inodes)],
     }
 }

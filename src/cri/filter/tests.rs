@@ -71,6 +71,7 @@ fn container(start: &str, inside: &str, phase: Phase, pairs: &[(&str, &str)]) ->
             blocks: Vec::new(),
             image_digest: "sha256:ab".into(),
             log_path: "/l".into(),
+            unsupported: Vec::new(),
         },
     })
 }

@@ -31,9 +31,10 @@ pub(super) fn cgroup_driver(setting: CgroupDriver) -> v1::CgroupDriver {
 
 /// The conditions that kubelet requires.
 fn conditions(report: &Report) -> Vec<v1::RuntimeCondition> {
-    let runtime = match &report.hypervisor {
-        Ok(_) => Ok(()),
-        Err(message) => Err(("HypervisorUnavailable", message.as_str())),
+    let runtime = match (&report.hypervisor, &report.obstacle) {
+        (Ok(_), None) => Ok(()),
+        (Ok(_), Some(message)) => Err(("NoMachineCanStart", message.as_str())),
+        (Err(message), _) => Err(("HypervisorUnavailable", message.as_str())),
     };
     let network = match &report.network {
         Ok(status) if status.ready => Ok(()),

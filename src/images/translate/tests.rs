@@ -28,6 +28,9 @@ fn rules() -> Vec<Translation> {
         ),
         rule(exact("vmlet.dev/debian"), "http://mirror.corp/routed.img"),
         rule(exact("vmlet.dev/only"), "http://mirror.corp/only.img"),
+        rule(prefix("vmlet.dev/routed/"), "http://mirror.corp/r"),
+        rule(prefix("twice"), "http://mirror.corp/plain"),
+        rule(prefix("vmlet.dev/twice"), "http://mirror.corp/routed"),
     ]
 }
 
@@ -47,6 +50,11 @@ fn name(text: &str) -> Name {
 #[case::rule_after_routing("virtlet.cloud/corp/x", "http://mirror.corp/all/x")]
 #[case::routed_rule_without_routing("only", "http://mirror.corp/only.img")]
 #[case::routed_rule_by_alias("virtlet.cloud/only", "http://mirror.corp/only.img")]
+#[case::routed_prefix("vmlet.dev/routed/a", "http://mirror.corp/r/a")]
+#[case::routed_prefix_without_routing("routed/a", "http://mirror.corp/r/a")]
+#[case::routed_prefix_by_alias("virtlet.cloud/routed/a", "http://mirror.corp/r/a")]
+#[case::prefix_as_spelled("vmlet.dev/twice/a", "http://mirror.corp/routed/a")]
+#[case::prefix_as_spelled_bare("twice/a", "http://mirror.corp/plain/a")]
 #[case::no_rule("h.org:81/a.img:t", "https://h.org:81/a.img")]
 #[case::no_rule_after_routing("vmlet.dev/h.org/a", "https://h.org/a")]
 #[case::localhost("localhost/a", "https://localhost/a")]
@@ -68,6 +76,22 @@ fn a_name_that_is_nowhere_is_refused(#[case] text: &str) {
         matches!(refused, Err(Error::InvalidName { .. })),
         "{refused:?}"
     );
+}
+
+#[rstest]
+#[case::routed("vmlet.dev/a", Some("http://mirror.corp/all/a"))]
+#[case::bare("a", Some("http://mirror.corp/all/a"))]
+#[case::alias("virtlet.cloud/a", Some("http://mirror.corp/all/a"))]
+#[case::location("h.org/a", Some("https://h.org/a"))]
+#[case::url("http://h.org/a", Some("http://h.org/a"))]
+fn a_rule_for_all_names_leaves_locations_alone(#[case] text: &str, #[case] url: Option<&str>) {
+    let rule = Translation {
+        pattern: Pattern::Prefix("vmlet.dev/".into()),
+        url: "http://mirror.corp/all".into(),
+    };
+    let translator = Translator::new(Protocol::Https, vec![rule]).unwrap();
+    let source = translator.translate(&name(text)).ok();
+    assert_eq!(source.as_ref().map(|s| s.url().as_str()), url);
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 
 use crate::images;
 use crate::testbed::Node;
-use crate::vm::Error;
 use crate::vm::state::Phase;
+use crate::vm::{Error, Mount};
 
 #[tokio::test]
 async fn an_image_that_is_not_here_is_refused_and_nothing_is_left() {
@@ -24,6 +24,30 @@ async fn an_image_that_is_not_here_is_refused_and_nothing_is_left() {
     );
     assert!(node.rows.all().is_empty() && node.images.owners().is_empty());
     assert!(node.files().is_empty());
+}
+
+#[tokio::test]
+async fn what_a_guest_does_not_get_is_refused_or_kept_for_the_pods_events() {
+    let node = Node::new().await;
+    let sandbox = node.ready().await;
+    let mut config = node.machine(0);
+    config.mounts = vec![Mount {
+        container_path: "/data".to_owned(),
+        host_path: "/srv".to_owned(),
+        ..Mount::default()
+    }];
+    let refused = node.containers.create(&sandbox, config.clone()).await;
+    assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+    assert!(node.rows.all().is_empty());
+    config.mounts[0].readonly = true;
+    node.containers.secrets_unused("uid of pod");
+    let id = node.containers.create(&sandbox, config).await.unwrap();
+    let said = node.row(&id).spec.unsupported.clone();
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert!(
+        said[0].contains("/data") && said[1].contains("pull secrets"),
+        "{said:?}"
+    );
 }
 
 #[tokio::test]

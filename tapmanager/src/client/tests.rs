@@ -57,6 +57,24 @@ async fn a_call_returns_what_the_server_says() {
 }
 
 #[tokio::test]
+async fn a_call_waits_for_a_server_that_is_being_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let client = Client::new(&socket, Duration::from_secs(60));
+    // Polled after the call, whose first look finds no socket.
+    let serve = async {
+        let listener = AsyncListener::bind(&socket, 0o600).unwrap();
+        let connection = listener.accept().await.unwrap();
+        for answer in [hello(), Reply::Ok(Answer::Ids { ids: Vec::new() })] {
+            connection.recv(MAX_MESSAGE).await.unwrap();
+            connection.send(&bytes(&answer), &[]).await.unwrap();
+        }
+    };
+    let (outcome, ()) = tokio::join!(client.list(), serve);
+    assert_eq!(outcome.unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn what_is_not_the_protocol_is_an_error() {
     let other = Reply::Ok(Answer::Hello {
         version: 99,

@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 
+use crds::conditions::is_well;
 use crds::vm::VirtualMachineStatus;
 use crds::{VirtualMachine, VirtualMachineTask};
 use k8s_openapi::api::core::v1::Pod;
@@ -28,6 +29,8 @@ pub(super) struct Report<'a> {
     pub(super) tasks: Option<&'a [VirtualMachineTask]>,
     /// `None`: they may not be read.
     pub(super) events: Option<&'a [Told]>,
+    /// Whether conditions that are as they should be are shown.
+    pub(super) verbose: bool,
     pub(super) now: Timestamp,
 }
 
@@ -164,9 +167,18 @@ impl Report<'_> {
     }
 
     fn conditions(&self, status: &VirtualMachineStatus) -> String {
-        let rows: Vec<_> = status
-            .conditions
-            .iter()
+        let (well, mut shown): (Vec<_>, Vec<_>) =
+            status.conditions.iter().partition(|c| is_well(c));
+        let hidden = match self.verbose {
+            true => {
+                shown.extend(well);
+                String::new()
+            }
+            false if well.is_empty() => String::new(),
+            false => format!("\nConditions as expected: {} (-v shows them)\n", well.len()),
+        };
+        let rows: Vec<_> = shown
+            .into_iter()
             .map(|c| {
                 let age = super::super::list::age(Some(&c.last_transition_time), self.now);
                 [
@@ -178,11 +190,8 @@ impl Report<'_> {
                 ]
             })
             .collect();
-        section(
-            "Conditions",
-            &table::render(["TYPE", "STATUS", "AGE", "REASON", "MESSAGE"], &rows),
-            rows.len(),
-        )
+        let table = table::render(["TYPE", "STATUS", "AGE", "REASON", "MESSAGE"], &rows);
+        section("Conditions", &table, rows.len()) + &hidden
     }
 
     fn tasks(&self) -> String {

@@ -175,7 +175,12 @@ fn size(pass: &mut Pass<'_>, is_on: bool, starts: bool) -> Outcome<bool> {
         _ if pass.has(names::SAME_VM_CLASS_RESIZE) => Sync::Resize,
         _ => Sync::Pending("ClassUpdated"),
     };
+    let has_started = status.is_some_and(|s| s.hardware.is_some());
     let sync = match sync {
+        // Neither class nor revision is on record: it keeps what it runs with.
+        Sync::Resize if resize && is_on && last_revision.is_none() && has_started => {
+            Sync::Pending("ClassNameChanged")
+        }
         Sync::Resize if is_on && last.as_ref().is_some_and(|l| *l != name) => {
             Sync::Pending("ClassNameChanged")
         }

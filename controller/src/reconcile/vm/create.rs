@@ -47,8 +47,8 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome<()> {
         None => Some(take_slot(pass, node.as_deref())?),
         Some(_) => None,
     };
+    unsupported::run(pass);
     let needs = need::all(pass).await?;
-    unsupported::report(pass, &needs.unsupported.clone());
     need::disks(pass).await?;
     let Some(slot) = slot else {
         return done(pass).await;

@@ -8,6 +8,7 @@ mod disk;
 mod leave;
 
 use crds::{TaskKind, names};
+use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
 use lifecycle::{Action, Volumes};
 
@@ -85,13 +86,34 @@ async fn platform(pass: &mut Pass<'_>) -> Outcome<()> {
         Action::Delete { grace_seconds, .. } => {
             patch::status(pass).await?;
             if let Some(pod) = pod {
+                let is_first = !pods::is_deleting(&pod);
                 effects::delete(pass, &pod, grace_seconds).await?;
+                if is_first {
+                    announce(pass, grace_seconds);
+                }
             }
             Err(Stop::quiet("the machine is being ended"))
         }
         Action::RemoveFinalizer => disk::remove(pass).await,
         _ => Err(Stop::quiet("the machine is being ended")),
     }
+}
+
+/// Says how long a guest may keep its machine, and how to end it sooner.
+fn announce(pass: &Pass<'_>, grace_seconds: u32) {
+    if grace_seconds == 0 {
+        return;
+    }
+    let grace = SignedDuration::from_secs(grace_seconds.into());
+    let Ok(end) = pass.now.0.checked_add(grace) else {
+        return;
+    };
+    let until = end.strftime("%FT%TZ");
+    let name = &pass.key.name;
+    let text = format!(
+        "the guest has until {until} ({grace_seconds} s) to power off; `kubectl vmlet delete {name} --force` ends it at once"
+    );
+    pass.normal("DeleteStarted", &text);
 }
 
 /// Something may lie on a node: it is on record before a task can make a disk there. The task's object proves nothing:

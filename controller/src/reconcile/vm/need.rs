@@ -60,8 +60,6 @@ pub(crate) struct Needs {
     pub(crate) disks: Vec<Disk>,
     pub(crate) attachments: Attachments,
     pub(crate) ip_assurance: IpAssurance,
-    /// Names of what this version passes on although the node cannot do it yet.
-    pub(crate) unsupported: Vec<String>,
 }
 
 /// Looks at all parts and sets their conditions.
@@ -106,14 +104,12 @@ pub(crate) async fn all(pass: &mut Pass<'_>) -> Outcome<Needs> {
         return Err(Stop::wait("prerequisites are missing"));
     };
     let disks = volumes::disks(pass);
-    let unsupported = super::unsupported::list(&pass.vm.spec, &size, &image, &disks);
     Ok(Needs {
         disks,
         ip_assurance: image.ip_assurance,
         size,
         image,
         attachments,
-        unsupported,
     })
 }
 
@@ -122,6 +118,16 @@ pub(crate) fn class(
     pass: &Pass<'_>,
 ) -> Result<Option<std::sync::Arc<VirtualMachineClass>>, Missing> {
     class::find(pass)
+}
+
+/// The image as it is now, if there is one.
+pub(crate) fn image(pass: &Pass<'_>) -> Option<Image> {
+    image::look(pass).ok()
+}
+
+/// The disks that the specification names.
+pub(crate) fn named_disks(pass: &Pass<'_>) -> Vec<Disk> {
+    volumes::disks(pass)
 }
 
 /// The networks alone: the one part that a configuration waits for.

@@ -148,14 +148,6 @@ impl<'a> Pass<'a> {
         claims.find(|c| c.root).map(|c| c.claim_name.as_str())
     }
 
-    /// Seconds that a guest may take to power off; at least one, at most [`LONGEST`](lifecycle::power::LONGEST).
-    pub(crate) fn power_off_timeout(&self) -> u32 {
-        let said = lifecycle::power::power_off_timeout(&self.vm.spec).ok();
-        let said = said.unwrap_or(lifecycle::power::POWER_OFF_TIMEOUT);
-        let seconds = u32::try_from(said.as_secs()).unwrap_or(u32::MAX);
-        seconds.clamp(1, lifecycle::power::LONGEST)
-    }
-
     pub(crate) fn owner(&self) -> OwnerReference {
         OwnerReference {
             block_owner_deletion: Some(true),

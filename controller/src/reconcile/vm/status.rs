@@ -18,7 +18,7 @@ use lifecycle::Machine;
 use super::error::joined;
 use super::mode::Mode;
 use super::pass::Pass;
-use super::{config, create, pods};
+use super::{config, create, pods, unsupported};
 use crate::outcome::{Outcome, Stop};
 
 pub(crate) use network::is_enabled;
@@ -30,6 +30,7 @@ pub(crate) fn run(pass: &mut Pass<'_>) -> Outcome<()> {
     class::run(pass);
     power_synced(pass);
     promotion(pass);
+    unsupported::run(pass);
     place::run(pass);
     let mut errors = Vec::new();
     match guest::facts(pass) {
@@ -85,7 +86,7 @@ fn promotion(pass: &mut Pass<'_>) {
         pass.drop_condition(kind);
     } else if pass.mode == Mode::Linked && pass.root_claim().is_none() {
         let text = "nodes cannot flatten disks yet: the root disk stays an overlay on its image";
-        pass.condition(kind, Status::True, "NotImplemented", text);
+        pass.condition(kind, Status::True, conditions::NOT_IMPLEMENTED, text);
     } else {
         pass.condition(kind, Status::True, "", "");
     }

@@ -55,9 +55,6 @@ impl Aggregate {
                 }
                 ControlFlow::Continue(())
             }
-            Stop::NoRequeue { .. } if step == Step::Config && is_going_off => {
-                ControlFlow::Continue(())
-            }
             Stop::Requeue { .. } => {
                 if let Err(Stop::Failed(error)) = self.end() {
                     tracing::warn!(error = format!("{error:#}"), outcome = "failed", "update");

@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 
 use crds::schema::definitions;
+use crds::vm::fields::{Actor, Effect, FIELDS};
 use serde_json::Value;
 
 /// What follows this line is written anew.
@@ -38,6 +39,9 @@ pub(crate) fn pages(folder: &Path) -> io::Result<BTreeMap<String, String>> {
         for part in ["spec", "status"] {
             rows(part, &schema["properties"][part], &mut page);
         }
+        if definition["spec"]["names"]["kind"] == "VirtualMachine" {
+            page += &actors();
+        }
         if !rules.is_empty() {
             page += "\nRefused with these words, besides what types and bounds forbid:\n\n";
             for rule in rules {
@@ -47,6 +51,32 @@ pub(crate) fn pages(folder: &Path) -> io::Result<BTreeMap<String, String>> {
         pages.insert(name, page);
     }
     Ok(pages)
+}
+
+/// Who acts on which field of a machine.
+fn actors() -> String {
+    let mut table = "\nWho acts on a field, and when a change of it takes effect:\n\n\
+                     | field | by | takes effect | limits |\n| --- | --- | --- | --- |\n"
+        .to_owned();
+    for field in FIELDS {
+        let actor = match field.actor {
+            Actor::Controller => "controller",
+            Actor::Node => "node",
+            Actor::Kubernetes => "Kubernetes",
+            Actor::NoneYet => "no program yet",
+        };
+        let effect = match (field.actor, field.effect) {
+            (Actor::NoneYet, _) => "",
+            (_, Effect::AtOnce) => "at once",
+            (_, Effect::NextStart) => "at the next start",
+            (_, Effect::Once) => "once, when the machine is made",
+        };
+        table += &format!(
+            "| `spec.{}` | {actor} | {effect} | {} |\n",
+            field.path, field.limit
+        );
+    }
+    table
 }
 
 /// One row for each field below `schema`.

@@ -111,12 +111,14 @@ pub struct VirtualMachineSpec {
     /// How the machine is restarted.
     #[serde(default = "default::try_soft", skip_serializing_if = "Option::is_none")]
     pub restart_mode: Option<PowerOpMode>,
-    /// How long a guest may take to power off, as a Go duration; empty: `5m`.
+    /// How long a guest may take to power off or to reboot, as a Go duration of at most a week (`168h`), in whole
+    /// seconds (a part of one counts as a whole one); empty: `5m`.
     #[serde(
         default = "default::five_minutes",
         skip_serializing_if = "Option::is_none"
     )]
     #[schemars(length(max = 40), regex(pattern = rules::DURATION))]
+    #[x_kube(validation = rules::a_week())]
     pub power_off_timeout: Option<String>,
     /// RFC 3339 time of the last restart that was asked for. The machine must be on.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -10,7 +10,7 @@ use crds::vm::InlineHardware;
 use crds::{PowerState, VirtualMachineSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use lifecycle::power::{Delay, Restart, delay, power_off_timeout, power_on_check, restart};
+use lifecycle::power::{Delay, Restart, delay, power_off_seconds, power_on_check, restart};
 use lifecycle::revision;
 use rstest::rstest;
 
@@ -71,24 +71,29 @@ fn a_restart_time_is_used_once_and_only_while_the_guest_runs() {
 }
 
 #[rstest]
-#[case(None, Some(300))]
-#[case(Some("5m"), Some(300))]
-#[case(Some("1h0m1.5s"), Some(3601))]
-#[case(Some("0s"), Some(0))]
-#[case(Some("1500ms"), Some(1))]
-#[case(Some(""), None)]
-#[case(Some("5"), None)]
-#[case(Some("m"), None)]
-#[case(Some("-5m"), None)]
-#[case(Some("5d"), None)]
-#[case(Some("1..2s"), None)]
-#[case(Some("999999999999999999999999h"), None)]
-fn durations_are_those_of_go(#[case] text: Option<&str>, #[case] want: Option<u64>) {
+#[case(None, 300)]
+#[case(Some("4m"), 240)]
+#[case(Some("1h0m1.5s"), 3602)]
+#[case(Some("0s"), 1)]
+#[case(Some("1ms"), 1)]
+#[case(Some("1500ms"), 2)]
+#[case(Some("2000ms"), 2)]
+#[case(Some("168h"), 604_800)]
+#[case(Some("167h59m59.5s"), 604_800)]
+#[case(Some("169h"), 604_800)]
+#[case(Some(""), 300)]
+#[case(Some("5"), 300)]
+#[case(Some("m"), 300)]
+#[case(Some("-4m"), 300)]
+#[case(Some("4d"), 300)]
+#[case(Some("1..2s"), 300)]
+#[case(Some("999999999999999999999999h"), 300)]
+fn a_guest_has_whole_seconds_up_to_a_week(#[case] text: Option<&str>, #[case] want: u32) {
     let spec = VirtualMachineSpec {
         power_off_timeout: text.map(str::to_owned),
         ..VirtualMachineSpec::default()
     };
-    assert_eq!(power_off_timeout(&spec).ok().map(|d| d.as_secs()), want);
+    assert_eq!(power_off_seconds(&spec), want);
 }
 
 #[test]

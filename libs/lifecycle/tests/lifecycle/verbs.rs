@@ -85,6 +85,9 @@ Always running -                | pause        | paused
 Always running - paused         | pause        | refused
 Always pending -                | pause        | refused
 Always halting - paused         | unpause      | unpaused
+Suspended running -             | pause        | refused
+Suspended halting - paused      | unpause      | refused
+Suspended none - saved paused   | unpause      | unpaused
 Always running -                | unpause      | refused
 
 Always running - deletion       | start        | refused

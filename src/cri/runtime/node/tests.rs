@@ -21,6 +21,7 @@ fn report(hypervisor: Result<(), &str>, network: Result<(bool, &str), &str>) -> 
         hypervisor: hypervisor.map(versions).map_err(Into::into),
         network: network.map(status).map_err(Into::into),
         accelerator: None,
+        obstacle: None,
     }
 }
 
@@ -57,6 +58,16 @@ fn each_condition_says_which_helper_is_in_the_way() {
         network,
         (false, "TapmanagerUnavailable".into(), "gone".into())
     );
+}
+
+#[test]
+fn a_node_that_can_start_no_machine_is_not_ready() {
+    let mut report = report(Ok(()), Ok((true, "")));
+    report.obstacle = Some("kvm is required".into());
+    let [runtime, network] = told(&report);
+    let words = ("NoMachineCanStart".to_owned(), "kvm is required".to_owned());
+    assert_eq!(runtime, (false, words.0, words.1));
+    assert!(network.0);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use e2e::{Agent, Control, NodeServer, eventually};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -86,6 +87,20 @@ async fn a_pod_says_what_its_machine_is_and_chatter_is_silent() -> Result<()> {
     let (network, _) = condition(&on, "vmlet.dev/GuestNetworkReady").context("no condition")?;
     ensure!(network == "False", "{network}");
 
+    // What the guest does not get is an event, once.
+    machine.unsupported = vec!["the mount /data does not reach the guest".to_owned()];
+    daemon.set_machine(&machine);
+    let events: Api<Event> = Api::namespaced(control.client()?, "default");
+    let of_agent = ListParams::default().fields("reason=Unsupported");
+    eventually(SOON, "an event", || async {
+        let found = events.list(&of_agent).await?.items;
+        ensure!(found.len() == 1, "{found:?}");
+        let pod_uid = found[0].regarding.as_ref().and_then(|r| r.uid.clone());
+        ensure!(pod_uid == pod.uid(), "{found:?}");
+        Ok(())
+    })
+    .await?;
+
     // The guest tells of itself, then says the same again and again.
     machine.agent = nodeapi::v1::Agent::Connected.into();
     machine.host_name = "vm-1".to_owned();
@@ -121,6 +136,8 @@ async fn a_pod_says_what_its_machine_is_and_chatter_is_silent() -> Result<()> {
     let writes = |pod: &Pod| pod.resource_version();
     let (now, _) = condition(&paused, "vmlet.dev/Paused").context("none")?;
     ensure!(now == "True", "{now}");
+    let found = events.list(&of_agent).await?.items;
+    ensure!(found.len() == 1, "again after a restart: {found:?}");
     let (_, still) = condition(&paused, "vmlet.dev/GuestNetworkReady").context("none")?;
     ensure!(
         still == since,

@@ -163,6 +163,10 @@ async fn machines_are_made_listed_and_told_about() -> Result<()> {
         !table.contains('\u{1b}'),
         "piped output has no colours: {table:?}"
     );
+    ensure!(
+        !table.contains("PROGRESS"),
+        "nothing is in the way: {table}"
+    );
     let by_plugin = plugin(&control, &ctl, &["list"])?;
     // Ages differ.
     let names = |table: &str| -> Vec<String> {
@@ -170,6 +174,20 @@ async fn machines_are_made_listed_and_told_about() -> Result<()> {
         table.lines().map(first).collect()
     };
     ensure!(names(&by_plugin) == names(&table), "{by_plugin}");
+    let time = "2026-01-01T00:00:00Z";
+    let obstacle = json!({ "status": { "printableStatus": "Provisioning", "conditions": [{
+        "type": "Failure", "status": "True", "reason": "FailedCreate", "lastTransitionTime": time,
+        "message": "image debian does not exist",
+    }]}});
+    let vms = Machines::new(&control)?.vms;
+    let obstacle = Patch::Merge(obstacle);
+    vms.patch_status("web", &PatchParams::default(), &obstacle)
+        .await?;
+    let told = ctl.ok("list")?;
+    ensure!(
+        told.contains("PROGRESS") && told.contains("image debian does not exist"),
+        "{told}"
+    );
     let selected = ctl.ok("list -A -l tier=web -o wide")?;
     ensure!(
         selected.contains("runStrategy=Always") && selected.lines().count() == 2,
@@ -275,6 +293,39 @@ async fn verbs_change_the_wish_or_the_queue() -> Result<()> {
     ensure!(
         wish("always").await? == json!([null, "Always"]),
         "one refusal does not hold the others up"
+    );
+
+    ctl.ok("delete always --dry-run")?;
+    ensure!(
+        machines.vms.get_opt("always").await?.is_some(),
+        "a dry run deletes nothing"
+    );
+    ctl.ok("delete always")?;
+    ensure!(
+        machines.vms.get_opt("always").await?.is_none(),
+        "no finalizer keeps it"
+    );
+    let uid = machines.running(&ctl, "held", "Always").await?;
+    let held = json!({ "metadata": { "finalizers": ["example.com/held"] } });
+    let params = PatchParams::default();
+    machines
+        .vms
+        .patch("held", &params, &Patch::Merge(held))
+        .await?;
+    ctl.ok("delete held")?;
+    ensure!(
+        machines.queue("held").await?.is_empty(),
+        "the guest has its time"
+    );
+    let again = ctl.refused("delete held")?;
+    ensure!(
+        again.contains("being deleted already") && again.contains("--force"),
+        "{again}"
+    );
+    ctl.ok("delete held --force")?;
+    ensure!(
+        machines.queue("held").await? == [("Stop".to_owned(), Some(uid))],
+        "its guest is ended at once"
     );
     control.down()
 }

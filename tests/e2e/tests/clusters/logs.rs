@@ -34,6 +34,7 @@ async fn people_see_of_a_machine_what_they_see_of_a_container() -> Result<()> {
     top(&cluster).await.context("top")?;
     sentences(&cluster).context("what does not exist yet")?;
     previous(&cluster).await.context("--previous")?;
+    debug(&cluster).await.context("kubectl debug")?;
     cluster.delete("pod/machine", GONE)?;
     cluster.await_clean().await?;
     cluster.down()
@@ -215,6 +216,20 @@ fn sentences(cluster: &Cluster) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// A second container is refused before its image is looked for.
+async fn debug(cluster: &Cluster) -> Result<()> {
+    let image = "--image=nowhere.example/tool";
+    cluster.kubectl(&["debug", "pod/machine", image, "--attach=false"])?;
+    eventually(READY, "the refusal", || async {
+        let pod = cluster.get_json(&["pod", "machine"])?;
+        let state = &pod["status"]["ephemeralContainerStatuses"][0]["state"];
+        let text = state["waiting"]["message"].as_str().unwrap_or_default();
+        ensure!(text.contains("no place for another container"), "{state}");
+        Ok(())
+    })
+    .await
 }
 
 async fn previous(cluster: &Cluster) -> Result<()> {

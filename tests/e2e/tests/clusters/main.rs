@@ -32,4 +32,5 @@ mod resources;
 mod restarts;
 mod storm;
 mod thirty;
+mod unsupported;
 mod workloads;

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Cluster, Guest, eventually, vm_pod};
 use serde_json::{Value, json};
 
-use super::resize;
+use super::{resize, unsupported};
 
 pub(super) const READY: Duration = Duration::from_secs(300);
 pub(super) const GONE: Duration = Duration::from_secs(180);
@@ -30,8 +30,17 @@ async fn a_machine_lives_and_dies_by_the_limits_of_its_pod_and_by_its_node() -> 
     let resize = tokio::spawn(async move {
         resize::a_machine_keeps_its_size_until_it_is_made_anew(&shared).await
     });
+    let shared = Arc::clone(&cluster);
+    let unsupported = tokio::spawn(async move {
+        unsupported::what_a_guest_does_not_get_is_refused_or_an_event(&shared).await
+    });
     let limits = a_machine_lives_and_dies_by_the_limits_of_its_pod(&cluster).await;
-    resize.await?.context("resize").and(limits)?;
+    let unsupported = unsupported.await?.context("unsupported");
+    resize
+        .await?
+        .context("resize")
+        .and(unsupported)
+        .and(limits)?;
     let cluster = Arc::into_inner(cluster).context("somebody uses the cluster")?;
     static_pods_drains_and_evictions_treat_machines_as_pods(&cluster).await?;
     cluster.await_clean().await?;

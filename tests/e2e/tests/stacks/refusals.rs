@@ -69,6 +69,21 @@ async fn bad_requests_are_refused_and_leave_nothing() -> Result<()> {
         ensure!(error.contains(value), "{error}");
         cri.remove_pod(&sandbox).await?;
     }
+    let sandbox = cri.run(pod.sandbox()).await?;
+    let mut mounted = pod.container(&image, 0);
+    mounted.mounts = vec![v1::Mount {
+        container_path: "/data".to_owned(),
+        host_path: "/srv".to_owned(),
+        ..v1::Mount::default()
+    }];
+    let create = Box::pin(cri.create(&sandbox, mounted, pod.sandbox()));
+    let error = expect(
+        create.await,
+        Code::InvalidArgument,
+        "/data (/srv of the node)",
+    )?;
+    ensure!(error.contains("volumeMode: Block"), "{error}");
+    cri.remove_pod(&sandbox).await?;
     let mut future = PodOptions::named("future", &stack);
     let board = (
         "vmlet.dev/machine-type".to_owned(),

@@ -26,7 +26,7 @@ fn a_machine_with_everything() {
         "startFailure": {"consecutiveFailCount": 2, "retryAfterTimestamp": "2026-01-01T12:00:40Z"},
         "stateChangeRequests": [{"action": "Stop", "uid": "p1"}, {"action": "Start"}],
         "conditions": [
-            {"type": "Ready", "status": "True", "reason": "True", "message": "", "lastTransitionTime": "2026-01-01T11:59:30Z"},
+            {"type": "Ready", "status": "True", "reason": "PodReady", "message": "", "lastTransitionTime": "2026-01-01T11:59:30Z"},
             {"type": "RestartRequired", "status": "True", "reason": "SpecificationChanged", "message": "a restart applies it",
                 "lastTransitionTime": "2026-01-01T11:58:00Z"},
         ],
@@ -49,9 +49,20 @@ fn a_machine_with_everything() {
         pod: Some(&pod),
         tasks: Some(&tasks),
         events: Some(&[]),
+        verbose: false,
         now: NOW.parse().unwrap(),
     };
     insta::assert_snapshot!(report.render(false));
+
+    // What needs attention comes first, the rest only on request.
+    let all = Report {
+        verbose: true,
+        ..report
+    };
+    let text = all.render(false);
+    let (needs, well) = (text.find("RestartRequired"), text.find("  Ready "));
+    assert!(needs.is_some() && needs < well, "{text}");
+    assert!(!text.contains("-v shows"), "{text}");
 }
 
 #[test]
@@ -63,6 +74,7 @@ fn a_machine_that_nobody_has_looked_at_yet() {
         pod: None,
         tasks: None,
         events: None,
+        verbose: false,
         now: NOW.parse().unwrap(),
     };
     insta::assert_snapshot!(report.render(true));

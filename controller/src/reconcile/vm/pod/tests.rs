@@ -55,7 +55,6 @@ fn needs() -> Needs {
         disks: Vec::new(),
         attachments: Attachments::default(),
         ip_assurance: IpAssurance::Guest,
-        unsupported: Vec::new(),
     }
 }
 

@@ -77,7 +77,7 @@ fn wanted(pass: &Pass<'_>) -> Outcome<Restart> {
 async fn once(pass: &mut Pass<'_>, kind: TaskKind, at: &Time) -> Outcome<Progress> {
     let mut task = of(pass, kind)?;
     if kind == TaskKind::GuestReboot {
-        task.timeout_seconds = Some(pass.power_off_timeout());
+        task.timeout_seconds = Some(power::power_off_seconds(&pass.vm.spec));
     }
     tasks::ensure(pass, task, &at.0.to_string()).await
 }

@@ -14,11 +14,10 @@ use crate::reconcile::vm::error::Error;
 use crate::reconcile::vm::need::{self, Needs};
 use crate::reconcile::vm::pass::Pass;
 use crate::reconcile::vm::pod::{self, Plan};
-use crate::reconcile::vm::{effects, identity, observe, patch, unsupported};
+use crate::reconcile::vm::{effects, identity, observe, patch};
 
 pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Outcome<()> {
     let mut needs = need::all(pass).await?;
-    unsupported::report(pass, &needs.unsupported.clone());
     take_recorded_size(pass, &mut needs);
     let has_claim = pass.root_claim().is_some();
     let node = pass.node_name();
@@ -39,7 +38,7 @@ pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Out
         instance_uuid: &instance,
         bios_uuid: &bios,
         machine_type: machine_type.as_deref(),
-        grace_seconds: pass.power_off_timeout(),
+        grace_seconds: lifecycle::power::power_off_seconds(&pass.vm.spec),
         paused,
         restore,
     };

@@ -36,7 +36,7 @@ async fn g1a_a_lost_node_is_waited_for_and_nothing_is_made_anew() {
         assert!(is_wait(&bench.pass().await));
     }
     assert_eq!(bench.says("VirtualMachineLocationValid"), "False/NodeLost");
-    assert_eq!(bench.says("VirtualMachineCreated"), "True/True");
+    assert_eq!(bench.says("VirtualMachineCreated"), "True/Provisioned");
     assert!(!bench.has_pod() && bench.try_get(PODS, "vm-provision").is_none());
     bench.node("n1", true);
     bench.settle().await.ok();
@@ -110,6 +110,11 @@ async fn g2a_a_suspended_machine_is_not_resized() {
     bench.edit(VMS, "vm", json!({ "spec": { "className": "big" } }));
     bench.settle().await.ok();
     assert_eq!(bench.status().class.as_deref(), Some("small"));
+    // Nor does it become larger when it is resumed.
+    bench.edit(VMS, "vm", json!({ "spec": { "powerState": "PoweredOn" } }));
+    bench.settle().await.ok();
+    assert_eq!(cpus(&bench), "1");
+    assert_eq!(bench.says(SYNCED), "False/ClassNameChanged");
 }
 
 #[tokio::test]
@@ -142,7 +147,7 @@ async fn g2c_nor_a_paused_one_which_is_labelled() {
         bench.get(VMS, "vm")["metadata"]["labels"]["vmlet.dev/paused"],
         "admin"
     );
-    assert_eq!(bench.says(SYNCED), "True/True");
+    assert_eq!(bench.says(SYNCED), "True/Synced");
 }
 
 #[tokio::test]
@@ -273,7 +278,7 @@ async fn a_class_that_reserves_more_than_the_guests_memory_gets_a_pod() {
 async fn g3e_unless_the_machine_allows_it() {
     let bench = edited_class(json!({ "vmlet.dev/same-vm-class-resize": "" })).await;
     assert_eq!(cpus(&bench), "8");
-    assert_eq!(bench.says(SYNCED), "True/True");
+    assert_eq!(bench.says(SYNCED), "True/Synced");
 }
 
 #[tokio::test]

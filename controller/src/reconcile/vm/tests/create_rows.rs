@@ -66,7 +66,7 @@ async fn c2a_the_pod_that_the_status_remembers_is_the_machine() {
     bench.put(PODS, pod("other", &uid, json!("p1"), role, json!({})));
     bench.sync();
     bench.pass().await.ok();
-    assert_eq!(bench.says("VirtualMachineCreated"), "True/True");
+    assert_eq!(bench.says("VirtualMachineCreated"), "True/Provisioned");
     assert_eq!(bench.status().instance.unwrap().uid, "p1");
     assert!(bench.try_get(PODS, "vm-provision").is_none());
 }
@@ -82,7 +82,7 @@ async fn c2b_the_pod_with_the_domains_uuid_is_the_machine() {
     bench.put(PODS, pod("vm", &uid, json!("p2"), role, annotations));
     bench.sync();
     bench.pass().await.ok();
-    assert_eq!(bench.says("VirtualMachineCreated"), "True/True");
+    assert_eq!(bench.says("VirtualMachineCreated"), "True/Provisioned");
     assert_eq!(bench.status().instance.unwrap().uid, "p2");
 }
 
@@ -287,5 +287,5 @@ async fn c4_all_that_is_missing_shows_in_one_pass() {
     );
     assert_eq!(bench.says("VirtualMachineClassReady"), "False/NotFound");
     assert_eq!(bench.says("VirtualMachineImageReady"), "False/NotFound");
-    assert_eq!(bench.says("VirtualMachineStorageReady"), "True/True");
+    assert_eq!(bench.says("VirtualMachineStorageReady"), "True/Resolved");
 }

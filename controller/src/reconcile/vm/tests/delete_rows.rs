@@ -23,6 +23,11 @@ fn probed() -> Value {
     json!({ "spec": { "readinessProbe": probe } })
 }
 
+fn has_series(bench: &Bench) -> bool {
+    let text = crate::metrics::Metrics::of(&bench.ctx.stores).text();
+    text.contains("vm_name=\"vm\"")
+}
+
 fn is_there(bench: &Bench) -> bool {
     bench.try_get(VMS, "vm").is_some()
 }
@@ -62,7 +67,7 @@ async fn x1b_one_of_two_checks_is_enough_to_keep_it() {
 async fn x2_without_our_finalizer_nothing_is_done() {
     let mut bench = Bench::new();
     bench.running(probed()).await;
-    assert_eq!(bench.ctx.shared.prober.len(), 1);
+    assert!(bench.ctx.shared.prober.len() == 1 && has_series(&bench));
     deleted(
         &mut bench,
         json!({ "metadata": { "finalizers": ["other/one"] } }),
@@ -70,7 +75,10 @@ async fn x2_without_our_finalizer_nothing_is_done() {
     .await;
     assert_eq!(bench.pass().await.unwrap(), Done::QUIET);
     assert_eq!(bench.writes(), Vec::<String>::new());
+    assert_eq!(bench.events(), Vec::<String>::new());
     assert!(bench.ctx.shared.prober.is_empty());
+    bench.remove(VMS, "vm");
+    assert!(!has_series(&bench));
 }
 
 const SKIP: &str = "vmlet.dev.protected/skip-delete-platform-resource";
@@ -204,17 +212,21 @@ async fn x4f_a_pod_that_cannot_be_deleted_is_tried_again() {
 async fn x5_the_disk_goes_after_the_pod_and_then_everything_is_forgotten() {
     let mut bench = Bench::new();
     bench.running(probed()).await;
-    let series = |bench: &Bench| {
-        let text = crate::metrics::Metrics::of(&bench.ctx.stores).text();
-        text.contains("vm_name=\"vm\"")
-    };
-    assert!(bench.ctx.shared.prober.len() == 1 && series(&bench));
+    assert!(bench.ctx.shared.prober.len() == 1 && has_series(&bench));
     deleted(&mut bench, json!({})).await;
     bench.settle().await.ok();
     assert!(
         bench.tasks("DeleteDisk").is_empty(),
         "while the domain runs"
     );
+    let said = bench.reported();
+    let [started] = said.as_slice() else {
+        panic!("{said:?}");
+    };
+    assert_eq!(started.reason, "DeleteStarted");
+    for words in ["(300 s)", "kubectl vmlet delete vm --force"] {
+        assert!(started.message.contains(words), "{}", started.message);
+    }
     bench.end("vm", 0, "Stopped");
     bench.settle().await.ok();
     assert!(!bench.has_pod());
@@ -228,7 +240,7 @@ async fn x5_the_disk_goes_after_the_pod_and_then_everything_is_forgotten() {
     assert!(!is_there(&bench));
     assert_eq!(bench.events(), ["DeleteSuccess"]);
     assert!(bench.ctx.shared.prober.is_empty());
-    assert!(!series(&bench));
+    assert!(!has_series(&bench));
 }
 
 /// Nobody is left who could end the task, and the disk went with the node.

@@ -30,7 +30,7 @@ async fn b1a_a_port_that_opens_is_ready_and_an_event_once() {
     assert_eq!(woken.recv().await.unwrap(), bench.key);
     bench.events();
     bench.settle().await.ok();
-    assert_eq!(bench.says("Ready"), "True/True");
+    assert_eq!(bench.says("Ready"), "True/ProbeSucceeded");
     assert_eq!(bench.events(), ["Ready"]);
     bench.settle().await.ok();
     assert_eq!(bench.events(), Vec::<String>::new());
@@ -51,7 +51,7 @@ async fn b1b_a_yellow_heartbeat_is_not_enough_for_green() {
         }}}),
     );
     bench.settle().await.ok();
-    assert_eq!(bench.says("Ready"), "True/True");
+    assert_eq!(bench.says("Ready"), "True/ProbeSucceeded");
     bench.facts(json!({ "power": "On", "agent": "NotRunning" }));
     bench.settle().await.ok();
     assert_eq!(bench.says("Ready"), "False/NotReady");
@@ -66,7 +66,7 @@ async fn b1c_a_value_that_does_not_match_is_not_ready() {
         (json!({}), "False/NotReady"),
         (json!({ "app": "upside down" }), "False/NotReady"),
         (json!({ "other": "up" }), "False/NotReady"),
-        (json!({ "app": "up", "other": "x" }), "True/True"),
+        (json!({ "app": "up", "other": "x" }), "True/ProbeSucceeded"),
     ] {
         bench.facts(told(info.clone()));
         bench.settle().await.ok();
@@ -83,7 +83,7 @@ async fn b1d_a_machine_that_is_off_is_not_ready() {
     let mut bench = probed(json!({ "guestHeartbeat": {} })).await;
     bench.facts(json!({ "power": "On", "agent": "Connected" }));
     bench.settle().await.ok();
-    assert_eq!(bench.says("Ready"), "True/True");
+    assert_eq!(bench.says("Ready"), "True/ProbeSucceeded");
     bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
     bench.settle().await.ok();
     bench.end("vm", 0, "Stopped");
@@ -98,7 +98,7 @@ async fn b1e_a_probe_that_is_removed_is_forgotten() {
     bench.edit(VMS, "vm", json!({ "spec": { "readinessProbe": null } }));
     bench.settle().await.ok();
     assert!(bench.ctx.shared.prober.is_empty());
-    assert_eq!(bench.says("Ready"), "True/True");
+    assert_eq!(bench.says("Ready"), "True/PodReady");
 }
 
 /// A new leader has probed nobody yet: that is no news about the machines.
@@ -115,12 +115,12 @@ async fn a_new_process_lets_the_last_answer_stand_until_it_has_its_own() {
         .await;
     woken.recv().await.unwrap();
     bench.settle().await.ok();
-    assert_eq!(bench.says("Ready"), "True/True");
+    assert_eq!(bench.says("Ready"), "True/ProbeSucceeded");
     bench.events();
     bench.writes();
     bench.ctx.shared = crate::reconcile::vm::Shared::default();
     bench.pass().await.ok();
-    assert_eq!(bench.says("Ready"), "True/True");
+    assert_eq!(bench.says("Ready"), "True/ProbeSucceeded");
     assert_eq!(bench.writes(), Vec::<String>::new());
     assert_eq!(bench.events(), Vec::<String>::new());
     // Another instance is another matter.

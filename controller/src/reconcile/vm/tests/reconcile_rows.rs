@@ -8,7 +8,6 @@ use serde_json::json;
 
 use super::bench::*;
 use crate::config::Config;
-use crate::context::Key;
 use crate::outcome::{Done, Stop};
 use crate::reconcile::vm::mode::{self, Mode};
 use crate::reconcile::vm::reconcile;
@@ -106,8 +105,19 @@ async fn r3b_a_failed_pass_keeps_its_error_when_the_write_fails_too() {
     let mut bench = Bench::new();
     bench.machine(json!({ "spec": { "className": "none" } }));
     bench.pass().await.ok();
-    bench.refuse(Method::PATCH, "virtualmachines/vm", 500, 1);
-    assert!(failure(&bench.pass().await).contains("VirtualMachineClass none"));
+    let says = |bench: &Bench| {
+        let conditions = bench.status().conditions;
+        let ready = conditions
+            .iter()
+            .find(|c| c.type_ == "VirtualMachineClassReady");
+        ready.map(|c| c.message.clone()).unwrap_or_default()
+    };
+    bench.edit(VMS, "vm", json!({ "spec": { "className": "other" } }));
+    bench.refuse(Method::PATCH, "virtualmachines/vm/status", 500, 1);
+    assert!(failure(&bench.pass().await).contains("VirtualMachineClass other"));
+    assert!(!says(&bench).contains("other"), "the write was refused");
+    assert!(failure(&bench.pass().await).contains("VirtualMachineClass other"));
+    assert!(says(&bench).contains("other"));
 }
 
 #[tokio::test]
@@ -131,33 +141,6 @@ async fn r4a_a_machine_that_waits_for_a_cache_is_woken_by_it() {
     bench.machine(json!({ "metadata": { "labels": label } }));
     bench.pass().await.ok();
     assert_eq!(seconds(&bench.pass().await), None);
-}
-
-#[tokio::test]
-async fn r4b_too_many_creates_are_looked_at_again_after_ten_seconds() {
-    let mut config = quick();
-    config.machines.creates = 1;
-    let mut bench = Bench::with(config);
-    let limits = crate::reconcile::vm::slots::Limits {
-        cluster: 1,
-        node: 1,
-    };
-    let made = crate::reconcile::vm::slots::Made {
-        tasks: &[],
-        works: &|_| true,
-    };
-    let slots = bench.ctx.shared.slots.clone();
-    let asking = crate::reconcile::vm::slots::Asking {
-        uid: "other",
-        key: &Key::new("default", "other"),
-        node: None,
-    };
-    let _other = slots.take(asking, made, limits, START).unwrap();
-    bench.machine(json!({}));
-    bench.pass().await.ok();
-    bench.events();
-    assert_eq!(seconds(&bench.pass().await), Some(10));
-    assert_eq!(bench.events(), Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -223,18 +206,20 @@ async fn r5c_what_is_due_later_is_looked_at_then() {
 }
 
 #[tokio::test]
-async fn r5d_a_delay_wins_over_an_earlier_quiet_stop() {
-    use crate::reconcile::vm::update::{Aggregate, Step};
-    let mut aggregate = Aggregate::default();
-    let after = std::time::Duration::from_secs(5);
-    let reason = String::new();
-    let failed = Err(Stop::Failed(anyhow::anyhow!("first")));
-    assert!(aggregate.take(Step::Plain, failed, false).is_continue());
-    let end = aggregate.take(Step::Plain, Err(Stop::Requeue { after, reason }), false);
-    assert!(matches!(
-        end,
-        std::ops::ControlFlow::Break(Err(Stop::Requeue { .. }))
-    ));
+async fn r5d_a_delay_wins_over_an_earlier_failure_and_over_nothing_to_do() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    let facts = json!({ "metadata": { "annotations": { "vmlet.dev/guest-facts": "no json" } } });
+    bench.edit(PODS, "vm", facts);
+    assert!(failure(&bench.pass().await).contains("guest facts"));
+    let key = "vmlet.dev.protected/apply-power-state-time";
+    let later = json!({
+        "metadata": { "annotations": { key: "2027-01-15T08:00:05Z" } },
+        "spec": { "runStrategy": "Halted" },
+    });
+    bench.edit(VMS, "vm", later);
+    assert_eq!(seconds(&bench.pass().await), Some(5));
+    assert!(bench.pod()["metadata"]["deletionTimestamp"].is_null());
 }
 
 #[tokio::test]

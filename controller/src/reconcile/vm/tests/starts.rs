@@ -45,7 +45,7 @@ async fn a_new_machine_gets_a_node_then_a_disk_then_a_pod() {
 
     bench.task_ends("Provision", "Success");
     bench.pass().await.ok();
-    assert_eq!(bench.says("VirtualMachineCreated"), "True/True");
+    assert_eq!(bench.says("VirtualMachineCreated"), "True/Provisioned");
     assert!(bench.try_get(PODS, "vm-provision").is_none());
     assert!(!bench.has_pod());
 
@@ -63,7 +63,7 @@ async fn a_new_machine_gets_a_node_then_a_disk_then_a_pod() {
         status.printable_status,
         Some(crds::vm::PrintableStatus::Running)
     );
-    assert_eq!(bench.says("Ready"), "True/True");
+    assert_eq!(bench.says("Ready"), "True/PodReady");
     assert!(status.unique_id.unwrap().starts_with("n1/"));
 }
 
@@ -123,7 +123,7 @@ async fn an_image_with_a_long_name_and_a_digest_makes_a_machine() {
         json!({ "spec": { "source": { "http": http } } }),
     );
     bench.created(json!({})).await;
-    assert_eq!(bench.says("VirtualMachineCreated"), "True/True");
+    assert_eq!(bench.says("VirtualMachineCreated"), "True/Provisioned");
     bench.settle().await.ok();
     assert!(bench.has_pod());
 }
@@ -188,7 +188,7 @@ async fn a_provisioning_pod_that_fails_is_not_made_anew_at_once() {
     bench.end("vm-provision", 0, "Provisioned");
     bench.settle().await.ok();
     let says = bench.says("VirtualMachineConditionPlacementReady");
-    assert_eq!(says, "True/True");
+    assert_eq!(says, "True/Scheduled");
 }
 
 #[tokio::test]

@@ -46,13 +46,33 @@ async fn s1b_without_resizing_an_empty_record_is_filled() {
 #[tokio::test]
 async fn s1c_with_resizing_only_what_was_applied_is_recorded() {
     let mut bench = Bench::new();
+    bench.put(CLASSES, class("big", 4));
     bench.running(json!({})).await;
-    bench.edit(VMS, "vm", json!({ "status": { "class": null } }));
+    bench.edit(
+        VMS,
+        "vm",
+        json!({
+            "spec": { "className": "big" },
+            "status": { "class": null, "classRevision": null, "classSpec": null },
+        }),
+    );
+    bench.settle().await.ok();
+    // What it runs with is not what the class says.
+    assert_eq!(bench.status().class, None);
+    assert_eq!(bench.status().hardware.unwrap().cpus, 1);
+    let says = |bench: &Bench| bench.says("VirtualMachineClassConfigurationSynced");
+    assert_eq!(says(&bench), "False/ClassNameChanged");
     bench.edit(VMS, "vm", json!({ "spec": { "className": "none" } }));
     bench.settle().await.ok();
-    assert_eq!(bench.status().class, None);
-    let says = bench.says("VirtualMachineClassConfigurationSynced");
-    assert_eq!(says, "Unknown/ClassNotFound");
+    assert_eq!(says(&bench), "Unknown/ClassNotFound");
+    // The next start takes the class over.
+    let off = json!({ "className": "big", "runStrategy": "Halted" });
+    bench.edit(VMS, "vm", json!({ "spec": off }));
+    bench.settle().await.ok();
+    bench.end("vm", 0, "Stopped");
+    bench.settle().await.ok();
+    assert_eq!(bench.status().class.as_deref(), Some("big"));
+    assert_eq!(bench.status().hardware.unwrap().cpus, 4);
 }
 
 async fn addresses(list: Value) -> (Option<String>, Option<String>) {
@@ -158,7 +178,7 @@ async fn s3a_a_paused_label_shows_who_did_it() {
     bench.edit(VMS, "vm", json!({ "metadata": { "labels": null } }));
     bench.settle().await.ok();
     // The label is privileged: who paused is who unpauses.
-    assert_eq!(bench.says("VirtualMachineReconcileReady"), "True/True");
+    assert_eq!(bench.says("VirtualMachineReconcileReady"), "True/NotPaused");
 }
 
 #[tokio::test]

@@ -1,5 +1,8 @@
 //! Rows U: what a failure of one step means for the next.
 //!
+//! Not here yet: U5 (b) and (c), schema upgrade and backup, and U6, a power error before a snapshot error. Their steps come
+//! with snapshots. That two failures are both in the result is the last test.
+//!
 //! Invariant: one test for each case, named by it.
 //! Failure: none of its own.
 
@@ -7,23 +10,6 @@ use http::Method;
 use serde_json::json;
 
 use super::bench::*;
-use crate::outcome::{Outcome, Stop};
-use crate::reconcile::vm::update::{Aggregate, Step};
-
-/// The result of a pass whose steps have these results, and how many of them ran.
-fn through(steps: Vec<(Step, Outcome<()>)>, is_going_off: bool) -> (Outcome<()>, usize) {
-    let mut aggregate = Aggregate::default();
-    for (index, (step, result)) in steps.into_iter().enumerate() {
-        if let std::ops::ControlFlow::Break(end) = aggregate.take(step, result, is_going_off) {
-            return (end, index + 1);
-        }
-    }
-    (aggregate.end(), usize::MAX)
-}
-
-fn failed(text: &'static str) -> Outcome<()> {
-    Err(Stop::Failed(anyhow::anyhow!(text)))
-}
 
 #[tokio::test]
 async fn u1_a_failed_status_turns_a_later_quiet_stop_into_a_retry() {
@@ -37,14 +23,25 @@ async fn u1_a_failed_status_turns_a_later_quiet_stop_into_a_retry() {
     assert!(!bench.pod()["metadata"]["deletionTimestamp"].is_null());
 }
 
-#[test]
-fn u2_a_quiet_stop_alone_is_no_retry_and_ends_the_pass() {
-    let (end, ran) = through(
-        vec![(Step::Plain, Err(Stop::quiet("x"))), (Step::Plain, Ok(()))],
-        false,
-    );
-    assert!(matches!(end, Err(Stop::NoRequeue { quiet: true, .. })));
-    assert_eq!(ran, 1);
+#[tokio::test]
+async fn u2_a_quiet_stop_alone_is_no_retry_and_ends_the_pass() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    bench.facts(json!({ "power": "On", "machineType": "pc-q35-7.2" }));
+    bench.settle().await.ok();
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
+    bench.settle().await.ok();
+    bench.end("vm", 0, "Stopped");
+    bench.settle().await.ok();
+    bench.writes();
+    // The configuration is changed, and the power step, which would make a pod, does not run.
+    let both = json!({ "minMachineType": "pc-q35-9.0", "runStrategy": "Always" });
+    bench.edit(VMS, "vm", json!({ "spec": both }));
+    assert!(is_quiet(&bench.pass().await));
+    assert_eq!(bench.status().machine_type.as_deref(), Some("pc-q35-9.0"));
+    assert!(!bench.writes().contains(&"POST pods/vm".to_owned()));
+    bench.settle().await.ok();
+    assert!(bench.has_pod());
 }
 
 const BAD: &str = "no version";
@@ -69,26 +66,43 @@ async fn u3b_but_not_from_being_powered_off() {
     assert!(!bench.pod()["metadata"]["deletionTimestamp"].is_null());
 }
 
-#[test]
-fn u4a_a_configuration_that_waits_ends_the_pass() {
-    let steps = vec![
-        (Step::Config, Err(Stop::wait("network"))),
-        (Step::Plain, Ok(())),
-    ];
-    let (end, ran) = through(steps, false);
-    assert!(matches!(end, Err(Stop::NoRequeue { quiet: false, .. })));
-    assert_eq!(ran, 1);
+const NETWORKS: &str = "apis/k8s.cni.cncf.io/v1/namespaces/ns/network-attachment-definitions";
+
+/// A machine that runs, and whose network was deleted.
+async fn without_its_network() -> Bench {
+    let mut bench = Bench::new();
+    let blue = json!({ "metadata": { "name": "blue", "namespace": "ns" } });
+    bench.put(NETWORKS, blue);
+    let interfaces = json!([{ "name": "a" }, { "name": "b", "networkRef": "blue" }]);
+    let spec = json!({ "spec": { "network": { "interfaces": interfaces } } });
+    bench.running(spec).await;
+    bench.remove(NETWORKS, "blue");
+    bench
 }
 
-#[test]
-fn u4b_unless_the_machine_is_to_go_off() {
-    let steps = vec![
-        (Step::Config, Err(Stop::wait("network"))),
-        (Step::Plain, Err(Stop::quiet("off"))),
-    ];
-    let (end, ran) = through(steps, true);
-    assert!(matches!(end, Err(Stop::NoRequeue { quiet: true, .. })));
-    assert_eq!(ran, 2);
+/// Ours: only a start needs the network.
+#[tokio::test]
+async fn u4a_a_network_that_is_gone_is_no_matter_for_a_machine_that_runs() {
+    let mut bench = without_its_network().await;
+    let uid = bench.pod()["metadata"]["uid"].clone();
+    bench.settle().await.ok();
+    assert_eq!(bench.pod()["metadata"]["uid"], uid);
+    assert!(bench.pod()["metadata"]["deletionTimestamp"].is_null());
+    assert_eq!(bench.says("Failure"), "-");
+}
+
+#[tokio::test]
+async fn u4b_nor_for_one_that_is_to_go_off() {
+    let mut bench = without_its_network().await;
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
+    bench.settle().await.ok();
+    assert!(!bench.pod()["metadata"]["deletionTimestamp"].is_null());
+    bench.end("vm", 0, "Stopped");
+    bench.settle().await.ok();
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Always" } }));
+    bench.settle().await.ok();
+    assert!(!bench.has_pod(), "a start needs it");
+    assert_eq!(bench.says("VirtualMachineNetworkReady"), "False/NotReady");
 }
 
 #[tokio::test]
@@ -105,50 +119,6 @@ async fn u5a_a_machine_on_the_wrong_node_is_left_alone() {
     );
     assert!(bench.pod()["metadata"]["deletionTimestamp"].is_null());
     assert_eq!(bench.status().node_name.as_deref(), Some("n1"));
-}
-
-#[test]
-fn u5b_a_step_that_changed_the_object_ends_two_passes_quietly() {
-    for _ in 0..2 {
-        let steps = vec![
-            (Step::Plain, Ok(())),
-            (Step::Plain, Err(Stop::quiet("schema"))),
-        ];
-        let (end, ran) = through(steps, false);
-        assert!(matches!(end, Err(Stop::NoRequeue { quiet: true, .. })));
-        assert_eq!(ran, 2);
-    }
-}
-
-#[test]
-fn u5c_a_backup_that_was_written_ends_the_pass_quietly() {
-    let steps = vec![
-        (Step::Plain, Err(Stop::quiet("backed up"))),
-        (Step::Config, failed("x")),
-    ];
-    assert!(matches!(
-        through(steps, false),
-        (Err(Stop::NoRequeue { quiet: true, .. }), 1)
-    ));
-}
-
-#[test]
-fn u6_two_failures_are_both_in_the_result() {
-    let (end, _) = through(
-        vec![
-            (Step::Plain, failed("power")),
-            (Step::Plain, failed("snapshot")),
-        ],
-        false,
-    );
-    let Err(Stop::Failed(error)) = end else {
-        panic!("{end:?}");
-    };
-    let text = format!("{error:#}");
-    assert!(
-        text.contains("power") && text.contains("snapshot"),
-        "{text}"
-    );
 }
 
 #[tokio::test]

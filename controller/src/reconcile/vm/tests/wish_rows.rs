@@ -1,6 +1,6 @@
-//! Wishes about the guest: how they reach the pod, and that a condition tells those that no node fulfils yet.
+//! Fields about the guest: how they reach the pod, and that a condition names those that nothing acts on.
 //!
-//! Invariant: what a node fulfils is in no condition.
+//! Invariant: a field that has an effect is in no condition.
 //! Failure: none of its own.
 
 use serde_json::{Value, json};
@@ -48,11 +48,60 @@ async fn a_machine_without_a_network_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_wish_that_no_node_fulfils_is_told_by_name() {
-    let fixed = json!({ "name": "eth0", "addresses": ["10.1.0.9/24"], "dhcp4": false });
-    let bench = networked(json!({ "interfaces": [fixed] })).await;
+async fn a_field_that_nothing_acts_on_is_named() {
+    let fixed = json!({ "name": "lan", "addresses": ["10.1.0.9/24"], "dhcp4": false });
+    let mut bench = networked(json!({ "interfaces": [fixed] })).await;
     assert_eq!(bench.says(KIND), "True/NotImplemented");
-    let message = bench.condition(KIND).unwrap().message;
-    assert!(message.contains("on the pod network"), "{message}");
-    assert!(message.contains("no DHCP"), "{message}");
+    let message = |bench: &Bench| {
+        bench
+            .condition(KIND)
+            .map_or_else(String::new, |c| c.message)
+    };
+    let said = message(&bench);
+    for words in [
+        "interfaces[].name (",
+        "interfaces[].addresses (not on the pod",
+        "dhcp4 (",
+    ] {
+        assert!(said.contains(words), "{said}");
+    }
+    // Also of a machine that runs already.
+    let more = json!({ "groupName": "g", "suspendMode": "Hard", "readinessProbe": {
+        "guestHeartbeat": {}, "periodSeconds": 5,
+    }});
+    bench.edit(VMS, "vm", json!({ "spec": more }));
+    bench.settle().await.ok();
+    let said = message(&bench);
+    for words in [
+        "groupName",
+        "suspendMode (",
+        "readinessProbe.periodSeconds (",
+    ] {
+        assert!(said.contains(words), "{said}");
+    }
+    let none = json!({ "groupName": null, "suspendMode": "TrySoft", "network": null, "readinessProbe": {
+        "guestHeartbeat": null, "tcpSocket": { "port": 80 }, "periodSeconds": 5,
+    }});
+    bench.edit(VMS, "vm", json!({ "spec": none }));
+    bench.settle().await.ok();
+    assert_eq!(bench.says(KIND), "-", "{}", message(&bench));
+}
+
+#[tokio::test]
+async fn a_restart_is_required_for_nothing_that_it_does_not_bring() {
+    let mut bench = Bench::new();
+    bench.running(json!({})).await;
+    let nothing = json!({ "groupName": "g", "currentSnapshotName": "s", "readinessProbe": {
+        "guestHeartbeat": {}, "periodSeconds": 5,
+    }});
+    bench.edit(VMS, "vm", json!({ "spec": nothing }));
+    bench.settle().await.ok();
+    assert_eq!(bench.says("RestartRequired"), "-");
+    bench.edit(
+        VMS,
+        "vm",
+        json!({ "spec": { "network": { "hostName": "web" } } }),
+    );
+    bench.settle().await.ok();
+    assert_eq!(bench.says("RestartRequired"), "True/SpecificationChanged");
 }

@@ -176,11 +176,29 @@ fn s48_a_stopped_machine_has_no_conditions_of_the_past() {
 #[case("Always pending -", None, "GuestNotRunning")]
 #[case("Always running,deleting -", None, "PodTerminating")]
 #[case("Manual failed/ran -", None, "PodTerminating")]
-#[case("Always running -", None, "True")]
+#[case("Always running -", None, "PodReady")]
+#[case("Always running -", Some(true), "ProbeSucceeded")]
 #[case("Always running -", Some(false), "NotReady")]
 fn readiness_has_a_reason(#[case] given: &str, #[case] probe: Option<bool>, #[case] want: &str) {
     let case = Case::parse(given);
     let mut conditions = Vec::new();
     update(&mut conditions, &case.machine(), None, probe, &now());
     assert_eq!(find(&conditions, READY).unwrap().reason, want);
+}
+
+#[rstest]
+#[case("Halted none -", "the machine is powered off, as specified")]
+#[case("PoweredOff none -", "the machine is powered off, as specified")]
+#[case("Manual none -", "the machine is powered off, as specified")]
+#[case("Manual none Start", "there is no instance")]
+#[case("Always none -", "there is no instance")]
+#[case("PoweredOn none - saved", "there is no instance")]
+#[case("PoweredOff none - saved", "there is no instance")]
+#[case("Suspended none - saved", "the machine is suspended, as specified")]
+#[case("Suspended none -", "there is no instance")]
+fn a_machine_that_is_as_specified_says_so(#[case] given: &str, #[case] want: &str) {
+    let case = Case::parse(given);
+    let mut conditions = Vec::new();
+    update(&mut conditions, &case.machine(), None, None, &now());
+    assert_eq!(find(&conditions, READY).unwrap().message, want);
 }

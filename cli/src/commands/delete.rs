@@ -1,0 +1,88 @@
+//! `delete`: deletes virtual machines with their root disks.
+//!
+//! Invariant: only the object that was read is deleted, never another one of its name.
+//! Failure: the API server's; a machine that is being deleted already is a conflict, unless its guest is to be ended at
+//! once.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, Preconditions};
+use lifecycle::verbs::Verb;
+
+use super::{each, power};
+use crate::cluster::{Cluster, ClusterArgs, ClusterError, Names};
+
+/// What to delete, and how patiently.
+#[derive(Debug, Args)]
+pub(crate) struct DeleteArgs {
+    #[command(flatten)]
+    names: Names,
+    /// End the guest at once, also of a machine that is being deleted already.
+    #[arg(long)]
+    force: bool,
+    /// Let the cluster check the deletion, and do not make it.
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+pub(crate) async fn run(args: &DeleteArgs) -> anyhow::Result<ExitCode> {
+    let cluster = args.cluster.connect().await?;
+    let done = match args.dry_run {
+        true => "deletion requested (dry run)",
+        false => "deletion requested",
+    };
+    let (force, dry_run) = (args.force, args.dry_run);
+    each::machine(&args.names.names, done, async |name| {
+        delete(&cluster, name, force, dry_run).await
+    })
+    .await
+}
+
+async fn delete(
+    cluster: &Cluster,
+    name: &str,
+    force: bool,
+    dry_run: bool,
+) -> Result<(), ClusterError> {
+    let found = cluster.find(name).await?;
+    if found.vm.metadata.deletion_timestamp.is_none() {
+        let params = DeleteParams {
+            dry_run,
+            preconditions: Some(Preconditions {
+                uid: found.vm.uid(),
+                resource_version: None,
+            }),
+            ..DeleteParams::background()
+        };
+        let about = |error| ClusterError::about(&cluster.namespace, name, error);
+        cluster
+            .machines()
+            .delete(name, &params)
+            .await
+            .map_err(about)?;
+    } else if !force {
+        return Err(ClusterError::Conflict {
+            name: name.to_owned(),
+            conflict: "it is being deleted already; --force ends its guest at once".to_owned(),
+        });
+    }
+    if force && !dry_run {
+        return end_at_once(cluster, name).await;
+    }
+    Ok(())
+}
+
+/// A machine that is gone by now, or that has no guest to end, needs nothing more.
+async fn end_at_once(cluster: &Cluster, name: &str) -> Result<(), ClusterError> {
+    let verb = Verb::Stop {
+        grace_seconds: Some(0),
+    };
+    match power::ask_again(cluster, name, verb, false).await {
+        Err(ClusterError::NotFound { .. } | ClusterError::Conflict { .. }) => Ok(()),
+        other => other,
+    }
+}

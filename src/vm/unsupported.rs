@@ -1,0 +1,237 @@
+//! What a pod asks for and a machine does not get.
+//!
+//! Invariant: what kubelet gives to every container (the token of the service account, `/etc/hosts`, the termination log,
+//! variables of Services, huge pages of 0 bytes) does not count. Values of variables are never kept or shown.
+//! Failure: none here. What would lose data is refused as [`Error::Unsupported`](super::Error::Unsupported) where
+//! the node's setting says so; the rest becomes an event of the pod, which the agent writes.
+
+mod mounts;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{MutexGuard, PoisonError};
+
+use libvirt::Hypervisor;
+use podspec::unknown_annotations;
+use serde::{Deserialize, Serialize};
+use tapmanager::wire::Network;
+
+use super::error::{Error, Result};
+use super::model::{BlockDisk, ContainerConfig};
+use super::service::Containers;
+use super::settings::Unsupported;
+use crate::sandbox::{PodNetwork, Sandbox, SandboxConfig};
+
+/// Most findings of one container, and the longest one in characters.
+const MOST: usize = 32;
+const LONGEST: usize = 400;
+/// What kubelet gives to every pod with the cluster's name service.
+const NDOTS: &str = "ndots:5";
+/// Most names in one finding.
+const NAMES: usize = 8;
+/// Most pods of which it is remembered that their pull secrets were not used.
+const MOST_PODS: usize = 1024;
+
+/// Parts of a request that are noticed and of which no value is kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unused {
+    /// Names of environment variables that are not about Services.
+    pub variables: Vec<String>,
+    /// Whether there is a command, an argument or a working directory.
+    pub command: bool,
+    /// Names of CDI devices.
+    pub cdi_devices: Vec<String>,
+}
+
+/// Something that the guest does not get.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Finding {
+    /// What, and what to do.
+    pub(super) text: String,
+    /// Whether somebody may believe that what is written there is kept.
+    pub(super) loses_data: bool,
+}
+
+impl Finding {
+    fn new(text: impl Into<String>) -> Self {
+        let text: String = text.into();
+        Self {
+            text: text
+                .chars()
+                .filter(|c| !c.is_control())
+                .take(LONGEST)
+                .collect(),
+            loses_data: false,
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+    /// A pod came with pull secrets, which no pull uses.
+    pub fn secrets_unused(&self, pod_uid: &str) {
+        let mut pods = self.pods_with_unused_secrets();
+        if pod_uid.is_empty() || pods.iter().any(|known| known == pod_uid) {
+            return;
+        }
+        if pods.len() >= MOST_PODS {
+            pods.pop_front();
+        }
+        pods.push_back(pod_uid.chars().take(LONGEST).collect());
+    }
+
+    /// Refuses a container whose guest would write to something that is not there, unless the node allows that.
+    pub(super) fn refuse_loss(&self, sandbox: &Sandbox, config: &ContainerConfig) -> Result<()> {
+        let found = of_request(&sandbox.config, config);
+        match lost(&found, self.settings.unsupported) {
+            Some(text) => Err(Error::Unsupported(text)),
+            None => Ok(()),
+        }
+    }
+
+    /// What the guest of a container does not get, in sentences for the pod's events.
+    pub(super) fn unsupported(
+        &self,
+        sandbox: &Sandbox,
+        config: &ContainerConfig,
+        blocks: &[BlockDisk],
+    ) -> Vec<String> {
+        let mut found = of_request(&sandbox.config, config);
+        found.extend(of_devices(config, blocks));
+        found.extend(sandbox.network.iter().flat_map(of_network));
+        let uid = &sandbox.config.metadata.uid;
+        if self.pods_with_unused_secrets().contains(uid) {
+            found.push(of_pull_secrets());
+        }
+        found.into_iter().map(|finding| finding.text).collect()
+    }
+
+    fn pods_with_unused_secrets(&self) -> MutexGuard<'_, VecDeque<String>> {
+        let pods = self.unused_secrets.lock();
+        pods.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is known before anything is done for the container.
+pub(super) fn of_request(pod: &SandboxConfig, config: &ContainerConfig) -> Vec<Finding> {
+    let mut all = mounts::findings(&pod.metadata.uid, &config.mounts);
+    let unused = &config.unused;
+    if unused.command {
+        all.push(Finding::new(
+            "command, arguments and working directory are not used: the guest runs what is in its image",
+        ));
+    }
+    if let Some(names) = listed(&unused.variables) {
+        all.push(Finding::new(format!(
+            "environment variables do not reach the guest: {names}; pass values by vmlet.dev/cloud-init-user-data"
+        )));
+    }
+    if let Some(names) = listed(&unused.cdi_devices) {
+        all.push(Finding::new(format!(
+            "CDI devices do not reach the guest: {names}"
+        )));
+    }
+    let resources = &config.resources;
+    if resources
+        .hugepage_limits
+        .iter()
+        .any(|(_, limit)| *limit > 0)
+    {
+        all.push(Finding::new(
+            "huge pages are not used: the guest's memory is ordinary memory of the node",
+        ));
+    }
+    if !resources.cpuset_mems.is_empty() {
+        all.push(Finding::new(format!(
+            "memory nodes {} are not used: the kernel places the guest's memory",
+            resources.cpuset_mems
+        )));
+    }
+    let options = pod.dns.iter().flat_map(|dns| &dns.options);
+    let options: Vec<_> = options.filter(|option| *option != NDOTS).cloned().collect();
+    if let Some(options) = listed(&options) {
+        all.push(Finding::new(format!(
+            "resolver options do not reach the guest, since DHCP has none: {options}"
+        )));
+    }
+    for annotations in [&pod.annotations, &config.annotations] {
+        all.extend(unknown_annotations(annotations).into_iter().map(|unknown| {
+            let name = unknown.name;
+            Finding::new(match unknown.nearest {
+                Some(nearest) => format!("annotation {name} is not known; is {nearest} meant?"),
+                None => format!("annotation {name} is not known and has no effect"),
+            })
+        }));
+    }
+    all.dedup();
+    all.truncate(MOST);
+    all
+}
+
+/// Addresses that DHCP cannot give.
+fn of_network(network: &Network) -> Vec<Finding> {
+    let nics = network.guest_nics().iter();
+    let further = nics.filter_map(|nic| {
+        let addresses = nic.addresses.iter().map(|address| address.net);
+        let further: Vec<_> = addresses
+            .filter(|net| net.addr().is_ipv4())
+            .skip(1)
+            .map(|net| net.to_string())
+            .collect();
+        let names = listed(&further)?;
+        let nic = &nic.link;
+        Some(Finding::new(format!(
+            "DHCP gives {nic} its first IPv4 address only: configure {names} in the guest, for instance by \
+             vmlet.dev/cloud-init-network-config"
+        )))
+    });
+    further.collect()
+}
+
+/// Why the container is refused, if it is.
+fn lost(found: &[Finding], setting: Unsupported) -> Option<String> {
+    let mut lost = found.iter().filter(|finding| finding.loses_data);
+    let first = lost.next().filter(|_| setting == Unsupported::Refuse)?;
+    Some(match lost.count() {
+        0 => first.to_string(),
+        more => format!("{first} (and {more} more)"),
+    })
+}
+
+/// Devices of the request that are no disks of the guest.
+pub(super) fn of_devices(config: &ContainerConfig, blocks: &[BlockDisk]) -> Option<Finding> {
+    let is_disk = |path: &str| blocks.iter().any(|disk| disk.path == path);
+    let others = config.devices.iter().map(|device| &device.container_path);
+    let others: Vec<_> = others.filter(|path| !is_disk(path)).cloned().collect();
+    let names = listed(&others)?;
+    Some(Finding::new(format!(
+        "devices that are no block devices do not reach the guest: {names}"
+    )))
+}
+
+/// The pull secrets of a pod whose image was pulled.
+pub(super) fn of_pull_secrets() -> Finding {
+    Finding::new("image pull secrets are not used: images are fetched by HTTP without credentials")
+}
+
+fn listed(names: &[String]) -> Option<String> {
+    let shown = names
+        .iter()
+        .take(NAMES)
+        .map(String::as_str)
+        .collect::<Vec<_>>();
+    let more = names.len().saturating_sub(NAMES);
+    match (shown.is_empty(), more) {
+        (true, _) => None,
+        (false, 0) => Some(shown.join(", ")),
+        (false, more) => Some(format!("{} and {more} more", shown.join(", "))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

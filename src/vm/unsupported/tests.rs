@@ -1,0 +1,180 @@
+use std::collections::BTreeMap;
+
+use tapmanager::wire::{Address, Dns, Nic};
+
+use super::super::model::{Device, LinuxResources};
+use super::*;
+use crate::block::Number;
+use crate::sandbox::DnsConfig;
+
+fn texts(pod: &SandboxConfig, config: &ContainerConfig) -> Vec<String> {
+    let found = of_request(pod, config);
+    assert!(found.iter().all(|finding| !finding.loses_data));
+    found.into_iter().map(|finding| finding.text).collect()
+}
+
+#[test]
+fn an_ordinary_pod_asks_for_nothing_that_it_does_not_get() {
+    let pod = SandboxConfig {
+        annotations: BTreeMap::from([
+            ("vmlet.dev/vcpu-count".to_owned(), "2".to_owned()),
+            ("kubernetes.io/config.source".to_owned(), "api".to_owned()),
+        ]),
+        ..SandboxConfig::default()
+    };
+    let config = ContainerConfig {
+        resources: LinuxResources {
+            hugepage_limits: vec![("2Mi".to_owned(), 0)],
+            ..LinuxResources::default()
+        },
+        ..ContainerConfig::default()
+    };
+    assert_eq!(texts(&pod, &config), Vec::<String>::new());
+}
+
+#[test]
+fn each_thing_that_is_not_given_is_named() {
+    let pod = SandboxConfig {
+        annotations: BTreeMap::from([("vmlet.dev/vcpus-count".to_owned(), "2".to_owned())]),
+        ..SandboxConfig::default()
+    };
+    let config = ContainerConfig {
+        unused: Unused {
+            variables: vec!["A".to_owned(), "B".to_owned()],
+            command: true,
+            cdi_devices: vec!["example.org/gpu=0".to_owned()],
+        },
+        resources: LinuxResources {
+            hugepage_limits: vec![("2Mi".to_owned(), 1)],
+            cpuset_mems: "0-1".to_owned(),
+            ..LinuxResources::default()
+        },
+        annotations: BTreeMap::from([("VirtletDiskDriver".to_owned(), "scsi".to_owned())]),
+        ..ContainerConfig::default()
+    };
+    let words = [
+        "command, arguments",
+        "guest: A, B; pass",
+        "CDI devices do not reach the guest: example.org/gpu=0",
+        "huge pages",
+        "memory nodes 0-1",
+        "vmlet.dev/vcpus-count is not known; is vmlet.dev/vcpu-count meant?",
+        "VirtletDiskDriver is not known and has no effect",
+    ];
+    let found = texts(&pod, &config);
+    assert_eq!(found.len(), words.len(), "{found:?}");
+    for (text, words) in found.iter().zip(words) {
+        assert!(text.contains(words), "{text}");
+    }
+}
+
+#[test]
+fn names_and_findings_are_bounded_and_printable() {
+    let names = |count: usize| (0..count).map(|n| format!("N{n}")).collect::<Vec<_>>();
+    assert_eq!(listed(&names(0)), None);
+    assert_eq!(listed(&names(8)).unwrap(), "N0, N1, N2, N3, N4, N5, N6, N7");
+    assert!(listed(&names(9)).unwrap().ends_with("N7 and 1 more"));
+    let annotations = (0..100).map(|n| {
+        (
+            format!("vmlet.dev/{n}{}\u{1b}", "x".repeat(500)),
+            String::new(),
+        )
+    });
+    let pod = SandboxConfig {
+        annotations: annotations.collect(),
+        ..SandboxConfig::default()
+    };
+    let found = texts(&pod, &ContainerConfig::default());
+    assert_eq!(found.len(), MOST);
+    assert!(
+        found
+            .iter()
+            .all(|text| text.len() == LONGEST && !text.contains('\u{1b}'))
+    );
+}
+
+#[test]
+fn a_device_that_is_no_disk_is_named() {
+    let device = |path: &str| Device {
+        container_path: path.to_owned(),
+        ..Device::default()
+    };
+    let config = ContainerConfig {
+        devices: vec![device("/dev/data"), device("/dev/fuse")],
+        ..ContainerConfig::default()
+    };
+    let disk = BlockDisk {
+        device: Number { major: 7, minor: 0 },
+        path: "/dev/data".to_owned(),
+        read_only: false,
+    };
+    let found = of_devices(&config, std::slice::from_ref(&disk)).unwrap();
+    assert!(found.text.ends_with("guest: /dev/fuse"), "{found}");
+    assert_eq!(of_devices(&ContainerConfig::default(), &[disk]), None);
+}
+
+#[test]
+fn only_lost_data_are_refused_and_only_where_the_node_says_so() {
+    let finding = |text: &str, loses_data| Finding {
+        loses_data,
+        ..Finding::new(text)
+    };
+    let all = [finding("a", false), finding("b", true), finding("c", true)];
+    let refused = |found: &[Finding]| lost(found, Unsupported::Refuse);
+    assert_eq!(refused(&all).as_deref(), Some("b (and 1 more)"));
+    assert_eq!(refused(&all[..2]).as_deref(), Some("b"));
+    assert_eq!(refused(&all[..1]), None);
+    assert_eq!(lost(&all, Unsupported::Warn), None);
+}
+
+#[test]
+fn what_dhcp_cannot_carry_is_named() {
+    let with = |options: &[&str]| SandboxConfig {
+        dns: Some(DnsConfig {
+            options: options.iter().map(|option| (*option).to_owned()).collect(),
+            ..DnsConfig::default()
+        }),
+        ..SandboxConfig::default()
+    };
+    let config = ContainerConfig::default();
+    assert_eq!(texts(&with(&["ndots:5"]), &config), Vec::<String>::new());
+    let said = texts(&with(&["ndots:5", "timeout:1"]), &config);
+    assert!(
+        said.len() == 1 && said[0].ends_with(": timeout:1"),
+        "{said:?}"
+    );
+
+    let address = |net: &str| Address {
+        net: net.parse().unwrap(),
+        gateway: None,
+    };
+    let nic = |addresses: &[&str]| Nic {
+        link: "eth0".to_owned(),
+        mac: "0a:58:0a:58:00:05".to_owned(),
+        mtu: 1500,
+        bridge: "br0".to_owned(),
+        tap: "tap0".to_owned(),
+        addresses: addresses.iter().map(|net| address(net)).collect(),
+        routes: Vec::new(),
+    };
+    let network = |addresses: &[&str]| Network {
+        id: "x".to_owned(),
+        netns: "/run/netns/x".into(),
+        nics: vec![nic(addresses)],
+        dns: Dns::default(),
+        cni_network: "net".to_owned(),
+        cni_result: serde_json::Value::Null,
+        detached: false,
+    };
+    assert_eq!(
+        of_network(&network(&["10.0.0.5/24", "fd00::5/64", "fd00::6/64"])),
+        []
+    );
+    let found = of_network(&network(&["10.0.0.5/24", "fd00::5/64", "10.0.0.6/24"]));
+    assert_eq!(found.len(), 1);
+    assert!(
+        found[0].text.contains("eth0") && found[0].text.contains("10.0.0.6/24"),
+        "{}",
+        found[0]
+    );
+}

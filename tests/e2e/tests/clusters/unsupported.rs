@@ -1,0 +1,81 @@
+//! What a pod asks for and its guest does not get: refused by kubelet's event, or an event of the agent.
+//!
+//! Invariant: an ordinary VM pod has no such event.
+//! Failure: the events that there are.
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cluster, eventually, vm_pod};
+use serde_json::{Value, json};
+
+use super::resources::{GONE, READY};
+
+/// Notes of the events of a pod that have this reason.
+fn notes(cluster: &Cluster, pod: &str, reason: &str) -> Result<Vec<String>> {
+    let selector = format!("involvedObject.name={pod},reason={reason}");
+    let events = cluster.get_json(&["events", "--field-selector", &selector])?;
+    let items = events["items"].as_array().context("items")?;
+    let notes = items.iter().filter_map(|event| event["message"].as_str());
+    Ok(notes.map(ToOwned::to_owned).collect())
+}
+
+pub(super) async fn what_a_guest_does_not_get_is_refused_or_an_event(
+    cluster: &Cluster,
+) -> Result<()> {
+    let mut lost = vm_pod("lost");
+    lost["spec"]["volumes"] = json!([{ "name": "data", "emptyDir": {} }]);
+    lost["spec"]["containers"][0]["volumeMounts"] =
+        json!([{ "name": "data", "mountPath": "/data" }]);
+    cluster.apply(&lost)?;
+    eventually(READY, "the writable mount is refused", || async {
+        let said = notes(cluster, "lost", "Failed")?;
+        let words = "the mount /data (volume data, emptyDir) does not reach the guest";
+        ensure!(said.iter().any(|note| note.contains(words)), "{said:?}");
+        Ok(())
+    })
+    .await?;
+    let pod = cluster.get_json(&["pod", "lost"])?;
+    let state = &pod["status"]["containerStatuses"][0]["state"];
+    ensure!(
+        state["waiting"]["reason"] == "CreateContainerError",
+        "{state}"
+    );
+
+    cluster.kubectl(&["create", "configmap", "conf", "--from-literal=a=b"])?;
+    let mut warned = vm_pod("warned");
+    warned["metadata"]["annotations"] = json!({ "vmlet.dev/vcpus-count": "1" });
+    warned["spec"]["volumes"] = json!([{ "name": "conf", "configMap": { "name": "conf" } }]);
+    let container: &mut Value = &mut warned["spec"]["containers"][0];
+    container["volumeMounts"] = json!([{ "name": "conf", "mountPath": "/conf" }]);
+    container["env"] = json!([{ "name": "COLOUR", "value": "red" }]);
+    container["args"] = json!(["--serve"]);
+    cluster.apply(&warned)?;
+    cluster.await_ready("pod/warned", READY)?;
+    let words = [
+        "the mount /conf (volume conf, configMap) does not reach the guest",
+        "environment variables do not reach the guest: COLOUR;",
+        "command, arguments and working directory are not used",
+        "annotation vmlet.dev/vcpus-count is not known; is vmlet.dev/vcpu-count meant?",
+    ];
+    eventually(READY, "events of what the guest does not get", || async {
+        let said = notes(cluster, "warned", "Unsupported")?;
+        ensure!(said.len() == words.len(), "{said:?}");
+        for words in words {
+            ensure!(
+                said.iter().any(|note| note.contains(words)),
+                "{words}: {said:?}"
+            );
+        }
+        Ok(())
+    })
+    .await?;
+    for pod in ["lost", "warned"] {
+        cluster.delete(&format!("pod/{pod}"), GONE)?;
+    }
+    let all = cluster.get_json(&["events", "--field-selector", "reason=Unsupported"])?;
+    let others = all["items"].as_array().context("items")?.iter();
+    let others: Vec<_> = others
+        .filter(|event| event["involvedObject"]["name"] != "warned")
+        .collect();
+    ensure!(others.is_empty(), "{others:?}");
+    Ok(())
+}
