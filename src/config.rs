@@ -107,6 +107,9 @@ schema::settings! {
         default_vcpus: Cpus = "1";
         /// Memory of a machine whose pod has neither a memory limit nor an annotation.
         default_memory: Memory = "1Gi";
+        /// Memory for QEMU itself in a pod that has a memory limit and no RuntimeClass, as pods for Virtlet: the limit of the
+        /// pod's cgroup is raised by so much. A RuntimeClass's overhead does that for other pods, and tells the scheduler.
+        memory_overhead: Size = "160Mi";
         /// What becomes of a pod with writable mounts, which do not reach its guest, so that what is written there would be
         /// lost: `refuse` the container, or `warn` by an event of the pod. What else a guest does not get
         /// is always such an event.

@@ -335,6 +335,7 @@ fn settings_of(scratch: &Path) -> vm::Settings {
             memory: Mib::new(64),
         },
         unknown_image: vm::UnknownImage::Pull,
+        memory_overhead: 160 << 20,
         unsupported: vm::Unsupported::Refuse,
     }
 }

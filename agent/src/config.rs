@@ -11,6 +11,8 @@ use serde::Deserialize;
 use settings::set;
 use telemetry::{Filter, Log};
 
+use crate::orphans::Times;
+
 /// Read if it is there and no file is named.
 pub const DEFAULT_FILE: &str = "/etc/vmlet/agent.toml";
 
@@ -48,6 +50,12 @@ pub struct Limits {
     pub progress_s: u32,
     /// Shortest time between two writes of a guest's facts, power and pause excepted.
     pub guest_facts_s: u32,
+    /// Between two looks for disks whose machine no longer exists.
+    pub orphan_look_s: u32,
+    /// From the first look that finds such a disk to the one after which it is reported.
+    pub orphan_confirm_s: u32,
+    /// From the first look that finds such a disk to its removal; 0: it stays.
+    pub orphan_remove_after_s: u32,
 }
 
 /// Settings from flags and the environment, which win over the file.
@@ -123,6 +131,9 @@ impl Default for Limits {
             completed_tasks_s: 600,
             progress_s: 5,
             guest_facts_s: 5,
+            orphan_look_s: 600,
+            orphan_confirm_s: 3600,
+            orphan_remove_after_s: 0,
         }
     }
 }
@@ -138,6 +149,17 @@ impl Limits {
 
     pub(crate) const fn guest_facts(&self) -> Duration {
         Duration::from_secs(self.guest_facts_s as u64)
+    }
+
+    pub(crate) fn orphans(&self) -> Times {
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        let confirm = seconds(self.orphan_confirm_s);
+        Times {
+            look: seconds(self.orphan_look_s.max(1)),
+            confirm,
+            remove_after: (self.orphan_remove_after_s > 0)
+                .then(|| seconds(self.orphan_remove_after_s).max(confirm)),
+        }
     }
 }
 

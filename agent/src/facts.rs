@@ -3,7 +3,6 @@
 //! Invariant: a pod is written only when something changed; facts of one machine never reach another one's pod.
 //! Failure: a write that fails is repeated with growing pauses; a pod that is gone is left alone.
 
-mod event;
 mod machine;
 mod pod;
 mod publisher;

@@ -7,10 +7,12 @@
 mod backoff;
 pub mod config;
 mod daemon;
+mod event;
 mod facts;
 mod health;
 mod lease;
 mod metrics;
+mod orphans;
 mod run;
 mod sources;
 mod tasks;

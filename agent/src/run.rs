@@ -24,6 +24,7 @@ use crate::facts::Publisher;
 use crate::health::{self, Health};
 use crate::lease::{self, Owner, Proxy, Renewal};
 use crate::metrics::Metrics;
+use crate::orphans::Finder;
 use crate::sources::Resolver;
 use crate::tasks::{Engine, Limits};
 use crate::{daemon, tasks};
@@ -131,6 +132,14 @@ pub async fn run(config: Config, told: impl Future<Output = ()>) -> Result<(), E
     let (client_too, counter) = (client.clone(), Arc::clone(&metrics));
     let resolver = Resolver::new(client_too, daemon.clone(), &config.node, counter);
     parts.spawn(ending(resolver.run(questions, stop.clone()), &stop));
+    let finder = Finder {
+        client: client.clone(),
+        daemon: daemon.clone(),
+        node: config.node.clone(),
+        namespace: config.namespace.clone(),
+        times: config.limits.orphans(),
+    };
+    parts.spawn(ending(finder.run(stop.clone()), &stop));
     let renewal = Renewal {
         client,
         daemon,

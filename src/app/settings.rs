@@ -90,6 +90,7 @@ pub(super) fn machines(config: &Config, installation: String) -> Result<vm::Sett
             config::UnknownId::Pull => vm::UnknownImage::Pull,
             config::UnknownId::Refuse => vm::UnknownImage::Refuse,
         },
+        memory_overhead: config.vm.memory_overhead.bytes(),
         unsupported: match config.vm.unsupported {
             config::Unsupported::Refuse => vm::Unsupported::Refuse,
             config::Unsupported::Warn => vm::Unsupported::Warn,

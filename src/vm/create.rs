@@ -41,7 +41,10 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         let log_path = log_path(&sandbox.config.log_directory, &config.log_path)
             .unwrap_or_else(|| self.paths.default_log(&id));
         let unsupported = match instance.role {
-            Role::Machine => self.unsupported(&sandbox, &config, &blocks),
+            Role::Machine => {
+                let image = root.digest();
+                self.unsupported(&sandbox, &config, &blocks, &image).await
+            }
             Role::Provision => Vec::new(),
         };
         let spec = Spec {

@@ -34,6 +34,8 @@ pub struct Settings {
     pub defaults: Defaults,
     /// What becomes of a container whose image has an id that is not here.
     pub unknown_image: UnknownImage,
+    /// Bytes that a pod without a RuntimeClass may use for QEMU on top of its memory limit.
+    pub memory_overhead: u64,
     /// What becomes of a container that would lose data.
     pub unsupported: Unsupported,
 }

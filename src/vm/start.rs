@@ -23,7 +23,7 @@ use super::state::{Event, Phase};
 use super::xml;
 use crate::clock;
 use crate::images::Format;
-use crate::sandbox::{PodNetwork, Sandbox};
+use crate::sandbox::{PodNetwork, Sandbox, SandboxConfig};
 
 /// Exit code of a container that never ran, as containerd gives it.
 pub(super) const NEVER_RAN: i32 = 128;
@@ -92,6 +92,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         let request = StartRequest {
             id: sandbox.id.to_string(),
             cgroup_parent: sandbox.config.cgroup_parent.clone(),
+            memory_bytes: least_memory(&sandbox.config, self.settings.memory_overhead),
         };
         let token = self.parts.network.prepare_start(request).await;
         let token = token.map_err(|source| Error::Network {
@@ -314,5 +315,38 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             self.ended(&row.id, end).await?;
         }
         Ok(row)
+    }
+}
+
+/// The memory that a pod needs when no RuntimeClass gives it any for QEMU; 0: its limit stays, or it has none.
+fn least_memory(pod: &SandboxConfig, overhead: u64) -> u64 {
+    let limit = u64::try_from(pod.resources.memory_limit).unwrap_or(0);
+    let is_routed_by_class = !pod.runtime_handler.is_empty();
+    if limit == 0 || is_routed_by_class || pod.memory_overhead > 0 {
+        return 0;
+    }
+    limit.saturating_add(overhead)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_limit_without_a_runtime_class_and_overhead_is_raised() {
+        let pod = |handler: &str, limit, overhead| SandboxConfig {
+            runtime_handler: handler.to_owned(),
+            resources: podspec::PodResources {
+                memory_limit: limit,
+                ..podspec::PodResources::default()
+            },
+            memory_overhead: overhead,
+            ..SandboxConfig::default()
+        };
+        assert_eq!(least_memory(&pod("", 100, 0), 7), 107);
+        assert_eq!(least_memory(&pod("", 0, 0), 7), 0);
+        assert_eq!(least_memory(&pod("", -1, 0), 7), 0);
+        assert_eq!(least_memory(&pod("", 100, 5), 7), 0);
+        assert_eq!(least_memory(&pod("vmlet", 100, 0), 7), 0);
     }
 }

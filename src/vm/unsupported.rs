@@ -9,6 +9,8 @@ mod mounts;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::{MutexGuard, PoisonError};
 
 use libvirt::Hypervisor;
@@ -20,6 +22,7 @@ use super::error::{Error, Result};
 use super::model::{BlockDisk, ContainerConfig};
 use super::service::Containers;
 use super::settings::Unsupported;
+use crate::images::{Format, Image};
 use crate::sandbox::{PodNetwork, Sandbox, SandboxConfig};
 
 /// Most findings of one container, and the longest one in characters.
@@ -29,6 +32,8 @@ const LONGEST: usize = 400;
 const NDOTS: &str = "ndots:5";
 /// Most names in one finding.
 const NAMES: usize = 8;
+/// Where a disk that a BIOS boots from has the bytes 55 AA.
+const BOOT_SIGNATURE: u64 = 510;
 /// Most pods of which it is remembered that their pull secrets were not used.
 const MOST_PODS: usize = 1024;
 
@@ -95,11 +100,12 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     }
 
     /// What the guest of a container does not get, in sentences for the pod's events.
-    pub(super) fn unsupported(
+    pub(super) async fn unsupported(
         &self,
         sandbox: &Sandbox,
         config: &ContainerConfig,
         blocks: &[BlockDisk],
+        image: &str,
     ) -> Vec<String> {
         let mut found = of_request(&sandbox.config, config);
         found.extend(of_devices(config, blocks));
@@ -107,6 +113,9 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         let uid = &sandbox.config.metadata.uid;
         if self.pods_with_unused_secrets().contains(uid) {
             found.push(of_pull_secrets());
+        }
+        if let Some(image) = self.parts.images.find(image) {
+            found.extend(of_image(&image).await);
         }
         found.into_iter().map(|finding| finding.text).collect()
     }
@@ -217,6 +226,29 @@ pub(super) fn of_devices(config: &ContainerConfig, blocks: &[BlockDisk]) -> Opti
 /// The pull secrets of a pod whose image was pulled.
 pub(super) fn of_pull_secrets() -> Finding {
     Finding::new("image pull secrets are not used: images are fetched by HTTP without credentials")
+}
+
+/// A raw disk that no firmware boots from. A qcow2 file would have to be opened by QEMU to know.
+async fn of_image(image: &Image) -> Option<Finding> {
+    if image.format != Format::Raw {
+        return None;
+    }
+    let path = image.path.clone();
+    let look = move || -> std::io::Result<bool> {
+        let mut end = [0; 2];
+        File::open(path)?.read_exact_at(&mut end, BOOT_SIGNATURE)?;
+        Ok(end == [0x55, 0xaa])
+    };
+    // A file that is too short or cannot be read is another error's matter.
+    let can_boot = tokio::task::spawn_blocking(look)
+        .await
+        .ok()?
+        .unwrap_or(true);
+    (!can_boot).then(|| {
+        Finding::new(
+            "the image is a raw disk without a boot signature in its first sector: the guest will not boot; is it a disk image?",
+        )
+    })
 }
 
 fn listed(names: &[String]) -> Option<String> {

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use netns::surgery::LinkRecord;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
-use tapmanager::wire::{AddRequest, Network};
+use tapmanager::wire::{AddRequest, Network, StartRequest};
 
 /// Layout of the files.
 const VERSION: u32 = 1;
@@ -64,16 +64,20 @@ pub(crate) struct Start {
     pub(crate) token: String,
     /// Where the process is to be placed; empty for nowhere.
     pub(crate) cgroup_parent: String,
+    /// Bytes of memory that this cgroup must allow; 0: as it is.
+    #[serde(default)]
+    pub(crate) memory_bytes: u64,
     /// Seconds since 1970 from which on it is void.
     pub(crate) expires: u64,
 }
 
 impl Start {
     /// A start that is allowed for `life` from now on.
-    pub(crate) fn new(token: String, cgroup_parent: String, life: Duration) -> Self {
+    pub(crate) fn new(token: String, request: StartRequest, life: Duration) -> Self {
         Self {
             token,
-            cgroup_parent,
+            cgroup_parent: request.cgroup_parent,
+            memory_bytes: request.memory_bytes,
             expires: seconds(SystemTime::now()) + life.as_secs(),
         }
     }
@@ -274,6 +278,14 @@ mod tests {
         Entry::new(request, "/run/netns/x".into())
     }
 
+    fn request(cgroup: &str) -> StartRequest {
+        StartRequest {
+            id: String::new(),
+            cgroup_parent: cgroup.to_owned(),
+            memory_bytes: 7,
+        }
+    }
+
     #[tokio::test]
     async fn an_entry_is_read_as_it_was_written_and_root_alone_may_read_it() {
         let dir = tempfile::tempdir().unwrap();
@@ -282,7 +294,7 @@ mod tests {
         up.phase = Phase::Up;
         up.start = Some(Start::new(
             "t".to_owned(),
-            "/pod".to_owned(),
+            request("/pod"),
             Duration::from_secs(9),
         ));
         journal.put(&entry("b")).await.unwrap();
@@ -326,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_start_is_void_after_its_life() {
-        let start = |life| Start::new(String::new(), String::new(), Duration::from_secs(life));
+        let start = |life| Start::new(String::new(), request(""), Duration::from_secs(life));
         assert!(!start(60).is_expired());
         assert!(start(0).is_expired());
     }

@@ -143,6 +143,14 @@ pub struct StartRequest {
     pub id: String,
     /// The pod's cgroup as kubelet names it (`/kubepods/…`); empty leaves QEMU where libvirt starts it.
     pub cgroup_parent: String,
+    /// Bytes of memory that this cgroup must allow at least; 0 leaves its limit as kubelet made it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub memory_bytes: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// One message back.

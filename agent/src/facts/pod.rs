@@ -10,12 +10,13 @@ use std::time::Duration;
 use crds::guest_facts::GuestFacts;
 use crds::names;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::machine::{Condition, conditions};
+use crate::event::About;
 use crate::tasks::FIELD_MANAGER;
 
 /// Longest wait for the API server in one call.
@@ -27,6 +28,25 @@ pub(super) struct Identity {
     pub(super) uid: String,
     pub(super) namespace: String,
     pub(super) name: String,
+}
+
+impl Identity {
+    /// Events about what the pod asks for and its guest does not get.
+    pub(super) fn not_given(&self) -> About<'_> {
+        About {
+            namespace: &self.namespace,
+            object: ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Pod".to_owned()),
+                name: Some(self.name.clone()),
+                namespace: Some(self.namespace.clone()),
+                uid: Some(self.uid.clone()),
+                ..ObjectReference::default()
+            },
+            action: "CreateContainer",
+            reason: "Unsupported",
+        }
+    }
 }
 
 /// What a pod says by now.

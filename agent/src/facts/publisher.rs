@@ -17,11 +17,11 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::event::report;
 use super::machine::facts;
 use super::pod::{Identity, Said, Wrote, publish};
 use crate::backoff::Backoff;
 use crate::daemon::Event;
+use crate::event;
 use crate::metrics::Metrics;
 
 /// Writes at the same time; more wait for the next look.
@@ -238,7 +238,8 @@ impl Publisher {
                             publish(client.clone(), &pod, &facts, said, Timestamp::now()).await;
                         let reported = match (&wrote, texts) {
                             (Wrote::Says(_) | Wrote::SaidAlready(_), Some(texts)) => {
-                                let done = report(client, &node, &pod, &texts).await;
+                                let about = pod.not_given();
+                                let done = event::report(client, &node, &about, &texts).await;
                                 Some(done.map(|()| texts))
                             }
                             _ => None,

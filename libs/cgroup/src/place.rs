@@ -43,6 +43,14 @@ pub enum Error {
         /// The kernel's reason.
         source: io::Error,
     },
+    /// The limit of the pod's memory cannot be read or raised.
+    #[error("raise the memory limit in {path}")]
+    Memory {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+    },
     /// The kernel does not move the process.
     #[error("move process {pid} into {path}")]
     Move {
@@ -123,6 +131,25 @@ impl PodCgroup {
         Ok(())
     }
 
+    /// Lets the pod use at least so many bytes of memory. A limit that is higher, or none, stays.
+    ///
+    /// # Errors
+    /// [`Error::Memory`], or the mount cannot be read.
+    pub fn allow_memory(&self, root: &Path, least: u64) -> Result<(), Error> {
+        for (hierarchy, _) in hierarchies(root)? {
+            let pod = hierarchy.join(&self.0);
+            // On version 1 the limit of memory and swap together must be the first to grow.
+            for file in [
+                "memory.memsw.limit_in_bytes",
+                "memory.limit_in_bytes",
+                "memory.max",
+            ] {
+                raise(&pod.join(file), least)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The directory for processes below the pod's.
     fn leaf(&self, hierarchy: &Path) -> Result<PathBuf, Error> {
         let path = hierarchy.join(&self.0).join(LEAF);
@@ -153,6 +180,22 @@ fn move_into(procs: &Path, pid: i32) -> Result<(), Error> {
             path: procs.to_owned(),
             source,
         })
+}
+
+/// Raises a limit that is there and lower; `max` is none.
+fn raise(file: &Path, least: u64) -> Result<(), Error> {
+    let failed = |source| Error::Memory {
+        path: file.to_owned(),
+        source,
+    };
+    let now = match std::fs::read_to_string(file) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        read => read.map_err(failed)?,
+    };
+    match now.trim().parse::<u64>() {
+        Ok(now) if now < least => std::fs::write(file, least.to_string()).map_err(failed),
+        _ => Ok(()),
+    }
 }
 
 /// `a-b.slice` lives in `a.slice/a-b.slice`; `None` for other names.

@@ -67,6 +67,8 @@ pub const VMLET_NAME: &str = "default";
 pub const GUEST_FACTS: &str = "vmlet.dev/guest-facts";
 /// On a node's lease: what runs there, as [`crate::node_facts::NodeFacts`]. Written by the node's agent.
 pub const NODE_FACTS: &str = "vmlet.dev/node-facts";
+/// On a node's lease: disks there without a machine, and since when, as a map of UIDs and times. Written by the node's agent.
+pub const ORPHANED_DISKS: &str = "vmlet.dev/orphaned-disks";
 /// Label on the leases of nodes; its value is `true`.
 pub const NODE_LEASE_LABEL: &str = "vmlet.dev/node-lease";
 /// Where Vmlet's own programs run, and where its leases are, unless configured otherwise.

@@ -34,6 +34,7 @@ pub(in crate::cri) fn config(request: v1::RunPodSandboxRequest) -> Result<Sandbo
     let linux = config.linux.unwrap_or_default();
     let options = linux.security_context.and_then(|c| c.namespace_options);
     let resources = linux.resources.unwrap_or_default();
+    let overhead = linux.overhead.unwrap_or_default();
     Ok(SandboxConfig {
         metadata: metadata(config.metadata)?,
         hostname: hostname(config.hostname)?,
@@ -58,6 +59,7 @@ pub(in crate::cri) fn config(request: v1::RunPodSandboxRequest) -> Result<Sandbo
             cpu_period: resources.cpu_period,
             memory_limit: resources.memory_limit_in_bytes,
         },
+        memory_overhead: overhead.memory_limit_in_bytes,
     })
 }
 

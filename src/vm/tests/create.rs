@@ -43,11 +43,9 @@ async fn what_a_guest_does_not_get_is_refused_or_kept_for_the_pods_events() {
     node.containers.secrets_unused("uid of pod");
     let id = node.containers.create(&sandbox, config).await.unwrap();
     let said = node.row(&id).spec.unsupported.clone();
-    assert_eq!(said.len(), 2, "{said:?}");
-    assert!(
-        said[0].contains("/data") && said[1].contains("pull secrets"),
-        "{said:?}"
-    );
+    for words in ["/data", "pull secrets"] {
+        assert!(said.iter().any(|text| text.contains(words)), "{said:?}");
+    }
 }
 
 #[tokio::test]

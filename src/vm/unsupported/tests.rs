@@ -178,3 +178,27 @@ fn what_dhcp_cannot_carry_is_named() {
         found[0]
     );
 }
+
+#[tokio::test]
+async fn a_raw_disk_that_cannot_boot_is_named() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let found = async |content: &[u8], format| {
+        std::fs::write(file.path(), content).unwrap();
+        let image = Image {
+            digest: crate::images::Digest::from_bytes([1; 32]),
+            size: 1,
+            virtual_size: 1,
+            format,
+            path: file.path().into(),
+            tags: Vec::new(),
+            digests: Vec::new(),
+        };
+        of_image(&image).await.is_some()
+    };
+    let mut disk = vec![b'x'; 1024];
+    assert!(found(&disk, Format::Raw).await);
+    assert!(!found(&disk, Format::Qcow2).await);
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    assert!(!found(&disk, Format::Raw).await);
+    assert!(!found(b"short", Format::Raw).await);
+}

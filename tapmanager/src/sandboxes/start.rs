@@ -34,12 +34,13 @@ impl Sandboxes {
         let Some(Live { entry, .. }) = slot.as_mut() else {
             return Err(Failure::NotFound(start.id));
         };
+        let id = start.id.clone();
         self.forget_start(entry);
-        entry.start = Some(Start::new(token.clone(), start.cgroup_parent, TOKEN_LIFE));
+        entry.start = Some(Start::new(token.clone(), start, TOKEN_LIFE));
         self.journal.put(entry).await?;
         faultpoint::point("tap.start.token");
         self.remember_start(entry);
-        tracing::info!(sandbox = start.id, outcome = "allowed", "start");
+        tracing::info!(sandbox = id, outcome = "allowed", "start");
         Ok(token)
     }
 
@@ -69,7 +70,7 @@ impl Sandboxes {
         faultpoint::point("tap.handoff.consumed");
         let start = start.filter(|_| !expired).ok_or(Failure::Token)?;
         if !start.cgroup_parent.is_empty() {
-            self.place(&start.cgroup_parent, pid).await?;
+            self.place(&start, pid).await?;
         }
         let (Some(ns), Some(network)) = (ns, &entry.network) else {
             return Err(Failure::Changed("its namespace is not open".to_owned()));
@@ -92,14 +93,21 @@ impl Sandboxes {
         Ok((nics, taps))
     }
 
-    async fn place(&self, parent: &str, pid: i32) -> Result<(), Failure> {
-        let cgroup = PodCgroup::parse(parent).map_err(Failure::Cgroup)?;
+    async fn place(&self, start: &Start, pid: i32) -> Result<(), Failure> {
+        let cgroup = PodCgroup::parse(&start.cgroup_parent).map_err(Failure::Cgroup)?;
+        let memory = start.memory_bytes;
         if pid <= 0 {
             let words = "the process is in another pid namespace, so it cannot be placed";
             return Err(Failure::Invalid(words.to_owned()));
         }
         let root = self.cgroup_root.clone();
-        tokio::task::spawn_blocking(move || cgroup.place(&root, pid))
+        let place = move || {
+            if memory > 0 {
+                cgroup.allow_memory(&root, memory)?;
+            }
+            cgroup.place(&root, pid)
+        };
+        tokio::task::spawn_blocking(place)
             .await
             .map_err(Failure::Interrupted)?
             .map_err(Failure::Cgroup)

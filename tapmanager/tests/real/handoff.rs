@@ -68,6 +68,7 @@ async fn a_token_is_good_for_one_hand_off_of_its_own_sandbox() {
         Some(ErrorCode::NotFound)
     );
     let start = StartRequest {
+        memory_bytes: 0,
         id: "two".to_owned(),
         cgroup_parent: String::new(),
     };
@@ -108,6 +109,7 @@ async fn the_process_is_in_the_pods_cgroup_before_it_has_a_descriptor() {
     let start = |parent: &str| {
         let client = node.client();
         let start = StartRequest {
+            memory_bytes: 0,
             id: "one".to_owned(),
             cgroup_parent: parent.to_owned(),
         };

@@ -267,6 +267,7 @@ impl Node {
     /// Prepares a start without a cgroup.
     pub(crate) async fn token(&self, id: &str) -> String {
         let start = StartRequest {
+            memory_bytes: 0,
             id: id.to_owned(),
             cgroup_parent: String::new(),
         };

@@ -121,6 +121,7 @@ async fn die(node: &mut Node, point: &str) {
         "del" => client.del("one").await,
         "start" => {
             let start = StartRequest {
+                memory_bytes: 0,
                 id: "one".to_owned(),
                 cgroup_parent: String::new(),
             };

@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use nodeapi::v1::node_server::{Node, NodeServer as Service};
+use nodeapi::v1::run_task_request::Kind;
 use nodeapi::v1::task_status::State;
 use nodeapi::v1::{
-    CancelTaskRequest, ForgetTaskRequest, ForgetTaskResponse, InfoRequest, InfoResponse,
+    CancelTaskRequest, Disk, ForgetTaskRequest, ForgetTaskResponse, InfoRequest, InfoResponse,
     ListDisksRequest, ListDisksResponse, Machine, MachineEvent, ProvideSourceRequest,
     ProvideSourceResponse, RunTaskRequest, SourceEvent, TaskEvent, TaskStatus,
     WatchMachinesRequest, WatchSourcesRequest, WatchTasksRequest,
@@ -56,6 +57,7 @@ struct Known {
     /// How often each uid began, for ever.
     began: BTreeMap<String, u32>,
     machines: BTreeMap<String, Machine>,
+    disks: BTreeMap<String, Disk>,
     task_watchers: Vec<UnboundedSender<Result<TaskEvent, Status>>>,
     machine_watchers: Vec<UnboundedSender<Result<MachineEvent, Status>>>,
 }
@@ -70,6 +72,7 @@ impl NodeServer {
             tasks: BTreeMap::new(),
             began: BTreeMap::new(),
             machines: BTreeMap::new(),
+            disks: BTreeMap::new(),
             task_watchers: Vec::new(),
             machine_watchers: Vec::new(),
         };
@@ -132,6 +135,17 @@ impl NodeServer {
         let status = status.clone();
         known.tell(&status);
         Ok(())
+    }
+
+    /// A disk that it has from now on.
+    pub fn set_disk(&self, disk: &Disk) {
+        let mut known = self.memory.lock();
+        known.disks.insert(disk.vm_uid.clone(), disk.clone());
+    }
+
+    /// UIDs of the machines whose disks it has: a task that removes one succeeds when it is sent.
+    pub fn disks(&self) -> Vec<String> {
+        self.memory.lock().disks.keys().cloned().collect()
     }
 
     /// Lets everybody know of a machine.
@@ -223,6 +237,9 @@ impl Node for Memory {
             Manner::Refuse => return Err(Status::invalid_argument("no such image name")),
         };
         *known.began.entry(request.uid.clone()).or_default() += 1;
+        if let (Some(Kind::DeleteDisk(_)), State::Success) = (&request.kind, state) {
+            known.disks.remove(&request.vm_uid);
+        }
         let new = TaskStatus {
             uid: request.uid.clone(),
             vm_uid: request.vm_uid.clone(),
@@ -290,7 +307,8 @@ impl Node for Memory {
         &self,
         _: Request<ListDisksRequest>,
     ) -> Result<Response<ListDisksResponse>, Status> {
-        Ok(Response::new(ListDisksResponse::default()))
+        let disks = self.lock().disks.values().cloned().collect();
+        Ok(Response::new(ListDisksResponse { disks }))
     }
 
     type WatchMachinesStream = UnboundedReceiverStream<Result<MachineEvent, Status>>;

@@ -12,6 +12,8 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 /// Below this, pulling an image is likely to fill the disk.
 const DISK_WARN: u64 = 5 * GIB;
+/// The libvirtd of the node.
+const SYSTEM: &str = "qemu:///system";
 /// Below this, running VMs are likely to fill the disk.
 const DISK_FAIL: u64 = 500 * MIB;
 
@@ -23,7 +25,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     };
     findings.push(kvm(&facts.kvm, answers.map(|a| &a.info)));
     if let Some(answers) = answers {
-        findings.push(libvirt(&answers.info.libvirt));
+        findings.push(libvirt(&answers.info));
         findings.push(qemu(&answers.info.qemu));
         findings.push(tapmanager(&answers.info.tapmanager));
         findings.extend(network(answers));
@@ -109,9 +111,17 @@ fn kvm(device: &Device, info: Option<&Info>) -> Finding {
     }
 }
 
-fn libvirt(part: &Part) -> Finding {
-    let advice = "start libvirtd (systemctl start libvirtd) and see journalctl -u libvirtd";
-    program("libvirt", part, advice)
+fn libvirt(info: &Info) -> Finding {
+    let own = info.libvirt_uri.as_deref().filter(|uri| *uri != SYSTEM);
+    let advice = match own {
+        Some(uri) => format!(
+            "start the libvirtd of {uri} (of a stack: cargo xtask restart --dir DIR libvirtd)"
+        ),
+        None => {
+            "start libvirtd (systemctl start libvirtd) and see journalctl -u libvirtd".to_owned()
+        }
+    };
+    program("libvirt", &info.libvirt, &advice)
 }
 
 fn qemu(part: &Part) -> Finding {

@@ -12,6 +12,8 @@ pub(super) struct Info {
     pub(super) accelerator: Option<String>,
     pub(super) accelerator_reason: String,
     pub(super) libvirt: Part,
+    /// How the daemon reaches libvirt.
+    pub(super) libvirt_uri: Option<String>,
     pub(super) qemu: Part,
     pub(super) network: Option<Network>,
     pub(super) tapmanager: Part,
@@ -46,6 +48,7 @@ impl Info {
             accelerator: text_of(&all["accelerator"], &["choice"]),
             accelerator_reason: text_of(&all["accelerator"], &["reason"]).unwrap_or_default(),
             libvirt: part(&all["libvirt"]),
+            libvirt_uri: text_of(&all["config"], &["libvirtUri"]),
             qemu: part(&all["qemu"]),
             network: network(&all["network"]),
             tapmanager: part(&all["tapmanager"]),
@@ -135,6 +138,7 @@ mod tests {
             accelerator: Some("tcg".into()),
             accelerator_reason: "no device".into(),
             libvirt: Part::Works("9.0.0".into()),
+            libvirt_uri: None,
             qemu: Part::Works("7.2.9".into()),
             network: Some(Network {
                 ready: false,

@@ -147,3 +147,30 @@ fn the_kernel_moves_a_process() {
     placed.unwrap();
     assert!(shown.contains(&name), "{shown}");
 }
+
+#[test]
+fn a_memory_limit_is_raised_and_never_lowered() {
+    let files = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"];
+    let root = fake(&[
+        "memory/pods/pod1/cgroup.procs",
+        "cpu/pods/pod1/cgroup.procs",
+    ]);
+    let folder = root.path().join("memory/pods/pod1");
+    for file in files {
+        std::fs::write(folder.join(file), "134217728\n").unwrap();
+    }
+    let pod = PodCgroup::parse("/pods/pod1").unwrap();
+    let limits = || files.map(|file| content(&folder, file).trim().to_owned());
+    pod.allow_memory(root.path(), 1000).unwrap();
+    assert_eq!(limits(), ["134217728", "134217728"]);
+    pod.allow_memory(root.path(), 300_000_000).unwrap();
+    assert_eq!(limits(), ["300000000", "300000000"]);
+
+    let root = fake(&["cgroup.controllers", "pods/pod1/cgroup.procs"]);
+    let folder = root.path().join("pods/pod1");
+    for (before, after) in [("max\n", "max"), ("5\n", "7"), ("9\n", "9")] {
+        std::fs::write(folder.join("memory.max"), before).unwrap();
+        pod.allow_memory(root.path(), 7).unwrap();
+        assert_eq!(content(&folder, "memory.max").trim(), after);
+    }
+}

@@ -15,7 +15,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config, ResourceExt};
 use nodeapi::v1::{Interface, Machine, interface, machine};
@@ -339,7 +339,32 @@ async fn the_agent_of_one_node_can_do_nothing_to_another_one() -> Result<()> {
         let answer = pods.patch_status(name, &apply, &pod(name, more)).await;
         refused(&what, answer, words)?;
     }
+    let events: Api<Event> = Api::namespaced(client.clone(), "default");
+    let event = |name: &str, by: &str, kind: &str, about: &str| -> Result<Event> {
+        Ok(serde_json::from_value(json!({
+            "metadata": { "name": name }, "eventTime": "2026-01-01T00:00:00.000000Z",
+            "reportingController": "vmlet-agent", "reportingInstance": by,
+            "action": "Test", "reason": "Test", "type": "Normal", "note": "x",
+            "regarding": { "kind": kind, "name": about, "namespace": if kind == "Pod" { "default" } else { "" } },
+        }))?)
+    };
+    let params = PostParams::default();
+    for (name, by, kind, about, is_allowed) in [
+        ("of-pod", "n1", "Pod", "mine", true),
+        ("of-node", "n1", "Node", "n1", true),
+        ("in-its-name", "n2", "Pod", "theirs", false),
+        ("of-another-node", "n1", "Node", "n2", false),
+        ("of-a-deployment", "n1", "Deployment", "web", false),
+    ] {
+        let answer = events.create(&params, &event(name, by, kind, about)?).await;
+        match is_allowed {
+            true => drop(answer.with_context(|| name.to_owned())?),
+            false => refused(name, answer, "an agent creates events")?,
+        }
+    }
     let forbidden = "forbidden";
+    let answer = events.delete("of-pod", &DeleteParams::default()).await;
+    refused("deleting an event", answer.map(drop), forbidden)?;
     let answer = pods.patch("mine", &apply, &pod("mine", facts())).await;
     refused("a pod itself", answer, forbidden)?;
     let answer = pods.list(&ListParams::default()).await;

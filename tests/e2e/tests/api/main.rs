@@ -12,6 +12,7 @@ mod hostile;
 mod kinds;
 mod late_kinds;
 mod leader;
+mod orphans;
 mod priority;
 mod protected;
 mod rules;

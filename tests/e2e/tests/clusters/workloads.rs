@@ -38,12 +38,9 @@ fn by_annotation(cluster: &Cluster) -> Result<()> {
         let mut pod = vm_pod(name);
         let spec = pod["spec"].as_object_mut().context("spec")?;
         spec.remove("runtimeClassName");
-        // Without a RuntimeClass nothing adds QEMU's own needs: the limit has to leave room for them.
-        pod["spec"]["containers"][0]["resources"] = json!({ "limits": { "memory": "320Mi" } });
-        pod["metadata"]["annotations"] = json!({
-            "kubernetes.io/target-runtime": target,
-            "vmlet.dev/memory": "128Mi",
-        });
+        // No RuntimeClass adds QEMU's own needs: the node does, or a guest that boots would be killed.
+        pod["spec"]["containers"][0]["resources"] = json!({ "limits": { "memory": "128Mi" } });
+        pod["metadata"]["annotations"] = json!({ "kubernetes.io/target-runtime": target });
         cluster.apply(&pod)?;
     }
     for name in ["ours", "theirs"] {

@@ -13,6 +13,7 @@ fn healthy() -> Facts {
         accelerator: Some("kvm".into()),
         accelerator_reason: "a probe guest ran".into(),
         libvirt: Part::Works("9.0.0".into()),
+        libvirt_uri: Some("qemu:///system".into()),
         qemu: Part::Works("7.2.9".into()),
         network: Some(Network {
             ready: true,
@@ -143,6 +144,21 @@ fn an_unmet_condition_fails_with_its_message() {
     let found = finding(&facts, "daemon");
     let what = "RuntimeReady is not met: libvirt does not answer";
     assert_eq!((found.level, found.what.as_str()), (Level::Fail, what));
+}
+
+#[test]
+fn advice_about_libvirt_names_the_one_that_the_daemon_uses() {
+    let mut facts = healthy();
+    answers(&mut facts).info.libvirt = Part::Broken("down".into());
+    assert!(
+        finding(&facts, "libvirt")
+            .advice
+            .unwrap()
+            .contains("systemctl start")
+    );
+    let uri = "qemu+unix:///system?socket=/tmp/node/run/libvirt-sock";
+    answers(&mut facts).info.libvirt_uri = Some(uri.into());
+    assert!(finding(&facts, "libvirt").advice.unwrap().contains(uri));
 }
 
 #[test]

@@ -56,6 +56,7 @@ impl<'a> Runs<'a> {
 
     async fn through_wrapper(&self, cgroup_parent: &str) -> Result<Duration> {
         let request = StartRequest {
+            memory_bytes: 0,
             id: self.sandbox.to_owned(),
             cgroup_parent: cgroup_parent.to_owned(),
         };

@@ -1,6 +1,6 @@
-//! Events about what a pod asks for and its guest does not get.
+//! Events that the agent creates.
 //!
-//! Invariant: one event for each pod and text: its name is made from both, so that another attempt, or another agent,
+//! Invariant: one event for each object and text: its name is made from both, so that another attempt, or another agent,
 //! creates none.
 //! Failure: the API server's words; what was created already stays.
 
@@ -13,26 +13,34 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Api, PostParams};
 
-use super::pod::Identity;
-
 /// Longest wait for the API server in one call.
 const API: Duration = Duration::from_secs(15);
 /// What the API server takes: bytes of a note, and of the name of who reports.
 const LONGEST_NOTE: usize = 1024;
 const LONGEST_INSTANCE: usize = 128;
-/// Bytes of the pod's name in the event's name.
+/// Bytes of the object's name in the event's name.
 const LONGEST_NAME: usize = 200;
 
+/// What events are about, and why there are any.
+#[derive(Debug, Clone)]
+pub(crate) struct About<'a> {
+    /// Of the events.
+    pub(crate) namespace: &'a str,
+    pub(crate) object: ObjectReference,
+    pub(crate) action: &'static str,
+    pub(crate) reason: &'static str,
+}
+
 /// Creates an event for each text.
-pub(super) async fn report(
+pub(crate) async fn report(
     client: kube::Client,
     node: &str,
-    pod: &Identity,
+    about: &About<'_>,
     texts: &[String],
 ) -> Result<(), String> {
-    let api: Api<Event> = Api::namespaced(client, &pod.namespace);
+    let api: Api<Event> = Api::namespaced(client, about.namespace);
     for text in texts {
-        let event = event(node, pod, text, Timestamp::now());
+        let event = event(node, about, text, Timestamp::now());
         match tokio::time::timeout(API, api.create(&PostParams::default(), &event)).await {
             Ok(Ok(_)) => {}
             Ok(Err(kube::Error::Api(status))) if status.code == 409 => {}
@@ -43,28 +51,22 @@ pub(super) async fn report(
     Ok(())
 }
 
-fn event(node: &str, pod: &Identity, text: &str, now: Timestamp) -> Event {
+fn event(node: &str, about: &About<'_>, text: &str, now: Timestamp) -> Event {
+    let object = &about.object;
     let mut hash = DefaultHasher::new();
-    (&pod.uid, text).hash(&mut hash);
-    let name = cut(&pod.name, LONGEST_NAME);
+    (&object.uid, text).hash(&mut hash);
+    let name = cut(object.name.as_deref().unwrap_or_default(), LONGEST_NAME);
     Event {
         metadata: ObjectMeta {
             name: Some(format!("{name}.{:016x}", hash.finish())),
-            namespace: Some(pod.namespace.clone()),
+            namespace: Some(about.namespace.to_owned()),
             ..ObjectMeta::default()
         },
-        action: Some("CreateContainer".to_owned()),
+        action: Some(about.action.to_owned()),
         event_time: Some(MicroTime(now)),
         note: Some(cut(text, LONGEST_NOTE).to_owned()),
-        reason: Some("Unsupported".to_owned()),
-        regarding: Some(ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            name: Some(pod.name.clone()),
-            namespace: Some(pod.namespace.clone()),
-            uid: Some(pod.uid.clone()),
-            ..ObjectReference::default()
-        }),
+        reason: Some(about.reason.to_owned()),
+        regarding: Some(object.clone()),
         reporting_controller: Some("vmlet-agent".to_owned()),
         reporting_instance: Some(cut(node, LONGEST_INSTANCE).to_owned()),
         type_: Some("Warning".to_owned()),
@@ -82,18 +84,23 @@ mod tests {
     use super::*;
 
     fn name(uid: &str, text: &str) -> String {
-        let pod = Identity {
-            uid: uid.to_owned(),
-            namespace: "ns".to_owned(),
-            name: "p".repeat(253),
+        let about = About {
+            namespace: "ns",
+            object: ObjectReference {
+                name: Some("p".repeat(253)),
+                uid: Some(uid.to_owned()),
+                ..ObjectReference::default()
+            },
+            action: "CreateContainer",
+            reason: "Unsupported",
         };
-        let event = event("n1", &pod, text, Timestamp::UNIX_EPOCH);
+        let event = event("n1", &about, text, Timestamp::UNIX_EPOCH);
         assert!(event.note.unwrap().len() <= LONGEST_NOTE);
         event.metadata.name.unwrap()
     }
 
     #[test]
-    fn the_same_pod_and_text_make_the_same_name() {
+    fn the_same_object_and_text_make_the_same_name() {
         assert_eq!(name("u", "a"), name("u", "a"));
         assert_ne!(name("u", "a"), name("u", "b"));
         assert_ne!(name("u", "a"), name("v", "a"));

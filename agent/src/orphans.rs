@@ -1,0 +1,205 @@
+//! Disks on this node whose machine no longer exists.
+//!
+//! A disk is a *suspect* when the API server says that no machine has it, and an *orphan* when it still says so an hour
+//! later. An orphan is reported, and removed some days after it became a suspect. Since when a disk is a suspect is kept on the
+//! node's lease, so that a restart of the agent does not begin anew.
+//!
+//! Invariant: nothing is concluded from a round in which any answer is missing; a disk that a container has is never a suspect.
+//! Failure: logged, and the next round looks again.
+
+mod judge;
+
+use std::time::Duration;
+
+use crds::names;
+use crds::node_facts::lease_name;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
+use nodeapi::v1::run_task_request::Kind;
+use nodeapi::v1::{DeleteDisk, Disk, ListDisksRequest, RunTaskRequest};
+use serde_json::json;
+use telemetry::one_line;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::daemon::{Daemon, words};
+use crate::event::{self, About};
+use judge::{Suspects, Verdict};
+
+pub(crate) use judge::Times;
+
+/// Longest wait for an answer.
+const ANSWER: Duration = Duration::from_secs(15);
+const SILENT: &str = "no answer in time";
+
+/// Looks for orphans.
+pub(crate) struct Finder {
+    pub(crate) client: kube::Client,
+    pub(crate) daemon: Daemon,
+    pub(crate) node: String,
+    /// Of the node's lease.
+    pub(crate) namespace: String,
+    pub(crate) times: Times,
+}
+
+impl Finder {
+    /// Looks until `stop`.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut suspects: Option<Suspects> = None;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(self.times.look) => {}
+            }
+            let round = async {
+                let known = match suspects.take() {
+                    Some(known) => known,
+                    None => self.recorded().await?,
+                };
+                let kept = suspects.insert(known);
+                self.round(kept).await
+            };
+            if let Err(error) = round.await {
+                tracing::warn!(
+                    outcome = "failed",
+                    error,
+                    "look for disks without a machine"
+                );
+            }
+        }
+    }
+
+    async fn round(&mut self, suspects: &mut Suspects) -> Result<(), String> {
+        let mut without = Vec::new();
+        for disk in self.disks().await? {
+            if disk.in_use_by.is_empty() && !self.has_machine(&disk).await? {
+                without.push(disk);
+            }
+        }
+        let uids = without.iter().map(|disk| disk.vm_uid.as_str());
+        if suspects.found(uids, Timestamp::now()) {
+            self.record(suspects).await?;
+        }
+        for disk in &without {
+            match suspects.judge(&disk.vm_uid, &self.times, Timestamp::now()) {
+                Verdict::Wait => {}
+                Verdict::Report(removal) => {
+                    self.report(disk, removal).await?;
+                    suspects.reported(&disk.vm_uid);
+                }
+                Verdict::Remove => self.remove(disk).await?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn disks(&mut self) -> Result<Vec<Disk>, String> {
+        let asked = self.daemon.list_disks(ListDisksRequest {});
+        match tokio::time::timeout(ANSWER, asked).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner().disks),
+            Ok(Err(status)) => Err(words(&status)),
+            Err(_) => Err(SILENT.to_owned()),
+        }
+    }
+
+    /// Whether the machine of that name has the disk: its own, or one that it adopted. A disk without a name has an owner that
+    /// nobody can ask for.
+    async fn has_machine(&self, disk: &Disk) -> Result<bool, String> {
+        let Some((namespace, name)) = disk.vm_name.split_once('/') else {
+            return Ok(true);
+        };
+        let kind = ApiResource::erase::<crds::VirtualMachine>(&());
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &kind);
+        let found = match tokio::time::timeout(ANSWER, api.get(name)).await {
+            Ok(Ok(found)) => found,
+            // A server that does not know the kind answers 404, too, and names no object.
+            Ok(Err(kube::Error::Api(status)))
+                if status.code == 404
+                    && status.details.as_ref().is_some_and(|d| d.name == name) =>
+            {
+                return Ok(false);
+            }
+            Ok(Err(error)) => return Err(one_line(&error)),
+            Err(_) => return Err(SILENT.to_owned()),
+        };
+        let adopted = found.data["status"]["diskUID"].as_str();
+        let own = found.metadata.uid.as_deref();
+        Ok([own, adopted].contains(&Some(disk.vm_uid.as_str())))
+    }
+
+    async fn report(&self, disk: &Disk, removal: Option<Timestamp>) -> Result<(), String> {
+        let (name, uid) = (&disk.vm_name, &disk.vm_uid);
+        let removal = match removal {
+            Some(at) => format!("it is removed at {}", at.strftime("%FT%TZ")),
+            None => "it stays, since limits.orphan_remove_after_s is 0".to_owned(),
+        };
+        let text = format!(
+            "no virtual machine {name} has the disk {uid} ({} bytes) any more: {removal}",
+            disk.allocated_bytes
+        );
+        tracing::warn!(vm = uid, name, outcome = "orphaned", "disk: {removal}");
+        let about = About {
+            namespace: "default",
+            object: ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Node".to_owned()),
+                name: Some(self.node.clone()),
+                // As kubelet names its node in events.
+                uid: Some(self.node.clone()),
+                ..ObjectReference::default()
+            },
+            action: "LookForDisks",
+            reason: "OrphanedDisk",
+        };
+        event::report(self.client.clone(), &self.node, &about, &[text]).await
+    }
+
+    /// Asks the daemon; the next round finds out whether it is done.
+    async fn remove(&mut self, disk: &Disk) -> Result<(), String> {
+        let request = RunTaskRequest {
+            uid: Uuid::new_v4().to_string(),
+            vm_uid: disk.vm_uid.clone(),
+            kind: Some(Kind::DeleteDisk(DeleteDisk {})),
+        };
+        tracing::warn!(
+            vm = disk.vm_uid,
+            name = disk.vm_name,
+            outcome = "removed",
+            "disk of no machine"
+        );
+        match tokio::time::timeout(ANSWER, self.daemon.run_task(request)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(status)) => Err(words(&status)),
+            Err(_) => Err(SILENT.to_owned()),
+        }
+    }
+
+    /// What an earlier agent of this node found. Its rights let it patch the lease, which shows it.
+    async fn recorded(&self) -> Result<Suspects, String> {
+        let lease = self.patch(json!({})).await?;
+        let annotations = lease.metadata.annotations.unwrap_or_default();
+        let text = annotations.get(names::ORPHANED_DISKS);
+        Ok(text
+            .map(|text| Suspects::from_json(text))
+            .unwrap_or_default())
+    }
+
+    async fn record(&self, suspects: &Suspects) -> Result<(), String> {
+        let value = suspects.to_json();
+        let change = json!({ "metadata": { "annotations": { names::ORPHANED_DISKS: value } } });
+        self.patch(change).await.map(drop)
+    }
+
+    async fn patch(&self, change: serde_json::Value) -> Result<Lease, String> {
+        let api: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
+        let (name, params) = (lease_name(&self.node), PatchParams::default());
+        let change = Patch::Merge(change);
+        match tokio::time::timeout(ANSWER, api.patch(&name, &params, &change)).await {
+            Ok(Ok(lease)) => Ok(lease),
+            Ok(Err(error)) => Err(one_line(&error)),
+            Err(_) => Err(SILENT.to_owned()),
+        }
+    }
+}
