@@ -104,8 +104,8 @@ impl Finder {
         }
     }
 
-    /// Whether the machine of that name has the disk: its own, or one that it adopted. A disk without a name has an owner that
-    /// nobody can ask for.
+    /// Whether the machine of that name has the disk: its own, or one that it adopted. A disk without a name counts as owned:
+    /// its machine cannot be looked up.
     async fn has_machine(&self, disk: &Disk) -> Result<bool, String> {
         let Some((namespace, name)) = disk.vm_name.split_once('/') else {
             return Ok(true);

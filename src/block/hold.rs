@@ -1,7 +1,7 @@
 //! Who has a device.
 //!
-//! Invariant: the record names the holders before our node of the device exists, and until after it is gone; whoever lets
-//! go has seen the domain gone. Of a device with several holders none may write.
+//! Invariant: the record names the holders before our node of the device exists, and until after it is gone; a holder
+//! lets go only after its domain is gone. Of a device with several holders none may write.
 //! Failure: a node that cannot be made leaves the record to whoever drops the container.
 
 use std::fs::Permissions;
@@ -86,7 +86,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Everybody who has a device.
+    /// All holders of a device.
     pub fn holders_of(&self, device: Number) -> Vec<ContainerId> {
         let held = self.ledger.get(&device);
         held.map(|held| held.all().cloned().collect())

@@ -53,7 +53,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Everybody who has it.
+    /// All holders.
     pub fn all(&self) -> impl Iterator<Item = &ContainerId> {
         std::iter::once(&self.holder).chain(&self.readers)
     }

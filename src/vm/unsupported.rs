@@ -53,7 +53,7 @@ pub struct Unused {
 pub(super) struct Finding {
     /// What, and what to do.
     pub(super) text: String,
-    /// Whether somebody may believe that what is written there is kept.
+    /// Whether data written there would be lost.
     pub(super) loses_data: bool,
 }
 

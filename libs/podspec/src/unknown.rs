@@ -11,8 +11,9 @@ use crate::Key;
 const PREFIXES: [&str; 3] = ["vmlet.dev/", "vmlet.dev.protected/", "Virtlet"];
 
 /// Keys that the controller and the agent write on pods, and that are no settings.
-const OF_PROGRAMS: [&str; 4] = [
+const OF_PROGRAMS: [&str; 5] = [
     "vmlet.dev/guest-facts",
+    "vmlet.dev/ip-assurance",
     "vmlet.dev/vm-generation",
     "vmlet.dev/vm-revision",
     "vmlet.dev/vm-uid",

@@ -353,6 +353,7 @@ async fn the_agent_of_one_node_can_do_nothing_to_another_one() -> Result<()> {
         ("of-pod", "n1", "Pod", "mine", true),
         ("of-node", "n1", "Node", "n1", true),
         ("in-its-name", "n2", "Pod", "theirs", false),
+        ("in-a-part-of-its-name", "n", "Pod", "mine", false),
         ("of-another-node", "n1", "Node", "n2", false),
         ("of-a-deployment", "n1", "Deployment", "web", false),
     ] {

@@ -124,7 +124,11 @@ fn the_pod_of_a_machine_with_everything() {
     let mut plan = plan(&vm, &needs);
     plan.paused = true;
     plan.restore = true;
-    insta::assert_snapshot!(text(&instance(&plan)));
+    let pod = instance(&plan);
+    // What a node does not know it reports to the user.
+    let annotations = pod.metadata.annotations.clone().unwrap();
+    assert_eq!(podspec::unknown_annotations(&annotations), []);
+    insta::assert_snapshot!(text(&pod));
 }
 
 #[test]
