@@ -292,6 +292,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         if row.spec.instance.role == Role::Provision {
             return self.undo_start(row).await;
         }
+        self.check_connected("look for").await?;
         let state = self.parts.hypervisor.state(row.domain()).await;
         let state = state.map_err(hypervisor("look for"))?;
         match state {
