@@ -155,10 +155,10 @@ impl Limits {
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         let confirm = seconds(self.orphan_confirm_s);
         Times {
-            look: seconds(self.orphan_look_s.max(1)),
+            look: seconds(self.orphan_look_s),
             confirm,
             remove_after: (self.orphan_remove_after_s > 0)
-                .then(|| seconds(self.orphan_remove_after_s).max(confirm)),
+                .then(|| seconds(self.orphan_remove_after_s)),
         }
     }
 }
@@ -200,6 +200,16 @@ fn check(config: &Config) -> Result<(), Error> {
     }
     if !is_name(&config.namespace) {
         return wrong("namespace", "must be the name of a namespace");
+    }
+    let limits = &config.limits;
+    if limits.orphan_look_s == 0 {
+        return wrong("limits.orphan_look_s", "must be at least 1");
+    }
+    if (1..limits.orphan_confirm_s).contains(&limits.orphan_remove_after_s) {
+        return wrong(
+            "limits.orphan_remove_after_s",
+            "must be 0, or at least limits.orphan_confirm_s",
+        );
     }
     for (setting, endpoint) in [
         ("node_endpoint", &config.node_endpoint),

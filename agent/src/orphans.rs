@@ -1,8 +1,8 @@
 //! Disks on this node whose machine no longer exists.
 //!
 //! A disk is a *suspect* when the API server says that no machine has it, and an *orphan* when it still says so an hour
-//! later. An orphan is reported, and removed some days after it became a suspect. Since when a disk is a suspect is kept on the
-//! node's lease, so that a restart of the agent does not begin anew.
+//! later. The agent reports an orphan, and removes it after a configured time. The agent records the time at which a disk became
+//! a suspect in an annotation of the node's lease, and reads it after a restart.
 //!
 //! Invariant: nothing is concluded from a round in which any answer is missing; a disk that a container has is never a suspect.
 //! Failure: logged, and the next round looks again.
@@ -46,22 +46,17 @@ pub(crate) struct Finder {
 
 impl Finder {
     /// Looks until `stop`.
-    pub(crate) async fn run(mut self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        let _ = stop.run_until_cancelled(self.look()).await;
+    }
+
+    async fn look(mut self) {
         let mut suspects: Option<Suspects> = None;
         loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(self.times.look) => {}
-            }
-            let round = async {
-                let known = match suspects.take() {
-                    Some(known) => known,
-                    None => self.recorded().await?,
-                };
-                let kept = suspects.insert(known);
-                self.round(kept).await
-            };
-            if let Err(error) = round.await {
+            tokio::time::sleep(self.times.look).await;
+            if let Err(error) = self.next(&mut suspects).await {
+                // What memory has may not be on record: the next round reads the record.
+                suspects = None;
                 tracing::warn!(
                     outcome = "failed",
                     error,
@@ -69,6 +64,14 @@ impl Finder {
                 );
             }
         }
+    }
+
+    async fn next(&mut self, suspects: &mut Option<Suspects>) -> Result<(), String> {
+        let known = match suspects.take() {
+            Some(known) => known,
+            None => self.recorded().await?,
+        };
+        self.round(suspects.insert(known)).await
     }
 
     async fn round(&mut self, suspects: &mut Suspects) -> Result<(), String> {

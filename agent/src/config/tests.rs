@@ -84,3 +84,16 @@ fn a_file_that_was_named_must_be_there() {
     );
     assert!(matches!(missing, Err(Error::File(_))));
 }
+
+#[test]
+fn times_of_orphans_that_contradict_each_other_are_refused() {
+    let limits = |text: &str| refusal(&format!("node = \"n1\"\n[limits]\n{text}"));
+    assert!(limits("orphan_look_s = 0").contains("limits.orphan_look_s"));
+    let early = limits("orphan_confirm_s = 60\norphan_remove_after_s = 59");
+    assert!(
+        early.contains("at least limits.orphan_confirm_s"),
+        "{early}"
+    );
+    let text = "node = \"n1\"\n[limits]\norphan_confirm_s = 60\norphan_remove_after_s = 60";
+    load_text(text, Overrides::default()).unwrap();
+}

@@ -56,7 +56,13 @@ async fn a_guest_sees_a_root_disk_of_the_wanted_size_and_its_devices_in_order() 
 
     // Less than the image has is as much as the image has.
     let small = sized("small", "1Mi", &stack);
-    let (small_sandbox, small) = cri.boot(&small, &image).await?;
+    let small_sandbox = cri.run(small.sandbox()).await?;
+    let reader = v1::ContainerConfig {
+        devices: vec![device("/dev/fixed", &fixed, "mr")],
+        ..small.container(&image, 0)
+    };
+    let small = Box::pin(cri.create(&small_sandbox, reader, small.sandbox())).await?;
+    cri.start(&small).await?;
     let large = sized("large", "200Mi", &stack);
     let sandbox = cri.run(large.sandbox()).await?;
     let config = |attempt| v1::ContainerConfig {
@@ -73,6 +79,7 @@ async fn a_guest_sees_a_root_disk_of_the_wanted_size_and_its_devices_in_order() 
     let root = disk(&cri, &first, "vda").await?;
     ensure!(root == (LARGE, false, String::new()), "{root:?}");
     devices(&cri, &first, &data, &fixed).await?;
+    no_writer_beside_readers(&stack, &cri, &image, &fixed).await?;
     let end = "echo at the end | dd of=/dev/vda bs=512 seek=$(($(cat /sys/block/vda/size) - 1)) conv=fsync";
     cri.shell(&first, end).await?;
 
@@ -90,9 +97,11 @@ async fn a_guest_sees_a_root_disk_of_the_wanted_size_and_its_devices_in_order() 
     cri.await_agent(&small).await?;
     let root = disk(&cri, &small, "vda").await?;
     ensure!(root.0 == IMAGE, "{root:?}");
-    for sandbox in [sandbox, small_sandbox] {
-        cri.remove_pod(&sandbox).await?;
-    }
+    // It goes on reading what the other machine had, too.
+    cri.remove_pod(&sandbox).await?;
+    let shared = cri.shell(&small, "head -c 9 /dev/vdb").await?;
+    ensure!(shared == "as it was", "{shared}");
+    cri.remove_pod(&small_sandbox).await?;
     stack.await_clean().await?;
     stack.down()
 }
@@ -120,6 +129,28 @@ async fn devices(cri: &Cri, id: &str, data: &LoopDevice, fixed: &LoopDevice) -> 
     ensure!(write.exit_code != 0, "it was written to: {write:?}");
     ensure!(fixed.read(0, 8 * MIB)? == before, "its bytes have changed");
     Ok(())
+}
+
+/// Two machines read the device; a third one may not write to it.
+async fn no_writer_beside_readers(
+    stack: &Stack,
+    cri: &Cri,
+    image: &str,
+    fixed: &LoopDevice,
+) -> Result<()> {
+    let pod = PodOptions::named("writer", stack);
+    let sandbox = cri.run(pod.sandbox()).await?;
+    let writer = v1::ContainerConfig {
+        devices: vec![device("/dev/fixed", fixed, "mrw")],
+        ..pod.container(image, 0)
+    };
+    let refused = Box::pin(cri.create(&sandbox, writer, pod.sandbox())).await;
+    let refused = refused.err().context("a writer beside readers")?;
+    ensure!(
+        refused.code() == Code::FailedPrecondition && refused.message().contains("in use"),
+        "{refused:?}"
+    );
+    Ok(cri.remove_pod(&sandbox).await?)
 }
 
 async fn nonsense(stack: &Stack, cri: &Cri, image: &str) -> Result<()> {
