@@ -24,6 +24,7 @@ mod instance;
 mod memory;
 mod model;
 mod paths;
+mod placeholder;
 mod power;
 mod process;
 mod reboot;

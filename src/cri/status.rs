@@ -96,7 +96,8 @@ fn container_code(error: &vm::Error) -> Code {
     use vm::Error as E;
     match error {
         E::NoSandbox(_) | E::NoContainer(_) | E::ImageLost(_) => Code::NotFound,
-        E::SandboxNotReady(_)
+        E::Placeholder(_)
+        | E::SandboxNotReady(_)
         | E::Live { .. }
         | E::Phase { .. }
         | E::Resize { .. }

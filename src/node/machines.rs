@@ -18,7 +18,6 @@ use uuid::Uuid;
 use super::facts::{self, Said};
 use crate::clock;
 use crate::sandbox::PodNetwork;
-use crate::vm::state::Phase;
 use crate::vm::{Container, Containers};
 
 /// Time between two questions to a guest for facts.
@@ -227,7 +226,7 @@ impl<H: Hypervisor, N: PodNetwork> Machines<H, N> {
 
     fn running(&self) -> Vec<Arc<Container>> {
         let mut all = self.containers.list();
-        all.retain(|row| matches!(row.phase, Phase::Running | Phase::Stopping));
+        all.retain(|row| row.phase.runs() && row.boots());
         all
     }
 

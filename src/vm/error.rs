@@ -47,6 +47,11 @@ pub enum Error {
         /// What was to be done with it.
         verb: &'static str,
     },
+    /// The container has no guest.
+    #[error(
+        "container {0} holds the place of a virtual machine that is being made: it has no guest"
+    )]
+    Placeholder(ContainerId),
     /// An annotation or a resource limit makes no sense.
     #[error(transparent)]
     Machine(#[from] AnnotationError),

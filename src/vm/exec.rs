@@ -108,6 +108,9 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
                 verb: "asked to run a command",
             });
         }
+        if !row.boots() {
+            return Err(super::Error::Placeholder(id.clone()));
+        }
         self.check_connected("run a command in").await?;
         let timeout = timeout.unwrap_or(LONGEST);
         let deadline = Instant::now() + timeout;

@@ -11,10 +11,8 @@ use podspec::{Instance, Role, SandboxId, VmUid};
 
 use super::domain::{Disk, DiskFormat, DiskSource};
 use super::error::{Error, Result, hypervisor};
-use super::model::{BlockDisk, Container, Exit, ImageSpec};
+use super::model::{BlockDisk, Container, ImageSpec};
 use super::service::Containers;
-use super::state::Event;
-use crate::clock;
 use crate::images::{self, Format, Image};
 use crate::sandbox::PodNetwork;
 use crate::{block, disk};
@@ -180,10 +178,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
 
     /// Whether the domain of that UUID is this container's, if there is one.
     pub(super) fn owns_domain(&self, row: &Container) -> bool {
-        match row.spec.instance.role {
-            Role::Machine => row.vm().is_none() || self.has_disk(row),
-            Role::Provision => false,
-        }
+        row.boots() && (row.vm().is_none() || self.has_disk(row))
     }
 
     /// The file that the machine boots from.
@@ -222,27 +217,5 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             read_only: false,
             serial: None,
         })
-    }
-
-    /// The whole life of a container that never boots.
-    pub(super) async fn end_without_machine(&self, row: &Container) -> Result<()> {
-        let now = clock::now();
-        let row = self
-            .move_on(row, Event::StartRequested, "started", |row| {
-                row.started_at = now;
-            })
-            .await?;
-        let exit = Exit {
-            code: 0,
-            reason: "Provisioned".to_owned(),
-            message: "the pod chose a node and brought an image; nothing boots for it".to_owned(),
-        };
-        let ended = |row: &mut Container| {
-            row.finished_at = now;
-            row.exit = Some(exit);
-        };
-        let row = self.move_on(&row, Event::Ended, "ended", ended).await?;
-        tracing::info!(container = %row.id, outcome = "provisioned", "container");
-        Ok(())
     }
 }

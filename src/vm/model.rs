@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use podspec::{ContainerId, Instance, Machine, SandboxId, VmUid};
+use podspec::{ContainerId, Instance, Machine, Role, SandboxId, VmUid};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -57,6 +57,11 @@ impl Container {
     /// The device that it boots from.
     pub fn root_block(&self) -> Option<&BlockDisk> {
         self.spec.blocks.iter().find(|disk| disk.is_root())
+    }
+
+    /// Whether it is a machine. A container that only holds the place of one boots nothing and has no domain.
+    pub fn boots(&self) -> bool {
+        self.spec.instance.role == Role::Machine
     }
 
     /// The virtual machine whose disk it boots from.

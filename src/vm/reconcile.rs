@@ -60,7 +60,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             return Ok(true);
         };
         let Some(_lock) = self.parts.locks.try_lock(row.sandbox.as_str()) else {
-            return Ok(is_settled(row.phase, domain));
+            return Ok(is_settled(&row, domain));
         };
         let Some(row) = self.parts.table.get(id) else {
             return Ok(true);
@@ -68,6 +68,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         let settled = match row.phase {
             Phase::Creating => self.drop_creating(&row).await,
             Phase::Starting => self.settle_starting(&row).await.map(drop),
+            Phase::Running | Phase::Stopping if !row.boots() => Ok(()),
             Phase::Running | Phase::Stopping => self.reconcile_running(&row, domain).await,
             // A start that libvirt carried out after it had been given up, or an end cut short.
             Phase::Created if domain.is_some() => self.clean_up(&row).await,
@@ -110,9 +111,9 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
 }
 
 /// Whether row and domain agree, so that there is nothing to do.
-const fn is_settled(phase: Phase, domain: Option<State>) -> bool {
-    match phase {
-        Phase::Running | Phase::Stopping => matches!(domain, Some(State::Active)),
+fn is_settled(row: &Container, domain: Option<State>) -> bool {
+    match row.phase {
+        Phase::Running | Phase::Stopping => !row.boots() || domain == Some(State::Active),
         Phase::Created | Phase::Exited => domain.is_none(),
         Phase::Creating | Phase::Starting | Phase::Removing => false,
     }

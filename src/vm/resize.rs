@@ -49,7 +49,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             .table
             .change(id, row.phase, |row| row.updated = updated)
             .await?;
-        if !row.phase.runs() {
+        if !row.phase.runs() || !row.boots() {
             return Ok(());
         }
         if let Err(e) = self.apply(&row, &before, &after).await {

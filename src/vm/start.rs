@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libvirt::{End, Hypervisor, State};
-use podspec::{ContainerId, CpuModel, Role};
+use podspec::{ContainerId, CpuModel};
 use tapmanager::wire::StartRequest;
 
 use super::console;
@@ -50,8 +50,8 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             return Ok(());
         }
         let sandbox = self.ready_sandbox(&sandbox)?;
-        if row.spec.instance.role == Role::Provision {
-            return self.end_without_machine(&row).await;
+        if !row.boots() {
+            return self.hold_place(&row).await;
         }
         self.check_disk(&row)?;
         self.check_connected("start").await?;
@@ -289,7 +289,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
 
     /// Finishes or undoes a start that was cut short; the caller holds the sandbox's lock.
     pub(super) async fn settle_starting(&self, row: &Container) -> Result<Arc<Container>> {
-        if row.spec.instance.role == Role::Provision {
+        if !row.boots() {
             return self.undo_start(row).await;
         }
         self.check_connected("look for").await?;

@@ -54,6 +54,9 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
             if !row.phase.runs() {
                 return Ok(());
             }
+            if !row.boots() {
+                return self.give_place_up(&row).await;
+            }
             self.check_connected("stop").await?;
             let earlier = |row: &mut Container| {
                 let first = row.kill_at == 0 || kill_at < row.kill_at;

@@ -66,7 +66,7 @@ pub(super) async fn about(cluster: &Cluster, name: &str) -> Result<Vec<Told>, Cl
     Ok(told)
 }
 
-/// The machine and its instance have its name; tasks and the pod that chooses the node begin with it.
+/// The machine and its instance have its name; tasks and the placeholder begin with it.
 fn is_about(event: &Event, name: &str) -> bool {
     let object = &event.involved_object;
     let named = object.name.as_deref().unwrap_or_default();
@@ -75,10 +75,15 @@ fn is_about(event: &Event, name: &str) -> bool {
         .and_then(|rest| rest.strip_prefix('-'));
     match object.kind.as_deref() {
         Some("VirtualMachine") => named == name,
-        Some("Pod") => named == name || part == Some("provision"),
+        Some("Pod") => named == name || is_placeholder(named, name),
         Some("VirtualMachineTask") => part.is_some_and(is_task),
         _ => false,
     }
+}
+
+fn is_placeholder(pod: &str, machine: &str) -> bool {
+    let uid = pod.rsplit_once(crds::names::PLACEHOLDER_OF);
+    uid.is_some_and(|(name, _)| name == machine)
 }
 
 /// Tasks are named `<machine>-<kind>-<hash>`; another machine's name may begin with this one's.
@@ -94,7 +99,7 @@ fn step(kind: &str, object: &str, machine: &str) -> String {
     match kind {
         "VirtualMachine" => "machine".to_owned(),
         "Pod" if object == machine => "instance".to_owned(),
-        "Pod" => "placement".to_owned(),
+        "Pod" => "placeholder".to_owned(),
         _ => {
             let task = part.rsplit_once('-').map_or(part, |(kind, _)| kind);
             format!("task {task}")
@@ -160,6 +165,8 @@ mod tests {
 
     use super::*;
 
+    const PLACEHOLDER: &str = "web-placeholder-of-virtual-machine-1a2b3c4d";
+
     fn event(kind: &str, name: &str, count: i32) -> Event {
         serde_json::from_value(json!({
             "metadata": {"name": "e"}, "type": "Normal", "reason": "Started", "message": "it runs\n", "count": count,
@@ -172,7 +179,8 @@ mod tests {
     fn events_of_the_machine_its_pods_and_tasks_are_its_own() {
         let about_web = |kind, name| is_about(&event(kind, name, 1), "web");
         assert!(about_web("VirtualMachine", "web"));
-        assert!(about_web("Pod", "web") && about_web("Pod", "web-provision"));
+        assert!(about_web("Pod", "web") && about_web("Pod", PLACEHOLDER));
+        assert!(!is_about(&event("Pod", PLACEHOLDER, 1), "we"));
         assert!(about_web("VirtualMachineTask", "web-provision-1a2b"));
         assert!(!about_web("VirtualMachineTask", "web-2-provision-1a2b"));
         assert!(!about_web("VirtualMachine", "web-2") && !about_web("Pod", "web-2"));
@@ -182,17 +190,17 @@ mod tests {
     #[test]
     fn repeated_events_have_a_count() {
         let told = [
-            Told::of(&event("Pod", "web-provision", 1), "web"),
+            Told::of(&event("Pod", PLACEHOLDER, 1), "web"),
             Told::of(&event("VirtualMachineTask", "web-provision-1a2b", 1), "web"),
             Told::of(&event("Pod", "web", 1), "web"),
             Told::of(&event("VirtualMachine", "web", 7), "web"),
         ];
         insta::assert_snapshot!(render(&told, "2026-01-01T12:00:00Z".parse().unwrap()), @r"
-        LAST SEEN  TYPE    REASON   STEP            OBJECT                                 MESSAGE
-        60s        Normal  Started  placement       Pod/web-provision                      it runs
-        60s        Normal  Started  task provision  VirtualMachineTask/web-provision-1a2b  it runs
-        60s        Normal  Started  instance        Pod/web                                it runs
-        60s (x7)   Normal  Started  machine         VirtualMachine/web                     it runs
+        LAST SEEN  TYPE    REASON   STEP            OBJECT                                           MESSAGE
+        60s        Normal  Started  placeholder     Pod/web-placeholder-of-virtual-machine-1a2b3c4d  it runs
+        60s        Normal  Started  task provision  VirtualMachineTask/web-provision-1a2b            it runs
+        60s        Normal  Started  instance        Pod/web                                          it runs
+        60s (x7)   Normal  Started  machine         VirtualMachine/web                               it runs
         ");
     }
 }

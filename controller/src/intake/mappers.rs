@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crds::names::POD_ROLE_LABEL;
+use crds::names::{PLACEHOLDER_OF, POD_ROLE_LABEL};
 use crds::{
     ClusterVirtualMachineImage, GROUP, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
     VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
@@ -20,9 +20,6 @@ use super::is_ready;
 use crate::stores::{
     Change, DataVolume, Indexed, Key, NetworkAttachmentDefinition, Relation, Stores,
 };
-
-/// The end of the name of the pod that chooses a machine's node.
-const PROVISION: &str = "-provision";
 
 /// A kind whose changes wake machines.
 pub trait Wakes: Indexed + Sized {
@@ -73,7 +70,7 @@ fn machine_of(pod: &Pod) -> Option<Key> {
     }
     let name = pod.name_any();
     let machine = match pod.labels().get(POD_ROLE_LABEL)?.as_str() {
-        "provision" => name.strip_suffix(PROVISION)?,
+        "provision" => name.rsplit_once(PLACEHOLDER_OF)?.0,
         _ => &name,
     };
     Some(Key::new(namespace, machine))

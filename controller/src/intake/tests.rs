@@ -168,7 +168,10 @@ fn a_class_wakes_the_machines_that_name_it(#[case] rules: Profile, #[case] prior
 
 #[rstest]
 #[case::by_its_name("a", "instance")]
-#[case::by_its_name_before_the_machine_has_a_node("a-provision", "provision")]
+#[case::by_its_name_before_the_machine_has_a_node(
+    "a-placeholder-of-virtual-machine-1a2b",
+    "provision"
+)]
 fn a_pod_wakes_its_machine(#[case] name: &str, #[case] role: &str) {
     let (intake, mut feeds) = ours();
     feeds.vms.apply(Event::Apply(settled("a")));
@@ -197,7 +200,7 @@ fn a_pod_that_ended_while_the_status_says_on_is_a_change_of_power(
     let (intake, mut feeds) = intake(Profile::page(additions));
     feeds.vms.apply(Event::Apply(settled("a")));
     let name = if role == "provision" {
-        "a-provision"
+        "a-placeholder-of-virtual-machine-1a2b"
     } else {
         "a"
     };

@@ -17,6 +17,7 @@ mod effects;
 mod error;
 mod expect;
 mod find;
+mod handover;
 mod hurry;
 mod identity;
 mod left_behind;
@@ -33,6 +34,7 @@ mod pods;
 mod power;
 mod prober;
 mod provision;
+mod room;
 mod shared;
 mod slots;
 mod status;
@@ -151,7 +153,10 @@ fn outcome(pass: &Pass<'_>, is_deleted: bool, result: Outcome<()>) -> Outcome {
     let result = match result {
         Ok(()) => Ok(()),
         Err(Stop::InProgress | Stop::TooManyCreates) if !is_deleted => {
-            return Ok(Done::again(pass.ctx.config.runner.recheck()));
+            let recheck = pass.ctx.config.runner.recheck();
+            return Ok(Done::again(
+                pass.requeue.map_or(recheck, |at| at.min(recheck)),
+            ));
         }
         Err(stop) => Err(stop),
     };

@@ -35,7 +35,8 @@ pub const IMAGE_CACHE_LABEL: &str = "vmicache.vmlet.dev/name";
 pub const IMAGE_CACHE_LOCATION: &str = "vmicache.vmlet.dev/location";
 /// Label on pods and tasks: the UID of the machine.
 pub const VM_UID_LABEL: &str = "vmlet.dev/vm-uid";
-/// Label on pods: `instance` (the running machine) or `provision` (chooses the node of the root disk).
+/// Label on pods: `instance` (the running machine) or `provision` (the placeholder: chooses the node of the root disk, and
+/// holds the machine's place there until its first instance is placed).
 pub const POD_ROLE_LABEL: &str = "vmlet.dev/role";
 /// On pods: the generation of the machine that the pod was built from.
 pub const GENERATION: &str = "vmlet.dev/vm-generation";
@@ -59,6 +60,13 @@ pub const RESTORE: &str = "vmlet.dev/restore";
 pub const FINALIZER: &str = "vmlet.dev/virtualmachine";
 /// Scheduling gate of the pod that chooses the node of a root disk.
 pub const PROVISIONING_GATE: &str = "vmlet.dev/image-cache";
+/// Scheduling gate of a machine's pod until the placeholder has made room for it.
+pub const PLACEHOLDER_GATE: &str = "vmlet.dev/placeholder";
+/// Readiness gate of placeholders. No program sets the condition, so that a placeholder is never ready and no Service
+/// sends it traffic.
+pub const PLACEHOLDER_READINESS_GATE: &str = "vmlet.dev/not-a-machine";
+/// Between name and UID of a machine in the name of its placeholder, which is longer than any machine's name may be.
+pub const PLACEHOLDER_OF: &str = "-placeholder-of-virtual-machine-";
 /// RuntimeClass and handler of our pods.
 pub const RUNTIME_CLASS: &str = "vmlet";
 /// Name of the only `Vmlet` object.

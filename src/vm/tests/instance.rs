@@ -12,7 +12,7 @@ use podspec::{ContainerId, VmUid};
 use crate::disk;
 use crate::testbed::{Node, PATIENCE};
 use crate::vm::state::Phase;
-use crate::vm::{Error, Result};
+use crate::vm::{Error, LinuxResources, Result};
 
 const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
 
@@ -213,12 +213,27 @@ async fn a_resumed_guest_goes_on_after_the_daemon_died_in_between() {
 }
 
 #[tokio::test]
-async fn a_pod_for_provisioning_ends_at_its_start() {
+async fn a_placeholder_runs_without_a_machine_until_it_is_stopped() {
     let node = Node::new().await;
     let sandbox = node.annotated("place", &[("role", "provision")]).await;
     let id = node.containers.create(&sandbox, node.machine(0)).await;
     let id = id.unwrap();
     node.containers.start(&id).await.unwrap();
+    assert_eq!(node.phase(&id), Phase::Running);
+    assert!(node.row(&id).started_at > 0);
+    assert!(node.containers.reconcile().await.unwrap());
+    let node = node.restarted().await;
+    node.containers.reconcile().await.unwrap();
+    assert_eq!(node.phase(&id), Phase::Running);
+    let refused = node.containers.exec(&id, vec!["true".to_owned()], None);
+    assert!(matches!(refused.await, Err(Error::Placeholder(_))));
+    let cpus = LinuxResources {
+        cpuset_cpus: "0".to_owned(),
+        ..LinuxResources::default()
+    };
+    node.containers.update(&id, cpus).await.unwrap();
+    let hour = Duration::from_secs(3600);
+    node.containers.stop(&id, hour).await.unwrap();
     assert_eq!(node.phase(&id), Phase::Exited);
     assert_eq!(node.exit(&id), (0, "Provisioned".to_owned()));
     // kubelet takes no status of a container without an image.

@@ -1,13 +1,15 @@
 //! What a machine is busy with, in a few words.
 //!
-//! Invariant: the nearest to the end wins: a task, then the pod, then what a start waits for.
+//! Invariant: the nearest to the end wins: a task, then the machine's pod, then its placeholder, then what a start waits for.
+//! The steps of a creation and a start come in one order, whichever of the objects is seen first.
 //! Failure: nothing to say is an empty text.
 
 use crds::conditions::{FAILURE, IMAGE_CACHE_READY, PLACEMENT_READY, READY, find};
 use crds::vm::PrintableStatus as Word;
-use crds::{TaskState, VirtualMachine, VirtualMachineTask};
+use crds::{TaskKind, TaskState, VirtualMachine, VirtualMachineTask, names};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
 
 use super::Around;
 
@@ -17,7 +19,12 @@ pub(crate) fn progress(vm: &VirtualMachine, around: &Around, now: Timestamp) -> 
     if let Some(task) = around.tasks.iter().find_map(of_task) {
         return task;
     }
+    if status.printable_status == Some(Word::Provisioning) && around.tasks.iter().any(made_disk) {
+        return "Provision 100%".to_owned();
+    }
     match status.printable_status {
+        // The disk is made, and the place is held.
+        Some(Word::Starting) if nearest(around).is_some_and(is_placeholder) => "starting".into(),
         Some(Word::Running) if !status.ready => "booting".into(),
         Some(Word::CrashLoopBackOff) => {
             let failure = status.start_failure.unwrap_or_default();
@@ -27,13 +34,13 @@ pub(crate) fn progress(vm: &VirtualMachine, around: &Around, now: Timestamp) -> 
             let count = failure.consecutive_fail_count;
             format!("failed {count} times, next start in {retry}s")
         }
-        Some(Word::Starting | Word::Provisioning | Word::WaitingForVolumeBinding) => around
-            .pods
-            .iter()
-            .map(of_pod)
-            .find(|text| !text.is_empty())
-            .or_else(|| failure(vm))
-            .unwrap_or_default(),
+        Some(Word::Starting | Word::Provisioning | Word::WaitingForVolumeBinding) => {
+            nearest(around)
+                .map(of_pod)
+                .filter(|text| !text.is_empty())
+                .or_else(|| failure(vm))
+                .unwrap_or_default()
+        }
         Some(word) if is_error(word) => failure(vm).or_else(|| obstacle(vm)).unwrap_or_default(),
         Some(Word::Stopping | Word::Terminating) => patience(around).unwrap_or_default(),
         _ => String::new(),
@@ -88,8 +95,26 @@ fn of_task(task: &VirtualMachineTask) -> Option<String> {
     }
 }
 
+/// The controller has not recorded yet that the disk is made.
+fn made_disk(task: &VirtualMachineTask) -> bool {
+    let state = task.status.as_ref().and_then(|status| status.state);
+    task.spec.kind == TaskKind::Provision && state == Some(TaskState::Success)
+}
+
+/// The machine's pod, else its placeholder.
+fn nearest(around: &Around) -> Option<&Pod> {
+    around.pods.iter().min_by_key(|pod| is_placeholder(pod))
+}
+
+fn is_placeholder(pod: &Pod) -> bool {
+    let role = pod.labels().get(names::POD_ROLE_LABEL);
+    role.is_some_and(|role| role == "provision")
+}
+
 /// What a pod that does not run its machine yet is at.
 fn of_pod(pod: &Pod) -> String {
+    // Its node was chosen, and its image is in its disk.
+    let has_disk = pod.annotations().contains_key(names::VM_DISK);
     let status = pod.status.clone().unwrap_or_default();
     let containers = status.container_statuses.unwrap_or_default();
     let state = containers
@@ -99,8 +124,10 @@ fn of_pod(pod: &Pod) -> String {
     let has_node = pod.spec.as_ref().is_some_and(|s| s.node_name.is_some());
     let waiting = state.waiting.unwrap_or_default();
     match waiting.reason.as_deref() {
+        _ if state.running.is_some() && is_placeholder(pod) => "making the disk".into(),
         _ if state.running.is_some() => "booting".into(),
         _ if state.terminated.is_some() => String::new(),
+        Some("ContainerCreating") | None if has_disk => "starting".into(),
         Some("ContainerCreating") | None if has_node => "getting the image".into(),
         Some(reason) if has_node => match waiting.message {
             Some(message) => format!("{reason}: {message}"),

@@ -19,8 +19,8 @@ use crate::outcome::{Outcome, Stop};
 /// One step towards the root disk.
 pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
     observe::look(pass, None, Volumes::Provisioning);
-    if let Some(pod) = find::provisioner(pass) {
-        observe::look_at_provisioner(pass, &pod);
+    if let Some(pod) = find::placeholder(pass) {
+        observe::look_at_placeholder(pass, &pod);
     }
     observe::decide(pass);
     let result = steps(pass).await;
@@ -35,11 +35,13 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome<()> {
     let task = provision::task(pass);
     if let Some(task) = task.as_ref().filter(|t| !tasks::is_final(t)) {
         location::while_making(pass, &task.spec.node_name);
+        provision::has_place_and_image(pass);
         return Err(Stop::InProgress);
     }
     if let Some(task) = task.filter(|t| succeeded(t)) {
         pass.status().image.clone_from(&task.spec.image);
-        return done(pass).await;
+        provision::has_place_and_image(pass);
+        return done(pass);
     }
     let node = pass.node_name();
     // Nothing is made for a disk in a claim, so that nobody's turn is waited for.
@@ -51,7 +53,7 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome<()> {
     let needs = need::all(pass).await?;
     need::disks(pass).await?;
     let Some(slot) = slot else {
-        return done(pass).await;
+        return done(pass);
     };
     wait_for_cache(pass, &needs)?;
     provision::run(pass, &needs, slot).await
@@ -127,11 +129,10 @@ pub(crate) fn cache_name(image: &str) -> String {
     format!("vmi-{hash}")
 }
 
-/// The root disk is there.
-async fn done(pass: &mut Pass<'_>) -> Outcome<()> {
+/// The root disk is there. What becomes of the placeholder depends on whether the machine is to be on.
+fn done(pass: &mut Pass<'_>) -> Outcome<()> {
     exists(pass);
     config::first_size(pass)?;
-    provision::clean_up(pass).await?;
     pass.acted = true;
     Err(Stop::quiet("created"))
 }

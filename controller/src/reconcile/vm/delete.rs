@@ -14,7 +14,7 @@ use lifecycle::{Action, Volumes};
 
 use super::error::Error;
 use super::pass::Pass;
-use super::{config, effects, find, observe, patch, pods, provision, tasks, update};
+use super::{config, effects, find, handover, observe, patch, pods, provision, tasks, update};
 use crate::outcome::{Outcome, Stop};
 
 pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
@@ -27,11 +27,13 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
         return Ok(());
     }
     if observe::is_orphaning(&pass.vm) {
+        handover::clean_up(pass).await?;
         release(pass);
         return Ok(());
     }
     if pass.has(names::SKIP_DELETE_PLATFORM_RESOURCE) {
         leave::run(pass).await?;
+        handover::clean_up(pass).await?;
         release(pass);
         return Ok(());
     }
@@ -62,7 +64,7 @@ async fn platform(pass: &mut Pass<'_>) -> Outcome<()> {
     let pod = find::instance(pass).await?;
     observe::look(pass, pod.clone(), Volumes::Ready);
     let decision = observe::decide(pass);
-    provision::clean_up(pass).await?;
+    handover::clean_up(pass).await?;
     if pod.is_none() && !may_have_disk(pass) {
         return Ok(());
     }

@@ -1,14 +1,15 @@
 //! Pods made and deleted.
 //!
-//! Invariant: a deletion names the pod's UID and leaves at least one second, so that the object outlives the
+//! Invariant: a deletion names the pod's UID and leaves a machine at least one second, so that the object outlives the
 //! domain; a pod of somebody else is never touched.
 //! Failure: what the API server says, by name of the pod.
 
 use crds::names;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use lifecycle::Pending;
+use serde_json::json;
 
 use super::error::{Error, is_conflict, is_gone};
 use super::pass::Pass;
@@ -61,12 +62,13 @@ fn foreign(pod: &Pod) -> String {
 
 /// Deletes a pod, giving its guest `seconds`; again when that is less than it was given before.
 pub(crate) async fn delete(pass: &mut Pass<'_>, pod: &Pod, seconds: u32) -> Outcome<()> {
-    let seconds = seconds.max(1);
+    let is_machine = pods::role(pod) == pods::INSTANCE;
+    let seconds = seconds.max(u32::from(is_machine));
     let given = pod.metadata.deletion_grace_period_seconds;
     if pods::is_deleting(pod) && given.is_none_or(|given| given <= i64::from(seconds)) {
         return Ok(());
     }
-    if pods::is_deleting(pod) {
+    if pods::is_deleting(pod) && is_machine {
         // Before the API server knows of the shorter time: from then on nobody comes here again.
         hurry::ask(pass, pod, seconds).await?;
     }
@@ -80,13 +82,34 @@ pub(crate) async fn delete(pass: &mut Pass<'_>, pod: &Pod, seconds: u32) -> Outc
     match pass.api::<Pod>().delete(&name, &params).await {
         Ok(_) => {
             pass.acted = true;
-            if pods::role(pod) == pods::INSTANCE {
+            if is_machine {
                 expect(pass, Pending::Delete, pod.uid());
             }
             Ok(())
         }
         Err(error) if is_gone(&error) || is_conflict(&error) => Ok(()),
         Err(source) => Err(Stop::Failed(Error::DeletePod { name, source }.into())),
+    }
+}
+
+/// Takes a scheduling gate off a pod; others stay.
+pub(crate) async fn ungate(pass: &mut Pass<'_>, pod: &Pod, gate: &str) -> Outcome<()> {
+    let gates = pod.spec.as_ref().and_then(|s| s.scheduling_gates.as_ref());
+    let left: Vec<_> = gates.into_iter().flatten().collect();
+    let (ours, left): (Vec<_>, Vec<_>) = left.into_iter().partition(|g| g.name == gate);
+    if ours.is_empty() {
+        return Ok(());
+    }
+    let change = Patch::Merge(json!({ "spec": { "schedulingGates": left } }));
+    let name = pod.name_any();
+    let api = pass.api::<Pod>();
+    match api.patch(&name, &PatchParams::default(), &change).await {
+        Ok(_) => {
+            pass.acted = true;
+            Ok(())
+        }
+        Err(error) if is_gone(&error) => Ok(()),
+        Err(source) => Err(Stop::Failed(Error::PlacePod { name, source }.into())),
     }
 }
 

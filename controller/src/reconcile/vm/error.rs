@@ -14,6 +14,12 @@ pub(crate) enum Error {
         #[source]
         source: kube::Error,
     },
+    #[error("let the scheduler place pod {name}")]
+    PlacePod {
+        name: String,
+        #[source]
+        source: kube::Error,
+    },
     #[error("pod {name} belongs to somebody else: {why}")]
     ForeignPod { name: String, why: String },
     #[error("the machine has more than one live pod: {names}")]
@@ -108,6 +114,16 @@ pub(crate) fn joined(errors: Vec<anyhow::Error>) -> Option<anyhow::Error> {
 pub(crate) fn reason(error: &anyhow::Error) -> &'static str {
     let mut known = error.chain().filter_map(|e| e.downcast_ref::<Error>());
     known.next().map(Error::reason).unwrap_or("FailedUpdate")
+}
+
+/// Whether a quota left no room for a pod.
+pub(crate) fn is_over_quota(error: &anyhow::Error) -> bool {
+    let source = match error.downcast_ref() {
+        Some(Error::CreatePod { source, .. }) => source,
+        _ => return false,
+    };
+    // The API server has no reason of its own for it.
+    matches!(source, kube::Error::Api(s) if s.code == 403 && s.message.contains("exceeded quota"))
 }
 
 /// Whether the API server said that something exists already, or changed meanwhile.

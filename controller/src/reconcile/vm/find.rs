@@ -144,8 +144,8 @@ fn remember(pass: &mut Pass<'_>, pod: &Pod) {
     status.bios_uuid = bios.or(status.bios_uuid.take());
 }
 
-/// The pod that chooses a node for the machine.
-pub(crate) fn provisioner(pass: &Pass<'_>) -> Option<Arc<Pod>> {
+/// The machine's placeholder.
+pub(crate) fn placeholder(pass: &Pass<'_>) -> Option<Arc<Pod>> {
     let uid = pass.uid();
     let all = pass.ctx.stores.pods_of(&uid);
     all.into_iter()

@@ -22,7 +22,7 @@ use super::pass::Pass;
 use crate::outcome::{Outcome, Stop};
 
 pub(crate) use bootstrap::DEFAULT_KEY;
-pub(crate) use class::{Size, bytes, of_class, revision};
+pub(crate) use class::{Size, bytes, of_class, revision, thousandths};
 pub(crate) use image::Image;
 pub(crate) use network::Attachments;
 pub(crate) use volumes::Disk;

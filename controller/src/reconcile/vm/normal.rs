@@ -18,11 +18,11 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
         update::record_end(pass);
         return Ok(());
     }
-    identity::choose(pass);
     if !pass.vm.finalizers().iter().any(|f| f == names::FINALIZER) {
         pass.vm.finalizers_mut().push(names::FINALIZER.to_owned());
         return Ok(());
     }
+    identity::choose(pass);
     if pass.mode.is_fast() && !cache::is_ready(pass) {
         return Ok(());
     }

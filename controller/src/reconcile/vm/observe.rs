@@ -73,8 +73,8 @@ fn record_image(pass: &mut Pass<'_>) {
     pass.status().image = image;
 }
 
-/// Says why the pod that chooses the node does not get on.
-pub(crate) fn look_at_provisioner(pass: &mut Pass<'_>, pod: &Pod) {
+/// Says why the placeholder does not get on.
+pub(crate) fn look_at_placeholder(pass: &mut Pass<'_>, pod: &Pod) {
     let seen: Option<Unstartable> = Instance::from_pod(pod, NodeState::Ready).unstartable;
     pass.view.gates.provisioner = seen;
 }

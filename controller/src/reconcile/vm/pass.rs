@@ -20,6 +20,8 @@ use super::observe::View;
 use super::prober::Answer;
 use crate::context::{Context, Key};
 
+/// How long news of progress may wait for the next step, with which it is one write.
+const PROGRESS: Duration = Duration::from_secs(1);
 /// Longest message of a condition, in bytes.
 const LONGEST_MESSAGE: usize = 2048;
 
@@ -40,6 +42,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) ended: Option<Arc<Pod>>,
     /// The first request was fulfilled.
     pub(crate) pops: bool,
+    /// The status may wait for the next pass.
+    pub(crate) is_postponed: bool,
     /// Look again after this time.
     pub(crate) requeue: Option<Duration>,
     /// What the machine's pod was found to be.
@@ -65,6 +69,7 @@ impl<'a> Pass<'a> {
             acted: false,
             ended: None,
             pops: false,
+            is_postponed: false,
             requeue: None,
             view: View::default(),
             readiness: None,
@@ -158,6 +163,13 @@ impl<'a> Pass<'a> {
     /// Look again after `delay` at the latest.
     pub(crate) fn look_again(&mut self, delay: Duration) {
         self.requeue = Some(self.requeue.map_or(delay, |old| old.min(delay)));
+    }
+
+    /// All that this pass has to say is that something goes on, and the next step is likely to come at once: its pass
+    /// writes the status of both.
+    pub(crate) fn postpone_status(&mut self) {
+        self.is_postponed = true;
+        self.look_again(PROGRESS);
     }
 
     /// Seconds since the Unix epoch.

@@ -33,7 +33,9 @@ pub(crate) async fn finish(pass: &mut Pass<'_>) -> Outcome<()> {
         pop_request(pass).await?;
     }
     add_metadata(pass).await?;
-    status(pass).await?;
+    if !pass.is_postponed {
+        status(pass).await?;
+    }
     release(pass).await?;
     remove_metadata(pass).await
 }

@@ -13,7 +13,9 @@ mod tests;
 use std::collections::BTreeMap;
 
 use crds::{IpAssurance, VirtualMachine, names};
-use k8s_openapi::api::core::v1::{LocalObjectReference, Pod, PodSchedulingGate, PodSpec};
+use k8s_openapi::api::core::v1::{
+    LocalObjectReference, Pod, PodReadinessGate, PodSchedulingGate, PodSpec,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use super::need::Needs;
@@ -35,9 +37,6 @@ const OURS: [&str; 11] = [
     names::GUEST_FACTS,
     IP_ASSURANCE,
 ];
-/// Longest name of a machine in the name of its provisioning pod.
-const LONGEST_NAME: usize = 240;
-
 /// Everything that a pod is built from.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan<'a> {
@@ -57,12 +56,13 @@ pub(crate) struct Plan<'a> {
     pub(crate) paused: bool,
     /// Resume saved memory.
     pub(crate) restore: bool,
+    /// A placeholder has to make room first.
+    pub(crate) is_gated: bool,
 }
 
-/// Name of the pod that chooses the node of a machine's root disk.
-pub(crate) fn provisioner_name(vm: &str) -> String {
-    let cut = vm.len().min(LONGEST_NAME);
-    format!("{}-provision", vm.get(..cut).unwrap_or_default())
+/// Name of a machine's placeholder. No machine can have it: names of machines have at most 63 characters.
+pub(crate) fn placeholder_name(vm: &str, uid: &str) -> String {
+    format!("{vm}{}{uid}", names::PLACEHOLDER_OF)
 }
 
 /// The word for what proves an address.
@@ -82,21 +82,31 @@ pub(crate) fn instance(plan: &Plan<'_>) -> Pod {
     let mut all = allowed(template.annotations);
     all.extend(annotations::of(plan));
     pod.metadata.annotations = Some(all);
+    gate(&mut pod, names::PLACEHOLDER_GATE, plan.is_gated);
     pod
 }
 
-/// The pod that chooses a node and brings the image there; nothing boots in it.
-pub(crate) fn provisioner(plan: &Plan<'_>, is_gated: bool) -> Pod {
+/// The pod that chooses a node, brings the image there and holds the machine's place: for the scheduler it is the
+/// machine, with its labels, affinity and requests; nothing boots in it.
+pub(crate) fn placeholder(plan: &Plan<'_>) -> Pod {
     let mut pod = base(plan, PROVISION);
     let name = plan.vm.metadata.name.as_deref().unwrap_or_default();
-    pod.metadata.name = Some(provisioner_name(name));
-    pod.metadata.annotations = Some(annotations::of_provisioner());
-    if let Some(spec) = pod.spec.as_mut().filter(|_| is_gated) {
-        spec.scheduling_gates = Some(vec![PodSchedulingGate {
-            name: names::PROVISIONING_GATE.to_owned(),
+    pod.metadata.name = Some(placeholder_name(name, plan.uid));
+    pod.metadata.annotations = Some(annotations::of_placeholder());
+    if let Some(spec) = &mut pod.spec {
+        spec.readiness_gates = Some(vec![PodReadinessGate {
+            condition_type: names::PLACEHOLDER_READINESS_GATE.to_owned(),
         }]);
     }
+    gate(&mut pod, names::PROVISIONING_GATE, plan.is_gated);
     pod
+}
+
+fn gate(pod: &mut Pod, name: &str, is_gated: bool) {
+    if let Some(spec) = pod.spec.as_mut().filter(|_| is_gated) {
+        let name = name.to_owned();
+        spec.scheduling_gates = Some(vec![PodSchedulingGate { name }]);
+    }
 }
 
 /// A template's keys, without those that only the controller or an administrator may give a pod: the template
@@ -111,12 +121,8 @@ fn allowed(mut keys: BTreeMap<String, String>) -> BTreeMap<String, String> {
 
 fn base(plan: &Plan<'_>, role: &str) -> Pod {
     let template = plan.vm.spec.template.clone().unwrap_or_default().metadata;
-    // A service must not select the pod that only chooses a node.
-    let mut labels = if role == INSTANCE {
-        allowed(template.labels)
-    } else {
-        BTreeMap::new()
-    };
+    // Placeholders have them, too: affinity between machines goes by labels.
+    let mut labels = allowed(template.labels);
     labels.insert(names::VM_UID_LABEL.to_owned(), plan.uid.to_owned());
     labels.insert(names::POD_ROLE_LABEL.to_owned(), role.to_owned());
     let size = &plan.needs.size;

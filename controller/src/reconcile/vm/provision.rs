@@ -1,12 +1,12 @@
 //! The node of a root disk is chosen by the scheduler, then the disk is made there.
 //!
 //! ```text
-//! provisioning pod ─ bound ─► status.nodeName ─ image pulled ─► Provision task ─► Created
+//! placeholder ─ bound ─► status.nodeName ─ image pulled, runs ─► Provision task ─► Created
 //! ```
 //!
 //! Invariant: the node is on record before a task exists there; it changes only while no disk can exist, or when the
 //! node left after the task had failed.
-//! Failure: a pod that failed is made anew after a while, on the same node once one is on record.
+//! Failure: a placeholder that failed is made anew after a while, on the same node once one is on record.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,7 @@ use std::time::Duration;
 use crds::conditions::{self, Status};
 use crds::{TaskKind, TaskState, VirtualMachineTask, names};
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
-use kube::api::{Patch, PatchParams};
-use serde_json::json;
 
-use super::error::{Error, is_gone};
 use super::mode::Mode;
 use super::need::{self, Needs};
 use super::pass::Pass;
@@ -28,8 +24,10 @@ use super::tasks::{self, Progress};
 use super::{create, effects, find, identity, observe, patch, pods};
 use crate::outcome::{Outcome, Stop};
 
-/// Seconds between two provisioning pods: a node that refuses every pod does so at once.
+/// Seconds between two placeholders: a node that refuses every pod does so at once.
 const PERIOD: i64 = 30;
+/// Seconds that kubelet has to remove a placeholder before its object goes.
+const GRACE: u32 = 1;
 
 /// The task that makes, or made, the root disk.
 pub(crate) fn task(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
@@ -39,12 +37,15 @@ pub(crate) fn task(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
 
 /// One step.
 pub(crate) async fn run(pass: &mut Pass<'_>, needs: &Needs, slot: Slot) -> Outcome<()> {
-    let pod = find::provisioner(pass);
+    let pod = find::placeholder(pass);
     let Some(node) = pin(pass, needs, pod.as_deref()).await? else {
         return Ok(());
     };
     match pod {
-        Some(pod) if pods::phase(&pod) == "Succeeded" => make(pass, needs, &node, slot).await,
+        // The node may have restarted since.
+        Some(pod) if pods::runs(&pod) || pods::phase(&pod) == "Succeeded" => {
+            make(pass, needs, &node, slot).await
+        }
         Some(pod) if pods::phase(&pod) == "Failed" => again(pass, &pod).await,
         Some(pod) => {
             waits_for_image(pass, &pod);
@@ -69,7 +70,8 @@ async fn pin(pass: &mut Pass<'_>, needs: &Needs, pod: Option<&Pod>) -> Outcome<O
         pass.status().node_name = None;
         pass.status().zone = None;
         if let Some(pod) = pod {
-            effects::delete(pass, pod, 1).await?;
+            // No kubelet is left to confirm it.
+            effects::delete(pass, pod, 0).await?;
         }
         return Ok(None);
     }
@@ -77,13 +79,16 @@ async fn pin(pass: &mut Pass<'_>, needs: &Needs, pod: Option<&Pod>) -> Outcome<O
         ask(pass, needs, None).await?;
         return Ok(None);
     };
+    if pods::is_deleting(pod) {
+        // Its end wakes the machine.
+        return Ok(None);
+    }
     let Some(node) = pods::node(pod) else {
         waits_for_node(pass, pod).await?;
         return Ok(None);
     };
     pass.status().node_name = Some(node.to_owned());
     pass.condition(conditions::PLACEMENT_READY, Status::True, "", "");
-    patch::status(pass).await?;
     Ok(Some(node.to_owned()))
 }
 
@@ -108,9 +113,10 @@ async fn ask(pass: &mut Pass<'_>, needs: &Needs, node: Option<&str>) -> Outcome<
         grace_seconds: 1,
         paused: false,
         restore: false,
+        // Nothing is waited for by now, so that the gate would only be one more write.
+        is_gated: false,
     };
-    // Nothing is waited for by now, so that the gate would only be one more write.
-    let pod = pod::provisioner(&plan, false);
+    let pod = pod::placeholder(&plan);
     effects::create(pass, &pod).await?;
     if node.is_none() {
         let (kind, text) = (
@@ -118,6 +124,7 @@ async fn ask(pass: &mut Pass<'_>, needs: &Needs, node: Option<&str>) -> Outcome<
             "the scheduler has not chosen a node yet",
         );
         pass.condition(kind, Status::False, "NotReady", text);
+        pass.postpone_status();
     }
     Ok(())
 }
@@ -126,26 +133,13 @@ async fn waits_for_node(pass: &mut Pass<'_>, pod: &Pod) -> Outcome<()> {
     let text = pods::unschedulable(pod).unwrap_or("the scheduler has not chosen a node yet");
     let kind = conditions::PLACEMENT_READY;
     pass.condition(kind, Status::False, "NotReady", text);
-    let gates = pod.spec.as_ref().and_then(|s| s.scheduling_gates.clone());
-    let left: Vec<_> = gates.into_iter().flatten().collect();
-    if !left.iter().any(|g| g.name == names::PROVISIONING_GATE) {
-        return Ok(());
-    }
-    let left: Vec<_> = left
-        .iter()
-        .filter(|g| g.name != names::PROVISIONING_GATE)
-        .collect();
-    let change = Patch::Merge(json!({ "spec": { "schedulingGates": left } }));
-    let (api, name) = (pass.api::<Pod>(), pod.name_any());
-    match api.patch(&name, &PatchParams::default(), &change).await {
-        Ok(_) => Ok(()),
-        Err(error) if is_gone(&error) => Ok(()),
-        Err(source) => Err(Stop::Failed(Error::CreatePod { name, source }.into())),
-    }
+    effects::ungate(pass, pod, names::PROVISIONING_GATE).await
 }
 
 fn waits_for_image(pass: &mut Pass<'_>, pod: &Pod) {
-    if let Some((reason, message)) = pods::waiting(pod) {
+    let waiting = pods::waiting(pod);
+    // What kubelet says of every pod before it has pulled the image is no news.
+    if let Some((reason, message)) = waiting.filter(|(reason, _)| *reason != "ContainerCreating") {
         let text = match message {
             "" => reason.to_owned(),
             _ => format!("{reason}: {message}"),
@@ -159,21 +153,30 @@ async fn again(pass: &mut Pass<'_>, pod: &Pod) -> Outcome<()> {
     let status = pod.status.clone().unwrap_or_default();
     let why = [status.reason, status.message];
     let why: Vec<_> = why.into_iter().flatten().collect();
-    let reason = format!("the provisioning pod failed: {}", why.join(": "));
+    let reason = format!("the placeholder failed: {}", why.join(": "));
     pass.condition(conditions::PLACEMENT_READY, Status::False, "Error", &reason);
     let made = pod.metadata.creation_timestamp.as_ref();
     let age = made.map_or(PERIOD, |at| pass.seconds() - at.0.as_second());
     let left = u64::try_from(PERIOD - age.max(0)).unwrap_or_default();
     let after = Duration::from_secs(left);
     if after.is_zero() {
-        effects::delete(pass, pod, 1).await?;
+        effects::delete(pass, pod, GRACE).await?;
     }
     Err(Stop::Requeue { after, reason })
 }
 
-async fn make(pass: &mut Pass<'_>, needs: &Needs, node: &str, slot: Slot) -> Outcome<()> {
+/// A task is made only after that.
+pub(crate) fn has_place_and_image(pass: &mut Pass<'_>) {
     pass.condition(conditions::IMAGE_CACHE_READY, Status::True, "", "");
     pass.condition(conditions::PLACEMENT_READY, Status::True, "", "");
+}
+
+async fn make(pass: &mut Pass<'_>, needs: &Needs, node: &str, slot: Slot) -> Outcome<()> {
+    has_place_and_image(pass);
+    let recorded = pass.base.status.as_ref();
+    if recorded.is_none_or(|status| status.node_name.is_none()) {
+        patch::status(pass).await?;
+    }
     // The node's own limit counts from here on.
     drop(slot);
     let slot = create::take_slot(pass, Some(node))?;
@@ -188,6 +191,7 @@ async fn make(pass: &mut Pass<'_>, needs: &Needs, node: &str, slot: Slot) -> Out
     match tasks::ensure(pass, spec, &uid).await? {
         Progress::Running => {
             slot.keep();
+            pass.postpone_status();
             Err(Stop::InProgress)
         }
         Progress::Done => Ok(()),
@@ -197,13 +201,5 @@ async fn make(pass: &mut Pass<'_>, needs: &Needs, node: &str, slot: Slot) -> Out
             }
             Err(patch::again())
         }
-    }
-}
-
-/// The provisioning pod has done its work.
-pub(crate) async fn clean_up(pass: &mut Pass<'_>) -> Outcome<()> {
-    match find::provisioner(pass) {
-        Some(pod) => effects::delete(pass, &pod, 1).await,
-        None => Ok(()),
     }
 }

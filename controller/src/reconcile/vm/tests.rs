@@ -17,6 +17,7 @@ mod config_rows;
 mod count;
 mod create_rows;
 mod delete_rows;
+mod handover;
 mod normal_rows;
 mod power_rows;
 mod probe_rows;

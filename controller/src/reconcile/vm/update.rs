@@ -19,7 +19,7 @@ use lifecycle::{Action, Volumes};
 
 use super::error::joined;
 use super::pass::Pass;
-use super::{config, location, need, observe, pods, power, status, tasks};
+use super::{config, handover, location, need, observe, pods, power, status, tasks};
 use crate::outcome::{Outcome, Stop};
 
 /// One of the steps.
@@ -92,6 +92,10 @@ pub(crate) async fn run(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome<(
         Action::Delete { .. } | Action::Shutdown { .. } | Action::Save { .. }
     );
     tasks::sweep(pass).await?;
+    // Before anything that may end the pass: the place of a machine is held at the cost of others.
+    if decision.failure.is_none() {
+        handover::run(pass, &decision.action).await?;
+    }
 
     let result = status::run(pass);
     if let ControlFlow::Break(end) = aggregate.take(Step::Plain, result, is_going_off) {

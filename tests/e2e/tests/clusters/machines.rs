@@ -36,9 +36,11 @@ const MAKE: Budget = Budget {
         ("create pods", 2),
         ("create virtualmachinetasks", 1),
         ("delete pods", 1),
+        ("patch pods", 1),
+        ("patch pods/status", 1),
         ("patch virtualmachines", 2),
     ],
-    statuses: 13,
+    statuses: 10,
     others: 18,
 };
 

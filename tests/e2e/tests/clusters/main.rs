@@ -23,6 +23,7 @@ mod lost_node;
 mod machines;
 mod namespaces;
 mod network;
+mod placement;
 mod plugins;
 mod probes;
 mod proxy;

@@ -296,6 +296,13 @@ async fn a_pod_that_only_chooses_a_node_never_boots() -> Result<()> {
     pod.annotations
         .insert("vmlet.dev/role".to_owned(), "provision".to_owned());
     let (sandbox, container) = cri.boot(&pod, &image).await?;
+    let held = cri.container(&container).await?;
+    ensure!(
+        held.state == e2e::v1::ContainerState::ContainerRunning as i32,
+        "{held:?}"
+    );
+    ensure!(node.machines().await?.is_empty());
+    cri.stop(&container, 3600).await?;
     let ended = cri.container(&container).await?;
     ensure!(
         (ended.exit_code, ended.reason.as_str()) == (0, "Provisioned"),

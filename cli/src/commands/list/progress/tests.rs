@@ -142,3 +142,59 @@ fn a_machine_that_stops_says_how_long_its_guest_may_take() {
         ""
     );
 }
+
+/// Steps of a creation and a first start, by what a watch sees: objects of different kinds come in any order.
+#[test]
+fn the_steps_come_in_one_order() {
+    let of = |role: &str, mut pods: Value| {
+        pods[0]["metadata"]["labels"] = json!({"vmlet.dev/role": role});
+        if role == "instance" {
+            pods[0]["metadata"]["annotations"] = json!({"vmlet.dev/vm-disk": "u"});
+        }
+        pods[0].clone()
+    };
+    let creating = || json!({"waiting": {"reason": "ContainerCreating"}});
+    let holds = || of("provision", pod(Some("n"), json!({"running": {}})));
+    let instance = |node, state: Value| of("instance", pod(node, state));
+    let making = || task(json!({"state": "Running", "progressPercent": 43}));
+    let made = || task(json!({"state": "Success"}));
+    let (new, starts) = ("Provisioning", "Starting");
+    let told: Vec<_> = [
+        (
+            new,
+            json!([]),
+            json!([of("provision", pod(None, json!({})))]),
+        ),
+        (
+            new,
+            json!([]),
+            json!([of("provision", pod(Some("n"), creating()))]),
+        ),
+        (new, json!([]), json!([holds()])),
+        (new, making(), json!([holds()])),
+        (new, made(), json!([holds()])),
+        (starts, made(), json!([holds()])),
+        (starts, made(), json!([holds(), instance(None, json!({}))])),
+        (starts, made(), json!([instance(Some("n"), creating())])),
+        (
+            starts,
+            made(),
+            json!([instance(Some("n"), json!({"running": {}}))]),
+        ),
+    ]
+    .into_iter()
+    .map(|(word, tasks, pods)| said(json!({"printableStatus": word}), tasks, pods))
+    .collect();
+    let steps = [
+        "looking for a node",
+        "getting the image",
+        "making the disk",
+        "Provision 43%",
+        "Provision 100%",
+        "starting",
+        "starting",
+        "starting",
+        "booting",
+    ];
+    assert_eq!(told, steps);
+}

@@ -122,6 +122,15 @@ fn check(size: &Size) -> Result<(), Missing> {
 
 /// Bytes of a quantity; `None`: it is none.
 pub(crate) fn bytes(quantity: &Quantity) -> Option<i128> {
+    scaled(quantity, 0)
+}
+
+/// Thousandths of a quantity, as CPUs are counted; `None`: it is none.
+pub(crate) fn thousandths(quantity: &Quantity) -> Option<i128> {
+    scaled(quantity, 3)
+}
+
+fn scaled(quantity: &Quantity, more: i32) -> Option<i128> {
     let text = quantity.0.as_str();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, unit) = text.split_at(end.unwrap_or(text.len()));
@@ -129,7 +138,7 @@ pub(crate) fn bytes(quantity: &Quantity) -> Option<i128> {
     let (whole, part) = number.split_once('.').unwrap_or((number, ""));
     let digits: i128 = format!("{whole}{part}").parse().ok()?;
     let digits = digits.checked_mul(1 << twos)?;
-    let tens = tens - i32::try_from(part.len()).ok()?;
+    let tens = tens + more - i32::try_from(part.len()).ok()?;
     let power = 10_i128.checked_pow(tens.unsigned_abs())?;
     if tens < 0 {
         Some(digits / power)
@@ -190,5 +199,12 @@ mod tests {
     #[case::far_too_long("100000000000000000000000000000000000000000", None)]
     fn a_quantity_has_so_many_bytes(#[case] text: &str, #[case] wanted: Option<i128>) {
         assert_eq!(bytes(&Quantity(text.to_owned())), wanted);
+    }
+
+    #[test]
+    fn cpus_are_counted_in_thousandths() {
+        for (text, wanted) in [("2", 2000), ("250m", 250), ("1.5", 1500), ("100u", 0)] {
+            assert_eq!(thousandths(&Quantity(text.to_owned())), Some(wanted));
+        }
     }
 }

@@ -96,8 +96,8 @@ fn bootstrap(plan: &Plan<'_>) -> BTreeMap<String, String> {
     all
 }
 
-/// Those of the pod that chooses a node.
-pub(super) fn of_provisioner() -> BTreeMap<String, String> {
+/// Those of a placeholder.
+pub(super) fn of_placeholder() -> BTreeMap<String, String> {
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     [
         pair(TARGET_RUNTIME, names::RUNTIME_CLASS),

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Resource;
 use serde_json::{Value, json};
 
-use super::{Plan, instance, provisioner};
+use super::{Plan, instance, placeholder};
 use crate::reconcile::vm::need::{Attachments, Disk, Image, Needs, Size};
 
 const UID: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
@@ -72,6 +72,7 @@ fn plan<'a>(vm: &'a VirtualMachine, needs: &'a Needs) -> Plan<'a> {
         grace_seconds: 300,
         paused: false,
         restore: false,
+        is_gated: false,
     }
 }
 
@@ -158,7 +159,8 @@ fn the_pod_that_chooses_a_node() {
     let mut plan = plan(&vm, &needs);
     plan.node = None;
     plan.disk = None;
-    insta::assert_snapshot!(text(&provisioner(&plan, true)));
+    plan.is_gated = true;
+    insta::assert_snapshot!(text(&placeholder(&plan)));
 }
 
 /// Otherwise whoever may create a machine could give its pod somebody else's disk, or an administrator's rights.
@@ -195,7 +197,9 @@ fn a_template_gives_a_pod_neither_disks_nor_protected_keys() {
 }
 
 #[test]
-fn a_long_name_leaves_room_for_the_second_pod() {
-    let name = super::provisioner_name(&"x".repeat(253));
-    assert!(name.len() <= 253 && name.ends_with("-provision"));
+fn no_machine_can_have_the_name_of_a_placeholder() {
+    let shortest = super::placeholder_name("x", UID);
+    let longest = super::placeholder_name(&"x".repeat(63), UID);
+    assert!(shortest.len() > 63, "{shortest}");
+    assert!(longest.len() <= 253, "{longest}");
 }

@@ -10,11 +10,11 @@ use crds::{VirtualMachine, names};
 use kube::ResourceExt;
 
 use crate::outcome::{Outcome, Stop};
-use crate::reconcile::vm::error::Error;
+use crate::reconcile::vm::error::{Error, is_over_quota};
 use crate::reconcile::vm::need::{self, Needs};
 use crate::reconcile::vm::pass::Pass;
 use crate::reconcile::vm::pod::{self, Plan};
-use crate::reconcile::vm::{effects, identity, observe, patch};
+use crate::reconcile::vm::{effects, find, handover, identity, observe, patch};
 
 pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Outcome<()> {
     let mut needs = need::all(pass).await?;
@@ -28,6 +28,11 @@ pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Out
     let (uid, disk) = (pass.uid(), pass.disk_uid());
     let recorded = pass.seen().and_then(|s| s.machine_type.clone());
     let machine_type = recorded.or_else(|| needs.size.machine_type.clone());
+    let placeholder = find::placeholder(pass);
+    let placeholder = placeholder.filter(|pod| {
+        let node = node.as_deref();
+        node.is_some_and(|node| handover::holds(pod, node))
+    });
     let plan = Plan {
         vm: &pass.vm,
         uid: &uid,
@@ -41,19 +46,30 @@ pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Out
         grace_seconds: lifecycle::power::power_off_seconds(&pass.vm.spec),
         paused,
         restore,
+        is_gated: placeholder.is_some(),
     };
     let pod = pod::instance(&plan);
     if !is_on_record(pass) {
         patch::status(pass).await?;
     }
-    let made = effects::create(pass, &pod).await?;
+    let made = match (effects::create(pass, &pod).await, &placeholder) {
+        (Err(Stop::Failed(error)), Some(placeholder)) if is_over_quota(&error) => {
+            // The quota has room for one pod of the machine only.
+            handover::give_up(pass, placeholder).await?;
+            return Err(Stop::Failed(error));
+        }
+        (made, _) => Arc::new(made?),
+    };
     let volumes = pass.view.gates.volumes;
-    observe::look(pass, Some(Arc::new(made)), volumes);
+    observe::look(pass, Some(Arc::clone(&made)), volumes);
     observe::decide(pass);
     // A request is fulfilled only when the watch shows the pod.
     pass.pops = false;
     let annotations = pass.vm.annotations_mut();
     annotations.insert(names::FIRST_BOOT_DONE.to_owned(), "true".to_owned());
+    if let Some(placeholder) = placeholder {
+        handover::hand_over(pass, &placeholder, &made).await?;
+    }
     Err(Stop::quiet("updated power state"))
 }
 

@@ -1,11 +1,13 @@
-//! Where the machine is.
+//! Where the machine is, and whether it fits there.
 //!
 //! Invariant: the node of a local root disk never follows the pod; that of a claim does.
 //! Failure: a node that is not known keeps the zone that was known.
 
+use crds::conditions::{PLACEMENT_READY, Status};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use super::super::{observe, pods};
+use super::super::{observe, pods, room};
 use super::Pass;
 
 /// Label of a node's zone.
@@ -20,8 +22,37 @@ pub(super) fn run(pass: &mut Pass<'_>) {
     if let Some(node) = seen.filter(|_| has_claim || unset) {
         pass.status().node_name = Some(node);
     }
+    fits(pass, pod.as_deref());
     let Some(node) = pass.node_name().and_then(|name| observe::node(pass, &name)) else {
         return;
     };
     pass.status().zone = node.labels().get(ZONE).cloned();
+}
+
+/// Says what keeps the scheduler from placing the machine; nothing while it has not tried.
+fn fits(pass: &mut Pass<'_>, pod: Option<&Pod>) {
+    let why = pod.and_then(pods::unschedulable).map(str::to_owned);
+    let is_undecided = pod.is_some_and(|pod| pods::node(pod).is_none());
+    match (why, pod) {
+        (Some(why), Some(pod)) => {
+            let text = obstacle(pass, pod, &why);
+            pass.condition(PLACEMENT_READY, Status::False, "Unschedulable", &text);
+        }
+        _ if is_undecided => {}
+        _ if pass.root_claim().is_some() => pass.drop_condition(PLACEMENT_READY),
+        _ => pass.condition(PLACEMENT_READY, Status::True, "", ""),
+    }
+}
+
+fn obstacle(pass: &Pass<'_>, pod: &Pod, why: &str) -> String {
+    let Some(home) = pass.node_name().filter(|_| pass.root_claim().is_none()) else {
+        return why.to_owned();
+    };
+    let node = observe::node(pass, &home);
+    let lacks = node.map(|node| room::lacks(pod, &node)).unwrap_or_default();
+    let never = match lacks.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", lacks.join("; ")),
+    };
+    format!("the root disk is on node {home}, which cannot take the machine{never}: {why}")
 }

@@ -27,8 +27,10 @@ pub(super) struct State {
     pub(super) writes: Vec<String>,
     /// The bodies of those writes.
     pub(super) bodies: Vec<Value>,
-    /// Requests to refuse: method and part of the path, code, how often.
+    /// Requests to refuse: method and part of the path (its end, before `$`), code, how often.
     pub(super) refusals: Vec<(Method, String, u16, usize)>,
+    /// The quota of pods.
+    pub(super) most_pods: Option<usize>,
     /// Namespaces that are being deleted: nothing can be created there.
     pub(super) ending: Vec<String>,
     /// Collections that nobody serves.
@@ -89,6 +91,9 @@ impl State {
                 status["details"] = json!({ "causes": [{ "reason": "NamespaceTerminating" }] });
                 (code, status)
             }
+            Method::POST if self.is_over_quota(&collection) => {
+                refuse(403, "Forbidden", "exceeded quota: pods")
+            }
             Method::POST => match bounds::broken(&collection, &body) {
                 Some(why) => refuse(422, "Invalid", &why),
                 None => self.create(collection, body.clone()),
@@ -111,10 +116,19 @@ impl State {
 
     fn refusal(&mut self, method: &Method, what: &str) -> Option<u16> {
         let mut all = self.refusals.iter_mut();
-        let found = all
-            .find(|(m, part, _, left)| m == method && what.contains(part.as_str()) && *left > 0)?;
+        let is_meant = |part: &str| match part.strip_suffix('$') {
+            Some(end) => what.ends_with(end),
+            None => what.contains(part),
+        };
+        let found = all.find(|(m, part, _, left)| m == method && *left > 0 && is_meant(part))?;
         found.3 -= 1;
         Some(found.2)
+    }
+
+    fn is_over_quota(&self, collection: &str) -> bool {
+        let pods = self.objects.keys().filter(|(c, _)| c.ends_with("/pods"));
+        let most = self.most_pods.unwrap_or(usize::MAX);
+        collection.ends_with("/pods") && pods.count() >= most
     }
 
     fn is_ending(&self, collection: &str) -> bool {
@@ -242,6 +256,12 @@ impl State {
         new["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         let grace = options["gracePeriodSeconds"].as_i64().unwrap_or(30);
         new["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
+        let is_free = new["metadata"]["finalizers"].is_null();
+        if grace == 0 && is_free {
+            // Without waiting for kubelet.
+            self.remove(place);
+            return (StatusCode::OK, new);
+        }
         self.store(place, &old, new)
     }
 

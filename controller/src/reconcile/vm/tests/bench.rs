@@ -190,6 +190,10 @@ impl Bench {
         server.refusals.push((method, part.to_owned(), code, times));
     }
 
+    pub(super) fn most_pods(&mut self, most: usize) {
+        self.server.lock().unwrap().most_pods = Some(most);
+    }
+
     pub(super) fn try_get(&self, collection: &str, name: &str) -> Option<Value> {
         let place = (collection.to_owned(), name.to_owned());
         self.server.lock().unwrap().objects.get(&place).cloned()
@@ -311,9 +315,9 @@ impl Bench {
     pub(super) async fn provisioning(&mut self, changes: Value) -> String {
         let uid = self.machine(changes);
         self.settle().await.ok();
-        self.bind("vm-provision", "n1");
+        self.placeholder_is_bound("vm", "n1");
         self.settle().await.ok();
-        self.end("vm-provision", 0, "Provisioned");
+        self.placeholder_runs("vm");
         self.settle().await.ok();
         uid
     }
@@ -346,12 +350,48 @@ impl Bench {
         );
     }
 
+    fn placeholder_name(&self, vm: &str) -> String {
+        let uid = self.get(VMS, vm)["metadata"]["uid"].clone();
+        format!(
+            "{vm}-placeholder-of-virtual-machine-{}",
+            uid.as_str().unwrap()
+        )
+    }
+
+    /// The pod that holds the place of a machine.
+    pub(super) fn placeholder(&self, vm: &str) -> Option<Value> {
+        self.try_get(PODS, &self.placeholder_name(vm))
+    }
+
+    pub(super) fn placeholder_is_bound(&mut self, vm: &str, node: &str) {
+        let name = self.placeholder_name(vm);
+        self.bind(&name, node);
+    }
+
+    /// kubelet has removed it.
+    pub(super) fn placeholder_is_gone(&mut self, vm: &str) {
+        let name = self.placeholder_name(vm);
+        self.remove(PODS, &name);
+        self.sync();
+    }
+
+    /// The image is there.
+    pub(super) fn placeholder_runs(&mut self, vm: &str) {
+        let name = self.placeholder_name(vm);
+        let node = self.get(PODS, &name)["spec"]["nodeName"].clone();
+        self.pod_runs(&name, node.as_str().unwrap());
+    }
+
     /// The machine's pod is bound and runs.
     pub(super) fn run(&mut self, node: &str) {
+        self.pod_runs("vm", node);
+    }
+
+    fn pod_runs(&mut self, pod: &str, node: &str) {
         let now = self.time();
         self.edit(
             PODS,
-            "vm",
+            pod,
             json!({
                 "spec": { "nodeName": node },
                 "status": {

@@ -37,7 +37,7 @@ async fn g1a_a_lost_node_is_waited_for_and_nothing_is_made_anew() {
     }
     assert_eq!(bench.says("VirtualMachineLocationValid"), "False/NodeLost");
     assert_eq!(bench.says("VirtualMachineCreated"), "True/Provisioned");
-    assert!(!bench.has_pod() && bench.try_get(PODS, "vm-provision").is_none());
+    assert!(!bench.has_pod() && bench.placeholder("vm").is_none());
     bench.node("n1", true);
     bench.settle().await.ok();
     assert!(bench.has_pod());

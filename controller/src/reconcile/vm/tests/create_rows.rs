@@ -68,7 +68,7 @@ async fn c2a_the_pod_that_the_status_remembers_is_the_machine() {
     bench.pass().await.ok();
     assert_eq!(bench.says("VirtualMachineCreated"), "True/Provisioned");
     assert_eq!(bench.status().instance.unwrap().uid, "p1");
-    assert!(bench.try_get(PODS, "vm-provision").is_none());
+    assert!(bench.placeholder("vm").is_none());
 }
 
 #[tokio::test]
@@ -125,7 +125,7 @@ async fn c3_the_second_of_two_machines_waits_for_the_only_slot() {
     bench.events();
     assert_eq!(seconds(&bench.pass().await), Some(10));
     assert_eq!(bench.events(), Vec::<String>::new());
-    assert!(bench.try_get(PODS, "two-provision").is_none());
+    assert!(bench.placeholder("two").is_none());
     assert!(woken.try_recv().is_err());
     bench.task_ends("Provision", "Success");
     bench.key.name = "vm".to_owned();
@@ -133,7 +133,7 @@ async fn c3_the_second_of_two_machines_waits_for_the_only_slot() {
     bench.key.name = "two".to_owned();
     assert_eq!(woken.try_recv(), Ok(bench.key.clone()), "its turn");
     bench.pass().await.ok();
-    assert!(bench.try_get(PODS, "two-provision").is_some());
+    assert!(bench.placeholder("two").is_some());
 }
 
 #[tokio::test]
@@ -184,9 +184,9 @@ async fn a_node_that_leaves_after_a_disk_could_not_be_made_there_is_given_up() {
     bench.settle().await.ok();
     assert_eq!(bench.status().node_name, None);
     assert!(bench.tasks("Provision").is_empty());
-    bench.bind("vm-provision", "n2");
+    bench.placeholder_is_bound("vm", "n2");
     bench.settle().await.ok();
-    bench.end("vm-provision", 0, "Provisioned");
+    bench.placeholder_runs("vm");
     bench.settle().await.ok();
     assert_eq!(bench.task("Provision")["spec"]["nodeName"], "n2");
 }
@@ -201,7 +201,7 @@ async fn a_node_that_is_away_holds_no_slot_that_another_machine_waits_for() {
         bench.key.name = "two".to_owned();
         bench.pass().await.ok();
         bench.pass().await.ok();
-        assert!(bench.try_get(PODS, "two-provision").is_none());
+        assert!(bench.placeholder("two").is_none());
         bench.node("n2", true);
         if is_gone {
             bench.remove(NODES, "n1");
@@ -213,7 +213,7 @@ async fn a_node_that_is_away_holds_no_slot_that_another_machine_waits_for() {
         bench.key.name = "two".to_owned();
         assert_eq!(woken.try_recv(), Ok(bench.key.clone()), "its turn");
         bench.pass().await.ok();
-        assert!(bench.try_get(PODS, "two-provision").is_some());
+        assert!(bench.placeholder("two").is_some());
     }
 }
 
@@ -239,7 +239,7 @@ async fn a_dead_agent_on_a_ready_node_holds_no_slot_that_another_machine_waits_f
     bench.key.name = "two".to_owned();
     bench.pass().await.ok();
     bench.pass().await.ok();
-    assert!(bench.try_get(PODS, "two-provision").is_none());
+    assert!(bench.placeholder("two").is_none());
     let ctx = bench.ctx.clone();
     let (wake, mut concerned) = mpsc::channel(4);
     let telling = tokio::spawn(async move { follow_agents(&ctx, &wake).await });
@@ -262,7 +262,7 @@ async fn a_dead_agent_on_a_ready_node_holds_no_slot_that_another_machine_waits_f
     bench.key.name = "two".to_owned();
     assert_eq!(woken.try_recv(), Ok(bench.key.clone()), "its turn");
     bench.pass().await.ok();
-    assert!(bench.try_get(PODS, "two-provision").is_some());
+    assert!(bench.placeholder("two").is_some());
     // It is back, and so is its task.
     renewed(&bench, "n1", 1);
     bench.key.name = "vm".to_owned();
@@ -272,7 +272,7 @@ async fn a_dead_agent_on_a_ready_node_holds_no_slot_that_another_machine_waits_f
     bench.key.name = "three".to_owned();
     bench.pass().await.ok();
     bench.pass().await.ok();
-    assert!(bench.try_get(PODS, "three-provision").is_none());
+    assert!(bench.placeholder("three").is_none());
 }
 
 #[tokio::test]

@@ -36,19 +36,14 @@ async fn n1a_a_paused_machine_gets_no_finalizer() {
 }
 
 #[tokio::test]
-async fn n1b_the_first_pass_adds_the_finalizer_and_the_uuids_only() {
+async fn n1b_the_first_pass_adds_the_finalizer_only() {
     let mut bench = Bench::new();
     bench.machine(json!({}));
     bench.pass().await.unwrap();
-    assert_eq!(
-        bench.writes(),
-        [
-            "PATCH virtualmachines/vm",
-            "PATCH virtualmachines/vm/status"
-        ]
-    );
+    assert_eq!(bench.writes(), ["PATCH virtualmachines/vm"]);
     let finalizers = &bench.get(VMS, "vm")["metadata"]["finalizers"];
     assert_eq!(*finalizers, json!(["vmlet.dev/virtualmachine"]));
+    bench.settle().await.ok();
     let status = bench.status();
     assert!(status.bios_uuid.is_some() && status.instance_uuid != status.bios_uuid);
 }
@@ -58,13 +53,14 @@ async fn n2_a_closed_gate_keeps_everything_until_the_cache_is_ready() {
     let mut bench = Bench::new();
     bench.machine(json!({ "metadata": { "labels": { "vmicache.vmlet.dev/name": "c" } } }));
     bench.pass().await.unwrap();
+    bench.pass().await.unwrap();
     bench.writes();
     assert_eq!(bench.pass().await.unwrap(), Done::QUIET);
     assert_eq!(bench.writes(), Vec::<String>::new());
     cache(&mut bench, "c");
     bench.settle().await.ok();
     assert!(bench.get(VMS, "vm")["metadata"]["labels"]["vmicache.vmlet.dev/name"].is_null());
-    assert!(bench.try_get(PODS, "vm-provision").is_some());
+    assert!(bench.placeholder("vm").is_some());
 }
 
 fn cache(bench: &mut Bench, name: &str) {
@@ -105,7 +101,7 @@ async fn n3a_a_cache_that_is_not_ready_is_a_label_and_a_condition() {
     assert_eq!(bench.events(), Vec::<String>::new());
     cache(&mut bench, &name);
     bench.settle().await.ok();
-    assert!(bench.try_get(PODS, "vm-provision").is_some());
+    assert!(bench.placeholder("vm").is_some());
 }
 
 #[tokio::test]
@@ -114,7 +110,7 @@ async fn n3b_a_creation_that_fails_is_an_event() {
     bench.machine(json!({}));
     bench.pass().await.ok();
     bench.refuse(Method::POST, "pods", 403, 1);
-    assert!(failure(&bench.pass().await).contains("create pod vm-provision"));
+    assert!(failure(&bench.pass().await).contains("create pod vm-placeholder-of-virtual-machine-"));
     assert_eq!(bench.events(), ["CreateFailure"]);
     assert_eq!(bench.says("VirtualMachineCreated"), "False/Error");
     assert_eq!(bench.says("Failure"), "True/FailedCreate");

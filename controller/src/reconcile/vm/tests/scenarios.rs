@@ -204,7 +204,7 @@ async fn s51_a_machine_of_the_same_name_takes_a_running_orphan_over() {
     let status = bench.status();
     assert_eq!(status.disk_uid.as_deref(), Some(old.as_str()));
     assert_eq!(status.node_name.as_deref(), Some("n1"));
-    assert!(bench.try_get(PODS, "vm-provision").is_none());
+    assert!(bench.placeholder("vm").is_none());
     // Its disk stays its disk at the next start.
     bench.forward(700);
     bench.end("vm", 0, "GuestShutdown");
@@ -415,7 +415,7 @@ async fn s58_a_class_that_is_missing_shows_and_the_machine_starts_when_it_appear
     bench.put(CLASSES, class("late", 1));
     bench.sync();
     bench.settle().await.ok();
-    assert!(bench.try_get(PODS, "vm-provision").is_some());
+    assert!(bench.placeholder("vm").is_some());
     assert_eq!(bench.says("Failure"), "-");
 }
 
@@ -442,7 +442,7 @@ async fn s59_the_guest_sees_the_same_uuid_at_every_start() {
     }
     bench.machine_named("two", json!({}));
     bench.key.name = "two".to_owned();
-    bench.pass().await.ok();
+    bench.settle().await.ok();
     let other = bench.get(VMS, "two")["status"]["biosUUID"].clone();
     assert!(other.is_string() && other != first.0);
 }

@@ -3,16 +3,21 @@
 //! Invariant: at most five API writes for one start.
 //! Failure: the writes are listed.
 
-use serde_json::json;
+use http::Method;
+use serde_json::{Value, json};
 
 use super::bench::*;
+
+fn strategy(name: &str) -> Value {
+    json!({ "spec": { "runStrategy": name } })
+}
 
 #[tokio::test]
 async fn a_new_machine_gets_a_node_then_a_disk_then_a_pod() {
     let mut bench = Bench::new();
     let uid = bench.machine(json!({}));
     bench.settle().await.ok();
-    let provisioner = bench.get(PODS, "vm-provision");
+    let provisioner = bench.placeholder("vm").unwrap();
     assert_eq!(
         provisioner["metadata"]["labels"]["vmlet.dev/role"],
         "provision"
@@ -23,7 +28,7 @@ async fn a_new_machine_gets_a_node_then_a_disk_then_a_pod() {
     );
     assert!(bench.tasks("Provision").is_empty());
 
-    bench.bind("vm-provision", "n1");
+    bench.placeholder_is_bound("vm", "n1");
     bench.settle().await.ok();
     assert_eq!(bench.status().node_name.as_deref(), Some("n1"));
     assert!(
@@ -31,7 +36,7 @@ async fn a_new_machine_gets_a_node_then_a_disk_then_a_pod() {
         "before the image is there"
     );
 
-    bench.end("vm-provision", 0, "Provisioned");
+    bench.placeholder_runs("vm");
     bench.settle().await.ok();
     let task = bench.task("Provision");
     assert_eq!(task["spec"]["nodeName"], "n1");
@@ -46,10 +51,11 @@ async fn a_new_machine_gets_a_node_then_a_disk_then_a_pod() {
     bench.task_ends("Provision", "Success");
     bench.pass().await.ok();
     assert_eq!(bench.says("VirtualMachineCreated"), "True/Provisioned");
-    assert!(bench.try_get(PODS, "vm-provision").is_none());
+    assert!(bench.placeholder("vm").is_some(), "it is to be on");
     assert!(!bench.has_pod());
 
     bench.settle().await.ok();
+    assert!(bench.placeholder("vm").is_none());
     let pod = bench.pod();
     assert_eq!(
         pod["metadata"]["annotations"]["vmlet.dev/vm-disk"],
@@ -70,7 +76,10 @@ async fn a_new_machine_gets_a_node_then_a_disk_then_a_pod() {
 #[tokio::test]
 async fn a_start_takes_five_writes_at_most_until_the_machine_has_its_address() {
     let mut bench = Bench::new();
-    bench.created(json!({})).await;
+    bench.created(strategy("Halted")).await;
+    bench.settle().await.ok();
+    bench.placeholder_is_gone("vm");
+    bench.edit(VMS, "vm", strategy("Always"));
     bench.writes();
     bench.settle().await.ok();
     bench.bind("vm", "n1");
@@ -87,6 +96,88 @@ async fn a_start_takes_five_writes_at_most_until_the_machine_has_its_address() {
         Some("10.1.0.7")
     );
     assert!(writes.len() <= 5, "{writes:#?}");
+}
+
+/// Two of them hand the place over: nomination and gate.
+#[tokio::test]
+async fn a_new_machine_takes_twelve_writes_when_each_step_follows_at_once() {
+    let mut bench = Bench::new();
+    bench.machine(json!({}));
+    bench.pass().await.ok();
+    bench.pass().await.ok();
+    bench.placeholder_is_bound("vm", "n1");
+    bench.settle().await.ok();
+    bench.placeholder_runs("vm");
+    bench.pass().await.ok();
+    bench.task_ends("Provision", "Success");
+    bench.settle().await.ok();
+    bench.run("n1");
+    bench.settle().await.ok();
+    let all: Vec<_> = bench.writes().into_iter().map(short).collect();
+    let expected = [
+        "PATCH virtualmachines/vm",
+        "POST pods/vm-placeholder",
+        "PATCH virtualmachines/vm/status",
+        "POST virtualmachinetasks/vm-provision",
+        "PATCH virtualmachines/vm/status",
+        "POST pods/vm",
+        "PATCH pods/vm/status",
+        "DELETE pods/vm-placeholder",
+        "PATCH pods/vm",
+        "PATCH virtualmachines/vm",
+        "PATCH virtualmachines/vm/status",
+        "PATCH virtualmachines/vm/status",
+    ];
+    assert_eq!(all, expected);
+}
+
+/// Whatever happens then, the machine knows where a disk may lie.
+#[tokio::test]
+async fn the_node_is_on_record_before_a_task_is_made_there() {
+    let mut bench = Bench::new();
+    bench.machine(json!({}));
+    bench.settle().await.ok();
+    bench.placeholder_is_bound("vm", "n1");
+    bench.placeholder_runs("vm");
+    bench.writes();
+    bench.refuse(Method::POST, "virtualmachinetasks", 500, 1);
+    failure(&bench.pass().await);
+    assert_eq!(bench.status().node_name.as_deref(), Some("n1"));
+    bench.settle().await.ok();
+    assert_eq!(bench.task("Provision")["spec"]["nodeName"], "n1");
+}
+
+/// A write without UIDs and hashes.
+fn short(write: String) -> String {
+    let ends = ["-of-virtual-machine-", "-provision-"];
+    let cut = ends.iter().find_map(|end| write.find(end));
+    let end = cut.map_or(write.len(), |at| match &write[at..] {
+        rest if rest.starts_with("-provision-") => at + "-provision".len(),
+        _ => at,
+    });
+    write[..end].to_owned()
+}
+
+/// Nothing shows for a second at most.
+#[tokio::test]
+async fn a_status_that_waits_for_the_next_step_does_not_wait_for_long() {
+    let mut bench = Bench::new();
+    bench.machine(json!({}));
+    bench.pass().await.ok();
+    assert_eq!(seconds(&bench.pass().await), Some(1));
+    assert!(bench.get(VMS, "vm")["status"].is_null());
+    bench.pass().await.ok();
+    let placed = bench.says("VirtualMachineConditionPlacementReady");
+    assert_eq!(placed, "False/NotReady");
+    bench.placeholder_is_bound("vm", "n1");
+    bench.settle().await.ok();
+    bench.placeholder_runs("vm");
+    let made = bench.pass().await;
+    assert_eq!(seconds(&made), Some(1));
+    assert_eq!(bench.says("VirtualMachineConditionImageCacheReady"), "-");
+    bench.pass().await.ok();
+    let cached = bench.says("VirtualMachineConditionImageCacheReady");
+    assert_eq!(cached, "True/Cached");
 }
 
 #[tokio::test]
@@ -136,7 +227,7 @@ async fn an_image_whose_name_no_record_holds_is_refused() {
     bench.machine(json!({}));
     bench.settle().await.ok();
     assert_eq!(bench.says("VirtualMachineImageReady"), "False/NotSupported");
-    assert!(bench.try_get(PODS, "vm-provision").is_none());
+    assert!(bench.placeholder("vm").is_none());
 }
 
 /// What a node has to say about an end has no bound.
@@ -158,20 +249,21 @@ async fn a_provisioning_pod_that_fails_is_not_made_anew_at_once() {
     let mut bench = Bench::new();
     bench.machine(json!({}));
     bench.settle().await.ok();
-    bench.bind("vm-provision", "n1");
+    bench.placeholder_is_bound("vm", "n1");
     bench.settle().await.ok();
     let made = json!({ "creationTimestamp": bench.time() });
     let refused = json!({ "phase": "Failed", "reason": "OutOfcpu", "message": "no room" });
+    let name = bench.placeholder("vm").unwrap()["metadata"]["name"].clone();
     bench.edit(
         PODS,
-        "vm-provision",
+        name.as_str().unwrap(),
         json!({ "metadata": made, "status": refused }),
     );
     bench.writes();
     bench.forward(10);
     let delay = seconds(&bench.settle().await);
     assert_eq!(delay, Some(20));
-    let first = bench.get(PODS, "vm-provision")["metadata"]["uid"].clone();
+    let first = bench.placeholder("vm").unwrap()["metadata"]["uid"].clone();
     let placed = bench
         .condition("VirtualMachineConditionPlacementReady")
         .unwrap();
@@ -183,9 +275,9 @@ async fn a_provisioning_pod_that_fails_is_not_made_anew_at_once() {
     );
     bench.forward(20);
     bench.settle().await.ok();
-    assert_ne!(bench.get(PODS, "vm-provision")["metadata"]["uid"], first);
-    bench.bind("vm-provision", "n1");
-    bench.end("vm-provision", 0, "Provisioned");
+    assert_ne!(bench.placeholder("vm").unwrap()["metadata"]["uid"], first);
+    bench.placeholder_is_bound("vm", "n1");
+    bench.placeholder_runs("vm");
     bench.settle().await.ok();
     let says = bench.says("VirtualMachineConditionPlacementReady");
     assert_eq!(says, "True/Scheduled");
