@@ -15,18 +15,28 @@ use crate::{Machine, revision, start};
 /// Reason of a machine whose pod is on its way.
 const NOT_RUNNING: &str = "GuestNotRunning";
 
+/// What is known of the guest beyond what its pod says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Guest {
+    /// Nothing that counts: the pod's readiness decides.
+    #[default]
+    Pod,
+    /// The answer of the machine's own readiness probe, where it has one that the controller runs.
+    Probed(bool),
+    /// It has shown no sign of life since its start; the text says which signs are awaited.
+    Silent(&'static str),
+}
+
 /// Sets `Ready`, `Paused`, `RestartRequired` and `Failure`. Returns whether anything changed.
-///
-/// `probe`: the answer of the machine's own readiness probe, where it has one that the controller runs.
 pub fn update(
     conditions: &mut Vec<Condition>,
     m: &Machine<'_>,
     failure: Option<&Failure>,
-    probe: Option<bool>,
+    guest: Guest,
     now: &Time,
 ) -> bool {
     let generation = Some(m.meta.generation);
-    let (is_ready, reason, text) = ready(m, probe);
+    let (is_ready, reason, text) = ready(m, guest);
     let status = if is_ready {
         Status::True
     } else {
@@ -91,7 +101,7 @@ pub fn update(
         }
 }
 
-fn ready(m: &Machine<'_>, probe: Option<bool>) -> (bool, &'static str, &'static str) {
+fn ready(m: &Machine<'_>, guest: Guest) -> (bool, &'static str, &'static str) {
     let Some(instance) = m.instance else {
         return (false, "VMINotExists", without_instance(m));
     };
@@ -105,12 +115,13 @@ fn ready(m: &Machine<'_>, probe: Option<bool>) -> (bool, &'static str, &'static 
     if instance.phase != Phase::Running {
         return (false, NOT_RUNNING, "the guest does not run yet");
     }
-    match (probe, instance.ready) {
-        (Some(true), Some(true) | None) => (true, "ProbeSucceeded", ""),
-        (None, Some(true)) => (true, "PodReady", ""),
-        (Some(false), _) => (false, "NotReady", "the readiness probe fails"),
+    match (guest, instance.ready) {
+        (Guest::Probed(true), Some(true) | None) => (true, "ProbeSucceeded", ""),
+        (Guest::Pod, Some(true)) => (true, "PodReady", ""),
+        (Guest::Silent(text), Some(true)) => (false, "NoSignOfLife", text),
+        (Guest::Probed(false), _) => (false, "NotReady", "the readiness probe fails"),
         (_, Some(false)) => (false, "NotReady", "the pod is not ready"),
-        (None, None) => (false, "PodConditionMissing", "the pod has no readiness yet"),
+        (_, None) => (false, "PodConditionMissing", "the pod has no readiness yet"),
     }
 }
 

@@ -128,22 +128,22 @@ impl Cri {
 
     /// Waits until the daemon says that it is ready.
     pub async fn await_ready(&self) -> Result<()> {
-        eventually(Duration::from_secs(60), "a ready runtime", || async {
-            let answer = self
-                .runtime
-                .clone()
-                .status(v1::StatusRequest::default())
-                .await?;
-            let status = answer.into_inner().status.context("status")?;
-            let bad: Vec<_> = status
-                .conditions
-                .into_iter()
-                .filter(|c| !c.status)
-                .collect();
-            ensure!(bad.is_empty(), "not ready: {bad:?}");
-            Ok(())
-        })
-        .await
+        let ready = || self.check_ready();
+        eventually(Duration::from_secs(60), "a ready runtime", ready).await
+    }
+
+    /// An error unless the daemon says that it is ready.
+    pub async fn check_ready(&self) -> Result<()> {
+        let mut runtime = self.runtime.clone();
+        let answer = runtime.status(v1::StatusRequest::default()).await?;
+        let status = answer.into_inner().status.context("status")?;
+        let bad: Vec<_> = status
+            .conditions
+            .into_iter()
+            .filter(|c| !c.status)
+            .collect();
+        ensure!(bad.is_empty(), "not ready: {bad:?}");
+        Ok(())
     }
 
     /// Pulls an image and returns its id.

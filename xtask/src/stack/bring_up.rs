@@ -1,6 +1,6 @@
 //! Brings a stack up, or one program of it back.
 //!
-//! Invariant: when this returns well every program has answered on its socket.
+//! Invariant: when this returns well every program has answered on its socket, and the daemon is connected to libvirt.
 //! Failure: the stack is taken down again; the error ends with the log of the program that did not answer.
 
 use std::fs::{self, File};
@@ -11,6 +11,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use serde::Deserialize;
 
 use super::cluster::{self, Guests, Node, Plan};
 use super::control::{self, Ports, Request};
@@ -99,7 +100,35 @@ fn bring_up_alone(layout: &Layout, built: &Path) -> Result<Record> {
     wait_for(layout, Program::VmletTapmanager)?;
     start(layout, Program::Vmlet)?;
     wait_for(layout, Program::Vmlet)?;
+    wait_until(
+        layout,
+        Program::Vmlet,
+        "is not connected to libvirt",
+        || is_connected(layout, built),
+    )?;
     Ok(record)
+}
+
+/// Whether the daemon can start machines, by its own word. In a cluster kubelet asks it.
+fn is_connected(layout: &Layout, built: &Path) -> bool {
+    let mut doctor = run::command(built.join("vmletctl"));
+    let doctor = doctor
+        .args(["node", "doctor", "--json"])
+        .env("CONTAINER_RUNTIME_ENDPOINT", layout.cri_socket());
+    // It exits with an error when anything of the node is amiss.
+    let findings = doctor.output().ok().map(|output| output.stdout);
+    let findings: Vec<Finding> = findings
+        .and_then(|text| serde_json::from_slice(&text).ok())
+        .unwrap_or_default();
+    let mut findings = findings.iter();
+    findings.any(|finding| finding.check == "libvirt" && finding.level == "ok")
+}
+
+/// A line of `vmletctl node doctor`.
+#[derive(Debug, Deserialize)]
+struct Finding {
+    check: String,
+    level: String,
 }
 
 /// Everything but the programs: namespaces, supervisor, configuration.
@@ -170,11 +199,22 @@ fn supervise(layout: &Layout) -> Result<Ports> {
 
 /// Waits until a program answers.
 pub(super) fn wait_for(layout: &Layout, program: Program) -> Result<()> {
+    wait_until(layout, program, "does not answer", || {
+        program.answers(layout)
+    })
+}
+
+fn wait_until(
+    layout: &Layout,
+    program: Program,
+    trouble: &str,
+    is_so: impl Fn() -> bool,
+) -> Result<()> {
     let deadline = Instant::now() + program.patience();
-    while !program.answers(layout) {
+    while !is_so() {
         if Instant::now() > deadline {
             bail!(
-                "{program} does not answer after {} s\n{}",
+                "{program} {trouble} after {} s\n{}",
                 program.patience().as_secs(),
                 log_tail(layout, program.name())
             );

@@ -50,6 +50,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) view: View,
     /// What the machine's own readiness probe says; `None`: it has none.
     pub(crate) readiness: Option<Answer>,
+    /// Which signs of life the guest has not shown; `None`: it has, or does not have to.
+    pub(crate) silence: Option<&'static str>,
 }
 
 impl<'a> Pass<'a> {
@@ -73,6 +75,7 @@ impl<'a> Pass<'a> {
             requeue: None,
             view: View::default(),
             readiness: None,
+            silence: None,
         }
     }
 

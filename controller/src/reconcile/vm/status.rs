@@ -14,6 +14,7 @@ use crds::vm::PromoteDisksMode;
 use crds::{PowerState, names};
 use kube::ResourceExt;
 use lifecycle::Machine;
+use lifecycle::conditions::Guest;
 
 use super::error::joined;
 use super::mode::Mode;
@@ -117,7 +118,7 @@ pub(crate) fn conclude(pass: &mut Pass<'_>, failure: Option<&lifecycle::Failure>
     }
     let (generation, now) = (pass.vm.metadata.generation, pass.now.clone());
     let status = pass.vm.status.clone().unwrap_or_default();
-    let probe = readiness::probed(pass);
+    let guest = readiness::guest(pass);
     let mut all = status.conditions.clone();
     let mut meta = pass.view.meta.clone();
     meta.generation = generation.unwrap_or_default();
@@ -128,7 +129,7 @@ pub(crate) fn conclude(pass: &mut Pass<'_>, failure: Option<&lifecycle::Failure>
         instance: pass.view.instance.as_ref(),
         gates: &pass.view.gates,
     };
-    lifecycle::conditions::update(&mut all, &machine, failure, probe, &now);
+    lifecycle::conditions::update(&mut all, &machine, failure, guest, &now);
     if let Some(readiness) = readiness::unknown(pass) {
         let (kind, text) = (conditions::READY, readiness);
         conditions::set(
@@ -141,5 +142,7 @@ pub(crate) fn conclude(pass: &mut Pass<'_>, failure: Option<&lifecycle::Failure>
             &now,
         );
     }
-    pass.status().conditions = all;
+    let status = pass.status();
+    status.ready &= !matches!(guest, Guest::Silent(_));
+    status.conditions = all;
 }

@@ -6,7 +6,7 @@
 use crds::conditions::{FAILURE, PAUSED, READY, find};
 use crds::vm::Afterwards;
 use crds::{PowerState, RunStrategy};
-use lifecycle::conditions::update;
+use lifecycle::conditions::{Guest, update};
 use lifecycle::{Action, Deletion, EndCause, Waiting, desired_power_state};
 use rstest::rstest;
 
@@ -15,7 +15,7 @@ use crate::build::{Case, UID, ago, failures, instance, now, requests};
 /// The conditions after a pass, and the text of one of them.
 fn text(case: &Case, kind: &str) -> Option<String> {
     let mut conditions = Vec::new();
-    update(&mut conditions, &case.machine(), None, None, &now());
+    update(&mut conditions, &case.machine(), None, Guest::Pod, &now());
     find(&conditions, kind).map(|c| c.message.clone())
 }
 

@@ -86,6 +86,7 @@ async fn always(cluster: &Cluster) -> Result<()> {
     cluster.await_word(name, "Running", UP).await?;
     let first = cluster.pod_uid(name)?;
     cluster.await_boots(name, &[1], UP).await?;
+    await_sign_of_life(cluster, name).await?;
     cluster.power_off_inside(name)?;
     let second = await_other_instance(cluster, name, &first).await?;
     cluster.await_boots(name, &[2], UP).await?;
@@ -93,6 +94,26 @@ async fn always(cluster: &Cluster) -> Result<()> {
     await_other_instance(cluster, name, &second).await?;
     cluster.await_boots(name, &[3], UP).await?;
     delete(cluster, name).await
+}
+
+/// Without a probe a machine is ready once its guest has an address or an agent.
+async fn await_sign_of_life(cluster: &Cluster, name: &str) -> Result<()> {
+    cluster
+        .await_vm(name, "Ready", UP, |vm| {
+            let conditions = vm["status"]["conditions"].as_array();
+            let conditions = conditions.context("no conditions")?;
+            let is_true = |kind: &str| {
+                let mut all = conditions.iter();
+                all.any(|one| one["type"] == kind && one["status"] == "True")
+            };
+            ensure!(is_true("Ready"), "{conditions:?}");
+            ensure!(vm["status"]["ready"] == true, "{}", vm["status"]);
+            let has_agent = is_true("VirtualMachineGuestAgent");
+            let address = &vm["status"]["network"]["primaryIP4"];
+            ensure!(has_agent || address.is_string(), "{}", vm["status"]);
+            Ok(())
+        })
+        .await
 }
 
 /// Powered off by its guest it stays down; killed, or deleted by somebody else, it comes back.

@@ -59,7 +59,7 @@ fn intended(pass: &Pass<'_>) -> Vec<IpAddr> {
 }
 
 /// The image says that its guests take the pod's address without a word; told to the pod at its start.
-fn assures_pod_ip(pass: &Pass<'_>) -> bool {
+pub(super) fn assures_pod_ip(pass: &Pass<'_>) -> bool {
     let pod = pass.view.pod.as_deref();
     let said = pod.and_then(|p| pods::annotation(p, super::super::pod::IP_ASSURANCE));
     said == Some(super::super::pod::assurance(IpAssurance::PodIP))

@@ -1,13 +1,16 @@
-//! The machine's own readiness probe, as far as facts answer it.
+//! Whether the guest is ready: by the machine's own readiness probe, as far as facts answer it; without one, by a first sign
+//! of life.
 //!
 //! Invariant: an event is sent when the answer changes, and only then.
 //! Failure: no answer is `Unknown`.
 
 mod published;
+mod signs;
 
 use crds::conditions::{self, READY};
 use crds::guest_facts::{AgentState, GuestFacts, Power};
 use crds::vm::{HeartbeatThreshold, ReadinessProbe};
+use lifecycle::conditions::Guest;
 
 use super::super::pods;
 use super::super::prober::Answer;
@@ -17,6 +20,7 @@ use super::Pass;
 pub(super) fn run(pass: &mut Pass<'_>, facts: Option<&GuestFacts>) {
     let answer = pass.vm.spec.readiness_probe.clone();
     pass.readiness = answer.map(|probe| ask(pass, &probe, facts));
+    pass.silence = signs::awaited(pass, facts);
     tell(pass);
 }
 
@@ -74,9 +78,13 @@ fn colour(facts: Option<&GuestFacts>) -> Option<Option<HeartbeatThreshold>> {
     }
 }
 
-/// The answer for the condition `Ready`; `None`: there is no probe.
-pub(super) fn probed(pass: &Pass<'_>) -> Option<bool> {
-    pass.readiness.as_ref().map(|answer| *answer == Answer::Yes)
+/// What the condition `Ready` depends on beside the pod.
+pub(super) fn guest(pass: &Pass<'_>) -> Guest {
+    match (&pass.readiness, pass.silence) {
+        (Some(answer), _) => Guest::Probed(*answer == Answer::Yes),
+        (None, Some(text)) => Guest::Silent(text),
+        (None, None) => Guest::Pod,
+    }
 }
 
 /// Why the answer is not known, if it is not.

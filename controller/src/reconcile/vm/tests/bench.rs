@@ -332,6 +332,16 @@ impl Bench {
 
     /// A machine that runs.
     pub(super) async fn running(&mut self, changes: Value) -> String {
+        let uid = Box::pin(self.booting(changes)).await;
+        self.facts(alive());
+        self.settle().await.ok();
+        self.writes();
+        self.events();
+        uid
+    }
+
+    /// A machine whose guest has shown no sign of life yet.
+    pub(super) async fn booting(&mut self, changes: Value) -> String {
         let uid = self.created(changes).await;
         self.settle().await.ok();
         self.run("n1");
@@ -514,4 +524,9 @@ pub(super) fn seconds(result: &Outcome) -> Option<u64> {
         Err(Stop::Requeue { after, .. }) => Some(after.as_secs()),
         other => panic!("no delay: {other:?}"),
     }
+}
+
+/// Facts of a guest that has booted.
+pub(super) fn alive() -> Value {
+    json!({ "power": "On", "agent": "Connected" })
 }

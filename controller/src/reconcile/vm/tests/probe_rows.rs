@@ -11,7 +11,7 @@ use super::bench::*;
 async fn probed(probe: Value) -> Bench {
     let mut bench = Bench::new();
     bench
-        .running(json!({ "spec": { "readinessProbe": probe } }))
+        .booting(json!({ "spec": { "readinessProbe": probe } }))
         .await;
     bench
 }
@@ -96,6 +96,7 @@ async fn b1e_a_probe_that_is_removed_is_forgotten() {
     let mut bench = probed(json!({ "tcpSocket": { "port": 9, "host": "127.0.0.1" } })).await;
     assert_eq!(bench.ctx.shared.prober.len(), 1);
     bench.edit(VMS, "vm", json!({ "spec": { "readinessProbe": null } }));
+    bench.facts(alive());
     bench.settle().await.ok();
     assert!(bench.ctx.shared.prober.is_empty());
     assert_eq!(bench.says("Ready"), "True/PodReady");
@@ -128,4 +129,60 @@ async fn a_new_process_lets_the_last_answer_stand_until_it_has_its_own() {
     bench.edit(PODS, "vm", json!({ "metadata": { "uid": "another" } }));
     bench.pass().await.ok();
     assert_eq!(bench.says("Ready"), "Unknown/Unknown");
+}
+
+#[tokio::test]
+async fn a_guest_without_a_probe_is_ready_from_its_first_sign_of_life() {
+    for sign in [
+        json!({ "power": "On", "agent": "Connected" }),
+        json!({ "power": "On", "interfaces": [{ "name": "eth0", "addresses": ["10.1.0.7/24"] }] }),
+    ] {
+        let mut bench = Bench::new();
+        bench.booting(json!({})).await;
+        assert_eq!(bench.says("Ready"), "False/NoSignOfLife");
+        assert!(!bench.status().ready);
+        bench.facts(sign);
+        bench.settle().await.ok();
+        assert_eq!(bench.says("Ready"), "True/PodReady");
+        assert!(bench.status().ready);
+        // Its agent may end.
+        bench.facts(json!({ "power": "On", "agent": "NotRunning" }));
+        bench.settle().await.ok();
+        assert_eq!(bench.says("Ready"), "True/PodReady");
+    }
+}
+
+#[tokio::test]
+async fn a_guest_that_stays_silent_gets_a_hint_after_two_minutes() {
+    let mut bench = Bench::new();
+    bench.booting(json!({})).await;
+    bench.facts(json!({ "power": "On", "agent": "NotRunning" }));
+    bench.forward(119);
+    let delay = seconds(&bench.settle().await);
+    assert_eq!(delay, Some(1));
+    let text = |bench: &Bench| bench.condition("Ready").unwrap().message;
+    assert!(text(&bench).contains("boots"), "{}", text(&bench));
+    bench.forward(1);
+    bench.settle().await.ok();
+    assert!(
+        text(&bench).contains("look at its console"),
+        "{}",
+        text(&bench)
+    );
+}
+
+#[tokio::test]
+async fn a_machine_without_a_network_and_one_of_a_mute_image_need_no_sign() {
+    let mut bench = Bench::new();
+    let alone = json!({ "spec": { "network": { "disabled": true } } });
+    bench.booting(alone).await;
+    assert_eq!(bench.says("Ready"), "True/PodReady");
+    let mut bench = Bench::new();
+    bench.edit(
+        IMAGES,
+        "debian",
+        json!({ "spec": { "ipAssurance": "PodIP" } }),
+    );
+    bench.booting(json!({})).await;
+    assert_eq!(bench.says("Ready"), "True/PodReady");
 }

@@ -63,6 +63,9 @@ async fn a_new_machine_gets_a_node_then_a_disk_then_a_pod() {
     );
     bench.run("n1");
     bench.settle().await.ok();
+    assert_eq!(bench.says("Ready"), "False/NoSignOfLife");
+    bench.facts(alive());
+    bench.settle().await.ok();
     let status = bench.status();
     assert_eq!(status.power_state, Some(crds::PowerState::PoweredOn));
     assert_eq!(

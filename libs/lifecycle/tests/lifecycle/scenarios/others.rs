@@ -160,7 +160,13 @@ fn s43_an_only_run_that_failed_is_stopped_with_a_reason() {
     case.step();
     assert_eq!(case.status.printable_status, Some(Word::Stopped));
     let mut conditions = Vec::new();
-    lifecycle::conditions::update(&mut conditions, &case.machine(), None, None, &now());
+    lifecycle::conditions::update(
+        &mut conditions,
+        &case.machine(),
+        None,
+        lifecycle::conditions::Guest::Pod,
+        &now(),
+    );
     let failure = crds::conditions::find(&conditions, "Failure").unwrap();
     assert_eq!(failure.reason, "FailedStart");
     assert!(failure.message.contains("StartError") && failure.message.contains("no such disk"));

@@ -6,7 +6,7 @@
 use crds::conditions::{FAILURE, PAUSED, READY, RESTART_REQUIRED, find, is_true};
 use crds::vm::PrintableStatus as Word;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use lifecycle::conditions::update;
+use lifecycle::conditions::{Guest, update};
 use lifecycle::verbs::{Verb, verb};
 use lifecycle::{Failure, Unstartable, Volumes};
 use rstest::rstest;
@@ -15,7 +15,7 @@ use crate::build::{Case, later, now, requests};
 
 fn conditions(case: &Case) -> Vec<Condition> {
     let mut conditions = Vec::new();
-    update(&mut conditions, &case.machine(), None, None, &now());
+    update(&mut conditions, &case.machine(), None, Guest::Pod, &now());
     conditions
 }
 
@@ -84,7 +84,7 @@ fn s45_paused_is_a_condition_while_it_lasts() {
         &mut conditions,
         &running.machine(),
         None,
-        None,
+        Guest::Pod,
         &now()
     ));
     assert!(find(&conditions, PAUSED).is_none());
@@ -137,7 +137,7 @@ fn s47_a_failure_is_shown_as_long_as_it_lasts() {
         &mut conditions,
         &case.machine(),
         Some(&quota),
-        None,
+        Guest::Pod,
         &now()
     ));
     assert!(is_true(&conditions, FAILURE));
@@ -145,14 +145,14 @@ fn s47_a_failure_is_shown_as_long_as_it_lasts() {
         &mut conditions,
         &case.machine(),
         Some(&quota),
-        None,
+        Guest::Pod,
         &later(60)
     ));
     assert!(update(
         &mut conditions,
         &case.machine(),
         None,
-        None,
+        Guest::Pod,
         &later(61)
     ));
     assert!(find(&conditions, FAILURE).is_none());
@@ -165,24 +165,26 @@ fn s48_a_stopped_machine_has_no_conditions_of_the_past() {
     let mut conditions = conditions(&case);
     assert!(is_true(&conditions, RESTART_REQUIRED));
     case.instance = None;
-    update(&mut conditions, &case.machine(), None, None, &now());
+    update(&mut conditions, &case.machine(), None, Guest::Pod, &now());
     let kinds: Vec<_> = conditions.iter().map(|c| c.type_.as_str()).collect();
     assert_eq!(kinds, [READY]);
     assert_eq!(find(&conditions, READY).unwrap().reason, "VMINotExists");
 }
 
 #[rstest]
-#[case("Always none -", None, "VMINotExists")]
-#[case("Always pending -", None, "GuestNotRunning")]
-#[case("Always running,deleting -", None, "PodTerminating")]
-#[case("Manual failed/ran -", None, "PodTerminating")]
-#[case("Always running -", None, "PodReady")]
-#[case("Always running -", Some(true), "ProbeSucceeded")]
-#[case("Always running -", Some(false), "NotReady")]
-fn readiness_has_a_reason(#[case] given: &str, #[case] probe: Option<bool>, #[case] want: &str) {
+#[case("Always none -", Guest::Pod, "VMINotExists")]
+#[case("Always pending -", Guest::Pod, "GuestNotRunning")]
+#[case("Always running,deleting -", Guest::Pod, "PodTerminating")]
+#[case("Manual failed/ran -", Guest::Pod, "PodTerminating")]
+#[case("Always running -", Guest::Pod, "PodReady")]
+#[case("Always running -", Guest::Probed(true), "ProbeSucceeded")]
+#[case("Always running -", Guest::Probed(false), "NotReady")]
+#[case("Always running -", Guest::Silent("no address"), "NoSignOfLife")]
+#[case("Always pending -", Guest::Silent("no address"), "GuestNotRunning")]
+fn readiness_has_a_reason(#[case] given: &str, #[case] guest: Guest, #[case] want: &str) {
     let case = Case::parse(given);
     let mut conditions = Vec::new();
-    update(&mut conditions, &case.machine(), None, probe, &now());
+    update(&mut conditions, &case.machine(), None, guest, &now());
     assert_eq!(find(&conditions, READY).unwrap().reason, want);
 }
 
@@ -199,6 +201,6 @@ fn readiness_has_a_reason(#[case] given: &str, #[case] probe: Option<bool>, #[ca
 fn a_machine_that_is_as_specified_says_so(#[case] given: &str, #[case] want: &str) {
     let case = Case::parse(given);
     let mut conditions = Vec::new();
-    update(&mut conditions, &case.machine(), None, None, &now());
+    update(&mut conditions, &case.machine(), None, Guest::Pod, &now());
     assert_eq!(find(&conditions, READY).unwrap().message, want);
 }
