@@ -8,8 +8,8 @@ use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cluster::ClusterArgs;
 use crate::commands::{
-    completion, console, create, delete, doctor, events, list, logs, power, ps, rm, run, status,
-    stop,
+    completion, console, create, delete, doctor, events, list, logs, power, ps, rm, run, ssh,
+    status, stop,
 };
 use crate::context::Endpoint;
 
@@ -123,6 +123,10 @@ pub(crate) enum Command {
     ///
     /// Disks in claims stay.
     Delete(delete::DeleteArgs),
+    /// Log in to the guest of a virtual machine, with the ssh of this computer.
+    ///
+    /// The address must be reachable from here: that of the pod network is on nodes, and where the network is routed.
+    Ssh(ssh::SshArgs),
     /// Print a script that lets a shell complete commands.
     Completion(completion::CompletionArgs),
 

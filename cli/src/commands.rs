@@ -16,6 +16,7 @@ pub(crate) mod power;
 pub(crate) mod ps;
 pub(crate) mod rm;
 pub(crate) mod run;
+pub(crate) mod ssh;
 pub(crate) mod status;
 pub(crate) mod stop;
 
@@ -46,6 +47,7 @@ pub(crate) async fn dispatch(args: Args) -> anyhow::Result<ExitCode> {
         Command::Pause(args) => power::pause(&args).await,
         Command::Unpause(args) => power::unpause(&args).await,
         Command::Delete(args) => delete::run(&args).await,
+        Command::Ssh(args) => ssh::run(&args).await,
         Command::Completion(args) => completion::run(&args),
         Command::Node(command) => node(endpoint, command).await,
         Command::Run(args) => node(endpoint, NodeCommand::Run(args)).await,

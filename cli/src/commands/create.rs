@@ -3,14 +3,17 @@
 //! Invariant: what is printed is what `--apply` would send.
 //! Failure: a combination that the schema forbids is refused by the server, with its sentence.
 
+mod manifest;
+
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
 use crds::VirtualMachine;
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use crds::vm::{GuestInfoMatch, HeartbeatProbe, ReadinessProbe, TcpSocketProbe};
 use kube::api::{Patch, PatchParams};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
+use self::manifest::manifest;
 use crate::cluster::{ClusterArgs, ClusterError};
 
 /// What to create.
@@ -60,6 +63,23 @@ pub(crate) struct VmArgs {
     /// SSH public key for the default user, itself or its file; may be repeated. The guest needs cloud-init.
     #[arg(long, value_name = "KEY|FILE", value_parser = ssh_key)]
     ssh_key: Vec<String>,
+    /// NetworkAttachmentDefinition, `name` or `namespace/name`, of one more NIC; may be repeated. The first NIC is on the pod
+    /// network.
+    #[arg(long, value_name = "NETWORK", conflicts_with = "no_network")]
+    network: Vec<String>,
+    /// MAC address of the first NIC [default: derived from the pod].
+    #[arg(long, value_name = "MAC", conflicts_with = "no_network")]
+    mac: Option<String>,
+    /// No network at all.
+    #[arg(long)]
+    no_network: bool,
+    /// Host name of the guest [default: the machine's name].
+    #[arg(long, value_name = "NAME")]
+    hostname: Option<String>,
+    /// When it is ready: a TCP port of the guest opens, its agent answers, or it publishes a value [default: at the guest's
+    /// first sign of life].
+    #[arg(long, value_name = "tcp=PORT|heartbeat|info=KEY[=REGEX]", value_parser = probe)]
+    readiness_probe: Option<ReadinessProbe>,
     /// A label of the machine; may be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
     label: Vec<(String, String)>,
@@ -90,6 +110,29 @@ fn pair(text: &str) -> Result<(String, String), String> {
         .split_once('=')
         .ok_or("a name and a value with = between are needed")?;
     Ok((name.to_owned(), value.to_owned()))
+}
+
+fn probe(text: &str) -> Result<ReadinessProbe, String> {
+    let (kind, rest) = text.split_once('=').unwrap_or((text, ""));
+    let mut probe = ReadinessProbe::default();
+    match kind {
+        "tcp" => {
+            let port = rest.parse().ok().filter(|port| *port > 0);
+            let port = port.ok_or("tcp= needs a port from 1 to 65535")?;
+            probe.tcp_socket = Some(TcpSocketProbe { port, host: None });
+        }
+        "heartbeat" if text == kind => probe.guest_heartbeat = Some(HeartbeatProbe::default()),
+        "info" if !rest.is_empty() => {
+            let (key, value) = match rest.split_once('=') {
+                Some((key, value)) => (key, Some(value.to_owned())),
+                None => (rest, None),
+            };
+            let key = key.to_owned();
+            probe.guest_info = vec![GuestInfoMatch { key, value }];
+        }
+        _ => return Err("one of tcp=PORT, heartbeat and info=KEY[=REGEX] is needed".into()),
+    }
+    Ok(probe)
 }
 
 /// A key has a space in it, between its type and the rest; the name of a file is taken for one otherwise.
@@ -147,80 +190,6 @@ fn done(before: Option<&VirtualMachine>, after: &VirtualMachine) -> &'static str
         Some(_) => "configured",
         None => "created",
     }
-}
-
-fn manifest(args: &VmArgs) -> Value {
-    let mut metadata = Map::new();
-    metadata.insert("name".into(), json!(args.name));
-    if let Some(namespace) = &args.cluster.namespace {
-        metadata.insert("namespace".into(), json!(namespace));
-    }
-    if !args.label.is_empty() {
-        metadata.insert("labels".into(), args.label.iter().cloned().collect());
-    }
-    json!({
-        "apiVersion": format!("{}/{}", crds::GROUP, crds::VERSION),
-        "kind": "VirtualMachine",
-        "metadata": metadata,
-        "spec": spec(args),
-    })
-}
-
-fn spec(args: &VmArgs) -> Value {
-    let mut spec = Map::new();
-    let mut put = |key: &str, value: Option<Value>| {
-        spec.extend(value.map(|value| (key.to_owned(), value)));
-    };
-    put(
-        "runStrategy",
-        Some(json!(format!("{:?}", args.run_strategy))),
-    );
-    put("imageName", args.image.as_ref().map(|name| json!(name)));
-    put("className", args.class.as_ref().map(|name| json!(name)));
-    put(
-        "hardware",
-        args.memory
-            .as_ref()
-            .map(|memory| json!({"cpus": args.cpus, "memory": Quantity(memory.clone())})),
-    );
-    put(
-        "bootDiskCapacity",
-        args.disk_size.as_ref().map(|size| json!(size)),
-    );
-    put(
-        "storageClass",
-        args.storage_class.as_ref().map(|name| json!(name)),
-    );
-    put("volumes", volumes(args));
-    put("bootstrap", bootstrap(args));
-    Value::Object(spec)
-}
-
-fn volumes(args: &VmArgs) -> Option<Value> {
-    let root = args.root_claim.iter().map(|claim| {
-        json!({"name": "root", "persistentVolumeClaim": {"claimName": claim, "root": true}})
-    });
-    let more = args
-        .volume
-        .iter()
-        .map(|(name, claim)| json!({"name": name, "persistentVolumeClaim": {"claimName": claim}}));
-    let all: Vec<_> = root.chain(more).collect();
-    (!all.is_empty()).then(|| json!(all))
-}
-
-fn bootstrap(args: &VmArgs) -> Option<Value> {
-    let mut cloud_init = Map::new();
-    if let Some(secret) = &args.user_data {
-        let reference = match secret.split_once('/') {
-            Some((name, key)) => json!({"name": name, "key": key}),
-            None => json!({"name": secret}),
-        };
-        cloud_init.insert("userData".into(), reference);
-    }
-    if !args.ssh_key.is_empty() {
-        cloud_init.insert("sshKeys".into(), json!(args.ssh_key));
-    }
-    (!cloud_init.is_empty()).then(|| json!({"cloudInit": cloud_init}))
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
 use clap::Parser;
+use serde_json::json;
 
 use super::*;
 use crate::args::{Args, Command};
@@ -34,6 +35,56 @@ fn a_machine_with_everything() {
 }
 
 #[test]
+fn a_machine_with_networks_and_a_probe() {
+    let line = "vmletctl create vm web --image debian --class small --network blue --network team-b/red \
+        --mac 52:54:00:12:34:56 --hostname www --readiness-probe info=ready=yes";
+    let words: Vec<_> = line.split_whitespace().collect();
+    insta::assert_snapshot!(yaml_of(&words), @r#"
+    apiVersion: vmlet.dev/v1alpha1
+    kind: VirtualMachine
+    metadata:
+      name: web
+    spec:
+      className: small
+      imageName: debian
+      network:
+        hostName: www
+        interfaces:
+        - macAddr: "52:54:00:12:34:56"
+          name: eth0
+        - name: eth1
+          networkRef: blue
+        - name: eth2
+          networkRef: team-b/red
+      readinessProbe:
+        guestInfo:
+        - key: ready
+          value: "yes"
+      runStrategy: Always
+    "#);
+}
+
+#[test]
+fn a_probe_is_one_of_three() {
+    let json = |text: &str| serde_json::to_value(probe(text).unwrap()).unwrap();
+    assert_eq!(json("tcp=22"), json!({"tcpSocket": {"port": 22}}));
+    assert_eq!(json("heartbeat"), json!({"guestHeartbeat": {}}));
+    assert_eq!(json("info=a"), json!({"guestInfo": [{"key": "a"}]}));
+    for wrong in [
+        "",
+        "tcp",
+        "tcp=0",
+        "tcp=65536",
+        "heartbeat=green",
+        "info",
+        "info=",
+        "http=80",
+    ] {
+        assert!(probe(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn an_image_and_a_size_are_needed() {
     for line in [
         "vmletctl create vm web --class small",
@@ -41,6 +92,7 @@ fn an_image_and_a_size_are_needed() {
         "vmletctl create vm web --image debian --class small --memory 1Gi",
         "vmletctl create vm web --image debian --root-claim x --class small",
         "vmletctl create vm web --image debian --class small --run-strategy Sometimes",
+        "vmletctl create vm web --image debian --class small --no-network --network blue",
     ] {
         assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
     }

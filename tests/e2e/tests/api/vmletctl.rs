@@ -122,6 +122,34 @@ impl Machines {
     }
 }
 
+/// With networks and a probe, which the server takes; then its guest's address is given to ssh.
+async fn log_in(control: &Control, ctl: &Ctl, vms: &Api<VirtualMachine>) -> Result<()> {
+    ctl.ok(
+        "create vm shell --image debian --memory 64Mi --network blue --network team-b/red \
+         --mac 52:54:00:12:34:56 --hostname www --readiness-probe tcp=22 --apply",
+    )?;
+    let silent = ctl.refused("ssh root@shell")?;
+    ensure!(silent.contains("does not run"), "{silent}");
+    let runs = json!({ "status": {
+        "printableStatus": "Running", "network": { "primaryIP4": "10.88.0.7" },
+    }});
+    let params = PatchParams::default();
+    let vm = vms
+        .patch_status("shell", &params, &Patch::Merge(runs))
+        .await?;
+    let folder = control.stack().dir().join("ssh");
+    std::fs::create_dir(&folder)?;
+    std::os::unix::fs::symlink("/bin/echo", folder.join("ssh"))?;
+    let output = ctl
+        .command("ssh root@shell -v uptime -p")
+        .env("PATH", &folder)
+        .output()?;
+    let uid = vm.metadata.uid.context("UID")?;
+    let expected = format!("-o HostKeyAlias=vmlet.dev/{uid} root@10.88.0.7 -v uptime -p\n");
+    ensure!(output.stdout == expected.as_bytes(), "{output:?}");
+    ctl.ok("delete shell").map(drop)
+}
+
 #[tokio::test]
 #[ignore = "needs root"]
 async fn machines_are_made_listed_and_told_about() -> Result<()> {
@@ -188,6 +216,7 @@ async fn machines_are_made_listed_and_told_about() -> Result<()> {
         told.contains("PROGRESS") && told.contains("image debian does not exist"),
         "{told}"
     );
+    log_in(&control, &ctl, &vms).await?;
     let selected = ctl.ok("list -A -l tier=web -o wide")?;
     ensure!(
         selected.contains("runStrategy=Always") && selected.lines().count() == 2,
