@@ -47,6 +47,8 @@ pub(crate) async fn run(pass: &mut Pass<'_>, needs: &Needs, slot: Slot) -> Outco
             make(pass, needs, &node, slot).await
         }
         Some(pod) if pods::phase(&pod) == "Failed" => again(pass, &pod).await,
+        // One that was made anew may find its node full.
+        Some(pod) if pods::node(&pod).is_none() => waits_for_node(pass, &pod).await,
         Some(pod) => {
             waits_for_image(pass, &pod);
             Ok(())

@@ -278,7 +278,19 @@ async fn a_provisioning_pod_that_fails_is_not_made_anew_at_once() {
     );
     bench.forward(20);
     bench.settle().await.ok();
-    assert_ne!(bench.placeholder("vm").unwrap()["metadata"]["uid"], first);
+    let second = bench.placeholder("vm").unwrap();
+    assert_ne!(second["metadata"]["uid"], first);
+    let full = json!({
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "it is full",
+    });
+    bench.edit(
+        PODS,
+        name.as_str().unwrap(),
+        json!({ "status": { "conditions": [full] } }),
+    );
+    bench.settle().await.ok();
+    let placed = bench.condition("VirtualMachineConditionPlacementReady");
+    assert_eq!(placed.unwrap().message, "it is full");
     bench.placeholder_is_bound("vm", "n1");
     bench.placeholder_runs("vm");
     bench.settle().await.ok();
