@@ -27,6 +27,8 @@ struct All {
     pods: HashMap<Key, Expected>,
     /// The version that the machine's last write made, and when that was.
     machines: HashMap<Key, (u64, i64)>,
+    /// The pod that the placeholder has made room for, and when that was.
+    placed: HashMap<Key, (String, i64)>,
 }
 
 #[derive(Debug)]
@@ -56,6 +58,21 @@ impl Expectations {
         let mut all = self.lock();
         all.pods.remove(key);
         all.machines.remove(key);
+        all.placed.remove(key);
+    }
+
+    /// The placeholder is deleted, and the gate of the pod that it made room for is removed.
+    pub(crate) fn handed_over(&self, key: &Key, uid: String, since: i64) {
+        let mut all = self.lock();
+        all.placed.insert(key.clone(), (uid, since));
+    }
+
+    /// Whether that happened for this pod a moment ago, whatever the store shows.
+    pub(crate) fn is_handed_over(&self, key: &Key, pod: &Pod, now: i64) -> bool {
+        let all = self.lock();
+        let placed = all.placed.get(key);
+        placed
+            .is_some_and(|(uid, since)| pod.uid().as_deref() == Some(uid) && now - since < PATIENCE)
     }
 
     /// The machine itself was written.

@@ -33,7 +33,9 @@ pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome<()> {
             _ => Ok(()),
         };
     };
-    if pods::is_deleting(&instance) || matches!(action, Action::Delete { .. }) {
+    let expected = &pass.ctx.shared.expected;
+    let is_done = expected.is_handed_over(pass.key, &instance, pass.seconds());
+    if is_done || pods::is_deleting(&instance) || matches!(action, Action::Delete { .. }) {
         return Ok(());
     }
     match placeholder {
@@ -66,7 +68,10 @@ pub(crate) async fn hand_over(
         nominate(pass, instance, node).await?;
     }
     give_up(pass, placeholder).await?;
-    effects::ungate(pass, instance, PLACEHOLDER_GATE).await
+    effects::ungate(pass, instance, PLACEHOLDER_GATE).await?;
+    let (expected, now) = (&pass.ctx.shared.expected, pass.seconds());
+    expected.handed_over(pass.key, instance.uid().unwrap_or_default(), now);
+    Ok(())
 }
 
 /// Removes the placeholder's object at once; kubelet removes the rest: there is no guest that could outlive it.

@@ -70,6 +70,29 @@ async fn each_step_of_the_handover_can_be_repeated() {
     }
 }
 
+/// The watch of pods may be behind that of machines.
+#[tokio::test]
+async fn what_the_store_does_not_show_yet_is_not_done_again() {
+    let mut bench = Bench::new();
+    bench.created(json!({})).await;
+    let placeholder = bench.placeholder("vm").unwrap();
+    bench.settle().await.ok();
+    bench.writes();
+    let gate = json!([{ "name": "vmlet.dev/placeholder" }]);
+    let before =
+        json!({ "spec": { "schedulingGates": gate }, "status": { "nominatedNodeName": null } });
+    bench.edit(PODS, "vm", before);
+    bench.put(PODS, placeholder);
+    bench.sync();
+    bench.settle().await.ok();
+    assert_eq!(steps(&mut bench), Vec::<String>::new());
+    // A process that died in between has left it so.
+    bench.forward(30);
+    bench.settle().await.ok();
+    assert_eq!((nominated(&bench), gates(&bench)), (json!("n1"), json!([])));
+    assert!(bench.placeholder("vm").is_none());
+}
+
 #[tokio::test]
 async fn a_machine_that_is_to_be_off_holds_no_place() {
     let mut bench = Bench::new();
