@@ -161,6 +161,7 @@ impl App {
             Arc::clone(&containers),
             Arc::clone(&hypervisor),
             Arc::clone(&disks),
+            Arc::clone(&images),
             tasks.clone(),
             settings::limits(config),
         );

@@ -133,7 +133,8 @@ schema::settings! {
         unknown_id: UnknownId = "pull";
         list {
             /// Image names that stand for a URL. Each has either `name`, for this one name, or `prefix`, for
-            /// all names below it, and a `url`.
+            /// all names below it, and a `url`. An image that is given by its URL has the name `host[:port]/path`
+            /// here.
             translations: Translation;
         }
     }

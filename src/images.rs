@@ -15,7 +15,9 @@ mod digest;
 mod download;
 mod error;
 mod format;
+mod inspect;
 mod keep;
+mod locator;
 mod locks;
 mod none;
 mod partial;
@@ -32,7 +34,9 @@ mod translate;
 pub use catalog::{Image, Pinned};
 pub use digest::{Digest, ParseDigest};
 pub use error::{Error, Result};
-pub use format::{Error as FormatError, Format};
+pub use format::{Error as FormatError, Format, head_of};
+pub use inspect::Inspected;
+pub use locator::Locator;
 pub use none::{is_none, none};
 pub use progress::Progress;
 pub use qcow2::Error as Qcow2Error;
@@ -122,12 +126,18 @@ impl Images {
         })
     }
 
-    /// Brings the image that `name` means now into the store. The server is asked each time, but an
+    /// Brings the image that a name means now into the store. The server is asked each time, but an
     /// unchanged file is not sent again; with a digest in the name, content that is here is enough. Pulls of one
     /// URL at the same time share one download. Dropping the future stops the download (unless others wait
     /// for it) and keeps what was received for the next pull.
-    pub async fn pull(&self, name: &str) -> Result<Image> {
-        self.inner.pull(name).await
+    pub async fn pull(&self, image: impl Into<Locator<'_>>) -> Result<Image> {
+        self.inner.pull(image.into()).await
+    }
+
+    /// Says what the image is from its first bytes, as the server has it now; nothing is kept. The server is asked
+    /// as by a pull, also when the image is here.
+    pub async fn inspect(&self, image: impl Into<Locator<'_>>) -> Result<Inspected> {
+        self.inner.inspect(image.into()).await
     }
 
     /// Finds an image by `sha256:<hex>`, bare hexadecimal digits, `name` (meaning `:latest`), `name:tag`,
@@ -173,11 +183,9 @@ impl Images {
     }
 
     /// How far the download for a name is; `None` if none is in progress.
-    pub fn progress(&self, reference: &str) -> Option<Progress> {
-        let Ok(Reference::Named(name)) = Reference::parse(reference) else {
-            return None;
-        };
-        let source = self.inner.translator.translate(&name).ok()?;
+    pub fn progress<'a>(&self, image: impl Into<Locator<'a>>) -> Option<Progress> {
+        let (name, url) = image.into().parse().ok()?;
+        let source = self.inner.translator.translate(&name, url).ok()?;
         self.inner.downloads.progress(&source.key())
     }
 

@@ -220,6 +220,7 @@ impl Node {
             vm,
             name: "default/vm".to_owned(),
             image: self.image("disk"),
+            url: None,
             size: 0,
             linked: true,
         };

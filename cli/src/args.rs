@@ -8,8 +8,8 @@ use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cluster::ClusterArgs;
 use crate::commands::{
-    completion, console, create, delete, doctor, events, list, logs, power, ps, rm, run, ssh,
-    status, stop,
+    completion, console, create, delete, doctor, events, image, list, logs, machine_logs, power,
+    ps, rm, run, ssh, status, stop,
 };
 use crate::context::Endpoint;
 
@@ -46,7 +46,7 @@ pub(crate) struct NodeArgs {
 }
 
 /// Verbs of this node, which are not named twice for `node`.
-const OF_THE_NODE: [&str; 7] = ["node", "run", "ps", "logs", "console", "rm", "doctor"];
+pub(crate) const OF_THE_NODE: [&str; 6] = ["node", "run", "ps", "console", "rm", "doctor"];
 
 /// The command line's description.
 pub(crate) fn command() -> clap::Command {
@@ -98,6 +98,11 @@ pub(crate) enum Command {
     Status(status::StatusArgs),
     /// Show the events of a virtual machine, its pods and its tasks.
     Events(events::EventsArgs),
+    /// Print the console log of a virtual machine, or of a VM pod.
+    Logs(machine_logs::LogsArgs),
+    /// Show the images that machines are made from.
+    #[command(subcommand)]
+    Image(image::ImageArgs),
     /// Make the manifest of a virtual machine, or the machine itself.
     #[command(subcommand)]
     Create(create::CreateArgs),
@@ -127,7 +132,7 @@ pub(crate) enum Command {
     ///
     /// The address must be reachable from here: that of the pod network is on nodes, and where the network is routed.
     Ssh(ssh::SshArgs),
-    /// Print a script that lets a shell complete commands.
+    /// Print a script that lets a shell complete commands and names.
     Completion(completion::CompletionArgs),
 
     /// Commands for pods of this node, without Kubernetes.
@@ -137,8 +142,6 @@ pub(crate) enum Command {
     Run(run::RunArgs),
     /// List pods of this node; short for `node ps`.
     Ps(ps::PsArgs),
-    /// Print the console log of a pod of this node; short for `node logs`.
-    Logs(logs::LogsArgs),
     /// Talk to the serial console of a pod of this node; short for `node console`.
     Console(console::ConsoleArgs),
     /// Remove a stopped pod of this node; short for `node rm`.
@@ -218,10 +221,10 @@ mod tests {
         ] {
             assert_eq!(parsed(line).unwrap().node.endpoint, socket, "{line}");
         }
-        let line = "vmletctl -n x logs web".split(' ');
+        let line = "vmletctl -n x console web".split(' ');
         let matches = command().try_get_matches_from(line).unwrap();
-        let (_, logs) = matches.subcommand().unwrap();
-        let namespace = logs.get_one::<String>("namespace");
+        let (_, console) = matches.subcommand().unwrap();
+        let namespace = console.get_one::<String>("namespace");
         assert_eq!(namespace.map(String::as_str), Some("x"));
     }
 
@@ -245,8 +248,11 @@ mod tests {
     }
 
     #[test]
-    fn stop_is_of_the_cluster_and_node_stop_of_the_node() {
+    fn stop_and_logs_are_of_the_cluster_and_below_node_of_the_node() {
         let parse = |line: &str| parsed(line).map(|args| args.command);
+        assert!(matches!(parse("vmletctl logs web"), Ok(Command::Logs(_))));
+        let node = parse("vmletctl node logs web");
+        assert!(matches!(node, Ok(Command::Node(NodeCommand::Logs(_)))));
         assert!(matches!(parse("vmletctl stop web"), Ok(Command::Stop(_))));
         let node = parse("vmletctl node stop web");
         assert!(matches!(node, Ok(Command::Node(NodeCommand::Stop(_)))));

@@ -1,6 +1,6 @@
 //! A cluster: how to reach it, and what its answers mean to a user.
 //!
-//! Invariant: every request has a deadline; no command reads more of the environment than kubectl does.
+//! Invariant: every request but a followed log has a deadline; no command reads more of the environment than kubectl does.
 //! Failure: [`ClusterError`], each with advice.
 
 mod connect;
@@ -13,6 +13,7 @@ use clap::Args;
 
 pub(crate) use connect::Cluster;
 pub(crate) use error::{ClusterError, advice};
+pub(crate) use machine::Found;
 
 /// Which cluster, and as whom; as kubectl's.
 #[derive(Debug, Clone, Default, Args)]

@@ -10,8 +10,10 @@ pub(crate) mod delete;
 pub(crate) mod doctor;
 mod each;
 pub(crate) mod events;
+pub(crate) mod image;
 pub(crate) mod list;
 pub(crate) mod logs;
+pub(crate) mod machine_logs;
 pub(crate) mod power;
 pub(crate) mod ps;
 pub(crate) mod rm;
@@ -38,6 +40,8 @@ pub(crate) async fn dispatch(args: Args) -> anyhow::Result<ExitCode> {
         Command::List(args) => list::run(&args).await,
         Command::Status(args) => status::run(&args).await,
         Command::Events(args) => events::run(&args).await,
+        Command::Logs(args) => machine_logs::run(&args).await,
+        Command::Image(args) => image::run(&args).await,
         Command::Create(args) => create::run(&args).await,
         Command::Start(args) => power::start(&args).await,
         Command::Stop(args) => power::stop(&args).await,
@@ -52,7 +56,6 @@ pub(crate) async fn dispatch(args: Args) -> anyhow::Result<ExitCode> {
         Command::Node(command) => node(endpoint, command).await,
         Command::Run(args) => node(endpoint, NodeCommand::Run(args)).await,
         Command::Ps(args) => node(endpoint, NodeCommand::Ps(args)).await,
-        Command::Logs(args) => node(endpoint, NodeCommand::Logs(args)).await,
         Command::Console(args) => node(endpoint, NodeCommand::Console(args)).await,
         Command::Rm(args) => node(endpoint, NodeCommand::Rm(args)).await,
         Command::Doctor(args) => node(endpoint, NodeCommand::Doctor(args)).await,

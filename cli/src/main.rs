@@ -4,6 +4,7 @@
 //! Failure: one line that names the step, one that says what to do where that is known, exit code 1.
 
 mod args;
+mod candidates;
 mod cluster;
 mod colour;
 mod commands;
@@ -21,9 +22,12 @@ mod terminal;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let args = args::parse();
-    // An error means that somebody installed one already.
+    // An error means that one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    if let Some(answered) = candidates::answer() {
+        return answered;
+    }
+    let args = args::parse();
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

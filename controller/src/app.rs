@@ -112,7 +112,13 @@ async fn work(
     let rules = Arc::new(config.priority.rules());
     let queue = runner::queue(&config, &rules, metrics.queue.clone());
     let queue = Arc::new(queue);
-    let intake = Intake::new(stores.clone(), (*rules).clone(), Arc::clone(&queue));
+    let images = Arc::new(runner::images::queue(&config));
+    let intake = Intake::new(
+        stores.clone(),
+        (*rules).clone(),
+        Arc::clone(&queue),
+        Arc::clone(&images),
+    );
     let resync = config.runner.resync();
     let namespace = &config.namespace;
     let mut watches = watch::start(&client, namespace, feeds, &intake, &metrics, resync);
@@ -146,8 +152,15 @@ async fn work(
     let whole = tokio::spawn(operator::run(whole, stop.clone()));
     let pass =
         |context: Context, key| async move { reconcile::vm::reconcile(&context, &key).await };
+    let passes = async {
+        let images = runner::images::run(&context, images, stop.clone());
+        tokio::join!(
+            runner::run(&context, queue, rules, stop.clone(), pass),
+            images
+        );
+    };
     tokio::select! {
-        () = runner::run(&context, queue, rules, stop, pass) => {}
+        () = passes => {}
         _ = watches.join_next() => return Err(Error::WatchEnded),
         () = signals => {}
         () = reconcile::vm::follow_agents(&context, &signal) => {}

@@ -1,7 +1,7 @@
 //! From changes in the stores to keys in the queue.
 //!
-//! Machines wake themselves; every other kind wakes the machines that it belongs to ([`Wakes`]). The table of all
-//! ways to be woken is in `docs/controller-events.md`.
+//! Machines and images wake themselves; every other kind wakes the machines and images that it belongs to ([`Wakes`]).
+//! The table of all ways to be woken is in `docs/controller-events.md`.
 //!
 //! Invariant: a pure function of the change and the stores; each key is named with the priority that the machine's
 //! present state deserves, not the changed object's.
@@ -22,6 +22,8 @@ use workqueue::{Options, Shared};
 
 use crate::metrics::QueueMetrics;
 use crate::priority::{Event, Facts, Mapped, Profile, pod_contradicts};
+use crate::reconcile::image::object::Object;
+use crate::reconcile::image::ready_of_this;
 use crate::stores::{Agents, Change, Key, Stores};
 
 pub use mappers::Wakes;
@@ -29,13 +31,17 @@ pub use mappers::Wakes;
 /// The machines' queue.
 pub type Queue = Shared<Key, QueueMetrics>;
 
-/// Fills the queue. Clones fill the same one.
+/// The images' queue.
+pub type ImageQueue = Shared<Key>;
+
+/// Fills the queues. Clones fill the same ones.
 #[derive(Clone)]
 #[allow(missing_debug_implementations, reason = "stores have none")]
 pub struct Intake {
     stores: Stores,
     rules: Arc<Profile>,
     queue: Arc<Queue>,
+    images: Arc<ImageQueue>,
 }
 
 /// A key to be queued, and how urgently.
@@ -48,13 +54,14 @@ pub struct Add {
 }
 
 impl Intake {
-    /// From these stores, by these rules, into this queue.
+    /// From these stores, by these rules, into the queue of machines and that of images.
     #[must_use]
-    pub fn new(stores: Stores, rules: Profile, queue: Arc<Queue>) -> Self {
+    pub fn new(stores: Stores, rules: Profile, queue: Arc<Queue>, images: Arc<ImageQueue>) -> Self {
         Self {
             stores,
             rules: Arc::new(rules),
             queue,
+            images,
         }
     }
 
@@ -72,6 +79,18 @@ impl Intake {
             tracing::debug!(key = %add.key, priority, by, outcome = "queued", "intake");
             (add.key, Options::at(add.priority))
         }));
+        let images = changes.iter();
+        let images = images.flat_map(|change| K::wakes_images(change, &self.stores));
+        self.images
+            .push_all(images.map(|key| (key, Options::default())));
+    }
+
+    /// An agent lives that did not, or its daemon can do more: images without an answer may get one.
+    pub fn agents_can_do_more(&self) {
+        let unanswered = |image: &Object| ready_of_this(image).is_none_or(|r| r.status != "True");
+        let waiting = Object::all(&self.stores).filter(unanswered);
+        self.images
+            .push_all(waiting.map(|image| (image.key(), Options::default())));
     }
 
     /// Something outside the API server happened to a machine.

@@ -3,4 +3,5 @@
 //! Invariant: a pass may be repeated at any time, also one that was broken off half way.
 //! Failure: see [`crate::outcome`].
 
+pub mod image;
 pub mod vm;

@@ -4,6 +4,7 @@
 //! becomes a verdict here and nowhere else.
 //! Failure: a pass that panics or overruns its time is counted, logged and repeated with a growing delay.
 
+pub mod images;
 #[cfg(test)]
 mod tests;
 
@@ -16,7 +17,7 @@ use tracing::Instrument;
 use workqueue::{Ageing, Config, Limiter, Outcome, Popped, RunConfig, Verdict};
 
 use crate::config;
-use crate::context::{Context, Key};
+use crate::context::{Context, Key, Stores};
 use crate::intake::{Queue, facts};
 use crate::metrics::QueueMetrics;
 use crate::outcome::{self, Stop};
@@ -66,14 +67,7 @@ pub async fn run<P, F>(
         grace: settings.runner.drain(),
     };
     context.metrics.queue.workers(config.workers);
-    let stores = context.stores.clone();
-    let ready = async move {
-        match stores.ready().await {
-            Ok(()) => tracing::info!(stores = ?stores.sizes(), outcome = "ready", "stores"),
-            // Their watches have ended, and so will the process.
-            Err(_) => std::future::pending().await,
-        }
-    };
+    let ready = ready(context.stores.clone());
     let handler = |popped: Popped<Key>| {
         let (context, rules, pass) = (context.clone(), Arc::clone(&rules), pass.clone());
         let span = tracing::info_span!("vm", key = %popped.key, priority = popped.priority);
@@ -87,6 +81,15 @@ pub async fn run<P, F>(
         .instrument(span)
     };
     workqueue::run(queue, config, ready, stop, handler).await;
+}
+
+/// Returns when every store has been filled once.
+async fn ready(stores: Stores) {
+    match stores.ready().await {
+        Ok(()) => tracing::info!(stores = ?stores.sizes(), outcome = "ready", "stores"),
+        // Their watches have ended, and so will the process.
+        Err(_) => std::future::pending().await,
+    }
 }
 
 /// What the queue is told.

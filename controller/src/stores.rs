@@ -142,7 +142,7 @@ stores! {
     image_caches: VirtualMachineImageCache;
     /// Groups.
     groups: VirtualMachineGroup;
-    /// Nodes, without their lists of images.
+    /// Nodes; of their images only those of ours.
     nodes: Node;
     /// Claims.
     claims: PersistentVolumeClaim;
@@ -169,7 +169,7 @@ impl Stores {
         self.storage_classes.get(&ObjectRef::new(name))
     }
 
-    /// The tasks of the machine with this UID, by name.
+    /// The tasks of the machine, or of the image, with this UID, by name.
     #[must_use]
     pub fn tasks_of(&self, vm_uid: &str) -> Vec<Arc<VirtualMachineTask>> {
         self.tasks_at(&self.index.tasks_of(vm_uid))

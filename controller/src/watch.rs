@@ -25,6 +25,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use crate::intake::{Intake, Wakes};
 use crate::metrics::Metrics;
+use crate::reconcile::image::keep_ours;
 use crate::stores::{Feed, Feeds};
 
 /// What every watch works with.
@@ -61,7 +62,7 @@ pub fn start(
     let pods = watcher(Api::<Pod>::all(client.clone()), ours);
     set.spawn(shell.clone().run("pods", feeds.pods, pods, None));
     let nodes = watcher(Api::<Node>::all(client.clone()), Config::default());
-    let nodes = nodes.map_ok(|event| event.modify(without_images));
+    let nodes = nodes.map_ok(|event| event.modify(keep_ours));
     set.spawn(shell.clone().run("nodes", feeds.nodes, nodes, None));
     let caches = Api::namespaced(client.clone(), namespace);
     let caches = watcher(caches, Config::default());
@@ -125,12 +126,5 @@ impl Shell {
                 }
             }
         }
-    }
-}
-
-/// Their names are a third of the cluster's memory here, and nobody reads them.
-fn without_images(node: &mut Node) {
-    if let Some(status) = &mut node.status {
-        status.images = None;
     }
 }

@@ -12,7 +12,7 @@ use tracing::Span;
 use super::{convert, info, status};
 use crate::app::App;
 use crate::clock;
-use crate::images::{self, Reference};
+use crate::images::{self, Locator, Reference};
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -108,8 +108,8 @@ impl ImageService for Images {
     ) -> Answer<v1::PullImageResponse> {
         let request = request.into_inner();
         let name = named(request.image)?;
-        let pod = request.sandbox_config.and_then(|pod| pod.metadata);
-        let uid = pod.unwrap_or_default().uid;
+        let pod = request.sandbox_config.unwrap_or_default();
+        let uid = pod.metadata.unwrap_or_default().uid;
         self.refuse_second_container(&uid, &name)?;
         if request
             .auth
@@ -123,12 +123,11 @@ impl ImageService for Images {
             let image_ref = images::none().digest.to_string();
             return Ok(Response::new(v1::PullImageResponse { image_ref }));
         }
-        let image = self
-            .app
-            .images
-            .pull(&name)
-            .await
-            .map_err(|e| status::pull(&e))?;
+        let pull = async {
+            let locator = Locator::of_pod(&name, &pod.annotations)?;
+            self.app.images.pull(locator).await
+        };
+        let image = pull.await.map_err(|e| status::pull(&e))?;
         let image_ref = image.digest.to_string();
         Ok(Response::new(v1::PullImageResponse { image_ref }))
     }

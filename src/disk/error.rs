@@ -134,16 +134,9 @@ impl Error {
 }
 
 /// Whether a pull may succeed later.
-fn is_passing(error: &images::Error) -> bool {
+const fn is_passing(error: &images::Error) -> bool {
     use images::Error as E;
-    matches!(
-        error,
-        E::Unavailable { .. }
-            | E::Fetch { .. }
-            | E::Stalled { .. }
-            | E::NoSpace { .. }
-            | E::Interrupted(_)
-    )
+    error.is_passing() || matches!(error, E::NoSpace { .. } | E::Interrupted(_))
 }
 
 /// Turns a file error into ours, naming the step.

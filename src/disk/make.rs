@@ -15,7 +15,7 @@ use super::error::{Error, Result, files};
 use super::model::{Disk, Phase};
 use super::qemu_img::{self, Base};
 use super::{Disks, owner};
-use crate::images::{self, Image};
+use crate::images::{self, Image, Locator};
 
 /// Time between two looks at how far a download is.
 const LOOK: Duration = Duration::from_millis(500);
@@ -32,6 +32,8 @@ pub struct Wish {
     pub name: String,
     /// The image, by the name that a pod would give it.
     pub image: String,
+    /// The URL that this name stands for, when it is made of one.
+    pub url: Option<String>,
     /// Least size in bytes that the guest is to see.
     pub size: u64,
     /// Whether it may stand on the image's file.
@@ -114,18 +116,19 @@ impl Disks {
             image: wish.image.clone(),
             source,
         };
+        let locator = Locator::new(&wish.image, wish.url.as_deref());
         loop {
             match self.images.pin(&owner(wish.vm), &wish.image).await {
                 Err(images::Error::Absent { .. }) => {}
                 pinned => return pinned.map_err(failed),
             }
-            let mut pull = std::pin::pin!(self.images.pull(&wish.image));
+            let mut pull = std::pin::pin!(self.images.pull(locator));
             let mut look = tokio::time::interval(LOOK);
             loop {
                 tokio::select! {
                     pulled = &mut pull => break pulled.map(drop).map_err(failed)?,
                     _ = look.tick() => {
-                        if let Some(percent) = self.images.progress(&wish.image).and_then(|p| {
+                        if let Some(percent) = self.images.progress(locator).and_then(|p| {
                             let done = p.received.checked_mul(u64::from(BRINGING))?;
                             u8::try_from(done.checked_div(p.total?)?).ok()
                         }) {

@@ -19,6 +19,7 @@ fn wish(node: &Node, vm: VmUid, linked: bool) -> Wish {
         vm,
         name: "default/vm".to_owned(),
         image: node.image("disk"),
+        url: None,
         size: 0,
         linked,
     }

@@ -1,4 +1,4 @@
-//! One file over HTTP into a partial file: whole, continued, or found unchanged.
+//! One file over HTTP into a partial file: whole, continued, or found unchanged; or only its first bytes.
 //!
 //! Invariant: bytes are only appended to bytes of the same version of the file, which the server confirms
 //! by `If-Range`; size limits hold while streaming; passing troubles are retried, three times at most.
@@ -14,9 +14,13 @@ use super::progress::Meter;
 use super::settings::Settings;
 use super::translate::Source;
 
+mod peek;
 mod reply;
+mod request;
 mod transfer;
 
+pub(super) use peek::Head;
+use request::Request;
 use transfer::{Ending, Transfer};
 
 const RETRIES: u32 = 3;
@@ -61,22 +65,11 @@ impl Downloader {
         meter: &Meter,
     ) -> Result<Fetched> {
         let transfer = Transfer {
-            downloader: self,
-            source,
+            request: self.request(source),
             partial: &partial,
             meter,
         };
-        let mut retries = 0;
-        let ended = loop {
-            match transfer.attempt(known).await {
-                Err(error) if retries < RETRIES && is_passing(&error) => {
-                    tracing::debug!(%error, retries, "transfer interrupted");
-                    tokio::time::sleep(self.retry_wait * 2_u32.pow(retries)).await;
-                    retries += 1;
-                }
-                ended => break ended,
-            }
-        };
+        let ended = self.persist(|| transfer.attempt(known)).await;
         let continuable = partial.look(|p| p.received() > 0);
         match ended {
             Ok(Ending::Whole) => return Ok(Fetched::Whole(partial)),
@@ -85,17 +78,37 @@ impl Downloader {
         }
         ended.map(|_| Fetched::Unchanged)
     }
-}
 
-/// Whether the same request may succeed a moment later.
-fn is_passing(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::Fetch { .. }
-            | Error::Unavailable { .. }
-            | Error::Stalled { .. }
-            | Error::Truncated { .. }
-    )
+    /// Looks at the beginning of `source`; nothing is kept.
+    pub(super) async fn peek(&self, source: &Source) -> Result<Head> {
+        let request = self.request(source);
+        self.persist(|| request.peek()).await
+    }
+
+    /// Tries until it succeeds, fails for good, or has failed too often.
+    async fn persist<T, F>(&self, attempt: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let mut retries = 0;
+        loop {
+            match attempt().await {
+                Err(error) if retries < RETRIES && error.is_passing() => {
+                    tracing::debug!(%error, retries, "transfer interrupted");
+                    tokio::time::sleep(self.retry_wait * 2_u32.pow(retries)).await;
+                    retries += 1;
+                }
+                ended => return ended,
+            }
+        }
+    }
+
+    const fn request<'a>(&'a self, source: &'a Source) -> Request<'a> {
+        Request {
+            downloader: self,
+            source,
+        }
+    }
 }
 
 /// Whether the bytes received so far are of use to a later pull.

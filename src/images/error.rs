@@ -179,6 +179,17 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
+    /// Whether the network or the server has troubles, so that the same request may succeed a moment later.
+    pub const fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            Self::Fetch { .. }
+                | Self::Unavailable { .. }
+                | Self::Stalled { .. }
+                | Self::Truncated { .. }
+        )
+    }
+
     /// For `map_err` on file operations.
     pub(super) fn io(
         action: &'static str,

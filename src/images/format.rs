@@ -9,14 +9,26 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use super::qcow2;
 
 /// Bytes looked at from the beginning of the file.
-const HEAD: u64 = 64 << 10;
+pub(super) const HEAD: u64 = 64 << 10;
 const SECTOR: u64 = 512;
 
+/// What stands at an offset of a raw disk that a guest can boot from: a boot sector, a partition table (for sectors of
+/// either size), or a CD's.
+const BOOTABLE: &[(usize, &[u8])] = &[
+    (510, &[0x55, 0xaa]),
+    (512, b"EFI PART"),
+    (4096, b"EFI PART"),
+    (0x8001, b"CD001"),
+];
+
 /// Disk formats that are accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Format {
     /// QEMU's own, version 2 or 3, without any reference to another file.
     Qcow2,
@@ -31,6 +43,16 @@ impl Format {
             Self::Qcow2 => "qcow2",
             Self::Raw => "raw",
         }
+    }
+
+    /// Whether a disk that begins with `head` has what firmware looks for: a boot sector or a partition table. Only
+    /// QEMU could look into a qcow2 file, so that one counts as bootable.
+    pub fn is_bootable(self, head: &[u8]) -> bool {
+        let found = |(offset, magic): &(usize, &[u8])| {
+            let at = head.get(*offset..).unwrap_or_default();
+            at.starts_with(magic)
+        };
+        self == Self::Qcow2 || BOOTABLE.iter().any(found)
     }
 }
 
@@ -51,7 +73,7 @@ impl FromStr for Format {
 pub(super) struct Disk {
     /// How to read it.
     pub format: Format,
-    /// Size of the disk that a guest would see, in bytes; a multiple of 512.
+    /// Size of the disk that a guest would see, in bytes; a multiple of 512. 0: that of a raw disk of unknown length.
     pub virtual_size: u64,
 }
 
@@ -88,23 +110,30 @@ pub enum Error {
 /// The outer error is a failed read.
 pub(super) fn inspect(file: &File, limit: u64) -> io::Result<Result<Disk, Error>> {
     let length = file.metadata()?.len();
-    let mut head = vec![0; usize::try_from(length.min(HEAD)).unwrap_or_default()];
-    file.read_exact_at(&mut head, 0)?;
-    Ok(judge(&head, length, limit))
+    Ok(judge(&head_of(file)?, Some(length), limit))
 }
 
-/// Judges a file by its first bytes and its length.
-pub(super) fn judge(head: &[u8], length: u64, limit: u64) -> Result<Disk, Error> {
+/// The first bytes of a file, as many as say what it is. Blocks.
+pub fn head_of(file: &File) -> io::Result<Vec<u8>> {
+    let length = file.metadata()?.len().min(HEAD);
+    let mut head = vec![0; usize::try_from(length).unwrap_or_default()];
+    file.read_exact_at(&mut head, 0)?;
+    Ok(head)
+}
+
+/// Judges a file by its first bytes and its length, where that is known; a raw disk without one has the size 0.
+pub(super) fn judge(head: &[u8], length: Option<u64>, limit: u64) -> Result<Disk, Error> {
     if head.is_empty() {
         return Err(Error::Empty);
     }
     let disk = if head.starts_with(qcow2::MAGIC) {
         Disk {
             format: Format::Qcow2,
-            virtual_size: qcow2::virtual_size(head, length)?,
+            virtual_size: qcow2::virtual_size(head, length.unwrap_or(u64::MAX))?,
         }
     } else {
         refuse_foreign(head)?;
+        let length = length.unwrap_or_default();
         if !length.is_multiple_of(SECTOR) {
             return Err(Error::Sectors(length));
         }

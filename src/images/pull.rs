@@ -12,8 +12,9 @@ use super::digest::Digest;
 use super::download::Fetched;
 use super::error::{Error, Result};
 use super::format::inspect;
+use super::locator::Locator;
 use super::partial::{Handle, Validators};
-use super::reference::{Name, Reference};
+use super::reference::Name;
 use super::rows;
 use super::share::{Lead, Turn};
 use super::translate::Source;
@@ -26,19 +27,14 @@ struct Wish {
 }
 
 impl Inner {
-    pub(super) async fn pull(self: &Arc<Self>, text: &str) -> Result<Image> {
-        let Reference::Named(name) = Reference::parse(text)? else {
-            return Err(Error::InvalidName {
-                name: text.to_owned(),
-                reason: "is an id; only names can be pulled",
-            });
-        };
+    pub(super) async fn pull(self: &Arc<Self>, locator: Locator<'_>) -> Result<Image> {
+        let (name, url) = locator.parse()?;
         if let Some(digest) = name.digest()
             && let Some(image) = self.adopt(&name, digest).await?
         {
             return Ok(image);
         }
-        let source = self.translator.translate(&name)?;
+        let source = self.translator.translate(&name, url)?;
         let wish = Wish { name, source };
         loop {
             let followed = match self.downloads.turn(wish.source.key()).await {
@@ -181,7 +177,8 @@ impl Inner {
         });
         let image = self.catalog.image(digest);
         drop(held);
-        tracing::info!(%digest, name = %wish.name, size = facts.size, outcome = "pulled", "image");
+        let (name, location) = (&wish.name, wish.source.location());
+        tracing::info!(%digest, %name, location, size = facts.size, outcome = "pulled", "image");
         image.ok_or_else(|| Error::Absent {
             reference: digest.to_string(),
         })

@@ -13,6 +13,7 @@ use super::*;
 
 #[cfg(feature = "fault-injection")]
 mod crash;
+mod inspect;
 mod keep;
 mod limits;
 mod names;
@@ -22,6 +23,7 @@ mod sharing;
 mod space;
 mod tls;
 mod transfer;
+mod urls;
 
 use server::{Server, Step};
 

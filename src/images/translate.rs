@@ -1,7 +1,8 @@
-//! From names to URLs.
+//! From names to URLs, and from URLs to others.
 //!
 //! Invariant: an exact rule beats every prefix, a longer prefix a shorter one; the result is http or https
-//! with a host. The `vmlet.dev/` or `virtlet.cloud/` in front of a name never reaches the URL.
+//! with a host. The `vmlet.dev/` or `virtlet.cloud/` in front of a name never reaches the URL. Rules know a URL by its
+//! host and path; one that no rule is for is fetched as it is.
 //! Failure: [`Error::Translation`] for a rule that cannot work, at start-up; [`Error::InvalidName`] for a
 //! name that no rule matches and that is no location itself.
 
@@ -12,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::digest::Digest;
 use super::error::{Error, Result};
-use super::reference::{Name, without_routing};
+use super::reference::{Name, Reference, without_routing};
 use super::settings::{Pattern, Protocol, Translation};
 
 /// A URL that may hold secrets: shown as host and path only.
@@ -49,6 +50,9 @@ pub(super) fn location(url: &Url) -> String {
     format!("{}{port}{}", url.host_str().unwrap_or_default(), url.path())
 }
 
+/// How good a match a prefix is.
+type Rank = (usize, u8);
+
 /// The node's rules, checked.
 #[derive(Debug)]
 pub(super) struct Translator {
@@ -76,8 +80,43 @@ impl Translator {
         Ok(translator)
     }
 
-    /// Where to fetch the image that `name` means.
-    pub(super) fn translate(&self, name: &Name) -> Result<Source> {
+    /// Where to fetch the image that `name` means, or stands for.
+    pub(super) fn translate(&self, name: &Name, url: Option<Url>) -> Result<Source> {
+        let Some(mut url) = url else {
+            return self.of_name(name);
+        };
+        let refuse = |reason| Error::InvalidName {
+            name: name.repository().to_owned(),
+            reason,
+        };
+        match self.rule_for(&location(&url)) {
+            Some(other) => self.source(&other).map_err(refuse),
+            None => {
+                url.set_fragment(None);
+                Ok(Source(url))
+            }
+        }
+    }
+
+    /// Where the rule for a URL with this host and path leads to.
+    fn rule_for(&self, place: &str) -> Option<String> {
+        // What would count as a tag or a digest in a name belongs to the path here.
+        let is_name = match Reference::parse(place) {
+            Ok(Reference::Named(name)) => name.repository() == place,
+            _ => false,
+        };
+        if !is_name {
+            return None;
+        }
+        self.exact(|rule| rule == place)
+            .or_else(|| self.exact(|rule| without_routing(rule) == place))
+            .or_else(|| {
+                // It says where it is, so that a rule for all other names is not for it.
+                self.by_prefix(|prefix| below(prefix, place, place).filter(|_| !is_for_all(prefix)))
+            })
+    }
+
+    fn of_name(&self, name: &Name) -> Result<Source> {
         let given = name.repository();
         let bare = name.bare();
         // A pod that is routed by its RuntimeClass or annotation may leave the prefix out, whatever the rule says.
@@ -85,7 +124,7 @@ impl Translator {
             .exact(|rule| rule == given)
             .or_else(|| self.exact(|rule| rule == bare))
             .or_else(|| self.exact(|rule| without_routing(rule) == bare))
-            .or_else(|| self.by_prefix(given, bare));
+            .or_else(|| self.by_prefix(|prefix| below(prefix, given, bare)));
         let refuse = |reason| Error::InvalidName {
             name: given.to_owned(),
             reason,
@@ -106,11 +145,11 @@ impl Translator {
             .map(|rule| rule.url.clone())
     }
 
-    fn by_prefix(&self, given: &str, bare: &str) -> Option<String> {
+    fn by_prefix<'a>(&self, below: impl Fn(&str) -> Option<(Rank, &'a str)>) -> Option<String> {
         let matching = |rule: &Translation| match &rule.pattern {
             Pattern::Exact(_) => None,
             Pattern::Prefix(prefix) => {
-                let (rank, rest) = below(prefix, given, bare)?;
+                let (rank, rest) = below(prefix)?;
                 let url = format!("{}/{rest}", rule.url.trim_end_matches('/'));
                 Some((rank, url))
             }
@@ -136,8 +175,8 @@ impl Translator {
 
 /// What follows the prefix in a name, and how good a match it is: a longer prefix is better, of equal ones the one
 /// that is spelled as in the name.
-fn below<'a>(prefix: &str, given: &'a str, bare: &'a str) -> Option<((usize, u8), &'a str)> {
-    let folder = format!("{}/", prefix.trim_end_matches('/'));
+fn below<'a>(prefix: &str, given: &'a str, bare: &'a str) -> Option<(Rank, &'a str)> {
+    let folder = folder(prefix);
     let short = without_routing(&folder);
     let rank = |rank| move |rest| ((short.len(), rank), rest);
     let as_spelled = given.strip_prefix(&folder).map(rank(2));
@@ -148,6 +187,15 @@ fn below<'a>(prefix: &str, given: &'a str, bare: &'a str) -> Option<((usize, u8)
             "" => Some(bare).filter(|bare| !is_location(bare)).map(rank(0)),
             short => bare.strip_prefix(short).map(rank(0)),
         })
+}
+
+/// Whether a prefix is that of all names, less what only routes them here.
+fn is_for_all(prefix: &str) -> bool {
+    without_routing(&folder(prefix)).is_empty()
+}
+
+fn folder(prefix: &str) -> String {
+    format!("{}/", prefix.trim_end_matches('/'))
 }
 
 /// Whether a name says by itself where it is: a host with a dot or a port, and a path.

@@ -1,7 +1,7 @@
 //! The tasks, and whose turn it is.
 //!
-//! Invariant: one task per machine runs at a time, in the order of their arrival; few make disks or save memory at
-//! once. A task is recorded before it is answered, and as running before its first effect.
+//! Invariant: one task per machine runs at a time, in the order of their arrival; few make disks, save memory or look at
+//! images at once. A task is recorded before it is answered, and as running before its first effect.
 //! Failure: what a killed daemon left running is carried on at the next start, or ended where that would do it twice.
 
 use std::collections::HashMap;
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::task::{State, Task, TaskUid, Work};
 use crate::clock;
 use crate::disk::Disks;
+use crate::images::Images;
 use crate::metadata::{self, Db, Ledger};
 use crate::sandbox::PodNetwork;
 use crate::tasks::Tasks;
@@ -23,6 +24,9 @@ use crate::vm::Containers;
 
 /// Most tasks that are remembered; those that ended are forgotten by whoever recorded their result.
 const MOST: usize = 10_000;
+
+/// Images that are looked at where they come from at once: each is one short request.
+const INSPECTIONS: usize = 4;
 
 /// How many tasks of one kind may run at once.
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +64,7 @@ pub struct Agenda<H, N> {
     pub(super) containers: Arc<Containers<H, N>>,
     pub(super) hypervisor: Arc<H>,
     pub(super) disks: Arc<Disks>,
+    pub(super) images: Arc<Images>,
     limits: Limits,
     tasks: Tasks,
     active: Mutex<HashMap<TaskUid, Active>>,
@@ -82,6 +87,7 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
         containers: Arc<Containers<H, N>>,
         hypervisor: Arc<H>,
         disks: Arc<Disks>,
+        images: Arc<Images>,
         tasks: Tasks,
         limits: Limits,
     ) -> metadata::Result<Self> {
@@ -93,6 +99,7 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
             containers,
             hypervisor,
             disks,
+            images,
             limits,
             tasks,
             active: Mutex::default(),
@@ -112,6 +119,7 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
             cancelled: false,
             percent: 0,
             failure: None,
+            image: None,
             order: self.next.fetch_add(1, Ordering::Relaxed),
             created_at: clock::now(),
             started_at: 0,
@@ -197,6 +205,7 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
             let most = match task.work {
                 Work::Provision { .. } => self.limits.provisions,
                 Work::Save => self.limits.saves,
+                Work::InspectImage { .. } => INSPECTIONS,
                 _ => usize::MAX,
             };
             if active.contains_key(&task.uid) {

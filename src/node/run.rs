@@ -16,6 +16,7 @@ use super::agenda::Agenda;
 use super::task::{Failure, Progress, State, Task, Work};
 use crate::clock;
 use crate::disk::Wish;
+use crate::images::{Inspected, Locator};
 use crate::metadata;
 use crate::sandbox::PodNetwork;
 
@@ -33,6 +34,9 @@ const PATIENCE: u32 = 300;
 
 /// Longest time for that, in seconds: a week, as for `spec.powerOffTimeout` of a machine.
 const LONGEST_PATIENCE: u32 = 7 * 24 * 60 * 60;
+
+/// How an attempt ended: with what was found out about an image, where that was asked for.
+type Outcome = Result<Option<Inspected>, Failure>;
 
 impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
     pub(super) async fn carry_out(&self, task: &Arc<Task>, cancel: CancellationToken) {
@@ -68,10 +72,10 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
         };
         let ended = self.ledger.change(&task.uid, |task| {
             task.completed_at = clock::now();
-            (task.state, task.failure) = match outcome {
-                Some(Ok(())) => (State::Success, None),
-                Some(Err(failure)) => (State::Error, Some(failure)),
-                None => (State::Cancelled, None),
+            (task.state, task.failure, task.image) = match outcome {
+                Some(Ok(image)) => (State::Success, None, image),
+                Some(Err(failure)) => (State::Error, Some(failure), None),
+                None => (State::Cancelled, None, None),
             };
             if task.state == State::Success {
                 task.percent = 100;
@@ -88,11 +92,7 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
     }
 
     /// `None` when it was stopped, and undone.
-    async fn attempt(
-        &self,
-        task: &Task,
-        cancel: &CancellationToken,
-    ) -> Option<Result<(), Failure>> {
+    async fn attempt(&self, task: &Task, cancel: &CancellationToken) -> Option<Outcome> {
         let (progress, percents) = watch::channel(task.percent);
         let mut work = Box::pin(self.execute(task, progress));
         let mut told = Box::pin(self.tell(task, percents));
@@ -151,7 +151,7 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
         Ok(self.disks.undo(task.vm).await?)
     }
 
-    async fn execute(&self, task: &Task, progress: Progress) -> Result<(), Failure> {
+    async fn execute(&self, task: &Task, progress: Progress) -> Outcome {
         let (machines, vm) = (&self.containers, task.vm);
         if task.work.needs_hypervisor() {
             self.await_hypervisor().await;
@@ -159,6 +159,7 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
         match &task.work {
             Work::Provision {
                 image,
+                url,
                 size,
                 linked,
                 name,
@@ -167,29 +168,34 @@ impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
                     vm,
                     name: name.clone(),
                     image: image.clone(),
+                    url: url.clone(),
                     size: *size,
                     linked: *linked,
                 };
                 let told = move |percent| {
                     progress.send_replace(percent);
                 };
-                return Ok(self.disks.make(&wish, told).await?);
+                self.disks.make(&wish, told).await?;
             }
             Work::DeleteDisk => machines.delete_disk(vm).await?,
-            Work::GuestShutdown { timeout } => return self.shut_down(task, *timeout).await,
+            Work::GuestShutdown { timeout } => self.shut_down(task, *timeout).await?,
             Work::PowerOff { timeout, pod } => {
                 let seconds = (*timeout).min(LONGEST_PATIENCE);
                 let grace = Duration::from_secs(seconds.into());
                 machines.power_off(vm, pod, grace).await?;
             }
-            Work::GuestReboot { timeout } => return self.reboot(task, *timeout).await,
+            Work::GuestReboot { timeout } => self.reboot(task, *timeout).await?,
             Work::Reset => machines.reset(vm).await?,
             Work::Save => machines.save(vm).await?,
             Work::Restore { discard } => machines.restore(vm, *discard).await?,
             Work::Pause => machines.pause(vm).await?,
             Work::Unpause => machines.unpause(vm).await?,
+            Work::InspectImage { image, url } => {
+                let locator = Locator::new(image, url.as_deref());
+                return Ok(Some(self.images.inspect(locator).await?));
+            }
         }
-        Ok(())
+        Ok(None)
     }
 
     async fn shut_down(&self, task: &Task, timeout: u32) -> Result<(), Failure> {

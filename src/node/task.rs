@@ -11,6 +11,7 @@
 use podspec::VmUid;
 use serde::{Deserialize, Serialize};
 
+use crate::images::{self, Inspected};
 use crate::metadata::Record;
 use crate::vm;
 
@@ -25,7 +26,7 @@ const MESSAGE: usize = 1024;
 pub struct Task {
     /// Its name.
     pub uid: TaskUid,
-    /// The machine that it is about.
+    /// The machine that it is about; the object of the image that is looked at.
     pub vm: VmUid,
     /// What is to be done.
     pub work: Work,
@@ -37,6 +38,9 @@ pub struct Task {
     pub percent: u8,
     /// Why it failed.
     pub failure: Option<Failure>,
+    /// What an image is, once it was looked at; none in rows of older versions.
+    #[serde(default)]
+    pub image: Option<Inspected>,
     /// Tasks of one machine run in this order. Clocks jump, so this is none; 0 in rows of older versions, which
     /// are in the order of `created_at`.
     #[serde(default)]
@@ -57,6 +61,9 @@ pub enum Work {
     Provision {
         /// The image, as a pod would name it.
         image: String,
+        /// The URL that this name stands for, when it is made of one; none in rows of older versions.
+        #[serde(default)]
+        url: Option<String>,
         /// Least size in bytes; 0 for the image's.
         size: u64,
         /// An overlay on the image, or a full copy.
@@ -97,6 +104,14 @@ pub enum Work {
     Pause,
     /// Lets the guest run.
     Unpause,
+    /// Reads the first bytes of an image where it comes from.
+    InspectImage {
+        /// The image, as a pod would name it.
+        image: String,
+        /// The URL that this name stands for, when it is made of one.
+        #[serde(default)]
+        url: Option<String>,
+    },
 }
 
 /// How a task stands.
@@ -136,7 +151,7 @@ impl State {
 
 impl Work {
     /// All kinds, by their name in the request.
-    pub const KINDS: [&str; 10] = [
+    pub const KINDS: [&str; 11] = [
         "provision",
         "delete_disk",
         "guest_shutdown",
@@ -147,6 +162,7 @@ impl Work {
         "restore",
         "pause",
         "unpause",
+        "inspect_image",
     ];
 
     /// The name in the request.
@@ -162,6 +178,7 @@ impl Work {
             Self::Restore { .. } => "restore",
             Self::Pause => "pause",
             Self::Unpause => "unpause",
+            Self::InspectImage { .. } => "inspect_image",
         }
     }
 
@@ -172,7 +189,10 @@ impl Work {
 
     /// Whether libvirt has a part in it.
     pub const fn needs_hypervisor(&self) -> bool {
-        !matches!(self, Self::Provision { .. } | Self::Restore { .. })
+        !matches!(
+            self,
+            Self::Provision { .. } | Self::Restore { .. } | Self::InspectImage { .. }
+        )
     }
 }
 
@@ -195,6 +215,12 @@ impl From<vm::Error> for Failure {
 impl From<crate::disk::Error> for Failure {
     fn from(error: crate::disk::Error) -> Self {
         Self::new(&crate::one_line(&error), error.is_transient())
+    }
+}
+
+impl From<images::Error> for Failure {
+    fn from(error: images::Error) -> Self {
+        Self::new(&crate::one_line(&error), error.is_passing())
     }
 }
 

@@ -13,6 +13,8 @@ use super::*;
 use crate::disk::Phase;
 use crate::testbed::{FakeNetwork, Node, PATIENCE};
 
+mod inspect;
+
 type Tasks = Agenda<FakeHypervisor, FakeNetwork>;
 
 pub(super) fn uid(n: u32) -> VmUid {
@@ -31,6 +33,7 @@ pub(super) async fn agenda(node: &Node) -> Arc<Tasks> {
         Arc::clone(&node.containers),
         Arc::new(node.hypervisor.clone()),
         Arc::clone(&node.disks),
+        Arc::clone(&node.images),
         crate::tasks::Tasks::default(),
         limits,
     );
@@ -44,6 +47,7 @@ fn work(agenda: &Arc<Tasks>) -> AbortOnDropHandle<()> {
 fn provision(node: &Node, image: &str) -> Work {
     Work::Provision {
         image: node.image(image),
+        url: None,
         size: 0,
         linked: true,
         name: "default/vm".to_owned(),
@@ -169,6 +173,7 @@ async fn a_failed_or_cancelled_provision_leaves_nothing() {
     let agenda = agenda(&node).await;
     let absent = Work::Provision {
         image: node.image("absent"),
+        url: None,
         size: 0,
         linked: true,
         name: String::new(),

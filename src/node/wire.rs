@@ -9,12 +9,10 @@ use podspec::VmUid;
 use super::task::{State, Task, TaskUid, Work};
 use crate::disk::{Disk, Phase};
 
+mod images;
 mod sources;
 
 pub(super) use sources::{answer, source_event};
-
-/// Longest image name in bytes.
-const IMAGE: usize = 4096;
 
 /// Longest `namespace/name` in bytes.
 const NAME: usize = 512;
@@ -63,6 +61,7 @@ pub(super) fn task(request: v1::RunTaskRequest) -> Result<(TaskUid, VmUid, Work)
         },
         Kind::Pause(_) => Work::Pause,
         Kind::Unpause(_) => Work::Unpause,
+        Kind::InspectImage(wanted) => images::inspect(wanted)?,
     };
     Ok((task, vm, work))
 }
@@ -81,12 +80,7 @@ fn power_off(how: &v1::PowerOff) -> Result<Work, Invalid> {
 }
 
 fn provision(wish: v1::Provision) -> Result<Work, Invalid> {
-    let field = "provision.image";
-    let refuse = |reason| Invalid { field, reason };
-    if wish.image.is_empty() || wish.image.len() > IMAGE {
-        return Err(refuse("the name of an image is needed"));
-    }
-    crate::images::Reference::parse(&wish.image).map_err(|_| refuse("it names no image"))?;
+    images::name("provision.image", &wish.image)?;
     let linked = match wish.mode() {
         v1::provision::Mode::Linked => true,
         v1::provision::Mode::Direct => false,
@@ -99,8 +93,10 @@ fn provision(wish: v1::Provision) -> Result<Work, Invalid> {
     }
     let mut name = telemetry::bounded(&wish.vm_name);
     name.truncate(name.floor_char_boundary(NAME));
+    let url = images::url("provision.image_url", &wish.image, wish.image_url)?;
     Ok(Work::Provision {
         image: wish.image,
+        url,
         size: wish.size_bytes,
         linked,
         name,
@@ -128,6 +124,7 @@ pub(super) fn status(task: &Task) -> v1::TaskStatus {
         started_ms: task.started_at / MILLI,
         completed_ms: task.completed_at / MILLI,
         kind: task.work.kind().to_owned(),
+        image: task.image.map(images::inspected),
     }
 }
 
@@ -175,12 +172,23 @@ mod tests {
                 ..v1::Provision::default()
             }))
         };
+        let of_url = |image: &str, url: &str| {
+            Some(Kind::Provision(v1::Provision {
+                image: image.to_owned(),
+                image_url: url.to_owned(),
+                ..v1::Provision::default()
+            }))
+        };
+        let url = "http://h/Disk?v=1";
+        let name = podspec::url_image_name(url);
         let save = Some(Kind::Save(v1::Save {}));
         let cases = [
             (request(None), "kind"),
             (request(wish("", 0)), "provision.image"),
             (request(wish("host/a b", 0)), "provision.image"),
             (request(wish("host/disk", u64::MAX)), "provision.size_bytes"),
+            (request(wish(&name, 0)), "provision.image_url"),
+            (request(of_url("host/disk", url)), "provision.image_url"),
             (
                 v1::RunTaskRequest {
                     uid: "../x".to_owned(),
@@ -201,5 +209,7 @@ mod tests {
         }
         assert_eq!(task(request(save)).unwrap().2, Work::Save);
         assert!(task(request(wish("host/disk", 1 << 30))).is_ok());
+        let (.., work) = task(request(of_url(&name, url))).unwrap();
+        assert!(matches!(work, Work::Provision { url: Some(given), .. } if given == url));
     }
 }

@@ -14,21 +14,21 @@ use super::model::{Container, ImageSpec};
 use super::service::Containers;
 use super::settings::UnknownImage;
 use crate::disk::qemu_img::{self, Base, Failed};
-use crate::images::{self, Digest, Image, Reference};
-use crate::sandbox::PodNetwork;
+use crate::images::{self, Digest, Image, Locator, Reference};
+use crate::sandbox::{PodNetwork, Sandbox};
 
 impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
     /// Brings an image by the name in the pod, when the id that kubelet gave is not one of ours: for a pod that
     /// only its RuntimeClass sends here, kubelet asked another runtime about the image. A pull ends with its
     /// request, and no lock is held.
-    pub(super) async fn bring_image(&self, sandbox: &SandboxId, image: &ImageSpec) -> Result<()> {
+    pub(super) async fn bring_image(&self, sandbox: &Sandbox, image: &ImageSpec) -> Result<()> {
         let images = &self.parts.images;
         let allowed = self.settings.unknown_image == UnknownImage::Pull;
-        if allowed && !image.user_specified_image.is_empty() && self.known(sandbox, image).is_none()
-        {
-            let name = &image.user_specified_image;
-            tracing::info!(sandbox = %sandbox, "the image's id is not ours: it is pulled by its name");
-            images.pull(name).await?;
+        let name = &image.user_specified_image;
+        if allowed && !name.is_empty() && self.known(&sandbox.id, image).is_none() {
+            tracing::info!(sandbox = %sandbox.id, "the image's id is not ours: it is pulled by its name");
+            let locator = Locator::of_pod(name, &sandbox.config.annotations)?;
+            images.pull(locator).await?;
         }
         Ok(())
     }

@@ -154,7 +154,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         self.refuse_loss(&ready, &config)?;
         let has_image = !images::is_none(&config.image.user_specified_image);
         if has_image && super::create::instance(&ready, &config)?.vm.is_none() {
-            self.bring_image(sandbox, &config.image).await?;
+            self.bring_image(&ready, &config.image).await?;
         }
         let files = self.guest_files(&ready, &config).await?;
         let (this, sandbox) = (Arc::clone(self), sandbox.clone());

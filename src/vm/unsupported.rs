@@ -10,7 +10,6 @@ mod mounts;
 use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::{MutexGuard, PoisonError};
 
 use libvirt::Hypervisor;
@@ -22,7 +21,7 @@ use super::error::{Error, Result};
 use super::model::{BlockDisk, ContainerConfig};
 use super::service::Containers;
 use super::settings::Unsupported;
-use crate::images::{Format, Image};
+use crate::images::{Format, Image, head_of};
 use crate::sandbox::{PodNetwork, Sandbox, SandboxConfig};
 
 /// Most findings of one container, and the longest one in characters.
@@ -32,8 +31,6 @@ const LONGEST: usize = 400;
 const NDOTS: &str = "ndots:5";
 /// Most names in one finding.
 const NAMES: usize = 8;
-/// Where a disk that a BIOS boots from has the bytes 55 AA.
-const BOOT_SIGNATURE: u64 = 510;
 /// Most pods of which it is remembered that their pull secrets were not used.
 const MOST_PODS: usize = 1024;
 
@@ -235,18 +232,17 @@ async fn of_image(image: &Image) -> Option<Finding> {
     }
     let path = image.path.clone();
     let look = move || -> std::io::Result<bool> {
-        let mut end = [0; 2];
-        File::open(path)?.read_exact_at(&mut end, BOOT_SIGNATURE)?;
-        Ok(end == [0x55, 0xaa])
+        let head = head_of(&File::open(path)?)?;
+        Ok(Format::Raw.is_bootable(&head))
     };
-    // A file that is too short or cannot be read is another error's matter.
+    // A file that cannot be read is another error's matter.
     let can_boot = tokio::task::spawn_blocking(look)
         .await
         .ok()?
         .unwrap_or(true);
     (!can_boot).then(|| {
         Finding::new(
-            "the image is a raw disk without a boot signature in its first sector: the guest will not boot; is it a disk image?",
+            "the image is a raw disk without a boot signature or a partition table: the guest will not boot; is it a disk image?",
         )
     })
 }

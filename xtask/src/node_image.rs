@@ -111,8 +111,10 @@ fn install(profile: Profile, work: &Path, tree: &mut Tree) -> Result<()> {
         run::output(objcopy.arg(&stripped))?;
         tree.copy(place, 0o755, &stripped)?;
     }
-    // By this name kubectl finds it as its plugin.
-    tree.link("usr/bin/kubectl-vmlet", "vmletctl")?;
+    // By these names kubectl finds it as its plugin, and what completes the plugin's words.
+    for name in ["kubectl-vmlet", "kubectl_complete-vmlet"] {
+        tree.link(format!("usr/bin/{name}"), "vmletctl")?;
+    }
     for script in fs::read_dir(scripts()).context("list deploy/image")? {
         let script = script.context("list deploy/image")?.path();
         let name = script.file_name().unwrap_or_default();

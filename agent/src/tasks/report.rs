@@ -4,13 +4,15 @@
 //! compares equal after it was stored. A task never goes back to an earlier state while one connection lasts.
 //! Failure: a state of a newer daemon is taken for `Running`: nothing final is made up.
 
-use crds::{TaskState, VirtualMachineTaskStatus};
+use crds::{InspectedImage, TaskState, VirtualMachineTaskStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use nodeapi::v1::TaskStatus;
 use nodeapi::v1::task_status::State;
+use nodeapi::v1::{self, TaskStatus};
 
 const MESSAGE: usize = 1024;
+/// Longest name of a format.
+const FORMAT: usize = 32;
 
 /// What the object should say about a task.
 pub(super) fn status(reported: &TaskStatus) -> VirtualMachineTaskStatus {
@@ -28,6 +30,21 @@ pub(super) fn status(reported: &TaskStatus) -> VirtualMachineTaskStatus {
         progress_percent: reported.progress_percent.min(100),
         start_time: time(reported.started_ms),
         completion_time: time(reported.completed_ms).filter(|_| state.is_final()),
+        image: reported
+            .image
+            .as_ref()
+            .filter(|_| state == TaskState::Success)
+            .map(image),
+    }
+}
+
+fn image(found: &v1::InspectedImage) -> InspectedImage {
+    let bytes = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
+    InspectedImage {
+        format: crds::text::printable(&found.format, FORMAT),
+        virtual_bytes: bytes(found.virtual_bytes),
+        file_bytes: bytes(found.file_bytes),
+        bootable: found.bootable,
     }
 }
 
@@ -40,6 +57,7 @@ pub(super) fn ended(state: TaskState, message: &str, now: Timestamp) -> VirtualM
         progress_percent: 0,
         start_time: None,
         completion_time: seconds(now.as_second()),
+        image: None,
     }
 }
 
@@ -110,6 +128,35 @@ mod tests {
             ..reported(State::Queued)
         };
         assert_eq!(status(&odd).state, Some(TaskState::Running));
+    }
+
+    #[test]
+    fn an_image_is_said_of_success_alone_and_within_bounds() {
+        let found = |state| {
+            let image = v1::InspectedImage {
+                format: format!("qcow2\n{}", "x".repeat(100)),
+                virtual_bytes: u64::MAX,
+                file_bytes: 7,
+                bootable: true,
+            };
+            status(&TaskStatus {
+                image: Some(image),
+                ..reported(state)
+            })
+            .image
+        };
+        for state in [
+            State::Queued,
+            State::Running,
+            State::Error,
+            State::Cancelled,
+        ] {
+            assert_eq!(found(state), None);
+        }
+        let image = found(State::Success).unwrap();
+        assert!(image.format.starts_with("qcow2x") && image.format.len() == 32);
+        let sizes = (image.virtual_bytes, image.file_bytes);
+        assert_eq!((sizes, image.bootable), ((i64::MAX, 7), true));
     }
 
     #[test]

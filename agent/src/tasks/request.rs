@@ -7,8 +7,8 @@
 use crds::{TaskKind, VirtualMachineTaskSpec};
 use nodeapi::v1::run_task_request::Kind;
 use nodeapi::v1::{
-    DeleteDisk, GuestReboot, GuestShutdown, Pause, PowerOff, Provision, Reset, Restore,
-    RunTaskRequest, Save, Unpause, provision,
+    DeleteDisk, GuestReboot, GuestShutdown, InspectImage, Pause, PowerOff, Provision, Reset,
+    Restore, RunTaskRequest, Save, Unpause, provision,
 };
 
 /// Seconds that a guest gets when the task names none.
@@ -57,6 +57,10 @@ fn kind(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Kind, String> 
         }),
         TaskKind::Pause => Kind::Pause(Pause {}),
         TaskKind::Unpause => Kind::Unpause(Unpause {}),
+        TaskKind::InspectImage => Kind::InspectImage(InspectImage {
+            image: image(spec)?,
+            image_url: spec.image_url.clone().unwrap_or_default(),
+        }),
         TaskKind::Promote | TaskKind::Snapshot | TaskKind::Revert | TaskKind::DeleteSnapshot => {
             return Err(format!(
                 "this version of vmlet-agent cannot run tasks of kind {:?}",
@@ -67,8 +71,6 @@ fn kind(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Kind, String> 
 }
 
 fn provision(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Provision, String> {
-    let image = spec.image.clone().filter(|image| !image.is_empty());
-    let image = image.ok_or("a task of kind Provision needs spec.image")?;
     let size_bytes = u64::try_from(spec.size_bytes.unwrap_or_default())
         .map_err(|_| "spec.sizeBytes must not be negative")?;
     let mode = if spec.linked {
@@ -77,11 +79,17 @@ fn provision(namespace: &str, spec: &VirtualMachineTaskSpec) -> Result<Provision
         provision::Mode::Direct
     };
     Ok(Provision {
-        image,
+        image: image(spec)?,
+        image_url: spec.image_url.clone().unwrap_or_default(),
         size_bytes,
         mode: mode.into(),
         vm_name: format!("{namespace}/{}", spec.vm_name),
     })
+}
+
+fn image(spec: &VirtualMachineTaskSpec) -> Result<String, String> {
+    let image = spec.image.clone().filter(|image| !image.is_empty());
+    image.ok_or_else(|| format!("a task of kind {:?} needs spec.image", spec.kind))
 }
 
 /// How the daemon lists the kind.
@@ -97,6 +105,7 @@ const fn field_name(kind: &Kind) -> &'static str {
         Kind::Restore(_) => "restore",
         Kind::Pause(_) => "pause",
         Kind::Unpause(_) => "unpause",
+        Kind::InspectImage(_) => "inspect_image",
     }
 }
 
@@ -125,6 +134,7 @@ mod tests {
             kind,
             cancel: false,
             image: Some("debian".to_owned()),
+            image_url: Some("https://h/a?v=1".to_owned()),
             size_bytes: Some(7),
             linked: true,
             timeout_seconds: None,
@@ -145,6 +155,7 @@ mod tests {
             "restore",
             "pause",
             "unpause",
+            "inspect_image",
         ];
         kinds.map(str::to_owned).to_vec()
     }
@@ -174,9 +185,29 @@ mod tests {
             ("t-1", "u-1")
         );
         assert_eq!(provision.image, "debian");
+        assert_eq!(provision.image_url, "https://h/a?v=1");
         assert_eq!(provision.size_bytes, 7);
         assert_eq!(provision.mode(), provision::Mode::Linked);
         assert_eq!(provision.vm_name, "ns/vm");
+    }
+
+    #[test]
+    fn an_inspection_names_image_and_url() {
+        let mut wanted = spec(TaskKind::InspectImage);
+        let request = of("t-1", "ns", &wanted, &all()).unwrap();
+        assert_eq!(request.vm_uid, "u-1");
+        let expected = |image_url: &str| InspectImage {
+            image: "debian".to_owned(),
+            image_url: image_url.to_owned(),
+        };
+        let kind = Kind::InspectImage(expected("https://h/a?v=1"));
+        assert_eq!(request.kind, Some(kind));
+        wanted.image_url = None;
+        let request = of("t-1", "ns", &wanted, &all()).unwrap();
+        assert_eq!(request.kind, Some(Kind::InspectImage(expected(""))));
+        wanted.image = None;
+        let refused = of("t-1", "ns", &wanted, &all()).unwrap_err();
+        assert_eq!(refused, "a task of kind InspectImage needs spec.image");
     }
 
     #[test]

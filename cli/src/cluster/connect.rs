@@ -3,7 +3,8 @@
 //! Invariant: the order is kubectl's: `--kubeconfig`, `KUBECONFIG`, `~/.kube/config`, the pod's account.
 //! Failure: no usable configuration; nothing was asked of any server yet.
 //!
-//! A watch is silent for as long as nothing changes, so that the deadline of answers is not that of watches.
+//! A watch is silent for as long as nothing changes, so that the deadline of answers is not that of watches. A guest
+//! may print nothing for any time, so that a log that is followed has none.
 
 use std::time::Duration;
 
@@ -33,6 +34,11 @@ impl ClusterArgs {
     /// The same for watches.
     pub(crate) async fn connect_to_watch(&self) -> Result<Cluster, ClusterError> {
         self.connect_within(Some(WATCH)).await
+    }
+
+    /// The same for a log that is followed.
+    pub(crate) async fn connect_to_follow(&self) -> Result<Cluster, ClusterError> {
+        self.connect_within(None).await
     }
 
     async fn connect_within(&self, answer: Option<Duration>) -> Result<Cluster, ClusterError> {

@@ -1,12 +1,14 @@
-//! `completion`: a script that lets a shell complete our commands.
+//! `completion`: a script that lets a shell complete our commands and names.
 //!
-//! Invariant: it is made from the same description as the commands themselves.
+//! Invariant: the script asks this program for each word, so that it fits the commands of any version.
 //! Failure: none.
 
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
 use clap_complete::Shell;
+
+use crate::candidates;
 
 /// For which shell.
 #[derive(Debug, ClapArgs)]
@@ -16,13 +18,6 @@ pub(crate) struct CompletionArgs {
 }
 
 pub(crate) fn run(args: &CompletionArgs) -> anyhow::Result<ExitCode> {
-    let mut script = Vec::new();
-    clap_complete::generate(
-        args.shell,
-        &mut crate::args::command(),
-        "vmletctl",
-        &mut script,
-    );
-    super::print(&String::from_utf8_lossy(&script))?;
+    super::print(&candidates::script(args.shell)?)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -52,7 +52,7 @@ pub(crate) async fn run(endpoint: &Endpoint, args: &ConsoleArgs) -> anyhow::Resu
     let container = match pod.container() {
         Some(container) if container.state() == ContainerState::ContainerRunning => container,
         _ => bail!(
-            "the VM of pod {} is not running (it is {}); vmletctl logs shows what it said",
+            "the VM of pod {} is not running (it is {}); vmletctl node logs shows what it said",
             pod.name(),
             pod.state()
         ),

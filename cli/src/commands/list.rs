@@ -22,7 +22,7 @@ use crate::colour::When;
 
 use progress::progress;
 use row::{Columns, Row};
-pub(super) use row::{age, wish};
+pub(super) use row::{age, dash, wish};
 
 /// What to list and how.
 #[derive(Debug, Args)]

@@ -1,4 +1,4 @@
-//! `logs`: the console log of a pod.
+//! `node logs`: the console log of a pod of this node.
 //!
 //! Invariant: the newest container's log, from its beginning.
 //! Failure: no container yet, or a log that cannot be read from here.

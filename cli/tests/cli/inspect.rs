@@ -30,7 +30,10 @@ async fn a_pod_is_listed_read_stopped_and_removed_by_name() {
         (&"10.88.0.7".into(), &"vmlet.dev/hello".into())
     );
 
-    assert_eq!(node.ctl(&["logs", "hello"]).await.out, "guest: hello\n");
+    assert_eq!(
+        node.ctl(&["node", "logs", "hello"]).await.out,
+        "guest: hello\n"
+    );
     let refused = node.ctl(&["rm", "hello"]).await;
     assert!(
         refused.err.contains("pod hello is running: stop it first"),
@@ -45,7 +48,7 @@ async fn a_pod_is_listed_read_stopped_and_removed_by_name() {
             .ends_with(&["StopContainer 7".into(), "StopPodSandbox".into()])
     );
     assert_eq!(
-        node.ctl(&["logs", "-f", "hello"]).await.out,
+        node.ctl(&["node", "logs", "-f", "hello"]).await.out,
         "guest: hello\nguest: bye\n"
     );
     assert_eq!(node.ctl(&["rm", "hello"]).await.code, Some(0));

@@ -8,6 +8,7 @@
     reason = "clippy excuses test functions, not their helpers"
 )]
 
+mod complete;
 mod fake;
 mod inspect;
 mod run;

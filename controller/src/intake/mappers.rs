@@ -1,15 +1,15 @@
-//! Which machines a change of each kind concerns.
+//! Which machines and images a change of each kind concerns.
 //!
-//! Invariant: a change that no pass would act on wakes nobody: a node's heartbeat, a task's progress.
-//! Failure: none; an object that belongs to no machine wakes nobody.
+//! Invariant: a change that no pass would act on wakes no object: a node's heartbeat, a task's progress.
+//! Failure: none; an object that belongs to no machine wakes none.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crds::names::{PLACEHOLDER_OF, POD_ROLE_LABEL};
 use crds::{
-    ClusterVirtualMachineImage, GROUP, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
-    VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
+    ClusterVirtualMachineImage, GROUP, TaskKind, VirtualMachine, VirtualMachineClass,
+    VirtualMachineGroup, VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
 };
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -17,6 +17,9 @@ use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 
 use super::is_ready;
+use crate::reconcile::image::name;
+use crate::reconcile::image::object::{CLUSTER, Object};
+use crate::reconcile::image::{names, repository};
 use crate::stores::{
     Change, DataVolume, Indexed, Key, NetworkAttachmentDefinition, Relation, Stores,
 };
@@ -25,6 +28,11 @@ use crate::stores::{
 pub trait Wakes: Indexed + Sized {
     /// The machines that a change concerns; those that do not exist are looked at too, for what they left.
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key>;
+
+    /// The images that a change concerns.
+    fn wakes_images(_change: &Change<Self>, _stores: &Stores) -> Vec<Key> {
+        Vec::new()
+    }
 
     /// The change as one of a machine.
     fn as_machine(_change: &Change<Self>) -> Option<Change<VirtualMachine>> {
@@ -84,7 +92,27 @@ impl Wakes for VirtualMachineTask {
             return Vec::new();
         }
         let task = change.object();
-        vec![Key::new(task.vm_namespace(), &task.spec.vm_name)]
+        match task.spec.kind {
+            TaskKind::InspectImage => Vec::new(),
+            _ => vec![Key::new(task.vm_namespace(), &task.spec.vm_name)],
+        }
+    }
+
+    fn wakes_images(change: &Change<Self>, _: &Stores) -> Vec<Key> {
+        if let Change::Updated { old, new, .. } = change
+            && essence(old) == essence(new)
+        {
+            return Vec::new();
+        }
+        let task = change.object();
+        let mut owners = task.owner_references().iter();
+        let owner = owners.find(|_| task.spec.kind == TaskKind::InspectImage);
+        let namespace = |kind: &str| match kind {
+            CLUSTER => String::new(),
+            _ => task.namespace().unwrap_or_default(),
+        };
+        let key = owner.map(|owner| Key::new(namespace(&owner.kind), &owner.name));
+        key.into_iter().collect()
     }
 }
 
@@ -107,6 +135,30 @@ impl Wakes for Node {
             return Vec::new();
         }
         with(stores, &Relation::Node(change.object().name_any()))
+    }
+
+    fn wakes_images(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
+        let none = BTreeSet::new();
+        let object = change.object();
+        let (before, now) = match change {
+            Change::Created { .. } => (none, names(object)),
+            Change::Updated { old, new, .. } if old.status == new.status => return Vec::new(),
+            Change::Updated { old, new, .. } => (names(old), names(new)),
+            Change::Deleted { last, .. } => (names(last), none),
+        };
+        let changed: BTreeSet<_> = before.symmetric_difference(&now).copied().collect();
+        let changed: BTreeSet<_> = changed.into_iter().map(repository).collect();
+        if changed.is_empty() {
+            return Vec::new();
+        }
+        let is_it = |image: &Object| {
+            let named = name::of(image.source());
+            named.is_ok_and(|named| changed.contains(repository(&named.name)))
+        };
+        Object::all(stores)
+            .filter(is_it)
+            .map(|image| image.key())
+            .collect()
     }
 }
 
@@ -132,11 +184,19 @@ impl Wakes for VirtualMachineImage {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
         with(stores, &Relation::Image(Key::of(&**change.object())))
     }
+
+    fn wakes_images(change: &Change<Self>, _: &Stores) -> Vec<Key> {
+        vec![Key::of(&**change.object())]
+    }
 }
 
 impl Wakes for ClusterVirtualMachineImage {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
         with(stores, &Relation::Image(Key::of(&**change.object())))
+    }
+
+    fn wakes_images(change: &Change<Self>, _: &Stores) -> Vec<Key> {
+        vec![Key::of(&**change.object())]
     }
 }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use crds::conditions::{CREATED, DISK_PROMOTION_SYNCED, Status, set};
 use crds::vm::NetworkStatus;
 use crds::{
-    PowerState, TaskKind, VirtualMachine, VirtualMachineClass, VirtualMachineImageCache,
-    VirtualMachineTask,
+    PowerState, TaskKind, VirtualMachine, VirtualMachineClass, VirtualMachineImage,
+    VirtualMachineImageCache, VirtualMachineTask,
 };
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -18,7 +18,7 @@ use rstest::rstest;
 use serde_json::json;
 use workqueue::{Config, Shared};
 
-use super::{Add, Intake};
+use super::{Add, Intake, Wakes};
 use crate::metrics::Metrics;
 use crate::priority::{Additions, Profile};
 use crate::stores::{Feeds, Key, Stores};
@@ -27,7 +27,8 @@ fn intake(rules: Profile) -> (Intake, Feeds) {
     let (stores, feeds) = Stores::new();
     let metrics = Metrics::default().queue;
     let queue = Arc::new(Shared::with_metrics(Config::default(), metrics));
-    (Intake::new(stores, rules, queue), feeds)
+    let images = Arc::new(Shared::new(Config::default()));
+    (Intake::new(stores, rules, queue, images), feeds)
 }
 
 fn ours() -> (Intake, Feeds) {
@@ -353,4 +354,75 @@ fn a_storage_class_that_appears_wakes_who_names_it_and_whose_claims_do() {
     feeds.claims.apply(Event::Apply(claim));
     assert_eq!(adds!(intake, feeds.storage_classes, slow()), a(-2));
     assert_eq!(adds!(intake, feeds.storage_classes, slow()), [], "the same");
+}
+
+fn image(name: &str) -> VirtualMachineImage {
+    let url = format!("https://images.example/{name}");
+    serde_json::from_value(json!({
+        "metadata": { "name": name, "namespace": "default", "uid": name, "resourceVersion": "1" },
+        "spec": { "source": { "http": { "url": url } } },
+    }))
+    .unwrap()
+}
+
+fn node_with(version: &str, images: &[String]) -> Node {
+    serde_json::from_value(json!({
+        "metadata": { "name": "node1", "uid": "n", "resourceVersion": version },
+        "status": { "images": [{ "names": images }] },
+    }))
+    .unwrap()
+}
+
+#[test]
+fn a_node_that_gets_an_image_wakes_that_image_alone() {
+    let (intake, mut feeds) = ours();
+    for name in ["a", "b"] {
+        feeds.images.apply(Event::Apply(image(name)));
+    }
+    let woken = |changes: Vec<crate::stores::Change<Node>>| -> Vec<String> {
+        let keys = changes.iter();
+        let keys = keys.flat_map(|change| Node::wakes_images(change, &intake.stores));
+        keys.map(|key| key.to_string()).collect()
+    };
+    let name = |name: &str| {
+        let url = format!("https://images.example/{name}");
+        format!("{}:latest", podspec::url_image_name(&url))
+    };
+    assert!(woken(feeds.nodes.apply(Event::Apply(node_with("1", &[])))).is_empty());
+    let one = node_with("2", &[name("a")]);
+    assert_eq!(woken(feeds.nodes.apply(Event::Apply(one))), ["default/a"]);
+    let both = node_with(
+        "3",
+        &[name("a"), name("b"), "vmlet.dev/other:latest".to_owned()],
+    );
+    assert_eq!(woken(feeds.nodes.apply(Event::Apply(both))), ["default/b"]);
+    let gone = Event::Delete(node_with("4", &[name("a"), name("b")]));
+    assert_eq!(woken(feeds.nodes.apply(gone)).len(), 2);
+}
+
+#[test]
+fn the_task_of_an_image_wakes_the_image_and_no_machine_of_its_name() {
+    let (intake, mut feeds) = ours();
+    let mut task = |owner: &str| {
+        let task = serde_json::from_value::<VirtualMachineTask>(json!({
+            "metadata": {
+                "name": owner, "namespace": "place", "uid": owner, "resourceVersion": "1",
+                "ownerReferences": [{ "apiVersion": "vmlet.dev/v1alpha1", "kind": owner, "name": "a", "uid": "u" }],
+            },
+            "spec": { "nodeName": "n", "vmName": "a", "vmUID": "u", "kind": "InspectImage" },
+        }));
+        let changes = feeds.tasks.apply(Event::Apply(task.unwrap()));
+        assert!(intake.adds(&changes[0]).is_empty());
+        let keys = VirtualMachineTask::wakes_images(&changes[0], &intake.stores);
+        keys.iter().map(Key::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(task("VirtualMachineImage"), ["place/a"]);
+    assert_eq!(task("ClusterVirtualMachineImage"), ["/a"]);
+    assert!(
+        intake
+            .stores
+            .tasks_named(&Key::new("place", "a"))
+            .is_empty()
+    );
+    assert_eq!(intake.stores.tasks_of("u").len(), 2);
 }

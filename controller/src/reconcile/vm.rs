@@ -14,7 +14,7 @@ mod config;
 mod create;
 mod delete;
 mod effects;
-mod error;
+pub(crate) mod error;
 mod expect;
 mod find;
 mod handover;
@@ -38,7 +38,7 @@ mod room;
 mod shared;
 mod slots;
 mod status;
-mod tasks;
+pub(crate) mod tasks;
 #[cfg(test)]
 mod tests;
 mod unsupported;
@@ -53,6 +53,7 @@ use lifecycle::Failure;
 use tokio::sync::mpsc;
 
 pub use expect::Expectations;
+pub(crate) use patch::again;
 pub use prober::{Answer, Prober};
 pub use shared::Shared;
 pub use slots::Slots;

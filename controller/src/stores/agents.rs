@@ -41,6 +41,8 @@ struct Heard {
     alone: Option<Instant>,
     /// The machine types of its node, the oldest first; empty when they are not known.
     machine_types: Vec<String>,
+    /// Kinds of task that its daemon runs, as [`crds::TaskKind`] spells them.
+    task_kinds: Vec<String>,
     /// Its silence was told.
     is_told: bool,
 }
@@ -65,27 +67,32 @@ impl State {
         !self.is_listed || self.last.is_none_or(|last| now >= last + PATIENCE)
     }
 
-    fn hear(&mut self, lease: &Lease, now: Instant) {
+    /// Takes a renewal in; returns whether the node can do more than before.
+    fn hear(&mut self, lease: &Lease, now: Instant) -> bool {
         let name = lease.metadata.name.as_deref().unwrap_or_default();
         let Some(node) = node_of_lease(name) else {
-            return;
+            return false;
         };
         self.listed.insert(node.to_owned());
         let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
         let known = self.heard.get(node);
         if known.is_some_and(|known| known.renewed == renewed) {
-            return;
+            return false;
         }
         let facts = NodeFacts::of_lease(lease);
         let reaches = facts.as_ref().is_none_or(|facts| facts.daemon.reachable);
         let since = known.and_then(|known| known.alone).unwrap_or(now);
+        let daemon = facts.map(|facts| facts.daemon).unwrap_or_default();
         let heard = Heard {
             renewed,
             at: now,
             alone: (!reaches).then_some(since),
-            machine_types: facts.map(|f| f.daemon.machine_types).unwrap_or_default(),
+            machine_types: daemon.machine_types,
+            task_kinds: daemon.task_kinds,
             is_told: false,
         };
+        let lived = known.is_some_and(|known| now < known.end());
+        let is_news = !lived || known.is_some_and(|known| known.task_kinds != heard.task_kinds);
         if self.is_deaf(now) {
             // Whoever lived before the silence is given the time to say so.
             let all = self.heard.values_mut().filter(|one| !one.is_told);
@@ -93,6 +100,7 @@ impl State {
         }
         self.last = Some(now);
         self.heard.insert(node.to_owned(), heard);
+        is_news
     }
 }
 
@@ -101,23 +109,44 @@ impl Agents {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one event of the watch of leases in.
-    pub fn apply(&self, event: &Event<Lease>) {
+    /// Takes one event of the watch of leases in; returns whether more may be done by agents than before.
+    pub fn apply(&self, event: &Event<Lease>) -> bool {
         let now = Instant::now();
         let mut state = self.lock();
         match event {
             Event::Init => state.listed.clear(),
-            Event::InitApply(lease) | Event::Apply(lease) => state.hear(lease, now),
+            Event::InitApply(lease) | Event::Apply(lease) => return state.hear(lease, now),
             Event::InitDone => {
                 let listed = std::mem::take(&mut state.listed);
                 state.heard.retain(|node, _| listed.contains(node));
-                state.is_listed = true;
+                return !std::mem::replace(&mut state.is_listed, true);
             }
             Event::Delete(lease) => {
                 let name = lease.metadata.name.as_deref().unwrap_or_default();
                 node_of_lease(name).and_then(|node| state.heard.remove(node));
             }
         }
+        false
+    }
+
+    /// Whether the leases were listed: before that no agent is known.
+    #[must_use]
+    pub fn are_listed(&self) -> bool {
+        self.lock().is_listed
+    }
+
+    /// The nodes whose agents live and whose daemons run tasks of that kind, in alphabetical order.
+    #[must_use]
+    pub fn able(&self, kind: &str) -> Vec<String> {
+        let (state, now) = (self.lock(), Instant::now());
+        let is_deaf = state.is_deaf(now);
+        let able = state.heard.iter().filter(|(_, one)| {
+            let lives = is_deaf || now < one.end();
+            lives && one.alone.is_none() && one.task_kinds.iter().any(|known| known == kind)
+        });
+        let mut nodes: Vec<_> = able.map(|(node, _)| node.clone()).collect();
+        nodes.sort();
+        nodes
     }
 
     /// Whether what waits for this node's agent may expect that it is done.
@@ -221,6 +250,40 @@ mod tests {
         assert!(lacks(None, "pc-q35-99.0").is_some());
         list(&agents, &[old, new, with_types("silent", &[])]);
         assert_eq!(agents.lacks(None, "pc-q35-99.0"), None, "one is not known");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_is_for_a_node_whose_agent_lives_and_whose_daemon_knows_the_kind() {
+        let agents = Agents::default();
+        let with_kinds = |node: &str, n: u32, kinds: &[&str]| {
+            let mut lease = lease(node, n, true);
+            let facts = json!({ "daemon": { "reachable": true, "taskKinds": kinds } });
+            let annotations = lease.metadata.annotations.as_mut().unwrap();
+            annotations.insert(NODE_FACTS.to_owned(), facts.to_string());
+            lease
+        };
+        assert!(!agents.are_listed());
+        assert!(agents.apply(&Event::Apply(with_kinds("b", 0, &["InspectImage"]))));
+        agents.apply(&Event::Init);
+        for node in ["a", "b"] {
+            agents.apply(&Event::InitApply(with_kinds(node, 1, &["InspectImage"])));
+        }
+        agents.apply(&Event::InitApply(with_kinds("old", 1, &["Provision"])));
+        assert!(agents.apply(&Event::InitDone), "the first list");
+        assert_eq!(agents.able("InspectImage"), ["a", "b"]);
+        let again = with_kinds("b", 2, &["InspectImage"]);
+        assert!(!agents.apply(&Event::Apply(again)), "a renewal is no news");
+        assert!(agents.apply(&Event::Apply(with_kinds("old", 2, &["InspectImage"]))));
+        assert_eq!(agents.able("InspectImage"), ["a", "b", "old"]);
+        agents.apply(&Event::Apply(lease("a", 3, false)));
+        advance(30 * SECOND).await;
+        agents.apply(&Event::Apply(with_kinds("b", 4, &["InspectImage"])));
+        advance(15 * SECOND).await;
+        assert_eq!(
+            agents.able("InspectImage"),
+            ["b"],
+            "one does not reach its daemon, one is silent"
+        );
     }
 
     fn list(agents: &Agents, leases: &[Lease]) {

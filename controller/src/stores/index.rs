@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crds::names::{IMAGE_CACHE_LABEL, VM_UID_LABEL};
 use crds::{
-    ClusterVirtualMachineImage, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
+    ClusterVirtualMachineImage, TaskKind, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
     VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
 };
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret};
@@ -100,8 +100,9 @@ pub struct Index(Arc<RwLock<Tables>>);
 #[derive(Debug, Default)]
 struct Tables {
     vms: Table<Relation>,
+    /// By the UID of their machine, or of their image.
     tasks: Table<String>,
-    /// The same tasks by the name of their machine, whichever machine of that name it was.
+    /// Those of machines by the name of their machine, whichever machine of that name it was.
     named: Table<Key>,
     pods: Table<String>,
 }
@@ -157,7 +158,7 @@ impl Index {
         self.read().vms.get(relation)
     }
 
-    /// Keys of the tasks of the machine with this UID.
+    /// Keys of the tasks of the machine, or of the image, with this UID.
     #[must_use]
     pub fn tasks_of(&self, vm_uid: &str) -> Vec<Key> {
         self.read().tasks.get(&vm_uid.to_owned())
@@ -204,7 +205,8 @@ impl Indexed for VirtualMachineTask {
     fn file(object: &Self, gone: bool, index: &Index) {
         let (key, spec) = (Key::of(object), &object.spec);
         let uid = (!gone).then(|| spec.vm_uid.clone());
-        let vm = (!gone).then(|| Key::new(object.vm_namespace(), &spec.vm_name));
+        let is_of_machine = spec.kind != TaskKind::InspectImage;
+        let vm = (!gone && is_of_machine).then(|| Key::new(object.vm_namespace(), &spec.vm_name));
         let mut tables = index.write();
         tables.tasks.set(&key, uid.into_iter().collect());
         tables.named.set(&key, vm.into_iter().collect());

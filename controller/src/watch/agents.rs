@@ -26,7 +26,11 @@ impl Shell {
         let mut events = pin!(watcher(api, labelled).default_backoff());
         loop {
             match events.try_next().await {
-                Ok(Some(event)) => agents.apply(&event),
+                Ok(Some(event)) => {
+                    if agents.apply(&event) {
+                        self.intake.agents_can_do_more();
+                    }
+                }
                 Ok(None) => return,
                 Err(error) => {
                     self.metrics.watch_error(NAME);

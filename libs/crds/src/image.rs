@@ -1,16 +1,20 @@
 //! `VirtualMachineImage` and `ClusterVirtualMachineImage`: a disk that machines start from.
 //!
-//! Invariant: both kinds have the same fields; one source is named, and it never changes, since machines
-//! that exist were made from it.
-//! Failure: an image that cannot be had shows in its `Ready`, and in `VirtualMachineImageReady` of machines.
+//! Invariant: both kinds have the same fields; one source is named, and it does not change once a disk was made from it.
+//! Failure: an image that cannot be fetched shows in its `Ready`, and in `VirtualMachineImageReady` of machines.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::rules::{self, immutable, rule};
+use crate::rules::{self, edit, rule};
+
+/// A disk that was made from an image keeps its name for pods, and so does the image.
+const USED_SOURCE: &str = "!has(oldSelf.status) || !has(oldSelf.status.usedSince) || self.spec.source == oldSelf.spec.source";
+const USED_SOURCE_MESSAGE: &str =
+    "source is immutable since a disk was made from this image: create another image";
 
 /// A disk image for the machines of one namespace.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
@@ -25,8 +29,10 @@ use crate::rules::{self, immutable, rule};
     shortname = "vmimage",
     category = "vmlet-all",
     doc = "A disk image for the machines of one namespace.",
+    validation = edit(USED_SOURCE, USED_SOURCE_MESSAGE),
     printcolumn(name = "Type", type_ = "string", json_path = ".status.type"),
-    printcolumn(name = "OS", type_ = "string", json_path = ".status.osInfo.name"),
+    printcolumn(name = "Size", type_ = "string", json_path = ".status.disks[0].limit"),
+    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodeCount"),
     printcolumn(
         name = "Ready",
         type_ = "string",
@@ -38,10 +44,9 @@ use crate::rules::{self, immutable, rule};
         json_path = ".metadata.creationTimestamp"
     )
 )]
-#[x_kube(validation = immutable("source"))]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineImageSpec {
-    /// Where the image comes from. Immutable.
+    /// Where the image comes from. Immutable from the time in `status.usedSince` on.
     pub source: ImageSource,
     /// What proves that a machine of this image has its address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,8 +66,10 @@ pub struct VirtualMachineImageSpec {
     shortname = "cvmimage",
     category = "vmlet-all",
     doc = "A disk image for the machines of every namespace.",
+    validation = edit(USED_SOURCE, USED_SOURCE_MESSAGE),
     printcolumn(name = "Type", type_ = "string", json_path = ".status.type"),
-    printcolumn(name = "OS", type_ = "string", json_path = ".status.osInfo.name"),
+    printcolumn(name = "Size", type_ = "string", json_path = ".status.disks[0].limit"),
+    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodeCount"),
     printcolumn(
         name = "Ready",
         type_ = "string",
@@ -74,11 +81,10 @@ pub struct VirtualMachineImageSpec {
         json_path = ".metadata.creationTimestamp"
     )
 )]
-#[x_kube(validation = immutable("source"))]
 #[x_kube(validation = rule("!has(self.source.pvc)", "a claim belongs to one namespace: use VirtualMachineImage"))]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterVirtualMachineImageSpec {
-    /// Where the image comes from. Immutable.
+    /// Where the image comes from. Immutable from the time in `status.usedSince` on.
     pub source: ImageSource,
     /// What proves that a machine of this image has its address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -184,9 +190,18 @@ pub struct VirtualMachineImageStatus {
     )]
     #[schemars(length(max = 2048))]
     pub provider_item_id: Option<String>,
-    /// Digest of the content.
+    /// Digest of the content: that of the source, else the one that nodes have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_content_version: Option<String>,
+    /// When the first disk was about to be made from this image; from then on its source is immutable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_since: Option<Time>,
+    /// Nodes that have the image, in alphabetical order; at most 32.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub node_names: Vec<String>,
+    /// How many nodes have the image. Kubelet reports the 50 largest images of its node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_count: Option<u32>,
     /// Operating system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os_info: Option<OsInfo>,

@@ -61,7 +61,8 @@ pub use snapshot::{
     VirtualMachineSnapshotSpec, VirtualMachineSnapshotStatus,
 };
 pub use task::{
-    TaskKind, TaskState, VirtualMachineTask, VirtualMachineTaskSpec, VirtualMachineTaskStatus,
+    InspectedImage, TaskKind, TaskState, VirtualMachineTask, VirtualMachineTaskSpec,
+    VirtualMachineTaskStatus,
 };
 pub use vm::{PowerState, RunStrategy, VirtualMachine, VirtualMachineSpec, VirtualMachineStatus};
 pub use vmlet::{

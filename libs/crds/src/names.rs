@@ -58,6 +58,8 @@ pub const BIOS_UUID: &str = "vmlet.dev/bios-uuid";
 pub const RESTORE: &str = "vmlet.dev/restore";
 /// Finalizer of the machine, and of its pod until the pod's end is recorded.
 pub const FINALIZER: &str = "vmlet.dev/virtualmachine";
+/// On pods: the URL that the name of the image stands for, when it is made of the URL's hash.
+pub const IMAGE_URL: &str = "vmlet.dev/image-url";
 /// Scheduling gate of the pod that chooses the node of a root disk.
 pub const PROVISIONING_GATE: &str = "vmlet.dev/image-cache";
 /// Scheduling gate of a machine's pod until the placeholder has made room for it.

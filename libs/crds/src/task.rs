@@ -1,4 +1,4 @@
-//! `VirtualMachineTask`: one piece of work on one node, for one machine.
+//! `VirtualMachineTask`: one piece of work on one node, for one machine or one image.
 //!
 //! Invariant: the spec never changes except for `cancel`; a task runs at most once on its node.
 //! Failure: `state: Error` with a message; `transient` says whether a new task may help.
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules::{self, edit, immutable};
 
-/// Work that the agent of a node does for a machine. Internal: users read it, controllers write it.
+/// Work that the agent of a node does for a machine or an image. Internal: users read it, controllers write it.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
 #[kube(
     group = "vmlet.dev",
@@ -22,7 +22,7 @@ use crate::rules::{self, edit, immutable};
     shortname = "vmtask",
     category = "vmlet-all",
     selectable = ".spec.nodeName",
-    doc = "Work that the agent of a node does for a machine. Internal: users read it, controllers write it.",
+    doc = "Work that the agent of a node does for a machine or an image. Internal: users read it, controllers write it.",
     printcolumn(name = "Kind", type_ = "string", json_path = ".spec.kind"),
     printcolumn(name = "VM", type_ = "string", json_path = ".spec.vmName"),
     printcolumn(name = "Node", type_ = "string", json_path = ".spec.nodeName"),
@@ -45,6 +45,7 @@ use crate::rules::{self, edit, immutable};
     validation = immutable("vmUID"),
     validation = immutable("kind"),
     validation = immutable("image"),
+    validation = immutable("imageURL"),
     validation = immutable("sizeBytes"),
     validation = immutable("linked"),
     validation = immutable("timeoutSeconds"),
@@ -57,7 +58,7 @@ pub struct VirtualMachineTaskSpec {
     /// The node whose agent does it.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub node_name: String,
-    /// Name of the machine.
+    /// Name of the machine; InspectImage: of the image.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub vm_name: String,
     /// Namespace of the machine; unset: that of the task. Nothing can be created in a namespace that is being deleted,
@@ -65,7 +66,7 @@ pub struct VirtualMachineTaskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
     pub vm_namespace: Option<String>,
-    /// UID of the machine.
+    /// UID of the machine; InspectImage: of the image.
     #[serde(rename = "vmUID")]
     #[schemars(length(min = 1, max = 64), regex(pattern = rules::LABEL))]
     pub vm_uid: String,
@@ -74,10 +75,14 @@ pub struct VirtualMachineTaskSpec {
     /// Ask a task that is under way to stop.
     #[serde(default)]
     pub cancel: bool,
-    /// Provision: the image's name as a pod would name it.
+    /// Provision, InspectImage: the image's name as a pod would name it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
+    /// Provision, InspectImage: the URL that the name stands for, when it is made of the URL's hash.
+    #[serde(rename = "imageURL", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048), regex(pattern = rules::WEB_URL))]
+    pub image_url: Option<String>,
     /// Provision: virtual size in bytes; empty: that of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
@@ -147,6 +152,8 @@ pub enum TaskKind {
     Revert,
     /// Remove a snapshot.
     DeleteSnapshot,
+    /// Read the first bytes of an image where it comes from.
+    InspectImage,
 }
 
 /// How a task stands.
@@ -173,6 +180,28 @@ pub struct VirtualMachineTaskStatus {
     /// When it ended; the object is kept for 10 minutes after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
+    /// InspectImage: what the image is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<InspectedImage>,
+}
+
+/// What the first bytes of an image say.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InspectedImage {
+    /// `qcow2` or `raw`.
+    pub format: String,
+    /// Size of the disk that a guest sees, in bytes; 0: unknown.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub virtual_bytes: i64,
+    /// Size of the file, in bytes; 0: unknown.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub file_bytes: i64,
+    /// Whether a raw disk has a boot sector or a partition table; always true for other formats.
+    #[serde(default)]
+    pub bootable: bool,
 }
 
 /// State of a task.

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
 
+use crate::image::LONGEST_IMAGE_URL;
+
 /// Longest value that a setting other than a text can need, in bytes.
 const MAX_VALUE: usize = 256;
 /// Longest text; all annotations of an object together are no longer.
@@ -44,6 +46,8 @@ macro_rules! keys {
 }
 
 keys! {
+    /// URL that the name of the image stands for.
+    ImageUrl = "vmlet.dev/image-url";
     /// Number of virtual CPUs.
     VcpuCount = "vmlet.dev/vcpu-count" or "VirtletVCPUCount";
     /// Guest memory.
@@ -147,6 +151,18 @@ impl<'a> Annotations<'a> {
             .map_err(|e: T::Err| refuse(e.to_string()))
     }
 
+    /// The URL that the name of the image stands for. An error shows nothing of its query, which may be a secret.
+    pub fn image_url(self) -> Result<Option<&'a str>, AnnotationError> {
+        match self.raw(Key::ImageUrl) {
+            Some((name, url)) if url.len() > LONGEST_IMAGE_URL => {
+                let shown = url.split(['?', '#']).next().unwrap_or_default();
+                let reason = format!("longer than {LONGEST_IMAGE_URL} bytes");
+                Err(error(name, shown, reason))
+            }
+            found => Ok(found.map(|(_, url)| url)),
+        }
+    }
+
     /// A setting that is a text of some length.
     pub(crate) fn text(self, key: Key) -> Result<Option<&'a str>, AnnotationError> {
         Ok(self.short(key, MAX_TEXT)?.map(|(_, value)| value))
@@ -229,6 +245,23 @@ mod tests {
         let error = Annotations::new(&huge).get::<u64>(Key::Memory).unwrap_err();
         assert!(error.to_string().len() < 200, "{error}");
     }
+
+    #[test]
+    fn the_url_of_an_image_may_be_long_and_its_query_is_not_shown() {
+        let read = |query: usize| {
+            let url = format!("https://h/a?{}", "k".repeat(query));
+            let map = map(&[("vmlet.dev/image-url", &url)]);
+            Annotations::new(&map)
+                .image_url()
+                .map(|url| url.map(str::len))
+        };
+        assert_eq!(read(2048 - 12), Ok(Some(2048)));
+        let refused = read(2048 - 11).unwrap_err().to_string();
+        assert!(refused.contains("longer than 2048 bytes"), "{refused}");
+        assert!(!refused.contains("kk"), "{refused}");
+        assert_eq!(Annotations::new(&map(&[])).image_url(), Ok(None));
+    }
+
     #[test]
     fn a_value_has_a_greatest_length() {
         let refused = |name: &str, key, length| {

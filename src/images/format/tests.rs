@@ -17,7 +17,7 @@ fn padded(head: &[u8], at: usize) -> Vec<u8> {
 }
 
 fn raw(bytes: &[u8]) -> Result<Disk, Error> {
-    judge(bytes, bytes.len() as u64, LIMIT)
+    judge(bytes, Some(bytes.len() as u64), LIMIT)
 }
 
 #[test]
@@ -69,12 +69,39 @@ fn files_that_are_no_whole_sectors_are_no_disks() {
 #[test]
 fn a_disk_above_the_limit_is_refused() {
     assert!(matches!(
-        judge(&[0; 512], 1024, 512),
+        judge(&[0; 512], Some(1024), 512),
         Err(Error::VirtualSize {
             size: 1024,
             limit: 512
         })
     ));
+}
+
+#[test]
+fn a_raw_disk_of_unknown_length_has_no_size() {
+    let disk = judge(&[0; 513], None, 512).unwrap();
+    assert_eq!((disk.format, disk.virtual_size), (Format::Raw, 0));
+    assert_eq!(judge(b"", None, LIMIT), Err(Error::Empty));
+    assert_eq!(judge(b"<html>", None, LIMIT), Err(Error::WebPage));
+}
+
+#[rstest]
+#[case::boot_sector(510, &[0x55, 0xaa], true)]
+#[case::partition_table(512, b"EFI PART", true)]
+#[case::partition_table_of_large_sectors(4096, b"EFI PART", true)]
+#[case::cd(0x8001, b"CD001", true)]
+#[case::elsewhere(511, &[0x55, 0xaa], false)]
+#[case::none(0, b"", false)]
+fn a_raw_disk_boots_with_what_firmware_looks_for(
+    #[case] at: usize,
+    #[case] magic: &[u8],
+    #[case] boots: bool,
+) {
+    let mut head = vec![0; 64 << 10];
+    head[at..at + magic.len()].copy_from_slice(magic);
+    assert_eq!(Format::Raw.is_bootable(&head), boots);
+    assert_eq!(Format::Raw.is_bootable(&head[..at + magic.len()]), boots);
+    assert!(Format::Qcow2.is_bootable(&head));
 }
 
 #[test]
@@ -101,18 +128,20 @@ fn a_format_has_the_name_that_qemu_uses() {
     for (format, name) in [(Format::Qcow2, "qcow2"), (Format::Raw, "raw")] {
         assert_eq!(format.as_str(), name);
         assert_eq!(name.parse(), Ok(format));
+        assert_eq!(serde_json::json!(format), name);
     }
     assert_eq!("vmdk".parse::<Format>(), Err(()));
 }
 
 #[test]
 fn a_disk_of_exactly_the_limit_is_accepted() {
-    assert!(judge(&[0; 512], 512, 512).is_ok());
+    assert!(judge(&[0; 512], Some(512), 512).is_ok());
 }
 
 proptest! {
     #[test]
     fn no_bytes_make_it_panic(head in prop::collection::vec(any::<u8>(), 0..600), length: u64) {
-        let _ = judge(&head, length, LIMIT);
+        let _ = judge(&head, Some(length), LIMIT);
+        let _ = judge(&head, None, LIMIT);
     }
 }

@@ -88,8 +88,8 @@ async fn a_login_page_is_not_a_disk() {
     assert!(bed.partials().is_empty() && bed.data().is_empty());
 }
 
-/// What qemu-img makes of these options.
-fn qcow2(options: &[&str]) -> Vec<u8> {
+/// What qemu-img makes of these options: a disk of 3 GiB.
+pub(super) fn qcow2(options: &[&str]) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.qcow2");
     let made = std::process::Command::new("qemu-img")

@@ -46,6 +46,7 @@ pub(super) enum Step {
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     pub(super) path: String,
+    pub(super) query: Option<String>,
     headers: HeaderMap,
 }
 
@@ -172,6 +173,7 @@ impl State {
         let path = request.uri().path().to_owned();
         self.seen.lock().unwrap().push(Seen {
             path: path.clone(),
+            query: request.uri().query().map(str::to_owned),
             headers: request.headers().clone(),
         });
         let step = self.script.lock().unwrap().pop_front();
@@ -233,21 +235,20 @@ impl Offer {
         }
         let range = asked
             .get(header::RANGE)
-            .filter(|_| is_ours(header::IF_RANGE));
+            .filter(|_| !asked.contains_key(header::IF_RANGE) || is_ours(header::IF_RANGE));
         let Some(range) = range.and_then(|r| r.to_str().ok()) else {
             let pieces = stream::iter([data(self.body.clone())]);
             return self.whole(Some(self.body.len()), pieces);
         };
-        let start = range
-            .strip_prefix("bytes=")
-            .and_then(|r| r.strip_suffix('-'));
-        let start: usize = start.unwrap().parse().unwrap();
-        let total = self.body.len();
+        let range = range.strip_prefix("bytes=").unwrap();
+        let (start, last) = range.split_once('-').unwrap();
+        let (start, total): (usize, _) = (start.parse().unwrap(), self.body.len());
         if start >= total {
             return plain(StatusCode::RANGE_NOT_SATISFIABLE, Bytes::new());
         }
-        let mut response = plain(StatusCode::PARTIAL_CONTENT, self.body.slice(start..));
-        let span = format!("bytes {start}-{}/{total}", total - 1);
+        let last: usize = last.parse().unwrap_or(usize::MAX).min(total - 1);
+        let mut response = plain(StatusCode::PARTIAL_CONTENT, self.body.slice(start..=last));
+        let span = format!("bytes {start}-{last}/{total}");
         response
             .headers_mut()
             .insert(header::CONTENT_RANGE, span.parse().unwrap());

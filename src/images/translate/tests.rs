@@ -61,7 +61,7 @@ fn name(text: &str) -> Name {
 #[case::url("http://h.org/a.img", "http://h.org/a.img")]
 fn names_become_urls(#[case] text: &str, #[case] url: &str) {
     let translator = Translator::new(Protocol::Https, rules()).unwrap();
-    let source = translator.translate(&name(text)).unwrap();
+    let source = translator.translate(&name(text), None).unwrap();
     assert_eq!(source.url().as_str(), url);
 }
 
@@ -71,7 +71,7 @@ fn names_become_urls(#[case] text: &str, #[case] url: &str) {
 #[case::routed_short("vmlet.dev/ubuntu")]
 fn a_name_that_is_nowhere_is_refused(#[case] text: &str) {
     let translator = Translator::new(Protocol::Https, rules()).unwrap();
-    let refused = translator.translate(&name(text));
+    let refused = translator.translate(&name(text), None);
     assert!(
         matches!(refused, Err(Error::InvalidName { .. })),
         "{refused:?}"
@@ -90,14 +90,47 @@ fn a_rule_for_all_names_leaves_locations_alone(#[case] text: &str, #[case] url: 
         url: "http://mirror.corp/all".into(),
     };
     let translator = Translator::new(Protocol::Https, vec![rule]).unwrap();
-    let source = translator.translate(&name(text)).ok();
+    let source = translator.translate(&name(text), None).ok();
     assert_eq!(source.as_ref().map(|s| s.url().as_str()), url);
+}
+
+#[rstest]
+#[case::no_rule("http://H.org:8080/A.img?k=hush#f", "http://h.org:8080/A.img?k=hush")]
+#[case::exact("http://files.corp/a.img?v=1", "https://mirror.corp/exact")]
+#[case::default_port("https://files.corp:443/a.img", "https://mirror.corp/exact")]
+#[case::other_port("https://files.corp:444/a.img", "https://files.corp:444/a.img")]
+#[case::prefix("https://files.corp/b/C.img?v=1", "http://mirror.corp/files/b/C.img")]
+#[case::routed_rule("https://routed.corp/a", "http://mirror.corp/routed/a")]
+#[case::no_name("https://files.corp/b/c%20d", "https://files.corp/b/c%20d")]
+#[case::like_a_tag("https://files.corp/a.img:1", "https://files.corp/a.img:1")]
+#[case::no_path("https://files.corp", "https://files.corp/")]
+#[case::all_names("https://intranet/a", "https://intranet/a")]
+fn a_url_is_known_by_host_and_path(#[case] url: &str, #[case] expected: &str) {
+    let rule = |pattern, url: &str| Translation {
+        pattern,
+        url: url.into(),
+    };
+    let prefix = |name: &str| Pattern::Prefix(name.into());
+    let exact = Pattern::Exact("files.corp/a.img".into());
+    let rules = vec![
+        rule(exact, "mirror.corp/exact"),
+        rule(prefix("files.corp"), "http://mirror.corp/files"),
+        rule(
+            prefix("vmlet.dev/routed.corp/"),
+            "http://mirror.corp/routed",
+        ),
+        rule(prefix("vmlet.dev/"), "http://mirror.corp/all"),
+    ];
+    let translator = Translator::new(Protocol::Https, rules).unwrap();
+    let name = name(&podspec::url_image_name(url));
+    let source = translator.translate(&name, Url::parse(url).ok()).unwrap();
+    assert_eq!(source.url().as_str(), expected);
 }
 
 #[test]
 fn a_source_shows_no_secrets() {
     let translator = Translator::new(Protocol::Https, rules()).unwrap();
-    let source = translator.translate(&name("debian")).unwrap();
+    let source = translator.translate(&name("debian"), None).unwrap();
     assert_eq!(format!("{source:?}"), "cloud.debian.org/12.qcow2");
     assert_eq!(source.key().len(), 64);
     assert!(!format!("{translator:?}").contains("hush"));

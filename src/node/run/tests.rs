@@ -15,6 +15,7 @@ fn task(image: String) -> Task {
         vm: uid(9),
         work: Work::Provision {
             image,
+            url: None,
             size: 0,
             linked: true,
             name: String::new(),
@@ -23,6 +24,7 @@ fn task(image: String) -> Task {
         cancelled: false,
         percent: 0,
         failure: None,
+        image: None,
         order: 1,
         created_at: 0,
         started_at: 0,
@@ -66,6 +68,7 @@ async fn a_provision_that_is_stopped_while_it_changes_its_record_is_undone() {
         vm: uid(9),
         name: String::new(),
         image: image.clone(),
+        url: None,
         size: 0,
         linked: true,
     };

@@ -207,6 +207,25 @@ async fn an_id_of_another_runtime_is_answered_by_the_name_in_the_pod() {
 }
 
 #[tokio::test]
+async fn the_url_that_a_name_stands_for_is_in_the_pod() {
+    let node = Node::new().await;
+    let url = format!("http://{}", node.image("disk"));
+    let name = podspec::url_image_name(&url);
+    let mut config = node.machine(0);
+    config.image.image = format!("sha256:{}", "ab".repeat(32));
+    config.image.user_specified_image.clone_from(&name);
+    let plain = node.ready().await;
+    let refused = node.containers.create(&plain, config.clone()).await;
+    assert!(matches!(
+        refused,
+        Err(Error::Image(images::Error::InvalidName { .. }))
+    ));
+    let sandbox = node.annotated("by-url", &[("image-url", &url)]).await;
+    node.containers.create(&sandbox, config).await.unwrap();
+    assert!(node.images.find(&name).is_some(), "pulled");
+}
+
+#[tokio::test]
 async fn a_creation_that_was_cut_short_does_not_take_the_place() {
     let node = Node::new().await;
     let cut = node.created().await;

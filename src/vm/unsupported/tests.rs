@@ -200,5 +200,8 @@ async fn a_raw_disk_that_cannot_boot_is_named() {
     assert!(!found(&disk, Format::Qcow2).await);
     disk[510..512].copy_from_slice(&[0x55, 0xaa]);
     assert!(!found(&disk, Format::Raw).await);
-    assert!(!found(b"short", Format::Raw).await);
+    assert!(found(b"short", Format::Raw).await);
+    disk[510..520].copy_from_slice(b"\0\0EFI PART");
+    assert!(!found(&disk, Format::Raw).await);
+    std::fs::remove_file(file.path()).unwrap();
 }

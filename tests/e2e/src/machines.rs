@@ -58,11 +58,31 @@ pub fn machine(name: &str, wish: &Value) -> Value {
     })
 }
 
+/// The condition of an object with that type; null when there is none.
+pub fn condition(object: &Value, kind: &str) -> Value {
+    let all = object["status"]["conditions"].as_array();
+    let found = all.into_iter().flatten().find(|c| c["type"] == kind);
+    found.cloned().unwrap_or_default()
+}
+
 impl Cluster {
     /// The class `tiny` and the image `guest`.
     pub fn machine_basics(&self) -> Result<()> {
         self.apply(&class("tiny", "128Mi"))?;
         self.apply(&image(self.stack().image()?))
+    }
+
+    /// Waits until a node has read the image `guest`, and the task of that is deleted.
+    pub async fn await_inspected(&self, within: Duration) -> Result<()> {
+        eventually(within, "the image is read", || async {
+            let image = self.get_json(&["virtualmachineimage", "guest"])?;
+            let ready = condition(&image, "Ready");
+            ensure!(ready["reason"] == "Available", "{}", image["status"]);
+            let tasks = self.kubectl(&["get", "virtualmachinetasks", "-o", "name"])?;
+            ensure!(!tasks.contains("-inspect-image-"), "{tasks}");
+            Ok(())
+        })
+        .await
     }
 
     /// A machine's object.

@@ -133,5 +133,6 @@ pub fn provision(image: &str) -> Kind {
         size_bytes: 0,
         mode: v1::provision::Mode::Linked.into(),
         vm_name: "default/vm".to_owned(),
+        image_url: String::new(),
     })
 }

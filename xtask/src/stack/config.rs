@@ -240,14 +240,17 @@ pub(crate) fn install_programs(layout: &Layout, built: &Path, record: &Record) -
     install_plugin(&layout.path("bin"))
 }
 
-/// `kubectl vmlet`: kubectl looks for this name on its PATH. `vmletctl` lies in the same folder.
+/// `kubectl vmlet` and its completion: kubectl looks for these names on its PATH. `vmletctl` lies in the same folder.
 fn install_plugin(folder: &Path) -> Result<()> {
-    let plugin = folder.join("kubectl-vmlet");
-    match fs::remove_file(&plugin) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => symlink("vmletctl", &plugin),
+    for name in ["kubectl-vmlet", "kubectl_complete-vmlet"] {
+        let plugin = folder.join(name);
+        match fs::remove_file(&plugin) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => symlink("vmletctl", &plugin),
+        }
+        .with_context(|| format!("link {}", plugin.display()))?;
     }
-    .with_context(|| format!("link {}", plugin.display()))
+    Ok(())
 }
 
 #[cfg(test)]

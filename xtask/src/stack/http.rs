@@ -1,7 +1,7 @@
 //! The image server of a stack: the guest image over HTTP, with ranges and an entity tag.
 //!
 //! Invariant: it serves exactly one file, on loopback only, in the host's network namespace and in the
-//! stack's on the same port.
+//! stack's on the same port. The file has its name in upper and lower case, and with any query.
 //! Failure: an unreadable file is a 500 to that one request; a client that goes away costs one thread.
 
 use std::fs::File;
@@ -57,7 +57,8 @@ fn accept(server: &Server, file: &Arc<Path>) {
 }
 
 fn answer(request: Request, file: &Path) {
-    let outcome = if request.url() != NAME {
+    let path = request.url().split('?').next().unwrap_or_default();
+    let outcome = if !path.eq_ignore_ascii_case(NAME) {
         request.respond(Response::empty(404))
     } else if !matches!(request.method(), Method::Get | Method::Head) {
         request.respond(Response::empty(405))

@@ -38,6 +38,7 @@ fn object() -> Object {
             kind: TaskKind::Reset,
             cancel: false,
             image: None,
+            image_url: None,
             size_bytes: None,
             linked: false,
             timeout_seconds: None,

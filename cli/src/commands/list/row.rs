@@ -166,7 +166,8 @@ pub(crate) fn age(since: Option<&Time>, now: Timestamp) -> String {
     passed.map_or("-".into(), |passed| table::age(passed.unwrap_or_default()))
 }
 
-fn dash(text: Option<String>) -> String {
+/// The text, or a dash for none.
+pub(crate) fn dash(text: Option<String>) -> String {
     text.filter(|t| !t.is_empty()).unwrap_or_else(|| "-".into())
 }
 

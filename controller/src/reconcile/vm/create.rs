@@ -24,9 +24,14 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
     }
     observe::decide(pass);
     let result = steps(pass).await;
-    if let Err(Stop::Failed(error)) = &result {
-        let message = format!("{error:#}");
-        pass.condition(conditions::CREATED, Status::False, "Error", &message);
+    match &result {
+        Err(Stop::Failed(error)) => {
+            let message = format!("{error:#}");
+            pass.condition(conditions::CREATED, Status::False, "Error", &message);
+        }
+        // The last failure is over.
+        _ if !pass.is_created() => pass.drop_condition(conditions::CREATED),
+        _ => {}
     }
     result
 }
@@ -39,7 +44,9 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome<()> {
         return Err(Stop::InProgress);
     }
     if let Some(task) = task.filter(|t| succeeded(t)) {
-        pass.status().image.clone_from(&task.spec.image);
+        let status = pass.status();
+        status.image.clone_from(&task.spec.image);
+        status.image_url.clone_from(&task.spec.image_url);
         provision::has_place_and_image(pass);
         return done(pass);
     }

@@ -132,13 +132,15 @@ fn remember(pass: &mut Pass<'_>, pod: &Pod) {
     let of = |key: &str| pods::annotation(pod, key).map(str::to_owned);
     let (disk, node) = (of(names::VM_DISK), pods::node(pod).map(str::to_owned));
     let (instance, bios) = (of(names::INSTANCE_UUID), of(names::BIOS_UUID));
-    let spec = pod.spec.as_ref();
-    let image = spec.and_then(|s| s.containers.first()?.image.clone());
+    let image = pods::image(pod).map(str::to_owned);
+    let url = of(names::IMAGE_URL);
     let status = pass.status();
     if let Some(disk) = disk {
         status.disk_uid = (disk != uid).then_some(disk);
         status.node_name = node.or(status.node_name.take());
-        status.image = image.or(status.image.take());
+        if image.is_some() {
+            (status.image, status.image_url) = (image, url);
+        }
     }
     status.instance_uuid = instance.or(status.instance_uuid.take());
     status.bios_uuid = bios.or(status.bios_uuid.take());

@@ -8,7 +8,6 @@ mod bootstrap;
 mod class;
 mod data_volumes;
 mod image;
-mod image_name;
 mod network;
 mod storage;
 mod volumes;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crds::VirtualMachine;
+use crds::{VirtualMachine, names};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use lifecycle::backoff::Jitter;
@@ -69,8 +69,11 @@ fn record_image(pass: &mut Pass<'_>) {
         return;
     }
     let pod = pass.view.pod.as_deref();
-    let image = pod.and_then(|pod| pod.spec.as_ref()?.containers.first()?.image.clone());
-    pass.status().image = image;
+    let image = pod.and_then(pods::image).map(str::to_owned);
+    let url = pod.and_then(|pod| pods::annotation(pod, names::IMAGE_URL));
+    let url = url.map(str::to_owned);
+    let status = pass.status();
+    (status.image, status.image_url) = (image, url);
 }
 
 /// Says why the placeholder does not get on.

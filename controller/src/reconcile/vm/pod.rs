@@ -24,7 +24,7 @@ use super::pods::{INSTANCE, PROVISION};
 /// On pods: what proves an address, as the image says.
 pub(crate) const IP_ASSURANCE: &str = "vmlet.dev/ip-assurance";
 /// Keys that say which machine a pod is, and what its disk is.
-const OURS: [&str; 11] = [
+const OURS: [&str; 12] = [
     names::VM_UID_LABEL,
     names::POD_ROLE_LABEL,
     names::VM_DISK,
@@ -35,6 +35,7 @@ const OURS: [&str; 11] = [
     names::GENERATION,
     names::REVISION,
     names::GUEST_FACTS,
+    names::IMAGE_URL,
     IP_ASSURANCE,
 ];
 /// Everything that a pod is built from.
@@ -92,7 +93,7 @@ pub(crate) fn placeholder(plan: &Plan<'_>) -> Pod {
     let mut pod = base(plan, PROVISION);
     let name = plan.vm.metadata.name.as_deref().unwrap_or_default();
     pod.metadata.name = Some(placeholder_name(name, plan.uid));
-    pod.metadata.annotations = Some(annotations::of_placeholder());
+    pod.metadata.annotations = Some(annotations::of_placeholder(plan));
     if let Some(spec) = &mut pod.spec {
         spec.readiness_gates = Some(vec![PodReadinessGate {
             condition_type: names::PLACEHOLDER_READINESS_GATE.to_owned(),

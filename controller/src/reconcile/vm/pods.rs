@@ -45,6 +45,12 @@ pub(crate) fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.annotations().get(key).map(String::as_str)
 }
 
+/// Name of its only container's image.
+pub(crate) fn image(pod: &Pod) -> Option<&str> {
+    let container = pod.spec.as_ref()?.containers.first()?;
+    container.image.as_deref()
+}
+
 /// State of its only container.
 pub(crate) fn state(pod: &Pod) -> Option<&ContainerState> {
     let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;

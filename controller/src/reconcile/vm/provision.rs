@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Invariant: the node is on record before a task exists there; it changes only while no disk can exist, or when the
-//! node left after the task had failed.
+//! node left after the task had failed. Until the disk is made the machine follows its image: what was begun for another
+//! source of it ends.
 //! Failure: a placeholder that failed is made anew after a while, on the same node once one is on record.
 
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use super::slots::Slot;
 use super::tasks::{self, Progress};
 use super::{create, effects, find, identity, observe, patch, pods};
 use crate::outcome::{Outcome, Stop};
+use crate::reconcile::image::used;
 
 /// Seconds between two placeholders: a node that refuses every pod does so at once.
 const PERIOD: i64 = 30;
@@ -38,6 +40,9 @@ pub(crate) fn task(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
 /// One step.
 pub(crate) async fn run(pass: &mut Pass<'_>, needs: &Needs, slot: Slot) -> Outcome<()> {
     let pod = find::placeholder(pass);
+    if !follow_image(pass, needs, pod.as_deref()).await? {
+        return Ok(());
+    }
     let Some(node) = pin(pass, needs, pod.as_deref()).await? else {
         return Ok(());
     };
@@ -54,6 +59,24 @@ pub(crate) async fn run(pass: &mut Pass<'_>, needs: &Needs, slot: Slot) -> Outco
             Ok(())
         }
         None => ask(pass, needs, Some(&node)).await,
+    }
+}
+
+/// Ends what was begun for an image that was edited, or made again, since. False: the end is waited for.
+async fn follow_image(pass: &mut Pass<'_>, needs: &Needs, pod: Option<&Pod>) -> Outcome<bool> {
+    let name = needs.image.name.as_str();
+    let is_of_another = |task: &Arc<VirtualMachineTask>| task.spec.image.as_deref() != Some(name);
+    if let Some(task) = task(pass).filter(is_of_another) {
+        // It has failed: neither one that goes on nor one that succeeded gets here.
+        tasks::delete(pass, &task).await?;
+        return Ok(false);
+    }
+    match pod.filter(|pod| pods::image(pod) != Some(name)) {
+        Some(pod) => {
+            effects::delete(pass, pod, GRACE).await?;
+            Ok(false)
+        }
+        None => Ok(true),
     }
 }
 
@@ -182,8 +205,12 @@ async fn make(pass: &mut Pass<'_>, needs: &Needs, node: &str, slot: Slot) -> Out
     // The node's own limit counts from here on.
     drop(slot);
     let slot = create::take_slot(pass, Some(node))?;
+    if let Some(object) = &needs.image.object {
+        used::record(pass.ctx, object).await?;
+    }
     let mut spec = tasks::spec(pass, node, TaskKind::Provision);
     spec.image = Some(needs.image.name.clone());
+    spec.image_url.clone_from(&needs.image.url);
     spec.linked = pass.mode == Mode::Linked;
     let wanted = pass.vm.spec.boot_disk_capacity.as_ref();
     spec.size_bytes = wanted

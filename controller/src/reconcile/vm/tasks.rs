@@ -64,6 +64,7 @@ const fn word(kind: TaskKind) -> &'static str {
         TaskKind::Snapshot => "snapshot",
         TaskKind::Revert => "revert",
         TaskKind::DeleteSnapshot => "delete-snapshot",
+        TaskKind::InspectImage => "inspect-image",
     }
 }
 
@@ -77,6 +78,7 @@ pub(crate) fn spec(pass: &Pass<'_>, node: &str, kind: TaskKind) -> VirtualMachin
         kind,
         cancel: false,
         image: None,
+        image_url: None,
         size_bytes: None,
         linked: false,
         timeout_seconds: None,
@@ -202,7 +204,9 @@ async fn create_at(
 /// Whose tasks on this node have not ended.
 pub(crate) fn waiting(ctx: &Context, node: &str) -> BTreeSet<Key> {
     let all = ctx.stores.tasks.state().into_iter();
+    let of_machine = |task: &Arc<VirtualMachineTask>| task.spec.kind != TaskKind::InspectImage;
     all.filter(|task| task.spec.node_name == node && !is_final(task))
+        .filter(of_machine)
         .map(|task| Key::new(task.vm_namespace(), &task.spec.vm_name))
         .collect()
 }
@@ -240,7 +244,7 @@ pub(crate) async fn delete(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outcom
     remove(pass.ctx, task, None).await
 }
 
-/// Deletes a task of any machine as it is known: one that changed meanwhile stays, and its event is on its way.
+/// Deletes a task of any machine or image as it is known: one that changed meanwhile stays, and its event is on its way.
 pub(crate) async fn remove_unchanged(ctx: &Context, task: &VirtualMachineTask) -> Outcome<()> {
     remove(ctx, task, task.resource_version()).await
 }
@@ -280,7 +284,7 @@ pub(crate) async fn sweep(pass: &Pass<'_>) -> Outcome<()> {
 
 /// Seconds since it ended. The end is a time of the node's clock: one before the task was made, or in the future, says
 /// that the clock is wrong, and the task's own age counts.
-fn age(task: &VirtualMachineTask, now: i64) -> Option<i64> {
+pub(crate) fn age(task: &VirtualMachineTask, now: i64) -> Option<i64> {
     let ended = task
         .status
         .as_ref()?

@@ -18,6 +18,7 @@ mod count;
 mod create_rows;
 mod delete_rows;
 mod handover;
+mod image_rows;
 mod normal_rows;
 mod power_rows;
 mod probe_rows;

@@ -74,6 +74,10 @@ pub struct VirtualMachineStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub image: Option<String>,
+    /// URL that the name of the image stands for, when it is made of the URL's hash.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "imageURL")]
+    #[schemars(length(max = 2048))]
+    pub image_url: Option<String>,
     /// UID under which the node keeps the root disk, when it is not this machine's own: its running pod was adopted.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "diskUID")]
     pub disk_uid: Option<String>,

@@ -71,6 +71,7 @@ impl Bed {
                 kind,
                 cancel: false,
                 image: (kind == TaskKind::Provision).then(|| "vmlet.dev/hello".to_owned()),
+                image_url: None,
                 size_bytes: None,
                 linked: kind == TaskKind::Provision,
                 timeout_seconds: None,

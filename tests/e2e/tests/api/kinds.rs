@@ -4,7 +4,8 @@
 //! neighbour is not.
 //! Failure: a table of all cases that went otherwise.
 
-use e2e::{Case, Control, judge};
+use anyhow::{Error, ensure};
+use e2e::{Case, Control, Effect, judge};
 use serde_json::{Value, json};
 
 /// A class of four processors and 4 GiB with these requests and limits.
@@ -82,7 +83,7 @@ fn images() -> Vec<Case> {
             Case::create(kind, json!({ "source": { "oci": { "reference": "registry.example:5000/a/b:c@sha256:0" } } })),
             Case::create(kind, json!({ "source": { "oci": { "reference": "-x" } } })).refused("should match"),
             Case::create(kind, with(http(good), json!({ "ipAssurance": "Maybe" }))).refused("Unsupported value"),
-            Case::edit(kind, http(good), http("https://images.example/other.qcow2")).refused("source is immutable"),
+            Case::edit(kind, http(good), http("https://images.example/other.qcow2")),
             Case::edit(kind, http(good), json!({ "ipAssurance": "PodIP" })),
         ]);
     }
@@ -196,6 +197,7 @@ fn snapshots_and_tasks() -> Vec<Case> {
         ("vmUID is immutable", json!("v")),
         ("kind is immutable", json!("Reset")),
         ("image is immutable", json!("x")),
+        ("imageURL is immutable", json!("https://images.example/x")),
         ("sizeBytes is immutable", json!(1)),
         ("linked is immutable", json!(true)),
         ("timeoutSeconds is immutable", json!(1)),
@@ -261,6 +263,45 @@ fn with(mut spec: Value, more: Value) -> Value {
         spec.extend(more);
     }
     spec
+}
+
+/// A case of the test in `rules.rs`.
+pub(super) async fn the_source_of_an_image_is_immutable_once_a_disk_was_made_from_it(
+    control: &Control,
+) -> anyhow::Result<()> {
+    let objects = control.objects("default")?;
+    let source = |url: &str| json!({ "source": { "http": { "url": url } } });
+    let (first, second) = ("https://h.example/A?b=c", "https://h.example/D");
+    for kind in ["VirtualMachineImage", "ClusterVirtualMachineImage"] {
+        let image = json!({ "metadata": { "name": "used" }, "spec": source(first) });
+        objects
+            .create(kind, &image, Effect::Real)
+            .await?
+            .map_err(Error::msg)?;
+        let status = json!({ "status": { "nodeCount": 1 } });
+        let used = json!({ "status": { "usedSince": "2026-01-01T00:00:00Z" } });
+        let edit = json!({ "spec": source(second) });
+        let back = json!({ "spec": source(first) });
+        for (name, change) in [
+            ("used/status", &status),
+            ("used", &edit),
+            ("used", &back),
+            ("used/status", &used),
+        ] {
+            let done = objects.patch(kind, name, change, Effect::Real).await?;
+            done.map_err(Error::msg)?;
+        }
+        let refused = objects.patch(kind, "used", &edit, Effect::Real).await?;
+        let words = "source is immutable since a disk was made from this image";
+        ensure!(
+            refused.as_ref().is_err_and(|e| e.contains(words)),
+            "{kind}: {refused:?}"
+        );
+        let other = json!({ "spec": { "ipAssurance": "PodIP" } });
+        let done = objects.patch(kind, "used", &other, Effect::Real).await?;
+        done.map_err(Error::msg)?;
+    }
+    Ok(())
 }
 
 /// A case of the test in `rules.rs`.

@@ -61,6 +61,7 @@ async fn every_kind_is_judged_by_its_rules() -> anyhow::Result<()> {
             power_machine_type_and_snapshots_change_only_in_allowed_steps,
             a_template_cannot_speak_for_the_controller,
             kinds::every_other_kind_is_judged_by_its_rules,
+            kinds::the_source_of_an_image_is_immutable_once_a_disk_was_made_from_it,
             docs::every_example_of_the_documentation_can_be_applied,
             spellings::a_request_replaces_the_desired_state_in_every_spelling,
             data_volumes::cdi_that_is_installed_later_serves_machines_that_wait_for_it,

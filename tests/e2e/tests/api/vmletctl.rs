@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
 use crds::VirtualMachine;
-use e2e::Control;
+use e2e::{Control, Effect};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -63,20 +63,90 @@ impl Ctl {
     }
 }
 
-/// Standard output of `kubectl vmlet`, which finds the program by name.
-fn plugin(control: &Control, ctl: &Ctl, arguments: &[&str]) -> Result<String> {
+/// kubectl, which finds the program by its names as a plugin.
+fn kubectl(control: &Control, ctl: &Ctl, arguments: &[&str]) -> Result<String> {
     let folder = control.stack().dir().join("plugins");
-    std::fs::create_dir(&folder)?;
-    std::os::unix::fs::symlink(&ctl.program, folder.join("kubectl-vmlet"))?;
+    std::fs::create_dir_all(&folder)?;
+    for name in ["kubectl-vmlet", "kubectl_complete-vmlet"] {
+        let link = folder.join(name);
+        if !link.is_symlink() {
+            std::os::unix::fs::symlink(&ctl.program, link)?;
+        }
+    }
     let path = format!("{}:{}", folder.display(), control.stack().var("PATH")?);
     let output = Command::new("kubectl")
-        .arg("vmlet")
         .args(arguments)
         .env("PATH", path)
         .env("KUBECONFIG", &ctl.kubeconfig)
         .output()?;
-    ensure!(output.status.success(), "kubectl vmlet: {output:?}");
+    ensure!(output.status.success(), "kubectl {arguments:?}: {output:?}");
     Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Images of both kinds, and what a shell is offered.
+async fn images_and_completion(control: &Control, ctl: &Ctl) -> Result<()> {
+    let empty = ctl.run("image list")?;
+    ensure!(
+        empty.status.success() && empty.stdout.is_empty(),
+        "{empty:?}"
+    );
+    let objects = control.objects("default")?;
+    let source = json!({ "source": { "http": { "url": "https://h.example/Debian.qcow2?v=12" } } });
+    for (kind, name) in [
+        ("VirtualMachineImage", "debian"),
+        ("ClusterVirtualMachineImage", "shared"),
+    ] {
+        let image = json!({ "metadata": { "name": name }, "spec": source });
+        let made = objects.create(kind, &image, Effect::Real).await?;
+        made.map_err(anyhow::Error::msg)?;
+    }
+    let status = json!({ "status": { "type": "qcow2", "nodeCount": 3, "disks": [{ "name": "root", "limit": "2Gi" }],
+        "conditions": [{ "type": "Ready", "status": "False", "reason": "NotReady", "message": "h.example answered 404",
+            "lastTransitionTime": "2026-01-01T00:00:00Z" }] } });
+    let done = objects
+        .patch(
+            "VirtualMachineImage",
+            "debian/status",
+            &status,
+            Effect::Real,
+        )
+        .await?;
+    done.map_err(anyhow::Error::msg)?;
+    let table = ctl.ok("image list --sources")?;
+    for word in [
+        "debian",
+        "shared",
+        "qcow2",
+        "2Gi",
+        "NotReady",
+        "h.example answered 404",
+        "Debian.qcow2?v=12",
+    ] {
+        ensure!(table.contains(word), "{word} is missing: {table}");
+    }
+    let offered =
+        |words: &[&str]| kubectl(control, ctl, &[&["__complete", "vmlet"], words].concat());
+    for (words, expected) in [
+        (&["status", "w"][..], &["web"][..]),
+        (
+            &["create", "vm", "new", "--image", ""],
+            &["debian", "shared"],
+        ),
+        (&["list", "-n", "kube-s"], &["kube-system"]),
+        (&["stat"], &["status"]),
+    ] {
+        let offered = offered(words)?;
+        let names: Vec<_> = offered
+            .lines()
+            .map(|line| line.split('\t').next().unwrap_or_default())
+            .collect();
+        ensure!(
+            expected.iter().all(|name| names.contains(name)),
+            "{words:?}: {offered}"
+        );
+        ensure!(names.last() == Some(&":4"), "{words:?}: {offered}");
+    }
+    Ok(())
 }
 
 struct Machines {
@@ -173,14 +243,14 @@ async fn machines_are_made_listed_and_told_about() -> Result<()> {
         &file,
         ctl.ok("create vm others --image debian --memory 64Mi")?,
     )?;
-    let kubectl = |words: &[&str]| control.cluster().kubectl(words);
-    kubectl(&["create", "-f", &file.to_string_lossy()])?;
+    let admin = |words: &[&str]| control.cluster().kubectl(words);
+    admin(&["create", "-f", &file.to_string_lossy()])?;
     let owned = ctl.refused("create vm others --image debian --memory 128Mi --apply")?;
     ensure!(
         owned.contains("others set the same fields of others") && owned.contains("kubectl-create"),
         "{owned}"
     );
-    kubectl(&["delete", "vm", "others"])?;
+    admin(&["delete", "vm", "others"])?;
 
     let table = ctl.ok("list")?;
     ensure!(
@@ -195,7 +265,8 @@ async fn machines_are_made_listed_and_told_about() -> Result<()> {
         !table.contains("PROGRESS"),
         "nothing is in the way: {table}"
     );
-    let by_plugin = plugin(&control, &ctl, &["list"])?;
+    let by_plugin = kubectl(&control, &ctl, &["vmlet", "list"])?;
+    images_and_completion(&control, &ctl).await?;
     // Ages differ.
     let names = |table: &str| -> Vec<String> {
         let first = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();

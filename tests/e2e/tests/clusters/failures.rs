@@ -45,7 +45,7 @@ async fn leader_change(cluster: &Cluster) -> Result<()> {
     let mut second = second_controller(cluster)?;
     let name = "orphaned";
     cluster.apply(&machine(name, &json!({ "runStrategy": "Always" })))?;
-    first_of(cluster, "virtualmachinetasks").await?;
+    first_task(cluster, name).await?;
     stack.kill(CONTROLLER, Signal::SIGKILL).await?;
     await_leader(cluster, "second").await?;
     one_start(cluster, name).await?;
@@ -74,6 +74,18 @@ async fn leader_change(cluster: &Cluster) -> Result<()> {
     let after = writes_of_second(cluster)?.split_off(written.len());
     ensure!(after.is_empty(), "the sleeper wrote {after:?}");
     cluster.delete(&format!("vm/{name}"), DOWN)
+}
+
+/// Waits until the disk of a machine is being made.
+async fn first_task(cluster: &Cluster, name: &str) -> Result<()> {
+    eventually(UP, &format!("the first task of {name}"), || async {
+        let list = cluster.get_json(&["virtualmachinetasks"])?;
+        let mut tasks = list["items"].as_array().context("items")?.iter();
+        let is_there = tasks.any(|task| task["spec"]["vmName"] == name);
+        ensure!(is_there, "none yet");
+        Ok(())
+    })
+    .await
 }
 
 /// Waits until such an object is there.

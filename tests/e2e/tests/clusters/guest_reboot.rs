@@ -105,7 +105,10 @@ fn ends(cluster: &Cluster) -> Result<Vec<(String, String)>> {
     let all = tasks
         .iter()
         .map(|task| (word(&task["spec"]["kind"]), word(&task["status"]["state"])));
-    Ok(all.filter(|(kind, _)| kind != "Provision").collect())
+    let others = ["Provision", "InspectImage"];
+    Ok(all
+        .filter(|(kind, _)| !others.contains(&kind.as_str()))
+        .collect())
 }
 
 /// Waits until the request with the longest time ends: it is cancelled, or finds no guest when the node carries out the

@@ -1,4 +1,5 @@
-//! Images of VM pods as kubelet pulls them through the proxy: every policy, every way to fail.
+//! Images of VM pods as kubelet pulls them through the proxy: every policy, every way to fail; and those of machines, which
+//! nodes read before.
 //!
 //! Invariant: a failure is an event or a status that says what is wrong in words.
 //! Failure: the step is named, with what kubectl describes; pods, events and logs follow.
@@ -6,6 +7,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use e2e::machines::{class, condition, machine};
 use e2e::{Cluster, Endpoint, Guest, container_pod, eventually, vm_pod};
 use serde_json::{Value, json};
 
@@ -27,6 +29,119 @@ async fn images_of_machines_follow_the_pull_policies_and_fail_with_words() -> Re
     cluster.delete("pod/box", GONE)?;
     cluster.await_clean().await?;
     cluster.down()
+}
+
+/// A typing error in the URL shows on the image and on the machine, before any pod, and can be repaired.
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_machine_follows_its_image_until_it_has_a_disk() -> Result<()> {
+    let cluster = Cluster::up()?;
+    let served = cluster.stack().var("VMLET_TEST_IMAGE_URL")?;
+    let host = served.split('/').nth(2).context("no host in the URL")?;
+    cluster.apply(&class("tiny", "128Mi"))?;
+    cluster.apply(&image(&format!("http://{host}/None.qcow2?key=hush")))?;
+    cluster.apply(&machine("vm", &json!({ "powerState": "PoweredOn" })))?;
+    let words = "None.qcow2 answered 404";
+    await_image(&cluster, |image| {
+        let ready = condition(image, "Ready");
+        let message = ready["message"].as_str().unwrap_or_default();
+        ensure!(
+            ready["reason"] == "NotReady" && message.contains(words),
+            "{ready}"
+        );
+        ensure!(!message.contains("hush"), "the query is shown: {message}");
+        Ok(())
+    })
+    .await?;
+    cluster
+        .await_vm("vm", "the cause on the machine", READY, |vm| {
+            let cause = condition(vm, "VirtualMachineImageReady");
+            let message = cause["message"].as_str().unwrap_or_default();
+            ensure!(
+                cause["reason"] == "NotReady" && message.contains(words),
+                "{cause}"
+            );
+            Ok(())
+        })
+        .await?;
+
+    cluster.apply(&image(&format!("http://{host}/Hello.QCOW2?version=12")))?;
+    cluster.await_word("vm", "Running", READY).await?;
+    cluster.await_boots("vm", &[1], READY).await?;
+    await_image(&cluster, |image| {
+        let status = &image["status"];
+        let ready = condition(image, "Ready");
+        ensure!(ready["reason"] == "Available", "{ready}");
+        ensure!(
+            status["type"] == "qcow2" && status["disks"][0]["limit"].is_string(),
+            "{status}"
+        );
+        ensure!(status["usedSince"].is_string(), "{status}");
+        // kubelet writes its list of images with the node's status.
+        ensure!(
+            status["nodeNames"] == json!(["node1"]) && status["nodeCount"] == 1,
+            "{status}"
+        );
+        let digest = status["providerContentVersion"]
+            .as_str()
+            .unwrap_or_default();
+        ensure!(digest.starts_with("sha256:"), "{status}");
+        Ok(())
+    })
+    .await?;
+    let columns = cluster.kubectl(&["get", "vmimage"])?;
+    let names: Vec<_> = columns
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .collect();
+    ensure!(
+        names == ["NAME", "TYPE", "SIZE", "NODES", "READY", "AGE"],
+        "{columns}"
+    );
+    ensure!(
+        columns.contains("qcow2") && columns.contains("True"),
+        "{columns}"
+    );
+
+    let patch = json!({ "spec": { "source": { "http": { "url": served } } } }).to_string();
+    let refused = cluster.kubectl(&["patch", "vmimage", "guest", "--type=merge", "-p", &patch]);
+    let refused = refused.err().context("the source of a disk was edited")?;
+    let refused = format!("{refused:#}");
+    ensure!(
+        refused.contains("source is immutable since a disk was made"),
+        "{refused}"
+    );
+    // Its next pods need neither the image's object nor its source.
+    cluster.kubectl(&["delete", "vmimage", "guest"])?;
+    cluster.patch_vm(
+        "vm",
+        &json!({ "powerState": "PoweredOff", "powerOffMode": "Hard" }),
+    )?;
+    cluster.await_word("vm", "Stopped", GONE).await?;
+    cluster.patch_vm("vm", &json!({ "powerState": "PoweredOn" }))?;
+    cluster.await_boots("vm", &[2], READY).await?;
+    cluster.delete("vm/vm", GONE)?;
+    cluster.await_clean().await?;
+    cluster.down()
+}
+
+/// The image `guest` at that URL.
+fn image(url: &str) -> Value {
+    json!({
+        "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineImage",
+        "metadata": { "name": "guest" },
+        "spec": { "source": { "http": { "url": url } } },
+    })
+}
+
+async fn await_image(cluster: &Cluster, check: impl Fn(&Value) -> Result<()>) -> Result<()> {
+    eventually(READY, "the image's status", || async {
+        check(&cluster.get_json(&["virtualmachineimage", "guest"])?)
+    })
+    .await
+    .with_context(|| cluster.story("vm"))
 }
 
 async fn never(cluster: &Cluster) -> Result<()> {

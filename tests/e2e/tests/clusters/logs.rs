@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -49,6 +49,15 @@ async fn tail_and_since(cluster: &Cluster) -> Result<()> {
     .await?;
     let tail = cluster.kubectl(&["logs", "machine", "--tail=3"])?;
     ensure!(tail.lines().count() == 3, "{tail}");
+    let shown = vmletctl(cluster, &["logs", "machine", "--tail=3"])?;
+    ensure!(ticks(&shown).len() == 3, "{shown}");
+    // What is followed may have grown, but its beginning is the same.
+    let all = ticks(&vmletctl(cluster, &["logs", "machine"])?);
+    let before = ticks(&cluster.kubectl(&["logs", "machine"])?);
+    ensure!(
+        !all.is_empty() && before.starts_with(&all),
+        "{all:?}\n{before:?}"
+    );
     // A guest that stands still for a moment has said nothing in the last seconds.
     eventually(READY, "the last seconds alone", || async {
         let (all, since) = (
@@ -64,6 +73,21 @@ async fn tail_and_since(cluster: &Cluster) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// What vmletctl prints, which asks the API server as kubectl does.
+fn vmletctl(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
+    let stack = cluster.stack();
+    let output = Command::new("vmletctl")
+        .env("PATH", stack.var("PATH")?)
+        .env("KUBECONFIG", stack.var("KUBECONFIG")?)
+        .args(arguments)
+        .output()?;
+    ensure!(
+        output.status.success(),
+        "vmletctl {arguments:?}: {output:?}"
+    );
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// New lines come as the guest prints them.

@@ -59,6 +59,7 @@ struct Budget {
 async fn every_run_strategy_keeps_its_word() -> Result<()> {
     let cluster = Cluster::up()?;
     cluster.machine_basics()?;
+    cluster.await_inspected(UP).await?;
     always(&cluster).await.context("Always")?;
     rerun_on_failure(&cluster).await.context("RerunOnFailure")?;
     manual(&cluster).await.context("Manual")?;
@@ -72,6 +73,7 @@ async fn every_run_strategy_keeps_its_word() -> Result<()> {
 async fn power_states_classes_and_drains_keep_the_disk() -> Result<()> {
     let cluster = Cluster::up()?;
     cluster.machine_basics()?;
+    cluster.await_inspected(UP).await?;
     power(&cluster).await.context("power states")?;
     resize(&cluster).await.context("another class")?;
     drain(&cluster).await.context("drain")?;

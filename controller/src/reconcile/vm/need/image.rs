@@ -3,27 +3,26 @@
 //! Invariant: an image of the namespace goes before one of the cluster with the same name.
 //! Failure: an image that is missing, not ready, or in a form that nodes cannot use.
 
-use crds::conditions::{self, READY};
-use crds::{IpAssurance, VirtualMachineImageSpec, VirtualMachineImageStatus};
+use crds::IpAssurance;
 
-use super::{Missing, Pass, image_name};
+use super::{Missing, Pass};
 use crate::context::Key;
+use crate::reconcile::image::name;
+use crate::reconcile::image::object::{CLUSTER, LOCAL, Object};
+use crate::reconcile::image::ready_of_this;
 
-/// Kind of an image of a namespace.
-const LOCAL: &str = "VirtualMachineImage";
-/// Kind of an image of the cluster.
-const CLUSTER: &str = "ClusterVirtualMachineImage";
 /// Reasons of an image's own condition that are passed on; a condition's reason is one of a fixed set here.
 const PASSED_ON: [&str; 3] = ["NotReady", "NotSupported", "Failed"];
 
-/// Longest name of an image that statuses and tasks hold, in bytes.
-const LONGEST: usize = 1024;
-
 /// An image.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Image {
     /// As a pod names it.
     pub(crate) name: String,
+    /// The URL that the name stands for, where it is made of the URL's hash.
+    pub(crate) url: Option<String>,
+    /// As it was found; none for a disk that exists, whose image may be gone.
+    pub(crate) object: Option<Object>,
     /// Secret that kubelet pulls with.
     pub(crate) pull_secret: Option<String>,
     /// What proves an address.
@@ -34,18 +33,18 @@ pub(crate) struct Image {
     pub(crate) has_tls_secret: bool,
 }
 
-type Parts = (VirtualMachineImageSpec, Option<VirtualMachineImageStatus>);
-
 /// The image, as it is now; that of a disk which exists keeps the name that the disk was made by.
 pub(super) fn look(pass: &Pass<'_>) -> Result<Image, Missing> {
     let found = current(pass);
-    let recorded = pass.seen().and_then(|s| s.image.clone());
+    let recorded = pass.seen().map(|s| (s.image.clone(), s.image_url.clone()));
     match recorded.filter(|_| pass.is_created()) {
-        Some(name) => Ok(Image {
+        Some((Some(name), url)) => Ok(Image {
             name,
+            url,
+            object: None,
             ..found.unwrap_or_else(|_| none())
         }),
-        None => found,
+        _ => found,
     }
 }
 
@@ -57,19 +56,19 @@ fn current(pass: &Pass<'_>) -> Result<Image, Missing> {
         (None, None) if pass.root_claim().is_some() => return Ok(none()),
         (None, None) => return Err(Missing::new("NotSet", "the machine names no image")),
     };
+    let stores = &pass.ctx.stores;
+    let local = || Object::find(stores, &Key::new(&pass.key.namespace, name));
+    let cluster = || Object::find(stores, &Key::new("", name));
     let found = match kind {
-        Some(LOCAL) => local(pass, name),
-        Some(CLUSTER) => cluster(pass, name),
+        Some(LOCAL) => local(),
+        Some(CLUSTER) => cluster(),
         Some(other) => {
             let message = format!("{other} is not a kind of image");
             return Err(Missing::new("UnknownKind", message));
         }
-        None => match local(pass, name) {
-            Some(found) => Some(found),
-            None => cluster(pass, name),
-        },
+        None => local().or_else(cluster),
     };
-    let Some((spec, status)) = found else {
+    let Some(found) = found else {
         let namespace = &pass.key.namespace;
         let where_sought = match kind {
             None => format!(
@@ -81,35 +80,30 @@ fn current(pass: &Pass<'_>) -> Result<Image, Missing> {
         let message = format!("image {name} does not exist: {where_sought}");
         return Err(Missing::new("NotFound", message));
     };
-    ready(name, status.as_ref())?;
-    let known = status.and_then(|s| s.provider_item_id);
-    let in_pods = match known.filter(|n| !n.is_empty()) {
-        Some(known) => known,
-        None => image_name::of(&spec.source)?,
-    };
-    if in_pods.len() > LONGEST {
-        let message = format!("image {name} has a name of more than {LONGEST} bytes for pods");
-        return Err(Missing::new("NotSupported", message));
-    }
+    ready(name, &found)?;
+    let named = name::of(found.source());
+    let named = named.map_err(|refused| Missing::new("NotSupported", refused.0))?;
+    let source = found.source();
     Ok(Image {
-        name: in_pods,
-        pull_secret: spec.source.oci.as_ref().and_then(|o| o.pull_secret.clone()),
-        ip_assurance: spec.ip_assurance.unwrap_or_default(),
-        is_oci: spec.source.oci.is_some(),
-        has_tls_secret: spec.source.http.is_some_and(|h| h.tls_secret.is_some()),
+        name: named.name,
+        url: named.url,
+        pull_secret: source.oci.as_ref().and_then(|o| o.pull_secret.clone()),
+        ip_assurance: found.ip_assurance(),
+        is_oci: source.oci.is_some(),
+        has_tls_secret: source.http.as_ref().is_some_and(|h| h.tls_secret.is_some()),
+        object: Some(found),
     })
 }
 
-/// An image whose controller said nothing is taken as it is.
-fn ready(name: &str, status: Option<&VirtualMachineImageStatus>) -> Result<(), Missing> {
-    let all = status.map(|s| s.conditions.as_slice());
-    match all.and_then(|c| conditions::find(c, READY)) {
-        Some(ready) if ready.status != "True" => {
+/// An image that is known to be unusable. One of which nothing is known, or only that of another source, is taken as it is.
+fn ready(name: &str, image: &Object) -> Result<(), Missing> {
+    match ready_of_this(image).filter(|ready| ready.status == "False") {
+        Some(ready) => {
             let own = PASSED_ON.iter().find(|r| **r == ready.reason);
             let message = format!("image {name} is not ready: {}", ready.message);
             Err(Missing::new(own.copied().unwrap_or("NotReady"), message))
         }
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 
@@ -117,21 +111,11 @@ fn ready(name: &str, status: Option<&VirtualMachineImageStatus>) -> Result<(), M
 fn none() -> Image {
     Image {
         name: "vmlet.dev/none".to_owned(),
+        url: None,
+        object: None,
         pull_secret: None,
         ip_assurance: IpAssurance::default(),
         is_oci: false,
         has_tls_secret: false,
     }
-}
-
-fn local(pass: &Pass<'_>, name: &str) -> Option<Parts> {
-    let key = Key::new(&pass.key.namespace, name);
-    let found = pass.ctx.stores.images.get(&key.reference())?;
-    Some((found.spec.clone(), found.status.clone()))
-}
-
-fn cluster(pass: &Pass<'_>, name: &str) -> Option<Parts> {
-    let key = Key::new("", name);
-    let found = pass.ctx.stores.cluster_images.get(&key.reference())?;
-    Some((found.spec.clone().into(), found.status.clone()))
 }

@@ -36,6 +36,9 @@ pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
     if let Some(machine) = plan.machine_type {
         say("vmlet.dev/machine-type", machine.to_owned());
     }
+    if let Some(url) = &plan.needs.image.url {
+        say(names::IMAGE_URL, url.clone());
+    }
     say(names::BIOS_UUID, plan.bios_uuid.to_owned());
     if let Some(disk) = plan.disk {
         say(names::VM_DISK, disk.to_owned());
@@ -97,11 +100,13 @@ fn bootstrap(plan: &Plan<'_>) -> BTreeMap<String, String> {
 }
 
 /// Those of a placeholder.
-pub(super) fn of_placeholder() -> BTreeMap<String, String> {
+pub(super) fn of_placeholder(plan: &Plan<'_>) -> BTreeMap<String, String> {
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-    [
+    let url = plan.needs.image.url.as_deref();
+    let mut all = BTreeMap::from([
         pair(TARGET_RUNTIME, names::RUNTIME_CLASS),
         pair(names::POD_ROLE_LABEL, PROVISION),
-    ]
-    .into()
+    ]);
+    all.extend(url.map(|url| pair(names::IMAGE_URL, url)));
+    all
 }

@@ -51,6 +51,8 @@ fn needs() -> Needs {
             ip_assurance: IpAssurance::Guest,
             is_oci: false,
             has_tls_secret: false,
+            url: None,
+            object: None,
         },
         disks: Vec::new(),
         attachments: Attachments::default(),

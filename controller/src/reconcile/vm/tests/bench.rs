@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use crds::conditions;
 use crds::{
-    VirtualMachine, VirtualMachineClass, VirtualMachineImage, VirtualMachineImageCache,
-    VirtualMachineTask,
+    ClusterVirtualMachineImage, VirtualMachine, VirtualMachineClass, VirtualMachineImage,
+    VirtualMachineImageCache, VirtualMachineTask,
 };
 use http::Method;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
@@ -32,6 +32,7 @@ pub(super) const TASKS: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmac
 /// Tasks of machines that are being deleted.
 const SYSTEM_TASKS: &str = "apis/vmlet.dev/v1alpha1/namespaces/vmlet-system/virtualmachinetasks";
 pub(super) const CLASSES: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachineclasses";
+pub(super) const CLUSTER_IMAGES: &str = "apis/vmlet.dev/v1alpha1/clustervirtualmachineimages";
 pub(super) const IMAGES: &str = "apis/vmlet.dev/v1alpha1/namespaces/ns/virtualmachineimages";
 pub(super) const CACHES: &str =
     "apis/vmlet.dev/v1alpha1/namespaces/vmlet-system/virtualmachineimagecaches";
@@ -144,6 +145,29 @@ impl Bench {
         });
         let lease = serde_json::from_value(lease).unwrap();
         self.ctx.stores.agents.apply(&Event::Apply(lease));
+    }
+
+    /// The leases are listed: agents of these nodes live, and their daemons read images.
+    pub(super) fn agents(&mut self, nodes: &[&str]) {
+        self.ctx.stores.agents.apply(&Event::Init);
+        for node in nodes {
+            self.agent(node, &json!({ "taskKinds": ["InspectImage"] }));
+        }
+        self.ctx.stores.agents.apply(&Event::InitDone);
+    }
+
+    /// kubelet reports these names of one image of its node.
+    pub(super) fn node_has(&mut self, node: &str, names: &[String]) {
+        let images = json!([{ "names": names, "sizeBytes": 1 }]);
+        self.edit(NODES, node, json!({ "status": { "images": images } }));
+    }
+
+    /// One pass over an image on what the stores show.
+    pub(super) async fn image_pass(&mut self, namespace: &str, name: &str) -> Outcome {
+        let key = Key::new(namespace, name);
+        let result = Box::pin(crate::reconcile::image::reconcile(&self.ctx, &key)).await;
+        self.sync();
+        result
     }
 
     pub(super) fn claim(&mut self, name: &str, phase: &str) {
@@ -283,6 +307,7 @@ impl Bench {
         feed!(self.feeds.tasks, objects, TASKS, SYSTEM_TASKS => VirtualMachineTask);
         feed!(self.feeds.classes, objects, CLASSES => VirtualMachineClass);
         feed!(self.feeds.images, objects, IMAGES => VirtualMachineImage);
+        feed!(self.feeds.cluster_images, objects, CLUSTER_IMAGES => ClusterVirtualMachineImage);
         feed!(self.feeds.image_caches, objects, CACHES => VirtualMachineImageCache);
         feed!(self.feeds.pods, objects, PODS => Pod);
         feed!(self.feeds.nodes, objects, NODES => Node);

@@ -88,7 +88,9 @@ async fn n3a_a_cache_that_is_not_ready_is_a_label_and_a_condition() {
     bench.pass().await.unwrap();
     bench.events();
     bench.pass().await.unwrap();
-    let name = crate::reconcile::vm::create::cache_name("vmlet.dev/images.example/debian.qcow2");
+    let name = crate::reconcile::vm::create::cache_name(&podspec::url_image_name(
+        "https://images.example/debian.qcow2",
+    ));
     let vm = bench.get(VMS, "vm");
     assert_eq!(
         vm["metadata"]["labels"]["vmicache.vmlet.dev/name"],

@@ -1,20 +1,31 @@
-//! The name by which a pod asks for an image.
+//! The name by which a pod requests an image.
 //!
 //! Invariant: the result is a name that kubelet accepts (a container image reference) and that the node's
-//! runtime turns back into the source; it never holds credentials.
-//! Failure: a URL that no such name stands for is refused with what to do instead.
+//! runtime turns back into the source; it never holds credentials. The same source always has the same name.
+//! Failure: a source that no such name stands for is refused with what to do instead.
 
 use crds::{HttpSource, ImageSource, OciSource};
-
-use super::Missing;
+use podspec::url_image_name;
 
 /// Prefix by which a name reaches our runtime, whatever else says so.
 const PREFIX: &str = "vmlet.dev/";
 /// Longest name that kubelet takes.
 const LONGEST: usize = 253;
 
+/// An image as pods and tasks name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub(crate) name: String,
+    /// The URL that the name stands for, where it is made of the URL's hash.
+    pub(crate) url: Option<String>,
+}
+
+/// Why a source cannot be used, in a sentence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NotSupported(pub(crate) String);
+
 /// The name of an image from `source`.
-pub(super) fn of(source: &ImageSource) -> Result<String, Missing> {
+pub(crate) fn of(source: &ImageSource) -> Result<Named, NotSupported> {
     match (&source.http, &source.oci, &source.pvc) {
         (Some(http), None, None) => of_http(http),
         (None, Some(oci), None) => of_oci(oci),
@@ -22,41 +33,32 @@ pub(super) fn of(source: &ImageSource) -> Result<String, Missing> {
             "images in claims cannot be copied yet: use claim {} as the root volume",
             claim.name
         )),
-        _ => Err(Missing::new(
-            "NotSupported",
-            "the image names no single source",
-        )),
+        _ => unsupported("the image names no single source".to_owned()),
     }
 }
 
-fn of_http(http: &HttpSource) -> Result<String, Missing> {
-    let rest = http
-        .url
+/// Any URL: with upper case, a port, a query.
+fn of_http(http: &HttpSource) -> Result<Named, NotSupported> {
+    let url = http.url.as_str();
+    let rest = url
         .strip_prefix("https://")
-        .or_else(|| http.url.strip_prefix("http://"));
+        .or_else(|| url.strip_prefix("http://"));
     let Some(rest) = rest else {
-        return unsupported(format!("{} is neither http nor https", http.url));
+        return unsupported(format!("{url} is neither http nor https"));
     };
-    if rest.contains('@') {
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if authority.contains('@') {
         return unsupported("the URL holds credentials: use a translation of the node".to_owned());
     }
-    let mut segments = rest.split('/');
-    let host = segments.next().unwrap_or_default();
-    let is_plain = is_host(host) && rest.contains('/') && segments.all(is_component);
-    if !is_plain || rest.len() > LONGEST - PREFIX.len() {
-        return unsupported(format!(
-            "{} cannot be written as an image name (lower case, no query): give it a name in the nodes' images.translations",
-            http.url
-        ));
-    }
-    let name = prefixed(rest);
-    Ok(match http.digest.as_deref().filter(|d| !d.is_empty()) {
-        Some(digest) => format!("{name}@{digest}"),
-        None => name,
+    let name = url_image_name(url);
+    let digest = http.digest.as_deref().filter(|digest| !digest.is_empty());
+    Ok(Named {
+        name: digest.map_or_else(|| name.clone(), |digest| format!("{name}@{digest}")),
+        url: Some(url.to_owned()),
     })
 }
 
-fn of_oci(oci: &OciSource) -> Result<String, Missing> {
+fn of_oci(oci: &OciSource) -> Result<Named, NotSupported> {
     let reference = oci.reference.as_str();
     let name = reference.split('@').next().unwrap_or_default();
     let (path, tag) = match name.rsplit_once('/') {
@@ -77,7 +79,10 @@ fn of_oci(oci: &OciSource) -> Result<String, Missing> {
     let first = segments.next().unwrap_or_default();
     let is_path = (is_component(first) || is_host(first)) && segments.all(is_component);
     if is_tag && is_path && reference.len() <= LONGEST {
-        Ok(prefixed(reference))
+        Ok(Named {
+            name: prefixed(reference),
+            url: None,
+        })
     } else {
         unsupported(format!("{reference} is not an image reference"))
     }
@@ -121,15 +126,15 @@ fn is_component(text: &str) -> bool {
             .any(|bad| text.contains(bad))
 }
 
-fn unsupported(message: String) -> Result<String, Missing> {
-    Err(Missing::new("NotSupported", message))
+fn unsupported(message: String) -> Result<Named, NotSupported> {
+    Err(NotSupported(message))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn http(url: &str, digest: Option<&str>) -> Result<String, Missing> {
+    fn http(url: &str, digest: Option<&str>) -> Result<Named, NotSupported> {
         of(&ImageSource {
             http: Some(HttpSource {
                 url: url.to_owned(),
@@ -140,46 +145,41 @@ mod tests {
         })
     }
 
-    fn oci(reference: &str) -> Result<String, Missing> {
-        of(&ImageSource {
+    fn oci(reference: &str) -> Result<String, NotSupported> {
+        let named = of(&ImageSource {
             oci: Some(OciSource {
                 reference: reference.to_owned(),
                 pull_secret: None,
             }),
             ..ImageSource::default()
-        })
+        });
+        named.map(|named| named.name)
     }
 
     #[test]
-    fn a_url_becomes_a_name_that_kubelet_accepts() {
-        let name = http("https://images.example.org/debian-12.qcow2", None);
-        assert_eq!(
-            name.unwrap(),
-            "vmlet.dev/images.example.org/debian-12.qcow2"
-        );
-        let name = http("http://10.0.0.1:8080/a/b.img", Some("sha256:00"));
-        assert_eq!(name.unwrap(), "10.0.0.1:8080/a/b.img@sha256:00");
-    }
-
-    #[test]
-    fn a_url_that_no_name_stands_for_is_refused_with_what_to_do() {
+    fn any_url_has_a_name_that_kubelet_accepts() {
         for url in [
-            "https://h.example/Debian.qcow2",
-            "https://h.example/a?b=c",
+            "https://images.example.org/debian-12.qcow2",
+            "http://H.example:8080/Debian.qcow2?b=c",
             "https://h.example",
-            "https://h.example//a",
-            "https://h.example/a%20b",
+            "https://h.example/a@b",
         ] {
-            let missing = http(url, None).unwrap_err();
-            assert_eq!(missing.reason, "NotSupported");
-            assert!(
-                missing.message.contains("translations"),
-                "{}",
-                missing.message
-            );
+            let named = http(url, None).unwrap();
+            assert_eq!(named.name, url_image_name(url));
+            assert_eq!(named.url.as_deref(), Some(url));
         }
-        let missing = http("https://user:secret@h.example/a", None).unwrap_err();
-        assert!(!missing.message.contains("secret"));
+        let digest = format!("sha256:{}", "0".repeat(64));
+        let named = http("https://h.example/a", Some(&digest)).unwrap();
+        let name = url_image_name("https://h.example/a");
+        assert_eq!(named.name, format!("{name}@{digest}"));
+        assert!(named.name.len() <= LONGEST);
+        assert_eq!(http("https://h.example/a", Some("")).unwrap().name, name);
+    }
+
+    #[test]
+    fn credentials_and_other_schemes_are_refused_without_being_repeated() {
+        let refused = http("https://user:secret@h.example/a", None).unwrap_err();
+        assert!(!refused.0.contains("secret"), "{refused:?}");
         assert!(http("ftp://h.example/a", None).is_err());
     }
 
@@ -203,6 +203,6 @@ mod tests {
             oci: Some(OciSource::default()),
             pvc: None,
         };
-        assert_eq!(of(&both).unwrap_err().reason, "NotSupported");
+        assert!(of(&both).unwrap_err().0.contains("no single source"));
     }
 }

@@ -1,0 +1,143 @@
+use super::*;
+
+/// No cluster can be reached by it.
+const NO_CLUSTER: [&str; 2] = ["--kubeconfig", "/nonexistent/kubeconfig"];
+
+fn words(words: &[&str]) -> Vec<OsString> {
+    words.iter().map(OsString::from).collect()
+}
+
+fn fake() -> Names {
+    Arc::new(|kind| {
+        let kind = format!("{kind:?}").to_lowercase();
+        vec![format!("{kind}-a"), format!("{kind}-b")]
+    })
+}
+
+/// What is offered for the last word.
+fn offered(line: &[&str], names: &Names) -> Vec<String> {
+    let line = words(&[&["vmletctl"], line].concat());
+    let index = line.len() - 1;
+    let found = complete(&mut described(&line, names), line, index, None).unwrap();
+    let values = found.iter().map(|c| c.get_value().to_string_lossy());
+    values.map(Into::into).collect()
+}
+
+#[test]
+fn names_of_machines_are_offered_to_all_verbs_that_take_them() {
+    for verb in [
+        "status", "describe", "events", "start", "stop", "restart", "suspend", "resume", "pause",
+        "unpause", "delete", "logs",
+    ] {
+        let all = offered(&[verb, ""], &fake());
+        assert_eq!(all, ["machine-a", "machine-b"], "{verb}");
+        assert_eq!(offered(&[verb, "machine-b"], &fake()), ["machine-b"]);
+    }
+    let second = offered(&["stop", "x", "machine-a"], &fake());
+    assert_eq!(second, ["machine-a"]);
+}
+
+#[test]
+fn a_login_keeps_its_user() {
+    let all = offered(&["ssh", "root@"], &fake());
+    assert_eq!(all, ["root@login-a", "root@login-b"]);
+    assert_eq!(offered(&["ssh", "login-a"], &fake()), ["login-a"]);
+}
+
+#[test]
+fn values_of_options_are_offered() {
+    let create = |option| offered(&["create", "vm", "web", option, ""], &fake());
+    assert_eq!(create("--image"), ["image-a", "image-b"]);
+    assert_eq!(create("--class"), ["class-a", "class-b"]);
+    for line in [
+        &["-n", ""][..],
+        &["list", "--namespace", ""],
+        &["image", "list", "-n", ""],
+        &["logs", "web", "-n", "namespace"],
+    ] {
+        let all = offered(line, &fake());
+        assert_eq!(all, ["namespace-a", "namespace-b"], "{line:?}");
+    }
+}
+
+#[test]
+fn a_node_has_names_of_its_own() {
+    for line in [
+        &["node", "stop", ""][..],
+        &["node", "logs", "-n", ""],
+        &["console", "-n", ""],
+        &["rm", ""],
+    ] {
+        let all = offered(line, &fake());
+        assert!(all.iter().all(|word| word.starts_with('-')), "{line:?}");
+    }
+}
+
+#[test]
+fn options_stay_behind_until_one_is_begun() {
+    assert_eq!(offered(&["st"], &fake()), ["status", "start", "stop"]);
+    assert_eq!(offered(&["desc"], &fake()), ["describe"]);
+    let verbs = offered(&[""], &fake());
+    assert!(verbs.contains(&"image".into()) && !verbs.contains(&"--help".into()));
+    let options = offered(&["logs", "--t"], &fake());
+    assert_eq!(options, ["--tail", "--timestamps"]);
+}
+
+#[test]
+fn without_a_cluster_no_name_is_offered_and_nothing_fails() {
+    for line in [
+        &["status", ""][..],
+        &["ssh", "root@"],
+        &["create", "vm", "web", "--image", ""],
+        &["create", "vm", "web", "--class", ""],
+        &["list", "-n", ""],
+    ] {
+        let line = [&NO_CLUSTER[..], line].concat();
+        let all = offered(&line, &names_for(&words(&line)));
+        assert!(all.iter().all(|word| word.starts_with('-')), "{line:?}");
+    }
+}
+
+#[test]
+fn kubectl_gets_lines_and_a_directive() {
+    let answer = |line: &[&str]| {
+        let line = words(&[&["/bin/kubectl_complete-vmlet"], line].concat());
+        for_kubectl(line, &fake())
+    };
+    assert_eq!(answer(&["status", ""]), "machine-a\nmachine-b\n:4\n");
+    assert_eq!(answer(&["status", "x"]), ":4\n");
+    assert_eq!(
+        answer(&["list", "--namespace=namespace-b"]),
+        "namespace-b\n:4\n"
+    );
+    let none: Names = Arc::new(|_| Vec::new());
+    assert_eq!(for_kubectl(words(&["x", "status", ""]), &none), ":4\n");
+    let verbs = answer(&["res"]);
+    assert!(
+        verbs.starts_with("restart\tRestart virtual machines"),
+        "{verbs}"
+    );
+    assert!(verbs.contains("\nresume\tResume"), "{verbs}");
+    assert!(answer(&[]).contains("status\t"));
+}
+
+#[test]
+fn scripts_ask_this_program() {
+    for shell in [
+        Shell::Bash,
+        Shell::Elvish,
+        Shell::Fish,
+        Shell::PowerShell,
+        Shell::Zsh,
+    ] {
+        let script = script(shell).unwrap();
+        assert!(script.contains(ASKED_BY), "{script}");
+        assert!(script.contains(PROGRAM), "{script}");
+    }
+    assert_eq!(program(Some("vmletctl".into())), "vmletctl");
+    assert_eq!(
+        program(Some("/opt/kubectl-vmlet".into())),
+        "/opt/kubectl-vmlet"
+    );
+    assert!(program(Some("./vmletctl".into())).starts_with('/'));
+}

@@ -1,0 +1,149 @@
+//! `image list`: the images that machines of a namespace can be made from.
+//!
+//! Invariant: images of the namespace stand before those of the cluster, as they win over them.
+//! Failure: one of the two kinds that may not be listed is left out with a word; of both it is an error.
+
+mod row;
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use crds::{ClusterVirtualMachineImage, VirtualMachineImage};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, ListParams, ObjectList};
+
+use self::row::{Columns, Row};
+use crate::cluster::{Cluster, ClusterArgs, ClusterError};
+
+/// What to do with images.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImageArgs {
+    /// List images of a namespace and of the cluster.
+    #[command(visible_alias = "ls")]
+    List(ListArgs),
+}
+
+/// Which images, and how much about them.
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Images of all namespaces.
+    #[arg(short = 'A', long)]
+    all_namespaces: bool,
+    /// Show where each image comes from.
+    #[arg(long)]
+    sources: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// The images that could be read; `None`: these may not be listed.
+struct Images {
+    of_namespace: Option<Vec<VirtualMachineImage>>,
+    of_cluster: Option<Vec<ClusterVirtualMachineImage>>,
+}
+
+pub(crate) async fn run(args: &ImageArgs) -> anyhow::Result<ExitCode> {
+    let ImageArgs::List(args) = args;
+    let cluster = args.cluster.connect().await?;
+    let place = if args.all_namespaces {
+        "any namespace".to_owned()
+    } else {
+        format!("namespace {}", cluster.namespace)
+    };
+    let images = Images::read(&cluster, args.all_namespaces, &place).await?;
+    let rows = images.rows(Timestamp::now());
+    if rows.is_empty() {
+        eprintln!("{}", images.none(&place));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let columns = Columns {
+        namespace: args.all_namespaces,
+        source: args.sources,
+    };
+    super::print(&row::render(&rows, columns))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Images {
+    async fn read(cluster: &Cluster, all: bool, place: &str) -> Result<Self, ClusterError> {
+        let of_namespace: Api<VirtualMachineImage> = cluster.api_of(all);
+        let of_cluster: Api<ClusterVirtualMachineImage> = Api::all(cluster.client.clone());
+        let params = ListParams::default();
+        let (own, shared) = tokio::join!(of_namespace.list(&params), of_cluster.list(&params));
+        match (
+            own.map_err(ClusterError::of),
+            shared.map_err(ClusterError::of),
+        ) {
+            (Err(both @ ClusterError::Forbidden(_)), Err(ClusterError::Forbidden(_))) => Err(both),
+            (own, shared) => Ok(Self {
+                of_namespace: readable(own, &format!("in {place}"))?,
+                of_cluster: readable(shared, "of the cluster")?,
+            }),
+        }
+    }
+
+    fn rows(&self, now: Timestamp) -> Vec<Row> {
+        let own = self.of_namespace.iter().flatten();
+        let shared = self.of_cluster.iter().flatten();
+        own.map(|image| Row::of_namespace(image, now))
+            .chain(shared.map(|image| Row::of_cluster(image, now)))
+            .collect()
+    }
+
+    /// The sentence when there are none.
+    fn none(&self, place: &str) -> String {
+        match (&self.of_namespace, &self.of_cluster) {
+            (_, None) => format!("no images in {place}"),
+            (None, _) => "no images of the cluster".to_owned(),
+            _ => format!("no images in {place}, nor of the cluster"),
+        }
+    }
+}
+
+/// The images, unless they may not be listed.
+fn readable<K: Clone>(
+    answer: Result<ObjectList<K>, ClusterError>,
+    which: &str,
+) -> Result<Option<Vec<K>>, ClusterError> {
+    match answer {
+        Ok(list) => Ok(Some(list.items)),
+        Err(ClusterError::Forbidden(message)) => {
+            eprintln!("images {which} are left out, they may not be listed: {message}");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_kinds_that_were_read_are_said_to_be_empty() {
+        let none = |own: Option<()>, shared: Option<()>| {
+            let images = Images {
+                of_namespace: own.map(|()| Vec::new()),
+                of_cluster: shared.map(|()| Vec::new()),
+            };
+            images.none("namespace x")
+        };
+        assert_eq!(
+            none(Some(()), Some(())),
+            "no images in namespace x, nor of the cluster"
+        );
+        assert_eq!(none(Some(()), None), "no images in namespace x");
+        assert_eq!(none(None, Some(())), "no images of the cluster");
+    }
+
+    #[test]
+    fn what_may_not_be_listed_is_left_out_and_other_failures_stay() {
+        let read = |error| readable::<VirtualMachineImage>(Err(error), "of the cluster");
+        assert!(matches!(
+            read(ClusterError::Forbidden("no".into())),
+            Ok(None)
+        ));
+        let missing = read(ClusterError::NoKinds);
+        assert!(matches!(missing, Err(ClusterError::NoKinds)));
+    }
+}

@@ -1,0 +1,64 @@
+//! One pass over one image, of a namespace or of the cluster.
+//!
+//! ```text
+//! source ─► name in pods ─► a node reads the first bytes ─► status: format, sizes, nodes that have it, Ready
+//! ```
+//!
+//! Invariant: a pass waits for no node; nothing is written when nothing changed. The task of an answer is deleted once the
+//! answer is on record.
+//! Failure: a pass that fails is repeated; what is wrong with the image shows in its `Ready`.
+
+mod inspect;
+pub(crate) mod name;
+mod nodes;
+pub(crate) mod object;
+mod report;
+pub(crate) mod used;
+
+use std::time::Duration;
+
+use crate::context::{Context, Key};
+use crate::outcome::{Done, Outcome};
+
+use self::inspect::Answer;
+use self::nodes::Holders;
+pub(crate) use self::nodes::{keep_ours, names, repository};
+use self::object::Object;
+pub(crate) use self::report::ready_of_this;
+
+/// How soon an image without an answer is looked at again, for the case that the event that ends the wait is missed.
+const RECHECK: Duration = Duration::from_secs(60);
+
+/// One pass.
+///
+/// # Errors
+///
+/// What the API server says of a write; see [`crate::outcome::Stop`].
+pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
+    let Some(object) = Object::find(&ctx.stores, key) else {
+        return Ok(Done::QUIET);
+    };
+    // Before the first list nobody is known to live, which would read as "no node".
+    if object.meta().deletion_timestamp.is_some() || !ctx.stores.agents.are_listed() {
+        return Ok(Done::QUIET);
+    }
+    let named = name::of(object.source());
+    let answer = match &named {
+        Ok(named) => inspect::look(ctx, &object, named).await?,
+        Err(refused) => Answer::NotSupported(refused.0.clone()),
+    };
+    let named = named.ok();
+    let holders = match &named {
+        Some(named) => Holders::of(&ctx.stores, &named.name),
+        None => Holders::default(),
+    };
+    let now = (ctx.clock)();
+    let status = report::draft(&object, named.as_ref(), &answer, &holders, &now);
+    report::write(ctx, &object, &status).await?;
+    Ok(match answer {
+        // The event of the write wakes the image, and the next pass deletes the task.
+        Answer::OnRecord | Answer::Found(_) | Answer::NotSupported(_) => Done::QUIET,
+        Answer::Failed { again, .. } => Done::again(again),
+        Answer::Waiting { .. } | Answer::NoNode => Done::again(RECHECK),
+    })
+}

@@ -1,0 +1,141 @@
+//! An image of a namespace or of the cluster, which differ in their scope alone.
+//!
+//! Invariant: a key without a namespace is that of an image of the cluster.
+//! Failure: what the API server says of a write.
+
+use std::sync::Arc;
+
+use crds::{
+    ClusterVirtualMachineImage, ImageSource, IpAssurance, VirtualMachineImage,
+    VirtualMachineImageStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client, Resource};
+use serde_json::Value;
+
+use crate::context::{Key, Stores};
+use crate::events::Events;
+
+/// Kind of an image of a namespace.
+pub(crate) const LOCAL: &str = "VirtualMachineImage";
+/// Kind of an image of the cluster.
+pub(crate) const CLUSTER: &str = "ClusterVirtualMachineImage";
+
+/// An image of either kind.
+#[derive(Debug, Clone)]
+pub(crate) enum Object {
+    Local(Arc<VirtualMachineImage>),
+    Cluster(Arc<ClusterVirtualMachineImage>),
+}
+
+impl Object {
+    /// The image with this key.
+    pub(crate) fn find(stores: &Stores, key: &Key) -> Option<Self> {
+        if key.namespace.is_empty() {
+            let found = stores.cluster_images.get(&key.reference());
+            return found.map(Self::Cluster);
+        }
+        stores.images.get(&key.reference()).map(Self::Local)
+    }
+
+    /// All images.
+    pub(crate) fn all(stores: &Stores) -> impl Iterator<Item = Self> {
+        let local = stores.images.state().into_iter().map(Self::Local);
+        local.chain(stores.cluster_images.state().into_iter().map(Self::Cluster))
+    }
+
+    pub(crate) fn key(&self) -> Key {
+        match self {
+            Self::Local(image) => Key::of(&**image),
+            Self::Cluster(image) => Key::of(&**image),
+        }
+    }
+
+    pub(crate) const fn kind(&self) -> &'static str {
+        match self {
+            Self::Local(_) => LOCAL,
+            Self::Cluster(_) => CLUSTER,
+        }
+    }
+
+    pub(crate) fn meta(&self) -> &ObjectMeta {
+        match self {
+            Self::Local(image) => &image.metadata,
+            Self::Cluster(image) => &image.metadata,
+        }
+    }
+
+    pub(crate) fn uid(&self) -> &str {
+        self.meta().uid.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn generation(&self) -> i64 {
+        self.meta().generation.unwrap_or_default()
+    }
+
+    pub(crate) fn source(&self) -> &ImageSource {
+        match self {
+            Self::Local(image) => &image.spec.source,
+            Self::Cluster(image) => &image.spec.source,
+        }
+    }
+
+    pub(crate) fn ip_assurance(&self) -> IpAssurance {
+        let set = match self {
+            Self::Local(image) => image.spec.ip_assurance,
+            Self::Cluster(image) => image.spec.ip_assurance,
+        };
+        set.unwrap_or_default()
+    }
+
+    pub(crate) fn status(&self) -> Option<&VirtualMachineImageStatus> {
+        match self {
+            Self::Local(image) => image.status.as_ref(),
+            Self::Cluster(image) => image.status.as_ref(),
+        }
+    }
+
+    /// As the owner of tasks, which go with it.
+    pub(crate) fn owner(&self) -> OwnerReference {
+        let owner = match self {
+            Self::Local(image) => image.controller_owner_ref(&()),
+            Self::Cluster(image) => image.controller_owner_ref(&()),
+        };
+        // Blocking the owner's deletion needs a right of its own, and nothing needs it.
+        OwnerReference {
+            block_owner_deletion: None,
+            ..owner.unwrap_or_default()
+        }
+    }
+
+    pub(crate) fn report(&self, events: &Events, is_warning: bool, reason: &str, message: &str) {
+        match (self, is_warning) {
+            (Self::Local(image), true) => events.warning(&**image, reason, message),
+            (Self::Local(image), false) => events.normal(&**image, reason, message),
+            (Self::Cluster(image), true) => events.warning(&**image, reason, message),
+            (Self::Cluster(image), false) => events.normal(&**image, reason, message),
+        }
+    }
+
+    /// Writes to the status.
+    pub(crate) async fn patch_status(
+        &self,
+        client: &Client,
+        params: &PatchParams,
+        patch: &Patch<Value>,
+    ) -> kube::Result<()> {
+        let Key { namespace, name } = self.key();
+        let client = client.clone();
+        match self {
+            Self::Local(_) => {
+                let api = Api::<VirtualMachineImage>::namespaced(client, &namespace);
+                api.patch_status(&name, params, patch).await.map(drop)
+            }
+            Self::Cluster(_) => {
+                let api = Api::<ClusterVirtualMachineImage>::all(client);
+                api.patch_status(&name, params, patch).await.map(drop)
+            }
+        }
+    }
+}

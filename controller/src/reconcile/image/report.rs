@@ -1,0 +1,239 @@
+//! The status of an image: what it is, which nodes have it, whether machines can be made from it.
+//!
+//! | `Ready` | reason | when |
+//! | --- | --- | --- |
+//! | True | `Available` | a node has read its first bytes |
+//! | True | `OnNodes` | no node can read it at its source now, but some have it |
+//! | False | `NotReady` | no node can read it, or it is no disk |
+//! | False | `NotSupported` | its source cannot be used |
+//! | Unknown | `Inspecting`, `NoNode` | a node reads it; no node can |
+//!
+//! Invariant: facts and `Ready` are of the generation in `observedGeneration`; `usedSince` is written elsewhere.
+//! Failure: a write that the API server refuses is repeated with the pass.
+
+use crds::conditions::{self, READY, Status};
+use crds::{ImageDisk, VirtualMachineImageStatus};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use super::inspect::Answer;
+use super::name::Named;
+use super::nodes::Holders;
+use super::object::Object;
+use crate::context::Context;
+use crate::outcome::{Outcome, Stop};
+use crate::reconcile::vm::error::{is_conflict, is_gone};
+
+/// Owner of the status fields.
+const MANAGER: &str = "vmlet-controller";
+/// Condition: a BIOS finds something to boot. Absent while that is not known.
+const BOOTABLE: &str = "Bootable";
+/// Reason of an image that a node has read.
+const AVAILABLE: &str = "Available";
+/// Most nodes that the status names.
+const MOST_NODES: usize = 32;
+/// Longest message of a condition, in bytes.
+const LONGEST: usize = 2048;
+
+/// Whether the present generation of the image was read.
+pub(crate) fn is_answered(object: &Object) -> bool {
+    ready_of_this(object).is_some_and(|ready| ready.reason == AVAILABLE)
+}
+
+/// `Ready`, if it is of the present generation.
+pub(crate) fn ready_of_this(object: &Object) -> Option<&Condition> {
+    let status = object.status()?;
+    let ready = conditions::find(&status.conditions, READY)?;
+    let generation = ready.observed_generation?;
+    (generation == object.generation()).then_some(ready)
+}
+
+/// The status that the image should have.
+pub(crate) fn draft(
+    object: &Object,
+    named: Option<&Named>,
+    answer: &Answer,
+    holders: &Holders,
+    now: &Time,
+) -> VirtualMachineImageStatus {
+    let mut new = object.status().cloned().unwrap_or_default();
+    new.used_since = None;
+    new.provider_item_id = named.map(|named| named.name.clone());
+    let of_source = object.source().http.as_ref().and_then(|h| h.digest.clone());
+    let one = holders
+        .digests
+        .first()
+        .filter(|_| holders.digests.len() == 1);
+    new.provider_content_version = of_source.filter(|d| !d.is_empty()).or_else(|| one.cloned());
+    new.node_names = holders.nodes.iter().take(MOST_NODES).cloned().collect();
+    new.node_count = Some(u32::try_from(holders.nodes.len()).unwrap_or(u32::MAX));
+    if let Answer::Found(found) = answer {
+        new.type_ = Some(found.format.clone());
+        new.disks = vec![ImageDisk {
+            name: "root".to_owned(),
+            limit: bytes(found.virtual_bytes),
+            requested: bytes(found.file_bytes),
+        }];
+        bootable(&mut new, found.bootable, object.generation(), now);
+    } else if ready_of_this(object).is_none() {
+        // What is known is of another source.
+        new.type_ = None;
+        new.disks.clear();
+        conditions::remove(&mut new.conditions, BOOTABLE);
+    }
+    ready(&mut new, object, answer, holders, now);
+    new
+}
+
+fn bootable(new: &mut VirtualMachineImageStatus, is_bootable: bool, generation: i64, now: &Time) {
+    let (status, reason, message) = match is_bootable {
+        true => (Status::True, "BootSectorFound", ""),
+        false => (
+            Status::False,
+            "NoBootSector",
+            "a raw disk without a boot sector or partition table: a guest may not start from it; check that the URL is the disk itself",
+        ),
+    };
+    let all = &mut new.conditions;
+    conditions::set(
+        all,
+        BOOTABLE,
+        status,
+        reason,
+        message,
+        Some(generation),
+        now,
+    );
+}
+
+fn ready(
+    new: &mut VirtualMachineImageStatus,
+    object: &Object,
+    answer: &Answer,
+    holders: &Holders,
+    now: &Time,
+) {
+    let on_nodes = |why: &str| match holders.nodes.len() {
+        0 => None,
+        1 => Some(format!("{why}; one node has it")),
+        more => Some(format!("{why}; {more} nodes have it")),
+    };
+    let (status, reason, message) = match answer {
+        Answer::OnRecord | Answer::Found(_) => (Status::True, AVAILABLE, several(holders)),
+        Answer::Failed { message, .. } => match on_nodes(message) {
+            Some(message) => (Status::True, "OnNodes", message),
+            None => (Status::False, "NotReady", message.clone()),
+        },
+        Answer::NotSupported(message) => (Status::False, "NotSupported", message.clone()),
+        // The last answer counts until there is a new one.
+        Answer::Waiting { .. } if ready_of_this(object).is_some() => return,
+        Answer::Waiting { node } => {
+            let message = format!("node {node} reads its first bytes");
+            (Status::Unknown, "Inspecting", message)
+        }
+        Answer::NoNode => {
+            let why = "no node with a vmlet-agent that can read images is alive";
+            match on_nodes(why) {
+                Some(message) => (Status::True, "OnNodes", message),
+                None => (Status::Unknown, "NoNode", why.to_owned()),
+            }
+        }
+    };
+    let end = message.floor_char_boundary(LONGEST);
+    let generation = Some(object.generation());
+    let all = &mut new.conditions;
+    conditions::set(all, READY, status, reason, &message[..end], generation, now);
+}
+
+/// A warning where nodes have different contents.
+fn several(holders: &Holders) -> String {
+    match holders.digests.len() {
+        0 | 1 => String::new(),
+        more => format!(
+            "nodes have {more} different contents of it: the file was changed at its source; set source.http.digest, \
+             or give each version a URL of its own"
+        ),
+    }
+}
+
+fn bytes(count: i64) -> Option<Quantity> {
+    let text = match count {
+        ..=0 => return None,
+        count if count % (1 << 30) == 0 => format!("{}Gi", count >> 30),
+        count if count % (1 << 20) == 0 => format!("{}Mi", count >> 20),
+        count if count % (1 << 10) == 0 => format!("{}Ki", count >> 10),
+        count => count.to_string(),
+    };
+    Some(Quantity(text))
+}
+
+/// Writes the status where it differs, and says what is new about `Ready`.
+pub(crate) async fn write(
+    ctx: &Context,
+    object: &Object,
+    new: &VirtualMachineImageStatus,
+) -> Outcome<()> {
+    let mut old = object.status().cloned().unwrap_or_default();
+    old.used_since = None;
+    if *new == old {
+        return Ok(());
+    }
+    let key = object.key();
+    let mut body = json!({
+        "apiVersion": format!("{}/{}", crds::GROUP, crds::VERSION),
+        "kind": object.kind(),
+        "metadata": { "name": key.name, "uid": object.uid() },
+        "status": new,
+    });
+    if !key.namespace.is_empty() {
+        body["metadata"]["namespace"] = json!(key.namespace);
+    }
+    let params = PatchParams::apply(MANAGER).force();
+    let patch = Patch::Apply(body);
+    match object.patch_status(&ctx.client, &params, &patch).await {
+        Ok(()) => {
+            tell(ctx, object, &old, new);
+            Ok(())
+        }
+        // Deleted, or made again, while it was looked at.
+        Err(error) if is_gone(&error) || is_conflict(&error) => Ok(()),
+        Err(source) => {
+            let error = anyhow::Error::new(source);
+            Err(Stop::Failed(
+                error.context(format!("write the status of image {key}")),
+            ))
+        }
+    }
+}
+
+fn tell(
+    ctx: &Context,
+    object: &Object,
+    old: &VirtualMachineImageStatus,
+    new: &VirtualMachineImageStatus,
+) {
+    for kind in [READY, BOOTABLE] {
+        let of = |status: &VirtualMachineImageStatus| {
+            let found = conditions::find(&status.conditions, kind);
+            found.map(|c| (c.status.clone(), c.reason.clone(), c.message.clone()))
+        };
+        let Some((status, reason, message)) = of(new).filter(|new| of(old).as_ref() != Some(new))
+        else {
+            continue;
+        };
+        match status.as_str() {
+            "False" => object.report(&ctx.events, true, &reason, &message),
+            "True" if kind == READY => {
+                let type_ = new.type_.as_deref().unwrap_or("image");
+                let text = match message.as_str() {
+                    "" => format!("a disk of format {type_} can be read at its source"),
+                    message => message.to_owned(),
+                };
+                object.report(&ctx.events, !message.is_empty(), &reason, &text);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! One request to the server of a file, and what its failures mean.
+//!
+//! Invariant: an answer begins within the time for a connection and the stall time together; each later part of it
+//! within the stall time. No error holds a URL.
+//! Failure: [`Error`] by what went wrong: server, network, certificate, redirect.
+
+use std::sync::Arc;
+
+use reqwest::header::HeaderMap;
+use reqwest::{Response, StatusCode};
+use tokio::time::timeout;
+
+use super::super::client::is_untrusted;
+use super::super::error::{Error, Result};
+use super::super::translate::{Source, location};
+use super::{Downloader, reply};
+
+/// The bytes of a file, as a downloader asks for them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request<'a> {
+    pub(super) downloader: &'a Downloader,
+    pub(super) source: &'a Source,
+}
+
+impl Request<'_> {
+    /// Asks, and waits for the beginning of the answer.
+    pub(super) async fn send(&self, headers: HeaderMap) -> Result<Response> {
+        let request = self
+            .downloader
+            .client
+            .get(self.source.url().clone())
+            .headers(headers);
+        let limit = self.downloader.connect_timeout + self.downloader.stall_timeout;
+        match timeout(limit, request.send()).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(self.broken(error)),
+            Err(_) => Err(self.stalled()),
+        }
+    }
+
+    /// Waits for more of a body, within the stall time.
+    pub(super) async fn in_time<T>(&self, more: impl Future<Output = T>) -> Result<T> {
+        let more = timeout(self.downloader.stall_timeout, more).await;
+        more.map_err(|_| self.stalled())
+    }
+
+    /// Refuses a body that is not the file as it is.
+    pub(super) fn plain(&self, headers: &HeaderMap) -> Result<()> {
+        match reply::is_encoded(headers) {
+            true => Err(self.unusable("the body is compressed although that was not asked for")),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses a file, or the part of one that has come, that is too large.
+    pub(super) fn fits(&self, bytes: u64) -> Result<()> {
+        let limit = self.downloader.max_bytes;
+        match bytes > limit {
+            true => Err(Error::TooLarge {
+                location: self.source.location(),
+                limit,
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// What a status means that was not asked for.
+    pub(super) fn refusal(&self, response: &Response) -> Error {
+        let code = response.status();
+        let (location, status) = (location(response.url()), code.to_string());
+        match code {
+            StatusCode::NOT_FOUND | StatusCode::GONE => Error::NotFound { location, status },
+            code if code.is_server_error() => Error::Unavailable { location, status },
+            _ => Error::Refused { location, status },
+        }
+    }
+
+    /// What a body means that breaks off.
+    pub(super) fn cut(&self, error: reqwest::Error, received: u64, total: Option<u64>) -> Error {
+        match total {
+            Some(total) => self.truncated(received, total),
+            None => self.broken(error),
+        }
+    }
+
+    pub(super) fn truncated(&self, received: u64, total: u64) -> Error {
+        Error::Truncated {
+            location: self.source.location(),
+            received,
+            total,
+        }
+    }
+
+    pub(super) fn unusable(&self, reason: &'static str) -> Error {
+        Error::Reply {
+            location: self.source.location(),
+            reason,
+        }
+    }
+
+    fn broken(&self, error: reqwest::Error) -> Error {
+        let location = self.source.location();
+        let (redirect, untrusted) = (error.is_redirect(), is_untrusted(&error));
+        let source = Arc::new(error.without_url());
+        if redirect {
+            Error::Redirect { location, source }
+        } else if untrusted {
+            Error::Untrusted { location, source }
+        } else {
+            Error::Fetch { location, source }
+        }
+    }
+
+    fn stalled(&self) -> Error {
+        Error::Stalled {
+            location: self.source.location(),
+            seconds: self.downloader.stall_timeout.as_secs(),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Images in requests, and what was found out about one.
+//!
+//! Invariant: a URL that comes out of a request belongs to the image's name and has no credentials.
+//! Failure: [`Invalid`] names the field; it repeats neither name nor URL.
+
+use nodeapi::v1;
+
+use super::Invalid;
+use crate::images::{Inspected, Locator, Reference};
+use crate::node::task::Work;
+
+/// Longest image name in bytes.
+const IMAGE: usize = 4096;
+
+/// The work of a request to look at an image.
+pub(super) fn inspect(wanted: v1::InspectImage) -> Result<Work, Invalid> {
+    const FIELD: &str = "inspect_image.image";
+    if let Reference::Id(_) = name(FIELD, &wanted.image)? {
+        let reason = "an id says nothing about where the image is: a name is needed";
+        return Err(Invalid {
+            field: FIELD,
+            reason,
+        });
+    }
+    let url = url("inspect_image.image_url", &wanted.image, wanted.image_url)?;
+    Ok(Work::InspectImage {
+        image: wanted.image,
+        url,
+    })
+}
+
+/// What names an image.
+pub(super) fn name(field: &'static str, text: &str) -> Result<Reference, Invalid> {
+    let refuse = |reason| Invalid { field, reason };
+    if text.is_empty() || text.len() > IMAGE {
+        return Err(refuse("the name of an image is needed"));
+    }
+    Reference::parse(text).map_err(|_| refuse("it names no image"))
+}
+
+/// The URL that the name of an image stands for, if it is made of one.
+pub(super) fn url(
+    field: &'static str,
+    image: &str,
+    given: String,
+) -> Result<Option<String>, Invalid> {
+    let url = Some(given).filter(|url| !url.is_empty());
+    let is_name = matches!(Reference::parse(image), Ok(Reference::Named(_)));
+    if is_name || url.is_some() {
+        let checked = Locator::new(image, url.as_deref()).check();
+        checked.map_err(|_| Invalid {
+            field,
+            reason: "it must be the URL that the image's name is made of, http or https, without user name and \
+                     password, of at most 2048 bytes; and empty for every other name",
+        })?;
+    }
+    Ok(url)
+}
+
+/// As clients see it.
+pub(super) fn inspected(image: Inspected) -> v1::InspectedImage {
+    v1::InspectedImage {
+        format: image.format.as_str().to_owned(),
+        virtual_bytes: image.virtual_bytes,
+        file_bytes: image.file_bytes,
+        bootable: image.bootable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(image: &str, url: &str) -> &'static str {
+        let wanted = v1::InspectImage {
+            image: image.to_owned(),
+            image_url: url.to_owned(),
+        };
+        inspect(wanted).unwrap_err().field
+    }
+
+    #[test]
+    fn an_image_and_its_url_go_together() {
+        let url = "https://Host.example:8443/A.qcow2?v=1";
+        let (name, id) = (podspec::url_image_name(url), "0".repeat(64));
+        assert_eq!(field("", ""), "inspect_image.image");
+        assert_eq!(field("host/a b", ""), "inspect_image.image");
+        assert_eq!(field(&id, ""), "inspect_image.image");
+        let of_url = "inspect_image.image_url";
+        assert_eq!(field("h.org/disk", url), of_url);
+        assert_eq!(field(&name, ""), of_url);
+        assert_eq!(field(&name, "https://Host.example/"), of_url);
+        let secret = "https://me:hush@h/a";
+        assert_eq!(field(&podspec::url_image_name(secret), secret), of_url);
+        for (image, url) in [(name.as_str(), url), ("h.org/disk", "")] {
+            let wanted = v1::InspectImage {
+                image: image.to_owned(),
+                image_url: url.to_owned(),
+            };
+            let work = Work::InspectImage {
+                image: image.to_owned(),
+                url: Some(url.to_owned()).filter(|url| !url.is_empty()),
+            };
+            assert_eq!(inspect(wanted).unwrap(), work);
+        }
+    }
+}
