@@ -141,7 +141,6 @@ async fn await_image(cluster: &Cluster, check: impl Fn(&Value) -> Result<()>) ->
         check(&cluster.get_json(&["virtualmachineimage", "guest"])?)
     })
     .await
-    .with_context(|| cluster.story("vm"))
 }
 
 async fn never(cluster: &Cluster) -> Result<()> {

@@ -193,14 +193,18 @@ impl Bench {
 
     /// Changes an object behind everybody's back; `null` removes a field.
     pub(super) fn edit(&mut self, collection: &str, name: &str, change: Value) {
+        self.edit_unseen(collection, name, change);
+        self.sync();
+    }
+
+    /// The same, and the watches do not show it yet.
+    pub(super) fn edit_unseen(&mut self, collection: &str, name: &str, change: Value) {
         let place = (collection.to_owned(), name.to_owned());
         let mut server = self.server.lock().unwrap();
         let old = server.objects[&place].clone();
         let mut new = old.clone();
         json_patch::merge(&mut new, &change);
         server.store(&place, &old, new);
-        drop(server);
-        self.sync();
     }
 
     pub(super) fn remove(&mut self, collection: &str, name: &str) {

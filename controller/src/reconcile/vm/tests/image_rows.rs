@@ -313,14 +313,7 @@ async fn the_first_disk_makes_the_source_immutable_before_its_task_exists() {
     bench.settle().await.ok();
     bench.writes();
     bench.placeholder_runs("vm");
-    // Edited behind the store's back.
-    let place = (IMAGES.to_owned(), "debian".to_owned());
-    let mut server = bench.server.lock().unwrap();
-    let old = server.objects[&place].clone();
-    let mut new = old.clone();
-    json_patch::merge(&mut new, &moved());
-    server.store(&place, &old, new);
-    drop(server);
+    bench.edit_unseen(IMAGES, "debian", moved());
     let result = Box::pin(bench.pass()).await;
     assert!(matches!(result, Err(Stop::Requeue { .. })), "{result:?}");
     assert!(
