@@ -130,10 +130,10 @@ pub enum Error {
     Console(#[from] console::Error),
     /// No accelerator can run the machine.
     #[error("choose an accelerator")]
-    Accelerator(#[from] super::accel::Error),
+    Accelerator(#[from] super::host::accel::Error),
     /// The description of the domain could not be written.
     #[error("describe the domain")]
-    Describe(#[source] super::xml::Error),
+    Describe(#[source] super::domain::xml::Error),
     /// The owner of networks did not allow the start.
     #[error("prepare the network of sandbox {id} for a start")]
     Network {

@@ -181,3 +181,6 @@ async fn too_late(started: oneshot::Receiver<()>, deadline: Instant) {
         std::future::pending().await
     }
 }
+
+#[cfg(test)]
+mod tests;

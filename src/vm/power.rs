@@ -11,6 +11,15 @@ use libvirt::{Hypervisor, State};
 use podspec::VmUid;
 use tokio::time::Instant;
 
+mod cable;
+mod discard;
+mod restart;
+mod resume;
+mod save;
+
+#[cfg(test)]
+mod tests;
+
 use super::error::{Error, Result, hypervisor};
 use super::model::Container;
 use super::service::Containers;

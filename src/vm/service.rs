@@ -11,15 +11,15 @@ use std::time::Duration;
 use libvirt::Hypervisor;
 use podspec::{ContainerId, Defaults, SandboxId};
 
-use super::accel::Choice;
-use super::consoles::Consoles;
+use super::console::Consoles;
 use super::error::{Error, Result, hypervisor};
 use super::exec::Slots;
+use super::host::accel::Choice;
 use super::model::{Container, ContainerConfig};
 use super::paths::Paths;
+use super::resources::stats::Meter;
 use super::settings::Settings;
 use super::state::Event;
-use super::stats::Meter;
 use crate::block::Blocks;
 use crate::disk::Disks;
 use crate::images::{self, Images};
@@ -153,7 +153,11 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         let ready = self.ready_sandbox(sandbox)?;
         self.refuse_loss(&ready, &config)?;
         let has_image = !images::is_none(&config.image.user_specified_image);
-        if has_image && super::create::instance(&ready, &config)?.vm.is_none() {
+        if has_image
+            && super::lifecycle::create::instance(&ready, &config)?
+                .vm
+                .is_none()
+        {
             self.bring_image(&ready, &config.image).await?;
         }
         let files = self.guest_files(&ready, &config).await?;
