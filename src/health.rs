@@ -13,7 +13,7 @@ use libvirt::{Hypervisor, Versions};
 use tapmanager::wire::Status;
 
 use self::recent::Recent;
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::vm::Containers;
 use crate::vm::accel::Choice;
 

@@ -13,6 +13,7 @@ pub mod health;
 pub mod images;
 pub mod locks;
 pub mod metadata;
+pub mod network;
 pub mod node;
 mod run;
 pub mod sandbox;

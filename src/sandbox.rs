@@ -17,7 +17,6 @@ pub use error::{Error, Result};
 pub use model::{
     DnsConfig, Namespaces, PodMetadata, PortMapping, Protocol, Sandbox, SandboxConfig,
 };
-pub use network::PodNetwork;
 pub use service::{Guests, Sandboxes};
 
 #[cfg(test)]

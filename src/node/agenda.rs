@@ -18,7 +18,7 @@ use crate::clock;
 use crate::disk::Disks;
 use crate::images::Images;
 use crate::metadata::{self, Db, Ledger};
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::tasks::Tasks;
 use crate::vm::Containers;
 

@@ -12,7 +12,7 @@ use podspec::{ContainerId, Role};
 use super::facts::Interface;
 use super::machines::{Agent, Machines};
 use crate::disk::{Disks, MemoryPhase};
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::vm::Container;
 use crate::vm::state::Phase;
 

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::facts::{self, Said};
 use crate::clock;
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::vm::{Container, Containers};
 
 /// Time between two questions to a guest for facts.

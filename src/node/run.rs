@@ -18,7 +18,7 @@ use crate::clock;
 use crate::disk::Wish;
 use crate::images::{Inspected, Locator};
 use crate::metadata;
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 
 /// How long a task waits for libvirt after the daemon's start.
 const CONNECT: Duration = Duration::from_secs(30);

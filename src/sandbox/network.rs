@@ -1,82 +1,16 @@
-//! The seam to whoever owns pod networks.
+//! What a sandbox asks of the owner of networks.
 //!
-//! Invariant: `add` and `del` may be repeated; after `del` nothing of the sandbox's network is left.
-//! Failure: the client's error tells whether the owner could not be reached or refused.
+//! Invariant: limits of bandwidth are within what plugins and the kernel take.
+//! Failure: [`Error::Bandwidth`] and [`Error::Annotation`] name what makes no sense.
 
-use std::future::Future;
+use podspec::{Annotations, Connection, Key};
+use tapmanager::wire::{AddRequest, Bandwidth, Dns, KnownNic, PortMapping};
 
-use podspec::{Annotations, Connection, Key, SandboxId};
-use tapmanager::client::{Client, Error};
-use tapmanager::wire::{
-    AddRequest, Bandwidth, Dns, ErrorCode, KnownNic, Network, PortMapping, SandboxCounters,
-    StartRequest, Status,
-};
-
+use super::error::Error;
 use super::model::{DnsConfig, Protocol, Sandbox};
 
 /// Least and largest burst in bits: packets of several segments must fit, and plugins must accept it.
 const BURST: std::ops::RangeInclusive<u64> = (256 * 1024 * 8)..=(i32::MAX as u64);
-
-/// Makes and removes the networks of sandboxes.
-pub trait PodNetwork: Send + Sync + 'static {
-    /// Makes the network of a sandbox, or returns the one that exists.
-    fn add(&self, request: AddRequest) -> impl Future<Output = Result<Network, Error>> + Send;
-    /// The network of a sandbox, if it has one.
-    fn get(&self, id: &SandboxId) -> impl Future<Output = Result<Option<Network>, Error>> + Send;
-    /// Takes a network down; success when there is none.
-    fn del(&self, id: &SandboxId) -> impl Future<Output = Result<(), Error>> + Send;
-    /// Ids of everything that has a network or a part of one.
-    fn list(&self) -> impl Future<Output = Result<Vec<String>, Error>> + Send;
-    /// Takes down every network but those of the ids named; returns the ids whose network went.
-    fn gc(&self, keep: Vec<String>) -> impl Future<Output = Result<Vec<String>, Error>> + Send;
-    /// Traffic of all guests; what is being worked on is left out.
-    fn counters(&self) -> impl Future<Output = Result<Vec<SandboxCounters>, Error>> + Send;
-    /// Whether networks can be made.
-    fn status(&self) -> impl Future<Output = Result<Status, Error>> + Send;
-    /// A token with which one emulator may fetch its descriptors.
-    fn prepare_start(
-        &self,
-        request: StartRequest,
-    ) -> impl Future<Output = Result<String, Error>> + Send;
-}
-
-impl PodNetwork for Client {
-    async fn add(&self, request: AddRequest) -> Result<Network, Error> {
-        Self::add(self, request).await
-    }
-
-    async fn get(&self, id: &SandboxId) -> Result<Option<Network>, Error> {
-        match Self::get(self, id.as_str()).await {
-            Ok(network) => Ok(Some(network)),
-            Err(Error::Refused(e)) if e.code == ErrorCode::NotFound => Ok(None),
-            Err(e) => Err(e),
-        }
-    }
-
-    async fn del(&self, id: &SandboxId) -> Result<(), Error> {
-        Self::del(self, id.as_str()).await
-    }
-
-    async fn list(&self) -> Result<Vec<String>, Error> {
-        Self::list(self).await
-    }
-
-    async fn gc(&self, keep: Vec<String>) -> Result<Vec<String>, Error> {
-        Self::gc(self, keep).await
-    }
-
-    async fn counters(&self) -> Result<Vec<SandboxCounters>, Error> {
-        Self::counters(self).await
-    }
-
-    async fn status(&self) -> Result<Status, Error> {
-        Self::status(self).await
-    }
-
-    async fn prepare_start(&self, request: StartRequest) -> Result<String, Error> {
-        Self::prepare_start(self, request).await
-    }
-}
 
 /// What the owner of networks needs to know about a sandbox. A guest that goes on from saved memory has the NICs that it
 /// had then, or none, whatever its pod says now.
@@ -86,13 +20,13 @@ impl PodNetwork for Client {
 pub(super) fn add_request(
     sandbox: &Sandbox,
     known_nics: Option<Vec<KnownNic>>,
-) -> Result<AddRequest, super::Error> {
+) -> Result<AddRequest, Error> {
     let config = &sandbox.config;
     let annotations = Annotations::new(&config.annotations);
     let allow_spoofing = annotations
         .get(Key::AllowSpoofing)
-        .map_err(super::Error::Annotation)?;
-    let wanted = Connection::from_pod(&config.annotations).map_err(super::Error::Annotation)?;
+        .map_err(Error::Annotation)?;
+    let wanted = Connection::from_pod(&config.annotations).map_err(Error::Annotation)?;
     let detached = match &known_nics {
         Some(known) => known.is_empty(),
         None => wanted == Connection::None,
@@ -122,7 +56,7 @@ pub(super) fn add_request(
             .map(mapping)
             .collect(),
         bandwidth: bandwidth(|name| config.annotations.get(name).map(String::as_str))
-            .map_err(super::Error::Bandwidth)?,
+            .map_err(Error::Bandwidth)?,
         allow_spoofing: allow_spoofing.unwrap_or(false),
         detached,
         mac,

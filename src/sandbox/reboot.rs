@@ -5,9 +5,9 @@
 //! Failure: the first error; the whole is repeated at the next start.
 
 use super::error::Result;
-use super::network::PodNetwork;
 use super::service::{Guests, Sandboxes};
 use super::state::{Event, Phase};
+use crate::network::PodNetwork;
 
 impl<N: PodNetwork, G: Guests> Sandboxes<N, G> {
     /// Records that every sandbox lost its network when the node was rebooted. Before anything is served.

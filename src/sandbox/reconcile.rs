@@ -13,9 +13,9 @@ use podspec::SandboxId;
 
 use super::error::{Error, Result};
 use super::model::Sandbox;
-use super::network::PodNetwork;
 use super::service::{Guests, Sandboxes};
 use super::state::Phase;
+use crate::network::PodNetwork;
 
 /// Sandboxes that are looked at at once: one whose plugins hang keeps few others waiting.
 const ABREAST: usize = 8;

@@ -14,11 +14,12 @@ use tokio::sync::RwLock;
 
 use super::error::{Error, Result};
 use super::model::{Sandbox, SandboxConfig};
-use super::network::{PodNetwork, add_request};
+use super::network::add_request;
 use super::state::{Event, Phase};
 use crate::clock;
 use crate::locks::Locks;
 use crate::metadata::{LookupError, Table};
+use crate::network::PodNetwork;
 use crate::tasks::Tasks;
 use crate::vm;
 

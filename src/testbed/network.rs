@@ -15,7 +15,7 @@ use tapmanager::wire::{
 };
 use tokio::sync::Notify;
 
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FakeNetwork(Arc<Shared>);

@@ -22,7 +22,7 @@ pub(super) use slots::Slots;
 use super::error::Result;
 use super::service::Containers;
 use crate::clock;
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use command::Run;
 
 /// What a command without a time-out gets.

@@ -24,7 +24,8 @@ use super::error::{Error, Result, hypervisor};
 use super::model::Container;
 use super::service::Containers;
 use crate::disk;
-use crate::sandbox::{PodNetwork, Sandbox};
+use crate::network::PodNetwork;
+use crate::sandbox::Sandbox;
 
 /// Label by which a pod without a disk of its own says which virtual machine it is.
 const VM_LABEL: &str = "vmlet.dev/vm-uid";

@@ -25,7 +25,8 @@ use crate::disk::Disks;
 use crate::images::{self, Images};
 use crate::locks::{Guard, Locks};
 use crate::metadata::{LookupError, Table};
-use crate::sandbox::{PodNetwork, Sandbox};
+use crate::network::PodNetwork;
+use crate::sandbox::Sandbox;
 use crate::sources::Sources;
 use crate::tasks::Tasks;
 

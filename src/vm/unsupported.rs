@@ -22,7 +22,8 @@ use super::model::{BlockDisk, ContainerConfig};
 use super::service::Containers;
 use super::settings::Unsupported;
 use crate::images::{Format, Image, head_of};
-use crate::sandbox::{PodNetwork, Sandbox, SandboxConfig};
+use crate::network::PodNetwork;
+use crate::sandbox::{Sandbox, SandboxConfig};
 
 /// Most findings of one container, and the longest one in characters.
 const MOST: usize = 32;

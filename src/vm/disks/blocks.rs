@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 use super::seed::SERIAL as SEED;
 use crate::block::{self, Blocks, Wish};
 use crate::images::{Digest, Image};
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::vm::domain::{Disk, DiskFormat, DiskSource};
 use crate::vm::error::Result;
 use crate::vm::model::{BlockDisk, Container, ContainerConfig};

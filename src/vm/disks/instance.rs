@@ -10,7 +10,7 @@ use libvirt::{Hypervisor, State};
 use podspec::{Instance, Role, SandboxId, VmUid};
 
 use crate::images::{self, Format, Image};
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::vm::domain::{Disk, DiskFormat, DiskSource};
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::{BlockDisk, Container, ImageSpec};

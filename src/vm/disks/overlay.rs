@@ -11,7 +11,8 @@ use podspec::SandboxId;
 
 use crate::disk::qemu_img::{self, Base, Failed};
 use crate::images::{self, Digest, Image, Locator, Reference};
-use crate::sandbox::{PodNetwork, Sandbox};
+use crate::network::PodNetwork;
+use crate::sandbox::Sandbox;
 use crate::vm::error::{Error, Result, files};
 use crate::vm::model::{Container, ImageSpec};
 use crate::vm::service::Containers;

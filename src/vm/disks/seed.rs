@@ -14,7 +14,8 @@ use libvirt::Hypervisor;
 use podspec::{GuestData, GuestName, Instance, NoCloud, Role, VmUid};
 
 use crate::disk::unfinished;
-use crate::sandbox::{PodNetwork, Sandbox};
+use crate::network::PodNetwork;
+use crate::sandbox::Sandbox;
 use crate::sources::Wanted;
 use crate::vm::domain::{Disk, DiskFormat, DiskSource};
 use crate::vm::error::{Result, files};

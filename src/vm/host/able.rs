@@ -10,7 +10,7 @@ use libvirt::Hypervisor;
 use nix::unistd::{AccessFlags, access};
 
 use super::accel::{self, Accelerator};
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::vm::error::{Error, Result};
 use crate::vm::service::Containers;
 

@@ -12,7 +12,8 @@ use podspec::{ContainerId, Instance, Machine, NoCloud, PodResources, Role, Sandb
 
 use super::start::NEVER_RAN;
 use crate::clock;
-use crate::sandbox::{PodNetwork, Sandbox};
+use crate::network::PodNetwork;
+use crate::sandbox::Sandbox;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::{Container, ContainerConfig, ContainerMetadata, Exit, Spec};
 use crate::vm::service::Containers;

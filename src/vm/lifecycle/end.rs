@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::clock;
 use crate::metadata::TableError;
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::vm::error::{Error, Result, files, hypervisor};
 use crate::vm::model::{Container, Exit};
 use crate::vm::service::Containers;

@@ -7,7 +7,7 @@
 use libvirt::Hypervisor;
 
 use crate::clock;
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::vm::error::Result;
 use crate::vm::model::{Container, Exit};
 use crate::vm::service::Containers;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use libvirt::Hypervisor;
 use podspec::ContainerId;
 
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::vm::error::Result;
 use crate::vm::model::Container;
 use crate::vm::service::Containers;

@@ -16,7 +16,8 @@ use tapmanager::wire::StartRequest;
 
 use crate::clock;
 use crate::images::Format;
-use crate::sandbox::{PodNetwork, Sandbox, SandboxConfig};
+use crate::network::PodNetwork;
+use crate::sandbox::{Sandbox, SandboxConfig};
 use crate::vm::console;
 use crate::vm::domain::{
     self, Console, CpuMode, Disk, DiskFormat, DiskSource, DomainSpec, Variable, xml,

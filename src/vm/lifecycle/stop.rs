@@ -17,7 +17,8 @@ use tokio::time::Instant;
 
 use crate::clock;
 use crate::metadata::TableError;
-use crate::sandbox::{Guests, PodNetwork, SandboxConfig};
+use crate::network::PodNetwork;
+use crate::sandbox::{Guests, SandboxConfig};
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::Container;
 use crate::vm::service::Containers;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use libvirt::{Cable, Hypervisor};
 
 use crate::disk::{Memory, SavedNic};
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
 

@@ -9,7 +9,7 @@ use podspec::VmUid;
 
 use crate::disk;
 use crate::locks::Guard;
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::vm::error::Result;
 use crate::vm::service::Containers;
 use crate::vm::state::Phase;

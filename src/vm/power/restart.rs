@@ -13,7 +13,7 @@ use podspec::VmUid;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::service::Containers;
 use crate::vm::state::Phase;

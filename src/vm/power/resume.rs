@@ -12,7 +12,7 @@ use podspec::VmUid;
 
 use crate::disk;
 use crate::disk::MemoryPhase;
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::Container;
 use crate::vm::service::Containers;

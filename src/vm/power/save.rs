@@ -11,7 +11,8 @@ use podspec::{Annotations, Key, VmUid};
 use tapmanager::wire::KnownNic;
 
 use crate::disk::{self, SavedNic};
-use crate::sandbox::{PodNetwork, SandboxConfig};
+use crate::network::PodNetwork;
+use crate::sandbox::SandboxConfig;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::Container;
 use crate::vm::service::Containers;

@@ -12,7 +12,7 @@ use libvirt::{DomainInfo, Hypervisor};
 use podspec::{ContainerId, Kind, SandboxId};
 
 use crate::metadata::{LookupError, Row, Table};
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::vm::error::{Result, files, hypervisor};
 use crate::vm::paths::Paths;
 use crate::vm::service::Containers;

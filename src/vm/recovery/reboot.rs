@@ -10,7 +10,7 @@ use futures_util::{StreamExt, stream};
 use libvirt::Hypervisor;
 use podspec::ContainerId;
 
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::vm::error::Result;
 use crate::vm::model::{Container, Exit};
 use crate::vm::service::Containers;

@@ -13,7 +13,7 @@ use libvirt::{Hypervisor, State};
 use podspec::ContainerId;
 use uuid::Uuid;
 
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::vm::error::{Result, hypervisor};
 use crate::vm::model::Container;
 use crate::vm::service::Containers;

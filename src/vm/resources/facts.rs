@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use libvirt::Hypervisor;
 
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
 

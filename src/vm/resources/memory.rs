@@ -7,7 +7,8 @@
 use libvirt::Hypervisor;
 use podspec::ContainerId;
 
-use crate::sandbox::{PodNetwork, Sandbox};
+use crate::network::PodNetwork;
+use crate::sandbox::Sandbox;
 use crate::vm::service::Containers;
 
 impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use libvirt::Hypervisor;
 use podspec::{ContainerId, PodResources, SandboxId};
 
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::host::cpus;
 use crate::vm::model::{Container, LinuxResources};

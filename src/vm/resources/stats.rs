@@ -15,7 +15,7 @@ use podspec::{ContainerId, SandboxId};
 use tapmanager::wire::NicCounters;
 use tokio::time::Instant;
 
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::vm::host::process::Processes;
 use crate::vm::service::Containers;
 

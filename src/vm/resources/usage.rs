@@ -8,7 +8,7 @@ use std::path::Path;
 
 use libvirt::Hypervisor;
 
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
 use crate::vm::service::Containers;
 
 /// Bytes of a block, as `stat` counts.

@@ -21,7 +21,8 @@ use uuid::Uuid;
 use super::host::{Answers, Emulators, Pods};
 use super::{Cpu, Memory, PodUsage, Snapshot, Traffic, Usage};
 use crate::clock;
-use crate::sandbox::{PodNetwork, Sandbox, state::Phase};
+use crate::network::PodNetwork;
+use crate::sandbox::{Sandbox, state::Phase};
 use crate::vm::host::process::Resident;
 use crate::vm::{Container, Containers};
 
