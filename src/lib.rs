@@ -15,6 +15,7 @@ pub mod locks;
 pub mod metadata;
 pub mod network;
 pub mod node;
+pub mod pods;
 mod run;
 pub mod sandbox;
 pub mod sources;

@@ -22,6 +22,7 @@ use crate::disk::{Disks, Wish};
 use crate::images::{self, Images};
 use crate::locks::Locks;
 use crate::metadata::{Db, Table};
+use crate::pods;
 use crate::sandbox::{self, PodMetadata, Sandbox, SandboxConfig};
 use crate::tasks::Tasks;
 use crate::vm::accel::Setting;
@@ -34,7 +35,7 @@ pub(crate) use network::FakeNetwork;
 use web::Web;
 
 pub(crate) type Containers = vm::Containers<FakeHypervisor, FakeNetwork>;
-pub(crate) type Sandboxes = sandbox::Sandboxes<FakeNetwork, Arc<Containers>>;
+pub(crate) type Sandboxes = pods::Sandboxes<FakeHypervisor, FakeNetwork>;
 
 /// Longer than anything that is waited for takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libvirt::Hypervisor;
-use podspec::ContainerId;
+use podspec::{ContainerId, SandboxId};
 
 use crate::network::PodNetwork;
 use crate::vm::error::Result;
@@ -16,6 +16,14 @@ use crate::vm::service::Containers;
 use crate::vm::state::Event;
 
 impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+    /// Removes every container of the sandbox, and the sandbox's root disk.
+    pub async fn remove_all(self: &Arc<Self>, sandbox: &SandboxId) -> Result<()> {
+        for row in self.of_sandbox(sandbox) {
+            Arc::clone(self).remove_to_end(&row.id).await?;
+        }
+        self.remove_root_disk(sandbox).await
+    }
+
     pub(in crate::vm) async fn remove_to_end(self: Arc<Self>, id: &ContainerId) -> Result<()> {
         loop {
             Arc::clone(&self).stop_to_end(id, Duration::ZERO).await?;

@@ -12,13 +12,11 @@ use std::time::Duration;
 
 use libvirt::{End, Hypervisor, Shutdown, State};
 use podspec::{ContainerId, SandboxId};
-use tapmanager::wire::KnownNic;
 use tokio::time::Instant;
 
 use crate::clock;
 use crate::metadata::TableError;
 use crate::network::PodNetwork;
-use crate::sandbox::{Guests, SandboxConfig};
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
@@ -185,10 +183,8 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         }
         Ok(())
     }
-}
-
-impl<H: Hypervisor, N: PodNetwork> Guests for Arc<Containers<H, N>> {
-    async fn kill_all(&self, sandbox: &SandboxId) -> Result<()> {
+    /// Kills every machine of the sandbox; success when there is none.
+    pub async fn kill_all(self: &Arc<Self>, sandbox: &SandboxId) -> Result<()> {
         self.cancel_copies(sandbox);
         for row in self.of_sandbox(sandbox) {
             Arc::clone(self)
@@ -196,16 +192,5 @@ impl<H: Hypervisor, N: PodNetwork> Guests for Arc<Containers<H, N>> {
                 .await?;
         }
         Ok(())
-    }
-
-    async fn remove_all(&self, sandbox: &SandboxId) -> Result<()> {
-        for row in self.of_sandbox(sandbox) {
-            Arc::clone(self).remove_to_end(&row.id).await?;
-        }
-        self.remove_root_disk(sandbox).await
-    }
-
-    fn known_nics(&self, config: &SandboxConfig) -> Option<Vec<KnownNic>> {
-        self.nics_in_memory(config)
     }
 }

@@ -102,8 +102,9 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         .collect()
     }
 
-    /// The NICs with which the guest of a new sandbox goes on; `None` when it boots.
-    pub(in crate::vm) fn nics_in_memory(&self, config: &SandboxConfig) -> Option<Vec<KnownNic>> {
+    /// The NICs that the guest of a new sandbox has already, because it goes on from saved memory; `None` for a guest
+    /// that boots.
+    pub fn nics_in_memory(&self, config: &SandboxConfig) -> Option<Vec<KnownNic>> {
         let annotations = Annotations::new(&config.annotations);
         let vm: Option<VmUid> = annotations.get(Key::VmDisk).ok().flatten();
         let restore: Option<bool> = annotations.get(Key::Restore).ok().flatten();

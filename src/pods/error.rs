@@ -6,6 +6,7 @@
 use podspec::SandboxId;
 
 use crate::metadata;
+use crate::sandbox::state::Phase;
 use crate::tasks::Aborted;
 
 /// A request about a sandbox that failed.
@@ -19,7 +20,7 @@ pub enum Error {
         /// The sandbox.
         id: SandboxId,
         /// Where it is in its life.
-        phase: super::state::Phase,
+        phase: Phase,
     },
     /// An annotation makes no sense.
     #[error("annotation kubernetes.io/ingress-bandwidth or egress-bandwidth")]
@@ -33,7 +34,7 @@ pub enum Error {
         /// The sandbox.
         id: SandboxId,
         /// Where it is in its life.
-        phase: super::state::Phase,
+        phase: Phase,
         /// What was to be done with it.
         verb: &'static str,
     },

@@ -4,12 +4,14 @@
 //! behind (addresses that plugins lent, journal, cache) goes with the next reconciliation.
 //! Failure: the first error; the whole is repeated at the next start.
 
-use super::error::Result;
-use super::service::{Guests, Sandboxes};
-use super::state::{Event, Phase};
-use crate::network::PodNetwork;
+use libvirt::Hypervisor;
 
-impl<N: PodNetwork, G: Guests> Sandboxes<N, G> {
+use super::error::Result;
+use super::service::Sandboxes;
+use crate::network::PodNetwork;
+use crate::sandbox::state::{Event, Phase};
+
+impl<H: Hypervisor, N: PodNetwork> Sandboxes<H, N> {
     /// Records that every sandbox lost its network when the node was rebooted. Before anything is served.
     pub async fn after_reboot(&self) -> Result<()> {
         let mut ready = self.table.all();

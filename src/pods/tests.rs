@@ -9,7 +9,7 @@ use libvirt::State;
 use podspec::SandboxId;
 
 use super::Error;
-use super::state::Phase;
+use crate::sandbox::state::Phase;
 use crate::testbed::{Node, PATIENCE};
 use crate::vm::state::Phase as Machine;
 

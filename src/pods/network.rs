@@ -7,7 +7,7 @@ use podspec::{Annotations, Connection, Key};
 use tapmanager::wire::{AddRequest, Bandwidth, Dns, KnownNic, PortMapping};
 
 use super::error::Error;
-use super::model::{DnsConfig, Protocol, Sandbox};
+use crate::sandbox::{self, DnsConfig, Protocol, Sandbox};
 
 /// Least and largest burst in bits: packets of several segments must fit, and plugins must accept it.
 const BURST: std::ops::RangeInclusive<u64> = (256 * 1024 * 8)..=(i32::MAX as u64);
@@ -35,7 +35,7 @@ pub(super) fn add_request(
         (None, Connection::Pod(Some(mac))) => mac.to_string(),
         _ => String::new(),
     };
-    let mapping = |p: &super::model::PortMapping| PortMapping {
+    let mapping = |p: &sandbox::PortMapping| PortMapping {
         host_port: p.host_port,
         container_port: p.container_port,
         protocol: protocol(p.protocol).to_owned(),

@@ -5,43 +5,30 @@
 //! Failure: a sandbox whose making failed is undone at once; when even that fails its row stays in phase
 //! Creating, unseen by clients, and is undone as soon as the owner of networks answers.
 
-use std::future::Future;
 use std::sync::Arc;
 
+use libvirt::Hypervisor;
 use podspec::SandboxId;
-use tapmanager::wire::{KnownNic, Network};
+use tapmanager::wire::Network;
 use tokio::sync::RwLock;
 
 use super::error::{Error, Result};
-use super::model::{Sandbox, SandboxConfig};
 use super::network::add_request;
-use super::state::{Event, Phase};
 use crate::clock;
 use crate::locks::Locks;
 use crate::metadata::{LookupError, Table};
 use crate::network::PodNetwork;
+use crate::sandbox::state::{Event, Phase};
+use crate::sandbox::{Sandbox, SandboxConfig};
 use crate::tasks::Tasks;
-use crate::vm;
-
-/// What a sandbox needs from the machines in it.
-pub trait Guests: Send + Sync + 'static {
-    /// Kills every machine of the sandbox; success when there is none.
-    fn kill_all(&self, sandbox: &SandboxId) -> impl Future<Output = vm::Result<()>> + Send;
-    /// Removes every container of the sandbox, and the sandbox's root disk.
-    fn remove_all(&self, sandbox: &SandboxId) -> impl Future<Output = vm::Result<()>> + Send;
-    /// The NICs that the guest of a new sandbox has already, because it goes on from saved memory; `None` for a guest
-    /// that boots.
-    fn known_nics(&self, _config: &SandboxConfig) -> Option<Vec<KnownNic>> {
-        None
-    }
-}
+use crate::vm::Containers;
 
 /// The sandboxes of this node.
 #[derive(Debug)]
-pub struct Sandboxes<N, G> {
+pub struct Sandboxes<H, N> {
     pub(super) table: Arc<Table<Sandbox>>,
     pub(super) network: Arc<N>,
-    pub(super) guests: G,
+    pub(super) containers: Arc<Containers<H, N>>,
     pub(super) locks: Locks,
     /// Read while a network is made; written while networks without owner are collected. True when that
     /// was done since the start.
@@ -49,19 +36,19 @@ pub struct Sandboxes<N, G> {
     tasks: Tasks,
 }
 
-impl<N: PodNetwork, G: Guests> Sandboxes<N, G> {
+impl<H: Hypervisor, N: PodNetwork> Sandboxes<H, N> {
     /// The service over these rows; `locks` must be the machines' too.
     pub fn new(
         table: Arc<Table<Sandbox>>,
         network: Arc<N>,
-        guests: G,
+        containers: Arc<Containers<H, N>>,
         locks: Locks,
         tasks: Tasks,
     ) -> Self {
         Self {
             table,
             network,
-            guests,
+            containers,
             locks,
             collected: RwLock::new(false),
             tasks,
@@ -117,7 +104,7 @@ impl<N: PodNetwork, G: Guests> Sandboxes<N, G> {
             config,
             network: None,
         };
-        let request = add_request(&sandbox, self.guests.known_nics(&sandbox.config))?;
+        let request = add_request(&sandbox, self.containers.nics_in_memory(&sandbox.config))?;
         let id = sandbox.id.clone();
         let _lock = self.locks.lock(id.as_str()).await;
         self.table.insert(sandbox).await?;
@@ -202,8 +189,8 @@ impl<N: PodNetwork, G: Guests> Sandboxes<N, G> {
                 .await?;
             faultpoint::point("sandbox.stop.recorded");
         }
-        let guests = self.guests.kill_all(id).await;
-        guests.map_err(|e| Error::Guests {
+        let killed = self.containers.kill_all(id).await;
+        killed.map_err(|e| Error::Guests {
             step: "stop",
             id: id.clone(),
             source: Box::new(e),
@@ -240,8 +227,8 @@ impl<N: PodNetwork, G: Guests> Sandboxes<N, G> {
             .await?;
             faultpoint::point("sandbox.remove.recorded");
         }
-        let guests = self.guests.remove_all(id).await;
-        guests.map_err(|e| Error::Guests {
+        let removed = self.containers.remove_all(id).await;
+        removed.map_err(|e| Error::Guests {
             step: "remove",
             id: id.clone(),
             source: Box::new(e),
