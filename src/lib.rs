@@ -21,7 +21,7 @@ pub mod sandbox;
 pub mod sources;
 pub mod tasks;
 #[cfg(test)]
-mod testbed;
+mod testkit;
 pub mod vm;
 
 pub use run::{Error, run};

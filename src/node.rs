@@ -20,8 +20,6 @@ mod machines;
 mod run;
 mod server;
 mod task;
-#[cfg(test)]
-mod tests;
 mod watch;
 mod wire;
 
@@ -103,3 +101,6 @@ pub async fn serve<H: Hypervisor, N: PodNetwork>(
     socket.release();
     ended.unwrap_or(Ok(())).map_err(Error::Serve)
 }
+
+#[cfg(test)]
+mod tests;

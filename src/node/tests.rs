@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 use crate::disk::Phase;
-use crate::testbed::{FakeNetwork, Node, PATIENCE};
+use crate::testkit::{FakeNetwork, Node, PATIENCE};
 
 mod inspect;
 

@@ -10,7 +10,7 @@ use podspec::SandboxId;
 
 use super::Error;
 use crate::sandbox::state::Phase;
-use crate::testbed::{Node, PATIENCE};
+use crate::testkit::{Node, PATIENCE};
 use crate::vm::state::Phase as Machine;
 
 fn phase(node: &Node, id: &SandboxId) -> Option<Phase> {

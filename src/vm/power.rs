@@ -17,9 +17,6 @@ mod restart;
 mod resume;
 mod save;
 
-#[cfg(test)]
-mod tests;
-
 use super::error::{Error, Result, hypervisor};
 use super::model::Container;
 use super::service::Containers;
@@ -140,3 +137,6 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         Err(disk::Error::NoMemory(vm).into())
     }
 }
+
+#[cfg(test)]
+mod tests;

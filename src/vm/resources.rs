@@ -10,8 +10,8 @@ mod resize;
 pub mod stats;
 mod usage;
 
-#[cfg(test)]
-mod tests;
-
 pub use facts::Facts;
 pub use usage::DiskUsage;
+
+#[cfg(test)]
+mod tests;

@@ -15,8 +15,6 @@ mod disk;
 mod machine;
 mod metadata;
 mod qemu;
-#[cfg(test)]
-mod tests;
 
 use super::DomainSpec;
 use crate::vm::host::accel::Accelerator;
@@ -150,3 +148,6 @@ fn text(path: &Path) -> Result<String> {
         None => Err(Error::Path(path.display().to_string())),
     }
 }
+
+#[cfg(test)]
+mod tests;

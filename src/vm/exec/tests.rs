@@ -8,7 +8,7 @@ use std::time::Duration;
 use libvirt::FakeHypervisor;
 use serde_json::{Value, json};
 
-use crate::testbed::Node;
+use crate::testkit::Node;
 use crate::vm::Error;
 use crate::vm::exec;
 

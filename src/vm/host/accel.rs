@@ -13,8 +13,6 @@ use serde::{Deserialize, Serialize};
 
 mod cache;
 mod probe;
-#[cfg(test)]
-mod tests;
 
 use cache::Key;
 use probe::Verdict;
@@ -174,3 +172,6 @@ impl FromStr for Setting {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

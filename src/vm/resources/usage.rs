@@ -66,7 +66,7 @@ impl DiskUsage {
 
 #[cfg(test)]
 mod tests {
-    use crate::testbed::Node;
+    use crate::testkit::Node;
 
     #[tokio::test]
     async fn the_disks_of_machines_count_and_go_with_them() {

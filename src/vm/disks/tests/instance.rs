@@ -10,7 +10,7 @@ use libvirt::{FakeHypervisor, Hypervisor, Power};
 use podspec::{ContainerId, VmUid};
 
 use crate::disk;
-use crate::testbed::{Node, PATIENCE};
+use crate::testkit::{Node, PATIENCE};
 use crate::vm::state::Phase;
 use crate::vm::{Error, LinuxResources, Result};
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use podspec::{ContainerId, Content, VmUid};
 
 use crate::sources;
-use crate::testbed::Node;
+use crate::testkit::Node;
 use crate::vm::state::Phase;
 use crate::vm::{Error, Result};
 

@@ -18,12 +18,12 @@ use super::{Accelerator, Choice, Host, Setting, choose};
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// An emulator that does `body` and counts its runs, beside a device that may be anything.
-struct Fake {
+struct FakeEmulator {
     dir: TempDir,
     host: Host,
 }
 
-impl Fake {
+impl FakeEmulator {
     fn doing(body: &str) -> Self {
         let dir = TempDir::new().unwrap();
         let emulator = dir.path().join("emulator");
@@ -65,7 +65,7 @@ fn write_program(path: &Path, text: &str) {
 
 #[tokio::test]
 async fn kvm_is_chosen_when_the_guest_has_executed() {
-    let fake = Fake::doing("exit 85");
+    let fake = FakeEmulator::doing("exit 85");
     for setting in [Setting::Auto, Setting::Kvm] {
         let choice = fake.choose(setting).await.unwrap();
         assert_eq!(choice.accelerator, Accelerator::Kvm);
@@ -78,7 +78,8 @@ async fn kvm_is_chosen_when_the_guest_has_executed() {
 
 #[tokio::test]
 async fn the_probe_runs_the_boot_sector_from_standard_input() {
-    let fake = Fake::doing("test \"$(head -c 4 | od -An -tx1)\" = \" b0 2a e6 f4\" && exit 85");
+    let fake =
+        FakeEmulator::doing("test \"$(head -c 4 | od -An -tx1)\" = \" b0 2a e6 f4\" && exit 85");
     assert_eq!(
         fake.choose(Setting::Auto).await.unwrap().accelerator,
         Accelerator::Kvm
@@ -87,8 +88,9 @@ async fn the_probe_runs_the_boot_sector_from_standard_input() {
 
 #[tokio::test]
 async fn what_qemu_complains_of_is_the_reason() {
-    let fake =
-        Fake::doing("echo 'Could not access KVM kernel module: Permission denied' >&2; exit 1");
+    let fake = FakeEmulator::doing(
+        "echo 'Could not access KVM kernel module: Permission denied' >&2; exit 1",
+    );
     let choice = fake.choose(Setting::Auto).await.unwrap();
     assert_eq!(choice.accelerator, Accelerator::Tcg);
     assert!(
@@ -105,7 +107,7 @@ async fn what_qemu_complains_of_is_the_reason() {
 
 #[tokio::test]
 async fn a_guest_that_hangs_is_killed_at_the_deadline() {
-    let mut fake = Fake::doing("echo $$ >\"$(dirname $0)/pid\"; exec sleep 600");
+    let mut fake = FakeEmulator::doing("echo $$ >\"$(dirname $0)/pid\"; exec sleep 600");
     // By then it has told who it is.
     fake.host.deadline = Duration::from_secs(6);
     let choice = fake.choose(Setting::Auto).await.unwrap();
@@ -121,7 +123,7 @@ async fn a_guest_that_hangs_is_killed_at_the_deadline() {
 
 #[tokio::test]
 async fn a_device_that_is_slower_than_none_is_not_used() {
-    let mut fake = Fake::doing("case \"$*\" in *kvm*) sleep 5;; esac; exit 85");
+    let mut fake = FakeEmulator::doing("case \"$*\" in *kvm*) sleep 5;; esac; exit 85");
     fake.host.quick = Duration::from_secs(1);
     let choice = fake.choose(Setting::Auto).await.unwrap();
     assert_eq!(choice.accelerator, Accelerator::Tcg);
@@ -131,7 +133,7 @@ async fn a_device_that_is_slower_than_none_is_not_used() {
 
 #[tokio::test]
 async fn a_new_emulator_or_device_is_probed_again() {
-    let fake = Fake::doing("exit 85");
+    let fake = FakeEmulator::doing("exit 85");
     fake.choose(Setting::Auto).await.unwrap();
     fs::set_permissions(&fake.host.device, fs::Permissions::from_mode(0o640)).unwrap();
     fake.choose(Setting::Auto).await.unwrap();
@@ -143,7 +145,7 @@ async fn a_new_emulator_or_device_is_probed_again() {
 
 #[tokio::test]
 async fn a_broken_or_stale_memory_is_no_answer() {
-    let fake = Fake::doing("echo no >&2; exit 1");
+    let fake = FakeEmulator::doing("echo no >&2; exit 1");
     let cache = fake.dir.path().join("accelerator.json");
     fs::write(&cache, "{\"verdict\": \"executed\"").unwrap();
     fake.choose(Setting::Auto).await.unwrap();
@@ -162,7 +164,7 @@ async fn a_broken_or_stale_memory_is_no_answer() {
 
 #[tokio::test]
 async fn without_a_device_nothing_is_run() {
-    let mut fake = Fake::doing("exit 85");
+    let mut fake = FakeEmulator::doing("exit 85");
     fake.host.device = fake.dir.path().join("absent");
     let choice = fake.choose(Setting::Auto).await.unwrap();
     assert_eq!(choice.accelerator, Accelerator::Tcg);

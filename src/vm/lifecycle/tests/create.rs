@@ -6,7 +6,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use crate::images;
-use crate::testbed::Node;
+use crate::testkit::Node;
 use crate::vm::state::Phase;
 use crate::vm::{Error, Mount};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libvirt::State;
 
-use crate::testbed::Node;
+use crate::testkit::Node;
 use crate::vm::Error;
 use crate::vm::state::Phase;
 

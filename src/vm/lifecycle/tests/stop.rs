@@ -13,7 +13,7 @@ use podspec::ContainerId;
 use tokio::task::JoinHandle;
 
 use crate::clock;
-use crate::testbed::{Node, PATIENCE};
+use crate::testkit::{Node, PATIENCE};
 use crate::vm::state::Phase;
 use crate::vm::{Error, Result};
 

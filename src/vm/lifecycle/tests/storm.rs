@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use podspec::ContainerId;
 
-use crate::testbed::{Node, PATIENCE};
+use crate::testkit::{Node, PATIENCE};
 use crate::vm::state::Phase;
 
 const HOUR: Duration = Duration::from_secs(3600);

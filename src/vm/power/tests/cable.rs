@@ -7,7 +7,7 @@ use libvirt::Cable;
 use podspec::{ContainerId, VmUid};
 
 use crate::disk::SavedNic;
-use crate::testbed::Node;
+use crate::testkit::Node;
 
 const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
 

@@ -9,7 +9,7 @@ use libvirt::{FakeHypervisor, Shutdown};
 use podspec::{ContainerId, VmUid};
 use tokio::time::Instant;
 
-use crate::testbed::{Node, PATIENCE};
+use crate::testkit::{Node, PATIENCE};
 use crate::vm::Error;
 
 const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";

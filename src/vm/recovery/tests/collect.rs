@@ -7,7 +7,7 @@ use libvirt::{Hypervisor, State};
 use podspec::{ContainerId, SandboxId};
 use uuid::Uuid;
 
-use crate::testbed::Node;
+use crate::testkit::Node;
 
 const FOREIGN: Uuid = Uuid::from_u128(0xf0);
 
@@ -45,7 +45,7 @@ async fn another_daemons_domain_stays_and_one_with_files_in_our_directory_goes()
         (2, "", other, true),
         (3, " installation='other'", own.as_str(), false),
         (4, "", own.as_str(), false),
-        (5, " installation='testbed'", other, false),
+        (5, " installation='testkit'", other, false),
     ];
     for (number, more, console, _) in cases {
         let uuid = Uuid::from_u128(number);

@@ -4,7 +4,7 @@
 //! Failure: a phase, an exit or a file that is not what kubelet needs.
 
 use crate::sandbox;
-use crate::testbed::Node;
+use crate::testkit::Node;
 use crate::vm::state::Phase;
 
 #[tokio::test]

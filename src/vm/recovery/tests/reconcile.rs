@@ -10,7 +10,7 @@ use libvirt::{FakeHypervisor, Hypervisor, State};
 use podspec::ContainerId;
 
 use crate::clock;
-use crate::testbed::{Node, PATIENCE};
+use crate::testkit::{Node, PATIENCE};
 use crate::vm::state::Phase;
 
 /// A node after a restart, with one row in this phase whose machine runs.

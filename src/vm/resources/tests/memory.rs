@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use podspec::ContainerId;
 
-use crate::testbed::Node;
+use crate::testkit::Node;
 use crate::vm::state::Phase;
 
 struct Pod(PathBuf);

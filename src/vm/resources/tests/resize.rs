@@ -5,7 +5,7 @@
 
 use podspec::PodResources;
 
-use crate::testbed::Node;
+use crate::testkit::Node;
 use crate::vm::{Error, LinuxResources};
 
 fn cpus(list: &str) -> LinuxResources {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use libvirt::Hypervisor;
 
-use crate::testbed::Node;
+use crate::testkit::Node;
 use crate::vm::state::Phase;
 
 /// Lets the last look grow too old to serve again, in no time.

@@ -9,13 +9,13 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 
-pub(super) struct Web {
+pub(super) struct FakeWeb {
     /// `host:port`.
     pub(super) authority: String,
     _serving: AbortOnDropHandle<()>,
 }
 
-impl Web {
+impl FakeWeb {
     pub(super) async fn start() -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let authority = format!("localhost:{}", listener.local_addr().unwrap().port());

@@ -32,7 +32,7 @@ mod network;
 mod web;
 
 pub(crate) use network::FakeNetwork;
-use web::Web;
+use web::FakeWeb;
 
 pub(crate) type Containers = vm::Containers<FakeHypervisor, FakeNetwork>;
 pub(crate) type Sandboxes = pods::Sandboxes<FakeHypervisor, FakeNetwork>;
@@ -52,7 +52,7 @@ pub(crate) struct Node {
     pub(crate) locks: Locks,
     pub(crate) db: Db,
     events: Option<AbortOnDropHandle<()>>,
-    web: Web,
+    web: FakeWeb,
     scratch: TempDir,
 }
 
@@ -63,7 +63,7 @@ impl Node {
 
     /// A node with two images, `disk` and `other`.
     pub(crate) async fn with(hypervisor: FakeHypervisor) -> Self {
-        let (scratch, web) = (tempfile::tempdir().unwrap(), Web::start().await);
+        let (scratch, web) = (tempfile::tempdir().unwrap(), FakeWeb::start().await);
         let node = Self::assemble(hypervisor, FakeNetwork::default(), web, scratch).await;
         for image in ["disk", "other"] {
             node.images.pull(&node.image(image)).await.unwrap();
@@ -74,7 +74,7 @@ impl Node {
     async fn assemble(
         hypervisor: FakeHypervisor,
         network: FakeNetwork,
-        web: Web,
+        web: FakeWeb,
         scratch: TempDir,
     ) -> Self {
         let db = Db::open(&scratch.path().join("vmlet.db")).unwrap();
@@ -331,7 +331,7 @@ fn settings_of(scratch: &Path) -> vm::Settings {
         uid: nix::unistd::geteuid().as_raw(),
         gid: nix::unistd::getegid().as_raw(),
         cgroup_root: scratch.join("cgroup"),
-        installation: "testbed".to_owned(),
+        installation: "testkit".to_owned(),
         defaults: Defaults {
             vcpus: Vcpus::ONE,
             memory: Mib::new(64),
