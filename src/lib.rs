@@ -9,6 +9,7 @@ pub mod clock;
 pub mod config;
 pub mod cri;
 pub mod disk;
+pub mod files;
 pub mod health;
 pub mod images;
 pub mod locks;

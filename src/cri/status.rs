@@ -144,7 +144,7 @@ const fn block_code(error: &block::Error) -> Code {
         E::NotBlock(_) | E::ReadOnly | E::TwoRoots => Code::InvalidArgument,
         E::Busy(_) => Code::Unavailable,
         E::Cancelled(_) => Code::Aborted,
-        E::Write(_) | E::Files { .. } | E::Db(_) => Code::Internal,
+        E::Write(_) | E::Files(_) | E::Db(_) => Code::Internal,
         _ => Code::FailedPrecondition,
     }
 }
@@ -152,7 +152,7 @@ const fn block_code(error: &block::Error) -> Code {
 const fn disk_code(error: &disk::Error) -> Code {
     use disk::Error as E;
     match error {
-        E::Files { .. } | E::Db(_) | E::Write(_) | E::Image { .. } => Code::Internal,
+        E::Files(_) | E::Db(_) | E::Write(_) | E::Image { .. } => Code::Internal,
         _ => Code::FailedPrecondition,
     }
 }

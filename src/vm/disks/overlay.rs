@@ -10,10 +10,11 @@ use libvirt::Hypervisor;
 use podspec::SandboxId;
 
 use crate::disk::qemu_img::{self, Base, Failed};
+use crate::files;
 use crate::images::{self, Digest, Image, Locator, Reference};
 use crate::network::PodNetwork;
 use crate::sandbox::Sandbox;
-use crate::vm::error::{Error, Result, files};
+use crate::vm::error::{Error, Result};
 use crate::vm::model::{Container, ImageSpec};
 use crate::vm::service::Containers;
 use crate::vm::settings::UnknownImage;
@@ -77,19 +78,19 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         let disk = self.paths.root_disk(&row.sandbox);
         if tokio::fs::try_exists(&disk)
             .await
-            .map_err(files("look for", &disk))?
+            .map_err(files::failed("look for", &disk))?
         {
             return Ok(());
         }
         let directory = self.paths.pod(&row.sandbox);
         tokio::fs::create_dir_all(&directory)
             .await
-            .map_err(files("make", &directory))?;
+            .map_err(files::failed("make", &directory))?;
         // QEMU's user may pass through, nobody may list.
         let mode = std::fs::Permissions::from_mode(0o711);
         tokio::fs::set_permissions(&directory, mode)
             .await
-            .map_err(files("open", &directory))?;
+            .map_err(files::failed("open", &directory))?;
         let unfinished = disk.with_extension("new");
         let size = row
             .spec
@@ -103,9 +104,8 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         };
         let made = qemu_img::overlay(&unfinished, base, size).await;
         made.map_err(|Failed { path, reason }| Error::Disk { path, reason })?;
-        tokio::fs::rename(&unfinished, &disk)
-            .await
-            .map_err(files("name", &disk))
+        let named = tokio::fs::rename(&unfinished, &disk).await;
+        Ok(named.map_err(files::failed("name", &disk))?)
     }
 
     /// Removes the disk and lets the image go; success when there is none.
@@ -113,7 +113,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         let directory = self.paths.pod(sandbox);
         match tokio::fs::remove_dir_all(&directory).await {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                return Err(files("remove", &directory)(e));
+                return Err(files::failed("remove", &directory)(e).into());
             }
             _ => {}
         }

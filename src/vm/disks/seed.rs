@@ -14,11 +14,12 @@ use libvirt::Hypervisor;
 use podspec::{GuestData, GuestName, Instance, NoCloud, Role, VmUid};
 
 use crate::disk::unfinished;
+use crate::files;
 use crate::network::PodNetwork;
 use crate::sandbox::Sandbox;
 use crate::sources::Wanted;
 use crate::vm::domain::{Disk, DiskFormat, DiskSource};
-use crate::vm::error::{Result, files};
+use crate::vm::error::Result;
 use crate::vm::model::{Container, ContainerConfig};
 use crate::vm::service::Containers;
 
@@ -67,7 +68,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         };
         let file = self.parts.disks.seed_file(vm);
         let found = tokio::fs::try_exists(&file).await;
-        found.map_err(files("look for", &file))
+        Ok(found.map_err(files::failed("look for", &file))?)
     }
 
     /// Writes the image of a container that has taken its disk.
@@ -82,9 +83,10 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         let path = self.seed_file(row);
         let (uid, gid) = (self.settings.uid, self.settings.gid);
         let target = path.clone();
-        let make = move || {
+        let make = move || -> Result<()> {
             let image = seed::image(seed::NO_CLOUD, entries(wanted))?;
-            write(&target, &image, uid, gid).map_err(files("write", &target))
+            let written = write(&target, &image, uid, gid);
+            Ok(written.map_err(files::failed("write", &target))?)
         };
         let made = tokio::task::spawn_blocking(make).await;
         made.map_err(crate::tasks::Aborted::from)??;
@@ -163,7 +165,9 @@ fn write(path: &Path, image: &[u8], uid: u32, gid: u32) -> std::io::Result<()> {
 async fn remove(path: &Path) -> Result<()> {
     for path in [&unfinished(path), path] {
         match tokio::fs::remove_file(path).await {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(files("remove", path)(e)),
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                return Err(files::failed("remove", path)(e).into());
+            }
             _ => {}
         }
     }

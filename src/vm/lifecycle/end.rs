@@ -11,9 +11,10 @@ use podspec::ContainerId;
 use uuid::Uuid;
 
 use crate::clock;
+use crate::files;
 use crate::metadata::TableError;
 use crate::network::PodNetwork;
-use crate::vm::error::{Error, Result, files, hypervisor};
+use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::{Container, Exit};
 use crate::vm::service::Containers;
 use crate::vm::state::{Event, Phase};
@@ -156,7 +157,9 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         crate::vm::console::remove(&self.console(row)).await?;
         let sockets = self.paths.sockets(&row.id);
         match tokio::fs::remove_dir_all(&sockets).await {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(files("remove", &sockets)(e)),
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(files::failed("remove", &sockets)(e).into())
+            }
             _ => Ok(()),
         }
     }

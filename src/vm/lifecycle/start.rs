@@ -15,6 +15,7 @@ use podspec::{ContainerId, CpuModel};
 use tapmanager::wire::StartRequest;
 
 use crate::clock;
+use crate::files;
 use crate::images::Format;
 use crate::network::PodNetwork;
 use crate::sandbox::{Sandbox, SandboxConfig};
@@ -22,7 +23,7 @@ use crate::vm::console;
 use crate::vm::domain::{
     self, Console, CpuMode, Disk, DiskFormat, DiskSource, DomainSpec, Variable, xml,
 };
-use crate::vm::error::{Error, Result, files, hypervisor};
+use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::{Container, Exit};
 use crate::vm::service::Containers;
 use crate::vm::state::{Event, Phase};
@@ -223,7 +224,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         let done = tokio::task::spawn_blocking(prepare)
             .await
             .map_err(crate::tasks::Aborted::from)?;
-        done.map_err(files("prepare", &directory))
+        Ok(done.map_err(files::failed("prepare", &directory))?)
     }
 
     /// Follows the console of a container into its log, unless that is done already. The caller holds the

@@ -11,9 +11,10 @@ use std::path::Path;
 use libvirt::{DomainInfo, Hypervisor};
 use podspec::{ContainerId, Kind, SandboxId};
 
+use crate::files;
 use crate::metadata::{LookupError, Row, Table};
 use crate::network::PodNetwork;
-use crate::vm::error::{Result, files, hypervisor};
+use crate::vm::error::{Result, hypervisor};
 use crate::vm::paths::Paths;
 use crate::vm::service::Containers;
 
@@ -93,7 +94,7 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
 }
 
 async fn collect_files<R: Row>(directory: &Path, table: &Table<R>) -> Result<()> {
-    let failed = || files("look through", directory);
+    let failed = || files::failed("look through", directory);
     let mut entries = tokio::fs::read_dir(directory).await.map_err(failed())?;
     while let Some(entry) = entries.next_entry().await.map_err(failed())? {
         let name = entry.file_name();
@@ -111,7 +112,9 @@ async fn collect_files<R: Row>(directory: &Path, table: &Table<R>) -> Result<()>
             tokio::fs::remove_file(&path).await
         };
         match removed {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(files("remove", &path)(e)),
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                return Err(files::failed("remove", &path)(e).into());
+            }
             // Removed, or the last file of an owner who has just gone.
             _ => {}
         }

@@ -135,7 +135,7 @@ async fn a_disk_that_cannot_be_made_leaves_no_container_and_its_pin_goes_with_th
     let obstacle = node.containers.paths().pod(&sandbox);
     std::fs::write(&obstacle, "").unwrap();
     let refused = node.containers.create(&sandbox, node.machine(0)).await;
-    assert!(matches!(refused, Err(Error::Files { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Files(_))), "{refused:?}");
     assert!(node.rows.all().is_empty());
     std::fs::remove_file(&obstacle).unwrap();
     node.sandboxes.remove(&sandbox).await.unwrap();
