@@ -20,6 +20,7 @@ use crate::health;
 use crate::images::{self, Images};
 use crate::locks::Locks;
 use crate::metadata::{self, Db, Table};
+use crate::platform::Platform;
 use crate::tasks::Tasks;
 use crate::{node, pods, vm};
 
@@ -29,16 +30,25 @@ mod settings;
 
 pub use settings::UnknownUser;
 
+/// The node's own libvirt and owner of networks.
+#[derive(Debug)]
+pub enum Real {}
+
+impl Platform for Real {
+    type Hypervisor = Libvirt;
+    type Network = Client;
+}
+
 /// The containers, as clients use them.
-pub type Containers = vm::Containers<Libvirt, Client>;
+pub type Containers = vm::Containers<Real>;
 /// The sandboxes, as clients use them.
-pub type Sandboxes = pods::Sandboxes<Libvirt, Client>;
+pub type Sandboxes = pods::Sandboxes<Real>;
 /// The tasks, as clients use them.
-pub type Agenda = node::Agenda<Libvirt, Client>;
+pub type Agenda = node::Agenda<Real>;
 /// The running machines, as clients use them.
-pub type Machines = node::Machines<Libvirt, Client>;
+pub type Machines = node::Machines<Real>;
 /// The health check, as clients use it.
-pub type Health = health::Health<Libvirt, Client>;
+pub type Health = health::Health<Real>;
 
 /// Why the daemon cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -182,7 +192,7 @@ impl App {
     }
 
     /// What the node API is served from.
-    pub fn node_services(&self) -> node::Services<Libvirt, Client> {
+    pub fn node_services(&self) -> node::Services<Real> {
         node::Services {
             identity: self.identity.clone(),
             agenda: Arc::clone(&self.agenda),

@@ -16,6 +16,7 @@ pub mod locks;
 pub mod metadata;
 pub mod network;
 pub mod node;
+pub mod platform;
 pub mod pods;
 mod run;
 pub mod sandbox;

@@ -1,4 +1,4 @@
-//! The seam to whoever owns pod networks.
+//! The seam to the owner of pod networks.
 //!
 //! Invariant: `add` and `del` may be repeated; after `del` nothing of the sandbox's network is left.
 //! Failure: the client's error tells whether the owner could not be reached or refused.

@@ -7,7 +7,6 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use libvirt::Hypervisor;
 use listener::Listener;
 use nodeapi::v1::node_server::NodeServer;
 use tokio_util::sync::CancellationToken;
@@ -29,7 +28,7 @@ pub use task::{Failure, Progress, State, Task, TaskUid, Work};
 
 use crate::config::Config;
 use crate::disk::Disks;
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::Containers;
 use server::Service;
 
@@ -61,22 +60,22 @@ pub struct Identity {
 
 /// What the calls of the node API use.
 #[derive(Debug)]
-pub struct Services<H, N> {
+pub struct Services<P: Platform> {
     /// Tells this daemon from others, and this boot from the one before.
     pub identity: Identity,
     /// Tasks.
-    pub agenda: Arc<Agenda<H, N>>,
+    pub agenda: Arc<Agenda<P>>,
     /// What is known of machines that run.
-    pub machines: Arc<Machines<H, N>>,
+    pub machines: Arc<Machines<P>>,
     /// Containers.
-    pub containers: Arc<Containers<H, N>>,
+    pub containers: Arc<Containers<P>>,
     /// Disks that outlive pods.
     pub disks: Arc<Disks>,
 }
 
 /// Serves until `stop` is done, then gives requests in progress the configured time to end.
-pub async fn serve<H: Hypervisor, N: PodNetwork>(
-    services: Services<H, N>,
+pub async fn serve<P: Platform>(
+    services: Services<P>,
     config: &Config,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {

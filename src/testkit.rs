@@ -22,6 +22,7 @@ use crate::disk::{Disks, Wish};
 use crate::images::{self, Images};
 use crate::locks::Locks;
 use crate::metadata::{Db, Table};
+use crate::platform::Platform;
 use crate::pods;
 use crate::sandbox::{self, PodMetadata, Sandbox, SandboxConfig};
 use crate::tasks::Tasks;
@@ -34,8 +35,17 @@ mod web;
 pub(crate) use network::FakeNetwork;
 use web::FakeWeb;
 
-pub(crate) type Containers = vm::Containers<FakeHypervisor, FakeNetwork>;
-pub(crate) type Sandboxes = pods::Sandboxes<FakeHypervisor, FakeNetwork>;
+/// A hypervisor and networks that only keep state.
+#[derive(Debug)]
+pub(crate) enum Fake {}
+
+impl Platform for Fake {
+    type Hypervisor = FakeHypervisor;
+    type Network = FakeNetwork;
+}
+
+pub(crate) type Containers = vm::Containers<Fake>;
+pub(crate) type Sandboxes = pods::Sandboxes<Fake>;
 
 /// Longer than anything that is waited for takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);

@@ -18,7 +18,7 @@ use crate::clock;
 use crate::disk::Wish;
 use crate::images::{Inspected, Locator};
 use crate::metadata;
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 
 /// How long a task waits for libvirt after the daemon's start.
 const CONNECT: Duration = Duration::from_secs(30);
@@ -38,7 +38,7 @@ const LONGEST_PATIENCE: u32 = 7 * 24 * 60 * 60;
 /// How an attempt ended: with what was found out about an image, where that was asked for.
 type Outcome = Result<Option<Inspected>, Failure>;
 
-impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
+impl<P: Platform> Agenda<P> {
     pub(super) async fn carry_out(&self, task: &Arc<Task>, cancel: CancellationToken) {
         if let Err(e) = self.to_end(task, cancel).await {
             tracing::error!(task = %task.uid, error = crate::one_line(&e), again_in = ?RETRY, "record a task");

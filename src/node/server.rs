@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use libvirt::Hypervisor;
 use nodeapi::v1;
 use nodeapi::v1::node_server::Node;
 use tokio_stream::wrappers::ReceiverStream;
@@ -18,18 +17,18 @@ use super::task::Work;
 use super::watch::{Change, stream};
 use super::{describe, wire};
 use crate::config::Config;
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 
 /// The service.
 #[derive(Debug)]
-pub(super) struct Service<H, N> {
-    services: Services<H, N>,
+pub(super) struct Service<P: Platform> {
+    services: Services<P>,
     state_dir: std::path::PathBuf,
     stop: CancellationToken,
 }
 
-impl<H: Hypervisor, N: PodNetwork> Service<H, N> {
-    pub(super) fn new(services: Services<H, N>, config: &Config, stop: CancellationToken) -> Self {
+impl<P: Platform> Service<P> {
+    pub(super) fn new(services: Services<P>, config: &Config, stop: CancellationToken) -> Self {
         Self {
             services,
             state_dir: config.state_dir.to_path_buf(),
@@ -41,7 +40,7 @@ impl<H: Hypervisor, N: PodNetwork> Service<H, N> {
 type Reply<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
-impl<H: Hypervisor, N: PodNetwork> Node for Service<H, N> {
+impl<P: Platform> Node for Service<P> {
     type WatchTasksStream = ReceiverStream<Result<v1::TaskEvent, Status>>;
     type WatchMachinesStream = ReceiverStream<Result<v1::MachineEvent, Status>>;
     type WatchSourcesStream = ReceiverStream<Result<v1::SourceEvent, Status>>;

@@ -4,14 +4,12 @@
 //! behind (addresses that plugins lent, journal, cache) goes with the next reconciliation.
 //! Failure: the first error; the whole is repeated at the next start.
 
-use libvirt::Hypervisor;
-
 use super::error::Result;
 use super::service::Sandboxes;
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::sandbox::state::{Event, Phase};
 
-impl<H: Hypervisor, N: PodNetwork> Sandboxes<H, N> {
+impl<P: Platform> Sandboxes<P> {
     /// Records that every sandbox lost its network when the node was rebooted. Before anything is served.
     pub async fn after_reboot(&self) -> Result<()> {
         let mut ready = self.table.all();

@@ -9,19 +9,19 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
-use libvirt::Hypervisor;
 use podspec::SandboxId;
 
 use super::error::{Error, Result};
 use super::service::Sandboxes;
 use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::sandbox::state::Phase;
 
 /// Sandboxes that are looked at at once: one whose plugins hang keeps few others waiting.
 const ABREAST: usize = 8;
 
-impl<H: Hypervisor, N: PodNetwork> Sandboxes<H, N> {
+impl<P: Platform> Sandboxes<P> {
     /// One round over all sandboxes.
     pub async fn reconcile(self: &Arc<Self>) -> Result<()> {
         let networks = self.network.list().await.map_err(Error::Networks)?;

@@ -7,7 +7,6 @@
 
 use std::sync::Arc;
 
-use libvirt::Hypervisor;
 use podspec::SandboxId;
 use tapmanager::wire::Network;
 use tokio::sync::RwLock;
@@ -18,6 +17,7 @@ use crate::clock;
 use crate::locks::Locks;
 use crate::metadata::{LookupError, Table};
 use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::sandbox::state::{Event, Phase};
 use crate::sandbox::{Sandbox, SandboxConfig};
 use crate::tasks::Tasks;
@@ -25,10 +25,10 @@ use crate::vm::Containers;
 
 /// The sandboxes of this node.
 #[derive(Debug)]
-pub struct Sandboxes<H, N> {
+pub struct Sandboxes<P: Platform> {
     pub(super) table: Arc<Table<Sandbox>>,
-    pub(super) network: Arc<N>,
-    pub(super) containers: Arc<Containers<H, N>>,
+    pub(super) network: Arc<P::Network>,
+    pub(super) containers: Arc<Containers<P>>,
     pub(super) locks: Locks,
     /// Read while a network is made; written while networks without owner are collected. True when that
     /// was done since the start.
@@ -36,12 +36,12 @@ pub struct Sandboxes<H, N> {
     tasks: Tasks,
 }
 
-impl<H: Hypervisor, N: PodNetwork> Sandboxes<H, N> {
+impl<P: Platform> Sandboxes<P> {
     /// The service over these rows; `locks` must be the machines' too.
     pub fn new(
         table: Arc<Table<Sandbox>>,
-        network: Arc<N>,
-        containers: Arc<Containers<H, N>>,
+        network: Arc<P::Network>,
+        containers: Arc<Containers<P>>,
         locks: Locks,
         tasks: Tasks,
     ) -> Self {

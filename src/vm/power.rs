@@ -21,13 +21,13 @@ use super::error::{Error, Result, hypervisor};
 use super::model::Container;
 use super::service::Containers;
 use crate::disk;
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 
 /// Label by which a pod without a disk of its own says which virtual machine it is.
 const VM_LABEL: &str = "vmlet.dev/vm-uid";
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// The virtual machine that a container is, by its disk or else by the pod's label.
     pub fn vm_of(&self, row: &Container) -> Option<VmUid> {
         let by_label = || {

@@ -25,7 +25,7 @@ use crate::disk::Disks;
 use crate::images::{self, Images};
 use crate::locks::{Guard, Locks};
 use crate::metadata::{LookupError, Table};
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::sources::Sources;
 use crate::tasks::Tasks;
@@ -35,15 +35,15 @@ const RECONNECT: Duration = Duration::from_secs(5);
 
 /// The services and rows that machines are made from.
 #[derive(Debug)]
-pub struct Parts<H, N> {
+pub struct Parts<P: Platform> {
     /// Rows of containers.
     pub table: Arc<Table<Container>>,
     /// Rows of sandboxes, read only.
     pub sandboxes: Arc<Table<Sandbox>>,
     /// Runs the machines.
-    pub hypervisor: Arc<H>,
+    pub hypervisor: Arc<P::Hypervisor>,
     /// Hands out their taps.
-    pub network: Arc<N>,
+    pub network: Arc<P::Network>,
     /// Holds their images.
     pub images: Arc<Images>,
     /// Holds the disks that outlive pods.
@@ -58,8 +58,8 @@ pub struct Parts<H, N> {
 
 /// The containers of this node.
 #[derive(Debug)]
-pub struct Containers<H, N> {
-    pub(super) parts: Parts<H, N>,
+pub struct Containers<P: Platform> {
+    pub(super) parts: Parts<P>,
     pub(super) settings: Settings,
     pub(super) paths: Paths,
     pub(super) accelerator: tokio::sync::OnceCell<Choice>,
@@ -77,9 +77,9 @@ pub struct Containers<H, N> {
     pub(super) unused_secrets: Mutex<VecDeque<String>>,
 }
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// The service over these parts.
-    pub fn new(parts: Parts<H, N>, settings: Settings) -> Self {
+    pub fn new(parts: Parts<P>, settings: Settings) -> Self {
         let paths = Paths::new(&settings.state_dir);
         Self {
             parts,

@@ -6,14 +6,13 @@
 
 use std::path::Path;
 
-use libvirt::Hypervisor;
 use podspec::{Role, SandboxId};
 use sha2::{Digest as _, Sha256};
 
 use super::seed::SERIAL as SEED;
 use crate::block::{self, Blocks, Wish};
 use crate::images::{Digest, Image};
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::domain::{Disk, DiskFormat, DiskSource};
 use crate::vm::error::Result;
 use crate::vm::model::{BlockDisk, Container, ContainerConfig};
@@ -25,7 +24,7 @@ const SERIAL: usize = 20;
 /// Hexadecimal digits that tell two names from each other.
 const HASH: usize = 8;
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// The disks that the devices of a request are. Devices that are no disks are of no use to a machine.
     pub(in crate::vm) async fn wanted_blocks(
         &self,

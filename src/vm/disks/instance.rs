@@ -10,7 +10,7 @@ use libvirt::{Hypervisor, State};
 use podspec::{Instance, Role, SandboxId, VmUid};
 
 use crate::images::{self, Format, Image};
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::domain::{Disk, DiskFormat, DiskSource};
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::{BlockDisk, Container, ImageSpec};
@@ -41,7 +41,7 @@ impl Root {
     }
 }
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// What a new container of the sandbox boots from, checked as far as it is there.
     pub(in crate::vm) async fn wanted_root(
         &self,

@@ -6,20 +6,19 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use libvirt::Hypervisor;
 use podspec::SandboxId;
 
 use crate::disk::qemu_img::{self, Base, Failed};
 use crate::files;
 use crate::images::{self, Digest, Image, Locator, Reference};
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::vm::error::{Error, Result};
 use crate::vm::model::{Container, ImageSpec};
 use crate::vm::service::Containers;
 use crate::vm::settings::UnknownImage;
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// Brings an image by the name in the pod, when the id that kubelet gave is not one of ours: for a pod that
     /// only its RuntimeClass sends here, kubelet asked another runtime about the image. A pull ends with its
     /// request, and no lock is held.

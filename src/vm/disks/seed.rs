@@ -10,12 +10,11 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use libvirt::Hypervisor;
 use podspec::{GuestData, GuestName, Instance, NoCloud, Role, VmUid};
 
 use crate::disk::unfinished;
 use crate::files;
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::sources::Wanted;
 use crate::vm::domain::{Disk, DiskFormat, DiskSource};
@@ -26,7 +25,7 @@ use crate::vm::service::Containers;
 /// By what a guest tells the disk from others: `/dev/disk/by-id/virtio-vmlet-seed`.
 pub(super) const SERIAL: &str = "vmlet-seed";
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// The files that the guest is to find. Waits for the objects that they come from; no lock is held.
     pub(in crate::vm) async fn guest_files(
         &self,

@@ -6,15 +6,14 @@
 use std::path::Path;
 use std::sync::PoisonError;
 
-use libvirt::Hypervisor;
 use nix::unistd::{AccessFlags, access};
 
 use super::accel::{self, Accelerator};
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::error::{Error, Result};
 use crate::vm::service::Containers;
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// Probes for the accelerator until there is one; later calls answer from memory.
     pub async fn choose_accelerator(&self) -> Result<Accelerator> {
         let settings = &self.settings;

@@ -12,14 +12,14 @@ use podspec::{ContainerId, Instance, Machine, NoCloud, PodResources, Role, Sandb
 
 use super::start::NEVER_RAN;
 use crate::clock;
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::{Container, ContainerConfig, ContainerMetadata, Exit, Spec};
 use crate::vm::service::Containers;
 use crate::vm::state::{Event, Phase};
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     pub(in crate::vm) async fn create_to_end(
         &self,
         sandbox_id: &SandboxId,

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::clock;
 use crate::files;
 use crate::metadata::TableError;
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::{Container, Exit};
 use crate::vm::service::Containers;
@@ -22,7 +22,7 @@ use crate::vm::state::{Event, Phase};
 /// Exit code of whatever is killed, as a shell gives it for SIGKILL.
 const KILLED: i32 = 137;
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// The emulator of a container ended.
     pub(in crate::vm) async fn ended(&self, id: &ContainerId, end: End) -> Result<()> {
         let killed = match end {

@@ -4,16 +4,14 @@
 //! has no domain, and libvirt is never asked about it.
 //! Failure: a start that was cut short is undone, and a stop that was cut short is repeated, as for machines.
 
-use libvirt::Hypervisor;
-
 use crate::clock;
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::error::Result;
 use crate::vm::model::{Container, Exit};
 use crate::vm::service::Containers;
 use crate::vm::state::Event;
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// Starts a placeholder: kubelet has pulled the image, and the pod has its node.
     pub(super) async fn hold_place(&self, row: &Container) -> Result<()> {
         let row = self

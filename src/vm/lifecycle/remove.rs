@@ -6,16 +6,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use libvirt::Hypervisor;
 use podspec::{ContainerId, SandboxId};
 
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::error::Result;
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
 use crate::vm::state::Event;
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// Removes every container of the sandbox, and the sandbox's root disk.
     pub async fn remove_all(self: &Arc<Self>, sandbox: &SandboxId) -> Result<()> {
         for row in self.of_sandbox(sandbox) {

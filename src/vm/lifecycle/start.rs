@@ -18,6 +18,7 @@ use crate::clock;
 use crate::files;
 use crate::images::Format;
 use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::sandbox::{Sandbox, SandboxConfig};
 use crate::vm::console;
 use crate::vm::domain::{
@@ -41,7 +42,7 @@ struct Waits {
     start: Duration,
 }
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     pub(in crate::vm) async fn start_to_end(&self, id: &ContainerId) -> Result<()> {
         let sandbox = self.row(id)?.sandbox.clone();
         let _lock = self.parts.locks.lock(sandbox.as_str()).await;

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::clock;
 use crate::metadata::TableError;
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
@@ -28,7 +28,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// How long after a kill its confirmation is waited for.
 const CONFIRMATION: Duration = Duration::from_secs(20);
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     pub(in crate::vm) async fn stop_to_end(
         self: Arc<Self>,
         id: &ContainerId,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use libvirt::{Cable, Hypervisor};
 
 use crate::disk::{Memory, SavedNic};
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
 
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Pulled(Vec<String>);
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// Pulls the cables of the NICs whose addresses in memory are no longer theirs.
     pub(super) async fn pull_moved(&self, row: &Container, memory: &Memory) -> Pulled {
         let mut pulled = Vec::new();

@@ -4,17 +4,16 @@
 //! comes second is refused. While somebody discards, the disk gets no new container and the one that has it does not start.
 //! Failure: [`disk::Error::Restoring`]; what was begun and not ended is memory that counts as used.
 
-use libvirt::Hypervisor;
 use podspec::VmUid;
 
 use crate::disk;
 use crate::locks::Guard;
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::error::Result;
 use crate::vm::service::Containers;
 use crate::vm::state::Phase;
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// Removes the memory beside a disk; success when there is none.
     pub(super) async fn discard_memory(&self, vm: VmUid) -> Result<()> {
         let disks = &self.parts.disks;

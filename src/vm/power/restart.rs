@@ -13,7 +13,7 @@ use podspec::VmUid;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::service::Containers;
 use crate::vm::state::Phase;
@@ -27,7 +27,7 @@ const OBEYS: Duration = Duration::from_secs(10);
 /// How long libvirt may take to report a reset. A reset right after another one is not reported.
 const ECHO: Duration = Duration::from_secs(2);
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// Asks the guest to reboot until it boots anew, or until `deadline`; true when it does.
     pub async fn reboot(&self, vm: VmUid, deadline: Instant) -> Result<bool> {
         let driver = &self.parts.hypervisor;

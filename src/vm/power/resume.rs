@@ -12,7 +12,7 @@ use podspec::VmUid;
 
 use crate::disk;
 use crate::disk::MemoryPhase;
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How long such a restore is waited for before it is left to the next round.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     pub(in crate::vm) async fn resume_memory(
         &self,
         row: &Container,

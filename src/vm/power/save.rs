@@ -11,7 +11,7 @@ use podspec::{Annotations, Key, VmUid};
 use tapmanager::wire::KnownNic;
 
 use crate::disk::{self, SavedNic};
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::sandbox::SandboxConfig;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::model::Container;
@@ -20,7 +20,7 @@ use crate::vm::service::Containers;
 /// Time between two looks at a save that an earlier process began.
 const LOOK: Duration = Duration::from_millis(500);
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// Saves the memory of a virtual machine and ends it; success when that was done before.
     pub async fn save(&self, vm: VmUid) -> Result<()> {
         let disks = &self.parts.disks;

@@ -13,12 +13,12 @@ use podspec::{ContainerId, Kind, SandboxId};
 
 use crate::files;
 use crate::metadata::{LookupError, Row, Table};
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::error::{Result, hypervisor};
 use crate::vm::paths::Paths;
 use crate::vm::service::Containers;
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// Removes whatever has no owner; `domains` are all of ours.
     pub(in crate::vm) async fn collect(&self, domains: &[DomainInfo]) -> Result<()> {
         let mut outcome = Ok(());

@@ -7,10 +7,9 @@
 use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
-use libvirt::Hypervisor;
 use podspec::ContainerId;
 
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::error::Result;
 use crate::vm::model::{Container, Exit};
 use crate::vm::service::Containers;
@@ -21,7 +20,7 @@ const UNKNOWN: i32 = 255;
 /// Containers that are looked at at once: reading what is left of a console takes its time.
 const ABREAST: usize = 8;
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// Records that every machine ended when the node was rebooted. Before anything is served.
     pub async fn after_reboot(self: &Arc<Self>) -> Result<()> {
         let mut rows = self.parts.table.all();

@@ -13,7 +13,7 @@ use libvirt::{Hypervisor, State};
 use podspec::ContainerId;
 use uuid::Uuid;
 
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::error::{Result, hypervisor};
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
@@ -22,7 +22,7 @@ use crate::vm::state::Phase;
 /// Containers that are looked at at once: one with a stuck disk keeps few others waiting.
 const ABREAST: usize = 8;
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// One round over all containers and domains. False when a request held one that needs a look: then it has
     /// to be looked at again soon.
     pub async fn reconcile(self: &Arc<Self>) -> Result<bool> {

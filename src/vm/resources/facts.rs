@@ -6,9 +6,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use libvirt::Hypervisor;
-
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::model::Container;
 use crate::vm::service::Containers;
 
@@ -27,7 +25,7 @@ pub struct Facts {
     pub accelerator: Option<String>,
 }
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// What is known of a container.
     pub async fn facts(&self, row: &Container) -> Facts {
         Facts {

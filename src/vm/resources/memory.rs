@@ -4,14 +4,13 @@
 //! is in the row: an earlier machine of the pod, or a restart of the daemon, changes nothing.
 //! Failure: a counter that cannot be read is zero; the end then has another reason.
 
-use libvirt::Hypervisor;
 use podspec::ContainerId;
 
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::vm::service::Containers;
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// How many processes of the pod have been killed so far.
     pub(in crate::vm) async fn oom_kills(&self, sandbox: &Sandbox) -> i64 {
         let Ok(pod) = cgroup::PodCgroup::parse(&sandbox.config.cgroup_parent) else {

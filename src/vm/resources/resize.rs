@@ -9,14 +9,14 @@ use std::sync::Arc;
 use libvirt::Hypervisor;
 use podspec::{ContainerId, PodResources, SandboxId};
 
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::host::cpus;
 use crate::vm::model::{Container, LinuxResources};
 use crate::vm::service::Containers;
 use crate::vm::state::Phase;
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// Changes the resources of a container; what is zero or empty stays.
     pub async fn update(self: &Arc<Self>, id: &ContainerId, update: LinuxResources) -> Result<()> {
         let (this, id) = (Arc::clone(self), id.clone());

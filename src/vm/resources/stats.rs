@@ -10,12 +10,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use libvirt::Hypervisor;
 use podspec::{ContainerId, SandboxId};
 use tapmanager::wire::NicCounters;
 use tokio::time::Instant;
 
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::host::process::Processes;
 use crate::vm::service::Containers;
 
@@ -154,7 +153,7 @@ impl Meter {
     }
 }
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// What all machines have used, as of now or a moment ago. Always answers within four seconds.
     pub async fn stats(self: &Arc<Self>) -> Arc<Snapshot> {
         let last = self.meter.last();

@@ -6,9 +6,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use libvirt::Hypervisor;
-
-use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::service::Containers;
 
 /// Bytes of a block, as `stat` counts.
@@ -25,7 +23,7 @@ pub struct DiskUsage {
     pub inodes: u64,
 }
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// What overlays, disks of virtual machines, saved memory, seeds and console files take.
     pub async fn disk_usage(&self) -> DiskUsage {
         let folders = [

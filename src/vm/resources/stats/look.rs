@@ -22,6 +22,7 @@ use super::host::{Answers, Emulators, Pods};
 use super::{Cpu, Memory, PodUsage, Snapshot, Traffic, Usage};
 use crate::clock;
 use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::sandbox::{Sandbox, state::Phase};
 use crate::vm::host::process::Resident;
 use crate::vm::{Container, Containers};
@@ -29,7 +30,7 @@ use crate::vm::{Container, Containers};
 /// Time for each of those that are asked.
 const DEADLINE: Duration = Duration::from_secs(3);
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     pub(super) async fn look(&self, last: &Snapshot) -> Snapshot {
         let taken = Some(Instant::now());
         let mut running = self.parts.table.all();
