@@ -1,6 +1,7 @@
-//! What can be done with a running machine beside stopping it, by the virtual machine that it is.
+//! What can be done with a machine beside starting and stopping its container, by the virtual machine that it is: pause,
+//! restart, and the memory that is saved, taken back or discarded.
 //!
-//! Invariant: the container stays, and nothing here changes a row: an end of the power is the stop of the container.
+//! Invariant: the container stays, and nothing here changes its phase: an end of the power is the stop of the container.
 //! Failure: [`Error::NotRunning`] when there is no such machine here; libvirt's own error otherwise.
 
 use std::pin::pin;
