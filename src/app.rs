@@ -20,8 +20,9 @@ use crate::health;
 use crate::images::{self, Images};
 use crate::locks::Locks;
 use crate::metadata::{self, Db, Table};
+use crate::platform::Platform;
 use crate::tasks::Tasks;
-use crate::{node, sandbox, vm};
+use crate::{node, pods, vm};
 
 mod background;
 mod boot;
@@ -29,16 +30,25 @@ mod settings;
 
 pub use settings::UnknownUser;
 
+/// The node's own libvirt and owner of networks.
+#[derive(Debug)]
+pub enum Real {}
+
+impl Platform for Real {
+    type Hypervisor = Libvirt;
+    type Network = Client;
+}
+
 /// The containers, as clients use them.
-pub type Containers = vm::Containers<Libvirt, Client>;
+pub type Containers = vm::Containers<Real>;
 /// The sandboxes, as clients use them.
-pub type Sandboxes = sandbox::Sandboxes<Client, Arc<Containers>>;
+pub type Sandboxes = pods::Sandboxes<Real>;
 /// The tasks, as clients use them.
-pub type Agenda = node::Agenda<Libvirt, Client>;
+pub type Agenda = node::Agenda<Real>;
 /// The running machines, as clients use them.
-pub type Machines = node::Machines<Libvirt, Client>;
+pub type Machines = node::Machines<Real>;
 /// The health check, as clients use it.
-pub type Health = health::Health<Libvirt, Client>;
+pub type Health = health::Health<Real>;
 
 /// Why the daemon cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -72,22 +82,13 @@ pub enum Error {
     Images(#[from] images::Error),
     /// What a reboot has done cannot be recorded for sandboxes.
     #[error("record what a reboot has done to sandboxes")]
-    LostSandboxes(#[source] Box<sandbox::Error>),
+    LostSandboxes(#[source] Box<pods::Error>),
     /// What a reboot has done cannot be recorded for containers.
     #[error("record what a reboot has done to containers")]
     LostContainers(#[source] Box<vm::Error>),
     /// QEMU cannot run as the configured user.
     #[error(transparent)]
     User(#[from] UnknownUser),
-}
-
-/// What names this daemon.
-#[derive(Debug, Clone)]
-pub struct Identity {
-    /// Constant for the life of the state directory.
-    pub installation: String,
-    /// Which boot of the node this is; empty when the node does not say.
-    pub boot: String,
 }
 
 /// The daemon's services.
@@ -104,11 +105,10 @@ pub struct App {
     /// The state of the helpers.
     pub health: Arc<Health>,
     /// Tasks of the node API.
-    pub agenda: Arc<Agenda>,
+    agenda: Arc<Agenda>,
     /// What is known of machines that run.
-    pub machines: Arc<Machines>,
-    /// What tells this daemon from others, and this boot from the one before.
-    pub identity: Identity,
+    machines: Arc<Machines>,
+    identity: node::Identity,
     hypervisor: Arc<Libvirt>,
     tasks: Tasks,
     _claim: Arc<File>,
@@ -169,7 +169,7 @@ impl App {
         let app = Self {
             agenda: Arc::new(agenda.await?),
             machines: Arc::new(machines),
-            identity: Identity {
+            identity: node::Identity {
                 installation,
                 boot: boot::read(&config.boot_id_file).unwrap_or_default(),
             },
@@ -189,6 +189,17 @@ impl App {
         app.settle_boot(&db, &config.boot_id_file).await?;
         app.start_background();
         Ok(app)
+    }
+
+    /// What the node API is served from.
+    pub fn node_services(&self) -> node::Services<Real> {
+        node::Services {
+            identity: self.identity.clone(),
+            agenda: Arc::clone(&self.agenda),
+            machines: Arc::clone(&self.machines),
+            containers: Arc::clone(&self.containers),
+            disks: Arc::clone(&self.disks),
+        }
     }
 
     /// Ends the background work; machines run on. Waits at most `deadline` for requests in progress.

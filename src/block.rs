@@ -23,8 +23,6 @@ mod hold;
 mod marker;
 mod model;
 mod plan;
-#[cfg(test)]
-mod tests;
 
 pub use error::{Error, Result};
 pub use model::{Extent, Held, Number, Wish};
@@ -80,5 +78,107 @@ impl Blocks {
         if let Some(copy) = copies.get(container) {
             copy.cancel();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::error::Error;
+    use super::marker::Marker;
+    use super::model::{Extent, Number, Wish};
+    use super::plan::{Content, Plan, decide};
+    use crate::images::{Digest, Format, Image};
+
+    const MIB: u64 = 1 << 20;
+    const DEVICE: Number = Number { major: 7, minor: 0 };
+    const SLICE: Extent = Extent {
+        offset: MIB,
+        size: 63 * MIB,
+    };
+    const WHOLE: Extent = Extent {
+        offset: 0,
+        size: 64 * MIB,
+    };
+
+    fn digest(byte: u8) -> Digest {
+        Digest::from_bytes([byte; 32])
+    }
+
+    fn image(byte: u8, virtual_size: u64) -> Option<Image> {
+        Some(Image {
+            digest: digest(byte),
+            size: 1,
+            virtual_size,
+            format: Format::Qcow2,
+            path: "/image".into(),
+            tags: Vec::new(),
+            digests: Vec::new(),
+        })
+    }
+
+    fn wish(image: Option<Image>, is_kept: bool) -> Wish {
+        Wish { image, is_kept }
+    }
+
+    const fn writing(byte: u8) -> Content {
+        Content::Marked(Marker::Writing(Digest::from_bytes([byte; 32])))
+    }
+
+    const fn written(byte: u8) -> Content {
+        Content::Marked(Marker::Whole(Digest::from_bytes([byte; 32])))
+    }
+
+    #[rstest]
+    #[case::first(Content::Blank, false, Plan::Write(digest(1), SLICE))]
+    #[case::first_of_a_machine(Content::Blank, true, Plan::Write(digest(1), SLICE))]
+    #[case::again(written(1), false, Plan::Boot(SLICE))]
+    #[case::again_of_a_machine(written(1), true, Plan::Boot(SLICE))]
+    #[case::another_image(written(2), false, Plan::Write(digest(1), SLICE))]
+    #[case::another_image_of_a_machine(written(2), true, Plan::Boot(SLICE))]
+    #[case::cut_short(writing(1), false, Plan::Write(digest(1), SLICE))]
+    #[case::cut_short_of_a_machine(writing(2), true, Plan::Write(digest(1), SLICE))]
+    fn an_image_is_written_once(#[case] content: Content, #[case] kept: bool, #[case] plan: Plan) {
+        let wish = wish(image(1, 63 * MIB), kept);
+        assert_eq!(decide(DEVICE, 64 * MIB, content, &wish).unwrap(), plan);
+    }
+
+    #[rstest]
+    #[case(Content::Foreign, Plan::Boot(WHOLE))]
+    #[case(written(1), Plan::Boot(SLICE))]
+    fn without_an_image_a_device_is_as_it_is(#[case] content: Content, #[case] plan: Plan) {
+        let found = decide(DEVICE, 64 * MIB, content, &wish(None, true)).unwrap();
+        assert_eq!(found, plan);
+    }
+
+    #[test]
+    fn what_cannot_boot_or_is_not_ours_is_refused_with_words_that_help() {
+        let refused = |content, image| {
+            let decided = decide(DEVICE, 64 * MIB, content, &wish(image, false));
+            decided.unwrap_err().to_string()
+        };
+        assert!(refused(Content::Blank, None).contains("empty"));
+        assert!(refused(writing(1), None).contains("name the image"));
+        assert!(refused(Content::Foreign, image(1, MIB)).contains("clear its first and last MiB"));
+        for image in [None, image(1, MIB)] {
+            assert!(refused(Content::Marked(Marker::Later), image).contains("later version"));
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_too_small_is_refused_with_both_sizes() {
+        let too_large = wish(image(1, 63 * MIB + 1), false);
+        for content in [Content::Blank, written(2), writing(1)] {
+            let error = decide(DEVICE, 64 * MIB, content, &too_large).unwrap_err();
+            assert!(matches!(error, Error::TooSmall { .. }), "{error}");
+            let text = error.to_string();
+            assert!(text.contains("67108864 bytes"), "{text}");
+            assert!(text.contains("needs 67109376 "), "{text}");
+        }
+        let tiny = decide(DEVICE, 512, Content::Blank, &too_large);
+        assert!(matches!(tiny, Err(Error::TooSmall { .. })));
+        // One that holds the image already is not measured again.
+        assert!(decide(DEVICE, 64 * MIB, written(1), &too_large).is_ok());
     }
 }

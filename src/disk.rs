@@ -25,8 +25,6 @@ mod memory;
 mod model;
 pub mod qemu_img;
 mod remove;
-#[cfg(test)]
-mod tests;
 
 pub use error::{Error, Result};
 pub use make::Wish;
@@ -122,3 +120,6 @@ pub fn unfinished(seed: &Path) -> PathBuf {
 fn owner(vm: VmUid) -> String {
     format!("{OWNER}{vm}")
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,8 @@ use libvirt::{Hypervisor, Versions};
 use tapmanager::wire::Status;
 
 use self::recent::Recent;
-use crate::sandbox::PodNetwork;
+use crate::network::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::Containers;
 use crate::vm::accel::Choice;
 
@@ -28,10 +29,10 @@ const FRESH: Duration = Duration::from_secs(20);
 
 /// Asks libvirt and the owner of networks.
 #[derive(Debug)]
-pub struct Health<H, N> {
-    hypervisor: Arc<H>,
-    network: Arc<N>,
-    containers: Arc<Containers<H, N>>,
+pub struct Health<P: Platform> {
+    hypervisor: Arc<P::Hypervisor>,
+    network: Arc<P::Network>,
+    containers: Arc<Containers<P>>,
     versions: Recent<Versions>,
     status: Recent<Status>,
 }
@@ -49,9 +50,13 @@ pub struct Report {
     pub obstacle: Option<String>,
 }
 
-impl<H: Hypervisor, N: PodNetwork> Health<H, N> {
+impl<P: Platform> Health<P> {
     /// Checks these helpers.
-    pub fn new(hypervisor: Arc<H>, network: Arc<N>, containers: Arc<Containers<H, N>>) -> Self {
+    pub fn new(
+        hypervisor: Arc<P::Hypervisor>,
+        network: Arc<P::Network>,
+        containers: Arc<Containers<P>>,
+    ) -> Self {
         Self {
             hypervisor,
             network,

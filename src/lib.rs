@@ -9,17 +9,21 @@ pub mod clock;
 pub mod config;
 pub mod cri;
 pub mod disk;
+pub mod files;
 pub mod health;
 pub mod images;
 pub mod locks;
 pub mod metadata;
+pub mod network;
 pub mod node;
+pub mod platform;
+pub mod pods;
 mod run;
 pub mod sandbox;
 pub mod sources;
 pub mod tasks;
 #[cfg(test)]
-mod testbed;
+mod testkit;
 pub mod vm;
 
 pub use run::{Error, run};

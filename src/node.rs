@@ -5,6 +5,7 @@
 //! Failure: [`Error`] when the socket cannot be had; a task that fails says so in its status.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use listener::Listener;
 use nodeapi::v1::node_server::NodeServer;
@@ -18,8 +19,6 @@ mod machines;
 mod run;
 mod server;
 mod task;
-#[cfg(test)]
-mod tests;
 mod watch;
 mod wire;
 
@@ -27,8 +26,10 @@ pub use agenda::{Agenda, Limits, Refused};
 pub use machines::Machines;
 pub use task::{Failure, Progress, State, Task, TaskUid, Work};
 
-use crate::app::App;
 use crate::config::Config;
+use crate::disk::Disks;
+use crate::platform::Platform;
+use crate::vm::Containers;
 use server::Service;
 
 /// Largest message either way: lists of some thousand machines.
@@ -48,12 +49,40 @@ pub enum Error {
     Serve(#[source] tonic::transport::Error),
 }
 
+/// What names this daemon.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// Constant for the life of the state directory.
+    pub installation: String,
+    /// Which boot of the node this is; empty when the node does not say.
+    pub boot: String,
+}
+
+/// What the calls of the node API use.
+#[derive(Debug)]
+pub struct Services<P: Platform> {
+    /// Tells this daemon from others, and this boot from the one before.
+    pub identity: Identity,
+    /// Tasks.
+    pub agenda: Arc<Agenda<P>>,
+    /// What is known of machines that run.
+    pub machines: Arc<Machines<P>>,
+    /// Containers.
+    pub containers: Arc<Containers<P>>,
+    /// Disks that outlive pods.
+    pub disks: Arc<Disks>,
+}
+
 /// Serves until `stop` is done, then gives requests in progress the configured time to end.
-pub async fn serve(app: App, config: &Config, stop: impl Future<Output = ()>) -> Result<(), Error> {
+pub async fn serve<P: Platform>(
+    services: Services<P>,
+    config: &Config,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Error> {
     let listener = Listener::bind(&config.node.endpoint).await?;
     tracing::info!(socket = %config.node.endpoint, outcome = "serving", "node API");
     let stopping = CancellationToken::new();
-    let service = NodeServer::new(Service::new(app, config, stopping.clone()))
+    let service = NodeServer::new(Service::new(services, config, stopping.clone()))
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
     let socket = listener.claim();
@@ -71,3 +100,6 @@ pub async fn serve(app: App, config: &Config, stop: impl Future<Output = ()>) ->
     socket.release();
     ended.unwrap_or(Ok(())).map_err(Error::Serve)
 }
+
+#[cfg(test)]
+mod tests;

@@ -98,7 +98,7 @@ async fn serve_both(
     let stop = CancellationToken::new();
     let _ended = stop.clone().drop_guard();
     let cri = cri::serve(app.clone(), config, stop.clone().cancelled_owned());
-    let node = node::serve(app.clone(), config, stop.clone().cancelled_owned());
+    let node = node::serve(app.node_services(), config, stop.clone().cancelled_owned());
     let both = async {
         tokio::try_join!(async { cri.await.map_err(Error::from) }, async {
             node.await.map_err(Error::from)

@@ -14,12 +14,13 @@ use podspec::ContainerId;
 use tokio_util::sync::CancellationToken;
 
 use super::Blocks;
-use super::error::{Error, Result, files};
+use super::error::{Error, Result};
 use super::hold::blocking;
 use super::marker::{Marker, OFFSET};
 use super::model::{Extent, Number, Wish};
 use super::plan::{self, Content, Plan};
 use crate::disk::qemu_img::{self, Base, Part};
+use crate::files;
 use crate::images::{Digest, Image};
 
 /// Part of a copy after which the log has a line, in percent.
@@ -84,7 +85,7 @@ impl Blocks {
         looked.await.map_err(|e| match e.kind() {
             _ if e.raw_os_error() == Some(EBUSY) => Error::Busy(device),
             ErrorKind::PermissionDenied => Error::NoDev(self.root.clone()),
-            _ => files("open the device", &node)(e),
+            _ => files::failed("open the device", &node)(e).into(),
         })
     }
 
@@ -98,7 +99,7 @@ impl Blocks {
         image: &Image,
     ) -> Result<()> {
         let node = self.node(device);
-        let failed = |e| files("write", &node)(e);
+        let failed = |e| files::failed("write", &node)(e);
         let file = mark(file, Marker::Writing(digest)).await.map_err(failed)?;
         faultpoint::point("vm.block.begun");
         let claim = file.try_clone().map_err(failed)?;

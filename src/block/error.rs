@@ -3,13 +3,13 @@
 //! Invariant: the variant names the step or the state, and what to do about it; the cause is the source.
 //! Failure: see the variants.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use podspec::ContainerId;
 
 use super::model::Number;
 use crate::disk::qemu_img;
-use crate::metadata;
+use crate::{files, metadata};
 
 /// A request about a device that failed.
 #[derive(Debug, thiserror::Error)]
@@ -84,16 +84,8 @@ pub enum Error {
     #[error(transparent)]
     Write(#[from] qemu_img::Failed),
     /// A device or file cannot be found, made, opened, read, written or removed.
-    #[error("{step} {}", path.display())]
-    Files {
-        /// What was to be done.
-        step: &'static str,
-        /// With what.
-        path: PathBuf,
-        /// The kernel's reason.
-        #[source]
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Files(#[from] files::Error),
     /// The database failed.
     #[error(transparent)]
     Db(#[from] metadata::Error),
@@ -101,9 +93,3 @@ pub enum Error {
 
 /// Outcome of a request about a device.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// Turns a file error into ours, naming the step.
-pub(super) fn files(step: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
-    let path = path.to_owned();
-    move |source| Error::Files { step, path, source }
-}

@@ -13,14 +13,15 @@ use nix::sys::stat::{Mode, SFlag, major, makedev, minor, mknod};
 use podspec::ContainerId;
 
 use super::Blocks;
-use super::error::{Error, Result, files};
+use super::error::{Error, Result};
 use super::model::{Held, Number};
+use crate::files;
 
 impl Blocks {
     /// The block device that a path leads to; `None` when it leads to something else.
     pub async fn identify(path: &Path) -> Result<Option<Number>> {
         let found = tokio::fs::metadata(path).await;
-        let found = found.map_err(files("find the device", path))?;
+        let found = found.map_err(files::failed("find the device", path))?;
         Ok(found.file_type().is_block_device().then(|| Number {
             major: major(found.rdev()),
             minor: minor(found.rdev()),
@@ -62,9 +63,8 @@ impl Blocks {
         }
         let owner = (self.uid, self.gid);
         let path = node.clone();
-        blocking(move || make_node(&path, device, owner, read_only))
-            .await
-            .map_err(files("make the device", &node))
+        let made = blocking(move || make_node(&path, device, owner, read_only)).await;
+        Ok(made.map_err(files::failed("make the device", &node))?)
     }
 
     /// Takes back all devices of a container whose domain is gone; success when it has none.
@@ -100,7 +100,7 @@ impl Blocks {
 
     /// Removes nodes without a record.
     pub async fn collect(&self) -> Result<()> {
-        let failed = || files("look through", &self.root);
+        let failed = || files::failed("look through", &self.root);
         let mut entries = tokio::fs::read_dir(&self.root).await.map_err(failed())?;
         while let Some(entry) = entries.next_entry().await.map_err(failed())? {
             let path = entry.path();
@@ -141,7 +141,9 @@ fn make_node(
 
 async fn remove_node(path: &Path) -> Result<()> {
     match tokio::fs::remove_file(path).await {
-        Err(e) if e.kind() != ErrorKind::NotFound => Err(files("remove the device", path)(e)),
+        Err(e) if e.kind() != ErrorKind::NotFound => {
+            Err(files::failed("remove the device", path)(e).into())
+        }
         _ => Ok(()),
     }
 }

@@ -14,7 +14,7 @@ use tonic::{Code, Status};
 
 use super::convert::Invalid;
 use crate::metadata::{self, LookupError};
-use crate::{block, disk, images, sandbox, sources, vm};
+use crate::{block, disk, images, pods, sources, vm};
 
 /// What the kernel, SQLite and programs such as `qemu-img` say of a full disk; some give words only.
 const DISK_FULL: [&str; 3] = [
@@ -42,8 +42,8 @@ impl From<LookupError> for Status {
     }
 }
 
-impl From<sandbox::Error> for Status {
-    fn from(error: sandbox::Error) -> Self {
+impl From<pods::Error> for Status {
+    fn from(error: pods::Error) -> Self {
         status(sandbox_code(&error), &error)
     }
 }
@@ -78,8 +78,8 @@ pub(super) fn pull(error: &images::Error) -> Status {
     }
 }
 
-fn sandbox_code(error: &sandbox::Error) -> Code {
-    use sandbox::Error as E;
+fn sandbox_code(error: &pods::Error) -> Code {
+    use pods::Error as E;
     match error {
         E::Exists { .. } => Code::AlreadyExists,
         E::Bandwidth(_) | E::Annotation(_) => Code::InvalidArgument,
@@ -144,7 +144,7 @@ const fn block_code(error: &block::Error) -> Code {
         E::NotBlock(_) | E::ReadOnly | E::TwoRoots => Code::InvalidArgument,
         E::Busy(_) => Code::Unavailable,
         E::Cancelled(_) => Code::Aborted,
-        E::Write(_) | E::Files { .. } | E::Db(_) => Code::Internal,
+        E::Write(_) | E::Files(_) | E::Db(_) => Code::Internal,
         _ => Code::FailedPrecondition,
     }
 }
@@ -152,7 +152,7 @@ const fn block_code(error: &block::Error) -> Code {
 const fn disk_code(error: &disk::Error) -> Code {
     use disk::Error as E;
     match error {
-        E::Files { .. } | E::Db(_) | E::Write(_) | E::Image { .. } => Code::Internal,
+        E::Files(_) | E::Db(_) | E::Write(_) | E::Image { .. } => Code::Internal,
         _ => Code::FailedPrecondition,
     }
 }

@@ -27,12 +27,12 @@ const DEADLINE: Duration = Duration::from_secs(90);
 
 /// Answers `Version`, and never answers `StopContainer`.
 #[derive(Debug, Default)]
-struct Simple {
+struct FakeRuntime {
     stopping: std::sync::Arc<Notify>,
 }
 
 #[tonic::async_trait]
-impl RuntimeService for Simple {
+impl RuntimeService for FakeRuntime {
     async fn version(
         &self,
         _: Request<v1::VersionRequest>,
@@ -63,7 +63,7 @@ struct Server {
 
 impl Server {
     async fn start(grace: Duration) -> Self {
-        let simple = Simple::default();
+        let simple = FakeRuntime::default();
         let stopping = std::sync::Arc::clone(&simple.stopping);
         Self {
             stopping,

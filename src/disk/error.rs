@@ -3,12 +3,12 @@
 //! Invariant: the variant names the step or the state; the cause is the source.
 //! Failure: see the variants.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use podspec::{ContainerId, VmUid};
 
 use super::qemu_img;
-use crate::{images, metadata};
+use crate::{files, images, metadata};
 
 /// A request about a disk that failed.
 #[derive(Debug, thiserror::Error)]
@@ -103,16 +103,8 @@ pub enum Error {
     #[error(transparent)]
     Write(#[from] qemu_img::Failed),
     /// A file or directory cannot be made, renamed or removed.
-    #[error("{step} {}", path.display())]
-    Files {
-        /// What was to be done.
-        step: &'static str,
-        /// With what.
-        path: PathBuf,
-        /// The kernel's reason.
-        #[source]
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Files(#[from] files::Error),
     /// The database failed.
     #[error(transparent)]
     Db(#[from] metadata::Error),
@@ -125,7 +117,7 @@ impl Error {
     /// Whether the same request may succeed later without anybody's help.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Busy { .. } | Self::InUse { .. } | Self::Db(_) | Self::Files { .. } => true,
+            Self::Busy { .. } | Self::InUse { .. } | Self::Db(_) | Self::Files(_) => true,
             Self::Write(_) | Self::Restoring { .. } => true,
             Self::Image { source, .. } => is_passing(source),
             _ => false,
@@ -137,10 +129,4 @@ impl Error {
 const fn is_passing(error: &images::Error) -> bool {
     use images::Error as E;
     error.is_passing() || matches!(error, E::NoSpace { .. } | E::Interrupted(_))
-}
-
-/// Turns a file error into ours, naming the step.
-pub(super) fn files(step: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
-    let path = path.to_owned();
-    move |source| Error::Files { step, path, source }
 }

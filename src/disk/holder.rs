@@ -11,8 +11,9 @@ use std::sync::Arc;
 use podspec::{ContainerId, VmUid};
 
 use super::Disks;
-use super::error::{Error, Result, files};
+use super::error::{Error, Result};
 use super::model::{Disk, Phase};
+use crate::files;
 use crate::images::Reference;
 
 impl Disks {
@@ -79,7 +80,7 @@ impl Disks {
         let text = format!("vm={vm}\ncontainer={container}\n");
         if let Err(e) = tokio::fs::write(&lock, text).await {
             self.give_back(vm, container).await?;
-            return Err(files("write", &lock)(e));
+            return Err(files::failed("write", &lock)(e).into());
         }
         Ok(())
     }
@@ -91,7 +92,9 @@ impl Disks {
         }
         let lock = self.lock_file(vm);
         match tokio::fs::remove_file(&lock).await {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(files("remove", &lock)(e)),
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                return Err(files::failed("remove", &lock)(e).into());
+            }
             _ => {}
         }
         faultpoint::point("node.disk.unlocked");

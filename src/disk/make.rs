@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use podspec::VmUid;
 
-use super::error::{Error, Result, files};
+use super::error::{Error, Result};
 use super::model::{Disk, Phase};
 use super::qemu_img::{self, Base};
 use super::{Disks, owner};
+use crate::files;
 use crate::images::{self, Image, Locator};
 
 /// Time between two looks at how far a download is.
@@ -104,7 +105,7 @@ impl Disks {
     async fn check_unrecorded(&self, vm: VmUid) -> Result<()> {
         let path = self.file(vm);
         let there = tokio::fs::try_exists(&path).await;
-        if there.map_err(files("look for", &path))? && self.get(vm).is_none() {
+        if there.map_err(files::failed("look for", &path))? && self.get(vm).is_none() {
             return Err(Error::Unrecorded { vm, path });
         }
         Ok(())
@@ -149,18 +150,18 @@ impl Disks {
         let (folder, disk) = (self.folder(wish.vm), self.file(wish.vm));
         if tokio::fs::try_exists(&disk)
             .await
-            .map_err(files("look for", &disk))?
+            .map_err(files::failed("look for", &disk))?
         {
             // An earlier attempt got as far as the name, which a disk has only when it is whole.
             return Ok(());
         }
         tokio::fs::create_dir_all(&folder)
             .await
-            .map_err(files("make", &folder))?;
+            .map_err(files::failed("make", &folder))?;
         // QEMU's user may pass through, nobody may list.
         tokio::fs::set_permissions(&folder, Permissions::from_mode(0o711))
             .await
-            .map_err(files("open", &folder))?;
+            .map_err(files::failed("open", &folder))?;
         let unfinished = folder.join("root.new");
         let base = Base {
             path: &image.path,
@@ -178,7 +179,7 @@ impl Disks {
         let named = named
             .await
             .unwrap_or_else(|e| Err(std::io::Error::other(e)));
-        named.map_err(files("name", &disk))
+        Ok(named.map_err(files::failed("name", &disk))?)
     }
 
     /// Ends the pin of a disk that needs its image no more.

@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 
 use podspec::VmUid;
 
-use super::error::{Error, Result, files};
+use super::error::{Error, Result};
 use super::model::{Memory, MemoryPhase, SavedNic};
 use super::{Disks, unfinished};
+use crate::files;
 
 impl Disks {
     /// The file of saved memory.
@@ -60,7 +61,7 @@ impl Disks {
         let name = to.clone();
         let named = tokio::task::spawn_blocking(move || name_if_whole(&from, &to)).await;
         let named = named.unwrap_or_else(|e| Err(std::io::Error::other(e)));
-        if !named.map_err(files("name", &name))? {
+        if !named.map_err(files::failed("name", &name))? {
             self.drop_memory(vm).await?;
             return Ok(false);
         }
@@ -132,7 +133,7 @@ impl Disks {
         };
         let synced = tokio::task::spawn_blocking(sync).await;
         let synced = synced.unwrap_or_else(|e| Err(std::io::Error::other(e)));
-        synced.map_err(files("write", &folder))
+        Ok(synced.map_err(files::failed("write", &folder))?)
     }
 
     async fn retire_memory(&self, vm: VmUid) -> Result<()> {
@@ -149,7 +150,7 @@ impl Disks {
 
 async fn remove(file: &Path) -> Result<()> {
     match tokio::fs::remove_file(file).await {
-        Err(e) if e.kind() != ErrorKind::NotFound => Err(files("remove", file)(e)),
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(files::failed("remove", file)(e).into()),
         _ => Ok(()),
     }
 }

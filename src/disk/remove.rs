@@ -11,8 +11,9 @@ use std::sync::PoisonError;
 use podspec::VmUid;
 
 use super::Disks;
-use super::error::{Error, Result, files};
+use super::error::{Error, Result};
 use super::model::Phase;
+use crate::files;
 
 impl Disks {
     /// Removes a disk that is not ready; one that is, stays.
@@ -70,7 +71,9 @@ impl Disks {
     async fn remove_files(&self, vm: VmUid) -> Result<()> {
         let folder = self.folder(vm);
         match tokio::fs::remove_dir_all(&folder).await {
-            Err(e) if e.kind() != ErrorKind::NotFound => Err(files("remove", &folder)(e)),
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                Err(files::failed("remove", &folder)(e).into())
+            }
             _ => Ok(()),
         }
     }
@@ -78,7 +81,7 @@ impl Disks {
     /// Removes the directories of disks that no record accounts for and that were never whole. A record is there before
     /// its files and goes after them: a whole disk without one is somebody's data, and the database was lost.
     pub async fn collect(&self) -> Result<()> {
-        let failed = || files("look through", &self.root);
+        let failed = || files::failed("look through", &self.root);
         let mut entries = tokio::fs::read_dir(&self.root).await.map_err(failed())?;
         while let Some(entry) = entries.next_entry().await.map_err(failed())? {
             let name = entry.file_name();
@@ -90,7 +93,7 @@ impl Disks {
             let file = self.file(vm);
             if tokio::fs::try_exists(&file)
                 .await
-                .map_err(files("look for", &file))?
+                .map_err(files::failed("look for", &file))?
             {
                 self.tell_unrecorded(vm, &file);
                 continue;

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use libvirt::Hypervisor;
 use podspec::VmUid;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -18,7 +17,7 @@ use crate::clock;
 use crate::disk::Disks;
 use crate::images::Images;
 use crate::metadata::{self, Db, Ledger};
-use crate::sandbox::PodNetwork;
+use crate::platform::Platform;
 use crate::tasks::Tasks;
 use crate::vm::Containers;
 
@@ -59,10 +58,10 @@ pub enum Refused {
 
 /// The tasks of this node.
 #[derive(Debug)]
-pub struct Agenda<H, N> {
+pub struct Agenda<P: Platform> {
     pub(super) ledger: Ledger<Task>,
-    pub(super) containers: Arc<Containers<H, N>>,
-    pub(super) hypervisor: Arc<H>,
+    pub(super) containers: Arc<Containers<P>>,
+    pub(super) hypervisor: Arc<P::Hypervisor>,
     pub(super) disks: Arc<Disks>,
     pub(super) images: Arc<Images>,
     limits: Limits,
@@ -80,12 +79,12 @@ pub(super) struct Active {
     cancel: CancellationToken,
 }
 
-impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
+impl<P: Platform> Agenda<P> {
     /// Reads what is recorded; nothing runs before [`Self::work`].
     pub async fn open(
         db: Db,
-        containers: Arc<Containers<H, N>>,
-        hypervisor: Arc<H>,
+        containers: Arc<Containers<P>>,
+        hypervisor: Arc<P::Hypervisor>,
         disks: Arc<Disks>,
         images: Arc<Images>,
         tasks: Tasks,

@@ -5,14 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use libvirt::{Hypervisor, Pause, Power};
+use libvirt::{Pause, Power};
 use nodeapi::v1;
 use podspec::{ContainerId, Role};
 
 use super::facts::Interface;
 use super::machines::{Agent, Machines};
 use crate::disk::{Disks, MemoryPhase};
-use crate::sandbox::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::Container;
 use crate::vm::state::Phase;
 
@@ -20,8 +20,8 @@ use crate::vm::state::Phase;
 const MILLI: i64 = 1_000_000;
 
 /// Every machine of the node; pods that never boot are none.
-pub(super) fn all<H: Hypervisor, N: PodNetwork>(
-    machines: &Machines<H, N>,
+pub(super) fn all<P: Platform>(
+    machines: &Machines<P>,
     disks: &Disks,
 ) -> BTreeMap<ContainerId, v1::Machine> {
     let rows = machines.containers.list().into_iter();
@@ -30,11 +30,7 @@ pub(super) fn all<H: Hypervisor, N: PodNetwork>(
         .collect()
 }
 
-fn one<H: Hypervisor, N: PodNetwork>(
-    machines: &Machines<H, N>,
-    disks: &Disks,
-    row: &Container,
-) -> v1::Machine {
+fn one<P: Platform>(machines: &Machines<P>, disks: &Disks, row: &Container) -> v1::Machine {
     let known = match row.phase.runs() {
         true => machines.known(&row.id),
         false => Default::default(),

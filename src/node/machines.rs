@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::facts::{self, Said};
 use crate::clock;
-use crate::sandbox::PodNetwork;
+use crate::platform::Platform;
 use crate::vm::{Container, Containers};
 
 /// Time between two questions to a guest for facts.
@@ -55,18 +55,18 @@ pub(super) struct Known {
 
 /// The machines that run, and when their guests were asked.
 #[derive(Debug)]
-pub struct Machines<H, N> {
-    pub(super) containers: Arc<Containers<H, N>>,
-    hypervisor: Arc<H>,
+pub struct Machines<P: Platform> {
+    pub(super) containers: Arc<Containers<P>>,
+    hypervisor: Arc<P::Hypervisor>,
     known: Mutex<BTreeMap<ContainerId, (Known, Option<Instant>)>>,
     versions: Mutex<Option<Versions>>,
     machine_types: Mutex<Vec<String>>,
     generation: watch::Sender<u64>,
 }
 
-impl<H: Hypervisor, N: PodNetwork> Machines<H, N> {
+impl<P: Platform> Machines<P> {
     /// Nothing is known yet; see [`Self::follow`].
-    pub fn new(containers: Arc<Containers<H, N>>, hypervisor: Arc<H>) -> Self {
+    pub fn new(containers: Arc<Containers<P>>, hypervisor: Arc<P::Hypervisor>) -> Self {
         Self {
             containers,
             hypervisor,

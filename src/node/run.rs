@@ -18,7 +18,7 @@ use crate::clock;
 use crate::disk::Wish;
 use crate::images::{Inspected, Locator};
 use crate::metadata;
-use crate::sandbox::PodNetwork;
+use crate::platform::Platform;
 
 /// How long a task waits for libvirt after the daemon's start.
 const CONNECT: Duration = Duration::from_secs(30);
@@ -38,7 +38,7 @@ const LONGEST_PATIENCE: u32 = 7 * 24 * 60 * 60;
 /// How an attempt ended: with what was found out about an image, where that was asked for.
 type Outcome = Result<Option<Inspected>, Failure>;
 
-impl<H: Hypervisor, N: PodNetwork> Agenda<H, N> {
+impl<P: Platform> Agenda<P> {
     pub(super) async fn carry_out(&self, task: &Arc<Task>, cancel: CancellationToken) {
         if let Err(e) = self.to_end(task, cancel).await {
             tracing::error!(task = %task.uid, error = crate::one_line(&e), again_in = ?RETRY, "record a task");
@@ -236,4 +236,83 @@ fn deadline(task: &Task, timeout: u32) -> (u32, Instant) {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use futures_util::poll;
+
+    use super::*;
+    use crate::node::tests::{agenda, uid};
+    use crate::testkit::{Node, PATIENCE};
+
+    fn task(image: String) -> Task {
+        Task {
+            uid: uid(1),
+            vm: uid(9),
+            work: Work::Provision {
+                image,
+                url: None,
+                size: 0,
+                linked: true,
+                name: String::new(),
+            },
+            state: State::Running,
+            cancelled: false,
+            percent: 0,
+            failure: None,
+            image: None,
+            order: 1,
+            created_at: 0,
+            started_at: 0,
+            completed_at: 0,
+        }
+    }
+
+    /// Stops an attempt that waits for the database while it has the turn to write records of disks.
+    async fn stop(node: &Node, task: &Task) {
+        let (agenda, cancel) = (agenda(node).await, CancellationToken::new());
+        let held = node.hold_writes().await;
+        let mut attempt = Box::pin(agenda.attempt(task, &cancel));
+        // Nobody else gets the turn then.
+        while poll!(Box::pin(node.disks.undo(uid(7)))).is_ready() {
+            assert!(poll!(&mut attempt).is_pending());
+            tokio::task::yield_now().await;
+        }
+        cancel.cancel();
+        assert!(poll!(&mut attempt).is_pending(), "it is not undone yet");
+        drop(held);
+        let ended = timeout(PATIENCE, attempt).await;
+        assert!(ended.expect("it ends").is_none());
+    }
+
+    #[tokio::test]
+    async fn a_provision_that_is_stopped_while_it_is_recorded_leaves_nothing() {
+        let node = Node::new().await;
+        stop(&node, &task(node.image("disk"))).await;
+        let node = node.restarted().await;
+        assert!(node.disks.get(uid(9)).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_provision_that_is_stopped_while_it_changes_its_record_is_undone() {
+        let node = Node::new().await;
+        let task = task(node.image("absent"));
+        let Work::Provision { image, .. } = &task.work else {
+            unreachable!()
+        };
+        let wish = Wish {
+            vm: uid(9),
+            name: String::new(),
+            image: image.clone(),
+            url: None,
+            size: 0,
+            linked: true,
+        };
+        node.disks.make(&wish, |_| {}).await.unwrap_err();
+        let owner = format!("vm-{}", uid(9));
+        node.images.pin(&owner, &node.image("disk")).await.unwrap();
+        // The next step is to record which image it is.
+        stop(&node, &task).await;
+        let node = node.restarted().await;
+        assert!(node.disks.get(uid(9)).is_none());
+        assert!(node.images.pinned(&owner).is_none());
+    }
+}

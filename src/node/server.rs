@@ -11,25 +11,26 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
+use super::Services;
 use super::agenda::Refused;
 use super::task::Work;
 use super::watch::{Change, stream};
 use super::{describe, wire};
-use crate::app::App;
 use crate::config::Config;
+use crate::platform::Platform;
 
 /// The service.
 #[derive(Debug)]
-pub(super) struct Service {
-    app: App,
+pub(super) struct Service<P: Platform> {
+    services: Services<P>,
     state_dir: std::path::PathBuf,
     stop: CancellationToken,
 }
 
-impl Service {
-    pub(super) fn new(app: App, config: &Config, stop: CancellationToken) -> Self {
+impl<P: Platform> Service<P> {
+    pub(super) fn new(services: Services<P>, config: &Config, stop: CancellationToken) -> Self {
         Self {
-            app,
+            services,
             state_dir: config.state_dir.to_path_buf(),
             stop,
         }
@@ -39,7 +40,7 @@ impl Service {
 type Reply<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
-impl Node for Service {
+impl<P: Platform> Node for Service<P> {
     type WatchTasksStream = ReceiverStream<Result<v1::TaskEvent, Status>>;
     type WatchMachinesStream = ReceiverStream<Result<v1::MachineEvent, Status>>;
     type WatchSourcesStream = ReceiverStream<Result<v1::SourceEvent, Status>>;
@@ -52,12 +53,12 @@ impl Node for Service {
             let space = space.as_ref();
             space.map_or(0, |s| blocks(s).saturating_mul(s.fragment_size()))
         };
-        let versions = self.app.machines.versions();
-        let accelerator = self.app.containers.accelerator();
+        let versions = self.services.machines.versions();
+        let accelerator = self.services.containers.accelerator();
         Ok(Response::new(v1::InfoResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            installation_id: self.app.identity.installation.clone(),
-            boot_id: self.app.identity.boot.clone(),
+            installation_id: self.services.identity.installation.clone(),
+            boot_id: self.services.identity.boot.clone(),
             accelerator: accelerator
                 .map(|choice| choice.accelerator.to_string())
                 .unwrap_or_default(),
@@ -69,14 +70,14 @@ impl Node for Service {
             task_kinds: Work::KINDS.map(str::to_owned).into(),
             disk_capacity_bytes: bytes(|s| s.blocks()),
             disk_available_bytes: bytes(|s| s.blocks_available()),
-            machine_types: self.app.machines.machine_types(),
-            bound_machines: self.app.containers.bound().await,
+            machine_types: self.services.machines.machine_types(),
+            bound_machines: self.services.containers.bound().await,
         }))
     }
 
     async fn run_task(&self, request: Request<v1::RunTaskRequest>) -> Reply<v1::TaskStatus> {
         let (uid, vm, work) = wire::task(request.into_inner())?;
-        let task = self.app.agenda.submit(uid, vm, work).await?;
+        let task = self.services.agenda.submit(uid, vm, work).await?;
         Ok(Response::new(wire::status(&task)))
     }
 
@@ -84,7 +85,7 @@ impl Node for Service {
         &self,
         _request: Request<v1::WatchTasksRequest>,
     ) -> Reply<Self::WatchTasksStream> {
-        let agenda = Arc::clone(&self.app.agenda);
+        let agenda = Arc::clone(&self.services.agenda);
         let changes = vec![agenda.changes()];
         let look = move || agenda.all().into_iter().map(|t| (t.uid, t)).collect();
         let tell = |change: Change<'_, _, Arc<super::Task>>| match change {
@@ -104,7 +105,7 @@ impl Node for Service {
 
     async fn cancel_task(&self, request: Request<v1::CancelTaskRequest>) -> Reply<v1::TaskStatus> {
         let uid = wire::uid("uid", &request.into_inner().uid)?;
-        let task = self.app.agenda.cancel(uid).await?;
+        let task = self.services.agenda.cancel(uid).await?;
         Ok(Response::new(wire::status(&task)))
     }
 
@@ -113,7 +114,7 @@ impl Node for Service {
         request: Request<v1::ForgetTaskRequest>,
     ) -> Reply<v1::ForgetTaskResponse> {
         let uid = wire::uid("uid", &request.into_inner().uid)?;
-        self.app.agenda.forget(uid).await?;
+        self.services.agenda.forget(uid).await?;
         Ok(Response::new(v1::ForgetTaskResponse {}))
     }
 
@@ -121,7 +122,7 @@ impl Node for Service {
         &self,
         _request: Request<v1::ListDisksRequest>,
     ) -> Reply<v1::ListDisksResponse> {
-        let disks = Arc::clone(&self.app.disks);
+        let disks = Arc::clone(&self.services.disks);
         let look = move || {
             let all = disks.all().into_iter();
             all.map(|disk| wire::disk(&disk, disks.allocated(disk.vm)))
@@ -136,9 +137,12 @@ impl Node for Service {
         &self,
         _request: Request<v1::WatchMachinesRequest>,
     ) -> Reply<Self::WatchMachinesStream> {
-        let (machines, disks) = (Arc::clone(&self.app.machines), Arc::clone(&self.app.disks));
+        let (machines, disks) = (
+            Arc::clone(&self.services.machines),
+            Arc::clone(&self.services.disks),
+        );
         let changes = vec![
-            self.app.containers.changes(),
+            self.services.containers.changes(),
             disks.changes(),
             machines.changes(),
         ];
@@ -171,7 +175,7 @@ impl Node for Service {
         &self,
         _request: Request<v1::WatchSourcesRequest>,
     ) -> Reply<Self::WatchSourcesStream> {
-        let sources = Arc::clone(self.app.containers.sources());
+        let sources = Arc::clone(self.services.containers.sources());
         let changes = vec![sources.changes()];
         let look = move || {
             let all = sources.wanted().into_iter();
@@ -187,7 +191,7 @@ impl Node for Service {
         request: Request<v1::ProvideSourceRequest>,
     ) -> Reply<v1::ProvideSourceResponse> {
         let (id, answer) = wire::answer(request.into_inner())?;
-        self.app.containers.sources().answer(id, answer);
+        self.services.containers.sources().answer(id, answer);
         Ok(Response::new(v1::ProvideSourceResponse {}))
     }
 }

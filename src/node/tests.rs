@@ -5,17 +5,16 @@
 
 use std::sync::Arc;
 
-use libvirt::FakeHypervisor;
 use podspec::VmUid;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 use crate::disk::Phase;
-use crate::testbed::{FakeNetwork, Node, PATIENCE};
+use crate::testkit::{Fake, Node, PATIENCE};
 
 mod inspect;
 
-type Tasks = Agenda<FakeHypervisor, FakeNetwork>;
+type Tasks = Agenda<Fake>;
 
 pub(super) fn uid(n: u32) -> VmUid {
     format!("0d1f4ad2-3c0e-4d53-9a8b-1f3e{n:08x}")

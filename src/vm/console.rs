@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout};
 
 mod error;
 mod follow;
+mod followers;
 mod lines;
 mod log_file;
 mod position;
@@ -27,6 +28,7 @@ mod transfer;
 mod watch;
 
 pub use error::{Error, Result};
+pub(super) use followers::Consoles;
 
 use follow::{Command, Follow};
 use position::PositionFile;
@@ -144,7 +146,7 @@ impl Follower {
 
     /// Ends its task as a lost thread does.
     #[cfg(test)]
-    pub(super) async fn lose(&self) {
+    async fn lose(&self) {
         self.task.abort();
         while !self.is_ended() {
             tokio::task::yield_now().await;

@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use podspec::{MachineType, VmUid};
 use uuid::Uuid;
 
-use super::accel::Accelerator;
+pub mod xml;
+
+use super::host::accel::Accelerator;
 use crate::block::Extent;
 
 /// Variable with the one-time token by which `vmwrapper` collects its descriptors.

@@ -10,7 +10,7 @@ use podspec::{AnnotationError, ContainerId, SandboxId};
 use super::console;
 use super::state::Phase;
 use crate::tasks::Aborted;
-use crate::{images, metadata};
+use crate::{files, images, metadata};
 
 /// A request about a container that failed.
 #[derive(Debug, thiserror::Error)]
@@ -115,25 +115,17 @@ pub enum Error {
     #[error("virtual machine {0} is paused: let it run first")]
     Paused(podspec::VmUid),
     /// A file or directory of the container could not be made or removed.
-    #[error("{step} {}", path.display())]
-    Files {
-        /// What was to be done.
-        step: &'static str,
-        /// With what.
-        path: PathBuf,
-        /// The kernel's reason.
-        #[source]
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Files(#[from] files::Error),
     /// The console could not be followed.
     #[error("follow the console")]
     Console(#[from] console::Error),
     /// No accelerator can run the machine.
     #[error("choose an accelerator")]
-    Accelerator(#[from] super::accel::Error),
+    Accelerator(#[from] super::host::accel::Error),
     /// The description of the domain could not be written.
     #[error("describe the domain")]
-    Describe(#[source] super::xml::Error),
+    Describe(#[source] super::domain::xml::Error),
     /// The owner of networks did not allow the start.
     #[error("prepare the network of sandbox {id} for a start")]
     Network {
@@ -198,15 +190,6 @@ impl Error {
 /// Turns libvirt's error into ours, naming the step.
 pub(super) fn hypervisor(step: &'static str) -> impl FnOnce(libvirt::Error) -> Error {
     move |source| Error::Hypervisor { step, source }
-}
-
-/// Turns a file error into ours, naming the step.
-pub(super) fn files(
-    step: &'static str,
-    path: &std::path::Path,
-) -> impl FnOnce(std::io::Error) -> Error {
-    let path = path.to_owned();
-    move |source| Error::Files { step, path, source }
 }
 
 /// Outcome of a request about a container.

@@ -8,7 +8,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use libvirt::Hypervisor;
 use podspec::ContainerId;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -22,7 +21,7 @@ pub(super) use slots::Slots;
 use super::error::Result;
 use super::service::Containers;
 use crate::clock;
-use crate::sandbox::PodNetwork;
+use crate::platform::Platform;
 use command::Run;
 
 /// What a command without a time-out gets.
@@ -90,7 +89,7 @@ pub enum Error {
     Hypervisor(#[source] libvirt::Error),
 }
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// Runs a command in a running machine and waits for its end, and for its beginning while the guest boots.
     /// Without a time-out it gets four hours. When the
     /// returned future is dropped the command is killed.
@@ -181,3 +180,6 @@ async fn too_late(started: oneshot::Receiver<()>, deadline: Instant) {
         std::future::pending().await
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
-//! What can be done with a running machine beside stopping it, by the virtual machine that it is.
+//! What can be done with a machine beside starting and stopping its container, by the virtual machine that it is: pause,
+//! restart, and the memory that is saved, taken back or discarded.
 //!
-//! Invariant: the container stays, and nothing here changes a row: an end of the power is the stop of the container.
+//! Invariant: the container stays, and nothing here changes its phase: an end of the power is the stop of the container.
 //! Failure: [`Error::NotRunning`] when there is no such machine here; libvirt's own error otherwise.
 
 use std::pin::pin;
@@ -11,16 +12,23 @@ use libvirt::{Hypervisor, State};
 use podspec::VmUid;
 use tokio::time::Instant;
 
+mod cable;
+mod discard;
+mod restart;
+mod resume;
+mod save;
+
 use super::error::{Error, Result, hypervisor};
 use super::model::Container;
 use super::service::Containers;
 use crate::disk;
-use crate::sandbox::{PodNetwork, Sandbox};
+use crate::platform::Platform;
+use crate::sandbox::Sandbox;
 
 /// Label by which a pod without a disk of its own says which virtual machine it is.
 const VM_LABEL: &str = "vmlet.dev/vm-uid";
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// The virtual machine that a container is, by its disk or else by the pod's label.
     pub fn vm_of(&self, row: &Container) -> Option<VmUid> {
         let by_label = || {
@@ -130,3 +138,6 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         Err(disk::Error::NoMemory(vm).into())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,21 +11,22 @@ use std::time::Duration;
 use libvirt::Hypervisor;
 use podspec::{ContainerId, Defaults, SandboxId};
 
-use super::accel::Choice;
-use super::consoles::Consoles;
+use super::console::Consoles;
 use super::error::{Error, Result, hypervisor};
 use super::exec::Slots;
+use super::host::accel::Choice;
 use super::model::{Container, ContainerConfig};
 use super::paths::Paths;
+use super::resources::stats::Meter;
 use super::settings::Settings;
 use super::state::Event;
-use super::stats::Meter;
 use crate::block::Blocks;
 use crate::disk::Disks;
 use crate::images::{self, Images};
 use crate::locks::{Guard, Locks};
 use crate::metadata::{LookupError, Table};
-use crate::sandbox::{PodNetwork, Sandbox};
+use crate::platform::Platform;
+use crate::sandbox::Sandbox;
 use crate::sources::Sources;
 use crate::tasks::Tasks;
 
@@ -34,15 +35,15 @@ const RECONNECT: Duration = Duration::from_secs(5);
 
 /// The services and rows that machines are made from.
 #[derive(Debug)]
-pub struct Parts<H, N> {
+pub struct Parts<P: Platform> {
     /// Rows of containers.
     pub table: Arc<Table<Container>>,
     /// Rows of sandboxes, read only.
     pub sandboxes: Arc<Table<Sandbox>>,
     /// Runs the machines.
-    pub hypervisor: Arc<H>,
+    pub hypervisor: Arc<P::Hypervisor>,
     /// Hands out their taps.
-    pub network: Arc<N>,
+    pub network: Arc<P::Network>,
     /// Holds their images.
     pub images: Arc<Images>,
     /// Holds the disks that outlive pods.
@@ -57,8 +58,8 @@ pub struct Parts<H, N> {
 
 /// The containers of this node.
 #[derive(Debug)]
-pub struct Containers<H, N> {
-    pub(super) parts: Parts<H, N>,
+pub struct Containers<P: Platform> {
+    pub(super) parts: Parts<P>,
     pub(super) settings: Settings,
     pub(super) paths: Paths,
     pub(super) accelerator: tokio::sync::OnceCell<Choice>,
@@ -76,9 +77,9 @@ pub struct Containers<H, N> {
     pub(super) unused_secrets: Mutex<VecDeque<String>>,
 }
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// The service over these parts.
-    pub fn new(parts: Parts<H, N>, settings: Settings) -> Self {
+    pub fn new(parts: Parts<P>, settings: Settings) -> Self {
         let paths = Paths::new(&settings.state_dir);
         Self {
             parts,
@@ -153,7 +154,11 @@ impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
         let ready = self.ready_sandbox(sandbox)?;
         self.refuse_loss(&ready, &config)?;
         let has_image = !images::is_none(&config.image.user_specified_image);
-        if has_image && super::create::instance(&ready, &config)?.vm.is_none() {
+        if has_image
+            && super::lifecycle::create::instance(&ready, &config)?
+                .vm
+                .is_none()
+        {
             self.bring_image(&ready, &config.image).await?;
         }
         let files = self.guest_files(&ready, &config).await?;

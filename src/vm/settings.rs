@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use podspec::Defaults;
 
-use super::accel::{Host, Setting};
+use super::host::accel::{Host, Setting};
 
 /// Settings of the machines of this node.
 #[derive(Debug, Clone)]

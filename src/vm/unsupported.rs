@@ -12,7 +12,6 @@ use std::fmt;
 use std::fs::File;
 use std::sync::{MutexGuard, PoisonError};
 
-use libvirt::Hypervisor;
 use podspec::unknown_annotations;
 use serde::{Deserialize, Serialize};
 use tapmanager::wire::Network;
@@ -22,7 +21,8 @@ use super::model::{BlockDisk, ContainerConfig};
 use super::service::Containers;
 use super::settings::Unsupported;
 use crate::images::{Format, Image, head_of};
-use crate::sandbox::{PodNetwork, Sandbox, SandboxConfig};
+use crate::platform::Platform;
+use crate::sandbox::{Sandbox, SandboxConfig};
 
 /// Most findings of one container, and the longest one in characters.
 const MOST: usize = 32;
@@ -74,7 +74,7 @@ impl fmt::Display for Finding {
     }
 }
 
-impl<H: Hypervisor, N: PodNetwork> Containers<H, N> {
+impl<P: Platform> Containers<P> {
     /// A pod came with pull secrets, which no pull uses.
     pub fn secrets_unused(&self, pod_uid: &str) {
         let mut pods = self.pods_with_unused_secrets();

@@ -15,7 +15,7 @@ use super::{one_line, pull};
 use crate::cri::convert::Invalid;
 use crate::metadata::LookupError;
 use crate::vm::exec::Error as E;
-use crate::{images, metadata, sandbox, vm};
+use crate::{files, images, metadata, pods, vm};
 
 fn unavailable() -> libvirt::Error {
     libvirt::Error::Unavailable {
@@ -46,7 +46,7 @@ fn the_message_is_the_whole_chain_on_one_line() {
         },
     };
     let id = SandboxId::generate();
-    let error = sandbox::Error::Guests {
+    let error = pods::Error::Guests {
         step: "stop",
         id: id.clone(),
         source: Box::new(source),
@@ -78,7 +78,7 @@ fn a_helper_that_is_away_is_unavailable_through_every_layer() {
         source: unavailable(),
     };
     assert_eq!(Status::from(gone()).code(), Code::Unavailable);
-    let outer = sandbox::Error::Guests {
+    let outer = pods::Error::Guests {
         step: "stop",
         id: SandboxId::generate(),
         source: Box::new(gone()),
@@ -87,11 +87,11 @@ fn a_helper_that_is_away_is_unavailable_through_every_layer() {
 }
 
 #[rstest]
-#[case::kernel(vm::Error::Files {
+#[case::kernel(vm::Error::Files(files::Error {
     step: "make",
     path: "/x".into(),
     source: io::Error::from_raw_os_error(28),
-})]
+}))]
 #[case::qemu_img(vm::Error::Disk {
     path: "/x".into(),
     reason: "qemu-img: /x: Could not write qcow2 header: No space left on device".into(),

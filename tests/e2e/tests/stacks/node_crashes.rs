@@ -198,15 +198,22 @@ fn crash_points() -> Result<BTreeSet<String>> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src");
     let mut points = BTreeSet::new();
     for folder in ["node", "disk", "vm"] {
-        for entry in std::fs::read_dir(source.join(folder))? {
-            let path = entry?.path();
-            if path.extension().is_some_and(|e| e == "rs") {
-                let text = std::fs::read_to_string(&path)?;
-                let calls = text.split("faultpoint::point(\"node.").skip(1);
-                let names = calls.filter_map(|call| Some(call.split_once('"')?.0));
-                points.extend(names.map(|name| format!("node.{name}")));
-            }
-        }
+        collect(&source.join(folder), &mut points)?;
     }
     Ok(points)
+}
+
+fn collect(folder: &Path, points: &mut BTreeSet<String>) -> Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect(&path, points)?;
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            let text = std::fs::read_to_string(&path)?;
+            let calls = text.split("faultpoint::point(\"node.").skip(1);
+            let names = calls.filter_map(|call| Some(call.split_once('"')?.0));
+            points.extend(names.map(|name| format!("node.{name}")));
+        }
+    }
+    Ok(())
 }

@@ -1,0 +1,25 @@
+//! Work on a file or directory of the node that failed.
+//!
+//! Invariant: the text names the step and the path; the kernel's reason is the source.
+//! Failure: none here.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A file or directory that something could not be done with.
+#[derive(Debug, thiserror::Error)]
+#[error("{step} {}", path.display())]
+pub struct Error {
+    /// What was to be done.
+    pub step: &'static str,
+    /// With what.
+    pub path: PathBuf,
+    /// The kernel's reason.
+    pub source: io::Error,
+}
+
+/// Turns the kernel's error into ours, naming the step.
+pub fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error { step, path, source }
+}

@@ -1,0 +1,53 @@
+//! Two disks on a loopback web server.
+//!
+//! Invariant: every request is answered with a whole file, or 404.
+//! Failure: a connection that breaks is the client's to notice.
+
+use std::io;
+
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::task::AbortOnDropHandle;
+
+pub(super) struct FakeWeb {
+    /// `host:port`.
+    pub(super) authority: String,
+    _serving: AbortOnDropHandle<()>,
+}
+
+impl FakeWeb {
+    pub(super) async fn start() -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let authority = format!("localhost:{}", listener.local_addr().unwrap().port());
+        let serving = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(answer(stream));
+            }
+        });
+        Self {
+            authority,
+            _serving: AbortOnDropHandle::new(serving),
+        }
+    }
+}
+
+async fn answer(stream: TcpStream) -> io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    let mut request = String::new();
+    stream.read_line(&mut request).await?;
+    let mut line = String::new();
+    while stream.read_line(&mut line).await? > 2 {
+        line.clear();
+    }
+    let (status, body) = match request.split(' ').nth(1) {
+        Some("/disk") => ("200 OK", vec![1; 4096]),
+        Some("/other") => ("200 OK", vec![2; 4096]),
+        _ => ("404 Not Found", Vec::new()),
+    };
+    let length = body.len();
+    let head =
+        format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await?;
+    stream.write_all(&body).await?;
+    stream.shutdown().await
+}

@@ -1,0 +1,175 @@
+//! Containers with devices of the node as disks, the root disk among them.
+//!
+//! Invariant: a container takes its devices after its row is there, and gives them back when its domain is gone; the root
+//! disk is prepared before the container is CREATED.
+//! Failure: [`Error::Block`]; nothing is left then but a device whose copy is begun anew.
+
+use std::path::Path;
+
+use podspec::{Role, SandboxId};
+use sha2::{Digest as _, Sha256};
+
+use super::seed::SERIAL as SEED;
+use crate::block::{self, Blocks, Wish};
+use crate::images::{Digest, Image};
+use crate::platform::Platform;
+use crate::vm::domain::{Disk, DiskFormat, DiskSource};
+use crate::vm::error::Result;
+use crate::vm::model::{BlockDisk, Container, ContainerConfig};
+use crate::vm::service::Containers;
+use crate::vm::state::Phase;
+
+/// Longest serial number of a virtio disk.
+const SERIAL: usize = 20;
+/// Hexadecimal digits that tell two names from each other.
+const HASH: usize = 8;
+
+impl<P: Platform> Containers<P> {
+    /// The disks that the devices of a request are. Devices that are no disks are of no use to a machine.
+    pub(in crate::vm) async fn wanted_blocks(
+        &self,
+        config: &ContainerConfig,
+        role: Role,
+    ) -> Result<Vec<BlockDisk>> {
+        let mut disks = Vec::new();
+        if role == Role::Provision {
+            return Ok(disks);
+        }
+        for wanted in &config.devices {
+            let path = Path::new(&wanted.host_path);
+            let Some(device) = Blocks::identify(path).await? else {
+                if wanted.container_path == "/" {
+                    return Err(block::Error::NotBlock(path.to_owned()).into());
+                }
+                tracing::warn!(device = %path.display(), "no block device: the machine does not get it");
+                continue;
+            };
+            let disk = BlockDisk {
+                device,
+                path: wanted.container_path.clone(),
+                read_only: !wanted.permissions.contains('w'),
+            };
+            if disk.is_root() && disk.read_only {
+                return Err(block::Error::ReadOnly.into());
+            }
+            disks.push(disk);
+        }
+        Ok(disks)
+    }
+
+    /// Gives the devices to a container that is being created, and prepares them.
+    pub(super) async fn take_blocks(&self, row: &Container, image: Option<&Image>) -> Result<()> {
+        let blocks = &self.parts.blocks;
+        for disk in &row.spec.blocks {
+            for holder in blocks.holders_of(disk.device) {
+                self.finish_end(&holder).await?;
+            }
+            blocks.take(disk.device, &row.id, disk.read_only).await?;
+            if disk.is_root() {
+                let wish = Wish {
+                    image: image.cloned(),
+                    is_kept: self.vm_of(row).is_some(),
+                };
+                blocks.prepare(disk.device, &row.id, &wish).await?;
+            } else {
+                blocks.prepare_whole(disk.device, disk.read_only).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the copies to devices in a sandbox that goes: nobody is to wait for them.
+    pub(in crate::vm) fn cancel_copies(&self, sandbox: &SandboxId) {
+        for row in self.of_sandbox(sandbox) {
+            if row.phase == Phase::Creating {
+                self.parts.blocks.cancel(&row.id);
+            }
+        }
+    }
+
+    /// A device as the domain has it.
+    pub(in crate::vm) fn block_disk(&self, row: &Container, disk: &BlockDisk) -> Result<Disk> {
+        let blocks = &self.parts.blocks;
+        let extent = blocks.extent(disk.device, &row.id);
+        let extent = extent.ok_or(block::Error::Lost(disk.device))?;
+        Ok(Disk {
+            source: DiskSource::Block {
+                path: blocks.node(disk.device),
+                part: (extent.offset > 0).then_some(extent),
+            },
+            format: DiskFormat::Raw,
+            discard: true,
+            read_only: disk.read_only,
+            serial: serial(&row.spec.blocks, disk),
+        })
+    }
+}
+
+/// What the guest finds a device by, as `/dev/disk/by-id/virtio-…`: the end of the path that the pod gave it. When an earlier
+/// device of the machine has that already, a part of it and of the whole path's SHA-256. None for the root disk.
+fn serial(all: &[BlockDisk], disk: &BlockDisk) -> Option<String> {
+    let short = plain(&disk.path).filter(|_| !disk.is_root())?;
+    let mut earlier = all.iter().take_while(|other| other.path != disk.path);
+    let is_taken =
+        short == SEED || earlier.any(|other| plain(&other.path).as_ref() == Some(&short));
+    if !is_taken {
+        return Some(short);
+    }
+    let digest = Digest::from_bytes(Sha256::digest(&disk.path).into()).hex();
+    let name: String = short.chars().take(SERIAL - HASH - 1).collect();
+    Some(format!("{name}-{}", &digest[..HASH]))
+}
+
+fn plain(path: &str) -> Option<String> {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let is_plain = |c: &char| c.is_ascii_alphanumeric() || "_.+-".contains(*c);
+    let serial: String = name.chars().filter(is_plain).take(SERIAL).collect();
+    Some(serial).filter(|serial| !serial.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::Number;
+
+    fn serials(paths: &[&str]) -> Vec<Option<String>> {
+        let disk = |path: &&str| BlockDisk {
+            device: Number { major: 7, minor: 0 },
+            path: (*path).to_owned(),
+            read_only: false,
+        };
+        let all: Vec<_> = paths.iter().map(disk).collect();
+        all.iter().map(|disk| serial(&all, disk)).collect()
+    }
+
+    #[test]
+    fn a_guest_finds_a_device_by_the_end_of_its_path() {
+        let found = serials(&["/", "/dev/data", "/dev/<ü>", "/dev/database-of-the-shop-1"]);
+        let found: Vec<_> = found.iter().map(Option::as_deref).collect();
+        assert_eq!(
+            found,
+            [None, Some("data"), None, Some("database-of-the-shop")]
+        );
+    }
+
+    #[test]
+    fn two_devices_of_a_machine_have_two_names() {
+        let paths = [
+            "/a/data",
+            "/b/data",
+            "/dev/database-of-the-shop-1",
+            "/dev/database-of-the-shop-2",
+            "/dev/vmlet-seed",
+        ];
+        let found: Vec<_> = serials(&paths).into_iter().flatten().collect();
+        assert_eq!(found[0], "data");
+        assert_eq!(found[1], "data-af42d697");
+        assert!(
+            found[3].starts_with("database-of-") && found[3].len() == 20,
+            "{found:?}"
+        );
+        assert!(found[4].starts_with("vmlet-seed-"), "{found:?}");
+        let different: std::collections::BTreeSet<_> = found.iter().collect();
+        assert_eq!(different.len(), paths.len(), "{found:?}");
+    }
+}

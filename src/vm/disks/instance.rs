@@ -1,0 +1,221 @@
+//! Containers that boot from the disk of a virtual machine, or from none.
+//!
+//! Invariant: who has the disk owns the domain's UUID: no other container's domain is ever touched by it. A container
+//! takes the disk at its creation, and gives it back when its domain is gone.
+//! Failure: [`Error::VmDisk`] and [`Error::DomainLives`] say what stands in the way; nothing is left then.
+
+use std::path::PathBuf;
+
+use libvirt::{Hypervisor, State};
+use podspec::{Instance, Role, SandboxId, VmUid};
+
+use crate::images::{self, Format, Image};
+use crate::platform::Platform;
+use crate::vm::domain::{Disk, DiskFormat, DiskSource};
+use crate::vm::error::{Error, Result, hypervisor};
+use crate::vm::model::{BlockDisk, Container, ImageSpec};
+use crate::vm::service::Containers;
+use crate::{block, disk};
+
+/// What a new container boots from.
+#[derive(Debug)]
+pub(in crate::vm) enum Root {
+    /// An overlay of the sandbox on this image.
+    Image(Image),
+    /// The disk of a virtual machine, made from an image with this digest.
+    Vm(String),
+    /// A device, to which this image is written if it is not there yet; as it is without one.
+    Block(Option<Image>),
+    /// It never boots; kubelet has pulled the image with this digest for it.
+    Nothing(String),
+}
+
+impl Root {
+    /// Digest of the image; empty without one.
+    pub(in crate::vm) fn digest(&self) -> String {
+        match self {
+            Self::Image(image) | Self::Block(Some(image)) => image.digest.to_string(),
+            Self::Block(None) => images::none().digest.to_string(),
+            Self::Vm(digest) | Self::Nothing(digest) => digest.clone(),
+        }
+    }
+}
+
+impl<P: Platform> Containers<P> {
+    /// What a new container of the sandbox boots from, checked as far as it is there.
+    pub(in crate::vm) async fn wanted_root(
+        &self,
+        sandbox: &SandboxId,
+        instance: &Instance,
+        image: &ImageSpec,
+        blocks: &[BlockDisk],
+    ) -> Result<Root> {
+        if instance.role == Role::Provision {
+            let image = self.wanted_image(sandbox, image).await?;
+            return Ok(Root::Nothing(image.digest.to_string()));
+        }
+        if blocks.iter().any(BlockDisk::is_root) {
+            if instance.vm.is_some() {
+                return Err(block::Error::TwoRoots.into());
+            }
+            let is_none = [&image.image, &image.user_specified_image];
+            if is_none.into_iter().any(|name| images::is_none(name)) {
+                return Ok(Root::Block(None));
+            }
+            let image = self.wanted_image(sandbox, image).await?;
+            return Ok(Root::Block(Some(image)));
+        }
+        let Some(vm) = instance.vm else {
+            return Ok(Root::Image(self.wanted_image(sandbox, image).await?));
+        };
+        let names = [image.image.as_str(), image.user_specified_image.as_str()];
+        let disks = &self.parts.disks;
+        let digest = disks.usable(vm, &names)?.digest.clone();
+        Ok(Root::Vm(digest))
+    }
+
+    /// Makes sure that a container has what it boots from.
+    pub(in crate::vm) async fn ensure_root(&self, row: &Container, root: &Root) -> Result<()> {
+        let image = match root {
+            Root::Block(image) => image.as_ref(),
+            _ => None,
+        };
+        self.take_blocks(row, image).await?;
+        match (root, row.vm()) {
+            (Root::Image(image), _) => self.ensure_root_disk(row, image).await,
+            (Root::Vm(_), Some(vm)) => self.take_disk(row, vm).await,
+            (Root::Vm(_) | Root::Nothing(_) | Root::Block(_), _) => Ok(()),
+        }
+    }
+
+    async fn take_disk(&self, row: &Container, vm: VmUid) -> Result<()> {
+        let disks = &self.parts.disks;
+        if let Some(holder) = disks.get(vm).and_then(|disk| disk.holder.clone()) {
+            self.finish_end(&holder).await?;
+        }
+        let _turn = self.disk_lock(vm).await;
+        match disks.get(vm).and_then(|disk| disk.holder.clone()) {
+            // A save that was cut short, or memory that was used up.
+            None => {
+                disks.settle_memory(vm).await?;
+            }
+            Some(holder) if holder != row.id => {
+                return Err(disk::Error::InUse { vm, holder }.into());
+            }
+            Some(_) => {}
+        }
+        self.check_alone(row, vm).await?;
+        disks.take(vm, &row.id).await?;
+        self.check_disk(row)?;
+        let size = row.spec.machine.root_size.unwrap_or_default();
+        Ok(disks.grow(vm, size).await?)
+    }
+
+    /// Refuses when a domain of ours still runs on the disk, with a row or without.
+    async fn check_alone(&self, row: &Container, vm: VmUid) -> Result<()> {
+        let domains = self.parts.hypervisor.list().await;
+        let name = vm.to_string();
+        let other = domains.map_err(hypervisor("list"))?.into_iter().find(|d| {
+            let same = d.vm.as_ref() == Some(&name) || d.uuid == row.domain();
+            same && d.state == State::Active && d.container != row.id.as_str()
+        });
+        match other {
+            Some(domain) => Err(Error::DomainLives {
+                vm,
+                name: domain.name,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a start without the disk, or one that does not go with the memory beside it.
+    pub(in crate::vm) fn check_disk(&self, row: &Container) -> Result<()> {
+        let Some(vm) = row.vm() else {
+            return Ok(());
+        };
+        let disk = self.parts.disks.get(vm);
+        let disk = disk.ok_or(disk::Error::Missing(vm))?;
+        match &disk.holder {
+            Some(holder) if *holder == row.id => {}
+            Some(holder) => {
+                let holder = holder.clone();
+                return Err(disk::Error::InUse { vm, holder }.into());
+            }
+            None => return Err(disk::Error::Missing(vm).into()),
+        }
+        match (row.spec.instance.restore, disk.has_memory()) {
+            (true, false) => Err(disk::Error::NoMemory(vm).into()),
+            (false, true) => Err(disk::Error::Memory(vm).into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives back the disk and the devices that a container has, and removes its seed; its domain is gone.
+    pub(in crate::vm) async fn give_disk_back(&self, row: &Container) -> Result<()> {
+        self.parts.blocks.give_back(&row.id).await?;
+        if let Some(vm) = row.vm() {
+            let disks = &self.parts.disks;
+            if disks.is_held_by(vm, &row.id) {
+                // The guest went on from it, if it did, and that is over.
+                disks.settle_used_memory(vm).await?;
+                self.remove_machine_seed(vm).await?;
+            }
+            disks.give_back(vm, &row.id).await?;
+        }
+        self.remove_seed(row).await
+    }
+
+    /// Whether the container still has a disk.
+    pub(super) fn has_disk(&self, row: &Container) -> bool {
+        row.vm()
+            .is_some_and(|vm| self.parts.disks.is_held_by(vm, &row.id))
+    }
+
+    /// Whether the container still has a disk or a device.
+    pub(in crate::vm) fn has_any_disk(&self, row: &Container) -> bool {
+        self.has_disk(row) || self.parts.blocks.is_holder(&row.id)
+    }
+
+    /// Whether the domain of that UUID is this container's, if there is one.
+    pub(in crate::vm) fn owns_domain(&self, row: &Container) -> bool {
+        row.boots() && (row.vm().is_none() || self.has_disk(row))
+    }
+
+    /// The file that the machine boots from.
+    pub(in crate::vm) fn root_disk(&self, row: &Container) -> PathBuf {
+        if let Some(disk) = row.root_block() {
+            return self.parts.blocks.node(disk.device);
+        }
+        match row.vm() {
+            Some(vm) => self.parts.disks.file(vm),
+            None => self.paths.root_disk(&row.sandbox),
+        }
+    }
+
+    /// The disk of a virtual machine as its domain has it.
+    pub(in crate::vm) fn root_of(&self, vm: VmUid) -> Result<Disk> {
+        let disks = &self.parts.disks;
+        let path = disks.file(vm);
+        let disk = disks.get(vm).ok_or(disk::Error::Missing(vm))?;
+        let source = if disk.linked {
+            let base = disks.base(vm).ok_or(disk::Error::ImageLost(vm))?;
+            DiskSource::Overlay {
+                path,
+                base: base.path,
+                base_format: match base.format {
+                    Format::Qcow2 => DiskFormat::Qcow2,
+                    Format::Raw => DiskFormat::Raw,
+                },
+            }
+        } else {
+            DiskSource::File(path)
+        };
+        Ok(Disk {
+            source,
+            format: DiskFormat::Qcow2,
+            discard: true,
+            read_only: false,
+            serial: None,
+        })
+    }
+}

@@ -1,0 +1,273 @@
+//! Containers of virtual machines: one disk, one domain, several pods one after the other.
+//!
+//! Invariant: nobody but the container that has the disk touches the domain; memory is used once.
+//! Failure: a test names what was touched, lost or allowed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use libvirt::{FakeHypervisor, Hypervisor, Power};
+use podspec::{ContainerId, VmUid};
+
+use crate::disk;
+use crate::testkit::{Node, PATIENCE};
+use crate::vm::state::Phase;
+use crate::vm::{Error, LinuxResources, Result};
+
+const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
+
+fn vm() -> VmUid {
+    VM.parse().unwrap()
+}
+
+async fn node() -> Node {
+    let node = Node::new().await;
+    node.make_disk(vm()).await;
+    node
+}
+
+async fn create(node: &Node, name: &str, more: &[(&str, &str)]) -> Result<ContainerId> {
+    let annotations = [&[("vm-disk", VM)], more].concat();
+    let sandbox = node.annotated(name, &annotations).await;
+    node.containers.create(&sandbox, node.machine(0)).await
+}
+
+async fn started(node: &Node, name: &str, more: &[(&str, &str)]) -> ContainerId {
+    let id = create(node, name, more).await.unwrap();
+    node.containers.start(&id).await.unwrap();
+    id
+}
+
+/// Waits for what a client sees; the last steps of the end may be under way.
+async fn ended(node: &Node, id: &ContainerId) {
+    node.until(id, |row| row.phase == Phase::Exited).await;
+}
+
+#[tokio::test]
+async fn the_removal_of_an_old_container_leaves_the_machine_alone() {
+    let node = node().await;
+    let old = started(&node, "old", &[]).await;
+    node.hypervisor.power_off(vm().uuid());
+    ended(&node, &old).await;
+    let new = started(&node, "new", &[]).await;
+    assert_eq!(node.row(&new).domain(), vm().uuid());
+    node.containers.reconcile().await.unwrap();
+    node.containers.remove(&old).await.unwrap();
+    let sandbox = node.row(&new).sandbox.clone();
+    assert_eq!(node.phase(&new), Phase::Running);
+    let power = node.hypervisor.power(vm().uuid()).await.unwrap();
+    assert_eq!(power, Some(Power::On), "the new machine was killed");
+    node.sandboxes.remove(&sandbox).await.unwrap();
+    assert!(node.disks.file(vm()).exists(), "the disk went with a pod");
+    assert!(node.disks.get(vm()).unwrap().holder.is_none());
+    assert!(node.domain(&new).await.is_none());
+}
+
+#[tokio::test]
+async fn a_second_machine_on_a_disk_is_refused() {
+    let node = node().await;
+    let first = create(&node, "first", &[]).await.unwrap();
+    let refused = create(&node, "second", &[]).await.unwrap_err();
+    assert!(
+        matches!(&refused, Error::VmDisk(disk::Error::InUse { holder, .. }) if *holder == first),
+        "{refused}"
+    );
+    assert!(node.containers.delete_disk(vm()).await.is_err());
+    node.containers.remove(&first).await.unwrap();
+    create(&node, "third", &[]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_domain_that_still_has_the_disk_open_is_seen_without_a_row() {
+    let node = node().await;
+    let lost = started(&node, "lost", &[]).await;
+    node.rows.remove(&lost).await.unwrap();
+    node.disks.give_back(vm(), &lost).await.unwrap();
+    let refused = create(&node, "next", &[]).await.unwrap_err();
+    assert!(matches!(refused, Error::DomainLives { .. }), "{refused}");
+    assert!(node.containers.delete_disk(vm()).await.is_err());
+    node.containers.reconcile().await.unwrap();
+    create(&node, "after", &[]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_disk_held_by_a_container_that_is_gone_is_taken_back() {
+    let node = node().await;
+    let gone = create(&node, "gone", &[]).await.unwrap();
+    node.rows.remove(&gone).await.unwrap();
+    let node = node.restarted().await;
+    node.containers.reconcile().await.unwrap();
+    assert!(node.disks.get(vm()).unwrap().holder.is_none());
+    node.containers.delete_disk(vm()).await.unwrap();
+    assert!(!node.disks.file(vm()).exists());
+}
+
+#[tokio::test]
+async fn saved_memory_is_resumed_once_and_by_nobody_else() {
+    let node = node().await;
+    let early = create(&node, "early", &[("restore", "true")]).await;
+    assert!(matches!(
+        early.unwrap_err(),
+        Error::VmDisk(disk::Error::NoMemory(_))
+    ));
+    let first = started(&node, "first", &[]).await;
+    node.containers.save(vm()).await.unwrap();
+    ended(&node, &first).await;
+    assert_eq!(node.exit(&first), (0, "Saved".to_owned()));
+    node.containers.save(vm()).await.unwrap();
+    node.containers.restore(vm(), false).await.unwrap();
+    let cold = create(&node, "cold", &[]).await.unwrap_err();
+    assert!(matches!(cold, Error::VmDisk(disk::Error::Memory(_))));
+
+    let second = started(&node, "second", &[("restore", "true")]).await;
+    let power = node.hypervisor.power(vm().uuid()).await.unwrap();
+    assert_eq!(power, Some(Power::On));
+    assert!(!node.disks.memory_file(vm()).exists());
+    assert!(node.containers.restore(vm(), false).await.is_err());
+    node.hypervisor.crash(vm().uuid());
+    ended(&node, &second).await;
+    create(&node, "boots", &[]).await.unwrap();
+}
+
+/// Otherwise the memory would name a device that is not there, and could not be resumed.
+#[tokio::test]
+async fn a_resumed_guest_has_the_nics_that_it_had_whatever_its_pod_says_by_then() {
+    let node = node().await;
+    let detached = async |name: &str, all: &[(&str, &str)]| {
+        let id = started(&node, name, all).await;
+        let asked = node.network.added().pop().unwrap();
+        node.containers.save(vm()).await.unwrap();
+        ended(&node, &id).await;
+        (asked.detached, asked.known_nics.len())
+    };
+    let resumed = [("restore", "true"), ("network", "pod")];
+    let alone = [("restore", "true"), ("network", "none")];
+    assert_eq!(detached("first", &[("network", "none")]).await, (true, 0));
+    assert_eq!(detached("second", &resumed).await, (true, 0));
+    assert_eq!(detached("third", &resumed).await, (true, 0));
+    node.containers.restore(vm(), true).await.unwrap();
+    assert_eq!(detached("fourth", &[]).await, (false, 0));
+    assert_eq!(detached("fifth", &alone).await, (false, 1));
+}
+
+#[tokio::test]
+async fn a_hardware_address_is_asked_for_at_a_boot_and_kept_by_a_resumed_guest() {
+    let node = node().await;
+    let mac = ("mac-address", "52:54:00:12:34:5A");
+    let first = started(&node, "first", &[mac]).await;
+    let asked = node.network.added().pop().unwrap();
+    assert_eq!(
+        (asked.mac.as_str(), asked.detached),
+        ("52:54:00:12:34:5a", false)
+    );
+    node.containers.save(vm()).await.unwrap();
+    ended(&node, &first).await;
+    started(&node, "second", &[mac, ("restore", "true")]).await;
+    let asked = node.network.added().pop().unwrap();
+    assert_eq!((asked.mac.as_str(), asked.known_nics.len()), ("", 1));
+
+    let mut odd = node.pod("odd");
+    let group = "01:00:5e:00:00:01".to_owned();
+    odd.annotations
+        .insert("vmlet.dev/mac-address".to_owned(), group);
+    let refused = node.sandboxes.run(odd).await.unwrap_err();
+    let words = crate::one_line(&refused);
+    assert!(words.contains("vmlet.dev/mac-address"), "{words}");
+    assert!(words.contains("group"), "{words}");
+}
+
+#[tokio::test]
+async fn a_guest_that_was_paused_comes_back_paused() {
+    let node = node().await;
+    let first = started(&node, "first", &[("start-paused", "true")]).await;
+    let power = async || node.hypervisor.power(vm().uuid()).await.unwrap();
+    assert!(matches!(power().await, Some(Power::Paused(_))));
+    node.containers.save(vm()).await.unwrap();
+    ended(&node, &first).await;
+    started(&node, "second", &[("restore", "true")]).await;
+    assert!(matches!(power().await, Some(Power::Paused(_))));
+    node.containers.unpause(vm()).await.unwrap();
+    assert_eq!(power().await, Some(Power::On));
+}
+
+#[tokio::test]
+async fn a_resumed_guest_goes_on_after_the_daemon_died_in_between() {
+    let node = node().await;
+    let first = started(&node, "first", &[]).await;
+    node.containers.save(vm()).await.unwrap();
+    ended(&node, &first).await;
+    let second = started(&node, "second", &[("restore", "true")]).await;
+    // As it was between the restore and its record.
+    let file = node.disks.unfinished_memory(vm());
+    node.disks.begin_memory(vm(), vec![], false).await.unwrap();
+    std::fs::write(file, "LibvirtQemudSave").unwrap();
+    assert!(node.disks.settle_memory(vm()).await.unwrap());
+    node.hypervisor.suspend(vm().uuid()).await.unwrap();
+    node.force(&second, |row| row.phase = Phase::Starting).await;
+    let node = node.restarted().await;
+    node.containers.start(&second).await.unwrap();
+    assert_eq!(node.phase(&second), Phase::Running);
+    let power = node.hypervisor.power(vm().uuid()).await.unwrap();
+    assert_eq!(power, Some(Power::On));
+    assert!(node.disks.get(vm()).unwrap().memory.is_none());
+}
+
+#[tokio::test]
+async fn a_placeholder_runs_without_a_machine_until_it_is_stopped() {
+    let node = Node::new().await;
+    let sandbox = node.annotated("place", &[("role", "provision")]).await;
+    let id = node.containers.create(&sandbox, node.machine(0)).await;
+    let id = id.unwrap();
+    node.containers.start(&id).await.unwrap();
+    assert_eq!(node.phase(&id), Phase::Running);
+    assert!(node.row(&id).started_at > 0);
+    assert!(node.containers.reconcile().await.unwrap());
+    let node = node.restarted().await;
+    node.containers.reconcile().await.unwrap();
+    assert_eq!(node.phase(&id), Phase::Running);
+    let refused = node.containers.exec(&id, vec!["true".to_owned()], None);
+    assert!(matches!(refused.await, Err(Error::Placeholder(_))));
+    let cpus = LinuxResources {
+        cpuset_cpus: "0".to_owned(),
+        ..LinuxResources::default()
+    };
+    node.containers.update(&id, cpus).await.unwrap();
+    let hour = Duration::from_secs(3600);
+    node.containers.stop(&id, hour).await.unwrap();
+    assert_eq!(node.phase(&id), Phase::Exited);
+    assert_eq!(node.exit(&id), (0, "Provisioned".to_owned()));
+    // kubelet takes no status of a container without an image.
+    assert!(!node.row(&id).spec.image_digest.is_empty());
+    assert!(node.hypervisor.list().await.unwrap().is_empty());
+    node.sandboxes.remove(&sandbox).await.unwrap();
+    assert!(node.files().is_empty());
+}
+
+#[tokio::test]
+async fn a_cut_of_the_power_is_for_one_pod_and_shortens_a_stop_that_is_under_way() {
+    let node = Node::with(FakeHypervisor::default().guest_ignores_shutdown()).await;
+    node.make_disk(vm()).await;
+    let id = started(&node, "pod", &[]).await;
+    let sandbox = node
+        .containers
+        .parts
+        .sandboxes
+        .get(&node.row(&id).sandbox)
+        .unwrap();
+    let pod = &sandbox.config.metadata.uid;
+    let (containers, stopped) = (Arc::clone(&node.containers), id.clone());
+    let patient = async move { containers.stop(&stopped, Duration::from_secs(3600)).await };
+    let patient = tokio::spawn(patient);
+    node.until(&id, |row| row.phase == Phase::Stopping).await;
+
+    let another = node.containers.power_off(vm(), "another", Duration::ZERO);
+    another.await.unwrap();
+    assert_eq!(node.phase(&id), Phase::Stopping, "the pod is another one");
+    let cut = node.containers.power_off(vm(), pod, Duration::ZERO);
+    tokio::time::timeout(PATIENCE, cut).await.unwrap().unwrap();
+    assert_eq!(node.phase(&id), Phase::Exited);
+    patient.await.unwrap().unwrap();
+    // It has ended already.
+    let again = node.containers.power_off(vm(), pod, Duration::ZERO);
+    again.await.unwrap();
+}

@@ -1,0 +1,233 @@
+//! Seed images: when they are there, for whom, and what they hold.
+//!
+//! Invariant: images are real files and read back as bytes; what is secret is looked for in the whole database.
+//! Failure: a test names the file that is there or not.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use podspec::{ContainerId, Content, VmUid};
+
+use crate::sources;
+use crate::testkit::Node;
+use crate::vm::state::Phase;
+use crate::vm::{Error, Result};
+
+const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
+const SECRET: &str = "hunter2";
+
+async fn create(node: &Node, name: &str, annotations: &[(&str, &str)]) -> Result<ContainerId> {
+    let sandbox = node.annotated(name, annotations).await;
+    node.containers.create(&sandbox, node.machine(0)).await
+}
+
+fn holds(path: &Path, text: &str) -> bool {
+    let bytes = std::fs::read(path).unwrap();
+    bytes.windows(text.len()).any(|w| w == text.as_bytes())
+}
+
+/// Answers the next question of the daemon.
+async fn answer(node: &Node, answer: sources::Answer) -> sources::Wanted {
+    let sources = Arc::clone(node.containers.sources());
+    let mut changes = sources.changes();
+    loop {
+        if let Some((id, wanted)) = sources.wanted().pop_first() {
+            sources.answer(id, answer);
+            return wanted;
+        }
+        changes.changed().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_guest_finds_its_data_on_a_second_disk_until_its_container_is_gone() {
+    let node = Node::new().await;
+    let data = [("cloud-init-user-data", "runcmd: [date]")];
+    let id = create(&node, "web", &data).await.unwrap();
+    let image = node.containers.paths().seed(&id);
+    let of = std::fs::metadata(&image).unwrap();
+    assert_eq!(of.permissions().mode() & 0o777, 0o600);
+    assert_eq!(of.uid(), nix::unistd::geteuid().as_raw());
+    assert!(holds(&image, "#cloud-config\nruncmd: [date]"));
+    assert!(holds(&image, "\"instance-id\": \"web.default\""));
+
+    node.containers.start(&id).await.unwrap();
+    let xml = node.hypervisor.xml(id.domain()).unwrap();
+    let (_, seed) = xml.split_once("<target dev=\"vdb\"").expect(&xml);
+    assert!(xml.contains(image.to_str().unwrap()), "{xml}");
+    assert!(seed.contains("<readonly"), "{xml}");
+    let node = node.restarted().await;
+    node.containers.reconcile().await.unwrap();
+    assert!(image.exists(), "the image of a running guest is gone");
+    node.containers.remove(&id).await.unwrap();
+    assert!(!image.exists(), "the image outlives its container");
+}
+
+#[tokio::test]
+async fn a_guest_is_called_as_its_pod_says_else_by_the_pods_name() {
+    let node = Node::new().await;
+    for (host_name, called) in [("db-1", "db-1"), ("", "web")] {
+        let mut pod = node.pod("web");
+        pod.metadata.uid = format!("uid of {called}");
+        host_name.clone_into(&mut pod.hostname);
+        let keys = "vmlet.dev/ssh-keys".to_owned();
+        pod.annotations.insert(keys, "ssh-ed25519 A".to_owned());
+        let sandbox = node.sandboxes.run(pod).await.unwrap();
+        let id = node.containers.create(&sandbox, node.machine(0)).await;
+        let image = node.containers.paths().seed(&id.unwrap());
+        let line = format!("\"local-hostname\": \"{called}\"");
+        assert!(holds(&image, &line), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_asks_for_nothing_has_one_disk() {
+    let node = Node::new().await;
+    let id = node.started().await;
+    assert!(!node.containers.paths().seed(&id).exists());
+    let xml = node.hypervisor.xml(id.domain()).unwrap();
+    assert!(!xml.contains("vdb"), "{xml}");
+}
+
+#[tokio::test]
+async fn an_image_of_nobody_is_removed() {
+    let node = Node::new().await;
+    let stray = node.containers.paths().seed(&ContainerId::generate());
+    for path in [&stray, &stray.with_extension("new")] {
+        std::fs::write(path, SECRET).unwrap();
+    }
+    node.containers.reconcile().await.unwrap();
+    assert!(node.files().is_empty(), "{:?}", node.files());
+}
+
+#[tokio::test]
+async fn what_a_secret_holds_is_in_the_image_and_nowhere_else() {
+    let node = Node::new().await;
+    let data = [("cloud-init-user-data-source", "secret/seed/user-data")];
+    let content = Content([("user-data".to_owned(), SECRET.into())].into());
+    let (id, wanted) = tokio::join!(create(&node, "web", &data), answer(&node, Ok(content)));
+    let id = id.unwrap();
+    assert_eq!(wanted.to_string(), "secret default/seed");
+    assert_eq!(wanted.pod_uid, "uid of web");
+    assert!(holds(&node.containers.paths().seed(&id), SECRET));
+    node.containers.start(&id).await.unwrap();
+    assert!(!node.hypervisor.xml(id.domain()).unwrap().contains(SECRET));
+    let state = node.cgroup_root().parent().unwrap().to_owned();
+    for name in ["vmlet.db", "vmlet.db-wal"] {
+        assert!(!holds(&state.join(name), SECRET), "{name}");
+    }
+    assert!(!format!("{:?}", node.row(&id)).contains(SECRET));
+}
+
+#[tokio::test]
+async fn a_container_whose_source_is_missing_is_not_made_and_may_be_tried_again() {
+    let node = Node::new().await;
+    let data = [("ssh-keys-source", "secret/keys")];
+    let pod = node.annotated("web", &data).await;
+    let create = || node.containers.create(&pod, node.machine(0));
+    let missing = "it does not exist: create it".to_owned();
+    let (refused, _) = tokio::join!(create(), answer(&node, Err(missing)));
+    let refused = refused.unwrap_err();
+    assert!(matches!(refused, Error::Source(_)), "{refused}");
+    assert!(
+        refused.to_string().contains("secret default/keys"),
+        "{refused}"
+    );
+    assert!(node.files().is_empty(), "{:?}", node.files());
+
+    let (refused, _) = tokio::join!(create(), answer(&node, Ok(Content::default())));
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("authorized_keys"), "{refused}");
+    let content = Content([("authorized_keys".to_owned(), b"ssh-rsa A".to_vec())].into());
+    let (made, _) = tokio::join!(create(), answer(&node, Ok(content)));
+    let image = node.containers.paths().seed(&made.unwrap());
+    assert!(holds(&image, "ssh-rsa A"));
+}
+
+#[tokio::test]
+async fn a_suspended_guest_finds_the_same_image_again_and_a_new_boot_another() {
+    let node = Node::new().await;
+    let vm: VmUid = VM.parse().unwrap();
+    node.make_disk(vm).await;
+    let seed = node.disks.seed_file(vm);
+    let ended = async |id: &ContainerId| {
+        node.until(id, |row| row.phase == Phase::Exited).await;
+        let changes = &mut node.disks.changes();
+        while node.disks.is_held_by(vm, id) {
+            changes.changed().await.unwrap();
+        }
+    };
+    let with = |text| [("vm-disk", VM), ("cloud-init-user-data-script", text)];
+    let first = create(&node, "first", &with("#!old")).await.unwrap();
+    node.containers.start(&first).await.unwrap();
+    node.containers.save(vm).await.unwrap();
+    ended(&first).await;
+    assert!(holds(&seed, "#!old"));
+
+    let resumed = [with("#!new").as_slice(), &[("restore", "true")]].concat();
+    let second = create(&node, "second", &resumed).await.unwrap();
+    node.containers.start(&second).await.unwrap();
+    assert!(holds(&seed, "#!old"), "a resumed guest has another disk");
+    assert!(node.row(&second).spec.seed);
+    node.hypervisor.crash(vm.uuid());
+    ended(&second).await;
+    assert!(!seed.exists(), "the image outlives its container");
+
+    create(&node, "third", &with("#!new")).await.unwrap();
+    assert!(holds(&seed, "#!new"));
+}
+
+#[tokio::test]
+async fn a_guest_that_was_suspended_without_an_image_comes_back_without() {
+    let node = Node::new().await;
+    let vm: VmUid = VM.parse().unwrap();
+    node.make_disk(vm).await;
+    let first = create(&node, "first", &[("vm-disk", VM)]).await.unwrap();
+    node.containers.start(&first).await.unwrap();
+    node.containers.save(vm).await.unwrap();
+    node.until(&first, |row| row.phase == Phase::Exited).await;
+    let changes = &mut node.disks.changes();
+    while node.disks.is_held_by(vm, &first) {
+        changes.changed().await.unwrap();
+    }
+    let data = [
+        ("vm-disk", VM),
+        ("restore", "true"),
+        ("ssh-keys", "ssh-rsa A"),
+    ];
+    let second = create(&node, "second", &data).await.unwrap();
+    assert!(!node.row(&second).spec.seed);
+    assert!(!node.disks.seed_file(vm).exists());
+}
+
+#[tokio::test]
+async fn an_image_goes_with_the_memory_that_knew_of_it() {
+    let node = Node::new().await;
+    let vm: VmUid = VM.parse().unwrap();
+    node.make_disk(vm).await;
+    let seed = node.disks.seed_file(vm);
+    let data = [("vm-disk", VM), ("cloud-init-user-data-script", "#!old")];
+    let first = create(&node, "first", &data).await.unwrap();
+    node.containers.start(&first).await.unwrap();
+    node.containers.save(vm).await.unwrap();
+    let changes = &mut node.disks.changes();
+    while node.disks.is_held_by(vm, &first) {
+        changes.changed().await.unwrap();
+    }
+    assert!(seed.exists());
+    node.containers.restore(vm, true).await.unwrap();
+    assert!(!seed.exists(), "secrets are left beside a disk");
+
+    // The emulator dies while its memory is written.
+    let second = create(&node, "second", &data).await.unwrap();
+    node.containers.start(&second).await.unwrap();
+    node.disks.begin_memory(vm, vec![], false).await.unwrap();
+    node.hypervisor.crash(vm.uuid());
+    let changes = &mut node.disks.changes();
+    while node.disks.is_held_by(vm, &second) {
+        changes.changed().await.unwrap();
+    }
+    node.containers.save(vm).await.unwrap_err();
+    assert!(!seed.exists(), "secrets are left beside a disk");
+}

@@ -1,0 +1,135 @@
+//! The machine itself: board, memory, CPUs in number, power management.
+//!
+//! Invariant: a q35 board with ACPI and APIC for every guest; what an emulator needs beside its guest's memory has an end.
+//! Failure: none.
+
+use podspec::MachineType;
+use serde::Serialize;
+
+use crate::vm::host::accel::Accelerator;
+
+/// Translated code that an emulator keeps, in MiB. QEMU's own limit is 1 GiB, which it reaches in time: a guest that
+/// only reboots now and then would outgrow its pod. One boot of a small Linux fills about this much; what is dropped
+/// is translated again when it is needed.
+const TRANSLATIONS: u64 = 64;
+
+/// An element whose presence says everything.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Switch {}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Memory {
+    #[serde(rename = "@unit")]
+    unit: &'static str,
+    #[serde(rename = "$text")]
+    amount: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Vcpus {
+    #[serde(rename = "@placement")]
+    placement: &'static str,
+    #[serde(rename = "@cpuset", skip_serializing_if = "Option::is_none")]
+    cpus: Option<String>,
+    #[serde(rename = "$text")]
+    number: u16,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Os {
+    #[serde(rename = "type")]
+    kind: OsType,
+}
+
+#[derive(Debug, Serialize)]
+struct OsType {
+    #[serde(rename = "@arch")]
+    arch: &'static str,
+    #[serde(rename = "@machine")]
+    machine: String,
+    #[serde(rename = "$text")]
+    kind: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Features {
+    acpi: Switch,
+    apic: Switch,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tcg: Option<Tcg>,
+}
+
+#[derive(Debug, Serialize)]
+struct Tcg {
+    #[serde(rename = "tb-cache")]
+    translations: Memory,
+}
+
+/// A guest that sleeps would look like one that hangs: it is not offered to sleep.
+#[derive(Debug, Serialize)]
+pub(super) struct Pm {
+    #[serde(rename = "suspend-to-mem")]
+    to_memory: Enabled,
+    #[serde(rename = "suspend-to-disk")]
+    to_disk: Enabled,
+}
+
+#[derive(Debug, Serialize)]
+struct Enabled {
+    #[serde(rename = "@enabled")]
+    enabled: &'static str,
+}
+
+impl Memory {
+    pub(super) const fn mib(amount: u64) -> Self {
+        Self {
+            unit: "MiB",
+            amount,
+        }
+    }
+}
+
+impl Features {
+    pub(super) fn new(accelerator: Accelerator) -> Self {
+        let tcg = Tcg {
+            translations: Memory::mib(TRANSLATIONS),
+        };
+        Self {
+            acpi: Switch {},
+            apic: Switch {},
+            tcg: (accelerator == Accelerator::Tcg).then_some(tcg),
+        }
+    }
+}
+
+impl Vcpus {
+    /// This many, from the start to the end, on these CPUs of the node or on any.
+    pub(super) fn fixed(number: u16, cpus: &[u32]) -> Self {
+        Self {
+            placement: "static",
+            cpus: crate::vm::host::cpus::text(cpus),
+            number,
+        }
+    }
+}
+
+impl Os {
+    pub(super) fn new(machine: &MachineType) -> Self {
+        Self {
+            kind: OsType {
+                arch: "x86_64",
+                machine: machine.to_string(),
+                kind: "hvm",
+            },
+        }
+    }
+}
+
+impl Pm {
+    pub(super) const fn none() -> Self {
+        Self {
+            to_memory: Enabled { enabled: "no" },
+            to_disk: Enabled { enabled: "no" },
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! What the definitions look like.
+//!
+//! Invariant: no text of a pod breaks out of its place in the XML.
+//! Failure: a snapshot that differs is shown as a difference of lines.
+
+use std::path::PathBuf;
+
+use podspec::MachineType;
+use proptest::prelude::*;
+use serde::Deserialize;
+use uuid::Uuid;
+
+use super::Error;
+use super::to_xml;
+use crate::block::Extent;
+use crate::vm::domain::{
+    Console, CpuMode, Disk, DiskFormat, DiskSource, DomainSpec, EMULATOR, HANDOFF_SOCKET,
+    START_TOKEN, Variable,
+};
+use crate::vm::host::accel::Accelerator;
+
+fn spec() -> DomainSpec {
+    DomainSpec {
+        vm: None,
+        uuid: Uuid::from_u128(0x1111_2222_3333_4444_5555_6666_7777_8888),
+        name: "vmlet-web-1".to_owned(),
+        container: "c0ffee".to_owned(),
+        installation: "installation-1".into(),
+        sandbox: "5a4db0".to_owned(),
+        pod_name: "web-1".to_owned(),
+        pod_namespace: "shop".to_owned(),
+        accelerator: Accelerator::Tcg,
+        machine_type: MachineType::default(),
+        vcpus: 2,
+        cpus: Vec::new(),
+        memory_mib: 512,
+        cpu: CpuMode::Default,
+        emulator: "/usr/lib/vmlet/vmwrapper".into(),
+        environment: vec![
+            Variable::new(START_TOKEN, "0123456789abcdef"),
+            Variable::new(HANDOFF_SOCKET, "/run/vmlet/handoff.sock"),
+            Variable::new(EMULATOR, "/usr/bin/qemu-system-x86_64"),
+        ],
+        root: Disk {
+            source: DiskSource::Overlay {
+                path: "/var/lib/vmlet/pods/5a4db0/root.qcow2".into(),
+                base: "/var/lib/vmlet/images/sha256/ab".into(),
+                base_format: DiskFormat::Qcow2,
+            },
+            format: DiskFormat::Qcow2,
+            discard: true,
+            read_only: false,
+            serial: None,
+        },
+        disks: Vec::new(),
+        console: Console {
+            socket: "/var/lib/vmlet/console/c0ffee/serial.sock".into(),
+            log: "/var/lib/vmlet/console/c0ffee/serial.raw".into(),
+        },
+        guest_agent: true,
+        system_uuid: None,
+    }
+}
+
+#[test]
+fn an_emulated_guest() {
+    insta::assert_snapshot!(to_xml(&spec()).unwrap());
+}
+
+#[test]
+fn a_kvm_guest_with_more_disks_and_its_own_system_uuid() {
+    let disk = |source, format| Disk {
+        source,
+        format,
+        discard: false,
+        read_only: false,
+        serial: None,
+    };
+    let mut spec = DomainSpec {
+        accelerator: Accelerator::Kvm,
+        cpu: CpuMode::HostModel,
+        guest_agent: false,
+        system_uuid: Some(Uuid::from_u128(42)),
+        machine_type: "pc-q35-7.1".parse().unwrap(),
+        ..spec()
+    };
+    spec.root.source = DiskSource::File("/var/lib/vmlet/pods/5a4db0/root.qcow2".into());
+    spec.disks = vec![
+        disk(
+            DiskSource::Block {
+                path: "/dev/mapper/pvc-1".into(),
+                part: Some(Extent {
+                    offset: 1 << 20,
+                    size: 1 << 30,
+                }),
+            },
+            DiskFormat::Raw,
+        ),
+        Disk {
+            read_only: true,
+            serial: Some("cidata".to_owned()),
+            ..disk(
+                DiskSource::File("/var/lib/vmlet/pods/5a4db0/seed.iso".into()),
+                DiskFormat::Raw,
+            )
+        },
+    ];
+    insta::assert_snapshot!(to_xml(&spec).unwrap());
+}
+
+#[test]
+fn what_xml_has_no_character_for_is_refused() {
+    let spec = DomainSpec {
+        name: "bell\u{7}".to_owned(),
+        ..spec()
+    };
+    assert!(matches!(to_xml(&spec), Err(Error::Character('\u{7}'))));
+    use std::os::unix::ffi::OsStringExt;
+    let spec = DomainSpec {
+        emulator: PathBuf::from(std::ffi::OsString::from_vec(vec![b'/', 0xff])),
+        ..self::spec()
+    };
+    assert!(matches!(to_xml(&spec), Err(Error::Path(_))));
+}
+
+#[test]
+fn a_token_does_not_appear_in_debug_output() {
+    let shown = format!("{:?}", spec());
+    assert!(shown.contains(START_TOKEN) && !shown.contains("0123456789abcdef"));
+}
+
+/// What a reader finds again.
+#[derive(Debug, Deserialize)]
+struct Back {
+    #[serde(rename = "@type")]
+    kind: String,
+    name: String,
+    title: String,
+    metadata: BackMetadata,
+    devices: BackDevices,
+    #[serde(rename = "commandline")]
+    command_line: BackCommandLine,
+}
+
+#[derive(Debug, Deserialize)]
+struct BackMetadata {
+    vm: BackVm,
+}
+
+#[derive(Debug, Deserialize)]
+struct BackVm {
+    #[serde(rename = "@container")]
+    container: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct BackDevices {
+    emulator: String,
+    serial: BackSerial,
+}
+
+#[derive(Debug, Deserialize)]
+struct BackSerial {
+    log: BackLog,
+}
+
+#[derive(Debug, Deserialize)]
+struct BackLog {
+    #[serde(rename = "@file")]
+    file: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct BackCommandLine {
+    env: Vec<BackEnv>,
+}
+
+#[derive(Debug, Deserialize)]
+struct BackEnv {
+    #[serde(rename = "@value")]
+    value: String,
+}
+
+/// Text made to break XML, and any other text.
+fn hostile() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[ -~]{0,4}(<|>|&|\"|'|]]>|<!--|&#0;|&lt;|</domain>|\\?>|\r|\n|\t| ){1,6}[ -~]{0,4}",
+        any::<String>(),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn hostile_text_stays_in_its_place_or_is_refused(evil in hostile()) {
+        let spec = DomainSpec {
+            name: evil.clone(),
+            container: evil.clone(),
+            pod_name: evil.clone(),
+            pod_namespace: String::new(),
+            emulator: evil.clone().into(),
+            environment: vec![Variable::new("A", evil.clone())],
+            console: Console { socket: "/s".into(), log: evil.clone().into() },
+            ..spec()
+        };
+        let Ok(xml) = to_xml(&spec) else {
+            prop_assert!(evil.chars().any(|c| !super::is_xml(c)));
+            return Ok(());
+        };
+        let back: Back = quick_xml::de::from_str(&xml).map_err(|e| TestCaseError::fail(format!("{e}: {xml}")))?;
+        prop_assert_eq!(&back.kind, "qemu");
+        prop_assert_eq!(&back.metadata.vm.container, &evil);
+        prop_assert_eq!(&back.devices.serial.log.file, &evil);
+        prop_assert_eq!(&back.command_line.env[0].value, &evil);
+        // Readers trim the white space around an element's text.
+        prop_assert_eq!(back.name.trim(), evil.trim());
+        prop_assert_eq!(back.devices.emulator.trim(), evil.trim());
+        prop_assert!(!back.title.contains(['\n', '\r']));
+    }
+}

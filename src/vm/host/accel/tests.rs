@@ -1,0 +1,229 @@
+//! The choice with emulators that are scripts, and with the real one.
+//!
+//! Invariant: the choice always comes in time and always has a reason.
+//! Failure: the reason that came instead is shown.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nix::unistd::{User, getgid, getuid};
+use tempfile::TempDir;
+
+use super::probe;
+use super::{Accelerator, Choice, Host, Setting, choose};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// An emulator that does `body` and counts its runs, beside a device that may be anything.
+struct FakeEmulator {
+    dir: TempDir,
+    host: Host,
+}
+
+impl FakeEmulator {
+    fn doing(body: &str) -> Self {
+        let dir = TempDir::new().unwrap();
+        let emulator = dir.path().join("emulator");
+        let runs = dir.path().join("runs");
+        let script = format!("#!/bin/sh\necho \"$@\" >>{}\n{body}\n", runs.display());
+        write_program(&emulator, &script);
+        let device = dir.path().join("kvm");
+        fs::write(&device, "").unwrap();
+        let host = Host {
+            device,
+            // A machine that is slow is not what these tests are about.
+            deadline: HOUR,
+            quick: HOUR,
+            ..Host::new(emulator, getuid().as_raw(), getgid().as_raw(), dir.path())
+        };
+        Self { dir, host }
+    }
+
+    fn runs(&self) -> usize {
+        let log = fs::read_to_string(self.dir.path().join("runs"));
+        log.unwrap_or_default().lines().count()
+    }
+
+    async fn choose(&self, setting: Setting) -> Result<Choice, String> {
+        choose(setting, &self.host).await.map_err(|e| e.to_string())
+    }
+}
+
+/// Writes by another process: were the file open for writing here while a parallel test forks, it
+/// could not be executed until that child has let go of it.
+fn write_program(path: &Path, text: &str) {
+    let status = Command::new("sh")
+        .args(["-c", "printf %s \"$2\" >\"$1\" && chmod 755 \"$1\"", "sh"])
+        .arg(path)
+        .arg(text)
+        .status();
+    assert!(status.unwrap().success());
+}
+
+#[tokio::test]
+async fn kvm_is_chosen_when_the_guest_has_executed() {
+    let fake = FakeEmulator::doing("exit 85");
+    for setting in [Setting::Auto, Setting::Kvm] {
+        let choice = fake.choose(setting).await.unwrap();
+        assert_eq!(choice.accelerator, Accelerator::Kvm);
+        assert!(choice.reason.contains("executed"), "{}", choice.reason);
+    }
+    assert_eq!(fake.runs(), 1, "the second answer is remembered");
+    let leftovers = fake.dir.path().join("accelerator-probe.raw");
+    assert!(!leftovers.exists());
+}
+
+#[tokio::test]
+async fn the_probe_runs_the_boot_sector_from_standard_input() {
+    let fake =
+        FakeEmulator::doing("test \"$(head -c 4 | od -An -tx1)\" = \" b0 2a e6 f4\" && exit 85");
+    assert_eq!(
+        fake.choose(Setting::Auto).await.unwrap().accelerator,
+        Accelerator::Kvm
+    );
+}
+
+#[tokio::test]
+async fn what_qemu_complains_of_is_the_reason() {
+    let fake = FakeEmulator::doing(
+        "echo 'Could not access KVM kernel module: Permission denied' >&2; exit 1",
+    );
+    let choice = fake.choose(Setting::Auto).await.unwrap();
+    assert_eq!(choice.accelerator, Accelerator::Tcg);
+    assert!(
+        choice.reason.contains("Permission denied"),
+        "{}",
+        choice.reason
+    );
+    assert_eq!(fake.choose(Setting::Auto).await.unwrap(), choice);
+    assert_eq!(fake.runs(), 1);
+    let refused = fake.choose(Setting::Kvm).await.unwrap_err();
+    assert!(refused.contains("kvm is required") && refused.contains("Permission denied"));
+    assert_eq!(fake.runs(), 2, "a demand looks again");
+}
+
+#[tokio::test]
+async fn a_guest_that_hangs_is_killed_at_the_deadline() {
+    let mut fake = FakeEmulator::doing("echo $$ >\"$(dirname $0)/pid\"; exec sleep 600");
+    // By then it has told who it is.
+    fake.host.deadline = Duration::from_secs(6);
+    let choice = fake.choose(Setting::Auto).await.unwrap();
+    assert_eq!(choice.accelerator, Accelerator::Tcg);
+    let expected = "opens, but a probe guest did not execute within 6 s";
+    assert!(choice.reason.ends_with(expected), "{}", choice.reason);
+    let pid = fs::read_to_string(fake.dir.path().join("pid")).unwrap();
+    assert!(
+        !fs::exists(format!("/proc/{}", pid.trim())).unwrap(),
+        "it is gone"
+    );
+}
+
+#[tokio::test]
+async fn a_device_that_is_slower_than_none_is_not_used() {
+    let mut fake = FakeEmulator::doing("case \"$*\" in *kvm*) sleep 5;; esac; exit 85");
+    fake.host.quick = Duration::from_secs(1);
+    let choice = fake.choose(Setting::Auto).await.unwrap();
+    assert_eq!(choice.accelerator, Accelerator::Tcg);
+    assert!(choice.reason.contains("ms without it"), "{}", choice.reason);
+    assert_eq!(fake.runs(), 2);
+}
+
+#[tokio::test]
+async fn a_new_emulator_or_device_is_probed_again() {
+    let fake = FakeEmulator::doing("exit 85");
+    fake.choose(Setting::Auto).await.unwrap();
+    fs::set_permissions(&fake.host.device, fs::Permissions::from_mode(0o640)).unwrap();
+    fake.choose(Setting::Auto).await.unwrap();
+    let script = fs::read_to_string(&fake.host.emulator).unwrap();
+    write_program(&fake.host.emulator, &format!("{script}# newer\n"));
+    fake.choose(Setting::Auto).await.unwrap();
+    assert_eq!(fake.runs(), 3);
+}
+
+#[tokio::test]
+async fn a_broken_or_stale_memory_is_no_answer() {
+    let fake = FakeEmulator::doing("echo no >&2; exit 1");
+    let cache = fake.dir.path().join("accelerator.json");
+    fs::write(&cache, "{\"verdict\": \"executed\"").unwrap();
+    fake.choose(Setting::Auto).await.unwrap();
+    let old: serde_json::Value = serde_json::from_slice(&fs::read(&cache).unwrap()).unwrap();
+    for at in [0, u64::MAX] {
+        let mut changed = old.clone();
+        changed["at"] = at.into();
+        fs::write(&cache, changed.to_string()).unwrap();
+        assert_eq!(
+            fake.choose(Setting::Auto).await.unwrap().accelerator,
+            Accelerator::Tcg
+        );
+    }
+    assert_eq!(fake.runs(), 3, "too old, and from the future");
+}
+
+#[tokio::test]
+async fn without_a_device_nothing_is_run() {
+    let mut fake = FakeEmulator::doing("exit 85");
+    fake.host.device = fake.dir.path().join("absent");
+    let choice = fake.choose(Setting::Auto).await.unwrap();
+    assert_eq!(choice.accelerator, Accelerator::Tcg);
+    assert!(
+        choice.reason.ends_with("absent does not exist"),
+        "{}",
+        choice.reason
+    );
+    assert!(fake.choose(Setting::Kvm).await.is_err());
+    assert_eq!(
+        fake.choose(Setting::Tcg).await.unwrap().accelerator,
+        Accelerator::Tcg
+    );
+    assert_eq!(fake.runs(), 0);
+}
+
+#[test]
+fn settings_are_three_words() {
+    for (word, setting) in [
+        ("auto", Setting::Auto),
+        ("kvm", Setting::Kvm),
+        ("tcg", Setting::Tcg),
+    ] {
+        assert_eq!(word.parse::<Setting>().unwrap(), setting);
+    }
+    assert!("KVM".parse::<Setting>().is_err());
+}
+
+/// The real emulator, as the user that libvirt would run it as.
+fn real(dir: &TempDir) -> Host {
+    // The directory stays closed to that user, as the daemon's own is.
+    let user = User::from_name("libvirt-qemu")
+        .unwrap()
+        .expect("libvirt's QEMU user");
+    let (uid, gid) = (user.uid.as_raw(), user.gid.as_raw());
+    Host::new("/usr/bin/qemu-system-x86_64", uid, gid, dir.path())
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn the_boot_sector_executes_in_the_real_emulator() {
+    let dir = TempDir::new().unwrap();
+    let host = Host {
+        deadline: Duration::from_secs(60),
+        ..real(&dir)
+    };
+    probe::time(&host, Accelerator::Tcg).await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn the_real_device_gets_a_reasoned_choice_within_the_deadline() {
+    let dir = TempDir::new().unwrap();
+    for uid in [0, real(&dir).uid] {
+        let begun = Instant::now();
+        let host = Host { uid, ..real(&dir) };
+        let choice = choose(Setting::Auto, &host).await.unwrap();
+        assert!(!choice.reason.is_empty());
+        assert!(begun.elapsed() < Duration::from_secs(60), "{choice:?}");
+        println!("user {uid}: {choice:?}");
+    }
+}

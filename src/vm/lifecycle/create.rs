@@ -1,0 +1,241 @@
+//! Makes a container: checks the machine, pins the image, makes the root disk.
+//!
+//! Invariant: a container that is CREATED has its root disk; one that is refused leaves nothing. A container that
+//! was never started gives way to a later attempt of the same name, as kubelet makes one after a failed start.
+//! Failure: a row in phase Creating that nobody works on is dropped by the next request for its sandbox.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use libvirt::Hypervisor;
+use podspec::{ContainerId, Instance, Machine, NoCloud, PodResources, Role, SandboxId};
+
+use super::start::NEVER_RAN;
+use crate::clock;
+use crate::platform::Platform;
+use crate::sandbox::Sandbox;
+use crate::vm::error::{Error, Result, hypervisor};
+use crate::vm::model::{Container, ContainerConfig, ContainerMetadata, Exit, Spec};
+use crate::vm::service::Containers;
+use crate::vm::state::{Event, Phase};
+
+impl<P: Platform> Containers<P> {
+    pub(in crate::vm) async fn create_to_end(
+        &self,
+        sandbox_id: &SandboxId,
+        config: ContainerConfig,
+        files: Option<NoCloud>,
+    ) -> Result<ContainerId> {
+        let _lock = self.parts.locks.lock(sandbox_id.as_str()).await;
+        let sandbox = self.ready_sandbox(sandbox_id)?;
+        if let Some(id) = self.place_for(&sandbox.id, &config).await? {
+            return Ok(id);
+        }
+        let id = ContainerId::generate();
+        let machine = machine(&sandbox, &config, self.defaults())?;
+        self.check_board(&machine).await?;
+        let instance = instance(&sandbox, &config)?;
+        let blocks = self.wanted_blocks(&config, instance.role).await?;
+        let root = self
+            .wanted_root(&sandbox.id, &instance, &config.image, &blocks)
+            .await?;
+        let log_path = log_path(&sandbox.config.log_directory, &config.log_path)
+            .unwrap_or_else(|| self.paths.default_log(&id));
+        let unsupported = match instance.role {
+            Role::Machine => {
+                let image = root.digest();
+                self.unsupported(&sandbox, &config, &blocks, &image).await
+            }
+            Role::Provision => Vec::new(),
+        };
+        let spec = Spec {
+            unsupported,
+            config,
+            machine,
+            seed: files.is_some() || self.has_old_seed(&instance).await?,
+            instance,
+            blocks,
+            image_digest: root.digest(),
+            log_path,
+        };
+        let row = Container {
+            id: id.clone(),
+            sandbox: sandbox.id.clone(),
+            phase: Phase::Creating,
+            created_at: clock::now(),
+            started_at: 0,
+            finished_at: 0,
+            kill_at: 0,
+            exit: None,
+            oom_kills: 0,
+            updated: None,
+            spec,
+        };
+        let row = self.parts.table.insert(row).await?;
+        faultpoint::point("vm.create.recorded");
+        let made = async {
+            self.ensure_root(&row, &root).await?;
+            self.make_seed(&row, files).await
+        };
+        if let Err(e) = made.await {
+            // What fails here, too, is dropped by the next request or by reconciliation.
+            let _ = self.drop_creating(&row).await;
+            return Err(e);
+        }
+        faultpoint::point("vm.create.disk");
+        self.move_on(&row, Event::Prepared, "created", |_| {})
+            .await?;
+        self.remember_answer(&id);
+        faultpoint::point("vm.create.created");
+        tracing::info!(sandbox = %sandbox.id, container = %id, outcome = "created", "container");
+        Ok(id)
+    }
+
+    /// Refuses a board that the emulator does not have; `q35` it always has.
+    async fn check_board(&self, machine: &Machine) -> Result<()> {
+        let wanted = &machine.machine_type;
+        if wanted.is_newest() {
+            return Ok(());
+        }
+        let mut there = self
+            .parts
+            .hypervisor
+            .machine_types()
+            .await
+            .map_err(hypervisor("ask about"))?;
+        if there.iter().any(|name| name == wanted.as_str()) {
+            return Ok(());
+        }
+        Err(Error::MachineType {
+            wanted: wanted.clone(),
+            newest: there.pop().unwrap_or_else(|| "q35".to_owned()),
+        })
+    }
+
+    /// Makes sure that the sandbox has room for a machine. Returns the container that an earlier process
+    /// made from the same request, when that process died before it could answer.
+    async fn place_for(
+        &self,
+        sandbox: &SandboxId,
+        config: &ContainerConfig,
+    ) -> Result<Option<ContainerId>> {
+        for row in self.of_sandbox(sandbox) {
+            match row.phase {
+                // Nobody works on it any more: this request holds the sandbox's lock.
+                Phase::Creating => self.drop_creating(&row).await?,
+                Phase::Created if row.spec.config == *config && !self.was_answered(&row.id) => {
+                    self.remember_answer(&row.id);
+                    return Ok(Some(row.id.clone()));
+                }
+                Phase::Created if is_later(&config.metadata, &row.spec.config.metadata) => {
+                    self.give_way(&row, config.metadata.attempt).await?;
+                }
+                phase if phase.is_live() => {
+                    let container = row.id.clone();
+                    return Err(Error::Live {
+                        sandbox: sandbox.clone(),
+                        container,
+                        phase,
+                    });
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Ends a container that never ran, and says why.
+    async fn give_way(&self, row: &Container, attempt: u32) -> Result<()> {
+        let now = clock::now();
+        let exit = Exit {
+            code: NEVER_RAN,
+            reason: "StartError".to_owned(),
+            message: format!("it was never started, and attempt {attempt} took its place"),
+        };
+        let ended = |row: &mut Container| {
+            row.finished_at = now;
+            row.exit = Some(exit);
+        };
+        let gone = self
+            .move_on(row, Event::Superseded, "superseded", ended)
+            .await?;
+        tracing::info!(container = %row.id, attempt, outcome = "superseded", "container");
+        self.let_go(&gone).await
+    }
+
+    /// Removes a container that never came to be, with what it has taken.
+    pub(in crate::vm) async fn drop_creating(&self, row: &Container) -> Result<()> {
+        self.give_disk_back(row).await?;
+        Ok(self.parts.table.remove(&row.id).await?)
+    }
+}
+
+/// Whether the first is a later attempt at the same container as the second.
+fn is_later(new: &ContainerMetadata, old: &ContainerMetadata) -> bool {
+    new.name == old.name && new.attempt > old.attempt
+}
+
+/// The annotations of a pod and of its container, which win.
+pub(in crate::vm) fn annotations(
+    sandbox: &Sandbox,
+    config: &ContainerConfig,
+) -> BTreeMap<String, String> {
+    let mut annotations = sandbox.config.annotations.clone();
+    annotations.extend(config.annotations.clone());
+    annotations
+}
+
+/// The virtual machine that the pod stands for. Only the pod can say so.
+pub(in crate::vm) fn instance(sandbox: &Sandbox, config: &ContainerConfig) -> Result<Instance> {
+    let annotations = annotations(sandbox, config);
+    Ok(Instance::from_pod(&annotations, &sandbox.config.labels)?)
+}
+
+/// The machine that the pod and its container ask for; the container's limits win over the pod's.
+fn machine(
+    sandbox: &Sandbox,
+    config: &ContainerConfig,
+    defaults: podspec::Defaults,
+) -> Result<Machine> {
+    let annotations = annotations(sandbox, config);
+    let (own, pod) = (&config.resources, sandbox.config.resources);
+    let given = |own: i64, pod: i64| if own > 0 { own } else { pod };
+    let cpu = if own.cpu_quota > 0 {
+        (own.cpu_quota, own.cpu_period)
+    } else {
+        (pod.cpu_quota, pod.cpu_period)
+    };
+    let resources = PodResources {
+        cpu_quota: cpu.0,
+        cpu_period: cpu.1,
+        memory_limit: given(own.memory_limit_in_bytes, pod.memory_limit),
+    };
+    Ok(Machine::from_pod(&annotations, resources, defaults)?)
+}
+
+/// The absolute path of the log; `None` when the client named none, or one that leads elsewhere.
+fn log_path(directory: &str, path: &str) -> Option<PathBuf> {
+    let (directory, path) = (Path::new(directory), Path::new(path));
+    let plain = path
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)));
+    (directory.is_absolute() && plain && path.file_name().is_some()).then(|| directory.join(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_lies_below_the_directory_that_was_named() {
+        let path = |d, p| log_path(d, p).map(|p| p.display().to_string());
+        assert_eq!(
+            path("/var/log/pods/a", "vm/0.log"),
+            Some("/var/log/pods/a/vm/0.log".into())
+        );
+        assert_eq!(path("", "vm/0.log"), None);
+        assert_eq!(path("/var/log", ""), None);
+        assert_eq!(path("/var/log", "../../etc/passwd"), None);
+        assert_eq!(path("/var/log", "/etc/passwd"), None);
+    }
+}

@@ -1,0 +1,286 @@
+//! Records how a machine ended, and clears away what only a running machine needs.
+//!
+//! Invariant: the log is complete before the container is EXITED; the end is recorded once, and before
+//! libvirt forgets the domain that tells how it came.
+//! Failure: an end that cannot be recorded is found again by reconciliation.
+
+use std::sync::Arc;
+
+use libvirt::{End, Event as HypervisorEvent, Hypervisor, State};
+use podspec::ContainerId;
+use uuid::Uuid;
+
+use crate::clock;
+use crate::files;
+use crate::metadata::TableError;
+use crate::platform::Platform;
+use crate::vm::error::{Error, Result, hypervisor};
+use crate::vm::model::{Container, Exit};
+use crate::vm::service::Containers;
+use crate::vm::state::{Event, Phase};
+
+/// Exit code of whatever is killed, as a shell gives it for SIGKILL.
+const KILLED: i32 = 137;
+
+impl<P: Platform> Containers<P> {
+    /// The emulator of a container ended.
+    pub(in crate::vm) async fn ended(&self, id: &ContainerId, end: End) -> Result<()> {
+        let killed = match end {
+            End::Crashed | End::Unknown => self.was_killed_for_memory(id).await,
+            End::GuestShutdown | End::Destroyed | End::Saved => false,
+        };
+        let end = |row: &Container, at| exit(end, killed, row, at);
+        match self.record_end(id, end).await? {
+            Some(row) => self.let_go(&row).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Records the end of a container that runs, once; returns its row if it was this call that did so.
+    pub(in crate::vm) async fn record_end(
+        &self,
+        id: &ContainerId,
+        exit: impl Fn(&Container, i64) -> Exit,
+    ) -> Result<Option<Arc<Container>>> {
+        // Events, stops and reconciliation may all see the same end.
+        let _once = self.end_lock(id).await;
+        let Some(row) = self.running(id) else {
+            return Ok(None);
+        };
+        let finished_at = clock::now();
+        self.drain(&row).await;
+        let row = loop {
+            let Some(row) = self.running(id) else {
+                return Ok(None);
+            };
+            let exit = exit(&row, finished_at);
+            let record = |row: &mut Container| {
+                row.finished_at = finished_at;
+                row.exit = Some(exit);
+            };
+            match self.move_on(&row, Event::Ended, "ended", record).await {
+                // A stop request was recorded meanwhile.
+                Err(Error::Table(TableError::Raced { .. })) => {}
+                recorded => break recorded?,
+            }
+        };
+        if let Some(Exit { code, reason, .. }) = &row.exit {
+            tracing::info!(container = %id, outcome = "exited", code, reason, "container");
+        }
+        faultpoint::point("vm.stop.exited");
+        Ok(Some(row))
+    }
+
+    fn running(&self, id: &ContainerId) -> Option<Arc<Container>> {
+        let row = self.parts.table.get(id)?;
+        row.phase.runs().then_some(row)
+    }
+
+    /// Acts on what the hypervisor says; unknown domains are somebody else's.
+    pub async fn on_event(&self, event: HypervisorEvent) {
+        let HypervisorEvent::Stopped(domain, end) = event else {
+            return;
+        };
+        let all = self.parts.table.all();
+        let mut running = all.iter().filter(|row| row.phase.runs());
+        let Some(row) = running.find(|row| row.domain() == domain) else {
+            return;
+        };
+        if let Err(e) = self.on_stopped(row, end).await {
+            tracing::warn!(container = %row.id, error = crate::one_line(&e), "record an end");
+        }
+    }
+
+    async fn on_stopped(&self, row: &Container, end: End) -> Result<()> {
+        let state = self.parts.hypervisor.state(row.domain()).await;
+        match state.map_err(hypervisor("look for"))? {
+            // The event is of an earlier start, which was undone.
+            Some(State::Active) => Ok(()),
+            // The event says more than the state does.
+            Some(State::Inactive(_)) | None => self.ended(&row.id, end).await,
+        }
+    }
+
+    /// Asks libvirt whether the machine still runs, and records its end if not.
+    pub(in crate::vm) async fn end_if_inactive(&self, row: &Container) -> Result<()> {
+        let id = &row.id;
+        let state = self.parts.hypervisor.state(row.domain()).await;
+        match state.map_err(hypervisor("look for"))? {
+            Some(State::Active) => Ok(()),
+            Some(State::Inactive(end)) => self.ended(id, end).await,
+            None => self.ended(id, End::Unknown).await,
+        }
+    }
+
+    /// Writes what is left of the console to the log and stops following.
+    pub(in crate::vm) async fn drain(&self, row: &Container) {
+        if let Err(e) = self.follow(row).await {
+            tracing::warn!(container = %row.id, error = crate::one_line(&e), "open the console once more");
+        }
+        if let Err(e) = self.consoles.finish(&row.id).await {
+            tracing::warn!(container = %row.id, error = crate::one_line(&e), "write the rest of the console");
+        }
+    }
+
+    /// Removes domain, console file and sockets of a container whose machine is not to run, and gives the disk back
+    /// that it has; may be repeated, and waits for another call that does the same.
+    pub(in crate::vm) async fn let_go(&self, row: &Container) -> Result<()> {
+        // Else the slower of two could remove what the next container has taken meanwhile.
+        let _turn = self
+            .parts
+            .locks
+            .lock(&format!("release of {}", row.id))
+            .await;
+        self.clean_up(row).await?;
+        self.give_disk_back(row).await
+    }
+
+    /// Lets go of what a container still has whose end is on record: a client that saw it EXITED may come with the next
+    /// container before the last steps of the end are done.
+    pub(in crate::vm) async fn finish_end(&self, id: &ContainerId) -> Result<()> {
+        match self.parts.table.get(id) {
+            Some(row) if row.phase == Phase::Exited => self.let_go(&row).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes domain, console file and sockets of a container whose machine is not to run; may be repeated.
+    pub(in crate::vm) async fn clean_up(&self, row: &Container) -> Result<()> {
+        if self.owns_domain(row) {
+            self.forget_domain(row.domain()).await?;
+        }
+        self.remove_console(row).await
+    }
+
+    /// Removes console file and sockets; may be repeated.
+    pub(in crate::vm) async fn remove_console(&self, row: &Container) -> Result<()> {
+        crate::vm::console::remove(&self.console(row)).await?;
+        let sockets = self.paths.sockets(&row.id);
+        match tokio::fs::remove_dir_all(&sockets).await {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(files::failed("remove", &sockets)(e).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes a domain, and kills its emulator if it runs against all expectation.
+    pub(in crate::vm) async fn forget_domain(&self, domain: Uuid) -> Result<()> {
+        let driver = &self.parts.hypervisor;
+        driver.destroy(domain).await.map_err(hypervisor("stop"))?;
+        let undefined = driver.undefine(domain).await;
+        undefined.map_err(hypervisor("undefine"))
+    }
+}
+
+/// What clients are told about an end.
+fn exit(end: End, killed_for_memory: bool, row: &Container, finished_at: i64) -> Exit {
+    let error = |message: &str| Exit {
+        code: KILLED,
+        reason: "Error".to_owned(),
+        message: message.to_owned(),
+    };
+    match end {
+        End::Crashed | End::Unknown if killed_for_memory => Exit {
+            code: KILLED,
+            reason: "OOMKilled".to_owned(),
+            message: "the kernel killed the emulator because the pod had used up its memory limit"
+                .to_owned(),
+        },
+        End::GuestShutdown => Exit {
+            code: 0,
+            reason: "Completed".to_owned(),
+            message: String::new(),
+        },
+        End::Saved => Exit {
+            code: 0,
+            reason: "Saved".to_owned(),
+            message: "the memory of the virtual machine was saved".to_owned(),
+        },
+        End::Destroyed if row.phase == Phase::Stopping && finished_at >= row.kill_at => {
+            error("killed: the guest had not powered off when the grace period ended")
+        }
+        End::Destroyed => error("killed: somebody destroyed the libvirt domain"),
+        End::Crashed => error("the emulator died"),
+        End::Unknown => error("the emulator ended while nobody watched; how is not known"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use podspec::{CpuModel, Machine, Mib, SandboxId, Vcpus};
+
+    use super::*;
+    use crate::vm::model::Spec;
+
+    fn row(phase: Phase, kill_at: i64) -> Container {
+        let machine = Machine {
+            vcpus: Vcpus::ONE,
+            memory: Mib::new(64),
+            cpu_model: CpuModel::Default,
+            machine_type: podspec::MachineType::default(),
+            root_size: None,
+            system_uuid: None,
+        };
+        Container {
+            id: ContainerId::generate(),
+            sandbox: SandboxId::generate(),
+            phase,
+            created_at: 1,
+            started_at: 2,
+            finished_at: 0,
+            kill_at,
+            exit: None,
+            oom_kills: 0,
+            updated: None,
+            spec: Spec {
+                seed: false,
+                config: Default::default(),
+                machine,
+                instance: Default::default(),
+                blocks: Vec::new(),
+                image_digest: String::new(),
+                log_path: "/log".into(),
+                unsupported: Vec::new(),
+            },
+        }
+    }
+
+    #[test]
+    fn a_power_off_is_success_even_when_it_was_asked_for() {
+        for phase in [Phase::Running, Phase::Stopping] {
+            let exit = exit(End::GuestShutdown, true, &row(phase, 10), 5);
+            assert_eq!(
+                (exit.code, exit.reason.as_str(), exit.message.as_str()),
+                (0, "Completed", "")
+            );
+        }
+    }
+
+    #[test]
+    fn every_other_end_has_code_137_and_says_why() {
+        let ends = [
+            (End::Destroyed, Phase::Stopping, "grace period"),
+            (End::Destroyed, Phase::Running, "somebody destroyed"),
+            (End::Crashed, Phase::Running, "emulator died"),
+            (End::Unknown, Phase::Running, "not known"),
+        ];
+        for (end, phase, word) in ends {
+            let exit = exit(end, false, &row(phase, 10), 20);
+            assert_eq!((exit.code, exit.reason.as_str()), (137, "Error"));
+            assert!(exit.message.contains(word), "{}", exit.message);
+        }
+    }
+
+    #[test]
+    fn a_kill_of_ours_is_never_taken_for_want_of_memory() {
+        for (end, reason) in [
+            (End::Crashed, "OOMKilled"),
+            (End::Unknown, "OOMKilled"),
+            (End::Destroyed, "Error"),
+        ] {
+            let exit = exit(end, true, &row(Phase::Stopping, 10), 20);
+            assert_eq!((exit.code, exit.reason.as_str()), (137, reason));
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! Starts the machine of a container.
+//!
+//! Invariant: before libvirt is asked for anything, the phase is Starting; a machine that runs under a
+//! row in Starting is adopted, one that does not is undone, by the next request or at start-up.
+//! Failure: when a helper is missing the container stays CREATED and the call may be repeated; when the
+//! machine itself cannot start the container is EXITED with reason `StartError`.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libvirt::{End, Hypervisor, State};
+use podspec::{ContainerId, CpuModel};
+use tapmanager::wire::StartRequest;
+
+use crate::clock;
+use crate::files;
+use crate::images::Format;
+use crate::network::PodNetwork;
+use crate::platform::Platform;
+use crate::sandbox::{Sandbox, SandboxConfig};
+use crate::vm::console;
+use crate::vm::domain::{
+    self, Console, CpuMode, Disk, DiskFormat, DiskSource, DomainSpec, Variable, xml,
+};
+use crate::vm::error::{Error, Result, hypervisor};
+use crate::vm::model::{Container, Exit};
+use crate::vm::service::Containers;
+use crate::vm::state::{Event, Phase};
+
+/// Exit code of a container that never ran, as containerd gives it.
+pub(super) const NEVER_RAN: i32 = 128;
+
+/// Time for the owner of networks to show that it is there.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// How long a start waited for libvirt.
+#[derive(Debug, Clone, Copy)]
+struct Waits {
+    define: Duration,
+    start: Duration,
+}
+
+impl<P: Platform> Containers<P> {
+    pub(in crate::vm) async fn start_to_end(&self, id: &ContainerId) -> Result<()> {
+        let sandbox = self.row(id)?.sandbox.clone();
+        let _lock = self.parts.locks.lock(sandbox.as_str()).await;
+        let mut row = self.row(id)?;
+        if row.phase == Phase::Starting {
+            row = self.settle_starting(&row).await?;
+        }
+        if row.phase == Phase::Running {
+            return Ok(());
+        }
+        let sandbox = self.ready_sandbox(&sandbox)?;
+        if !row.boots() {
+            return self.hold_place(&row).await;
+        }
+        self.check_disk(&row)?;
+        self.check_connected("start").await?;
+        let begun = Instant::now();
+        let oom_kills = self.oom_kills(&sandbox).await;
+        let row = self
+            .move_on(&row, Event::StartRequested, "started", |row| {
+                row.oom_kills = oom_kills;
+            })
+            .await?;
+        faultpoint::point("vm.start.recorded");
+        let waits = match self.launch(&row, &sandbox).await {
+            Ok(waits) => waits,
+            Err(e) => return Err(self.failed_start(&row, e).await),
+        };
+        faultpoint::point("vm.start.started");
+        let now = clock::now();
+        let row = self
+            .move_on(&row, Event::Started, "started", |row| row.started_at = now)
+            .await?;
+        faultpoint::point("vm.start.running");
+        let (took, Waits { define, start }) = (begun.elapsed(), waits);
+        tracing::info!(container = %id, ?took, ?define, ?start, outcome = "running", "container");
+        let score = row.resources().oom_score_adj;
+        if score != 0 {
+            self.prefer_for_kill(&row, score).await;
+        }
+        // Its end may have come before anybody expected it.
+        if let Err(e) = self.end_if_inactive(&row).await {
+            tracing::warn!(container = %id, error = crate::one_line(&e), "look after a start");
+        }
+        Ok(())
+    }
+
+    /// Starts the machine; returns what libvirt took of the time.
+    async fn launch(&self, row: &Container, sandbox: &Sandbox) -> Result<Waits> {
+        let accelerator = self.choose_accelerator().await?;
+        let request = StartRequest {
+            id: sandbox.id.to_string(),
+            cgroup_parent: sandbox.config.cgroup_parent.clone(),
+            memory_bytes: least_memory(&sandbox.config, self.settings.memory_overhead),
+        };
+        let token = self.parts.network.prepare_start(request).await;
+        let token = token.map_err(|source| Error::Network {
+            id: sandbox.id.clone(),
+            source,
+        })?;
+        faultpoint::point("vm.start.token");
+        self.prepare_sockets(&row.id).await?;
+        self.follow(row).await?;
+        let spec = self.domain(row, sandbox, accelerator, token)?;
+        let xml = xml::to_xml(&spec).map_err(Error::Describe)?;
+        let asked = Instant::now();
+        self.parts
+            .hypervisor
+            .define(xml.clone())
+            .await
+            .map_err(hypervisor("define"))?;
+        let define = asked.elapsed();
+        faultpoint::point("vm.start.defined");
+        let asked = Instant::now();
+        self.run(row, xml).await?;
+        let start = asked.elapsed();
+        Ok(Waits { define, start })
+    }
+
+    /// Lets libvirt start the emulator.
+    async fn run(&self, row: &Container, xml: String) -> Result<()> {
+        let (driver, instance) = (&self.parts.hypervisor, &row.spec.instance);
+        if let (Some(vm), true) = (instance.vm, instance.restore) {
+            return self.resume_memory(row, vm, xml).await;
+        }
+        let started = match instance.start_paused {
+            true => driver.start_paused(row.domain()).await,
+            false => driver.start(row.domain()).await,
+        };
+        started.map_err(hypervisor("start"))
+    }
+
+    fn domain(
+        &self,
+        row: &Container,
+        sandbox: &Sandbox,
+        accelerator: crate::vm::host::accel::Accelerator,
+        token: String,
+    ) -> Result<DomainSpec> {
+        let machine = &row.spec.machine;
+        let path = |path: &Path| path.to_string_lossy().into_owned();
+        let further = row.spec.blocks.iter().filter(|disk| !disk.is_root());
+        Ok(DomainSpec {
+            uuid: row.domain(),
+            name: match row.vm() {
+                // Saved memory goes back only into a domain of the same name.
+                Some(vm) => format!("vmlet-{vm}"),
+                None => format!("vmlet-{}", &row.id.as_str()[..20]),
+            },
+            vm: row.vm(),
+            container: row.id.to_string(),
+            sandbox: sandbox.id.to_string(),
+            installation: self.settings.installation.clone(),
+            pod_name: sandbox.config.metadata.name.clone(),
+            pod_namespace: sandbox.config.metadata.namespace.clone(),
+            accelerator,
+            machine_type: machine.machine_type.clone(),
+            vcpus: machine.vcpus.get().into(),
+            cpus: crate::vm::host::cpus::parse(&row.resources().cpuset_cpus).unwrap_or_default(),
+            memory_mib: machine.memory.get(),
+            cpu: match machine.cpu_model {
+                CpuModel::Default => CpuMode::Default,
+                CpuModel::HostModel => CpuMode::HostModel,
+            },
+            emulator: self.settings.wrapper.clone(),
+            environment: vec![
+                Variable::new(domain::EMULATOR, path(&self.settings.emulator)),
+                Variable::new(domain::HANDOFF_SOCKET, path(&self.settings.handoff_socket)),
+                Variable::new(domain::START_TOKEN, token),
+            ],
+            root: self.root(row, sandbox)?,
+            disks: further
+                .map(|disk| self.block_disk(row, disk))
+                .chain(self.seed_disk(row).map(Ok))
+                .collect::<Result<_>>()?,
+            console: Console {
+                socket: self.paths.console_socket(&row.id),
+                log: self.paths.console_file(&row.id),
+            },
+            guest_agent: true,
+            system_uuid: machine.system_uuid,
+        })
+    }
+
+    fn root(&self, row: &Container, sandbox: &Sandbox) -> Result<Disk> {
+        if let Some(disk) = row.root_block() {
+            return self.block_disk(row, disk);
+        }
+        if let Some(vm) = row.vm() {
+            return self.root_of(vm);
+        }
+        let image = self.parts.images.pinned(sandbox.id.as_str());
+        let image = image.ok_or_else(|| Error::ImageLost(sandbox.id.clone()))?;
+        Ok(Disk {
+            source: DiskSource::Overlay {
+                path: self.paths.root_disk(&sandbox.id),
+                base: image.path,
+                base_format: match image.format {
+                    Format::Qcow2 => DiskFormat::Qcow2,
+                    Format::Raw => DiskFormat::Raw,
+                },
+            },
+            format: DiskFormat::Qcow2,
+            discard: true,
+            read_only: false,
+            serial: None,
+        })
+    }
+
+    /// A directory in which QEMU can make its sockets.
+    async fn prepare_sockets(&self, id: &ContainerId) -> Result<()> {
+        let directory = self.paths.sockets(id);
+        let (uid, gid) = (self.settings.uid, self.settings.gid);
+        let path = directory.clone();
+        let prepare = move || {
+            std::fs::create_dir_all(&path)?;
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700))?;
+            std::os::unix::fs::chown(&path, Some(uid), Some(gid))
+        };
+        let done = tokio::task::spawn_blocking(prepare)
+            .await
+            .map_err(crate::tasks::Aborted::from)?;
+        Ok(done.map_err(files::failed("prepare", &directory))?)
+    }
+
+    /// Follows the console of a container into its log, unless that is done already. The caller holds the
+    /// sandbox's lock, or the end's once the machine runs, so that nobody follows what has ended.
+    pub(in crate::vm) async fn follow(&self, row: &Container) -> Result<()> {
+        Ok(self.consoles.follow(&row.id, self.console(row)).await?)
+    }
+
+    pub(in crate::vm) fn console(&self, row: &Container) -> console::Paths {
+        console::Paths {
+            raw: self.paths.console_file(&row.id),
+            log: row.spec.log_path.clone(),
+        }
+    }
+
+    /// Undoes a start that failed; decides whether it may be repeated.
+    async fn failed_start(&self, row: &Container, error: Error) -> Error {
+        let id = &row.id;
+        // Whoever hands out the descriptors may have died under the wrapper.
+        let repeat = error.is_transient() || !self.network_answers().await;
+        let settled = if repeat {
+            self.undo_start(row).await.map(drop)
+        } else {
+            self.record_start_error(row, &error).await
+        };
+        if let Err(e) = settled {
+            tracing::warn!(container = %id, error = crate::one_line(&e), "a failed start is settled later");
+        }
+        tracing::warn!(container = %id, outcome = "failed", repeat, error = crate::one_line(&error), "start");
+        error
+    }
+
+    async fn network_answers(&self) -> bool {
+        let status = tokio::time::timeout(ANSWER, self.parts.network.status());
+        matches!(status.await, Ok(Ok(_)))
+    }
+
+    async fn record_start_error(&self, row: &Container, error: &Error) -> Result<()> {
+        let exit = Exit {
+            code: NEVER_RAN,
+            reason: "StartError".to_owned(),
+            message: crate::one_line(error),
+        };
+        self.drain(row).await;
+        let now = clock::now();
+        let ended = |row: &mut Container| {
+            row.finished_at = now;
+            row.exit = Some(exit);
+        };
+        let row = self.move_on(row, Event::Ended, "ended", ended).await?;
+        self.let_go(&row).await
+    }
+
+    /// Back to CREATED, with nothing left of the machine.
+    async fn undo_start(&self, row: &Container) -> Result<Arc<Container>> {
+        if self.owns_domain(row) {
+            let destroyed = self.parts.hypervisor.destroy(row.domain()).await;
+            destroyed.map_err(hypervisor("stop"))?;
+        }
+        self.drain(row).await;
+        self.clean_up(row).await?;
+        self.move_on(row, Event::StartUndone, "given back", |_| {})
+            .await
+    }
+
+    /// Finishes or undoes a start that was cut short; the caller holds the sandbox's lock.
+    pub(in crate::vm) async fn settle_starting(&self, row: &Container) -> Result<Arc<Container>> {
+        if !row.boots() {
+            return self.undo_start(row).await;
+        }
+        self.check_connected("look for").await?;
+        let state = self.parts.hypervisor.state(row.domain()).await;
+        let state = state.map_err(hypervisor("look for"))?;
+        match state {
+            Some(State::Active) => {
+                self.follow(row).await?;
+                self.settle_resume(row).await?;
+            }
+            // It ran, and ended before anybody could take note.
+            Some(State::Inactive(End::GuestShutdown | End::Crashed | End::Saved)) => {}
+            // It was never started, or destroyed by an undoing that was cut short.
+            Some(State::Inactive(End::Destroyed | End::Unknown)) | None => {
+                return self.undo_start(row).await;
+            }
+        }
+        let now = clock::now();
+        let row = self
+            .move_on(row, Event::Started, "adopted", |row| row.started_at = now)
+            .await?;
+        tracing::info!(container = %row.id, outcome = "adopted", "container");
+        if let Some(State::Inactive(end)) = state {
+            self.ended(&row.id, end).await?;
+        }
+        Ok(row)
+    }
+}
+
+/// The memory that a pod needs when no RuntimeClass gives it any for QEMU; 0: its limit stays, or it has none.
+fn least_memory(pod: &SandboxConfig, overhead: u64) -> u64 {
+    let limit = u64::try_from(pod.resources.memory_limit).unwrap_or(0);
+    let is_routed_by_class = !pod.runtime_handler.is_empty();
+    if limit == 0 || is_routed_by_class || pod.memory_overhead > 0 {
+        return 0;
+    }
+    limit.saturating_add(overhead)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_limit_without_a_runtime_class_and_overhead_is_raised() {
+        let pod = |handler: &str, limit, overhead| SandboxConfig {
+            runtime_handler: handler.to_owned(),
+            resources: podspec::PodResources {
+                memory_limit: limit,
+                ..podspec::PodResources::default()
+            },
+            memory_overhead: overhead,
+            ..SandboxConfig::default()
+        };
+        assert_eq!(least_memory(&pod("", 100, 0), 7), 107);
+        assert_eq!(least_memory(&pod("", 0, 0), 7), 0);
+        assert_eq!(least_memory(&pod("", -1, 0), 7), 0);
+        assert_eq!(least_memory(&pod("", 100, 5), 7), 0);
+        assert_eq!(least_memory(&pod("vmlet", 100, 0), 7), 0);
+    }
+}

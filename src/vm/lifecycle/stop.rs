@@ -1,0 +1,196 @@
+//! Stops machines with grace: asks the guest, waits for its end, kills it in time.
+//!
+//! Invariant: at most one task sees a stop through; it kills at the earliest deadline that any caller
+//! gave, also when every caller has gone away, and also after a restart of the daemon.
+//! Failure: a kill that libvirt does not carry out is reported, and repeated by the next stop request or
+//! by reconciliation.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use libvirt::{End, Hypervisor, Shutdown, State};
+use podspec::{ContainerId, SandboxId};
+use tokio::time::Instant;
+
+use crate::clock;
+use crate::metadata::TableError;
+use crate::platform::Platform;
+use crate::vm::error::{Error, Result, hypervisor};
+use crate::vm::model::Container;
+use crate::vm::service::Containers;
+use crate::vm::state::{Event, Phase};
+
+/// How often the guest is asked: one that is still booting does not hear the first time.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
+
+/// How long after a kill its confirmation is waited for.
+const CONFIRMATION: Duration = Duration::from_secs(20);
+
+impl<P: Platform> Containers<P> {
+    pub(in crate::vm) async fn stop_to_end(
+        self: Arc<Self>,
+        id: &ContainerId,
+        grace: Duration,
+    ) -> Result<()> {
+        let Some(row) = self.parts.table.get(id) else {
+            return Ok(());
+        };
+        if row.phase == Phase::Starting {
+            // A start in progress holds this lock; one that was cut short is settled.
+            let _lock = self.parts.locks.lock(row.sandbox.as_str()).await;
+            let row = self.row(id)?;
+            if row.phase == Phase::Starting {
+                self.settle_starting(&row).await?;
+            }
+        }
+        let kill_at = clock::from_now(grace);
+        loop {
+            let Some(row) = self.parts.table.get(id) else {
+                return Ok(());
+            };
+            if !row.phase.runs() {
+                return Ok(());
+            }
+            if !row.boots() {
+                return self.give_place_up(&row).await;
+            }
+            self.check_connected("stop").await?;
+            let earlier = |row: &mut Container| {
+                let first = row.kill_at == 0 || kill_at < row.kill_at;
+                row.kill_at = if first { kill_at } else { row.kill_at };
+            };
+            match self
+                .move_on(&row, Event::StopRequested, "stopped", earlier)
+                .await
+            {
+                Ok(_) => break,
+                // It ended, or another stop was faster: look again.
+                Err(Error::Table(TableError::Raced { .. })) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        faultpoint::point("vm.stop.recorded");
+        self.see_through(id);
+        self.wait_for_end(id).await
+    }
+
+    /// Starts the task that sees a stop through, unless it runs.
+    pub(in crate::vm) fn see_through(self: &Arc<Self>, id: &ContainerId) {
+        let mut stoppers = self.stoppers.lock().unwrap_or_else(PoisonError::into_inner);
+        if !stoppers.insert(id.clone()) {
+            return;
+        }
+        let (this, id) = (Arc::clone(self), id.clone());
+        self.parts.tasks.spawn(async move {
+            if let Err(e) = this.run_stop(&id).await {
+                tracing::warn!(container = %id, error = crate::one_line(&e), "stop");
+            }
+            this.stoppers
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(&id);
+        });
+    }
+
+    /// Whether a task sees the stop of a container through.
+    #[cfg(test)]
+    pub(super) fn is_seen_through(&self, id: &ContainerId) -> bool {
+        let stoppers = self.stoppers.lock();
+        stoppers
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(id)
+    }
+
+    async fn run_stop(&self, id: &ContainerId) -> Result<()> {
+        let mut changes = self.parts.table.changes();
+        let Some(mut row) = self.stopping(id) else {
+            return Ok(());
+        };
+        let first = Arc::clone(&row);
+        let mut asking = pin!(self.keep_asking(&first));
+        let mut kill_at = Instant::now() + clock::until(row.kill_at);
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(kill_at) => return self.kill(&row).await,
+                // It may have ended, or have got an earlier deadline.
+                _ = changes.changed() => {}
+                never = &mut asking => match never {},
+            }
+            row = match self.stopping(id) {
+                Some(row) => row,
+                None => return Ok(()),
+            };
+            // Never later, also when somebody turns the wall clock back.
+            kill_at = kill_at.min(Instant::now() + clock::until(row.kill_at));
+        }
+    }
+
+    fn stopping(&self, id: &ContainerId) -> Option<Arc<Container>> {
+        let row = self.parts.table.get(id)?;
+        (row.phase == Phase::Stopping).then_some(row)
+    }
+
+    /// Asks the guest to power off, agent first, until the caller stops listening.
+    async fn keep_asking(&self, row: &Container) -> Infallible {
+        if clock::until(row.kill_at).is_zero() {
+            return std::future::pending().await;
+        }
+        self.ask_for_ever(row).await
+    }
+
+    /// Asks the guest to power off, agent first, again and again.
+    pub(in crate::vm) async fn ask_for_ever(&self, row: &Container) -> Infallible {
+        let id = &row.id;
+        let domain = row.domain();
+        let hypervisor = &self.parts.hypervisor;
+        let by_agent = hypervisor.shutdown(domain, Shutdown::Agent).await;
+        tracing::debug!(container = %id, agent = by_agent.is_ok(), "asked the guest to power off");
+        if by_agent.is_ok() {
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
+        loop {
+            if let Err(e) = hypervisor.shutdown(domain, Shutdown::Acpi).await {
+                tracing::debug!(container = %id, error = %e, "press the power button");
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
+    }
+
+    async fn kill(&self, row: &Container) -> Result<()> {
+        let destroyed = self.parts.hypervisor.destroy(row.domain()).await;
+        destroyed.map_err(hypervisor("kill"))?;
+        faultpoint::point("vm.stop.killed");
+        // The guest may have been faster than the kill; libvirt knows, unless it forgot the domain.
+        let state = self.parts.hypervisor.state(row.domain()).await;
+        let end = match state.map_err(hypervisor("look for"))? {
+            Some(State::Inactive(end)) => end,
+            Some(State::Active) | None => End::Destroyed,
+        };
+        self.ended(&row.id, end).await
+    }
+
+    /// Returns when the container has ended, or when its kill was not confirmed in time.
+    async fn wait_for_end(&self, id: &ContainerId) -> Result<()> {
+        let mut changes = self.parts.table.changes();
+        while let Some(row) = self.stopping(id) {
+            let patience = clock::until(row.kill_at) + CONFIRMATION;
+            let changed = tokio::time::timeout(patience, changes.changed()).await;
+            if changed.is_err() {
+                return Err(Error::StillRunning(id.clone()));
+            }
+        }
+        Ok(())
+    }
+    /// Kills every machine of the sandbox; success when there is none.
+    pub async fn kill_all(self: &Arc<Self>, sandbox: &SandboxId) -> Result<()> {
+        self.cancel_copies(sandbox);
+        for row in self.of_sandbox(sandbox) {
+            Arc::clone(self)
+                .stop_to_end(&row.id, Duration::ZERO)
+                .await?;
+        }
+        Ok(())
+    }
+}

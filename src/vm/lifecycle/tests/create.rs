@@ -1,0 +1,257 @@
+//! Creation: the image, its pin and the disk.
+//!
+//! Invariant: what is refused leaves no container; a pin ends with its sandbox at the latest.
+//! Failure: the rule that was broken.
+
+use std::os::unix::fs::MetadataExt;
+
+use crate::images;
+use crate::testkit::Node;
+use crate::vm::state::Phase;
+use crate::vm::{Error, Mount};
+
+#[tokio::test]
+async fn an_image_that_is_not_here_is_refused_and_nothing_is_left() {
+    let node = Node::new().await;
+    let sandbox = node.ready().await;
+    let refused = node
+        .containers
+        .create(&sandbox, node.machine_of("nowhere", 0))
+        .await;
+    assert!(
+        matches!(refused, Err(Error::Image(images::Error::Absent { .. }))),
+        "{refused:?}"
+    );
+    assert!(node.rows.all().is_empty() && node.images.owners().is_empty());
+    assert!(node.files().is_empty());
+}
+
+#[tokio::test]
+async fn what_a_guest_does_not_get_is_refused_or_kept_for_the_pods_events() {
+    let node = Node::new().await;
+    let sandbox = node.ready().await;
+    let mut config = node.machine(0);
+    config.mounts = vec![Mount {
+        container_path: "/data".to_owned(),
+        host_path: "/srv".to_owned(),
+        ..Mount::default()
+    }];
+    let refused = node.containers.create(&sandbox, config.clone()).await;
+    assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+    assert!(node.rows.all().is_empty());
+    config.mounts[0].readonly = true;
+    node.containers.secrets_unused("uid of pod");
+    let id = node.containers.create(&sandbox, config).await.unwrap();
+    let said = node.row(&id).spec.unsupported.clone();
+    for words in ["/data", "pull secrets"] {
+        assert!(said.iter().any(|text| text.contains(words)), "{said:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_board_that_the_emulator_does_not_have_is_refused() {
+    let node = Node::new().await;
+    let sandbox = node.ready().await;
+    let with = |board: &str, attempt| {
+        let mut config = node.machine(attempt);
+        let pair = ("vmlet.dev/machine-type".to_owned(), board.to_owned());
+        config.annotations.extend([pair]);
+        config
+    };
+    let refused = node
+        .containers
+        .create(&sandbox, with("pc-q35-99.0", 0))
+        .await;
+    let text = refused.unwrap_err().to_string();
+    assert!(
+        text.contains("pc-q35-99.0") && text.contains("ask for pc-q35-7.2"),
+        "{text}"
+    );
+    assert!(node.rows.all().is_empty());
+    let id = node
+        .containers
+        .create(&sandbox, with("pc-q35-7.1", 0))
+        .await
+        .unwrap();
+    assert_eq!(
+        node.row(&id).spec.machine.machine_type.as_str(),
+        "pc-q35-7.1"
+    );
+}
+
+#[tokio::test]
+async fn a_name_that_means_nothing_does_not_boot_the_old_disk() {
+    let node = Node::new().await;
+    let first = node.created().await;
+    let row = node.row(&first);
+    let disk = node.containers.paths().root_disk(&row.sandbox);
+    let inode = disk.metadata().unwrap().ino();
+    node.containers.remove(&first).await.unwrap();
+    node.images.remove(&node.image("disk")).await.unwrap();
+
+    for name in ["nowhere", "disk"] {
+        let config = node.machine_of(name, 1);
+        let refused = node.containers.create(&row.sandbox, config).await;
+        assert!(
+            matches!(refused, Err(Error::Image(images::Error::Absent { .. }))),
+            "{name}: {refused:?}"
+        );
+    }
+    assert!(disk.exists(), "a refusal costs the guest nothing");
+
+    let mut same = node.machine(2);
+    same.image.image.clone_from(&row.spec.image_digest);
+    node.containers.create(&row.sandbox, same).await.unwrap();
+    assert_eq!(disk.metadata().unwrap().ino(), inode);
+}
+
+#[tokio::test]
+async fn another_image_brings_another_disk_and_lets_the_old_image_go() {
+    let node = Node::new().await;
+    let first = node.created().await;
+    let sandbox = node.row(&first).sandbox.clone();
+    node.containers.remove(&first).await.unwrap();
+    let second = node
+        .containers
+        .create(&sandbox, node.machine_of("other", 1))
+        .await
+        .unwrap();
+    let other = node.images.find(&node.image("other")).unwrap();
+    let pinned = node.images.pinned(sandbox.as_str()).unwrap();
+    assert_eq!(pinned.digest, other.digest);
+    assert_eq!(
+        node.row(&second).spec.image_digest,
+        other.digest.to_string()
+    );
+    let disk = std::fs::read(node.containers.paths().root_disk(&sandbox)).unwrap();
+    let base = other.path.to_str().unwrap().as_bytes();
+    assert!(disk.windows(base.len()).any(|part| part == base));
+}
+
+#[tokio::test]
+async fn a_disk_that_cannot_be_made_leaves_no_container_and_its_pin_goes_with_the_sandbox() {
+    let node = Node::new().await;
+    let sandbox = node.ready().await;
+    let obstacle = node.containers.paths().pod(&sandbox);
+    std::fs::write(&obstacle, "").unwrap();
+    let refused = node.containers.create(&sandbox, node.machine(0)).await;
+    assert!(matches!(refused, Err(Error::Files(_))), "{refused:?}");
+    assert!(node.rows.all().is_empty());
+    std::fs::remove_file(&obstacle).unwrap();
+    node.sandboxes.remove(&sandbox).await.unwrap();
+    assert!(node.images.owners().is_empty());
+}
+
+#[tokio::test]
+async fn an_equal_request_is_answered_again_only_after_a_restart_and_only_once() {
+    let node = Node::new().await;
+    let first = node.created().await;
+    let sandbox = node.row(&first).sandbox.clone();
+    let again = node.containers.create(&sandbox, node.machine(0)).await;
+    assert!(matches!(again, Err(Error::Live { .. })), "{again:?}");
+
+    let node = node.restarted().await;
+    let mut other = node.machine(1);
+    other.metadata.name = "other".to_owned();
+    let other = node.containers.create(&sandbox, other).await;
+    assert!(matches!(other, Err(Error::Live { .. })), "{other:?}");
+    let again = node.containers.create(&sandbox, node.machine(0)).await;
+    assert_eq!(again.unwrap(), first);
+    let again = node.containers.create(&sandbox, node.machine(0)).await;
+    assert!(matches!(again, Err(Error::Live { .. })), "{again:?}");
+}
+
+#[tokio::test]
+async fn a_container_that_was_never_started_gives_way_to_a_later_attempt_and_to_no_other() {
+    let node = Node::new().await;
+    let sandbox = node.ready().await;
+    let second = node.containers.create(&sandbox, node.machine(1)).await;
+    let second = second.unwrap();
+    let earlier = node.containers.create(&sandbox, node.machine(0)).await;
+    assert!(matches!(earlier, Err(Error::Live { .. })), "{earlier:?}");
+
+    let third = node.containers.create(&sandbox, node.machine(2)).await;
+    let third = third.unwrap();
+    assert_eq!(node.exit(&second), (128, "StartError".to_owned()));
+    let row = node.row(&second);
+    assert!(row.started_at == 0 && row.finished_at >= row.created_at);
+    assert!(row.exit.as_ref().unwrap().message.contains("attempt 2"));
+    let refused = node.containers.start(&second).await;
+    assert!(matches!(refused, Err(Error::Phase { .. })), "{refused:?}");
+
+    node.containers.start(&third).await.unwrap();
+    let fourth = node.containers.create(&sandbox, node.machine(3)).await;
+    assert!(matches!(fourth, Err(Error::Live { .. })), "{fourth:?}");
+    node.containers.remove(&second).await.unwrap();
+    assert_eq!(node.phase(&third), Phase::Running);
+}
+
+#[tokio::test]
+async fn an_id_of_another_runtime_is_answered_by_the_name_in_the_pod() {
+    let node = Node::new().await;
+    let sandbox = node.ready().await;
+    let disk = node.images.find(&node.image("disk")).unwrap();
+    node.images.remove(&node.image("disk")).await.unwrap();
+    let mut config = node.machine(0);
+    config.image.image = format!("sha256:{}", "ab".repeat(32));
+    let refused = node.containers.create(&sandbox, config.clone()).await;
+    assert!(matches!(
+        refused,
+        Err(Error::Image(images::Error::Absent { .. }))
+    ));
+
+    config.image.user_specified_image = node.image("disk");
+    let made = node.containers.create(&sandbox, config).await.unwrap();
+    assert_eq!(node.row(&made).spec.image_digest, disk.digest.to_string());
+    assert!(node.images.find(&node.image("disk")).is_some(), "pulled");
+}
+
+#[tokio::test]
+async fn the_url_that_a_name_stands_for_is_in_the_pod() {
+    let node = Node::new().await;
+    let url = format!("http://{}", node.image("disk"));
+    let name = podspec::url_image_name(&url);
+    let mut config = node.machine(0);
+    config.image.image = format!("sha256:{}", "ab".repeat(32));
+    config.image.user_specified_image.clone_from(&name);
+    let plain = node.ready().await;
+    let refused = node.containers.create(&plain, config.clone()).await;
+    assert!(matches!(
+        refused,
+        Err(Error::Image(images::Error::InvalidName { .. }))
+    ));
+    let sandbox = node.annotated("by-url", &[("image-url", &url)]).await;
+    node.containers.create(&sandbox, config).await.unwrap();
+    assert!(node.images.find(&name).is_some(), "pulled");
+}
+
+#[tokio::test]
+async fn a_creation_that_was_cut_short_does_not_take_the_place() {
+    let node = Node::new().await;
+    let cut = node.created().await;
+    node.force(&cut, |row| row.phase = Phase::Creating).await;
+    assert!(node.containers.list().is_empty());
+    let sandbox = node.row(&cut).sandbox.clone();
+    let made = node.containers.create(&sandbox, node.machine(0)).await;
+    assert_ne!(made.unwrap(), cut);
+    assert!(node.rows.get(&cut).is_none());
+}
+
+#[tokio::test]
+async fn a_stopped_sandbox_takes_no_machine() {
+    let node = Node::new().await;
+    let created = node.created().await;
+    let sandbox = node.row(&created).sandbox.clone();
+    node.sandboxes.stop(&sandbox).await.unwrap();
+    let refused = node.containers.start(&created).await;
+    assert!(
+        matches!(refused, Err(Error::SandboxNotReady(_))),
+        "{refused:?}"
+    );
+    node.containers.remove(&created).await.unwrap();
+    let refused = node.containers.create(&sandbox, node.machine(1)).await;
+    assert!(
+        matches!(refused, Err(Error::SandboxNotReady(_))),
+        "{refused:?}"
+    );
+}

@@ -1,0 +1,93 @@
+//! Starts that fail, and what they leave.
+//!
+//! Invariant: a helper that is away costs a retry, a machine that cannot start costs the container; neither
+//! leaves anything.
+//! Failure: the phase, or what was left.
+
+use std::time::{Duration, Instant};
+
+use libvirt::{End, Event, FakeHypervisor};
+
+use crate::testkit::Node;
+use crate::vm::Error;
+use crate::vm::state::Phase;
+
+#[tokio::test]
+async fn a_machine_that_cannot_start_has_exited_with_the_reason() {
+    let node = Node::with(FakeHypervisor::default().refusing_start("no such CPU")).await;
+    let id = node.created().await;
+    let refused = node.containers.start(&id).await;
+    assert!(
+        matches!(refused, Err(Error::Hypervisor { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(node.exit(&id), (128, "StartError".to_owned()));
+    let row = node.row(&id);
+    assert!(row.exit.as_ref().unwrap().message.contains("no such CPU"));
+    assert!(row.finished_at > 0 && row.started_at == 0);
+    assert_left_nothing(&node, &id).await;
+}
+
+#[tokio::test]
+async fn without_libvirt_a_start_fails_at_once_and_changes_nothing() {
+    let node = Node::new().await;
+    let id = node.created().await;
+    node.hypervisor.disconnect();
+    let before = node.row(&id);
+    let begun = Instant::now();
+    let refused = node.containers.start(&id).await;
+    let Err(Error::Hypervisor { source, .. }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(source.is_unavailable() && begun.elapsed() < Duration::from_secs(30));
+    assert_eq!(node.row(&id), before);
+    assert!(node.network.starts().is_empty(), "nothing was prepared");
+    node.hypervisor.reconnect();
+    node.containers.start(&id).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_start_without_the_owner_of_networks_is_undone_and_may_be_repeated() {
+    let node = Node::new().await;
+    let id = node.created().await;
+    node.network.set_away(true);
+    let refused = node.containers.start(&id).await;
+    assert!(matches!(refused, Err(Error::Network { .. })), "{refused:?}");
+    assert_eq!(node.phase(&id), Phase::Created);
+    assert_left_nothing(&node, &id).await;
+    node.network.set_away(false);
+    node.containers.start(&id).await.unwrap();
+    assert_eq!(node.phase(&id), Phase::Running);
+}
+
+#[tokio::test]
+async fn an_emulator_that_fails_without_the_owner_of_networks_is_not_to_blame() {
+    let node = Node::with(FakeHypervisor::default().refusing_start("no descriptors")).await;
+    let id = node.created().await;
+    node.network.leave_after_the_token();
+    node.containers.start(&id).await.unwrap_err();
+    assert_eq!(node.phase(&id), Phase::Created);
+    assert_left_nothing(&node, &id).await;
+    node.network.set_away(false);
+    node.hypervisor.accept_starts();
+    node.containers.start(&id).await.unwrap();
+    node.prints(&id, "the new console\n");
+    node.logged(&id, "the new console").await;
+}
+
+#[tokio::test]
+async fn a_late_event_of_an_undone_start_does_not_end_the_next() {
+    let node = Node::new().await;
+    let id = node.started().await;
+    let late = Event::Stopped(id.domain(), End::Crashed);
+    node.containers.on_event(late).await;
+    assert_eq!(node.phase(&id), Phase::Running);
+}
+
+async fn assert_left_nothing(node: &Node, id: &podspec::ContainerId) {
+    assert_eq!(node.domain(id).await, None);
+    let paths = node.containers.paths();
+    let left = std::fs::read_dir(paths.consoles()).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().path()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}

@@ -1,0 +1,236 @@
+//! Stops: the guest is asked, waited for and killed in time.
+//!
+//! Invariant: a stop ends when the guest does, and at the earliest deadline otherwise, whoever still listens.
+//! Failure: the exit, or a wait that took too long.
+//!
+//! Grace is an hour, which passes when a test says so: no test depends on how fast the machine is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use libvirt::{FakeHypervisor, Shutdown};
+use podspec::ContainerId;
+use tokio::task::JoinHandle;
+
+use crate::clock;
+use crate::testkit::{Node, PATIENCE};
+use crate::vm::state::Phase;
+use crate::vm::{Error, Result};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn deaf() -> FakeHypervisor {
+    FakeHypervisor::default().guest_ignores_shutdown()
+}
+
+fn stop(node: &Node, id: &ContainerId, grace: Duration) -> JoinHandle<Result<()>> {
+    let (containers, id) = (Arc::clone(&node.containers), id.clone());
+    tokio::spawn(async move { containers.stop(&id, grace).await })
+}
+
+async fn ends(stop: JoinHandle<Result<()>>) -> Result<()> {
+    let ended = tokio::time::timeout(PATIENCE, stop).await;
+    ended.expect("in time").unwrap()
+}
+
+/// Time passes until a minute before the kill that is due at `kill_at`, and then to the kill.
+async fn grace_passes(node: &Node, id: &ContainerId, kill_at: i64) {
+    tokio::time::pause();
+    let left = clock::until(kill_at);
+    tokio::time::advance(left.checked_sub(MINUTE).expect("a long grace")).await;
+    settle().await;
+    assert_eq!(node.phase(id), Phase::Stopping, "it has time left");
+    tokio::time::advance(MINUTE).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn a_guest_that_does_not_listen_is_killed_when_its_grace_ends_and_not_before() {
+    let node = Node::with(deaf()).await;
+    let id = node.started().await;
+    let from = clock::from_now(HOUR);
+    let stop = stop(&node, &id, HOUR);
+    let asked = async {
+        while node.hypervisor.shutdowns().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, asked).await.expect("asked");
+    let kill_at = node.row(&id).kill_at;
+    assert!(from <= kill_at && kill_at <= clock::from_now(HOUR));
+    grace_passes(&node, &id, kill_at).await;
+    ends(stop).await.unwrap();
+    assert_eq!(node.exit(&id), (137, "Error".to_owned()));
+    let asked = node.hypervisor.shutdowns();
+    assert_eq!(asked[0], (id.domain(), Shutdown::Agent));
+    assert_eq!(asked[1], (id.domain(), Shutdown::Acpi));
+}
+
+#[tokio::test]
+async fn a_shorter_stop_cuts_a_longer_one_and_a_longer_one_changes_nothing() {
+    let node = Node::with(deaf()).await;
+    let id = node.started().await;
+    let first = stop(&node, &id, HOUR);
+    node.until(&id, |row| row.phase == Phase::Stopping).await;
+    let kill_at = node.row(&id).kill_at;
+    let mut changes = node.rows.changes();
+    let longer = stop(&node, &id, HOUR * 2);
+    changes.changed().await.unwrap();
+    assert_eq!(node.row(&id).kill_at, kill_at);
+    let shorter = stop(&node, &id, HOUR / 2);
+    node.until(&id, |row| row.kill_at < kill_at).await;
+    grace_passes(&node, &id, node.row(&id).kill_at).await;
+    for stop in [first, longer, shorter] {
+        ends(stop).await.unwrap();
+    }
+    assert_eq!(node.exit(&id), (137, "Error".to_owned()));
+}
+
+#[tokio::test]
+async fn a_stop_without_grace_asks_nobody() {
+    let node = Node::new().await;
+    let id = node.started().await;
+    ends(stop(&node, &id, Duration::ZERO)).await.unwrap();
+    assert_eq!(node.exit(&id), (137, "Error".to_owned()));
+    let row = node.row(&id);
+    assert!(row.finished_at >= row.kill_at && row.kill_at > row.started_at);
+    assert!(row.exit.as_ref().unwrap().message.contains("grace period"));
+    assert!(node.hypervisor.shutdowns().is_empty());
+}
+
+#[tokio::test]
+async fn a_stop_ends_when_the_guest_does() {
+    let node = Node::with(deaf()).await;
+    let id = node.started().await;
+    let stop = stop(&node, &id, HOUR);
+    node.until(&id, |row| row.phase == Phase::Stopping).await;
+    node.hypervisor.power_off(id.domain());
+    ends(stop).await.unwrap();
+    assert_eq!(node.exit(&id), (0, "Completed".to_owned()));
+}
+
+#[tokio::test]
+async fn a_stop_goes_on_when_its_client_goes_away() {
+    let node = Node::with(deaf()).await;
+    let id = node.started().await;
+    let client = stop(&node, &id, HOUR);
+    node.until(&id, |row| row.phase == Phase::Stopping).await;
+    client.abort();
+    assert!(client.await.unwrap_err().is_cancelled());
+    grace_passes(&node, &id, node.row(&id).kill_at).await;
+    node.until(&id, |row| row.phase == Phase::Exited).await;
+}
+
+#[tokio::test]
+async fn a_kill_whose_event_is_lost_is_recorded_all_the_same() {
+    let mut node = Node::with(deaf()).await;
+    let id = node.started().await;
+    node.lose_events();
+    ends(stop(&node, &id, Duration::from_millis(10)))
+        .await
+        .unwrap();
+    assert_eq!(node.exit(&id), (137, "Error".to_owned()));
+}
+
+#[tokio::test]
+async fn without_libvirt_a_stop_fails_at_once_and_changes_nothing() {
+    let node = Node::new().await;
+    let id = node.started().await;
+    node.hypervisor.disconnect();
+    let refused = ends(stop(&node, &id, HOUR)).await;
+    let Err(Error::Hypervisor { source, .. }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(source.is_unavailable());
+    assert_eq!(node.phase(&id), Phase::Running);
+    node.hypervisor.reconnect();
+    ends(stop(&node, &id, HOUR)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_kill_that_was_due_while_libvirt_was_away_comes_when_it_is_back() {
+    let node = Node::with(deaf()).await;
+    let id = node.started().await;
+    let stop = stop(&node, &id, HOUR);
+    node.until(&id, |row| row.phase == Phase::Stopping).await;
+    node.hypervisor.disconnect();
+    node.force(&id, |row| row.kill_at = clock::now()).await;
+    tokio::time::timeout(PATIENCE, async {
+        while node.containers.is_seen_through(&id) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("the kill fails");
+    assert_eq!(node.phase(&id), Phase::Stopping);
+    node.hypervisor.reconnect();
+    node.containers.reconcile().await.unwrap();
+    ends(stop).await.unwrap();
+    assert_eq!(node.exit(&id), (137, "Error".to_owned()));
+}
+
+#[tokio::test]
+async fn a_restart_finishes_a_stop() {
+    let node = Node::with(deaf()).await;
+    let id = node.started().await;
+    let kill_at = clock::from_now(HOUR);
+    node.force(&id, |row| {
+        row.phase = Phase::Stopping;
+        row.kill_at = kill_at;
+    })
+    .await;
+    let node = node.restarted().await;
+    node.containers.reconcile().await.unwrap();
+    settle().await;
+    grace_passes(&node, &id, kill_at).await;
+    node.until(&id, |row| row.phase == Phase::Exited).await;
+    assert_eq!(node.exit(&id), (137, "Error".to_owned()));
+}
+
+#[tokio::test]
+async fn an_end_that_is_recorded_while_a_stop_is_does_not_get_lost() {
+    let node = Node::with(deaf()).await;
+    let id = node.started().await;
+    let held = node.hold_writes().await;
+    let stop = stop(&node, &id, HOUR);
+    settle().await;
+    // Without a newline they reach the log only when the machine has ended.
+    node.prints(&id, "last words");
+    node.hypervisor.power_off(id.domain());
+    node.logged(&id, "last words").await;
+    settle().await;
+    assert_eq!(node.phase(&id), Phase::Running, "neither is recorded yet");
+    drop(held);
+    ends(stop).await.unwrap();
+    assert_eq!(node.exit(&id), (0, "Completed".to_owned()));
+}
+
+#[tokio::test]
+async fn a_removal_copes_with_a_start_that_slips_in() {
+    let node = Node::new().await;
+    let id = node.created().await;
+    let held = node.hold_writes().await;
+    let start = {
+        let (containers, id) = (Arc::clone(&node.containers), id.clone());
+        tokio::spawn(async move { containers.start(&id).await })
+    };
+    settle().await;
+    let remove = {
+        let (containers, id) = (Arc::clone(&node.containers), id.clone());
+        tokio::spawn(async move { containers.remove(&id).await })
+    };
+    settle().await;
+    assert_eq!(node.phase(&id), Phase::Created, "the start has the lock");
+    drop(held);
+    ends(start).await.unwrap();
+    ends(remove).await.unwrap();
+    assert_eq!((node.rows.get(&id), node.domain(&id).await), (None, None));
+}
+
+/// Lets every other task go on until it waits for something else.
+async fn settle() {
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+}

@@ -1,0 +1,99 @@
+//! Starts a machine from saved memory.
+//!
+//! Invariant: the guest comes back paused; before it runs one instruction the memory counts as used, so that nobody ever
+//! resumes it again on a disk that has moved on.
+//! Failure: until then the memory stays and the start may be repeated. A machine that was lost between the two boots
+//! afresh next time, as after a power cut.
+
+use std::time::Duration;
+
+use libvirt::{Hypervisor, Pause, Power};
+use podspec::VmUid;
+
+use crate::disk;
+use crate::disk::MemoryPhase;
+use crate::platform::Platform;
+use crate::vm::error::{Error, Result, hypervisor};
+use crate::vm::model::Container;
+use crate::vm::service::Containers;
+
+/// Time between two looks at a restore that an earlier process began.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How long such a restore is waited for before it is left to the next round.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl<P: Platform> Containers<P> {
+    pub(in crate::vm) async fn resume_memory(
+        &self,
+        row: &Container,
+        vm: VmUid,
+        xml: String,
+    ) -> Result<()> {
+        let file = self.parts.disks.memory_file(vm);
+        let restored = self.parts.hypervisor.restore(xml, file).await;
+        restored.map_err(hypervisor("restore"))?;
+        faultpoint::point("node.resume.restored");
+        self.parts.disks.use_memory(vm).await?;
+        self.go_on(row, vm).await
+    }
+
+    /// Finishes what an earlier process left of a start from saved memory.
+    pub(in crate::vm) async fn settle_resume(&self, row: &Container) -> Result<()> {
+        match row.vm() {
+            Some(vm) if row.spec.instance.restore => {
+                self.await_emulator(row).await?;
+                let disks = &self.parts.disks;
+                if disks.get(vm).is_some_and(|disk| disk.has_memory()) {
+                    disks.use_memory(vm).await?;
+                }
+                self.go_on(row, vm).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets a restored guest run, and removes the memory, which counts as used already. Without any the guest was let run
+    /// before.
+    async fn go_on(&self, row: &Container, vm: VmUid) -> Result<()> {
+        let disks = &self.parts.disks;
+        let Some(memory) = disks.get(vm).and_then(|disk| disk.memory.clone()) else {
+            return Ok(());
+        };
+        faultpoint::point("node.resume.used");
+        if !memory.paused && !row.spec.instance.start_paused {
+            let pulled = self.pull_moved(row, &memory).await;
+            let resumed = self.parts.hypervisor.resume(row.domain()).await;
+            resumed.map_err(hypervisor("resume"))?;
+            self.plug_in(row, pulled).await;
+        }
+        faultpoint::point("node.resume.runs");
+        Ok(disks.drop_memory(vm).await?)
+    }
+
+    /// Waits until libvirt has done with what it does by itself.
+    async fn await_emulator(&self, row: &Container) -> Result<()> {
+        let waiting = async {
+            loop {
+                let power = self.parts.hypervisor.power(row.domain()).await;
+                match power.map_err(hypervisor("look for"))? {
+                    Some(Power::Paused(Pause::Passing)) => tokio::time::sleep(LOOK).await,
+                    _ => return Ok(()),
+                }
+            }
+        };
+        let in_time = tokio::time::timeout(PATIENCE, waiting).await;
+        in_time.unwrap_or_else(|_| Err(Error::StillRunning(row.id.clone())))
+    }
+}
+
+impl disk::Disks {
+    /// Removes memory that a guest has gone on from; other memory stays.
+    pub(in crate::vm) async fn settle_used_memory(&self, vm: VmUid) -> disk::Result<()> {
+        let memory = self.get(vm).and_then(|disk| disk.memory.clone());
+        match memory.map(|memory| memory.phase) {
+            Some(MemoryPhase::Resumed) => self.drop_memory(vm).await,
+            _ => Ok(()),
+        }
+    }
+}

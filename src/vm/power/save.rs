@@ -1,0 +1,125 @@
+//! Suspends a machine to disk.
+//!
+//! Invariant: the memory counts as saved only when all of it is in its file and the machine has ended; the machine ends
+//! only when all of it is written.
+//! Failure: the guest runs on and nothing is left, or, when libvirt is away, what is left is settled by the repetition.
+
+use std::time::Duration;
+
+use libvirt::{Hypervisor, Pause, Power};
+use podspec::{Annotations, Key, VmUid};
+use tapmanager::wire::KnownNic;
+
+use crate::disk::{self, SavedNic};
+use crate::platform::Platform;
+use crate::sandbox::SandboxConfig;
+use crate::vm::error::{Error, Result, hypervisor};
+use crate::vm::model::Container;
+use crate::vm::service::Containers;
+
+/// Time between two looks at a save that an earlier process began.
+const LOOK: Duration = Duration::from_millis(500);
+
+impl<P: Platform> Containers<P> {
+    /// Saves the memory of a virtual machine and ends it; success when that was done before.
+    pub async fn save(&self, vm: VmUid) -> Result<()> {
+        let disks = &self.parts.disks;
+        loop {
+            let Ok(row) = self.running_vm(vm) else {
+                if self.is_starting(vm) {
+                    // What lies there is what it comes back from.
+                    return Err(Error::NotRunning(vm));
+                }
+                let saved = disks.get(vm).is_some() && disks.settle_memory(vm).await?;
+                return saved.then_some(()).ok_or(Error::NotRunning(vm));
+            };
+            if row.vm().is_none() {
+                return Err(disk::Error::Missing(vm).into());
+            }
+            let power = self.parts.hypervisor.power(row.domain()).await;
+            match power.map_err(hypervisor("look for"))? {
+                // An earlier process began, and libvirt goes on.
+                Some(Power::Paused(Pause::Passing)) => tokio::time::sleep(LOOK).await,
+                Some(Power::Off) | None => {
+                    // Before its end is recorded, which gives the disk back.
+                    disks.settle_memory(vm).await?;
+                    self.end_if_inactive(&row).await?;
+                }
+                Some(power) => {
+                    let paused = matches!(power, Power::Paused(_));
+                    self.write_memory(&row, vm, paused).await?;
+                }
+            }
+        }
+    }
+
+    /// Makes a save under way fail; the guest runs on.
+    pub async fn abort_save(&self, vm: VmUid) -> Result<()> {
+        let domain = self.running_vm(vm)?.domain();
+        let aborted = self.parts.hypervisor.abort_save(domain).await;
+        aborted.map_err(hypervisor("stop saving"))
+    }
+
+    async fn write_memory(&self, row: &Container, vm: VmUid, paused: bool) -> Result<()> {
+        let (disks, driver) = (&self.parts.disks, &self.parts.hypervisor);
+        disks.begin_memory(vm, self.nics(row), paused).await?;
+        let written = driver
+            .save(row.domain(), disks.unfinished_memory(vm))
+            .await
+            .map_err(hypervisor("save"));
+        faultpoint::point("node.save.written");
+        let Err(error) = written else {
+            return Ok(());
+        };
+        // Nobody knows what libvirt has done when it is away.
+        if let Ok(Some(Power::On | Power::Paused(Pause::Asked | Pause::IoError))) =
+            driver.power(row.domain()).await
+        {
+            disks.drop_memory(vm).await?;
+            if !paused {
+                driver
+                    .resume(row.domain())
+                    .await
+                    .map_err(hypervisor("resume"))?;
+            }
+        }
+        Err(error)
+    }
+
+    /// The NICs of a machine as its guest knows them.
+    pub(in crate::vm) fn nics(&self, row: &Container) -> Vec<SavedNic> {
+        let sandbox = self.parts.sandboxes.get(&row.sandbox);
+        let network = sandbox.and_then(|sandbox| sandbox.network.clone());
+        let nics = network.iter().flat_map(|network| network.guest_nics());
+        nics.map(|nic| SavedNic {
+            mac: nic.mac.clone(),
+            addresses: nic
+                .addresses
+                .iter()
+                .map(|address| address.net.addr().to_string())
+                .collect(),
+        })
+        .collect()
+    }
+
+    /// The NICs that the guest of a new sandbox has already, because it goes on from saved memory; `None` for a guest
+    /// that boots.
+    pub fn nics_in_memory(&self, config: &SandboxConfig) -> Option<Vec<KnownNic>> {
+        let annotations = Annotations::new(&config.annotations);
+        let vm: Option<VmUid> = annotations.get(Key::VmDisk).ok().flatten();
+        let restore: Option<bool> = annotations.get(Key::Restore).ok().flatten();
+        let (Some(vm), Some(true)) = (vm, restore) else {
+            return None;
+        };
+        let memory = self.parts.disks.get(vm).and_then(|d| d.memory.clone())?;
+        let known = memory.nics.into_iter().map(|nic| KnownNic {
+            mac: nic.mac,
+            addresses: nic
+                .addresses
+                .iter()
+                .filter_map(|address| address.parse().ok())
+                .collect(),
+        });
+        Some(known.collect())
+    }
+}

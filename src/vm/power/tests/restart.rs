@@ -1,0 +1,107 @@
+//! Guests that are asked to reboot: those that hear, that do not, and that end instead.
+//!
+//! Invariant: success means that the hypervisor saw the guest boot anew.
+//! Failure: a test prints how the guest was asked.
+
+use std::time::Duration;
+
+use libvirt::{FakeHypervisor, Shutdown};
+use podspec::{ContainerId, VmUid};
+use tokio::time::Instant;
+
+use crate::testkit::{Node, PATIENCE};
+use crate::vm::Error;
+
+const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
+
+fn vm() -> VmUid {
+    VM.parse().unwrap()
+}
+
+async fn machine(hypervisor: FakeHypervisor) -> (Node, ContainerId) {
+    let node = Node::with(hypervisor).await;
+    node.make_disk(vm()).await;
+    let sandbox = node.annotated("pod", &[("vm-disk", VM)]).await;
+    let id = node.containers.create(&sandbox, node.machine(0)).await;
+    let id = id.unwrap();
+    node.containers.start(&id).await.unwrap();
+    (node, id)
+}
+
+fn deaf() -> FakeHypervisor {
+    FakeHypervisor::default().guest_ignores_shutdown()
+}
+
+fn ways(node: &Node) -> Vec<Option<Shutdown>> {
+    let all = node.hypervisor.reboots().into_iter();
+    all.inspect(|(domain, _)| assert_eq!(*domain, vm().uuid()))
+        .map(|(_, how)| how)
+        .collect()
+}
+
+#[tokio::test]
+async fn a_guest_is_asked_by_its_agent_or_else_by_the_button_and_not_again_once_it_reboots() {
+    let with_agent = FakeHypervisor::default().agent_answering([]);
+    for (hypervisor, how) in [
+        (with_agent, Shutdown::Agent),
+        (FakeHypervisor::default(), Shutdown::Acpi),
+    ] {
+        let (node, _) = machine(hypervisor).await;
+        let soon = Instant::now() + PATIENCE;
+        assert!(node.containers.reboot(vm(), soon).await.unwrap());
+        node.containers.reset(vm()).await.unwrap();
+        assert_eq!(ways(&node), [Some(how), None]);
+    }
+}
+
+#[tokio::test]
+async fn a_guest_that_does_not_hear_is_asked_until_the_time_is_over() {
+    for (hypervisor, how, times) in [
+        (deaf(), Shutdown::Acpi, 11),
+        (deaf().agent_answering([]), Shutdown::Agent, 3),
+    ] {
+        let (node, _) = machine(hypervisor).await;
+        tokio::time::pause();
+        let until = Instant::now() + Duration::from_secs(21);
+        assert!(!node.containers.reboot(vm(), until).await.unwrap());
+        assert!(Instant::now() >= until);
+        assert_eq!(ways(&node), vec![Some(how); times]);
+        tokio::time::resume();
+    }
+}
+
+#[tokio::test]
+async fn a_guest_that_hears_later_counts_as_well() {
+    let (node, _) = machine(deaf()).await;
+    let reboot = node.containers.reboot(vm(), Instant::now() + PATIENCE);
+    let later = async {
+        while ways(&node).is_empty() {
+            tokio::task::yield_now().await;
+        }
+        // It reboots by itself, or by the hand of an administrator.
+        node.containers.reset(vm()).await.unwrap();
+    };
+    let (done, ()) = tokio::join!(reboot, later);
+    assert!(done.unwrap());
+}
+
+#[tokio::test]
+async fn a_machine_that_ends_or_is_stopped_meanwhile_is_not_asked_any_more() {
+    let (node, id) = machine(deaf()).await;
+    let reboot = node.containers.reboot(vm(), Instant::now() + PATIENCE);
+    let stop = node.containers.stop(&id, Duration::from_millis(20));
+    let (reboot, stopped) = tokio::join!(reboot, stop);
+    assert!(matches!(reboot, Err(Error::NotRunning(_))), "{reboot:?}");
+    stopped.unwrap();
+    let again = node.containers.reboot(vm(), Instant::now() + PATIENCE);
+    assert!(matches!(again.await, Err(Error::NotRunning(_))));
+}
+
+#[tokio::test]
+async fn a_paused_guest_is_not_asked() {
+    let (node, _) = machine(FakeHypervisor::default()).await;
+    node.containers.pause(vm()).await.unwrap();
+    let reboot = node.containers.reboot(vm(), Instant::now() + PATIENCE);
+    assert!(matches!(reboot.await, Err(Error::Paused(_))));
+    assert!(ways(&node).is_empty());
+}

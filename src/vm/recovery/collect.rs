@@ -1,0 +1,128 @@
+//! Removes what no row accounts for: domains, files and pins of images.
+//!
+//! Invariant: only domains that carry our metadata element and this installation's id are touched. Domains go before files, so that
+//! no machine loses a disk while it runs; a row is there before what it accounts for and goes after it,
+//! so that whatever is found without one has no owner, also while requests are served.
+//! Failure: a domain that cannot be removed keeps all files where they are, until the next round.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use libvirt::{DomainInfo, Hypervisor};
+use podspec::{ContainerId, Kind, SandboxId};
+
+use crate::files;
+use crate::metadata::{LookupError, Row, Table};
+use crate::platform::Platform;
+use crate::vm::error::{Result, hypervisor};
+use crate::vm::paths::Paths;
+use crate::vm::service::Containers;
+
+impl<P: Platform> Containers<P> {
+    /// Removes whatever has no owner; `domains` are all of ours.
+    pub(in crate::vm) async fn collect(&self, domains: &[DomainInfo]) -> Result<()> {
+        let mut outcome = Ok(());
+        for domain in domains {
+            outcome = outcome.and(self.collect_domain(domain).await);
+        }
+        outcome?;
+        collect_files(&self.paths.pods(), &self.parts.sandboxes).await?;
+        collect_files(&self.paths.consoles(), &self.parts.table).await?;
+        collect_files(&self.paths.seeds(), &self.parts.table).await?;
+        self.collect_disks().await?;
+        self.collect_pins().await
+    }
+
+    /// Removes a domain without a row: nothing else would ever end it.
+    async fn collect_domain(&self, domain: &DomainInfo) -> Result<()> {
+        let owner = domain.container.parse::<ContainerId>();
+        if owner.is_ok_and(|id| self.parts.table.get(&id).is_some()) {
+            return Ok(());
+        }
+        if !self.is_ours(domain).await? {
+            return Ok(());
+        }
+        tracing::warn!(domain = %domain.name, "a domain of ours without a container is removed");
+        self.forget_domain(domain.uuid).await
+    }
+
+    /// Whether it is ours to remove: this installation made it, or one that had the same state directory, or an
+    /// earlier version, which left no name. Another daemon on the same libvirt has files elsewhere.
+    async fn is_ours(&self, domain: &DomainInfo) -> Result<bool> {
+        if domain.installation.as_ref() == Some(&self.settings.installation) {
+            return Ok(true);
+        }
+        let console = self.parts.hypervisor.console_file(domain.uuid).await;
+        let console = console.map_err(hypervisor("describe"))?;
+        Ok(console.is_some_and(|file| file.starts_with(self.paths.consoles())))
+    }
+
+    /// Takes devices and disks of virtual machines back from containers that are gone, their domains before them.
+    async fn collect_disks(&self) -> Result<()> {
+        for disk in self.parts.disks.all() {
+            if let Some(holder) = &disk.holder
+                && self.parts.table.get(holder).is_none()
+            {
+                tracing::warn!(vm = %disk.vm, container = %holder, "a disk held by nobody is taken back");
+                self.remove_machine_seed(disk.vm).await?;
+                self.parts.disks.give_back(disk.vm, holder).await?;
+            }
+        }
+        let blocks = &self.parts.blocks;
+        for holder in blocks.holders() {
+            if self.parts.table.get(&holder).is_none() {
+                tracing::warn!(container = %holder, "devices held by nobody are taken back");
+                blocks.give_back(&holder).await?;
+            }
+        }
+        blocks.collect().await?;
+        Ok(self.parts.disks.collect().await?)
+    }
+
+    /// Lets the images of sandboxes and disks go that are gone.
+    async fn collect_pins(&self) -> Result<()> {
+        for owner in self.parts.images.owners() {
+            let sandbox = owner.parse::<SandboxId>();
+            let needed = sandbox.is_ok_and(|id| self.parts.sandboxes.get(&id).is_some());
+            if !needed && !self.parts.disks.needs_pin(&owner) {
+                tracing::warn!(sandbox = %owner, "an image pinned for nobody is let go");
+                self.parts.images.unpin(&owner).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn collect_files<R: Row>(directory: &Path, table: &Table<R>) -> Result<()> {
+    let failed = || files::failed("look through", directory);
+    let mut entries = tokio::fs::read_dir(directory).await.map_err(failed())?;
+    while let Some(entry) = entries.next_entry().await.map_err(failed())? {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        // Looked up after the file was found: the row is older than the file.
+        if Paths::owner(&name).is_some_and(|beginning| has_row(table, beginning)) {
+            continue;
+        }
+        tracing::warn!(file = %name, of = R::Kind::NOUN, "files without an owner are removed");
+        let path = entry.path();
+        let kind = entry.file_type().await.map_err(failed())?;
+        let removed = if kind.is_dir() {
+            tokio::fs::remove_dir_all(&path).await
+        } else {
+            tokio::fs::remove_file(&path).await
+        };
+        match removed {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                return Err(files::failed("remove", &path)(e).into());
+            }
+            // Removed, or the last file of an owner who has just gone.
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn has_row<R: Row>(table: &Table<R>, beginning: &str) -> bool {
+    let found = table.find(beginning, |_| true);
+    !matches!(found, Err(LookupError::NotFound { .. }))
+}

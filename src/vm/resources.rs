@@ -1,0 +1,17 @@
+//! What machines may use, what they have used, and what happened where that was too much.
+//!
+//! Invariant: figures come from libvirt as a whole, from the kernel and from files; no guest and no single domain is
+//! asked for them.
+//! Failure: a figure that cannot be had is absent; a change that a machine cannot make is refused.
+
+mod facts;
+mod memory;
+mod resize;
+pub mod stats;
+mod usage;
+
+pub use facts::Facts;
+pub use usage::DiskUsage;
+
+#[cfg(test)]
+mod tests;

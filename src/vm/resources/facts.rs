@@ -1,0 +1,62 @@
+//! What is known of a container beyond its row, for verbose answers.
+//!
+//! Invariant: nothing is asked of libvirt or the guest; the process is looked for in the kernel's list.
+//! Failure: none; what is not known is absent.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::platform::Platform;
+use crate::vm::model::Container;
+use crate::vm::service::Containers;
+
+/// Where the parts of a machine are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// The socket that leads to the serial console while the machine runs.
+    pub console_socket: PathBuf,
+    /// The file that QEMU appends the console to.
+    pub console_file: PathBuf,
+    /// The root disk.
+    pub root_disk: PathBuf,
+    /// The emulator's process, where it runs and the daemon sees it.
+    pub pid: Option<i32>,
+    /// `kvm` or `tcg`, once chosen.
+    pub accelerator: Option<String>,
+}
+
+impl<P: Platform> Containers<P> {
+    /// What is known of a container.
+    pub async fn facts(&self, row: &Container) -> Facts {
+        Facts {
+            pid: self.pid(row).await,
+            console_socket: self.paths.console_socket(&row.id),
+            console_file: self.paths.console_file(&row.id),
+            root_disk: self.root_disk(row),
+            accelerator: self
+                .accelerator()
+                .map(|choice| choice.accelerator.to_string()),
+        }
+    }
+
+    /// How many running machines would end with the containers of the daemon's own pod, because nobody moved
+    /// their processes out of its cgroup.
+    pub async fn bound(&self) -> u32 {
+        let mut running = self.list();
+        running.retain(|row| row.phase.runs());
+        let domains: Vec<_> = running.iter().map(|row| row.domain()).collect();
+        let (processes, user) = (Arc::clone(&self.meter.processes), self.settings.uid);
+        let count = tokio::task::spawn_blocking(move || processes.bound(&domains, user));
+        u32::try_from(count.await.unwrap_or_default()).unwrap_or(u32::MAX)
+    }
+
+    async fn pid(&self, row: &Container) -> Option<i32> {
+        if !row.phase.runs() {
+            return None;
+        }
+        let (processes, user) = (Arc::clone(&self.meter.processes), self.settings.uid);
+        let domain = row.domain();
+        let look = tokio::task::spawn_blocking(move || processes.locate(domain, user));
+        look.await.ok().flatten()
+    }
+}

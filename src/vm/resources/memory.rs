@@ -1,0 +1,35 @@
+//! Whether the kernel killed a machine for want of memory.
+//!
+//! Invariant: the kernel's counter of the pod's cgroup is compared with what it was before the machine was started, which
+//! is in the row: an earlier machine of the pod, or a restart of the daemon, changes nothing.
+//! Failure: a counter that cannot be read is zero; the end then has another reason.
+
+use podspec::ContainerId;
+
+use crate::platform::Platform;
+use crate::sandbox::Sandbox;
+use crate::vm::service::Containers;
+
+impl<P: Platform> Containers<P> {
+    /// How many processes of the pod have been killed so far.
+    pub(in crate::vm) async fn oom_kills(&self, sandbox: &Sandbox) -> i64 {
+        let Ok(pod) = cgroup::PodCgroup::parse(&sandbox.config.cgroup_parent) else {
+            return 0;
+        };
+        let root = self.settings.cgroup_root.clone();
+        let reading = tokio::task::spawn_blocking(move || pod.oom_kills(&root));
+        let kills = reading.await.ok().flatten().unwrap_or(0);
+        i64::try_from(kills).unwrap_or(i64::MAX)
+    }
+
+    /// Whether the counter has grown since the machine of a container was started.
+    pub(in crate::vm) async fn was_killed_for_memory(&self, id: &ContainerId) -> bool {
+        let Some(row) = self.parts.table.get(id) else {
+            return false;
+        };
+        match self.parts.sandboxes.get(&row.sandbox) {
+            Some(sandbox) => self.oom_kills(&sandbox).await > row.oom_kills,
+            None => false,
+        }
+    }
+}

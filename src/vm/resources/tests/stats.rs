@@ -1,0 +1,140 @@
+//! What machines have used, with helpers that answer, hang and go away.
+//!
+//! Invariant: clients never wait longer than a few seconds, whatever the helpers do.
+//! Failure: counts of requests show who asked too often.
+
+use std::time::{Duration, Instant};
+
+use libvirt::Hypervisor;
+
+use crate::testkit::Node;
+use crate::vm::state::Phase;
+
+/// Lets the last look grow too old to serve again, in no time.
+async fn later() {
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_millis(550)).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn many_clients_share_one_request_to_libvirt() {
+    let node = Node::new().await;
+    let id = node.started().await;
+    node.hypervisor.burn(id.domain(), 1_000);
+    // However long they take, it is one moment.
+    tokio::time::pause();
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        let containers = std::sync::Arc::clone(&node.containers);
+        clients.spawn(async move { containers.stats().await });
+    }
+    for snapshot in clients.join_all().await {
+        assert_eq!(snapshot.machine(&id).cpu.unwrap().nanoseconds, 1_000);
+    }
+    assert_eq!(node.hypervisor.stats_calls(), 1);
+}
+
+/// Prints what a look at a thousand machines takes, and what the next client pays.
+#[tokio::test]
+async fn a_thousand_machines_cost_one_request_to_libvirt() {
+    let node = Node::new().await;
+    let first = node.started().await;
+    let row = node.row(&first);
+    let sandbox = node.sandbox_rows.get(&row.sandbox).unwrap();
+    for number in 1..1000 {
+        let mut pod = (*sandbox).clone();
+        pod.id = podspec::SandboxId::generate();
+        pod.config.metadata.attempt = number;
+        let mut container = (*row).clone();
+        container.id = podspec::ContainerId::generate();
+        container.sandbox = pod.id.clone();
+        node.sandbox_rows.insert(pod).await.unwrap();
+        let (name, uuid) = (format!("n{number}"), container.id.domain());
+        let xml = format!("<domain><name>{name}</name><uuid>{uuid}</uuid></domain>");
+        node.hypervisor.define(xml).await.unwrap();
+        node.hypervisor.start(uuid).await.unwrap();
+        node.rows.insert(container).await.unwrap();
+    }
+    tokio::time::pause();
+    let begun = Instant::now();
+    let look = node.containers.stats().await;
+    let took = begun.elapsed();
+    let begun = Instant::now();
+    let again = node.containers.stats().await;
+    println!("a look: {took:?}, its next client: {:?}", begun.elapsed());
+    assert_eq!(node.hypervisor.stats_calls(), 1);
+    assert!(std::sync::Arc::ptr_eq(&look, &again));
+    for row in node.rows.all() {
+        assert!(look.machine(&row.id).cpu.is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_rate_comes_with_the_second_look_and_traffic_with_each() {
+    let node = Node::new().await;
+    let id = node.started().await;
+    let sandbox = node.row(&id).sandbox.clone();
+    node.hypervisor.burn(id.domain(), 5_000_000);
+    node.network.transfer(&sandbox, 10, 20);
+    let first = node.containers.stats().await;
+    assert_eq!(first.machine(&id).cpu.unwrap().rate, None);
+    let traffic = first.pod(&sandbox).network.unwrap();
+    assert_eq!(
+        (traffic.nics[0].rx_bytes, traffic.nics[0].tx_bytes),
+        (10, 20)
+    );
+    assert!(first.disk(&sandbox).unwrap().bytes > 0);
+    later().await;
+    node.hypervisor.burn(id.domain(), 105_000_000);
+    let second = node.containers.stats().await.machine(&id).cpu.unwrap();
+    let passed = second.at - first.machine(&id).cpu.unwrap().at;
+    // 100 ms of CPU in the time between the two.
+    let rate = 100_000_000 * 1_000_000_000 / u128::try_from(passed).unwrap();
+    assert_eq!(u128::from(second.rate.unwrap()), rate);
+}
+
+#[tokio::test]
+async fn without_helpers_the_last_figures_stay_with_their_own_time() {
+    let node = Node::new().await;
+    let id = node.started().await;
+    let sandbox = node.row(&id).sandbox.clone();
+    node.hypervisor.burn(id.domain(), 7);
+    node.network.transfer(&sandbox, 1, 2);
+    let before = node.containers.stats().await;
+    later().await;
+    node.hypervisor.disconnect();
+    node.network.set_away(true);
+    let after = node.containers.stats().await;
+    assert_eq!(after.machine(&id).cpu, before.machine(&id).cpu);
+    assert_eq!(after.pod(&sandbox).network, before.pod(&sandbox).network);
+}
+
+#[tokio::test]
+async fn a_libvirt_that_hangs_keeps_nobody_waiting() {
+    let node = Node::new().await;
+    let id = node.started().await;
+    node.hypervisor.hang_stats(true);
+    let begun = Instant::now();
+    let snapshot = node.containers.stats().await;
+    assert!(begun.elapsed() < Duration::from_secs(30));
+    assert_eq!(snapshot.machine(&id).cpu, None);
+    node.hypervisor.hang_stats(false);
+    later().await;
+    assert!(node.containers.stats().await.machine(&id).cpu.is_some());
+}
+
+#[tokio::test]
+async fn what_does_not_run_uses_neither_cpu_nor_memory_and_asks_nobody() {
+    let node = Node::new().await;
+    let id = node.created().await;
+    let snapshot = node.containers.stats().await;
+    let usage = snapshot.machine(&id);
+    assert_eq!((usage.cpu, usage.memory, usage.pid), (None, None, None));
+    assert_eq!(node.hypervisor.stats_calls(), 0);
+    node.containers.start(&id).await.unwrap();
+    node.hypervisor.power_off(id.domain());
+    node.until(&id, |row| row.phase == Phase::Exited).await;
+    later().await;
+    assert_eq!(node.containers.stats().await.machine(&id).cpu, None);
+}

@@ -1,0 +1,89 @@
+//! What the disks of machines take on the node.
+//!
+//! Invariant: files are counted by the blocks that they have, so that a sparse disk counts with what is written.
+//! Failure: a file that goes away meanwhile is left out; a directory that cannot be read counts as empty.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::platform::Platform;
+use crate::vm::service::Containers;
+
+/// Bytes of a block, as `stat` counts.
+const BLOCK: u64 = 512;
+/// How deep the directories below a state directory are.
+const DEEP: u8 = 4;
+
+/// Space and files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskUsage {
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// Files and directories.
+    pub inodes: u64,
+}
+
+impl<P: Platform> Containers<P> {
+    /// What overlays, disks of virtual machines, saved memory, seeds and console files take.
+    pub async fn disk_usage(&self) -> DiskUsage {
+        let folders = [
+            self.paths.pods(),
+            self.paths.consoles(),
+            self.paths.seeds(),
+            crate::disk::Disks::directory_of(&self.settings.state_dir),
+        ];
+        let count = move || {
+            let mut usage = DiskUsage::default();
+            for folder in folders {
+                usage.add(&folder, DEEP);
+            }
+            usage
+        };
+        tokio::task::spawn_blocking(count).await.unwrap_or_default()
+    }
+}
+
+impl DiskUsage {
+    fn add(&mut self, folder: &Path, deep: u8) {
+        let Ok(entries) = std::fs::read_dir(folder) else {
+            return;
+        };
+        for entry in entries.flatten() {
+            // Not followed: a link counts as itself.
+            let Ok(found) = entry.metadata() else {
+                continue;
+            };
+            self.bytes += found.blocks() * BLOCK;
+            self.inodes += 1;
+            if found.is_dir() && deep > 1 {
+                self.add(&entry.path(), deep - 1);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testkit::Node;
+
+    #[tokio::test]
+    async fn the_disks_of_machines_count_and_go_with_them() {
+        let node = Node::new().await;
+        let empty = node.containers.disk_usage().await;
+        let sandbox = node.ready().await;
+        node.containers
+            .create(&sandbox, node.machine(0))
+            .await
+            .unwrap();
+        let with_disk = node.containers.disk_usage().await;
+        assert!(
+            with_disk.inodes >= empty.inodes + 2,
+            "{empty:?} {with_disk:?}"
+        );
+        assert!(with_disk.bytes > empty.bytes, "{empty:?} {with_disk:?}");
+        node.sandboxes.stop(&sandbox).await.unwrap();
+        node.sandboxes.remove(&sandbox).await.unwrap();
+        let gone = node.containers.disk_usage().await;
+        assert_eq!(gone.inodes, empty.inodes);
+    }
+}
