@@ -23,4 +23,4 @@ mod testbed;
 pub mod vm;
 
 pub use run::{Error, run};
-pub use telemetry::one_line;
+pub use service::telemetry::one_line;

@@ -7,7 +7,8 @@
 use std::process::ExitCode;
 
 use daemon::config::{self, Args, Command, Config, ConfigCommand};
-use telemetry::{Log, one_line};
+use service::telemetry::{Log, one_line};
+use service::{settings, telemetry};
 
 fn main() -> ExitCode {
     telemetry::abort_on_panic();

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use settings::set;
-use telemetry::{Filter, Log};
+use service::settings;
+use service::settings::set;
+use service::telemetry::{Filter, Log};
 
 use crate::orphans::Times;
 

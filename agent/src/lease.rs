@@ -20,7 +20,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
 use kube::api::{Api, Patch, PatchParams};
 use nodeapi::v1::{InfoRequest, InfoResponse};
-use telemetry::one_line;
+use service::telemetry::one_line;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use owner::Owner;

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use agent::config::{self, Overrides};
 use clap::Parser;
+use service::{settings, telemetry};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Runs VirtualMachineTasks on this node and tells the cluster what is known of guests and node.

@@ -9,7 +9,8 @@ use std::process::ExitCode;
 
 use controller::app;
 use controller::config::{Args, Config, load};
-use telemetry::{init, one_line};
+use service::settings;
+use service::telemetry::{init, one_line};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 

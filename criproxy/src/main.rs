@@ -12,7 +12,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use criproxy::check;
 use criproxy::config::{self, Config, Overrides};
-use telemetry::one_line;
+use service::telemetry::one_line;
+use service::{settings, telemetry};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// One CRI endpoint for kubelet over several CRI runtimes.

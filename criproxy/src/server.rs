@@ -15,8 +15,9 @@ use std::time::Duration;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use listener::Listener;
 use nix::fcntl::{Flock, FlockArg};
+use service::listener::Listener;
+use service::{admin_http, listener};
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -47,7 +48,7 @@ pub enum Error {
     Listen(#[from] listener::Error),
     /// No socket for metrics.
     #[error("serve metrics")]
-    Metrics(#[from] pages::Error),
+    Metrics(#[from] admin_http::Error),
     /// The boot id cannot be read.
     #[error("read the boot id from {}", path.display())]
     BootId {

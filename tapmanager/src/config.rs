@@ -11,7 +11,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Parser};
 use nix::unistd::{Uid, User};
 use serde::Deserialize;
-use telemetry::{Filter, Format, Log};
+use service::settings;
+use service::telemetry::{Filter, Format, Log};
 
 const ENVIRONMENT_PREFIX: &str = "VMLET_TAPMANAGER_";
 /// Names after the prefix; the file's keys are the same in lower case.

@@ -13,6 +13,7 @@ mod server;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use service::{settings, telemetry};
 
 use config::Config;
 

@@ -24,8 +24,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use netns::Namespace;
+use service::telemetry::one_line;
 use tapmanager::wire::{Network, Status};
-use telemetry::one_line;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, RwLock};
 
 use crate::config::Config;

@@ -15,7 +15,7 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 use serde_json::json;
-use telemetry::one_line;
+use service::telemetry::one_line;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
