@@ -7,7 +7,7 @@ use std::future::Future;
 use std::io;
 use std::time::{Duration, Instant};
 
-use tokio::signal::unix::{SignalKind, signal};
+use service::signals::Ending;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{self, App};
@@ -66,16 +66,12 @@ fn allow_open_files() {
 }
 
 async fn serve(config: &Config) -> Result<(), Error> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(Error::Runtime)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Runtime)?;
+    let ending = Ending::watch().map_err(Error::Runtime)?;
     let app = App::start(config).await?;
     let grace = config.shutdown.timeout_secs.duration();
     let mut deadline = None;
     let told = async {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+        ending.asked().await;
         tracing::info!(outcome = "told to end", "vmlet");
         deadline = Some(Instant::now() + grace);
     };

@@ -10,8 +10,8 @@ use std::process::ExitCode;
 
 use agent::config::{self, Overrides};
 use clap::Parser;
+use service::signals::Ending;
 use service::{settings, telemetry};
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Runs VirtualMachineTasks on this node and tells the cluster what is known of guests and node.
 #[derive(Debug, Parser)]
@@ -53,13 +53,9 @@ fn serve(config: config::Config) -> Result<(), Box<dyn Error>> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(2).enable_all().build()?;
     let ended = runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+        let ending = Ending::watch()?;
         let told = async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
+            ending.asked().await;
             tracing::info!(outcome = "told to end", "agent");
         };
         agent::run(config, told)

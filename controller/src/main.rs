@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use controller::app;
 use controller::config::{Args, Config, load};
 use service::settings;
+use service::signals::Ending;
 use service::telemetry::{init, one_line};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 fn main() -> ExitCode {
@@ -41,14 +41,10 @@ fn run(config: Config) -> Result<ExitCode, Box<dyn Error>> {
         .build()?;
     let ended = runtime.block_on(async {
         let stop = CancellationToken::new();
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+        let ending = Ending::watch()?;
         let told = stop.clone();
         tokio::spawn(async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
+            ending.asked().await;
             tracing::info!(outcome = "told to end", "controller");
             told.cancel();
         });

@@ -12,9 +12,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use criproxy::check;
 use criproxy::config::{self, Config, Overrides};
+use service::signals::Ending;
 use service::telemetry::one_line;
 use service::{settings, telemetry};
-use tokio::signal::unix::{SignalKind, signal};
 
 /// One CRI endpoint for kubelet over several CRI runtimes.
 #[derive(Debug, Parser)]
@@ -81,13 +81,9 @@ fn run(work: impl Future<Output = Ended>) -> Ended {
 }
 
 async fn serve(config: Config) -> Ended {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let ending = Ending::watch()?;
     let told = async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+        ending.asked().await;
         tracing::info!(outcome = "told to end", "criproxy");
     };
     criproxy::serve(config, told).await?;

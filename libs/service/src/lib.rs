@@ -11,5 +11,7 @@ pub mod admin_http;
 pub mod listener;
 #[cfg(feature = "settings")]
 pub mod settings;
+#[cfg(feature = "signals")]
+pub mod signals;
 #[cfg(feature = "telemetry")]
 pub mod telemetry;
