@@ -5,6 +5,7 @@
 //! Failure: [`Error`]; a pull that failed or was dropped is continued by the next one.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio_util::task::TaskTracker;
@@ -81,6 +82,7 @@ struct Inner {
     downloader: Downloader,
     translator: Translator,
     max_virtual_bytes: u64,
+    boot_id_file: PathBuf,
     tasks: TaskTracker,
 }
 
@@ -90,6 +92,7 @@ impl Images {
     pub async fn open(db: Db, settings: Settings) -> Result<Self> {
         let translator = Translator::new(settings.protocol, settings.translations.clone())?;
         let max_virtual_bytes = settings.max_virtual_bytes;
+        let boot_id_file = settings.boot_id_file.clone();
         let rows = rows::load(&db).await?;
         let prepare = move || {
             let downloader = Downloader::new(client::client(&settings)?, &settings);
@@ -121,6 +124,7 @@ impl Images {
                 downloader,
                 translator,
                 max_virtual_bytes,
+                boot_id_file,
                 tasks: TaskTracker::new(),
             }),
         })

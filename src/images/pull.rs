@@ -88,7 +88,8 @@ impl Inner {
         let key = wish.source.key();
         loop {
             let known = self.known(&key);
-            let partial = Handle::open(self.store.partial(), key.clone()).await?;
+            let partial =
+                Handle::open(self.store.partial(), key.clone(), self.boot_id_file.clone()).await?;
             faultpoint::point("images.pull.part-created");
             let validators = known.as_ref().map(|(_, validators)| validators);
             let fetched = self
