@@ -7,6 +7,7 @@ use std::future::Future;
 use std::io;
 use std::time::{Duration, Instant};
 
+use service::open_files;
 use service::signals::Ending;
 use tokio_util::sync::CancellationToken;
 
@@ -52,7 +53,7 @@ pub fn run(config: &Config) -> Result<(), Error> {
 
 /// A running machine needs some descriptors: console, log and what watches them.
 fn allow_open_files() {
-    match fdpass::raise_open_files() {
+    match open_files::raise() {
         Ok(limit) if limit < ENOUGH_FILES => {
             tracing::warn!(
                 limit,

@@ -11,6 +11,8 @@ pub mod admin_http;
 pub mod boot_id;
 #[cfg(feature = "listener")]
 pub mod listener;
+#[cfg(feature = "open-files")]
+pub mod open_files;
 #[cfg(feature = "settings")]
 pub mod settings;
 #[cfg(feature = "signals")]
