@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use service::boot_id;
+use service::{boot_id, files};
 use sha2::{Digest as _, Sha256};
 
 use super::digest::Digest;
@@ -157,10 +157,7 @@ impl Partial {
 
     /// Makes the finished file appear as `target`, replacing what is there, in one step. Blocks.
     pub(super) fn place(&self, target: &Path) -> io::Result<()> {
-        std::fs::rename(&self.path, target)?;
-        if let Some(dir) = target.parent() {
-            File::open(dir)?.sync_all()?;
-        }
+        files::place(&self.path, target)?;
         remove_if_there(&self.path.with_extension(NOTE))
     }
 

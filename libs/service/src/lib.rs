@@ -9,6 +9,7 @@
 #[cfg(feature = "admin-http")]
 pub mod admin_http;
 pub mod boot_id;
+pub mod files;
 #[cfg(feature = "listener")]
 pub mod listener;
 #[cfg(feature = "open-files")]
