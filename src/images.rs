@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use service::locks::Locks;
 use tokio_util::task::TaskTracker;
 
 mod catalog;
@@ -19,7 +20,6 @@ mod format;
 mod inspect;
 mod keep;
 mod locator;
-mod locks;
 mod none;
 mod partial;
 mod progress;
@@ -48,7 +48,6 @@ pub use store::Usage;
 use crate::metadata::Db;
 use catalog::{Catalog, Rows};
 use download::Downloader;
-use locks::Locks;
 use share::Downloads;
 use store::Store;
 use translate::Translator;
@@ -77,7 +76,8 @@ struct Inner {
     db: Db,
     store: Store,
     catalog: Catalog,
-    locks: Locks,
+    /// By content: who places, unlinks, names or pins a file holds the lock of its digest.
+    locks: Locks<Digest>,
     downloads: Downloads,
     downloader: Downloader,
     translator: Translator,

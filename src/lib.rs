@@ -11,7 +11,6 @@ pub mod cri;
 pub mod disk;
 pub mod health;
 pub mod images;
-pub mod locks;
 pub mod metadata;
 pub mod node;
 mod run;
@@ -23,4 +22,5 @@ mod testbed;
 pub mod vm;
 
 pub use run::{Error, run};
+pub use service::locks;
 pub use service::telemetry::one_line;

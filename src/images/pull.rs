@@ -125,7 +125,7 @@ impl Inner {
         }
         let (inner, names) = (Arc::clone(self), names_of(name, digest));
         self.detached(async move {
-            let _held = inner.locks.lock(digest).await;
+            let _held = inner.locks.lock(&digest).await;
             if !inner.is_sound(digest).await? {
                 return Ok(None);
             }
@@ -152,7 +152,7 @@ impl Inner {
         }
         let facts = self.judge(wish, partial).await?;
 
-        let held = self.locks.lock(digest).await;
+        let held = self.locks.lock(&digest).await;
         let (store, target) = (self.store.clone(), self.catalog.path(digest));
         let place = partial.work(move |p| {
             if store.holds(digest, facts.size) {

@@ -12,6 +12,8 @@ pub mod boot_id;
 pub mod files;
 #[cfg(feature = "listener")]
 pub mod listener;
+#[cfg(feature = "locks")]
+pub mod locks;
 #[cfg(feature = "open-files")]
 pub mod open_files;
 #[cfg(feature = "settings")]
