@@ -8,6 +8,8 @@
 
 #[cfg(feature = "admin-http")]
 pub mod admin_http;
+#[cfg(feature = "backoff")]
+pub mod backoff;
 pub mod boot_id;
 pub mod files;
 #[cfg(feature = "listener")]
