@@ -30,12 +30,12 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(code) => return code,
     };
-    let config = match config::load(args.config.as_deref(), args.overrides) {
+    let config = match settings::usable(
+        "vmlet-agent",
+        config::load(args.config.as_deref(), args.overrides),
+    ) {
         Ok(config) => config,
-        Err(e) => {
-            eprintln!("vmlet-agent: {}", telemetry::one_line(&e));
-            return ExitCode::from(settings::UNUSABLE);
-        }
+        Err(code) => return code,
     };
     // Fails only when a provider is there already, and then there is one.
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -19,12 +19,9 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(code) => return code,
     };
-    let config = match load(args) {
+    let config = match settings::usable("vmlet-controller", load(args)) {
         Ok(config) => config,
-        Err(e) => {
-            eprintln!("vmlet-controller: {}", one_line(&e));
-            return ExitCode::from(settings::UNUSABLE);
-        }
+        Err(code) => return code,
     };
     // An error means that there is one already.
     let _ = rustls::crypto::ring::default_provider().install_default();

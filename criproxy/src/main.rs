@@ -49,13 +49,11 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(code) => return code,
     };
-    let config = match config::load(&args.config, args.overrides) {
-        Ok(config) => config,
-        Err(e) => {
-            eprintln!("vmlet-criproxy: {}", one_line(&e));
-            return ExitCode::from(settings::UNUSABLE);
-        }
-    };
+    let config =
+        match settings::usable("vmlet-criproxy", config::load(&args.config, args.overrides)) {
+            Ok(config) => config,
+            Err(code) => return code,
+        };
     let ended = match args.command {
         Some(Command::Check) => run(explain(&config)),
         Some(Command::Serve) | None => match telemetry::init(&config.log) {

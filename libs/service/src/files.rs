@@ -1,6 +1,6 @@
 //! Files that are replaced in one step and survive a power cut.
 //!
-//! Invariant: whoever opens the name finds the old content or the new one, never a part; once a function here has
+//! Invariant: a reader of the name finds the old content or the new one, never a part; once a function here has
 //! returned, that holds after a power cut too.
 //! Failure: the kernel's error; the name has the old content or the new one, and what was written under the temporary
 //! name may be left there.
