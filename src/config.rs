@@ -14,6 +14,7 @@ mod value;
 pub use flags::{Args, Command, ConfigCommand};
 pub use layer::Source;
 pub use schema::{Kind, Setting};
+use service::settings;
 pub use show::show;
 pub use translation::{Pattern, Translation};
 pub use value::{
@@ -21,7 +22,7 @@ pub use value::{
     Size, Text, UnknownId, Unsupported,
 };
 
-use telemetry::{Filter, Format};
+use service::telemetry::{Filter, Format};
 
 use layer::{Effective, Layer};
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use cri_proto::MAX_MESSAGE;
 use cri_proto::v1::image_service_server::{ImageService, ImageServiceServer};
 use cri_proto::v1::runtime_service_server::{RuntimeService, RuntimeServiceServer};
-use listener::Listener;
+use service::listener::Listener;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
@@ -22,7 +22,7 @@ mod info;
 mod runtime;
 mod status;
 
-pub use listener::Error as ListenError;
+pub use service::listener::Error as ListenError;
 
 use crate::app::App;
 use crate::config::Config;

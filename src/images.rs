@@ -5,8 +5,10 @@
 //! Failure: [`Error`]; a pull that failed or was dropped is continued by the next one.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use service::locks::Locks;
 use tokio_util::task::TaskTracker;
 
 mod catalog;
@@ -18,7 +20,6 @@ mod format;
 mod inspect;
 mod keep;
 mod locator;
-mod locks;
 mod none;
 mod partial;
 mod progress;
@@ -47,7 +48,6 @@ pub use store::Usage;
 use crate::metadata::Db;
 use catalog::{Catalog, Rows};
 use download::Downloader;
-use locks::Locks;
 use share::Downloads;
 use store::Store;
 use translate::Translator;
@@ -76,11 +76,13 @@ struct Inner {
     db: Db,
     store: Store,
     catalog: Catalog,
-    locks: Locks,
+    /// By content: who places, unlinks, names or pins a file holds the lock of its digest.
+    locks: Locks<Digest>,
     downloads: Downloads,
     downloader: Downloader,
     translator: Translator,
     max_virtual_bytes: u64,
+    boot_id_file: PathBuf,
     tasks: TaskTracker,
 }
 
@@ -90,6 +92,7 @@ impl Images {
     pub async fn open(db: Db, settings: Settings) -> Result<Self> {
         let translator = Translator::new(settings.protocol, settings.translations.clone())?;
         let max_virtual_bytes = settings.max_virtual_bytes;
+        let boot_id_file = settings.boot_id_file.clone();
         let rows = rows::load(&db).await?;
         let prepare = move || {
             let downloader = Downloader::new(client::client(&settings)?, &settings);
@@ -121,6 +124,7 @@ impl Images {
                 downloader,
                 translator,
                 max_virtual_bytes,
+                boot_id_file,
                 tasks: TaskTracker::new(),
             }),
         })

@@ -12,7 +12,6 @@ pub mod disk;
 pub mod files;
 pub mod health;
 pub mod images;
-pub mod locks;
 pub mod metadata;
 pub mod network;
 pub mod node;
@@ -27,4 +26,5 @@ mod testkit;
 pub mod vm;
 
 pub use run::{Error, run};
-pub use telemetry::one_line;
+pub use service::locks;
+pub use service::telemetry::one_line;

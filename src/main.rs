@@ -7,7 +7,8 @@
 use std::process::ExitCode;
 
 use daemon::config::{self, Args, Command, Config, ConfigCommand};
-use telemetry::{Log, one_line};
+use service::telemetry::{Log, one_line};
+use service::{settings, telemetry};
 
 fn main() -> ExitCode {
     telemetry::abort_on_panic();
@@ -15,12 +16,10 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(code) => return code,
     };
-    let effective = match config::load(&args, |name| std::env::var_os(name)) {
+    let loaded = config::load(&args, |name| std::env::var_os(name));
+    let effective = match settings::usable("vmlet", loaded) {
         Ok(effective) => effective,
-        Err(e) => {
-            eprintln!("vmlet: {}", one_line(&e));
-            return ExitCode::from(settings::UNUSABLE);
-        }
+        Err(code) => return code,
     };
     match args.command {
         Some(Command::Config(ConfigCommand::Show)) => print(&config::show(&effective)),

@@ -7,8 +7,9 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use listener::Listener;
 use nodeapi::v1::node_server::NodeServer;
+use service::listener;
+use service::listener::Listener;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 

@@ -7,7 +7,8 @@ use std::future::Future;
 use std::io;
 use std::time::{Duration, Instant};
 
-use tokio::signal::unix::{SignalKind, signal};
+use service::open_files;
+use service::signals::Ending;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{self, App};
@@ -52,7 +53,7 @@ pub fn run(config: &Config) -> Result<(), Error> {
 
 /// A running machine needs some descriptors: console, log and what watches them.
 fn allow_open_files() {
-    match fdpass::raise_open_files() {
+    match open_files::raise() {
         Ok(limit) if limit < ENOUGH_FILES => {
             tracing::warn!(
                 limit,
@@ -66,16 +67,12 @@ fn allow_open_files() {
 }
 
 async fn serve(config: &Config) -> Result<(), Error> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(Error::Runtime)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Runtime)?;
+    let ending = Ending::watch().map_err(Error::Runtime)?;
     let app = App::start(config).await?;
     let grace = config.shutdown.timeout_secs.duration();
     let mut deadline = None;
     let told = async {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+        ending.asked().await;
         tracing::info!(outcome = "told to end", "vmlet");
         deadline = Some(Instant::now() + grace);
     };

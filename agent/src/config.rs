@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use settings::set;
-use telemetry::{Filter, Log};
+use service::boot_id;
+use service::settings;
+use service::settings::set;
+use service::telemetry::{Filter, Log};
 
 use crate::orphans::Times;
 
@@ -117,7 +119,7 @@ impl Default for Config {
             node_endpoint: nodeapi::client::DEFAULT_ENDPOINT.to_owned(),
             proxy_endpoint: "unix:///run/vmlet/criproxy.sock".to_owned(),
             namespace: crds::names::NAMESPACE.to_owned(),
-            boot_id_file: "/proc/sys/kernel/random/boot_id".into(),
+            boot_id_file: boot_id::KERNEL.into(),
             health_listen: None,
             log: Log::default(),
             limits: Limits::default(),

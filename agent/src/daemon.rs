@@ -11,13 +11,12 @@ use nodeapi::v1::{
     InfoRequest, InfoResponse, MachineEvent, SourceEvent, TaskEvent, WatchMachinesRequest,
     WatchSourcesRequest, WatchTasksRequest,
 };
+use service::backoff::Backoff;
 use tokio::sync::mpsc::Sender;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
-
-use crate::backoff::Backoff;
 
 /// The daemon's client; clones share a connection.
 pub(crate) type Daemon = NodeClient<Channel>;

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Api, PostParams};
+use service::telemetry;
 
 /// Longest wait for the API server in one call.
 const API: Duration = Duration::from_secs(15);

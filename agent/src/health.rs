@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use pages::{Error, Limits, Page, Server, StatusCode};
+use service::admin_http::{Error, Limits, Page, Server, StatusCode};
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;

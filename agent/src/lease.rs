@@ -20,7 +20,8 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
 use kube::api::{Api, Patch, PatchParams};
 use nodeapi::v1::{InfoRequest, InfoResponse};
-use telemetry::one_line;
+use service::boot_id;
+use service::telemetry::one_line;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use owner::Owner;
@@ -127,12 +128,10 @@ impl Renewal {
 
 /// The kernel's boot id; empty when it cannot be read.
 pub(crate) fn boot_id(file: &Path) -> String {
-    let read = std::fs::read_to_string(file);
-    let text = read.unwrap_or_else(|e| {
+    boot_id::read(file).unwrap_or_else(|e| {
         tracing::warn!(outcome = "failed", file = %file.display(), error = %e, "boot id");
         String::new()
-    });
-    text.trim().to_owned()
+    })
 }
 
 fn daemon_facts(info: InfoResponse) -> DaemonFacts {

@@ -10,7 +10,8 @@ use std::process::ExitCode;
 
 use agent::config::{self, Overrides};
 use clap::Parser;
-use tokio::signal::unix::{SignalKind, signal};
+use service::signals::Ending;
+use service::{settings, telemetry};
 
 /// Runs VirtualMachineTasks on this node and tells the cluster what is known of guests and node.
 #[derive(Debug, Parser)]
@@ -29,12 +30,12 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(code) => return code,
     };
-    let config = match config::load(args.config.as_deref(), args.overrides) {
+    let config = match settings::usable(
+        "vmlet-agent",
+        config::load(args.config.as_deref(), args.overrides),
+    ) {
         Ok(config) => config,
-        Err(e) => {
-            eprintln!("vmlet-agent: {}", telemetry::one_line(&e));
-            return ExitCode::from(settings::UNUSABLE);
-        }
+        Err(code) => return code,
     };
     // Fails only when a provider is there already, and then there is one.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -52,13 +53,9 @@ fn serve(config: config::Config) -> Result<(), Box<dyn Error>> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(2).enable_all().build()?;
     let ended = runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+        let ending = Ending::watch()?;
         let told = async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
+            ending.asked().await;
             tracing::info!(outcome = "told to end", "agent");
         };
         agent::run(config, told)

@@ -20,7 +20,7 @@ use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use nodeapi::v1::run_task_request::Kind;
 use nodeapi::v1::{DeleteDisk, Disk, ListDisksRequest, RunTaskRequest};
 use serde_json::json;
-use telemetry::one_line;
+use service::telemetry::one_line;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 

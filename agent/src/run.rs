@@ -15,6 +15,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use nodeapi::Deadlines;
 use nodeapi::v1::{MachineEvent, SourceEvent, TaskEvent};
+use service::admin_http;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -59,7 +60,7 @@ pub enum Error {
     Endpoint(#[source] nodeapi::client::Error),
     /// The health server.
     #[error("health server")]
-    Health(#[source] pages::Error),
+    Health(#[source] admin_http::Error),
     /// A part ended although nobody told it to.
     #[error("a part of the agent ended by itself")]
     Ended,

@@ -14,6 +14,7 @@ use nodeapi::v1::wanted_source::Kind;
 use nodeapi::v1::{ProvideSourceRequest, SourceEvent, WantedSource};
 use podspec::{GuestData, Source, SourceKind};
 use serde::de::DeserializeOwned;
+use service::telemetry;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinSet;

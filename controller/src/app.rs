@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
+use service::admin_http;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -37,7 +38,7 @@ const SIGNALS: usize = 256;
 pub enum Error {
     /// The address for health and metrics cannot be used.
     #[error(transparent)]
-    Health(#[from] pages::Error),
+    Health(#[from] admin_http::Error),
     /// The API server cannot be reached as told.
     #[error(transparent)]
     Client(#[from] client::Error),

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
-use telemetry::Log;
+use service::telemetry::Log;
 
 use crate::priority::{Additions, LevelOverrides, Profile as Rules};
 

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pages::{Error, Limits, Page, Server};
+use service::admin_http::{Error, Limits, Page, Server};
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;

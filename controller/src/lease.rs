@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease as Object;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use service::telemetry;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 

@@ -9,8 +9,9 @@ use std::process::ExitCode;
 
 use controller::app;
 use controller::config::{Args, Config, load};
-use telemetry::{init, one_line};
-use tokio::signal::unix::{SignalKind, signal};
+use service::settings;
+use service::signals::Ending;
+use service::telemetry::{init, one_line};
 use tokio_util::sync::CancellationToken;
 
 fn main() -> ExitCode {
@@ -18,12 +19,9 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(code) => return code,
     };
-    let config = match load(args) {
+    let config = match settings::usable("vmlet-controller", load(args)) {
         Ok(config) => config,
-        Err(e) => {
-            eprintln!("vmlet-controller: {}", one_line(&e));
-            return ExitCode::from(settings::UNUSABLE);
-        }
+        Err(code) => return code,
     };
     // An error means that there is one already.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -40,14 +38,10 @@ fn run(config: Config) -> Result<ExitCode, Box<dyn Error>> {
         .build()?;
     let ended = runtime.block_on(async {
         let stop = CancellationToken::new();
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+        let ending = Ending::watch()?;
         let told = stop.clone();
         tokio::spawn(async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
+            ending.asked().await;
             tracing::info!(outcome = "told to end", "controller");
             told.cancel();
         });

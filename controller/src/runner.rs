@@ -11,7 +11,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use telemetry::one_line;
+use service::telemetry::one_line;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 use workqueue::{Ageing, Config, Limiter, Outcome, Popped, RunConfig, Verdict};

@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use settings::set;
-use telemetry::{Filter, Log};
+use service::boot_id;
+use service::settings;
+use service::settings::set;
+use service::telemetry::{Filter, Log};
 
 mod check;
 
@@ -211,7 +213,7 @@ fn state_dir() -> PathBuf {
 }
 
 fn boot_id_file() -> PathBuf {
-    "/proc/sys/kernel/random/boot_id".into()
+    boot_id::KERNEL.into()
 }
 
 #[cfg(test)]

@@ -12,8 +12,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use criproxy::check;
 use criproxy::config::{self, Config, Overrides};
-use telemetry::one_line;
-use tokio::signal::unix::{SignalKind, signal};
+use service::signals::Ending;
+use service::telemetry::one_line;
+use service::{settings, telemetry};
 
 /// One CRI endpoint for kubelet over several CRI runtimes.
 #[derive(Debug, Parser)]
@@ -48,13 +49,11 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(code) => return code,
     };
-    let config = match config::load(&args.config, args.overrides) {
-        Ok(config) => config,
-        Err(e) => {
-            eprintln!("vmlet-criproxy: {}", one_line(&e));
-            return ExitCode::from(settings::UNUSABLE);
-        }
-    };
+    let config =
+        match settings::usable("vmlet-criproxy", config::load(&args.config, args.overrides)) {
+            Ok(config) => config,
+            Err(code) => return code,
+        };
     let ended = match args.command {
         Some(Command::Check) => run(explain(&config)),
         Some(Command::Serve) | None => match telemetry::init(&config.log) {
@@ -80,13 +79,9 @@ fn run(work: impl Future<Output = Ended>) -> Ended {
 }
 
 async fn serve(config: Config) -> Ended {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let ending = Ending::watch()?;
     let told = async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+        ending.asked().await;
         tracing::info!(outcome = "told to end", "criproxy");
     };
     criproxy::serve(config, told).await?;

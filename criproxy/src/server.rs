@@ -15,8 +15,9 @@ use std::time::Duration;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use listener::Listener;
 use nix::fcntl::{Flock, FlockArg};
+use service::listener::Listener;
+use service::{admin_http, boot_id, listener};
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -47,7 +48,7 @@ pub enum Error {
     Listen(#[from] listener::Error),
     /// No socket for metrics.
     #[error("serve metrics")]
-    Metrics(#[from] pages::Error),
+    Metrics(#[from] admin_http::Error),
     /// The boot id cannot be read.
     #[error("read the boot id from {}", path.display())]
     BootId {
@@ -143,13 +144,13 @@ fn lock(dir: &Path) -> Result<Flock<File>, Error> {
 
 async fn open(config: &Config) -> Result<Memory, Error> {
     let path = &config.boot_id_file;
-    let boot_id = std::fs::read_to_string(path).map_err(|source| Error::BootId {
+    let boot_id = boot_id::read(path).map_err(|source| Error::BootId {
         path: path.clone(),
         source,
     })?;
     let dir = config.state_dir.clone();
     let specs = specs(config);
-    let opened = tokio::task::spawn_blocking(move || Memory::open(&dir, &specs, boot_id.trim()));
+    let opened = tokio::task::spawn_blocking(move || Memory::open(&dir, &specs, &boot_id));
     opened.await.map_err(Error::Ended)?.map_err(Error::State)
 }
 

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libvirt::{Event, Hypervisor};
+use service::backoff::Backoff;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::App;
 
@@ -90,15 +92,14 @@ impl App {
 
 /// Does a round now, again when there is a reason to, and when it is time to look anyway.
 async fn repeat(mut reasons: watch::Receiver<()>, round: impl AsyncFn() -> bool) {
-    let mut retry = RETRY;
+    let mut retry = Backoff::new(RETRY, ROUND);
     loop {
-        let mut pause = ROUND;
-        if round().await {
-            retry = RETRY;
+        let pause = if round().await {
+            retry.reset();
+            ROUND
         } else {
-            pause = retry;
-            retry = ROUND.min(retry * 2);
-        }
+            retry.failed(Instant::now())
+        };
         if let Ok(Err(_)) = tokio::time::timeout(pause, reasons.changed()).await {
             return;
         }
@@ -108,8 +109,6 @@ async fn repeat(mut reasons: watch::Receiver<()>, round: impl AsyncFn() -> bool)
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
-
-    use tokio::time::Instant;
 
     use super::*;
 

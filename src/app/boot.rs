@@ -6,6 +6,8 @@
 
 use std::path::Path;
 
+use service::boot_id;
+
 use super::{App, Error};
 use crate::metadata::Db;
 use crate::metadata::node;
@@ -35,7 +37,6 @@ impl App {
 }
 
 pub(super) fn read(file: &Path) -> Option<String> {
-    let text = std::fs::read_to_string(file).ok()?;
-    let id = text.trim();
-    (!id.is_empty() && id.len() <= LONGEST).then(|| id.to_owned())
+    let id = boot_id::read(file).ok()?;
+    (!id.is_empty() && id.len() <= LONGEST).then_some(id)
 }

@@ -29,6 +29,7 @@ pub(super) fn images(config: &Config) -> images::Settings {
         max_virtual_bytes: given.max_virtual_size.bytes(),
         stall_timeout: given.stall_timeout_secs.duration(),
         ca_file: (*given.ca_file).clone(),
+        boot_id_file: config.boot_id_file.to_path_buf(),
         ..images::Settings::new(config.state_dir.join("images"))
     }
 }

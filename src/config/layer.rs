@@ -8,6 +8,8 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use service::settings;
+
 use super::flags::Overrides;
 use super::schema::Setting;
 use super::value::Value;

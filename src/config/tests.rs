@@ -8,6 +8,7 @@ use std::path::Path;
 
 use clap::{CommandFactory, Parser};
 use rstest::rstest;
+use service::telemetry;
 
 use super::layer::Effective;
 use super::schema::{Kind, SETTINGS};

@@ -14,6 +14,7 @@ use std::time::Duration;
 use podspec::{Mib, Vcpus, parse_quantity};
 use serde::Deserializer;
 use serde::de::{self, Visitor};
+use service::telemetry;
 
 use super::schema::Kind;
 

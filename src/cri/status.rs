@@ -7,9 +7,9 @@
 use std::error::Error as StdError;
 
 use libvirt::Error as Libvirt;
+use service::telemetry::{bounded, one_line};
 use tapmanager::client::Error as Network;
 use tapmanager::wire::ErrorCode;
-use telemetry::{bounded, one_line};
 use tonic::{Code, Status};
 
 use super::convert::Invalid;

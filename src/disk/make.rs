@@ -202,8 +202,7 @@ fn name_for_good(from: &Path, to: &Path, folder: &Path) -> std::io::Result<()> {
     let file = File::open(from)?;
     file.set_permissions(Permissions::from_mode(0o600))?;
     file.sync_all()?;
-    std::fs::rename(from, to)?;
-    File::open(folder)?.sync_all()?;
+    service::files::place(from, to)?;
     // The folder may be as new as the file.
     match folder.parent() {
         Some(root) => File::open(root)?.sync_all(),

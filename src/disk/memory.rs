@@ -158,10 +158,7 @@ async fn remove(file: &Path) -> Result<()> {
 fn name_if_whole(from: &Path, to: &Path) -> std::io::Result<bool> {
     if libvirt::is_saved_memory(from) {
         File::open(from)?.sync_all()?;
-        std::fs::rename(from, to)?;
-        if let Some(folder) = to.parent() {
-            File::open(folder)?.sync_all()?;
-        }
+        service::files::place(from, to)?;
     }
     Ok(libvirt::is_saved_memory(to))
 }

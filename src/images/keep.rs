@@ -18,7 +18,7 @@ impl Inner {
             let Some(digest) = self.catalog.resolve(reference) else {
                 return Ok(());
             };
-            let held = self.locks.lock(digest).await;
+            let held = self.locks.lock(&digest).await;
             if self.catalog.resolve(reference) != Some(digest) {
                 continue;
             }
@@ -55,7 +55,7 @@ impl Inner {
                     reference: reference.chars().take(256).collect(),
                 });
             };
-            let held = self.locks.lock(digest).await;
+            let held = self.locks.lock(&digest).await;
             if self.catalog.resolve(reference) != Some(digest) {
                 continue;
             }
@@ -77,7 +77,7 @@ impl Inner {
         let Some(digest) = self.pin_of(owner) else {
             return Ok(());
         };
-        let held = self.locks.lock(digest).await;
+        let held = self.locks.lock(&digest).await;
         let (inner, owner) = (Arc::clone(self), owner.to_owned());
         let unpinning = async move {
             if inner.pin_of(&owner) == Some(digest) {

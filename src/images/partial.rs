@@ -11,6 +11,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use service::{boot_id, files};
 use sha2::{Digest as _, Sha256};
 
 use super::digest::Digest;
@@ -80,6 +81,7 @@ impl Note {
 pub(super) struct Partial {
     file: File,
     path: PathBuf,
+    boot_id_file: PathBuf,
     hasher: Sha256,
     received: u64,
     note: Note,
@@ -87,13 +89,14 @@ pub(super) struct Partial {
 
 impl Partial {
     /// Opens or creates `<dir>/<key>.part`, waits until nobody else writes to it, and hashes what is there.
-    /// Blocks.
-    pub(super) fn open(dir: &Path, key: &str) -> io::Result<Self> {
+    /// `boot_id_file` says which boot this is. Blocks.
+    pub(super) fn open(dir: &Path, key: &str, boot_id_file: &Path) -> io::Result<Self> {
         let path = dir.join(key).with_extension(PART);
         let file = open_locked(&path)?;
         let mut partial = Self {
             file,
             path,
+            boot_id_file: boot_id_file.into(),
             hasher: Sha256::new(),
             received: 0,
             note: Note::default(),
@@ -129,7 +132,7 @@ impl Partial {
         self.hasher = Sha256::new();
         self.received = 0;
         self.note = Note {
-            boot: boot()?,
+            boot: self.boot(),
             ..note
         };
         let new = self.path.with_extension(NEW_NOTE);
@@ -154,10 +157,7 @@ impl Partial {
 
     /// Makes the finished file appear as `target`, replacing what is there, in one step. Blocks.
     pub(super) fn place(&self, target: &Path) -> io::Result<()> {
-        std::fs::rename(&self.path, target)?;
-        if let Some(dir) = target.parent() {
-            File::open(dir)?.sync_all()?;
-        }
+        files::place(&self.path, target)?;
         remove_if_there(&self.path.with_extension(NOTE))
     }
 
@@ -176,9 +176,15 @@ impl Partial {
         };
         let mut text = Vec::new();
         file.take(LONGEST_NOTE).read_to_end(&mut text)?;
-        let boot = boot()?;
-        let usable = |note: &Note| note.boot == boot && note.validators.strong().is_some();
+        let boot = self.boot();
+        let same = |note: &Note| !boot.is_empty() && note.boot == boot;
+        let usable = |note: &Note| same(note) && note.validators.strong().is_some();
         Ok(serde_json::from_slice(&text).ok().filter(usable))
+    }
+
+    /// Empty where the node does not say it; then nothing is continued.
+    fn boot(&self) -> String {
+        boot_id::read(&self.boot_id_file).unwrap_or_default()
     }
 
     fn take_up(&mut self, note: Note) -> io::Result<()> {
@@ -229,11 +235,6 @@ pub(super) fn remove_if_there(path: &Path) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         done => done,
     }
-}
-
-fn boot() -> io::Result<String> {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    Ok(id.trim().to_owned())
 }
 
 #[cfg(test)]

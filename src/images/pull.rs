@@ -88,7 +88,8 @@ impl Inner {
         let key = wish.source.key();
         loop {
             let known = self.known(&key);
-            let partial = Handle::open(self.store.partial(), key.clone()).await?;
+            let partial =
+                Handle::open(self.store.partial(), key.clone(), self.boot_id_file.clone()).await?;
             faultpoint::point("images.pull.part-created");
             let validators = known.as_ref().map(|(_, validators)| validators);
             let fetched = self
@@ -124,7 +125,7 @@ impl Inner {
         }
         let (inner, names) = (Arc::clone(self), names_of(name, digest));
         self.detached(async move {
-            let _held = inner.locks.lock(digest).await;
+            let _held = inner.locks.lock(&digest).await;
             if !inner.is_sound(digest).await? {
                 return Ok(None);
             }
@@ -151,7 +152,7 @@ impl Inner {
         }
         let facts = self.judge(wish, partial).await?;
 
-        let held = self.locks.lock(digest).await;
+        let held = self.locks.lock(&digest).await;
         let (store, target) = (self.store.clone(), self.catalog.path(digest));
         let place = partial.work(move |p| {
             if store.holds(digest, facts.size) {

@@ -7,6 +7,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use service::boot_id;
+
 use super::reference::presentable;
 
 /// Settings of the image store.
@@ -14,6 +16,8 @@ use super::reference::presentable;
 pub struct Settings {
     /// Directory of the store; made if missing. Its parents must be searchable by QEMU's user.
     pub dir: PathBuf,
+    /// File that says which boot of the node this is: only what was written in it is continued.
+    pub boot_id_file: PathBuf,
     /// How names are fetched that give no scheme and match no translation.
     pub protocol: Protocol,
     /// Names that stand for other URLs.
@@ -39,6 +43,7 @@ impl Settings {
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
+            boot_id_file: boot_id::KERNEL.into(),
             protocol: Protocol::Https,
             translations: Vec::new(),
             max_download_bytes: 64 << 30,

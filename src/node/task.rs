@@ -10,6 +10,7 @@
 
 use podspec::VmUid;
 use serde::{Deserialize, Serialize};
+use service::telemetry;
 
 use crate::images::{self, Inspected};
 use crate::metadata::Record;

@@ -5,6 +5,7 @@
 
 use nodeapi::v1;
 use podspec::VmUid;
+use service::telemetry;
 
 use super::task::{State, Task, TaskUid, Work};
 use crate::disk::{Disk, Phase};

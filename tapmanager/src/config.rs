@@ -11,7 +11,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Parser};
 use nix::unistd::{Uid, User};
 use serde::Deserialize;
-use telemetry::{Filter, Format, Log};
+use service::boot_id;
+use service::settings;
+use service::telemetry::{Filter, Format, Log};
 
 const ENVIRONMENT_PREFIX: &str = "VMLET_TAPMANAGER_";
 /// Names after the prefix; the file's keys are the same in lower case.
@@ -190,11 +192,7 @@ fn validate(s: Settings) -> Result<Config> {
             .collect::<Result<_>>()?,
         cni_cache_dir: absolute("cni-cache-dir", s.cni_cache_dir, "/var/lib/vmlet/cni")?,
         cgroup_root: absolute("cgroup-root", s.cgroup_root, "/sys/fs/cgroup")?,
-        boot_id_file: absolute(
-            "boot-id-file",
-            s.boot_id_file,
-            "/proc/sys/kernel/random/boot_id",
-        )?,
+        boot_id_file: absolute("boot-id-file", s.boot_id_file, boot_id::KERNEL)?,
         qemu_uid: uid,
         cni_timeout: Duration::from_secs(seconds),
         log: Log {

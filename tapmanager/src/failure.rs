@@ -5,6 +5,7 @@
 //! Failure: messages are cut as all that is said on one line.
 
 use netns::surgery;
+use service::telemetry;
 use tapmanager::wire::{ErrorCode, WireError};
 
 use crate::{journal, network};

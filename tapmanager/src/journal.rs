@@ -6,7 +6,7 @@
 //! like any other.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 use netns::surgery::LinkRecord;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
+use service::files;
 use tapmanager::wire::{AddRequest, Network, StartRequest};
 
 /// Layout of the files.
@@ -214,9 +215,8 @@ impl Journal {
     /// Writes an entry; when this returns it survives a crash.
     pub(crate) async fn put(&self, entry: &Entry) -> Result<(), Error> {
         let text = serde_json::to_vec_pretty(entry).map_err(Error::Encode)?;
-        let (dir, path) = (self.dir.clone(), self.path(&entry.request.id));
-        let write =
-            move || write(&dir, &path, &text).map_err(|source| Error::Write { path, source });
+        let path = self.path(&entry.request.id);
+        let write = move || write(&path, &text).map_err(|source| Error::Write { path, source });
         tokio::task::spawn_blocking(write)
             .await
             .map_err(Error::Interrupted)?
@@ -251,18 +251,8 @@ fn parse(id: &str, text: &[u8]) -> Loaded {
     }
 }
 
-fn write(dir: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
-    let part = path.with_extension("part");
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&part)?;
-    file.write_all(text)?;
-    file.sync_all()?;
-    std::fs::rename(&part, path)?;
-    File::open(dir)?.sync_all()
+fn write(path: &Path, text: &[u8]) -> io::Result<()> {
+    files::replace(path, &path.with_extension("part"), text)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod server;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use service::{open_files, settings, telemetry};
 
 use config::Config;
 
@@ -54,7 +55,7 @@ fn run(config: &Config) -> anyhow::Result<()> {
 
 /// A sandbox needs some descriptors: its namespace and its DHCP server's sockets.
 fn allow_open_files() {
-    match fdpass::raise_open_files() {
+    match open_files::raise() {
         Ok(limit) if limit < ENOUGH_FILES => {
             tracing::warn!(
                 limit,

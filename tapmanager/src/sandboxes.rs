@@ -24,8 +24,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use netns::Namespace;
+use service::boot_id;
+use service::telemetry::one_line;
 use tapmanager::wire::{Network, Status};
-use telemetry::one_line;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, RwLock};
 
 use crate::config::Config;
@@ -189,8 +190,8 @@ fn up<'a>(slot: &'a Slot, id: &str) -> Result<&'a Entry, Failure> {
 
 /// The node's word for this boot, or nothing.
 fn boot(file: &std::path::Path) -> String {
-    match std::fs::read_to_string(file) {
-        Ok(text) => text.trim().chars().take(MAX_ID).collect(),
+    match boot_id::read(file) {
+        Ok(id) => id.chars().take(MAX_ID).collect(),
         Err(error) => {
             tracing::warn!(file = %file.display(), error = %error, "the node does not say which boot this is");
             String::new()

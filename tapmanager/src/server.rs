@@ -18,9 +18,9 @@ use anyhow::{Context as _, Result};
 use fdpass::{AsyncConnection, AsyncListener, PeerCredentials};
 use nix::unistd::{Uid, chown, geteuid};
 use serde::Serialize;
+use service::signals::Ending;
+use service::telemetry::one_line;
 use tapmanager::wire::{ErrorCode, MAX_MESSAGE, PROTOCOL_VERSION, WireError};
-use telemetry::one_line;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -45,8 +45,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// # Errors
 /// When journal or sockets cannot be opened.
 pub(crate) async fn run(config: &Config) -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("watch for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("watch for SIGINT")?;
+    let ending = Ending::watch().context("watch for SIGTERM and SIGINT")?;
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
     let journal = Journal::open(&config.state_dir).context("open the journal")?;
     let sandboxes = Arc::new(Sandboxes::new(config, journal));
@@ -86,10 +85,7 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
     tracing::info!(control = %config.control_socket.display(),
         handoff = %config.handoff_socket.display(), outcome = "ready", "sockets");
 
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+    ending.asked().await;
     stop.cancel();
     tasks.close();
     let finished = tokio::time::timeout(GRACE, tasks.wait()).await.is_ok();

@@ -3,7 +3,7 @@
 //! Invariant: files lie in a directory of the test's own.
 //! Failure: the message that a person would read is compared.
 
-use telemetry::{Format, one_line};
+use service::telemetry::{Format, one_line};
 
 use super::*;
 

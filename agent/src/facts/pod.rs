@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
+use service::telemetry;
 
 use super::machine::{Condition, conditions};
 use crate::event::About;

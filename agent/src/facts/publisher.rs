@@ -12,6 +12,7 @@ use std::time::Duration;
 use crds::guest_facts::GuestFacts;
 use jiff::Timestamp;
 use nodeapi::v1::{Machine, MachineEvent};
+use service::backoff::Backoff;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -19,7 +20,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::machine::facts;
 use super::pod::{Identity, Said, Wrote, publish};
-use crate::backoff::Backoff;
 use crate::daemon::Event;
 use crate::event;
 use crate::metrics::Metrics;

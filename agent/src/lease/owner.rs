@@ -8,7 +8,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Api, Client, ResourceExt};
-use telemetry::one_line;
+use service::telemetry::one_line;
 
 /// What is known of the owner.
 #[derive(Debug, Default)]

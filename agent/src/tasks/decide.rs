@@ -20,11 +20,11 @@ use std::time::Duration;
 use crds::{TaskState, VirtualMachineTaskStatus};
 use jiff::Timestamp;
 use nodeapi::v1::{RunTaskRequest, TaskStatus};
+use service::backoff::Backoff;
 use tokio::time::Instant;
 
 use super::object::{Object, is_final};
 use super::{report, request};
-use crate::backoff::Backoff;
 
 /// Progress below this many percent is not worth a write.
 const STEP: u32 = 5;

@@ -9,6 +9,7 @@ use crds::{VirtualMachineTask, VirtualMachineTaskStatus};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use nodeapi::v1::{CancelTaskRequest, ForgetTaskRequest, RunTaskRequest, TaskStatus};
 use serde_json::json;
+use service::telemetry;
 use tonic::Code;
 
 use super::FIELD_MANAGER;

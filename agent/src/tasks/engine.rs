@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
 use nodeapi::v1::{TaskEvent, TaskStatus};
-use telemetry::one_line;
+use service::telemetry::one_line;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinSet;

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Parser;
-use settings::set;
-use telemetry::{Filter, Format};
+use service::settings::set;
+use service::telemetry::{Filter, Format};
 
 use super::Config;
 

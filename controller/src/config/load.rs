@@ -3,6 +3,8 @@
 //! Invariant: only a file that somebody named must exist.
 //! Failure: the path with line and column, or the contradiction.
 
+use service::settings;
+
 use super::{Args, Config, Contradiction, DEFAULT_FILE};
 
 /// Settings that cannot be used.

@@ -4,6 +4,7 @@
 //! Failure: the assertion shows the message that an operator would see.
 
 use clap::Parser;
+use service::telemetry;
 
 use super::*;
 

@@ -18,6 +18,7 @@ use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::GroupVersionKind;
 use kube::{Client, discovery};
 use serde::de::DeserializeOwned;
+use service::telemetry;
 
 use super::adapters::{Policy, Wanted};
 

@@ -15,7 +15,8 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 use serde_json::json;
-use telemetry::one_line;
+use service::backoff::Backoff;
+use service::telemetry::one_line;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -223,7 +224,7 @@ async fn follow<E: std::fmt::Display>(
     let mut watched = None;
     let mut parts = Wakes::new();
     let mut memory = Memory::default();
-    let mut delay = LEAST;
+    let mut retry = Backoff::new(LEAST * 2, LONGEST);
     let mut next = Instant::now();
     let mut last = Instant::now();
     loop {
@@ -244,9 +245,13 @@ async fn follow<E: std::fmt::Display>(
             Some(()) = parts.next() => next = next.min(last + LEAST),
             () = sleep_until(next) => {
                 let passed = Box::pin(operator.pass(&mut memory)).await.err();
-                delay = if passed.is_some() { (delay * 2).min(LONGEST) } else { LEAST };
                 last = Instant::now();
-                next = last + if passed.is_some() { delay } else { USUAL };
+                next = last + if passed.is_some() {
+                    retry.failed(last)
+                } else {
+                    retry.reset();
+                    USUAL
+                };
                 report(passed);
             }
         }

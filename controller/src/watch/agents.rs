@@ -11,7 +11,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::watcher::Config;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
-use telemetry::one_line;
+use service::telemetry::one_line;
 
 use super::Shell;
 use crate::stores::Agents;

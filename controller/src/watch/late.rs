@@ -14,7 +14,7 @@ use kube::runtime::watcher::{Config, Event};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
-use telemetry::one_line;
+use service::telemetry::one_line;
 
 use super::Shell;
 use crate::intake::{Intake, Wakes};

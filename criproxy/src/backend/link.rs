@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use service::backoff::Backoff;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -44,7 +45,7 @@ pub(crate) struct Link {
     socket: PathBuf,
     patience: Duration,
     current: Arc<Mutex<Current>>,
-    attempt: tokio::sync::Mutex<Backoff>,
+    attempt: tokio::sync::Mutex<Attempt>,
     up: Arc<watch::Sender<bool>>,
 }
 
@@ -54,10 +55,10 @@ struct Current {
     generation: u64,
 }
 
-#[derive(Debug, Default)]
-struct Backoff {
-    not_before: Option<Instant>,
-    wait: Duration,
+/// When the next attempt may be made, and why the last one failed.
+#[derive(Debug)]
+struct Attempt {
+    backoff: Backoff,
     why: String,
 }
 
@@ -67,7 +68,10 @@ impl Link {
             socket: socket.into(),
             patience,
             current: Arc::default(),
-            attempt: tokio::sync::Mutex::default(),
+            attempt: tokio::sync::Mutex::new(Attempt {
+                backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
+                why: String::new(),
+            }),
             up: Arc::new(watch::Sender::new(false)),
         }
     }
@@ -77,23 +81,21 @@ impl Link {
         if let Some(found) = self.alive() {
             return Ok(found);
         }
-        let mut backoff = self.attempt.lock().await;
+        let mut attempt = self.attempt.lock().await;
         if let Some(found) = self.alive() {
             return Ok(found);
         }
-        let now = Instant::now();
-        if backoff.not_before.is_some_and(|then| now < then) {
-            return Err(backoff.why.clone());
+        if attempt.backoff.not_before(Instant::now()).is_some() {
+            return Err(attempt.why.clone());
         }
         match self.connect().await {
             Ok(found) => {
-                *backoff = Backoff::default();
+                attempt.backoff.reset();
                 Ok(found)
             }
             Err(why) => {
-                backoff.wait = (backoff.wait * 2).clamp(FIRST_WAIT, LONGEST_WAIT);
-                backoff.not_before = Some(Instant::now() + backoff.wait);
-                backoff.why.clone_from(&why);
+                attempt.backoff.failed(Instant::now());
+                attempt.why.clone_from(&why);
                 Err(why)
             }
         }

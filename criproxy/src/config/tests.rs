@@ -4,6 +4,7 @@
 //! Failure: the test names the example.
 
 use rstest::rstest;
+use service::telemetry;
 
 use super::*;
 

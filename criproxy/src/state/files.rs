@@ -8,9 +8,9 @@
 //! different is [`Damage`], never a shorter content.
 //! Failure: `io::Error` from the file system; a file of another version is damage too.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs::{DirBuilder, File};
+use std::io::{self, ErrorKind, Read as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -68,21 +68,7 @@ pub(super) fn read(path: &Path) -> Result<Content, Damage> {
 /// Replaces a file. When it returns, the new content survives a power cut.
 pub(super) fn replace(path: &Path, boot_id: &str, payload: &[u8]) -> io::Result<()> {
     let temporary = path.with_added_extension("tmp");
-    let mut options = OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)?;
-    file.write_all(&encode(boot_id, payload))?;
-    file.sync_all()?;
-    drop(file);
-    fs::rename(&temporary, path)?;
-    match path.parent() {
-        Some(dir) => File::open(dir)?.sync_all(),
-        None => Ok(()),
-    }
+    service::files::replace(path, &temporary, &encode(boot_id, payload))
 }
 
 /// What a file with that content holds.

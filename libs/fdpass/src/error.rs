@@ -83,9 +83,6 @@ pub enum Error {
     /// Descriptors of the message were lost, for lack of free numbers say; the rest is closed.
     #[error("descriptors of a message were lost")]
     DescriptorsLost,
-    /// The limit of open files could not be read or raised.
-    #[error("raise the limit of open files")]
-    Limit(#[source] io::Error),
     /// A descriptor could not be made inheritable.
     #[error("let a descriptor survive exec")]
     Inherit(#[source] io::Error),

@@ -9,7 +9,6 @@
 mod asynchronous;
 mod connection;
 mod error;
-mod limit;
 mod listener;
 mod sys;
 
@@ -19,7 +18,6 @@ use std::os::fd::BorrowedFd;
 pub use asynchronous::{AsyncConnection, AsyncListener};
 pub use connection::{Connection, Message, PeerCredentials, socketpair};
 pub use error::{Error, Result};
-pub use limit::raise_open_files;
 pub use listener::Listener;
 
 /// Most descriptors that the kernel carries in one message.

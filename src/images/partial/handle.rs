@@ -5,7 +5,7 @@
 //! Failure: a full disk is told apart from other I/O errors.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::super::error::{Error, Result};
@@ -20,10 +20,14 @@ pub(in crate::images) struct Handle {
 
 impl Handle {
     /// As [`Partial::open`], off the runtime's threads.
-    pub(in crate::images) async fn open(dir: Arc<Path>, key: String) -> Result<Self> {
+    pub(in crate::images) async fn open(
+        dir: Arc<Path>,
+        key: String,
+        boot_id_file: PathBuf,
+    ) -> Result<Self> {
         let partial = {
             let dir = Arc::clone(&dir);
-            tokio::task::spawn_blocking(move || Partial::open(&dir, &key)).await?
+            tokio::task::spawn_blocking(move || Partial::open(&dir, &key, &boot_id_file)).await?
         };
         let partial = partial.map_err(|e| disk_error(e, &dir))?;
         Ok(Self {

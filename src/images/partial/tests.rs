@@ -17,6 +17,10 @@ fn note(total: u64) -> Note {
     Note::new("h/a".into(), validators, Some(total))
 }
 
+fn open(dir: &Path) -> Partial {
+    Partial::open(dir, "k", Path::new(boot_id::KERNEL)).unwrap()
+}
+
 fn scratch() -> TempDir {
     tempfile::tempdir().unwrap()
 }
@@ -24,11 +28,11 @@ fn scratch() -> TempDir {
 #[test]
 fn a_partial_is_taken_up_where_it_was_left() {
     let dir = scratch();
-    let mut partial = Partial::open(dir.path(), "k").unwrap();
+    let mut partial = open(dir.path());
     partial.restart(note(6)).unwrap();
     partial.append(b"abc").unwrap();
     drop(partial);
-    let mut partial = Partial::open(dir.path(), "k").unwrap();
+    let mut partial = open(dir.path());
     assert_eq!(partial.received(), 3);
     assert!(!partial.is_whole());
     partial.append(b"def").unwrap();
@@ -42,10 +46,36 @@ fn a_partial_is_taken_up_where_it_was_left() {
 }
 
 #[test]
+fn bytes_of_another_boot_are_not_continued() {
+    let dir = scratch();
+    let boot = dir.path().join("boot-id");
+    let open = || Partial::open(dir.path(), "k", &boot).unwrap();
+    std::fs::write(&boot, "first\n").unwrap();
+    let mut partial = open();
+    partial.restart(note(6)).unwrap();
+    partial.append(b"abc").unwrap();
+    drop(partial);
+    assert_eq!(open().received(), 3);
+    std::fs::write(&boot, "second\n").unwrap();
+    assert_eq!(open().received(), 0);
+}
+
+#[test]
+fn without_a_boot_id_a_download_works_and_is_not_continued() {
+    let dir = scratch();
+    let open = || Partial::open(dir.path(), "k", &dir.path().join("none")).unwrap();
+    let mut partial = open();
+    partial.restart(note(6)).unwrap();
+    partial.append(b"abc").unwrap();
+    drop(partial);
+    assert_eq!(open().received(), 0);
+}
+
+#[test]
 fn a_weak_validator_or_none_is_nothing_to_continue_by() {
     for etag in [None, Some("W/\"1\"".to_owned())] {
         let dir = scratch();
-        let mut partial = Partial::open(dir.path(), "k").unwrap();
+        let mut partial = open(dir.path());
         let validators = Validators {
             etag,
             modified: None,
@@ -58,18 +88,18 @@ fn a_weak_validator_or_none_is_nothing_to_continue_by() {
             .unwrap();
         partial.append(b"abc").unwrap();
         drop(partial);
-        assert_eq!(Partial::open(dir.path(), "k").unwrap().received(), 0);
+        assert_eq!(open(dir.path()).received(), 0);
     }
 }
 
 #[test]
 fn more_bytes_than_the_file_has_are_not_continued() {
     let dir = scratch();
-    let mut partial = Partial::open(dir.path(), "k").unwrap();
+    let mut partial = open(dir.path());
     partial.restart(note(2)).unwrap();
     partial.append(b"abc").unwrap();
     drop(partial);
-    let mut partial = Partial::open(dir.path(), "k").unwrap();
+    let mut partial = open(dir.path());
     assert_eq!(partial.received(), 0);
     partial.append(b"de").unwrap();
     assert_eq!(std::fs::read(dir.path().join("k.part")).unwrap(), b"de");
@@ -81,7 +111,7 @@ fn a_note_that_makes_no_sense_is_forgotten() {
         let dir = scratch();
         std::fs::write(dir.path().join("k.part"), b"abc").unwrap();
         std::fs::write(dir.path().join("k.json"), text).unwrap();
-        assert_eq!(Partial::open(dir.path(), "k").unwrap().received(), 0);
+        assert_eq!(open(dir.path()).received(), 0);
         assert_eq!(
             std::fs::metadata(dir.path().join("k.part")).unwrap().len(),
             0
@@ -92,12 +122,12 @@ fn a_note_that_makes_no_sense_is_forgotten() {
 #[test]
 fn the_next_holder_waits_and_never_gets_a_file_that_was_placed() {
     let dir = scratch();
-    let mut first = Partial::open(dir.path(), "k").unwrap();
+    let mut first = open(dir.path());
     first.restart(note(3)).unwrap();
     first.append(b"abc").unwrap();
     let path = dir.path().to_owned();
     let second = std::thread::spawn(move || {
-        let mut second = Partial::open(&path, "k").unwrap();
+        let mut second = open(&path);
         second.append(b"x").unwrap();
         second.received()
     });

@@ -5,7 +5,7 @@
 
 use nodeapi::v1;
 use podspec::{Content, SourceKind};
-use telemetry::bounded;
+use service::telemetry::bounded;
 use uuid::Uuid;
 
 use super::Invalid;

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use netns::netlink::Kernel;
 use netns::{Namespace, surgery};
+use service::telemetry::one_line;
 use tapmanager::wire::{AddRequest, Network};
-use telemetry::one_line;
 
 use super::serve::Servers;
 use super::{Live, Sandboxes, Slot, requirements};

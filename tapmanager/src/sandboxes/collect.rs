@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use telemetry::one_line;
+use service::telemetry::one_line;
 
 use super::Sandboxes;
 use crate::failure::Failure;

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use netns::netlink::Kernel;
 use netns::{Namespace, surgery};
-use telemetry::one_line;
+use service::telemetry::one_line;
 
 use super::{Sandboxes, Slot};
 use crate::failure::Failure;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use netns::netlink::Kernel;
 use netns::{Namespace, surgery};
+use service::telemetry::one_line;
 use tapmanager::wire::{AddRequest, Network};
-use telemetry::one_line;
 use tokio_util::task::TaskTracker;
 
 use super::serve::Servers;

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use fdpass::AsyncConnection;
+use service::telemetry::one_line;
 use tapmanager::wire::{HandoffReply, HandoffRequest, PROTOCOL_VERSION, WireError};
-use telemetry::one_line;
 
 use super::{HELLO_DEADLINE, Received, encode, invalid, other_version, receive, too_long};
 use crate::sandboxes::Sandboxes;

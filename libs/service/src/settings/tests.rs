@@ -83,7 +83,7 @@ fn each_layer_wins_over_the_ones_before_it() {
     let file = "name = 'file'\nlisten = '/file'\n";
     let config = layered(file, "program --listen /flag");
     assert_eq!(config.runner.workers, 8, "the default");
-    assert_eq!(config.name, "settings", "the environment");
+    assert_eq!(config.name, "service", "the environment");
     assert_eq!(config.listen, Path::new("/flag"));
     let config = layered(file, "program --name flag");
     assert_eq!(config.name, "flag");
@@ -140,7 +140,7 @@ fn the_usual_file_is_read_and_must_be_readable() {
 }
 
 #[rstest]
-#[case::variable("program", "environment CARGO_PKG_NAME: \"settings\": invalid digit")]
+#[case::variable("program", "environment CARGO_PKG_NAME: \"service\": invalid digit")]
 #[case::flag("program --count x", "flag --count: \"x\": invalid digit")]
 #[case::equals("program --count=x", "flag --count: \"x\": invalid digit")]
 #[case::word(

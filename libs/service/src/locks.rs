@@ -1,36 +1,55 @@
-//! Locks by name: one holder per sandbox, none across sandboxes.
+//! Locks by key: one holder per key, none across keys.
 //!
-//! Invariant: a name's lock exists only while somebody holds or awaits it, so the map stays small.
+//! Invariant: a key's lock exists only while it is held or awaited, so the map stays small.
 //! Failure: none; a holder that is cancelled or panics releases its lock.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::OwnedMutexGuard;
 
-type Map = Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>;
+type Map<K> = Arc<Mutex<HashMap<K, Arc<tokio::sync::Mutex<()>>>>>;
 
-/// A set of named locks; clones share it.
-#[derive(Debug, Clone, Default)]
-pub struct Locks(Map);
-
-/// Holds one name until it is dropped.
+/// A set of locks; clones share it.
 #[derive(Debug)]
-pub struct Guard {
-    name: String,
-    map: Map,
+pub struct Locks<K: Hash + Eq = String>(Map<K>);
+
+/// Holds one key until it is dropped.
+#[derive(Debug)]
+pub struct Guard<K: Hash + Eq = String> {
+    key: K,
+    map: Map<K>,
     held: Option<OwnedMutexGuard<()>>,
 }
 
-impl Locks {
-    /// Waits until nobody else holds `name`.
-    pub async fn lock(&self, name: &str) -> Guard {
+impl<K: Hash + Eq> Default for Locks<K> {
+    fn default() -> Self {
+        Self(Map::default())
+    }
+}
+
+impl<K: Hash + Eq> Clone for Locks<K> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K: Hash + Eq + Clone> Locks<K> {
+    /// Waits until no other task holds `key`.
+    pub async fn lock<Q>(&self, key: &Q) -> Guard<K>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let key = key.to_owned();
         let mutex = {
             let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(map.entry(name.to_owned()).or_default())
+            Arc::clone(map.entry(key.clone()).or_default())
         };
         let mut guard = Guard {
-            name: name.to_owned(),
+            key,
             map: Arc::clone(&self.0),
             held: None,
         };
@@ -38,33 +57,37 @@ impl Locks {
         guard
     }
 
-    /// Takes `name` unless somebody else holds or awaits it.
-    pub fn try_lock(&self, name: &str) -> Option<Guard> {
+    /// Takes `key` unless another task holds or awaits it.
+    pub fn try_lock<Q>(&self, key: &Q) -> Option<Guard<K>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
         let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if map.contains_key(name) {
+        if map.contains_key(key) {
             return None;
         }
         let mutex = Arc::<tokio::sync::Mutex<()>>::default();
         let held = Arc::clone(&mutex).try_lock_owned().ok();
-        map.insert(name.to_owned(), mutex);
+        map.insert(key.to_owned(), mutex);
         Some(Guard {
-            name: name.to_owned(),
+            key: key.to_owned(),
             map: Arc::clone(&self.0),
             held,
         })
     }
 }
 
-impl Drop for Guard {
+impl<K: Hash + Eq> Drop for Guard<K> {
     fn drop(&mut self) {
         let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         self.held = None;
         // One reference is the map's own: more of them wait for the lock.
         if map
-            .get(&self.name)
+            .get(&self.key)
             .is_some_and(|mutex| Arc::strong_count(mutex) == 1)
         {
-            map.remove(&self.name);
+            map.remove(&self.key);
         }
     }
 }
@@ -79,7 +102,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_has_one_holder_and_others_are_free() {
-        let locks = Locks::default();
+        let locks = Locks::<String>::default();
         let held = locks.lock("a").await;
         let mut second = pin!(locks.lock("a"));
         let mut context = Context::from_waker(Waker::noop());
@@ -91,7 +114,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_is_taken_at_once_or_not_at_all() {
-        let locks = Locks::default();
+        let locks = Locks::<String>::default();
         let held = locks.try_lock("a").unwrap();
         assert!(locks.try_lock("a").is_none());
         let mut waiting = pin!(locks.lock("a"));
@@ -105,7 +128,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_map_is_empty_when_nobody_holds_or_waits() {
-        let locks = Locks::default();
+        let locks = Locks::<String>::default();
         let held = locks.lock("a").await;
         let waiting = locks.clone();
         let waiter = tokio::spawn(async move { drop(waiting.lock("a").await) });

@@ -41,7 +41,7 @@ mod tests {
         let mut itself = Command::new(std::env::current_exe().unwrap());
         itself.args([
             "--exact",
-            "panics::tests::a_panic_in_any_thread_ends_the_process",
+            "telemetry::panics::tests::a_panic_in_any_thread_ends_the_process",
         ]);
         let output = itself.arg("--nocapture").env(INSIDE, "1").output().unwrap();
         assert_eq!(output.status.signal(), Some(SIGABRT), "{output:?}");

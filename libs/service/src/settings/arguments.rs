@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use crate::{UNUSABLE, refusal};
+use super::{UNUSABLE, refusal};
 
 /// Parses the command line and the variables of its options.
 ///

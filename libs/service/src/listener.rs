@@ -21,6 +21,8 @@ const ANSWER: Duration = Duration::from_secs(1);
 
 /// Wait after a failure to accept, such as too many open files.
 const BREATH: Duration = Duration::from_millis(100);
+/// The name in log lines and log filters.
+const LOG: &str = "listener";
 
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
@@ -119,7 +121,7 @@ impl Listener {
                 Ok((stream, _)) if self.admits(&stream) => return stream,
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::warn!(%error, outcome = "retried", "accept");
+                    tracing::warn!(target: LOG, %error, outcome = "retried", "accept");
                     tokio::time::sleep(BREATH).await;
                 }
             }
@@ -131,11 +133,11 @@ impl Listener {
             Ok(peer) if self.allowed.contains(&peer.uid()) => true,
             Ok(peer) => {
                 let (uid, pid) = (peer.uid(), peer.pid());
-                tracing::warn!(uid, pid, outcome = "refused", "connection of another user");
+                tracing::warn!(target: LOG, uid, pid, outcome = "refused", "connection of another user");
                 false
             }
             Err(error) => {
-                tracing::warn!(%error, outcome = "refused", "connection without credentials");
+                tracing::warn!(target: LOG, %error, outcome = "refused", "connection without credentials");
                 false
             }
         }
