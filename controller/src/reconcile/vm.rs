@@ -60,14 +60,13 @@ pub use slots::Slots;
 
 use self::pass::Pass;
 use crate::context::{Context, Key};
-use crate::outcome::{Done, Outcome, Stop};
+use crate::flow::{Flow, Outcome, PassError};
 
 /// One pass.
 ///
 /// # Errors
 ///
-/// See [`Stop`]; [`Stop::InProgress`] and [`Stop::TooManyCreates`] become delays here, for the case that the event
-/// that ends them is missed.
+/// See [`PassError`].
 pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     let ended = look_at(ctx, key).await;
     create::pass_on_slots(ctx);
@@ -92,8 +91,8 @@ pub async fn follow_agents(ctx: &Context, wake: &mpsc::Sender<Key>) {
 async fn look_at(ctx: &Context, key: &Key) -> Outcome {
     // Tasks that stay for now hold up no other machine of that name.
     let deleted = left_behind::delete_tasks(ctx, key).await;
-    let done = look_at_present(ctx, key).await?;
-    deleted.map(|()| done)
+    let flow = look_at_present(ctx, key).await?;
+    deleted.map(|()| flow)
 }
 
 async fn look_at_present(ctx: &Context, key: &Key) -> Outcome {
@@ -106,7 +105,7 @@ async fn look_at_present(ctx: &Context, key: &Key) -> Outcome {
     if ctx.shared.expected.is_old(key, &found, now) {
         // The event of our own write is on its way.
         let patience = Duration::from_secs(expect::PATIENCE.unsigned_abs());
-        return Ok(Done::again(patience));
+        return Ok(Flow::RequeueAfter(patience));
     }
     let mode = mode::resolve(ctx, &found);
     let mut pass = Pass::new(ctx, key, &found, mode);
@@ -118,29 +117,28 @@ async fn look_at_present(ctx: &Context, key: &Key) -> Outcome {
     };
     conclude(&mut pass, &result);
     let written = patch::finish(&mut pass).await;
-    let result = outcome(&pass, is_deleted, result);
+    let result = result.map(|flow| last(&pass, is_deleted, flow));
     match (result, written) {
-        (Ok(done), Ok(())) => Ok(done),
+        (Ok(flow), Ok(())) => Ok(flow),
+        // What was found out is written by no other pass.
         (Ok(_), Err(error)) => Err(error),
-        (Err(stop), Ok(())) => Err(stop),
-        // A quiet end is no failure, and nobody else would write what was found out.
-        (Err(Stop::NoRequeue { .. }), Err(error)) => Err(error),
-        (Err(stop), Err(error)) => {
+        (Err(error), Ok(())) => Err(error),
+        (Err(first), Err(error)) => {
             tracing::warn!(vm = %key, %error, outcome = "not written", "machine");
-            Err(stop)
+            Err(first)
         }
     }
 }
 
 /// Conditions that depend on how the pass went. A pass that was not allowed to do anything says nothing.
-fn conclude(pass: &mut Pass<'_>, result: &Outcome<()>) {
+fn conclude(pass: &mut Pass<'_>, result: &Outcome) {
     let is_mine = pass.base.finalizers().iter().any(|f| f == names::FINALIZER);
     let is_leaving = !pass.vm.finalizers().iter().any(|f| f == names::FINALIZER);
     if pass.is_paused() || !is_mine || is_leaving {
         return;
     }
     let failure = match result {
-        Err(Stop::Failed(error)) => Some(Failure {
+        Err(PassError::Failed(error)) => Some(Failure {
             reason: error::reason(error),
             message: pass::shortened(&format!("{error:#}")).to_owned(),
         }),
@@ -149,35 +147,15 @@ fn conclude(pass: &mut Pass<'_>, result: &Outcome<()>) {
     status::conclude(pass, failure.as_ref());
 }
 
-/// Turns what the steps said into what the queue is told.
-fn outcome(pass: &Pass<'_>, is_deleted: bool, result: Outcome<()>) -> Outcome {
-    let result = match result {
-        Ok(()) => Ok(()),
-        Err(Stop::InProgress | Stop::TooManyCreates) if !is_deleted => {
-            let recheck = pass.ctx.config.runner.recheck();
-            return Ok(Done::again(
-                pass.requeue.map_or(recheck, |at| at.min(recheck)),
-            ));
-        }
-        Err(stop) => Err(stop),
+/// The flow of the steps, with what is due at a time that has no event.
+fn last(pass: &Pass<'_>, is_deleted: bool, flow: Flow) -> Flow {
+    let after = match &flow {
+        Flow::Continue => min(delay(pass, is_deleted), pass.requeue),
+        Flow::Done(_) => pass.requeue,
+        Flow::RequeueAfter(after) => min(Some(*after), pass.requeue),
+        Flow::Waiting(_) => None,
     };
-    match result {
-        Ok(()) => Ok(Done {
-            requeue_after: min(delay(pass, is_deleted), pass.requeue),
-        }),
-        // Something changed and its event comes; what is due at a time has no event.
-        Err(Stop::NoRequeue {
-            quiet: true,
-            reason,
-        }) => match pass.requeue {
-            Some(after) => {
-                tracing::debug!(vm = %pass.key, reason, outcome = "stopped", "machine");
-                Ok(Done::again(after))
-            }
-            None => Err(Stop::quiet(reason)),
-        },
-        Err(stop) => Err(stop),
-    }
+    after.map_or(flow, Flow::RequeueAfter)
 }
 
 fn delay(pass: &Pass<'_>, is_deleted: bool) -> Option<Duration> {

@@ -20,7 +20,7 @@ use super::name::Named;
 use super::object::Object;
 use super::report;
 use crate::context::{Context, Key};
-use crate::outcome::{Outcome, Stop};
+use crate::flow::{Outcome, PassError};
 use crate::reconcile::vm::error::{is_conflict, is_ending};
 use crate::reconcile::vm::tasks;
 
@@ -138,7 +138,7 @@ async fn begin(
         Err(source) => {
             let error = anyhow::Error::new(source);
             let text = format!("create task {}", task.name_any());
-            Err(Stop::Failed(error.context(text)))
+            Err(PassError::Failed(error.context(text)))
         }
     }
 }

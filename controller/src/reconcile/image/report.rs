@@ -23,7 +23,7 @@ use super::name::Named;
 use super::nodes::Holders;
 use super::object::Object;
 use crate::context::Context;
-use crate::outcome::{Outcome, Stop};
+use crate::flow::{Outcome, PassError};
 use crate::reconcile::vm::error::{is_conflict, is_gone};
 
 /// Owner of the status fields.
@@ -201,7 +201,7 @@ pub(crate) async fn write(
         Err(error) if is_gone(&error) || is_conflict(&error) => Ok(()),
         Err(source) => {
             let error = anyhow::Error::new(source);
-            Err(Stop::Failed(
+            Err(PassError::Failed(
                 error.context(format!("write the status of image {key}")),
             ))
         }

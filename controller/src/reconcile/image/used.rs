@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::object::Object;
 use crate::context::Context;
-use crate::outcome::{Outcome, Stop};
+use crate::flow::{Outcome, PassError};
 use crate::reconcile::vm::again;
 use crate::reconcile::vm::error::{is_conflict, is_gone};
 
@@ -35,7 +35,7 @@ pub(crate) async fn record(ctx: &Context, object: &Object) -> Outcome<()> {
         Err(error) if is_gone(&error) || is_conflict(&error) => Err(again()),
         Err(source) => {
             let text = format!("write the status of image {}", object.key());
-            Err(Stop::Failed(anyhow::Error::new(source).context(text)))
+            Err(PassError::Failed(anyhow::Error::new(source).context(text)))
         }
     }
 }

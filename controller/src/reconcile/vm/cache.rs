@@ -45,13 +45,9 @@ pub(crate) fn is_ready(pass: &mut Pass<'_>) -> bool {
 }
 
 /// Lets the machine wait for the cache `name`.
-pub(crate) fn wait_for(pass: &mut Pass<'_>, name: &str, location: Option<&str>) {
+pub(crate) fn wait_for(pass: &mut Pass<'_>, name: &str) {
     let labels = pass.vm.labels_mut();
     labels.insert(names::IMAGE_CACHE_LABEL.to_owned(), name.to_owned());
-    if let Some(location) = location {
-        let annotations = pass.vm.annotations_mut();
-        annotations.insert(names::IMAGE_CACHE_LOCATION.to_owned(), location.to_owned());
-    }
     let message = format!("waits for image cache {name}");
     let kind = conditions::IMAGE_CACHE_READY;
     pass.condition(kind, Status::False, "NotReady", &message);

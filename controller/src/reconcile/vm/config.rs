@@ -14,7 +14,7 @@ use super::machine_type::MachineType;
 use super::need::{self, Missing};
 use super::pass::Pass;
 use super::{pods, tasks};
-use crate::outcome::{Outcome, Stop};
+use crate::flow::{Flow, Outcome, proceed};
 
 /// What is to become of the machine's size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,18 +27,18 @@ enum Sync {
     Pending(&'static str),
 }
 
-pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome<()> {
+pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome {
     sync_paused_label(pass);
     if is_standing_still(pass) {
-        return Ok(());
+        return Ok(Flow::Continue);
     }
     let is_on = pass.view.pod.as_deref().is_some_and(|p| !pods::is_over(p));
     // Saved memory fits the hardware that it was saved with, and no other.
     let is_on = is_on || is_saved(pass);
     let starts = matches!(action, Action::Create { .. });
-    min_machine_type(pass, is_on)?;
+    proceed!(min_machine_type(pass, is_on)?);
     if starts {
-        networks(pass).await?;
+        proceed!(networks(pass).await);
     }
     let changed = size(pass, is_on, starts)?;
     if let Action::Wait(lifecycle::Waiting::Volumes) = action {
@@ -48,10 +48,10 @@ pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome<()> {
         pass.acted = true;
         // A start goes on with it at once.
         if !starts {
-            return Err(Stop::quiet("reconfigured"));
+            return Ok(Flow::Done("reconfigured"));
         }
     }
-    Ok(())
+    Ok(Flow::Continue)
 }
 
 /// Suspended, paused, or in the hands of a task: only what is always allowed is changed.
@@ -97,20 +97,20 @@ pub(crate) fn sync_paused_label(pass: &mut Pass<'_>) {
     }
 }
 
-fn min_machine_type(pass: &mut Pass<'_>, is_on: bool) -> Outcome<()> {
+fn min_machine_type(pass: &mut Pass<'_>, is_on: bool) -> Outcome {
     let Some(text) = pass.vm.spec.min_machine_type.clone() else {
-        return Ok(());
+        return Ok(Flow::Continue);
     };
     let Some(least) = MachineType::parse(&text) else {
         let message = format!("{text} is no versioned machine type such as pc-q35-7.2");
         let field = "minMachineType";
-        return Err(Stop::Failed(Error::Invalid { field, message }.into()));
+        return Err(Error::Invalid { field, message }.into());
     };
     let now = pass.seen().and_then(|s| s.machine_type.as_deref());
     let now = now.and_then(MachineType::parse);
     // Never lowered; what was never started yet is started with the least.
     if is_on || now.is_some_and(|now| !now.is_below(&least)) {
-        return Ok(());
+        return Ok(Flow::Continue);
     }
     let node = pass.node_name();
     if let Some(newest) = pass.ctx.stores.agents.lacks(node.as_deref(), &text) {
@@ -119,20 +119,23 @@ fn min_machine_type(pass: &mut Pass<'_>, is_on: bool) -> Outcome<()> {
             None => format!("no node has {text}; one has {newest}"),
         };
         let field = "minMachineType";
-        return Err(Stop::Failed(Error::Invalid { field, message }.into()));
+        return Err(Error::Invalid { field, message }.into());
     }
     pass.status().machine_type = Some(text);
     pass.acted = true;
-    Err(Stop::quiet("upgraded the machine type"))
+    Ok(Flow::Done("upgraded the machine type"))
 }
 
-async fn networks(pass: &mut Pass<'_>) -> Outcome<()> {
-    // The network wakes the machine when it appears; one that could not be read does not.
-    let after = pass.ctx.config.runner.recheck();
-    need::networks(pass).await.map_err(|missing| Stop::Requeue {
-        after,
-        reason: missing.message,
-    })
+async fn networks(pass: &mut Pass<'_>) -> Flow {
+    match need::networks(pass).await {
+        Ok(()) => Flow::Continue,
+        // The network wakes the machine when it appears; one that could not be read does not.
+        Err(missing) => {
+            let (vm, why) = (pass.key, missing.message);
+            tracing::debug!(%vm, why, outcome = "waits for networks", "machine");
+            Flow::RequeueAfter(pass.ctx.config.runner.recheck())
+        }
+    }
 }
 
 /// Records the size that a new machine begins with.
@@ -153,7 +156,7 @@ fn size(pass: &mut Pass<'_>, is_on: bool, starts: bool) -> Outcome<bool> {
             // A machine that stays off needs no class; one that runs has its own copy.
             return if starts {
                 let text = format!("{reason}: {message}");
-                Err(Stop::Failed(Error::NotReady(text).into()))
+                Err(Error::NotReady(text).into())
             } else {
                 Ok(false)
             };
@@ -252,7 +255,7 @@ fn detached(pass: &Pass<'_>) -> Outcome<()> {
     match pass.view.gates.volumes {
         Volumes::ClaimNotFound | Volumes::Unbound => {
             let volumes = volumes.join(", ");
-            Err(Stop::Failed(Error::Unattached { volumes }.into()))
+            Err(Error::Unattached { volumes }.into())
         }
         // Their own events wake the machine.
         _ => Ok(()),

@@ -14,10 +14,10 @@ use super::pass::Pass;
 use super::slots::{Asking, Limits, Made, Slot};
 use super::{cache, config, find, identity, location, observe, provision, tasks, unsupported};
 use crate::context::{Context, Key};
-use crate::outcome::{Outcome, Stop};
+use crate::flow::{Flow, Outcome, PassError, proceed};
 
 /// One step towards the root disk.
-pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
+pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
     observe::look(pass, None, Volumes::Provisioning);
     if let Some(pod) = find::placeholder(pass) {
         observe::look_at_placeholder(pass, &pod);
@@ -25,7 +25,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
     observe::decide(pass);
     let result = steps(pass).await;
     match &result {
-        Err(Stop::Failed(error)) => {
+        Err(PassError::Failed(error)) => {
             let message = format!("{error:#}");
             pass.condition(conditions::CREATED, Status::False, "Error", &message);
         }
@@ -36,12 +36,12 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
     result
 }
 
-async fn steps(pass: &mut Pass<'_>) -> Outcome<()> {
+async fn steps(pass: &mut Pass<'_>) -> Outcome {
     let task = provision::task(pass);
     if let Some(task) = task.as_ref().filter(|t| !tasks::is_final(t)) {
         location::while_making(pass, &task.spec.node_name);
         provision::has_place_and_image(pass);
-        return Err(Stop::InProgress);
+        return Ok(is_being_made(pass));
     }
     if let Some(task) = task.filter(|t| succeeded(t)) {
         let status = pass.status();
@@ -53,7 +53,10 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome<()> {
     let node = pass.node_name();
     // Nothing is made for a disk in a claim, so that nobody's turn is waited for.
     let slot = match pass.root_claim() {
-        None => Some(take_slot(pass, node.as_deref())?),
+        None => match take_slot(pass, node.as_deref()) {
+            Some(slot) => Some(slot),
+            None => return Ok(no_slot(pass)),
+        },
         Some(_) => None,
     };
     unsupported::run(pass);
@@ -62,7 +65,7 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome<()> {
     let Some(slot) = slot else {
         return done(pass);
     };
-    wait_for_cache(pass, &needs)?;
+    proceed!(wait_for_cache(pass, &needs));
     provision::run(pass, &needs, slot).await
 }
 
@@ -76,21 +79,26 @@ fn works(ctx: &Context, node: &str) -> bool {
     observe::reports(&ctx.stores, node) && ctx.stores.agents.lives(node)
 }
 
-/// A slot, or the word that all are taken.
-pub(crate) fn take_slot(pass: &Pass<'_>, node: Option<&str>) -> Outcome<Slot> {
+/// Its task owns the machine until it ends; its event wakes it.
+pub(crate) fn is_being_made(pass: &Pass<'_>) -> Flow {
+    Flow::RequeueAfter(pass.ctx.config.runner.recheck())
+}
+
+/// The machine is woken when there is a slot for it.
+pub(crate) fn no_slot(pass: &Pass<'_>) -> Flow {
+    tracing::debug!(vm = %pass.key, outcome = "waits for a slot", "machine");
+    Flow::RequeueAfter(pass.ctx.config.runner.recheck())
+}
+
+/// A slot, unless all are taken.
+pub(crate) fn take_slot(pass: &Pass<'_>, node: Option<&str>) -> Option<Slot> {
     let tasks = &*pass.ctx.stores.tasks.state();
     let works = &|node: &str| works(pass.ctx, node);
     let (uid, key) = (&*pass.disk_uid(), pass.key);
     let asking = Asking { uid, key, node };
     let slots = &pass.ctx.shared.slots;
-    slots
-        .take(
-            asking,
-            Made { tasks, works },
-            limits(pass.ctx),
-            pass.seconds(),
-        )
-        .ok_or(Stop::TooManyCreates)
+    let made = Made { tasks, works };
+    slots.take(asking, made, limits(pass.ctx), pass.seconds())
 }
 
 fn limits(ctx: &Context) -> Limits {
@@ -116,16 +124,16 @@ pub(crate) fn pass_on_slots(ctx: &Context) {
     slots.pass_on(tasks, works, wants, limits(ctx), now);
 }
 
-fn wait_for_cache(pass: &Pass<'_>, needs: &Needs) -> Outcome<()> {
+fn wait_for_cache(pass: &mut Pass<'_>, needs: &Needs) -> Flow {
     if !pass.ctx.config.machines.image_caches || !pass.mode.is_fast() {
-        return Ok(());
+        return Flow::Continue;
     }
     let name = cache_name(&needs.image.name);
     if cache::knows(pass, &name) {
-        return Ok(());
+        return Flow::Continue;
     }
-    let location = None;
-    Err(Stop::CacheNotReady { name, location })
+    cache::wait_for(pass, &name);
+    Flow::Waiting(format!("image cache {name} is not ready"))
 }
 
 /// Name of the cache of an image: its own name is no name of an object.
@@ -137,11 +145,11 @@ pub(crate) fn cache_name(image: &str) -> String {
 }
 
 /// The root disk is there. What becomes of the placeholder depends on whether the machine is to be on.
-fn done(pass: &mut Pass<'_>) -> Outcome<()> {
+fn done(pass: &mut Pass<'_>) -> Outcome {
     exists(pass);
     config::first_size(pass)?;
     pass.acted = true;
-    Err(Stop::quiet("created"))
+    Ok(Flow::Done("created"))
 }
 
 /// Puts on record that the machine exists.

@@ -15,69 +15,66 @@ use lifecycle::{Action, Volumes};
 use super::error::Error;
 use super::pass::Pass;
 use super::{config, effects, find, handover, observe, patch, pods, provision, tasks, update};
-use crate::outcome::{Outcome, Stop};
+use crate::flow::{Flow, Outcome, PassError};
 
-pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
+pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
     if pass.is_paused() || pass.has_below(names::DELETE_CHECK_PREFIX) {
         update::record_end(pass);
-        return Ok(());
+        return Ok(Flow::Continue);
     }
     if !pass.vm.finalizers().iter().any(|f| f == names::FINALIZER) {
         forget(pass);
-        return Ok(());
+        return Ok(Flow::Continue);
     }
     if observe::is_orphaning(&pass.vm) {
         handover::clean_up(pass).await?;
         release(pass);
-        return Ok(());
+        return Ok(Flow::Continue);
     }
     if pass.has(names::SKIP_DELETE_PLATFORM_RESOURCE) {
         leave::run(pass).await?;
         handover::clean_up(pass).await?;
         release(pass);
-        return Ok(());
+        return Ok(Flow::Continue);
     }
     let result = platform(pass).await;
     match &result {
-        Ok(()) => {
+        Ok(Flow::Continue) => {
             pass.normal("DeleteSuccess", "the machine and its root disk are gone");
             release(pass);
         }
-        Err(Stop::Failed(error)) => pass.warning("DeleteFailure", &format!("{error:#}")),
-        Err(Stop::NoRequeue {
-            quiet: false,
-            reason,
-        }) => pass.warning("DeleteFailure", reason),
-        Err(_) => {}
+        Err(PassError::Failed(error)) => pass.warning("DeleteFailure", &format!("{error:#}")),
+        Ok(Flow::Waiting(reason)) => pass.warning("DeleteFailure", reason),
+        Ok(_) | Err(PassError::Conflict(_)) => {}
     }
     result
 }
 
-/// Ends the machine and removes its root disk; `Ok`: nothing is left.
-async fn platform(pass: &mut Pass<'_>) -> Outcome<()> {
+/// Ends the machine and removes its root disk; [`Flow::Continue`]: nothing is left.
+async fn platform(pass: &mut Pass<'_>) -> Outcome {
     let making = provision::task(pass).filter(|t| !tasks::is_final(t));
     // A node that no longer exists ends no task, and took the disk with it.
     if let Some(task) = making.filter(|t| observe::node(pass, &t.spec.node_name).is_some()) {
         tasks::cancel(pass, &task).await?;
-        return Err(Stop::Failed(Error::StillCreating.into()));
+        return Err(Error::StillCreating.into());
     }
     let pod = find::instance(pass).await?;
     observe::look(pass, pod.clone(), Volumes::Ready);
     let decision = observe::decide(pass);
     handover::clean_up(pass).await?;
     if pod.is_none() && !may_have_disk(pass) {
-        return Ok(());
+        return Ok(Flow::Continue);
     }
     let place = pod.as_deref().and_then(pods::node).map(str::to_owned);
     let place = place.or_else(|| pass.node_name());
     let silent = place.filter(|n| observe::node(pass, n).is_some() && !observe::is_ready(pass, n));
     if let Some(node) = silent {
-        return Err(Stop::wait(format!("node {node} does not report")));
+        return Ok(Flow::Waiting(format!("node {node} does not report")));
     }
     config::sync_paused_label(pass);
     if config::is_admin_paused(pass) {
         super::status::mark_paused(pass);
-        return Err(Stop::quiet("is paused"));
+        return Ok(Flow::Done("is paused"));
     }
     for task in tasks::all(pass) {
         if task.spec.kind == TaskKind::Promote && !tasks::is_final(&task) {
@@ -94,10 +91,10 @@ async fn platform(pass: &mut Pass<'_>) -> Outcome<()> {
                     announce(pass, grace_seconds);
                 }
             }
-            Err(Stop::quiet("the machine is being ended"))
+            Ok(Flow::Done("the machine is being ended"))
         }
         Action::RemoveFinalizer => disk::remove(pass).await,
-        _ => Err(Stop::quiet("the machine is being ended")),
+        _ => Ok(Flow::Done("the machine is being ended")),
     }
 }
 

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::error::{Error, is_conflict, is_gone};
 use super::pass::Pass;
 use super::{hurry, pods};
-use crate::outcome::{Outcome, Stop};
+use crate::flow::Outcome;
 
 /// Creates a pod of the machine. One that is there already, and is the machine's, is fine.
 pub(crate) async fn create(pass: &mut Pass<'_>, pod: &Pod) -> Outcome<Pod> {
@@ -32,13 +32,13 @@ pub(crate) async fn create(pass: &mut Pass<'_>, pod: &Pod) -> Outcome<Pod> {
             Ok(Some(there)) if is_ours(pass, &there) => Ok(there),
             Ok(Some(there)) => {
                 let why = foreign(&there);
-                Err(Stop::Failed(Error::ForeignPod { name, why }.into()))
+                Err(Error::ForeignPod { name, why }.into())
             }
             // Gone between the two.
             Ok(None) => Err(super::patch::again()),
-            Err(source) => Err(Stop::Failed(Error::CreatePod { name, source }.into())),
+            Err(source) => Err(Error::CreatePod { name, source }.into()),
         },
-        Err(source) => Err(Stop::Failed(Error::CreatePod { name, source }.into())),
+        Err(source) => Err(Error::CreatePod { name, source }.into()),
     }
 }
 
@@ -88,7 +88,7 @@ pub(crate) async fn delete(pass: &mut Pass<'_>, pod: &Pod, seconds: u32) -> Outc
             Ok(())
         }
         Err(error) if is_gone(&error) || is_conflict(&error) => Ok(()),
-        Err(source) => Err(Stop::Failed(Error::DeletePod { name, source }.into())),
+        Err(source) => Err(Error::DeletePod { name, source }.into()),
     }
 }
 
@@ -109,7 +109,7 @@ pub(crate) async fn ungate(pass: &mut Pass<'_>, pod: &Pod, gate: &str) -> Outcom
             Ok(())
         }
         Err(error) if is_gone(&error) => Ok(()),
-        Err(source) => Err(Stop::Failed(Error::PlacePod { name, source }.into())),
+        Err(source) => Err(Error::PlacePod { name, source }.into()),
     }
 }
 

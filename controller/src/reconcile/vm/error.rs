@@ -5,6 +5,8 @@
 
 use crds::TaskKind;
 
+use crate::flow::PassError;
+
 /// A step that failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -75,6 +77,12 @@ pub(crate) enum Error {
     StillCreating,
     #[error("the node has no disk for this machine any more; it is not made anew")]
     NoNode,
+}
+
+impl From<Error> for PassError {
+    fn from(error: Error) -> Self {
+        Self::Failed(error.into())
+    }
 }
 
 impl Error {

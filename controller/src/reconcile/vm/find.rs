@@ -16,7 +16,7 @@ use super::error::{Error, is_conflict, is_gone, is_lost_test};
 use super::pass::Pass;
 use super::patch;
 use super::pods;
-use crate::outcome::{Outcome, Stop};
+use crate::flow::Outcome;
 
 /// The machine's pod, running or ended.
 ///
@@ -29,7 +29,7 @@ pub(crate) async fn instance(pass: &mut Pass<'_>) -> Outcome<Option<Arc<Pod>>> {
     if live.len() > 1 {
         let names: Vec<_> = live.iter().map(|p| p.name_any()).collect();
         let names = names.join(", ");
-        return Err(Stop::Failed(Error::TwoPods { names }.into()));
+        return Err(Error::TwoPods { names }.into());
     }
     // A live one first, then the one with the machine's own name.
     let name = pass.key.name.clone();
@@ -90,7 +90,7 @@ async fn adopt(pass: &mut Pass<'_>) -> Outcome<Option<Arc<Pod>>> {
     let live = pass.api::<VirtualMachine>().get(&pass.key.name).await;
     let live = live.map_err(|source| {
         let what = "the machine before adopting its pod".to_owned();
-        Stop::Failed(Error::Read { what, source }.into())
+        Error::Read { what, source }
     })?;
     if live.uid() != pass.vm.uid() || live.metadata.deletion_timestamp.is_some() {
         return Ok(None);
@@ -121,7 +121,7 @@ async fn adopt(pass: &mut Pass<'_>) -> Outcome<Option<Arc<Pod>>> {
         Err(error) if is_conflict(&error) || is_lost_test(&error) => Err(patch::again()),
         Err(source) => {
             let name = pass.key.name.clone();
-            Err(Stop::Failed(Error::CreatePod { name, source }.into()))
+            Err(Error::CreatePod { name, source }.into())
         }
     }
 }

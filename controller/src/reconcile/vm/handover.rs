@@ -17,7 +17,7 @@ use serde_json::json;
 use super::error::{Error, is_gone};
 use super::pass::Pass;
 use super::{effects, find, pods};
-use crate::outcome::{Outcome, Stop};
+use crate::flow::Outcome;
 use crds::names::PLACEHOLDER_GATE;
 
 /// Seconds that kubelet has to remove a placeholder before its object goes.
@@ -95,7 +95,7 @@ async fn nominate(pass: &mut Pass<'_>, pod: &Pod, node: &str) -> Outcome<()> {
     {
         Ok(_) => Ok(()),
         Err(error) if is_gone(&error) => Ok(()),
-        Err(source) => Err(Stop::Failed(Error::PlacePod { name, source }.into())),
+        Err(source) => Err(Error::PlacePod { name, source }.into()),
     }
 }
 

@@ -12,7 +12,7 @@ use kube::ResourceExt;
 
 use super::pass::Pass;
 use super::{pods, tasks};
-use crate::outcome::Outcome;
+use crate::flow::Outcome;
 
 /// Lets the node cut the power of the pod's machine in `seconds`.
 pub(crate) async fn ask(pass: &mut Pass<'_>, pod: &Pod, seconds: u32) -> Outcome<()> {

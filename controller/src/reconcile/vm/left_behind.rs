@@ -13,7 +13,7 @@ use kube::ResourceExt;
 use super::error::Error;
 use super::{patch, pods, tasks};
 use crate::context::{Context, Key};
-use crate::outcome::{Done, Outcome, Stop};
+use crate::flow::{Flow, Outcome};
 
 /// Releases the pod of a machine that no longer exists.
 pub(crate) async fn release(ctx: &Context, key: &Key) -> Outcome {
@@ -24,7 +24,7 @@ pub(crate) async fn release(ctx: &Context, key: &Key) -> Outcome {
             patch::release_pod(&Api::namespaced(ctx.client.clone(), &key.namespace), &pod).await?;
         }
     }
-    Ok(Done::QUIET)
+    Ok(Flow::Continue)
 }
 
 /// Deletes the tasks of earlier machines of that name. A node keeps a task on record as long as the object exists, and
@@ -41,7 +41,7 @@ pub(crate) async fn delete_tasks(ctx: &Context, key: &Key) -> Outcome<()> {
     let found = api.get_metadata_opt(&key.name).await;
     let found = found.map_err(|source| {
         let what = format!("virtual machine {key}");
-        Stop::Failed(Error::Read { what, source }.into())
+        Error::Read { what, source }
     })?;
     let uid = found.and_then(|vm| vm.uid());
     left.retain(|task| is_of_another(task, uid.as_deref()));

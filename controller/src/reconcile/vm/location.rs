@@ -8,17 +8,17 @@ use crds::conditions::{LOCATION_VALID, Status};
 use super::observe;
 use super::pass::Pass;
 use super::pods;
-use crate::outcome::{Outcome, Stop};
+use crate::flow::Flow;
 
-pub(crate) fn run(pass: &mut Pass<'_>) -> Outcome<()> {
+pub(crate) fn run(pass: &mut Pass<'_>) -> Flow {
     match check(pass) {
         None => {
             pass.condition(LOCATION_VALID, Status::True, "", "");
-            Ok(())
+            Flow::Continue
         }
         Some((reason, message)) => {
             pass.condition(LOCATION_VALID, Status::False, reason, &message);
-            Err(Stop::wait(message))
+            Flow::Waiting(message)
         }
     }
 }

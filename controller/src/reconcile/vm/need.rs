@@ -16,9 +16,10 @@ use crds::conditions::{self, Status};
 use crds::{IpAssurance, VirtualMachineClass};
 use lifecycle::Volumes;
 
+use super::again;
 use super::error::{Error, joined};
 use super::pass::Pass;
-use crate::outcome::{Outcome, Stop};
+use crate::flow::{Outcome, PassError};
 
 pub(crate) use bootstrap::DEFAULT_KEY;
 pub(crate) use class::{Size, bytes, of_class, revision, thousandths};
@@ -96,11 +97,10 @@ pub(crate) async fn all(pass: &mut Pass<'_>) -> Outcome<Needs> {
     keep(&mut errors, storage);
     keep(&mut errors, bootstrap);
     let attachments = keep(&mut errors, attachments);
-    if let Some(error) = joined(errors) {
-        return Err(Stop::Failed(error));
-    }
-    let (Some(size), Some(image), Some(attachments)) = (size, image, attachments) else {
-        return Err(Stop::wait("prerequisites are missing"));
+    let (Some(size), Some(image), Some(attachments), true) =
+        (size, image, attachments, errors.is_empty())
+    else {
+        return Err(joined(errors).map_or(again(), PassError::Failed));
     };
     let disks = volumes::disks(pass);
     Ok(Needs {

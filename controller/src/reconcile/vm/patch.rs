@@ -5,7 +5,6 @@
 //! Failure: a conflict is resolved once when only requests or metadata moved on; otherwise the pass is repeated.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use crds::names;
 use crds::{VirtualMachine, VirtualMachineStatus};
@@ -16,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::error::{Error, is_conflict, is_gone, is_lost_test};
 use super::pass::Pass;
-use crate::outcome::{Outcome, Stop};
+use crate::flow::{Outcome, PassError};
 
 /// Owner of the status fields.
 pub(crate) const STATUS_MANAGER: &str = "vmlet-controller";
@@ -324,13 +323,10 @@ pub(crate) fn json_patch(operations: Value) -> Outcome<Patch<()>> {
     Ok(Patch::Json(patch))
 }
 
-pub(crate) fn again() -> Stop {
-    Stop::Requeue {
-        after: Duration::ZERO,
-        reason: "the object changed meanwhile".to_owned(),
-    }
+pub(crate) const fn again() -> PassError {
+    PassError::Conflict("the object")
 }
 
-fn write_error(part: &'static str, source: kube::Error) -> Stop {
-    Stop::Failed(Error::Write { part, source }.into())
+fn write_error(part: &'static str, source: kube::Error) -> PassError {
+    Error::Write { part, source }.into()
 }

@@ -6,38 +6,36 @@
 mod restart;
 mod start;
 
-use std::time::Duration;
-
 use crds::names;
 use crds::{TaskKind, VirtualMachine};
 use kube::ResourceExt;
 use kube::api::{Patch as ApiPatch, PatchParams};
 use lifecycle::power::{self, Delay};
-use lifecycle::{Action, Decision, Patch, Waiting, Wish};
+use lifecycle::{Action, Decision, Patch, Wish};
 use serde_json::{Map, Value, json};
 
 use super::error::{Error, is_conflict, is_gone};
 use super::pass::Pass;
 use super::tasks::{self, Progress};
 use super::{config, effects, patch, pods, status};
-use crate::outcome::{Outcome, Stop};
+use crate::flow::{Flow, Outcome, PassError, proceed};
 
-pub(crate) async fn run(pass: &mut Pass<'_>, decision: &Decision) -> Outcome<()> {
-    delayed(pass)?;
+pub(crate) async fn run(pass: &mut Pass<'_>, decision: &Decision) -> Outcome {
+    proceed!(delayed(pass)?);
     if config::is_admin_paused(pass) {
-        return Err(Stop::quiet("is paused"));
+        return Ok(Flow::Done("is paused"));
     }
     if let Some(failure) = &decision.failure {
         let text = failure.message.clone();
-        return Err(Stop::Failed(Error::NotReady(text).into()));
+        return Err(Error::NotReady(text).into());
     }
     if decision.action != Action::Nothing {
         restart::make_way(pass, &decision.action).await?;
-    } else if restart::run(pass).await? {
-        return Err(Stop::quiet("restarted"));
+    } else {
+        proceed!(restart::run(pass).await?);
     }
     if blocks(pass, &decision.action) {
-        return Err(Stop::quiet("has an outstanding task"));
+        return Ok(Flow::Done("has an outstanding task"));
     }
     let is_announced = matches!(
         decision.action,
@@ -51,20 +49,17 @@ pub(crate) async fn run(pass: &mut Pass<'_>, decision: &Decision) -> Outcome<()>
 }
 
 /// A group's change of power has not reached this machine yet.
-fn delayed(pass: &mut Pass<'_>) -> Outcome<()> {
+fn delayed(pass: &mut Pass<'_>) -> Outcome {
     match power::delay(pass.vm.annotations(), &pass.now) {
-        Ok(Delay::None) => Ok(()),
+        Ok(Delay::None) => Ok(Flow::Continue),
         Ok(Delay::Over) => {
             pass.vm
                 .annotations_mut()
                 .remove(names::APPLY_POWER_STATE_TIME);
-            Ok(())
+            Ok(Flow::Continue)
         }
-        Ok(Delay::For(after)) => Err(Stop::Requeue {
-            after,
-            reason: "the group's power change comes later".to_owned(),
-        }),
-        Err(error) => Err(Stop::Failed(error.into())),
+        Ok(Delay::For(after)) => Ok(Flow::RequeueAfter(after)),
+        Err(error) => Err(PassError::Failed(error.into())),
     }
 }
 
@@ -84,18 +79,16 @@ fn blocks(pass: &Pass<'_>, action: &Action) -> bool {
     tasks::live(pass).is_some_and(|task| !own.contains(&task.spec.kind))
 }
 
-async fn act(pass: &mut Pass<'_>, action: &Action) -> Outcome<()> {
+async fn act(pass: &mut Pass<'_>, action: &Action) -> Outcome {
     match action {
-        Action::Nothing | Action::RemoveFinalizer => Ok(()),
-        Action::Wait(Waiting::Volumes | Waiting::Held | Waiting::BackOff) => Ok(()),
-        Action::Wait(Waiting::Pending | Waiting::Deletion) => Ok(()),
+        Action::Nothing | Action::RemoveFinalizer | Action::Wait(_) => Ok(Flow::Continue),
         Action::Create { paused, restore } => start::run(pass, *paused, *restore).await,
         Action::Delete { grace_seconds, .. } => {
             let Some(pod) = pass.view.pod.clone() else {
-                return Ok(());
+                return Ok(Flow::Continue);
             };
             effects::delete(pass, &pod, *grace_seconds).await?;
-            Err(Stop::quiet("updated power state"))
+            Ok(Flow::Done("updated power state"))
         }
         Action::Shutdown {
             uid,
@@ -106,11 +99,11 @@ async fn act(pass: &mut Pass<'_>, action: &Action) -> Outcome<()> {
             // Asked anew when the wish is.
             let generation = pass.vm.metadata.generation.unwrap_or_default();
             let seed = format!("{uid}/{generation}");
-            then(tasks::ensure(pass, task, &seed).await?)
+            Ok(then(tasks::ensure(pass, task, &seed).await?))
         }
         Action::Save { uid } => {
             let task = of(pass, TaskKind::Save)?;
-            then(tasks::ensure(pass, task, uid).await?)
+            Ok(then(tasks::ensure(pass, task, uid).await?))
         }
         Action::DiscardSaved => discard(pass).await,
         Action::Pause { uid } => turn(pass, TaskKind::Pause, uid).await,
@@ -125,42 +118,45 @@ fn of(pass: &Pass<'_>, kind: TaskKind) -> Outcome<crds::VirtualMachineTaskSpec> 
     let node = pod.and_then(pods::node).map(str::to_owned);
     match node.or_else(|| pass.node_name()) {
         Some(node) => Ok(tasks::spec(pass, &node, kind)),
-        None => Err(Stop::Failed(Error::NoNode.into())),
+        None => Err(Error::NoNode.into()),
     }
 }
 
 /// The end of the machine, or its agent's facts, show that the work is done.
-fn then(progress: Progress) -> Outcome<()> {
+const fn then(progress: Progress) -> Flow {
     match progress {
-        Progress::Running => Err(Stop::quiet("asked the node")),
-        Progress::Done | Progress::Cancelled => Ok(()),
+        Progress::Running => Flow::Done("asked the node"),
+        Progress::Done | Progress::Cancelled => Flow::Continue,
+        Progress::Removed => Flow::RequeueAfter(tasks::NEXT),
     }
 }
 
 /// Pauses or lets run on. The pod says by a condition whether it stands still, so that the same wish comes
 /// again until it does.
-async fn turn(pass: &mut Pass<'_>, kind: TaskKind, uid: &str) -> Outcome<()> {
+async fn turn(pass: &mut Pass<'_>, kind: TaskKind, uid: &str) -> Outcome {
     let generation = pass.vm.metadata.generation.unwrap_or_default();
     let task = of(pass, kind)?;
-    then(tasks::ensure(pass, task, &format!("{uid}/{generation}")).await?)
+    Ok(then(
+        tasks::ensure(pass, task, &format!("{uid}/{generation}")).await?,
+    ))
 }
 
-async fn discard(pass: &mut Pass<'_>) -> Outcome<()> {
+async fn discard(pass: &mut Pass<'_>) -> Outcome {
     let mut task = of(pass, TaskKind::Restore)?;
     task.discard = true;
     let last = pass.instance().map(|i| i.uid.clone()).unwrap_or_default();
     match tasks::ensure(pass, task, &last).await? {
         Progress::Done => {
             pass.status().power_state = Some(crds::PowerState::PoweredOff);
-            Err(Stop::quiet("dropped the saved memory"))
+            Ok(Flow::Done("dropped the saved memory"))
         }
-        other => then(other),
+        other => Ok(then(other)),
     }
 }
 
 /// Writes the desired state that a request asked for into the specification, and removes its other spellings: the API
 /// server refuses a machine with two.
-async fn wish(pass: &mut Pass<'_>, change: Patch) -> Outcome<()> {
+async fn wish(pass: &mut Pass<'_>, change: Patch) -> Outcome {
     let spec = match change {
         Patch::Paused => json!({ "paused": true }),
         Patch::Wish(wish) => {
@@ -191,16 +187,13 @@ async fn wish(pass: &mut Pass<'_>, change: Patch) -> Outcome<()> {
         Ok(new) => {
             pass.acted = true;
             patch::rebase(pass, new);
-            Err(Stop::quiet("took over a request"))
+            Ok(Flow::Done("took over a request"))
         }
-        Err(error) if is_gone(&error) => Ok(()),
-        Err(error) if is_conflict(&error) => Err(Stop::Requeue {
-            after: Duration::ZERO,
-            reason: "the machine changed meanwhile".to_owned(),
-        }),
+        Err(error) if is_gone(&error) => Ok(Flow::Continue),
+        Err(error) if is_conflict(&error) => Err(patch::again()),
         Err(source) => {
             let part = "specification";
-            Err(Stop::Failed(Error::Write { part, source }.into()))
+            Err(Error::Write { part, source }.into())
         }
     }
 }

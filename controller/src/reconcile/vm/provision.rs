@@ -23,7 +23,7 @@ use super::pod::{self, Plan};
 use super::slots::Slot;
 use super::tasks::{self, Progress};
 use super::{create, effects, find, identity, observe, patch, pods};
-use crate::outcome::{Outcome, Stop};
+use crate::flow::{Flow, Outcome};
 use crate::reconcile::image::used;
 
 /// Seconds between two placeholders: a node that refuses every pod does so at once.
@@ -38,13 +38,13 @@ pub(crate) fn task(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
 }
 
 /// One step.
-pub(crate) async fn run(pass: &mut Pass<'_>, needs: &Needs, slot: Slot) -> Outcome<()> {
+pub(crate) async fn run(pass: &mut Pass<'_>, needs: &Needs, slot: Slot) -> Outcome {
     let pod = find::placeholder(pass);
     if !follow_image(pass, needs, pod.as_deref()).await? {
-        return Ok(());
+        return Ok(Flow::Continue);
     }
     let Some(node) = pin(pass, needs, pod.as_deref()).await? else {
-        return Ok(());
+        return Ok(Flow::Continue);
     };
     match pod {
         // The node may have restarted since.
@@ -53,12 +53,17 @@ pub(crate) async fn run(pass: &mut Pass<'_>, needs: &Needs, slot: Slot) -> Outco
         }
         Some(pod) if pods::phase(&pod) == "Failed" => again(pass, &pod).await,
         // One that was made anew may find its node full.
-        Some(pod) if pods::node(&pod).is_none() => waits_for_node(pass, &pod).await,
+        Some(pod) if pods::node(&pod).is_none() => {
+            waits_for_node(pass, &pod).await.map(|()| Flow::Continue)
+        }
         Some(pod) => {
             waits_for_image(pass, &pod);
-            Ok(())
+            Ok(Flow::Continue)
         }
-        None => ask(pass, needs, Some(&node)).await,
+        None => {
+            ask(pass, needs, Some(&node)).await?;
+            Ok(Flow::Continue)
+        }
     }
 }
 
@@ -174,7 +179,7 @@ fn waits_for_image(pass: &mut Pass<'_>, pod: &Pod) {
     }
 }
 
-async fn again(pass: &mut Pass<'_>, pod: &Pod) -> Outcome<()> {
+async fn again(pass: &mut Pass<'_>, pod: &Pod) -> Outcome {
     let status = pod.status.clone().unwrap_or_default();
     let why = [status.reason, status.message];
     let why: Vec<_> = why.into_iter().flatten().collect();
@@ -187,7 +192,9 @@ async fn again(pass: &mut Pass<'_>, pod: &Pod) -> Outcome<()> {
     if after.is_zero() {
         effects::delete(pass, pod, GRACE).await?;
     }
-    Err(Stop::Requeue { after, reason })
+    // A back-off of its own, and the next one is made by the pass after this one.
+    let least = tasks::NEXT;
+    Ok(Flow::RequeueAfter(after.max(least)))
 }
 
 /// A task is made only after that.
@@ -196,7 +203,7 @@ pub(crate) fn has_place_and_image(pass: &mut Pass<'_>) {
     pass.condition(conditions::PLACEMENT_READY, Status::True, "", "");
 }
 
-async fn make(pass: &mut Pass<'_>, needs: &Needs, node: &str, slot: Slot) -> Outcome<()> {
+async fn make(pass: &mut Pass<'_>, needs: &Needs, node: &str, slot: Slot) -> Outcome {
     has_place_and_image(pass);
     let recorded = pass.base.status.as_ref();
     if recorded.is_none_or(|status| status.node_name.is_none()) {
@@ -204,7 +211,9 @@ async fn make(pass: &mut Pass<'_>, needs: &Needs, node: &str, slot: Slot) -> Out
     }
     // The node's own limit counts from here on.
     drop(slot);
-    let slot = create::take_slot(pass, Some(node))?;
+    let Some(slot) = create::take_slot(pass, Some(node)) else {
+        return Ok(create::no_slot(pass));
+    };
     if let Some(object) = &needs.image.object {
         used::record(pass.ctx, object).await?;
     }
@@ -221,9 +230,10 @@ async fn make(pass: &mut Pass<'_>, needs: &Needs, node: &str, slot: Slot) -> Out
         Progress::Running => {
             slot.keep();
             pass.postpone_status();
-            Err(Stop::InProgress)
+            Ok(create::is_being_made(pass))
         }
-        Progress::Done => Ok(()),
+        Progress::Done => Ok(Flow::Continue),
+        Progress::Removed => Ok(Flow::RequeueAfter(tasks::NEXT)),
         Progress::Cancelled => {
             if let Some(task) = task(pass) {
                 tasks::delete(pass, &task).await?;

@@ -20,12 +20,12 @@ use super::error::joined;
 use super::mode::Mode;
 use super::pass::Pass;
 use super::{config, create, pods, unsupported};
-use crate::outcome::{Outcome, Stop};
+use crate::flow::{Flow, Outcome, PassError};
 
 pub(crate) use network::is_enabled;
 
 /// All parts.
-pub(crate) fn run(pass: &mut Pass<'_>) -> Outcome<()> {
+pub(crate) fn run(pass: &mut Pass<'_>) -> Outcome {
     remember_disk(pass);
     create::exists(pass);
     class::run(pass);
@@ -45,8 +45,8 @@ pub(crate) fn run(pass: &mut Pass<'_>) -> Outcome<()> {
     config::sync_paused_label(pass);
     mark_paused(pass);
     match joined(errors) {
-        Some(error) => Err(Stop::Failed(error)),
-        None => Ok(()),
+        Some(error) => Err(PassError::Failed(error)),
+        None => Ok(Flow::Continue),
     }
 }
 

@@ -17,8 +17,10 @@ use sha2::{Digest, Sha256};
 use super::error::{Error, is_conflict, is_ending, is_gone};
 use super::pass::Pass;
 use crate::context::{Context, Key};
-use crate::outcome::{Outcome, Stop};
+use crate::flow::{Outcome, PassError};
 
+/// How soon a pass follows that has removed a failed task.
+pub(crate) const NEXT: Duration = Duration::from_secs(1);
 /// Seconds before a task whose failure may pass is tried again.
 const TRANSIENT_HOLD: i64 = 10;
 /// Seconds before any other failed task is tried again: what failed may have been put right.
@@ -37,6 +39,8 @@ pub(crate) enum Progress {
     Done,
     /// Stopped on request.
     Cancelled,
+    /// It failed a while ago, and its object is deleted: the next pass makes another one.
+    Removed,
 }
 
 /// Name of the task of that kind; `seed` tells one wish from the next.
@@ -145,18 +149,14 @@ pub(crate) async fn ensure(
             };
             if age(&task, pass.seconds()).is_none_or(|age| age >= hold) {
                 delete(pass, &task).await?;
-                let reason = format!("{:?} is tried again", task.spec.kind);
-                let after = Duration::from_secs(1);
-                return Err(Stop::Requeue { after, reason });
+                return Ok(Progress::Removed);
             }
-            Err(Stop::Failed(
-                Error::Task {
-                    kind: task.spec.kind,
-                    node: task.spec.node_name.clone(),
-                    message: status.message,
-                }
-                .into(),
-            ))
+            Err(Error::Task {
+                kind: task.spec.kind,
+                node: task.spec.node_name.clone(),
+                message: status.message,
+            }
+            .into())
         }
     }
 }
@@ -303,9 +303,9 @@ pub(crate) fn is_final(task: &VirtualMachineTask) -> bool {
     state.is_some_and(TaskState::is_final)
 }
 
-fn failed(name: &str, source: kube::Error) -> Stop {
+fn failed(name: &str, source: kube::Error) -> PassError {
     let name = name.to_owned();
-    Stop::Failed(Error::WriteTask { name, source }.into())
+    Error::WriteTask { name, source }.into()
 }
 
 #[cfg(test)]

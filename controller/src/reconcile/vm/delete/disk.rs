@@ -7,18 +7,19 @@
 use crds::TaskKind;
 
 use super::{Pass, observe, tasks};
-use crate::outcome::{Outcome, Stop};
+use crate::flow::{Flow, Outcome};
 use crate::reconcile::vm::tasks::Progress;
 
-pub(super) async fn remove(pass: &mut Pass<'_>) -> Outcome<()> {
+pub(super) async fn remove(pass: &mut Pass<'_>) -> Outcome {
     let node = pass.node_name().filter(|_| super::may_have_disk(pass));
     let Some(node) = node.filter(|n| observe::node(pass, n).is_some()) else {
-        return Ok(());
+        return Ok(Flow::Continue);
     };
     let task = tasks::spec(pass, &node, TaskKind::DeleteDisk);
     let uid = pass.uid();
     match tasks::ensure(pass, task, &uid).await? {
-        Progress::Done => Ok(()),
-        Progress::Running | Progress::Cancelled => Err(Stop::quiet("the root disk is removed")),
+        Progress::Done => Ok(Flow::Continue),
+        Progress::Running | Progress::Cancelled => Ok(Flow::Done("the root disk is removed")),
+        Progress::Removed => Ok(Flow::RequeueAfter(tasks::NEXT)),
     }
 }

@@ -13,7 +13,7 @@ use serde_json::json;
 use std::fmt::Debug;
 
 use super::{Pass, find, tasks};
-use crate::outcome::{Outcome, Stop};
+use crate::flow::{Outcome, PassError};
 use crate::reconcile::vm::error::{Error, is_gone};
 
 pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
@@ -60,7 +60,7 @@ where
     }
 }
 
-fn failed(source: kube::Error) -> Stop {
+fn failed(source: kube::Error) -> PassError {
     let part = "dependents";
-    Stop::Failed(Error::Write { part, source }.into())
+    Error::Write { part, source }.into()
 }

@@ -15,7 +15,7 @@ use serde_json::json;
 use super::super::error::{Error, is_conflict, is_gone};
 use super::{Pass, volumes};
 use crate::context::Key;
-use crate::outcome::{Outcome, Stop};
+use crate::flow::Outcome;
 use crate::stores::{DataVolume, DataVolumeSpec};
 
 /// Phases in which a data volume can be used: what is missing comes with the first pod.
@@ -70,7 +70,7 @@ async fn one(
     let name = template.name.as_str();
     let failed = |error: &kube::Error| {
         let (name, message) = (name.to_owned(), error.to_string());
-        Stop::Failed(Error::DataVolume { name, message }.into())
+        Error::DataVolume { name, message }.into()
     };
     let key = Key::new(&pass.key.namespace, name);
     let Some(found) = pass.ctx.stores.data_volumes.get(&key.reference()) else {

@@ -13,7 +13,7 @@ use lifecycle::Action;
 use lifecycle::power::{self, Restart};
 
 use super::{of, tasks};
-use crate::outcome::{Outcome, Stop};
+use crate::flow::{Flow, Outcome, PassError};
 use crate::reconcile::vm::pass::Pass;
 use crate::reconcile::vm::patch;
 use crate::reconcile::vm::tasks::Progress;
@@ -21,20 +21,20 @@ use crate::reconcile::vm::tasks::Progress;
 /// How long the clock is trusted.
 const LOOK: Duration = Duration::from_secs(60 * 60);
 
-/// Restarts the guest if that is due; `true`: done and on record.
-pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome<bool> {
+/// Restarts the guest if that is due.
+pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome {
     let at = match wanted(pass)? {
-        Restart::None => return Ok(false),
+        Restart::None => return Ok(Flow::Continue),
         Restart::In(left) => {
             pass.look_again(left.min(LOOK));
-            return Ok(false);
+            return Ok(Flow::Continue);
         }
         Restart::Due(at) => at,
     };
     // A paused guest cannot respond to ACPI events.
     let instance = pass.view.instance.as_ref();
     if instance.is_some_and(|i| i.paused.is_some()) {
-        return Ok(false);
+        return Ok(Flow::Continue);
     }
     let mode = pass.vm.spec.restart_mode.unwrap_or_default();
     let progress = match mode {
@@ -44,11 +44,11 @@ pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome<bool> {
         PowerOpMode::TrySoft => once(pass, TaskKind::GuestReboot, &at).await?,
     };
     match progress {
-        Progress::Running => Err(Stop::quiet("asked the node for a restart")),
+        Progress::Running => Ok(Flow::Done("asked the node for a restart")),
         Progress::Done => {
             pass.status().last_restart_time = Some(at);
             pass.acted = true;
-            Ok(true)
+            Ok(Flow::Done("restarted"))
         }
         // It made way for a pause or a suspend, after which the guest is as it was before.
         Progress::Cancelled => {
@@ -57,6 +57,7 @@ pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome<bool> {
             }
             Err(patch::again())
         }
+        Progress::Removed => Ok(Flow::RequeueAfter(tasks::NEXT)),
     }
 }
 
@@ -71,7 +72,7 @@ fn wanted(pass: &Pass<'_>) -> Outcome<Restart> {
     let last = pass.seen().and_then(|s| s.last_restart_time.clone());
     let instance = pass.view.instance.as_ref();
     let restart = power::restart(&pass.vm.spec, last.as_ref(), instance, &pass.now);
-    restart.map_err(|e| Stop::Failed(e.into()))
+    restart.map_err(|e| PassError::Failed(e.into()))
 }
 
 async fn once(pass: &mut Pass<'_>, kind: TaskKind, at: &Time) -> Outcome<Progress> {

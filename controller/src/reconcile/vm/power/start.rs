@@ -9,20 +9,20 @@ use std::sync::Arc;
 use crds::{VirtualMachine, names};
 use kube::ResourceExt;
 
-use crate::outcome::{Outcome, Stop};
+use crate::flow::{Flow, Outcome, PassError};
 use crate::reconcile::vm::error::{Error, is_over_quota};
 use crate::reconcile::vm::need::{self, Needs};
 use crate::reconcile::vm::pass::Pass;
 use crate::reconcile::vm::pod::{self, Plan};
 use crate::reconcile::vm::{effects, find, handover, identity, observe, patch};
 
-pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Outcome<()> {
+pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Outcome {
     let mut needs = need::all(pass).await?;
     take_recorded_size(pass, &mut needs);
     let has_claim = pass.root_claim().is_some();
     let node = pass.node_name();
     if !has_claim && node.is_none() {
-        return Err(Stop::Failed(Error::NoNode.into()));
+        return Err(Error::NoNode.into());
     }
     let (bios, instance) = identity::of(pass);
     let (uid, disk) = (pass.uid(), pass.disk_uid());
@@ -53,10 +53,10 @@ pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Out
         patch::status(pass).await?;
     }
     let made = match (effects::create(pass, &pod).await, &placeholder) {
-        (Err(Stop::Failed(error)), Some(placeholder)) if is_over_quota(&error) => {
+        (Err(PassError::Failed(error)), Some(placeholder)) if is_over_quota(&error) => {
             // The quota has room for one pod of the machine only.
             handover::give_up(pass, placeholder).await?;
-            return Err(Stop::Failed(error));
+            return Err(PassError::Failed(error));
         }
         (made, _) => Arc::new(made?),
     };
@@ -70,7 +70,7 @@ pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Out
     if let Some(placeholder) = placeholder {
         handover::hand_over(pass, &placeholder, &made).await?;
     }
-    Err(Stop::quiet("updated power state"))
+    Ok(Flow::Done("updated power state"))
 }
 
 /// What the pod is built from is in the status that was read.
