@@ -17,5 +17,6 @@ pub mod operator;
 pub mod priority;
 pub mod reconcile;
 pub mod runner;
+pub mod shared;
 pub mod stores;
 pub mod watch;

@@ -1,48 +1,34 @@
 //! One pass over one virtual machine.
 //!
 //! ```text
-//! read ─► deleted?  ─ yes ─► delete ─┐
-//!              └───── no ──► normal ─┴─► conditions, requests, metadata, status: only what changed
+//! observe ─► deleted? ── yes ─► act: delete ───────────────────────────────────────────────────┐
+//!               └─ no ─► no disk:  prerequisites ─► act: create (node, image, disk) ───────────┤
+//!                    └─► has disk: write: status ─► observe: location ─► act: config, power ───┴─► write: patch
 //! ```
+//!
+//! | folder | what |
+//! | --- | --- |
+//! | `observe/` | which pod is the machine, what it says, where its disk is; changes nothing |
+//! | `prerequisites/` | class, image, network, volumes: what a machine needs, each with its condition |
+//! | `act/` | pods, tasks and power: what changes the cluster |
+//! | `write/` | the status, and the one place that writes what the pass found out |
+//!
+//! [`normal`] and [`update`] hold the order of the steps; [`pass`] what they share.
 //!
 //! Invariant: what a pass found out is written at its end, also when it failed; nothing is written when nothing
 //! changed; no pass waits for a guest or a copy.
 //! Failure: the error of the steps is the result; one of the final write only when the steps had none.
 
-mod cache;
-mod config;
-mod create;
-mod delete;
-mod effects;
+mod act;
 pub(crate) mod error;
-mod expect;
-mod find;
-mod handover;
-mod hurry;
-mod identity;
-mod left_behind;
-mod location;
-mod machine_type;
-mod mode;
-mod need;
 mod normal;
 mod observe;
 mod pass;
-mod patch;
-mod pod;
-mod pods;
-mod power;
-mod prober;
-mod provision;
-mod room;
-mod shared;
-mod slots;
-mod status;
-pub(crate) mod tasks;
+mod prerequisites;
 #[cfg(test)]
 mod tests;
-mod unsupported;
 mod update;
+mod write;
 
 use std::time::Duration;
 
@@ -52,15 +38,14 @@ use kube::ResourceExt;
 use lifecycle::Failure;
 use tokio::sync::mpsc;
 
-pub use expect::Expectations;
-pub(crate) use patch::again;
-pub use prober::{Answer, Prober};
-pub use shared::Shared;
-pub use slots::Slots;
-
+use self::act::{create, delete, left_behind, tasks};
+use self::observe::mode;
 use self::pass::Pass;
+use self::write::{patch, status};
+use super::node_tasks;
 use crate::context::{Context, Key};
 use crate::flow::{Flow, Outcome, PassError};
+use crate::shared::expectations;
 
 /// One pass.
 ///
@@ -79,7 +64,7 @@ pub async fn follow_agents(ctx: &Context, wake: &mpsc::Sender<Key>) {
     loop {
         for node in ctx.stores.agents.lost().await {
             tracing::info!(node, outcome = "silent", "agent");
-            for key in tasks::waiting(ctx, &node) {
+            for key in node_tasks::waiting(ctx, &node) {
                 // Nobody who would receive it: the process ends.
                 let _ = wake.send(key).await;
             }
@@ -104,7 +89,7 @@ async fn look_at_present(ctx: &Context, key: &Key) -> Outcome {
     let now = (ctx.clock)().0.as_second();
     if ctx.shared.expected.is_old(key, &found, now) {
         // The event of our own write is on its way.
-        let patience = Duration::from_secs(expect::PATIENCE.unsigned_abs());
+        let patience = Duration::from_secs(expectations::PATIENCE.unsigned_abs());
         return Ok(Flow::RequeueAfter(patience));
     }
     let mode = mode::resolve(ctx, &found);

@@ -24,7 +24,7 @@ use super::nodes::Holders;
 use super::object::Object;
 use crate::context::Context;
 use crate::flow::{Outcome, PassError};
-use crate::reconcile::vm::error::{is_conflict, is_gone};
+use crate::reconcile::answers::{is_conflict, is_gone};
 
 /// Owner of the status fields.
 const MANAGER: &str = "vmlet-controller";

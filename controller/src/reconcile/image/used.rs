@@ -10,8 +10,7 @@ use serde_json::json;
 use super::object::Object;
 use crate::context::Context;
 use crate::flow::{Outcome, PassError};
-use crate::reconcile::vm::again;
-use crate::reconcile::vm::error::{is_conflict, is_gone};
+use crate::reconcile::answers::{again, is_conflict, is_gone};
 
 /// Owner of the one field.
 const MANAGER: &str = "vmlet-controller-used";

@@ -8,9 +8,12 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use std::sync::Arc;
 
-use super::pass::Pass;
-use super::{cache, create, find, identity, update};
 use crate::flow::{Flow, Outcome, PassError};
+use crate::reconcile::vm::act::{create, identity};
+use crate::reconcile::vm::observe::find;
+use crate::reconcile::vm::pass::Pass;
+use crate::reconcile::vm::prerequisites::cache;
+use crate::reconcile::vm::update;
 
 /// What the pass came to.
 pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
@@ -40,7 +43,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
     } else {
         created(pass).await
     };
-    super::prober::sync(pass);
+    crate::reconcile::vm::observe::probe::sync(pass);
     result
 }
 

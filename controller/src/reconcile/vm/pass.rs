@@ -15,10 +15,10 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::{Api, Resource, ResourceExt};
 
-use super::mode::Mode;
-use super::observe::View;
-use super::prober::Answer;
 use crate::context::{Context, Key};
+use crate::reconcile::vm::observe::mode::Mode;
+use crate::reconcile::vm::observe::view::View;
+use crate::shared::prober::Answer;
 
 /// How long news of progress may wait for the next step, with which it is one write.
 const PROGRESS: Duration = Duration::from_secs(1);

@@ -17,10 +17,13 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use lifecycle::{Action, Volumes};
 
-use super::error::joined;
-use super::pass::Pass;
-use super::{config, handover, location, need, observe, pods, power, status, tasks};
 use crate::flow::{Flow, Outcome, PassError};
+use crate::reconcile::vm::act::{config, handover, power, tasks};
+use crate::reconcile::vm::error::joined;
+use crate::reconcile::vm::observe::{location, pods, view};
+use crate::reconcile::vm::pass::Pass;
+use crate::reconcile::vm::prerequisites;
+use crate::reconcile::vm::write::status;
 
 /// One of the steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +77,7 @@ impl Aggregate {
 /// All steps.
 pub(crate) async fn run(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome {
     let mut aggregate = Aggregate::default();
-    let volumes = match need::disks(pass).await {
+    let volumes = match prerequisites::disks(pass).await {
         Ok(volumes) => volumes,
         Err(PassError::Failed(error)) => {
             aggregate.0.push(error);
@@ -82,8 +85,8 @@ pub(crate) async fn run(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome {
         }
         Err(conflict) => return Err(conflict),
     };
-    observe::look(pass, pod, volumes);
-    let decision = observe::decide(pass);
+    view::look(pass, pod, volumes);
+    let decision = view::decide(pass);
     let is_going_off = matches!(
         decision.action,
         Action::Delete { .. } | Action::Shutdown { .. } | Action::Save { .. }
@@ -121,7 +124,7 @@ pub(crate) fn record_end(pass: &mut Pass<'_>) {
     let Some(pod) = pod.filter(|pod| pods::is_deleting(pod) && pods::is_over(pod)) else {
         return;
     };
-    observe::look(pass, Some(pod), Volumes::Ready);
-    observe::decide(pass);
+    view::look(pass, Some(pod), Volumes::Ready);
+    view::decide(pass);
     pass.pops = false;
 }

@@ -19,7 +19,8 @@ use kube::runtime::watcher::Event;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::api::{self, Server};
+use super::api;
+use super::api::Server;
 use crate::config::Config;
 use crate::context::{Context, Key};
 use crate::events::{Queue, Reported};

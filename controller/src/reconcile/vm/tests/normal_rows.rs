@@ -88,7 +88,7 @@ async fn n3a_a_cache_that_is_not_ready_is_a_label_and_a_condition() {
     bench.passes().await;
     bench.events();
     bench.passes().await;
-    let name = crate::reconcile::vm::create::cache_name(&podspec::url_image_name(
+    let name = crate::reconcile::vm::act::create::cache_name(&podspec::url_image_name(
         "https://images.example/debian.qcow2",
     ));
     let vm = bench.get(VMS, "vm");

@@ -9,7 +9,8 @@ use serde_json::json;
 use super::bench::*;
 use crate::config::Config;
 use crate::flow::Flow;
-use crate::reconcile::vm::mode::{self, Mode};
+use crate::reconcile::vm::observe::mode;
+use crate::reconcile::vm::observe::mode::Mode;
 use crate::reconcile::vm::reconcile;
 
 /// What the rows were written for: every delay is ten seconds, where ours is a minute.
