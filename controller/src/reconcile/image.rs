@@ -24,7 +24,6 @@ use self::inspect::Answer;
 use self::nodes::Holders;
 pub(crate) use self::nodes::{keep_ours, names, repository};
 use self::object::Object;
-pub(crate) use self::report::ready_of_this;
 
 /// How soon an image without an answer is looked at again, for the case that the event that ends the wait is missed.
 const RECHECK: Duration = Duration::from_secs(60);

@@ -38,7 +38,7 @@ use kube::ResourceExt;
 use lifecycle::Failure;
 use tokio::sync::mpsc;
 
-use self::act::{create, delete, left_behind, tasks};
+use self::act::{delete, left_behind, slot, tasks};
 use self::observe::mode;
 use self::pass::Pass;
 use self::write::{patch, status};
@@ -54,7 +54,7 @@ use crate::shared::expectations;
 /// See [`PassError`].
 pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     let ended = look_at(ctx, key).await;
-    create::pass_on_slots(ctx);
+    slot::pass_on_slots(ctx);
     ended
 }
 
@@ -69,7 +69,7 @@ pub async fn follow_agents(ctx: &Context, wake: &mpsc::Sender<Key>) {
                 let _ = wake.send(key).await;
             }
         }
-        create::pass_on_slots(ctx);
+        slot::pass_on_slots(ctx);
     }
 }
 

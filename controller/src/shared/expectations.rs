@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use lifecycle::Pending;
 
-use crate::context::Key;
+use crate::stores::Key;
 
 /// Seconds after which an expectation counts no more.
 pub(crate) const PATIENCE: i64 = 30;

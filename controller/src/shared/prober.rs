@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::{self, MissedTickBehavior};
 
-use crate::context::Key;
+use crate::stores::Key;
 
 /// Connections that are tried at the same time.
 const AT_ONCE: usize = 256;

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crds::{TaskKind, VirtualMachineTask};
 use tokio::sync::mpsc;
 
-use crate::context::Key;
+use crate::stores::Key;
 
 /// Seconds after which a reservation without a task in the store counts no more.
 const PATIENCE: i64 = 60;

@@ -18,7 +18,6 @@ use kube::{Api, ResourceExt};
 
 use super::name::Named;
 use super::object::Object;
-use super::report;
 use crate::context::{Context, Key};
 use crate::flow::{Outcome, PassError};
 use crate::reconcile::answers::{is_conflict, is_ending};
@@ -56,7 +55,7 @@ pub(crate) async fn look(ctx: &Context, object: &Object, named: &Named) -> Outco
         node_tasks::remove_unchanged(ctx, &task).await?;
     }
     let task = current.pop();
-    if report::is_answered(object) {
+    if object.is_answered() {
         if let Some(task) = task {
             node_tasks::remove_unchanged(ctx, &task).await?;
         }

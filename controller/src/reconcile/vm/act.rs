@@ -14,4 +14,5 @@ pub(super) mod pod;
 pub(super) mod power;
 pub(super) mod provision;
 pub(super) mod shorten_grace;
+pub(super) mod slot;
 pub(super) mod tasks;

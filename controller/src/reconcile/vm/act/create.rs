@@ -1,23 +1,18 @@
-//! From a wish to a root disk.
+//! From a new machine to its root disk.
 //!
 //! Invariant: no pass waits for a copy; the task that makes the disk is the only record that one is being made.
 //! Failure: `VirtualMachineCreated` is False with the reason, and the pass is repeated.
 
 use crds::conditions::{self, Status};
 use crds::vm::ProviderStatus;
-use crds::{VirtualMachineTask, names};
-use kube::ResourceExt;
+use crds::VirtualMachineTask;
 use lifecycle::Volumes;
 
-use super::{config, identity, provision};
-use crate::context::{Context, Key};
+use super::{config, identity, provision, slot};
 use crate::flow::{Flow, Outcome, PassError, proceed};
 use crate::reconcile::vm::observe::{find, location, view};
 use crate::reconcile::vm::pass::Pass;
-use crate::reconcile::vm::prerequisites;
-use crate::reconcile::vm::prerequisites::Needs;
-use crate::reconcile::vm::prerequisites::{cache, unsupported};
-use crate::shared::slots::{Asking, Limits, Made, Slot};
+use crate::reconcile::vm::prerequisites::{self, Needs, cache, unsupported};
 
 /// One step towards the root disk.
 pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
@@ -44,7 +39,7 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome {
     if let Some(task) = task.as_ref().filter(|t| !t.is_final()) {
         location::while_making(pass, &task.spec.node_name);
         provision::has_place_and_image(pass);
-        return Ok(is_being_made(pass));
+        return Ok(slot::is_being_made(pass));
     }
     if let Some(task) = task.filter(|t| succeeded(t)) {
         let status = pass.status();
@@ -56,9 +51,9 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome {
     let node = pass.node_name();
     // Nothing is made for a disk in a claim, so that nobody's turn is waited for.
     let slot = match pass.root_claim() {
-        None => match take_slot(pass, node.as_deref()) {
+        None => match slot::take_slot(pass, node.as_deref()) {
             Some(slot) => Some(slot),
-            None => return Ok(no_slot(pass)),
+            None => return Ok(slot::no_slot(pass)),
         },
         Some(_) => None,
     };
@@ -75,56 +70,6 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome {
 fn succeeded(task: &VirtualMachineTask) -> bool {
     let state = task.status.as_ref().and_then(|s| s.state);
     state == Some(crds::TaskState::Success)
-}
-
-/// A task on a node that is away, or whose agent is, perhaps for ever, is no reason to make nothing elsewhere.
-fn works(ctx: &Context, node: &str) -> bool {
-    view::reports(&ctx.stores, node) && ctx.stores.agents.lives(node)
-}
-
-/// Its task owns the machine until it ends; its event wakes it.
-pub(crate) fn is_being_made(pass: &Pass<'_>) -> Flow {
-    Flow::RequeueAfter(pass.ctx.config.runner.recheck())
-}
-
-/// The machine is woken when there is a slot for it.
-pub(crate) fn no_slot(pass: &Pass<'_>) -> Flow {
-    tracing::debug!(vm = %pass.key, outcome = "waits for a slot", "machine");
-    Flow::RequeueAfter(pass.ctx.config.runner.recheck())
-}
-
-/// A slot, unless all are taken.
-pub(crate) fn take_slot(pass: &Pass<'_>, node: Option<&str>) -> Option<Slot> {
-    let tasks = &*pass.ctx.stores.tasks.state();
-    let works = &|node: &str| works(pass.ctx, node);
-    let (uid, key) = (&*pass.disk_uid(), pass.key);
-    let asking = Asking { uid, key, node };
-    let slots = &pass.ctx.shared.slots;
-    let made = Made { tasks, works };
-    slots.take(asking, made, limits(pass.ctx), pass.seconds())
-}
-
-fn limits(ctx: &Context) -> Limits {
-    Limits {
-        cluster: ctx.config.create_slots(),
-        node: ctx.config.machines.creates_per_node,
-    }
-}
-
-/// Slots that this pass left free, or found free, go to those who wait for one.
-pub(crate) fn pass_on_slots(ctx: &Context) {
-    let wants = |key: &Key, uid: &str| {
-        ctx.stores.vm(key).is_some_and(|vm| {
-            vm.metadata.uid.as_deref() == Some(uid)
-                && vm.metadata.deletion_timestamp.is_none()
-                && !vm.annotations().contains_key(names::PAUSED)
-        })
-    };
-    let now = (ctx.clock)().0.as_second();
-    let tasks = || ctx.stores.tasks.state();
-    let works = &|node: &str| works(ctx, node);
-    let slots = &ctx.shared.slots;
-    slots.pass_on(tasks, works, wants, limits(ctx), now);
 }
 
 fn wait_for_cache(pass: &mut Pass<'_>, needs: &Needs) -> Flow {

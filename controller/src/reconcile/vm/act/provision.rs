@@ -16,11 +16,9 @@ use crds::conditions::{self, Status};
 use crds::{TaskKind, TaskState, VirtualMachineTask, names};
 use k8s_openapi::api::core::v1::Pod;
 
-use super::pod;
-use super::pod::Plan;
-use super::tasks;
-use super::tasks::Progress;
-use super::{create, effects, identity};
+use super::pod::{self, Plan};
+use super::tasks::{self, Progress};
+use super::{effects, identity, slot};
 use crate::flow::{Flow, Outcome};
 use crate::reconcile::answers::again;
 use crate::reconcile::image::used;
@@ -28,8 +26,7 @@ use crate::reconcile::node_tasks;
 use crate::reconcile::vm::observe::mode::Mode;
 use crate::reconcile::vm::observe::{find, pods, view};
 use crate::reconcile::vm::pass::Pass;
-use crate::reconcile::vm::prerequisites;
-use crate::reconcile::vm::prerequisites::Needs;
+use crate::reconcile::vm::prerequisites::{self, Needs};
 use crate::reconcile::vm::write::patch;
 use crate::shared::slots::Slot;
 
@@ -218,8 +215,8 @@ async fn make(pass: &mut Pass<'_>, needs: &Needs, node: &str, slot: Slot) -> Out
     }
     // The node's own limit counts from here on.
     drop(slot);
-    let Some(slot) = create::take_slot(pass, Some(node)) else {
-        return Ok(create::no_slot(pass));
+    let Some(slot) = slot::take_slot(pass, Some(node)) else {
+        return Ok(slot::no_slot(pass));
     };
     if let Some(object) = &needs.image.object {
         used::record(pass.ctx, object).await?;
@@ -237,7 +234,7 @@ async fn make(pass: &mut Pass<'_>, needs: &Needs, node: &str, slot: Slot) -> Out
         Progress::Running => {
             slot.keep();
             pass.postpone_status();
-            Ok(create::is_being_made(pass))
+            Ok(slot::is_being_made(pass))
         }
         Progress::Done => Ok(Flow::Continue),
         Progress::Removed => Ok(Flow::RequeueAfter(tasks::NEXT)),

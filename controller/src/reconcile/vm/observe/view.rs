@@ -17,22 +17,11 @@ use lifecycle::{
 
 use super::pods;
 use crate::context::{Key, Stores};
-use crate::reconcile::vm::pass::Pass;
+use crate::reconcile::vm::pass::{Pass, View};
 use crate::shared::expectations;
 
 /// Finalizer of a deletion that leaves dependents alone.
 const ORPHAN: &str = "orphan";
-
-/// What was seen.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct View {
-    /// The machine was looked at in this pass.
-    pub(crate) is_known: bool,
-    pub(crate) pod: Option<Arc<Pod>>,
-    pub(crate) instance: Option<Instance>,
-    pub(crate) gates: Gates,
-    pub(crate) meta: Meta,
-}
 
 /// Looks at the pod, and at what else a start depends on.
 pub(crate) fn look(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>, volumes: Volumes) {

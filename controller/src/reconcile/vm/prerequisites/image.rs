@@ -9,7 +9,6 @@ use super::{Missing, Pass};
 use crate::context::Key;
 use crate::reconcile::image::name;
 use crate::reconcile::image::object::{CLUSTER, LOCAL, Object};
-use crate::reconcile::image::ready_of_this;
 
 /// Reasons of an image's own condition that are passed on; a condition's reason is one of a fixed set here.
 const PASSED_ON: [&str; 3] = ["NotReady", "NotSupported", "Failed"];
@@ -97,7 +96,7 @@ fn current(pass: &Pass<'_>) -> Result<Image, Missing> {
 
 /// An image that is known to be unusable. One of which nothing is known, or only that of another source, is taken as it is.
 fn ready(name: &str, image: &Object) -> Result<(), Missing> {
-    match ready_of_this(image).filter(|ready| ready.status == "False") {
+    match image.ready().filter(|ready| ready.status == "False") {
         Some(ready) => {
             let own = PASSED_ON.iter().find(|r| **r == ready.reason);
             let message = format!("image {name} is not ready: {}", ready.message);
