@@ -136,7 +136,7 @@ async fn work(
         events,
         metrics,
         clock,
-        shared: reconcile::vm::Shared::default(),
+        shared: crate::shared::Shared::default(),
     };
     let (signal, mut signalled) = mpsc::channel(SIGNALS);
     context.shared.slots.wake_by(signal.clone());

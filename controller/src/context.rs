@@ -34,7 +34,7 @@ pub struct Context {
     /// Now.
     pub clock: Clock,
     /// What passes over machines share beside the cluster's objects.
-    pub shared: crate::reconcile::vm::Shared,
+    pub shared: crate::shared::Shared,
 }
 
 impl Context {
@@ -50,7 +50,7 @@ impl Context {
             events,
             metrics: Arc::default(),
             clock: Arc::new(|| Time(jiff::Timestamp::now())),
-            shared: crate::reconcile::vm::Shared::default(),
+            shared: crate::shared::Shared::default(),
         };
         (context, queue)
     }

@@ -23,7 +23,6 @@ use workqueue::{Options, Shared};
 use crate::metrics::QueueMetrics;
 use crate::priority::{Event, Facts, Mapped, Profile, pod_contradicts};
 use crate::reconcile::image::object::Object;
-use crate::reconcile::image::ready_of_this;
 use crate::stores::{Agents, Change, Key, Stores};
 
 pub use mappers::Wakes;
@@ -87,7 +86,7 @@ impl Intake {
 
     /// An agent lives that did not, or its daemon can do more: images without an answer may get one.
     pub fn agents_can_do_more(&self) {
-        let unanswered = |image: &Object| ready_of_this(image).is_none_or(|r| r.status != "True");
+        let unanswered = |image: &Object| image.ready().is_none_or(|r| r.status != "True");
         let waiting = Object::all(&self.stores).filter(unanswered);
         self.images
             .push_all(waiting.map(|image| (image.key(), Options::default())));

@@ -3,5 +3,7 @@
 //! Invariant: a pass may be repeated at any time, also one that was broken off half way.
 //! Failure: see [`crate::outcome`].
 
+pub(crate) mod answers;
 pub mod image;
+pub(crate) mod node_tasks;
 pub mod vm;

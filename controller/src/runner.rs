@@ -18,9 +18,9 @@ use workqueue::{Ageing, Config, Limiter, Outcome, Popped, RunConfig, Verdict};
 
 use crate::config;
 use crate::context::{Context, Key, Stores};
+use crate::flow::{self, Flow, PassError};
 use crate::intake::{Queue, facts};
 use crate::metrics::QueueMetrics;
-use crate::outcome::{self, Stop};
 use crate::priority::Profile;
 
 /// At most one of this many dispatches goes by age.
@@ -54,7 +54,7 @@ pub async fn run<P, F>(
     pass: P,
 ) where
     P: Fn(Context, Key) -> F + Clone + Send + 'static,
-    F: Future<Output = outcome::Outcome> + Send + 'static,
+    F: Future<Output = flow::Outcome> + Send + 'static,
 {
     let settings = &context.config;
     let config = RunConfig {
@@ -93,14 +93,9 @@ async fn ready(stores: Stores) {
 }
 
 /// What the queue is told.
-fn verdict(context: &Context, rules: &Profile, key: &Key, ended: outcome::Outcome) -> Verdict {
+fn verdict(context: &Context, rules: &Profile, key: &Key, ended: flow::Outcome) -> Verdict {
     let vm = context.stores.vm(key);
-    let deleted = vm
-        .as_ref()
-        .and_then(|vm| vm.metadata.deletion_timestamp.as_ref());
-    let is_deleting = deleted.is_some();
-    let recheck = context.config.runner.recheck();
-    let verdict = Verdict::from(outcome_of(ended, is_deleting, recheck));
+    let verdict = Verdict::from(outcome_of(ended));
     let deserved = vm.and_then(|vm| rules.of_requeue(&facts(&vm, &context.stores)));
     match deserved {
         Some(priority) => verdict.with_priority(priority),
@@ -108,37 +103,31 @@ fn verdict(context: &Context, rules: &Profile, key: &Key, ended: outcome::Outcom
     }
 }
 
-fn outcome_of(ended: outcome::Outcome, is_deleting: bool, recheck: Duration) -> Outcome {
-    let stop = match ended {
-        Ok(done) => {
-            tracing::debug!(again = ?done.requeue_after, outcome = "done", "pass");
-            return done.requeue_after.map_or(Outcome::Ok, Outcome::After);
-        }
-        Err(stop) => stop,
-    };
-    match &stop {
-        Stop::Requeue { after, .. } => {
-            tracing::debug!(reason = %stop, outcome = "again", "pass");
-            if after.is_zero() {
-                Outcome::Requeue
-            } else {
-                Outcome::After(*after)
-            }
-        }
-        Stop::NoRequeue { quiet: true, .. } | Stop::CacheNotReady { .. } => {
-            tracing::debug!(reason = %stop, outcome = "done", "pass");
+/// What becomes of a key whose pass ended so, machine or image.
+fn outcome_of(ended: flow::Outcome) -> Outcome {
+    match ended {
+        Ok(Flow::Continue) => {
+            tracing::debug!(outcome = "done", "pass");
             Outcome::Ok
         }
-        Stop::NoRequeue { quiet: false, .. } => {
-            tracing::info!(reason = %stop, outcome = "waits", "pass");
+        Ok(Flow::Done(what)) => {
+            tracing::debug!(reason = what, outcome = "done", "pass");
+            Outcome::Ok
+        }
+        Ok(Flow::RequeueAfter(after)) => {
+            tracing::debug!(again = ?after, outcome = "done", "pass");
+            Outcome::After(after)
+        }
+        Ok(Flow::Waiting(reason)) => {
+            tracing::info!(reason, outcome = "waits", "pass");
             Outcome::Terminal
         }
-        Stop::InProgress | Stop::TooManyCreates if !is_deleting => {
-            tracing::debug!(reason = %stop, outcome = "again", "pass");
-            Outcome::After(recheck)
+        Err(error @ PassError::Conflict(_)) => {
+            tracing::debug!(reason = %error, outcome = "again", "pass");
+            Outcome::Requeue
         }
-        Stop::InProgress | Stop::TooManyCreates | Stop::Failed(_) => {
-            tracing::warn!(error = one_line(&stop), outcome = "failed", "pass");
+        Err(error) => {
+            tracing::warn!(error = one_line(&error), outcome = "failed", "pass");
             Outcome::Error
         }
     }

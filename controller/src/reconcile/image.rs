@@ -18,13 +18,12 @@ pub(crate) mod used;
 use std::time::Duration;
 
 use crate::context::{Context, Key};
-use crate::outcome::{Done, Outcome};
+use crate::flow::{Flow, Outcome};
 
 use self::inspect::Answer;
 use self::nodes::Holders;
 pub(crate) use self::nodes::{keep_ours, names, repository};
 use self::object::Object;
-pub(crate) use self::report::ready_of_this;
 
 /// How soon an image without an answer is looked at again, for the case that the event that ends the wait is missed.
 const RECHECK: Duration = Duration::from_secs(60);
@@ -33,14 +32,14 @@ const RECHECK: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 ///
-/// What the API server says of a write; see [`crate::outcome::Stop`].
+/// What the API server says of a write; see [`crate::flow::PassError`].
 pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     let Some(object) = Object::find(&ctx.stores, key) else {
-        return Ok(Done::QUIET);
+        return Ok(Flow::Continue);
     };
     // Before the first list nobody is known to live, which would read as "no node".
     if object.meta().deletion_timestamp.is_some() || !ctx.stores.agents.are_listed() {
-        return Ok(Done::QUIET);
+        return Ok(Flow::Continue);
     }
     let named = name::of(object.source());
     let answer = match &named {
@@ -57,8 +56,8 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     report::write(ctx, &object, &status).await?;
     Ok(match answer {
         // The event of the write wakes the image, and the next pass deletes the task.
-        Answer::OnRecord | Answer::Found(_) | Answer::NotSupported(_) => Done::QUIET,
-        Answer::Failed { again, .. } => Done::again(again),
-        Answer::Waiting { .. } | Answer::NoNode => Done::again(RECHECK),
+        Answer::OnRecord | Answer::Found(_) | Answer::NotSupported(_) => Flow::Continue,
+        Answer::Failed { again, .. } => Flow::RequeueAfter(again),
+        Answer::Waiting { .. } | Answer::NoNode => Flow::RequeueAfter(RECHECK),
     })
 }

@@ -1,48 +1,34 @@
 //! One pass over one virtual machine.
 //!
 //! ```text
-//! read ─► deleted?  ─ yes ─► delete ─┐
-//!              └───── no ──► normal ─┴─► conditions, requests, metadata, status: only what changed
+//! observe ─► deleted? ── yes ─► act: delete ───────────────────────────────────────────────────┐
+//!               └─ no ─► no disk:  prerequisites ─► act: create (node, image, disk) ───────────┤
+//!                    └─► has disk: write: status ─► observe: location ─► act: config, power ───┴─► write: patch
 //! ```
+//!
+//! | folder | what |
+//! | --- | --- |
+//! | `observe/` | which pod is the machine, what it says, where its disk is; changes nothing |
+//! | `prerequisites/` | class, image, network, volumes: what a machine needs, each with its condition |
+//! | `act/` | pods, tasks and power: what changes the cluster |
+//! | `write/` | the status, and the one place that writes what the pass found out |
+//!
+//! [`normal`] and [`update`] hold the order of the steps; [`pass`] what they share.
 //!
 //! Invariant: what a pass found out is written at its end, also when it failed; nothing is written when nothing
 //! changed; no pass waits for a guest or a copy.
 //! Failure: the error of the steps is the result; one of the final write only when the steps had none.
 
-mod cache;
-mod config;
-mod create;
-mod delete;
-mod effects;
+mod act;
 pub(crate) mod error;
-mod expect;
-mod find;
-mod handover;
-mod hurry;
-mod identity;
-mod left_behind;
-mod location;
-mod machine_type;
-mod mode;
-mod need;
 mod normal;
 mod observe;
 mod pass;
-mod patch;
-mod pod;
-mod pods;
-mod power;
-mod prober;
-mod provision;
-mod room;
-mod shared;
-mod slots;
-mod status;
-pub(crate) mod tasks;
+mod prerequisites;
 #[cfg(test)]
 mod tests;
-mod unsupported;
 mod update;
+mod write;
 
 use std::time::Duration;
 
@@ -52,25 +38,23 @@ use kube::ResourceExt;
 use lifecycle::Failure;
 use tokio::sync::mpsc;
 
-pub use expect::Expectations;
-pub(crate) use patch::again;
-pub use prober::{Answer, Prober};
-pub use shared::Shared;
-pub use slots::Slots;
-
+use self::act::{delete, left_behind, slot, tasks};
+use self::observe::mode;
 use self::pass::Pass;
+use self::write::{patch, status};
+use super::node_tasks;
 use crate::context::{Context, Key};
-use crate::outcome::{Done, Outcome, Stop};
+use crate::flow::{Flow, Outcome, PassError};
+use crate::shared::expectations;
 
 /// One pass.
 ///
 /// # Errors
 ///
-/// See [`Stop`]; [`Stop::InProgress`] and [`Stop::TooManyCreates`] become delays here, for the case that the event
-/// that ends them is missed.
+/// See [`PassError`].
 pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     let ended = look_at(ctx, key).await;
-    create::pass_on_slots(ctx);
+    slot::pass_on_slots(ctx);
     ended
 }
 
@@ -80,20 +64,20 @@ pub async fn follow_agents(ctx: &Context, wake: &mpsc::Sender<Key>) {
     loop {
         for node in ctx.stores.agents.lost().await {
             tracing::info!(node, outcome = "silent", "agent");
-            for key in tasks::waiting(ctx, &node) {
+            for key in node_tasks::waiting(ctx, &node) {
                 // Nobody who would receive it: the process ends.
                 let _ = wake.send(key).await;
             }
         }
-        create::pass_on_slots(ctx);
+        slot::pass_on_slots(ctx);
     }
 }
 
 async fn look_at(ctx: &Context, key: &Key) -> Outcome {
     // Tasks that stay for now hold up no other machine of that name.
     let deleted = left_behind::delete_tasks(ctx, key).await;
-    let done = look_at_present(ctx, key).await?;
-    deleted.map(|()| done)
+    let flow = look_at_present(ctx, key).await?;
+    deleted.map(|()| flow)
 }
 
 async fn look_at_present(ctx: &Context, key: &Key) -> Outcome {
@@ -105,8 +89,8 @@ async fn look_at_present(ctx: &Context, key: &Key) -> Outcome {
     let now = (ctx.clock)().0.as_second();
     if ctx.shared.expected.is_old(key, &found, now) {
         // The event of our own write is on its way.
-        let patience = Duration::from_secs(expect::PATIENCE.unsigned_abs());
-        return Ok(Done::again(patience));
+        let patience = Duration::from_secs(expectations::PATIENCE.unsigned_abs());
+        return Ok(Flow::RequeueAfter(patience));
     }
     let mode = mode::resolve(ctx, &found);
     let mut pass = Pass::new(ctx, key, &found, mode);
@@ -118,29 +102,28 @@ async fn look_at_present(ctx: &Context, key: &Key) -> Outcome {
     };
     conclude(&mut pass, &result);
     let written = patch::finish(&mut pass).await;
-    let result = outcome(&pass, is_deleted, result);
+    let result = result.map(|flow| last(&pass, is_deleted, flow));
     match (result, written) {
-        (Ok(done), Ok(())) => Ok(done),
+        (Ok(flow), Ok(())) => Ok(flow),
+        // What was found out is written by no other pass.
         (Ok(_), Err(error)) => Err(error),
-        (Err(stop), Ok(())) => Err(stop),
-        // A quiet end is no failure, and nobody else would write what was found out.
-        (Err(Stop::NoRequeue { .. }), Err(error)) => Err(error),
-        (Err(stop), Err(error)) => {
+        (Err(error), Ok(())) => Err(error),
+        (Err(first), Err(error)) => {
             tracing::warn!(vm = %key, %error, outcome = "not written", "machine");
-            Err(stop)
+            Err(first)
         }
     }
 }
 
 /// Conditions that depend on how the pass went. A pass that was not allowed to do anything says nothing.
-fn conclude(pass: &mut Pass<'_>, result: &Outcome<()>) {
+fn conclude(pass: &mut Pass<'_>, result: &Outcome) {
     let is_mine = pass.base.finalizers().iter().any(|f| f == names::FINALIZER);
     let is_leaving = !pass.vm.finalizers().iter().any(|f| f == names::FINALIZER);
     if pass.is_paused() || !is_mine || is_leaving {
         return;
     }
     let failure = match result {
-        Err(Stop::Failed(error)) => Some(Failure {
+        Err(PassError::Failed(error)) => Some(Failure {
             reason: error::reason(error),
             message: pass::shortened(&format!("{error:#}")).to_owned(),
         }),
@@ -149,35 +132,15 @@ fn conclude(pass: &mut Pass<'_>, result: &Outcome<()>) {
     status::conclude(pass, failure.as_ref());
 }
 
-/// Turns what the steps said into what the queue is told.
-fn outcome(pass: &Pass<'_>, is_deleted: bool, result: Outcome<()>) -> Outcome {
-    let result = match result {
-        Ok(()) => Ok(()),
-        Err(Stop::InProgress | Stop::TooManyCreates) if !is_deleted => {
-            let recheck = pass.ctx.config.runner.recheck();
-            return Ok(Done::again(
-                pass.requeue.map_or(recheck, |at| at.min(recheck)),
-            ));
-        }
-        Err(stop) => Err(stop),
+/// The flow of the steps, with what is due at a time that has no event.
+fn last(pass: &Pass<'_>, is_deleted: bool, flow: Flow) -> Flow {
+    let after = match &flow {
+        Flow::Continue => min(delay(pass, is_deleted), pass.requeue),
+        Flow::Done(_) => pass.requeue,
+        Flow::RequeueAfter(after) => min(Some(*after), pass.requeue),
+        Flow::Waiting(_) => None,
     };
-    match result {
-        Ok(()) => Ok(Done {
-            requeue_after: min(delay(pass, is_deleted), pass.requeue),
-        }),
-        // Something changed and its event comes; what is due at a time has no event.
-        Err(Stop::NoRequeue {
-            quiet: true,
-            reason,
-        }) => match pass.requeue {
-            Some(after) => {
-                tracing::debug!(vm = %pass.key, reason, outcome = "stopped", "machine");
-                Ok(Done::again(after))
-            }
-            None => Err(Stop::quiet(reason)),
-        },
-        Err(stop) => Err(stop),
-    }
+    after.map_or(flow, Flow::RequeueAfter)
 }
 
 fn delay(pass: &Pass<'_>, is_deleted: bool) -> Option<Duration> {

@@ -45,7 +45,7 @@ pub async fn run(context: &Context, queue: Arc<ImageQueue>, stop: CancellationTo
         let span = tracing::info_span!("image", key = %popped.key);
         async move {
             let ended = reconcile::image::reconcile(&context, &popped.key).await;
-            Verdict::from(outcome_of(ended, false, context.config.runner.recheck()))
+            Verdict::from(outcome_of(ended))
         }
         .instrument(span)
     };

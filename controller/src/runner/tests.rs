@@ -19,7 +19,7 @@ use workqueue::{Options, Outcome, Verdict};
 
 use super::{outcome_of, queue, run, verdict};
 use crate::context::{Context, Key};
-use crate::outcome::{Done, Stop};
+use crate::flow::{Flow, PassError};
 use crate::priority::{Additions, Profile};
 use crate::stores::{Feeds, Stores};
 
@@ -50,52 +50,25 @@ fn key() -> Key {
     Key::new("default", "vm")
 }
 
-fn failed() -> Stop {
-    Stop::Failed(anyhow::anyhow!("no"))
-}
-
-fn no_cache() -> Stop {
-    let name = "disk".to_owned();
-    let location = None;
-    Stop::CacheNotReady { name, location }
-}
-
-fn again(after: Duration) -> Stop {
-    let reason = "soon".to_owned();
-    Stop::Requeue { after, reason }
-}
-
 #[rstest]
-#[case::done(Ok(Done::QUIET), Outcome::Ok)]
-#[case::done_for_now(Ok(Done::again(SECONDS)), Outcome::After(SECONDS))]
-#[case::again_at_once(Err(again(Duration::ZERO)), Outcome::Requeue)]
-#[case::again_later(Err(again(SECONDS)), Outcome::After(SECONDS))]
-#[case::changed_something(Err(Stop::quiet("created")), Outcome::Ok)]
-#[case::waits(Err(Stop::wait("the node is lost")), Outcome::Terminal)]
-#[case::cache(Err(no_cache()), Outcome::Ok)]
-#[case::being_made(Err(Stop::InProgress), Outcome::After(SECONDS))]
-#[case::no_slot(Err(Stop::TooManyCreates), Outcome::After(SECONDS))]
-#[case::failed(Err(failed()), Outcome::Error)]
+#[case::done(Ok(Flow::Continue), Outcome::Ok)]
+#[case::changed_something(Ok(Flow::Done("created")), Outcome::Ok)]
+#[case::done_for_now(Ok(Flow::RequeueAfter(SECONDS)), Outcome::After(SECONDS))]
+#[case::waits(Ok(Flow::Waiting("the node is lost".to_owned())), Outcome::Terminal)]
+#[case::conflict(Err(PassError::Conflict("the object")), Outcome::Requeue)]
+#[case::failed(Err(PassError::Failed(anyhow::anyhow!("no"))), Outcome::Error)]
 fn each_end_of_a_pass_has_its_outcome(
-    #[case] ended: crate::outcome::Outcome,
+    #[case] ended: crate::flow::Outcome,
     #[case] wanted: Outcome,
 ) {
-    assert_eq!(outcome_of(ended, false, SECONDS), wanted);
-}
-
-#[test]
-fn a_deletion_that_waits_for_a_creation_backs_off() {
-    assert_eq!(
-        outcome_of(Err(Stop::InProgress), true, SECONDS),
-        Outcome::Error
-    );
+    assert_eq!(outcome_of(ended), wanted);
 }
 
 #[tokio::test]
 async fn what_goes_back_takes_the_priority_of_its_present_state() {
     let (context, mut feeds) = context();
     let rules = Profile::page(Additions::ON);
-    let ended = || Ok(Done::again(SECONDS));
+    let ended = || Ok(Flow::RequeueAfter(SECONDS));
     // Waits for an address.
     feeds.vms.apply(Event::Apply(vm()));
     let wanted = Verdict::from(Outcome::After(SECONDS)).with_priority(97);
@@ -130,7 +103,7 @@ async fn no_pass_runs_before_all_stores_are_full_and_one_that_panics_is_counted_
         async move {
             assert!(number > 1, "the first pass panics");
             until.cancel();
-            Ok(Done::QUIET)
+            Ok(Flow::Continue)
         }
     };
     queue.push(key(), Options::at(100));

@@ -108,6 +108,18 @@ pub struct VirtualMachineTaskSpec {
 }
 
 impl VirtualMachineTask {
+    /// Its state; none: the agent has not seen it.
+    #[must_use]
+    pub fn state(&self) -> Option<TaskState> {
+        self.status.as_ref().and_then(|status| status.state)
+    }
+
+    /// Whether it has ended.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        self.state().is_some_and(TaskState::is_final)
+    }
+
     /// Namespace of the machine.
     #[must_use]
     pub fn vm_namespace(&self) -> &str {

@@ -18,11 +18,10 @@ use kube::{Api, ResourceExt};
 
 use super::name::Named;
 use super::object::Object;
-use super::report;
 use crate::context::{Context, Key};
-use crate::outcome::{Outcome, Stop};
-use crate::reconcile::vm::error::{is_conflict, is_ending};
-use crate::reconcile::vm::tasks;
+use crate::flow::{Outcome, PassError};
+use crate::reconcile::answers::{is_conflict, is_ending};
+use crate::reconcile::node_tasks;
 
 /// Seconds before a failure that may pass is tried again.
 const TRANSIENT_HOLD: i64 = 60;
@@ -53,12 +52,12 @@ pub(crate) async fn look(ctx: &Context, object: &Object, named: &Named) -> Outco
     let (mut current, others): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|task| task.name_any() == name);
     for task in others {
-        tasks::remove_unchanged(ctx, &task).await?;
+        node_tasks::remove_unchanged(ctx, &task).await?;
     }
     let task = current.pop();
-    if report::is_answered(object) {
+    if object.is_answered() {
         if let Some(task) = task {
-            tasks::remove_unchanged(ctx, &task).await?;
+            node_tasks::remove_unchanged(ctx, &task).await?;
         }
         return Ok(Answer::OnRecord);
     }
@@ -91,7 +90,7 @@ async fn follow(
                 false => HOLD,
             };
             let now = (ctx.clock)().0.as_second();
-            let left = hold - tasks::age(task, now).unwrap_or(hold);
+            let left = hold - node_tasks::age(task, now).unwrap_or(hold);
             match u64::try_from(left) {
                 Ok(left) if left > 0 => Ok(Answer::Failed {
                     message: status.message,
@@ -114,7 +113,7 @@ async fn again(
     if next_node(ctx, object, Some(&task.spec.node_name)).is_none() {
         return Ok(Answer::NoNode);
     }
-    tasks::remove_unchanged(ctx, task).await?;
+    node_tasks::remove_unchanged(ctx, task).await?;
     begin(ctx, object, named, Some(&task.spec.node_name)).await
 }
 
@@ -138,7 +137,7 @@ async fn begin(
         Err(source) => {
             let error = anyhow::Error::new(source);
             let text = format!("create task {}", task.name_any());
-            Err(Stop::Failed(error.context(text)))
+            Err(PassError::Failed(error.context(text)))
         }
     }
 }
@@ -186,5 +185,5 @@ fn task(ctx: &Context, object: &Object, named: &Named, node: &str) -> VirtualMac
 
 fn task_name(object: &Object) -> String {
     let seed = format!("{}/{}", object.uid(), object.generation());
-    tasks::name(&object.key().name, TaskKind::InspectImage, &seed)
+    node_tasks::name(&object.key().name, TaskKind::InspectImage, &seed)
 }

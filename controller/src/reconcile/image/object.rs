@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 
+use crds::conditions::{self, READY};
 use crds::{
     ClusterVirtualMachineImage, ImageSource, IpAssurance, VirtualMachineImage,
     VirtualMachineImageStatus,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, OwnerReference};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, Resource};
 use serde_json::Value;
@@ -21,6 +22,9 @@ use crate::events::Events;
 pub(crate) const LOCAL: &str = "VirtualMachineImage";
 /// Kind of an image of the cluster.
 pub(crate) const CLUSTER: &str = "ClusterVirtualMachineImage";
+
+/// Reason of `Ready` of an image that a node has read.
+pub(crate) const AVAILABLE: &str = "Available";
 
 /// An image of either kind.
 #[derive(Debug, Clone)]
@@ -94,6 +98,18 @@ impl Object {
             Self::Local(image) => image.status.as_ref(),
             Self::Cluster(image) => image.status.as_ref(),
         }
+    }
+
+    /// `Ready`, if it is of the present generation.
+    pub(crate) fn ready(&self) -> Option<&Condition> {
+        let ready = conditions::find(&self.status()?.conditions, READY)?;
+        let generation = ready.observed_generation?;
+        (generation == self.generation()).then_some(ready)
+    }
+
+    /// Whether the present generation was read.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.ready().is_some_and(|ready| ready.reason == AVAILABLE)
     }
 
     /// As the owner of tasks, which go with it.

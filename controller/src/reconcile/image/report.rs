@@ -14,41 +14,26 @@
 use crds::conditions::{self, READY, Status};
 use crds::{ImageDisk, VirtualMachineImageStatus};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use super::inspect::Answer;
 use super::name::Named;
 use super::nodes::Holders;
-use super::object::Object;
+use super::object::{AVAILABLE, Object};
 use crate::context::Context;
-use crate::outcome::{Outcome, Stop};
-use crate::reconcile::vm::error::{is_conflict, is_gone};
+use crate::flow::{Outcome, PassError};
+use crate::reconcile::answers::{is_conflict, is_gone};
 
 /// Owner of the status fields.
 const MANAGER: &str = "vmlet-controller";
 /// Condition: a BIOS finds something to boot. Absent while that is not known.
 const BOOTABLE: &str = "Bootable";
-/// Reason of an image that a node has read.
-const AVAILABLE: &str = "Available";
 /// Most nodes that the status names.
 const MOST_NODES: usize = 32;
 /// Longest message of a condition, in bytes.
 const LONGEST: usize = 2048;
-
-/// Whether the present generation of the image was read.
-pub(crate) fn is_answered(object: &Object) -> bool {
-    ready_of_this(object).is_some_and(|ready| ready.reason == AVAILABLE)
-}
-
-/// `Ready`, if it is of the present generation.
-pub(crate) fn ready_of_this(object: &Object) -> Option<&Condition> {
-    let status = object.status()?;
-    let ready = conditions::find(&status.conditions, READY)?;
-    let generation = ready.observed_generation?;
-    (generation == object.generation()).then_some(ready)
-}
 
 /// The status that the image should have.
 pub(crate) fn draft(
@@ -77,7 +62,7 @@ pub(crate) fn draft(
             requested: bytes(found.file_bytes),
         }];
         bootable(&mut new, found.bootable, object.generation(), now);
-    } else if ready_of_this(object).is_none() {
+    } else if object.ready().is_none() {
         // What is known is of another source.
         new.type_ = None;
         new.disks.clear();
@@ -128,7 +113,7 @@ fn ready(
         },
         Answer::NotSupported(message) => (Status::False, "NotSupported", message.clone()),
         // The last answer counts until there is a new one.
-        Answer::Waiting { .. } if ready_of_this(object).is_some() => return,
+        Answer::Waiting { .. } if object.ready().is_some() => return,
         Answer::Waiting { node } => {
             let message = format!("node {node} reads its first bytes");
             (Status::Unknown, "Inspecting", message)
@@ -201,7 +186,7 @@ pub(crate) async fn write(
         Err(error) if is_gone(&error) || is_conflict(&error) => Ok(()),
         Err(source) => {
             let error = anyhow::Error::new(source);
-            Err(Stop::Failed(
+            Err(PassError::Failed(
                 error.context(format!("write the status of image {key}")),
             ))
         }

@@ -9,9 +9,8 @@ use serde_json::json;
 
 use super::object::Object;
 use crate::context::Context;
-use crate::outcome::{Outcome, Stop};
-use crate::reconcile::vm::again;
-use crate::reconcile::vm::error::{is_conflict, is_gone};
+use crate::flow::{Outcome, PassError};
+use crate::reconcile::answers::{again, is_conflict, is_gone};
 
 /// Owner of the one field.
 const MANAGER: &str = "vmlet-controller-used";
@@ -35,7 +34,7 @@ pub(crate) async fn record(ctx: &Context, object: &Object) -> Outcome<()> {
         Err(error) if is_gone(&error) || is_conflict(&error) => Err(again()),
         Err(source) => {
             let text = format!("write the status of image {}", object.key());
-            Err(Stop::Failed(anyhow::Error::new(source).context(text)))
+            Err(PassError::Failed(anyhow::Error::new(source).context(text)))
         }
     }
 }

@@ -5,6 +5,8 @@
 
 use crds::TaskKind;
 
+use crate::flow::PassError;
+
 /// A step that failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -77,6 +79,12 @@ pub(crate) enum Error {
     NoNode,
 }
 
+impl From<Error> for PassError {
+    fn from(error: Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
 impl Error {
     /// Reason of the condition `Failure`.
     pub(crate) const fn reason(&self) -> &'static str {
@@ -124,30 +132,6 @@ pub(crate) fn is_over_quota(error: &anyhow::Error) -> bool {
     };
     // The API server has no reason of its own for it.
     matches!(source, kube::Error::Api(s) if s.code == 403 && s.message.contains("exceeded quota"))
-}
-
-/// Whether the API server said that something exists already, or changed meanwhile.
-pub(crate) fn is_conflict(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 409)
-}
-
-/// Whether a JSON patch lost its `test`.
-pub(crate) fn is_lost_test(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 422 || status.code == 409)
-}
-
-/// Whether the API server does not know the object.
-pub(crate) fn is_gone(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404)
-}
-
-/// Whether the namespace takes no new object because it is being deleted.
-pub(crate) fn is_ending(error: &kube::Error) -> bool {
-    let kube::Error::Api(status) = error else {
-        return false;
-    };
-    let mut causes = status.details.iter().flat_map(|details| &details.causes);
-    causes.any(|cause| cause.reason == "NamespaceTerminating")
 }
 
 #[cfg(test)]

@@ -8,31 +8,34 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use std::sync::Arc;
 
-use super::pass::Pass;
-use super::{cache, create, find, identity, update};
-use crate::outcome::{Outcome, Stop};
+use crate::flow::{Flow, Outcome, PassError};
+use crate::reconcile::vm::act::{create, identity};
+use crate::reconcile::vm::observe::find;
+use crate::reconcile::vm::pass::Pass;
+use crate::reconcile::vm::prerequisites::cache;
+use crate::reconcile::vm::update;
 
 /// What the pass came to.
-pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
+pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
     if pass.is_paused() {
         update::record_end(pass);
-        return Ok(());
+        return Ok(Flow::Continue);
     }
     if !pass.vm.finalizers().iter().any(|f| f == names::FINALIZER) {
         pass.vm.finalizers_mut().push(names::FINALIZER.to_owned());
-        return Ok(());
+        return Ok(Flow::Continue);
     }
     identity::choose(pass);
     if pass.mode.is_fast() && !cache::is_ready(pass) {
-        return Ok(());
+        return Ok(Flow::Continue);
     }
     let found = match find::instance(pass).await {
         Ok(found) => found,
-        Err(stop) => {
-            if let Stop::Failed(error) = &stop {
+        Err(error) => {
+            if let PassError::Failed(error) = &error {
                 pass.warning("ReconcileNormalFailure", &format!("{error:#}"));
             }
-            return Err(stop);
+            return Err(error);
         }
     };
     let result = if pass.is_created() || found.is_some() {
@@ -40,34 +43,27 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome<()> {
     } else {
         created(pass).await
     };
-    super::prober::sync(pass);
+    crate::reconcile::vm::observe::probe::sync(pass);
     result
 }
 
-async fn created(pass: &mut Pass<'_>) -> Outcome<()> {
+async fn created(pass: &mut Pass<'_>) -> Outcome {
     let result = create::run(pass).await;
     match &result {
-        Err(Stop::CacheNotReady { name, location }) => {
-            let (name, location) = (name.clone(), location.clone());
-            cache::wait_for(pass, &name, location.as_deref());
-            return Ok(());
-        }
-        Err(Stop::Failed(error)) => pass.warning("CreateFailure", &format!("{error:#}")),
-        // Only the last step of a creation is news.
-        Err(Stop::NoRequeue { quiet: true, .. }) => {
-            pass.normal("CreateSuccess", "the root disk is ready");
-        }
+        Ok(Flow::Done(_)) => pass.normal("CreateSuccess", "the root disk is ready"),
+        Err(PassError::Failed(error)) => pass.warning("CreateFailure", &format!("{error:#}")),
         _ => {}
     }
     result
 }
 
-async fn updated(pass: &mut Pass<'_>, found: Option<Arc<Pod>>) -> Outcome<()> {
+async fn updated(pass: &mut Pass<'_>, found: Option<Arc<Pod>>) -> Outcome {
     pass.acted = false;
     let result = update::run(pass, found).await;
     match &result {
-        Err(Stop::Failed(error)) => pass.warning("UpdateFailure", &format!("{error:#}")),
-        Err(Stop::NoRequeue { reason, .. }) if pass.acted => pass.normal("UpdateSuccess", reason),
+        Err(PassError::Failed(error)) => pass.warning("UpdateFailure", &format!("{error:#}")),
+        Ok(Flow::Done(what)) if pass.acted => pass.normal("UpdateSuccess", what),
+        Ok(Flow::Waiting(reason)) if pass.acted => pass.normal("UpdateSuccess", reason),
         _ if pass.acted => pass.normal("UpdateSuccess", "updated"),
         _ => {}
     }

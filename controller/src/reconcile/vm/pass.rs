@@ -14,16 +14,27 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::{Api, Resource, ResourceExt};
+use lifecycle::{Gates, Instance, Meta};
 
-use super::mode::Mode;
-use super::observe::View;
-use super::prober::Answer;
 use crate::context::{Context, Key};
+use crate::reconcile::vm::observe::mode::Mode;
+use crate::shared::prober::Answer;
 
 /// How long news of progress may wait for the next step, with which it is one write.
 const PROGRESS: Duration = Duration::from_secs(1);
 /// Longest message of a condition, in bytes.
 const LONGEST_MESSAGE: usize = 2048;
+
+/// What was seen.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct View {
+    /// The machine was looked at in this pass.
+    pub(crate) is_known: bool,
+    pub(crate) pod: Option<Arc<Pod>>,
+    pub(crate) instance: Option<Instance>,
+    pub(crate) gates: Gates,
+    pub(crate) meta: Meta,
+}
 
 /// A pass.
 pub(crate) struct Pass<'a> {

@@ -3,10 +3,10 @@
 //! ```text
 //! status ─► location ─► config ─► power
 //! an ordinary failure is remembered and the next step runs; config stops the rest unless a machine is to go off
-//! "nothing more to do" ends the pass; what was remembered is then the result
+//! a step that ends the pass ends it; what was remembered is then the result, unless the pass is to be repeated soon
 //! ```
 //!
-//! Invariant: an earlier ordinary failure turns a later quiet stop into a retry; a failed configuration never
+//! Invariant: an earlier ordinary failure turns a later end of the pass into a retry; a failed configuration never
 //! keeps a machine from being powered off.
 //! Failure: all ordinary failures together.
 
@@ -17,10 +17,13 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use lifecycle::{Action, Volumes};
 
-use super::error::joined;
-use super::pass::Pass;
-use super::{config, handover, location, need, observe, pods, power, status, tasks};
-use crate::outcome::{Outcome, Stop};
+use crate::flow::{Flow, Outcome, PassError};
+use crate::reconcile::vm::act::{config, handover, power, tasks};
+use crate::reconcile::vm::error::joined;
+use crate::reconcile::vm::observe::{location, pods, view};
+use crate::reconcile::vm::pass::Pass;
+use crate::reconcile::vm::prerequisites;
+use crate::reconcile::vm::write::status;
 
 /// One of the steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,53 +43,50 @@ impl Aggregate {
     pub(crate) fn take(
         &mut self,
         step: Step,
-        result: Outcome<()>,
+        result: Outcome,
         is_going_off: bool,
-    ) -> ControlFlow<Outcome<()>> {
-        let stop = match result {
-            Ok(()) => return ControlFlow::Continue(()),
-            Err(stop) => stop,
-        };
-        match stop {
-            Stop::Failed(error) => {
+    ) -> ControlFlow<Outcome> {
+        match result {
+            Ok(Flow::Continue) => ControlFlow::Continue(()),
+            Err(PassError::Failed(error)) => {
                 self.0.push(error);
                 if step == Step::Config && !is_going_off {
                     return ControlFlow::Break(self.end());
                 }
                 ControlFlow::Continue(())
             }
-            Stop::Requeue { .. } => {
-                if let Err(Stop::Failed(error)) = self.end() {
+            again @ (Ok(Flow::RequeueAfter(_)) | Err(PassError::Conflict(_))) => {
+                if let Err(error) = self.end() {
                     tracing::warn!(error = format!("{error:#}"), outcome = "failed", "update");
                 }
-                ControlFlow::Break(Err(stop))
+                ControlFlow::Break(again)
             }
-            other => ControlFlow::Break(self.end().and(Err(other))),
+            Ok(other) => ControlFlow::Break(self.end().map(|_| other)),
         }
     }
 
     /// The result when every step ran.
-    pub(crate) fn end(&mut self) -> Outcome<()> {
+    pub(crate) fn end(&mut self) -> Outcome {
         match joined(std::mem::take(&mut self.0)) {
-            Some(error) => Err(Stop::Failed(error)),
-            None => Ok(()),
+            Some(error) => Err(PassError::Failed(error)),
+            None => Ok(Flow::Continue),
         }
     }
 }
 
 /// All steps.
-pub(crate) async fn run(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome<()> {
+pub(crate) async fn run(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome {
     let mut aggregate = Aggregate::default();
-    let volumes = match need::disks(pass).await {
+    let volumes = match prerequisites::disks(pass).await {
         Ok(volumes) => volumes,
-        Err(Stop::Failed(error)) => {
+        Err(PassError::Failed(error)) => {
             aggregate.0.push(error);
             Volumes::Provisioning
         }
-        Err(other) => return Err(other),
+        Err(conflict) => return Err(conflict),
     };
-    observe::look(pass, pod, volumes);
-    let decision = observe::decide(pass);
+    view::look(pass, pod, volumes);
+    let decision = view::decide(pass);
     let is_going_off = matches!(
         decision.action,
         Action::Delete { .. } | Action::Shutdown { .. } | Action::Save { .. }
@@ -101,7 +101,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome<(
     if let ControlFlow::Break(end) = aggregate.take(Step::Plain, result, is_going_off) {
         return end;
     }
-    let result = location::run(pass);
+    let result = Ok(location::run(pass));
     if let ControlFlow::Break(end) = aggregate.take(Step::Plain, result, is_going_off) {
         return end;
     }
@@ -124,7 +124,7 @@ pub(crate) fn record_end(pass: &mut Pass<'_>) {
     let Some(pod) = pod.filter(|pod| pods::is_deleting(pod) && pods::is_over(pod)) else {
         return;
     };
-    observe::look(pass, Some(pod), Volumes::Ready);
-    observe::decide(pass);
+    view::look(pass, Some(pod), Volumes::Ready);
+    view::decide(pass);
     pass.pops = false;
 }

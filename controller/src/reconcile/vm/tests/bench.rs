@@ -19,11 +19,12 @@ use kube::runtime::watcher::Event;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::api::{self, Server};
+use super::api;
+use super::api::Server;
 use crate::config::Config;
 use crate::context::{Context, Key};
 use crate::events::{Queue, Reported};
-use crate::outcome::{Done, Outcome, Stop};
+use crate::flow::{Flow, Outcome, PassError};
 use crate::reconcile::vm::reconcile;
 use crate::stores::{DataVolume, Feeds, Stores};
 
@@ -328,6 +329,12 @@ impl Bench {
         result
     }
 
+    /// One pass that does not fail.
+    pub(super) async fn passes(&mut self) {
+        let result = self.pass().await;
+        assert!(result.is_ok(), "{result:?}");
+    }
+
     /// Passes until one writes nothing; returns the last result.
     pub(super) async fn settle(&mut self) -> Outcome {
         for _ in 0..20 {
@@ -530,27 +537,30 @@ pub(super) fn image(name: &str) -> Value {
     })
 }
 
-pub(super) fn is_quiet(result: &Outcome) -> bool {
-    matches!(result, Err(Stop::NoRequeue { quiet: true, .. }))
-        || matches!(result, Ok(d) if *d == Done::QUIET)
+pub(super) const fn is_quiet(result: &Outcome) -> bool {
+    matches!(result, Ok(Flow::Continue | Flow::Done(_)))
 }
 
-pub(super) fn is_wait(result: &Outcome) -> bool {
-    matches!(result, Err(Stop::NoRequeue { quiet: false, .. }))
+pub(super) const fn is_wait(result: &Outcome) -> bool {
+    matches!(result, Ok(Flow::Waiting(_)))
+}
+
+pub(super) const fn is_conflict(result: &Outcome) -> bool {
+    matches!(result, Err(PassError::Conflict(_)))
 }
 
 /// The text of an ordinary failure.
 pub(super) fn failure(result: &Outcome) -> String {
     match result {
-        Err(Stop::Failed(error)) => format!("{error:#}"),
+        Err(PassError::Failed(error)) => format!("{error:#}"),
         other => panic!("no failure: {other:?}"),
     }
 }
 
 pub(super) fn seconds(result: &Outcome) -> Option<u64> {
     match result {
-        Ok(done) => done.requeue_after.map(|d| d.as_secs()),
-        Err(Stop::Requeue { after, .. }) => Some(after.as_secs()),
+        Ok(Flow::RequeueAfter(after)) => Some(after.as_secs()),
+        Ok(Flow::Continue) => None,
         other => panic!("no delay: {other:?}"),
     }
 }

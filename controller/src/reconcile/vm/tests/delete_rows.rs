@@ -7,7 +7,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::bench::*;
-use crate::outcome::Done;
+use crate::flow::Flow;
 
 async fn deleted(bench: &mut Bench, changes: Value) {
     let mut all = json!({ "metadata": { "deletionTimestamp": "2027-01-15T08:00:00Z" } });
@@ -41,7 +41,7 @@ async fn x1a_a_paused_machine_keeps_everything() {
         json!({ "metadata": { "annotations": { "vmlet.dev/paused": "" } } }),
     )
     .await;
-    assert_eq!(bench.pass().await.unwrap(), Done::QUIET);
+    assert_eq!(bench.pass().await.unwrap(), Flow::Continue);
     assert_eq!(bench.writes(), Vec::<String>::new());
     assert_eq!(bench.events(), Vec::<String>::new());
     assert!(is_there(&bench) && bench.has_pod());
@@ -55,7 +55,7 @@ async fn x1b_one_of_two_checks_is_enough_to_keep_it() {
     deleted(&mut bench, json!({ "metadata": { "annotations": checks } })).await;
     let one = json!({ "metadata": { "annotations": { "delete.check.vmlet.dev/a": null } } });
     bench.edit(VMS, "vm", one);
-    assert_eq!(bench.pass().await.unwrap(), Done::QUIET);
+    assert_eq!(bench.pass().await.unwrap(), Flow::Continue);
     assert_eq!(bench.writes(), Vec::<String>::new());
     let other = json!({ "metadata": { "annotations": { "delete.check.vmlet.dev/b": null } } });
     bench.edit(VMS, "vm", other);
@@ -73,7 +73,7 @@ async fn x2_without_our_finalizer_nothing_is_done() {
         json!({ "metadata": { "finalizers": ["other/one"] } }),
     )
     .await;
-    assert_eq!(bench.pass().await.unwrap(), Done::QUIET);
+    assert_eq!(bench.pass().await.unwrap(), Flow::Continue);
     assert_eq!(bench.writes(), Vec::<String>::new());
     assert_eq!(bench.events(), Vec::<String>::new());
     assert!(bench.ctx.shared.prober.is_empty());
@@ -92,7 +92,7 @@ async fn x3a_what_is_to_be_left_loses_its_owner_before_the_finalizer_goes() {
         json!({ "metadata": { "annotations": { SKIP: "" } } }),
     )
     .await;
-    bench.pass().await.unwrap();
+    bench.passes().await;
     assert!(!is_there(&bench));
     assert_eq!(bench.pod()["metadata"]["ownerReferences"], json!([]));
     assert!(bench.pod()["metadata"]["deletionTimestamp"].is_null());
@@ -142,7 +142,7 @@ async fn x4b_a_machine_without_a_disk_goes_at_once() {
     bench.machine(json!({ "spec": { "className": "none" } }));
     bench.settle().await.ok();
     deleted(&mut bench, json!({})).await;
-    bench.pass().await.unwrap();
+    bench.passes().await;
     assert!(!is_there(&bench));
     assert_eq!(bench.events(), ["DeleteSuccess"]);
 }
@@ -307,7 +307,7 @@ async fn a_task_that_changed_since_the_store_saw_it_is_left_alone() {
         task["metadata"]["resourceVersion"] = json!("999999");
     }
     bench.writes();
-    bench.pass().await.unwrap();
+    bench.passes().await;
     assert_eq!(bench.writes(), Vec::<String>::new());
 }
 
@@ -321,7 +321,7 @@ async fn the_task_of_a_machine_that_the_store_does_not_know_yet_is_left_alone() 
     let place = (VMS.to_owned(), "vm".to_owned());
     bench.server.lock().unwrap().objects.insert(place, stale);
     bench.writes();
-    assert_eq!(bench.pass().await.unwrap(), Done::QUIET);
+    assert_eq!(bench.pass().await.unwrap(), Flow::Continue);
     assert_eq!(bench.writes(), Vec::<String>::new());
     assert_eq!(bench.tasks("Provision").len(), 1);
 }

@@ -7,7 +7,7 @@ use podspec::url_image_name;
 use serde_json::{Value, json};
 
 use super::bench::*;
-use crate::outcome::{Outcome, Stop};
+use crate::flow::Outcome;
 
 /// URL of the image `debian`.
 const URL: &str = "https://images.example/debian.qcow2";
@@ -315,7 +315,7 @@ async fn the_first_disk_makes_the_source_immutable_before_its_task_exists() {
     bench.placeholder_runs("vm");
     bench.edit_unseen(IMAGES, "debian", moved());
     let result = Box::pin(bench.pass()).await;
-    assert!(matches!(result, Err(Stop::Requeue { .. })), "{result:?}");
+    assert!(is_conflict(&result), "{result:?}");
     assert!(
         bench.tasks("Provision").is_empty(),
         "of the source that was edited away"

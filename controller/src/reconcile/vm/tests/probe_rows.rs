@@ -119,13 +119,13 @@ async fn a_new_process_lets_the_last_answer_stand_until_it_has_its_own() {
     assert_eq!(bench.says("Ready"), "True/ProbeSucceeded");
     bench.events();
     bench.writes();
-    bench.ctx.shared = crate::reconcile::vm::Shared::default();
+    bench.ctx.shared = crate::shared::Shared::default();
     bench.pass().await.ok();
     assert_eq!(bench.says("Ready"), "True/ProbeSucceeded");
     assert_eq!(bench.writes(), Vec::<String>::new());
     assert_eq!(bench.events(), Vec::<String>::new());
     // Another instance is another matter.
-    bench.ctx.shared = crate::reconcile::vm::Shared::default();
+    bench.ctx.shared = crate::shared::Shared::default();
     bench.edit(PODS, "vm", json!({ "metadata": { "uid": "another" } }));
     bench.pass().await.ok();
     assert_eq!(bench.says("Ready"), "Unknown/Unknown");

@@ -8,8 +8,9 @@ use serde_json::json;
 
 use super::bench::*;
 use crate::config::Config;
-use crate::outcome::{Done, Stop};
-use crate::reconcile::vm::mode::{self, Mode};
+use crate::flow::Flow;
+use crate::reconcile::vm::observe::mode;
+use crate::reconcile::vm::observe::mode::Mode;
 use crate::reconcile::vm::reconcile;
 
 /// What the rows were written for: every delay is ten seconds, where ours is a minute.
@@ -23,7 +24,7 @@ fn quick() -> Config {
 #[tokio::test]
 async fn r1a_a_machine_that_is_not_there_is_forgotten() {
     let mut bench = Bench::new();
-    assert_eq!(bench.pass().await.unwrap(), Done::QUIET);
+    assert_eq!(bench.pass().await.unwrap(), Flow::Continue);
     assert_eq!(bench.writes(), Vec::<String>::new());
 }
 
@@ -183,10 +184,7 @@ async fn r5a_a_pass_that_changed_something_ends_quietly() {
     let mut bench = Bench::new();
     bench.created(json!({})).await;
     let result = bench.pass().await;
-    assert!(
-        matches!(result, Err(Stop::NoRequeue { quiet: true, .. })),
-        "{result:?}"
-    );
+    assert!(matches!(result, Ok(Flow::Done(_))), "{result:?}");
 }
 
 #[tokio::test]

@@ -8,7 +8,6 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::bench::*;
-use crate::outcome::Stop;
 use crate::reconcile::vm::reconcile;
 use crds::vm::PrintableStatus as Word;
 
@@ -106,7 +105,7 @@ async fn s30_a_restart_survives_a_write_that_fails() {
     bench.forward(700);
     bench.end("vm", 1, "Error");
     bench.refuse(Method::PATCH, "virtualmachines/vm/status", 500, 1);
-    assert!(matches!(bench.pass().await, Err(Stop::Failed(_))));
+    failure(&bench.pass().await);
     assert!(
         bench.pod()["metadata"]["deletionTimestamp"].is_null(),
         "before the intent is written"

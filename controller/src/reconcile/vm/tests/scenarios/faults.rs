@@ -21,7 +21,7 @@ async fn s61_a_controller_killed_in_a_restart_leaves_one_instance() {
     bench.pass().await.ok();
     assert!(!bench.pod()["metadata"]["deletionTimestamp"].is_null());
     // Another process: nothing in memory.
-    bench.ctx.shared = crate::reconcile::vm::Shared::default();
+    bench.ctx.shared = crate::shared::Shared::default();
     bench.end("vm", 0, "Stopped");
     bench.settle().await.ok();
     bench.run("n1");

@@ -1,0 +1,18 @@
+//! What changes the cluster: pods, tasks of nodes, power.
+//!
+//! Invariant: every effect can be repeated; none waits for a guest or a copy.
+//! Failure: each module says.
+
+pub(super) mod config;
+pub(super) mod create;
+pub(super) mod delete;
+pub(super) mod effects;
+pub(super) mod handover;
+pub(super) mod identity;
+pub(super) mod left_behind;
+pub(super) mod pod;
+pub(super) mod power;
+pub(super) mod provision;
+pub(super) mod shorten_grace;
+pub(super) mod slot;
+pub(super) mod tasks;

@@ -1,0 +1,265 @@
+//! The size and the virtual hardware that the machine is to have.
+//!
+//! Invariant: a running machine keeps what it was started with; what it is started with is on record before.
+//! Failure: an ordinary failure; a network that is not there yet is waited for.
+
+use crds::conditions::{CLASS_CONFIGURATION_SYNCED, Status};
+use crds::names;
+use crds::vm::HardwareStatus;
+use kube::ResourceExt;
+use lifecycle::{Action, Volumes};
+
+use super::tasks;
+use crate::flow::{Flow, Outcome, proceed};
+use crate::reconcile::vm::error::Error;
+use crate::reconcile::vm::observe::machine_type::MachineType;
+use crate::reconcile::vm::observe::pods;
+use crate::reconcile::vm::pass::Pass;
+use crate::reconcile::vm::prerequisites;
+use crate::reconcile::vm::prerequisites::Missing;
+
+/// What is to become of the machine's size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sync {
+    /// It has what its class says.
+    Equal,
+    /// It takes over what its class says.
+    Resize,
+    /// It differs, and stays so; the reason is the condition's.
+    Pending(&'static str),
+}
+
+pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome {
+    sync_paused_label(pass);
+    if is_standing_still(pass) {
+        return Ok(Flow::Continue);
+    }
+    let is_on = pass.view.pod.as_deref().is_some_and(|p| !pods::is_over(p));
+    // Saved memory fits the hardware that it was saved with, and no other.
+    let is_on = is_on || is_saved(pass);
+    let starts = matches!(action, Action::Create { .. });
+    proceed!(min_machine_type(pass, is_on)?);
+    if starts {
+        proceed!(networks(pass).await);
+    }
+    let changed = size(pass, is_on, starts)?;
+    if let Action::Wait(lifecycle::Waiting::Volumes) = action {
+        detached(pass)?;
+    }
+    if changed {
+        pass.acted = true;
+        // A start goes on with it at once.
+        if !starts {
+            return Ok(Flow::Done("reconfigured"));
+        }
+    }
+    Ok(Flow::Continue)
+}
+
+/// Suspended, paused, or in the hands of a task: only what is always allowed is changed.
+fn is_standing_still(pass: &Pass<'_>) -> bool {
+    let is_resumed = pass.view.pod.is_none() && !wants_suspended(pass);
+    is_saved(pass) && !is_resumed || is_admin_paused(pass) || tasks::live(pass).is_some()
+}
+
+fn is_saved(pass: &Pass<'_>) -> bool {
+    pass.seen().and_then(|s| s.power_state) == Some(crds::PowerState::Suspended)
+}
+
+fn wants_suspended(pass: &Pass<'_>) -> bool {
+    pass.vm.spec.power_state == Some(crds::PowerState::Suspended)
+}
+
+/// Somebody who may stop everything paused the machine.
+pub(crate) fn is_admin_paused(pass: &Pass<'_>) -> bool {
+    pass.has(names::ADMIN_PAUSED) || pass.vm.labels().contains_key(names::PAUSED_LABEL)
+}
+
+/// The label says who paused the machine; an administrator's part follows the annotation.
+pub(crate) fn sync_paused_label(pass: &mut Pass<'_>) {
+    let is_paused = pass.has(names::ADMIN_PAUSED);
+    let labels = pass.vm.labels_mut();
+    let wanted = match (
+        labels.get(names::PAUSED_LABEL).map(String::as_str),
+        is_paused,
+    ) {
+        (Some("devops" | "both"), true) => Some("both"),
+        (_, true) => Some("admin"),
+        (Some("both" | "devops"), false) => Some("devops"),
+        (Some("admin"), false) | (None, false) => None,
+        (Some(_), false) => return,
+    };
+    match wanted {
+        Some(who) => {
+            labels.insert(names::PAUSED_LABEL.to_owned(), who.to_owned());
+        }
+        None => {
+            labels.remove(names::PAUSED_LABEL);
+        }
+    }
+}
+
+fn min_machine_type(pass: &mut Pass<'_>, is_on: bool) -> Outcome {
+    let Some(text) = pass.vm.spec.min_machine_type.clone() else {
+        return Ok(Flow::Continue);
+    };
+    let Some(least) = MachineType::parse(&text) else {
+        let message = format!("{text} is no versioned machine type such as pc-q35-7.2");
+        let field = "minMachineType";
+        return Err(Error::Invalid { field, message }.into());
+    };
+    let now = pass.seen().and_then(|s| s.machine_type.as_deref());
+    let now = now.and_then(MachineType::parse);
+    // Never lowered; what was never started yet is started with the least.
+    if is_on || now.is_some_and(|now| !now.is_below(&least)) {
+        return Ok(Flow::Continue);
+    }
+    let node = pass.node_name();
+    if let Some(newest) = pass.ctx.stores.agents.lacks(node.as_deref(), &text) {
+        let message = match node {
+            Some(node) => format!("node {node} does not have {text}; its newest is {newest}"),
+            None => format!("no node has {text}; one has {newest}"),
+        };
+        let field = "minMachineType";
+        return Err(Error::Invalid { field, message }.into());
+    }
+    pass.status().machine_type = Some(text);
+    pass.acted = true;
+    Ok(Flow::Done("upgraded the machine type"))
+}
+
+async fn networks(pass: &mut Pass<'_>) -> Flow {
+    match prerequisites::networks(pass).await {
+        Ok(()) => Flow::Continue,
+        // The network wakes the machine when it appears; one that could not be read does not.
+        Err(missing) => {
+            let (vm, why) = (pass.key, missing.message);
+            tracing::debug!(%vm, why, outcome = "waits for networks", "machine");
+            Flow::RequeueAfter(pass.ctx.config.runner.recheck())
+        }
+    }
+}
+
+/// Records the size that a new machine begins with.
+pub(crate) fn first_size(pass: &mut Pass<'_>) -> Outcome<()> {
+    size(pass, false, false).map(|_| ())
+}
+
+/// Records what the machine is to have; returns whether that is news.
+fn size(pass: &mut Pass<'_>, is_on: bool, starts: bool) -> Outcome<bool> {
+    let resize = pass.ctx.config.machines.resize;
+    let class = match prerequisites::class(pass) {
+        Ok(class) => class,
+        Err(Missing { reason, message }) => {
+            if resize {
+                let kind = CLASS_CONFIGURATION_SYNCED;
+                pass.condition(kind, Status::Unknown, "ClassNotFound", &message);
+            }
+            // A machine that stays off needs no class; one that runs has its own copy.
+            return if starts {
+                let text = format!("{reason}: {message}");
+                Err(Error::NotReady(text).into())
+            } else {
+                Ok(false)
+            };
+        }
+    };
+    let Some(class) = class else {
+        pass.drop_condition(CLASS_CONFIGURATION_SYNCED);
+        return Ok(inline(pass, is_on));
+    };
+    let name = class.name_any();
+    let revision = prerequisites::revision(&class);
+    let status = pass.seen();
+    let last = status.and_then(|s| s.class.clone());
+    let last_revision = status.and_then(|s| s.class_revision.clone());
+    let sync = match (&last, &last_revision) {
+        (Some(last), _) if *last != name => Sync::Resize,
+        (_, None) => Sync::Resize,
+        (_, Some(last)) if *last == revision => Sync::Equal,
+        _ if pass.has(names::SAME_VM_CLASS_RESIZE) => Sync::Resize,
+        _ => Sync::Pending("ClassUpdated"),
+    };
+    let has_started = status.is_some_and(|s| s.hardware.is_some());
+    let sync = match sync {
+        // Neither class nor revision is on record: it keeps what it runs with.
+        Sync::Resize if resize && is_on && last_revision.is_none() && has_started => {
+            Sync::Pending("ClassNameChanged")
+        }
+        Sync::Resize if is_on && last.as_ref().is_some_and(|l| *l != name) => {
+            Sync::Pending("ClassNameChanged")
+        }
+        Sync::Resize if is_on && last_revision.is_some() => Sync::Pending("SameClassResize"),
+        // The first size is no resize.
+        Sync::Resize if !resize && last_revision.is_some() => Sync::Pending("ClassNameChanged"),
+        other => other,
+    };
+    let kind = CLASS_CONFIGURATION_SYNCED;
+    match sync {
+        Sync::Equal => {
+            pass.condition(kind, Status::True, "", "");
+            Ok(false)
+        }
+        Sync::Pending(reason) => {
+            pass.condition(kind, Status::False, reason, pending(reason, resize));
+            Ok(false)
+        }
+        Sync::Resize => {
+            let hardware = &class.spec.hardware;
+            let status = pass.status();
+            status.class = Some(name);
+            status.class_revision = Some(revision);
+            status.class_spec = serde_json::to_value(&class.spec).ok();
+            status.hardware = Some(HardwareStatus {
+                cpus: hardware.cpus,
+                memory: Some(hardware.memory.clone()),
+            });
+            pass.condition(kind, Status::True, "", "");
+            Ok(last_revision.is_some())
+        }
+    }
+}
+
+/// What has to happen before the class is taken over.
+fn pending(reason: &str, resize: bool) -> &'static str {
+    match reason {
+        _ if !resize => "machines keep their size: the controller runs with machines.resize off",
+        "ClassUpdated" => {
+            "the class was edited: annotate the machine with vmlet.dev/same-vm-class-resize to take it over at the \
+             next start after a power-off"
+        }
+        _ => "the machine takes the class over at the next start after a power-off",
+    }
+}
+
+/// A machine that carries its size itself.
+fn inline(pass: &mut Pass<'_>, is_on: bool) -> bool {
+    let Some(own) = pass.vm.spec.hardware.clone().filter(|_| !is_on) else {
+        return false;
+    };
+    let wanted = HardwareStatus {
+        cpus: own.cpus,
+        memory: Some(own.memory),
+    };
+    let status = pass.status();
+    (status.class, status.class_revision, status.class_spec) = (None, None, None);
+    let had = status.hardware.replace(wanted.clone());
+    had.is_some_and(|had| had != wanted)
+}
+
+/// A start that disks hold up.
+fn detached(pass: &Pass<'_>) -> Outcome<()> {
+    let all = pass.seen().map(|s| s.volumes.clone()).unwrap_or_default();
+    let volumes: Vec<_> = all
+        .iter()
+        .filter_map(|v| Some(format!("{} ({})", v.name, v.error.as_deref()?)))
+        .collect();
+    match pass.view.gates.volumes {
+        Volumes::ClaimNotFound | Volumes::Unbound => {
+            let volumes = volumes.join(", ");
+            Err(Error::Unattached { volumes }.into())
+        }
+        // Their own events wake the machine.
+        _ => Ok(()),
+    }
+}

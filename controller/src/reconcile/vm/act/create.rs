@@ -1,0 +1,114 @@
+//! From a new machine to its root disk.
+//!
+//! Invariant: no pass waits for a copy; the task that makes the disk is the only record that one is being made.
+//! Failure: `VirtualMachineCreated` is False with the reason, and the pass is repeated.
+
+use crds::conditions::{self, Status};
+use crds::vm::ProviderStatus;
+use crds::VirtualMachineTask;
+use lifecycle::Volumes;
+
+use super::{config, identity, provision, slot};
+use crate::flow::{Flow, Outcome, PassError, proceed};
+use crate::reconcile::vm::observe::{find, location, view};
+use crate::reconcile::vm::pass::Pass;
+use crate::reconcile::vm::prerequisites::{self, Needs, cache, unsupported};
+
+/// One step towards the root disk.
+pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
+    view::look(pass, None, Volumes::Provisioning);
+    if let Some(pod) = find::placeholder(pass) {
+        view::look_at_placeholder(pass, &pod);
+    }
+    view::decide(pass);
+    let result = steps(pass).await;
+    match &result {
+        Err(PassError::Failed(error)) => {
+            let message = format!("{error:#}");
+            pass.condition(conditions::CREATED, Status::False, "Error", &message);
+        }
+        // The last failure is over.
+        _ if !pass.is_created() => pass.drop_condition(conditions::CREATED),
+        _ => {}
+    }
+    result
+}
+
+async fn steps(pass: &mut Pass<'_>) -> Outcome {
+    let task = provision::task(pass);
+    if let Some(task) = task.as_ref().filter(|t| !t.is_final()) {
+        location::while_making(pass, &task.spec.node_name);
+        provision::has_place_and_image(pass);
+        return Ok(slot::is_being_made(pass));
+    }
+    if let Some(task) = task.filter(|t| succeeded(t)) {
+        let status = pass.status();
+        status.image.clone_from(&task.spec.image);
+        status.image_url.clone_from(&task.spec.image_url);
+        provision::has_place_and_image(pass);
+        return done(pass);
+    }
+    let node = pass.node_name();
+    // Nothing is made for a disk in a claim, so that nobody's turn is waited for.
+    let slot = match pass.root_claim() {
+        None => match slot::take_slot(pass, node.as_deref()) {
+            Some(slot) => Some(slot),
+            None => return Ok(slot::no_slot(pass)),
+        },
+        Some(_) => None,
+    };
+    unsupported::run(pass);
+    let needs = prerequisites::all(pass).await?;
+    prerequisites::disks(pass).await?;
+    let Some(slot) = slot else {
+        return done(pass);
+    };
+    proceed!(wait_for_cache(pass, &needs));
+    provision::run(pass, &needs, slot).await
+}
+
+fn succeeded(task: &VirtualMachineTask) -> bool {
+    let state = task.status.as_ref().and_then(|s| s.state);
+    state == Some(crds::TaskState::Success)
+}
+
+fn wait_for_cache(pass: &mut Pass<'_>, needs: &Needs) -> Flow {
+    if !pass.ctx.config.machines.image_caches || !pass.mode.is_fast() {
+        return Flow::Continue;
+    }
+    let name = cache_name(&needs.image.name);
+    if cache::knows(pass, &name) {
+        return Flow::Continue;
+    }
+    cache::wait_for(pass, &name);
+    Flow::Waiting(format!("image cache {name} is not ready"))
+}
+
+/// Name of the cache of an image: its own name is no name of an object.
+pub(crate) fn cache_name(image: &str) -> String {
+    use sha2::{Digest, Sha256};
+    let digest = Sha256::digest(image.as_bytes());
+    let hash: String = digest.iter().take(16).map(|b| format!("{b:02x}")).collect();
+    format!("vmi-{hash}")
+}
+
+/// The root disk is there. What becomes of the placeholder depends on whether the machine is to be on.
+fn done(pass: &mut Pass<'_>) -> Outcome {
+    exists(pass);
+    config::first_size(pass)?;
+    pass.acted = true;
+    Ok(Flow::Done("created"))
+}
+
+/// Puts on record that the machine exists.
+pub(crate) fn exists(pass: &mut Pass<'_>) {
+    pass.condition(conditions::CREATED, Status::True, "", "");
+    let (_, uuid) = identity::of(pass);
+    let node = pass.node_name().filter(|_| pass.root_claim().is_none());
+    let place = node.unwrap_or_else(|| "pvc".to_owned());
+    let now = pass.now.clone();
+    let status = pass.status();
+    status.unique_id = Some(format!("{place}/{uuid}"));
+    let provider = status.provider.get_or_insert_with(ProviderStatus::default);
+    provider.creation_timestamp.get_or_insert(now);
+}

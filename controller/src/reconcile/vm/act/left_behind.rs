@@ -1,0 +1,72 @@
+//! Pods and tasks whose machine is gone.
+//!
+//! Invariant: a pod is let go once nothing of it runs; one that runs is left alone. A task is deleted only after the API
+//! server has confirmed that its owner does not exist.
+//! Failure: the pass is repeated.
+
+use crds::names::VM_UID_LABEL;
+use crds::{VirtualMachine, VirtualMachineTask};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Api;
+use kube::ResourceExt;
+
+use crate::context::{Context, Key};
+use crate::flow::{Flow, Outcome};
+use crate::reconcile::node_tasks;
+use crate::reconcile::vm::error::Error;
+use crate::reconcile::vm::observe::pods;
+use crate::reconcile::vm::write::patch;
+
+/// Releases the pod of a machine that no longer exists.
+pub(crate) async fn release(ctx: &Context, key: &Key) -> Outcome {
+    for pod in ctx.stores.pods.state() {
+        let is_its = pod.namespace().as_deref() == Some(&key.namespace)
+            && (pod.name_any() == key.name || owner_name(&pod) == Some(&key.name));
+        if is_its && pods::is_over(&pod) {
+            patch::release_pod(&Api::namespaced(ctx.client.clone(), &key.namespace), &pod).await?;
+        }
+    }
+    Ok(Flow::Continue)
+}
+
+/// Deletes the tasks of earlier machines of that name. A node keeps a task on record as long as the object exists, and
+/// the cluster's garbage collector, which deletes it too, may need minutes after the API server was restarted.
+pub(crate) async fn delete_tasks(ctx: &Context, key: &Key) -> Outcome<()> {
+    let known = ctx.stores.vm(key).and_then(|vm| vm.uid());
+    let mut left = ctx.stores.tasks_named(key);
+    left.retain(|task| is_of_another(task, known.as_deref()));
+    if left.is_empty() {
+        return Ok(());
+    }
+    // The machine may be newer than the store of machines, which is not of the same moment as that of tasks.
+    let api = Api::<VirtualMachine>::namespaced(ctx.client.clone(), &key.namespace);
+    let found = api.get_metadata_opt(&key.name).await;
+    let found = found.map_err(|source| {
+        let what = format!("virtual machine {key}");
+        Error::Read { what, source }
+    })?;
+    let uid = found.and_then(|vm| vm.uid());
+    left.retain(|task| is_of_another(task, uid.as_deref()));
+    for task in left {
+        node_tasks::remove_unchanged(ctx, &task).await?;
+    }
+    Ok(())
+}
+
+/// Whether the task belongs to a machine, and not to the one with that UID.
+fn is_of_another(task: &VirtualMachineTask, uid: Option<&str>) -> bool {
+    let owner = owner(task.owner_references()).map(|owner| owner.uid.as_str());
+    let label = task.labels().get(VM_UID_LABEL).map(String::as_str);
+    // A task in another namespace than its machine cannot have an owner.
+    let machine = owner.or(label.filter(|_| task.spec.vm_namespace.is_some()));
+    machine.is_some_and(|machine| Some(machine) != uid)
+}
+
+fn owner_name(pod: &k8s_openapi::api::core::v1::Pod) -> Option<&str> {
+    owner(pod.owner_references()).map(|owner| owner.name.as_str())
+}
+
+fn owner(all: &[OwnerReference]) -> Option<&OwnerReference> {
+    let mut owners = all.iter();
+    owners.find(|o| o.kind == "VirtualMachine" && o.controller == Some(true))
+}

@@ -1,0 +1,160 @@
+//! The pods of a machine, as values.
+//!
+//! Invariant: pure: the same machine, size and place give the same pod; labels and annotations come from the
+//! template only, and ours win.
+//! Failure: none; what a node cannot do yet is in the pod all the same.
+
+mod annotations;
+mod container;
+mod placement;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use crds::{IpAssurance, VirtualMachine, names};
+use k8s_openapi::api::core::v1::{
+    LocalObjectReference, Pod, PodReadinessGate, PodSchedulingGate, PodSpec,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+use crate::reconcile::vm::observe::pods::{INSTANCE, PROVISION};
+use crate::reconcile::vm::prerequisites::Needs;
+
+/// On pods: what proves an address, as the image says.
+pub(crate) const IP_ASSURANCE: &str = "vmlet.dev/ip-assurance";
+/// Keys that say which machine a pod is, and what its disk is.
+const OURS: [&str; 12] = [
+    names::VM_UID_LABEL,
+    names::POD_ROLE_LABEL,
+    names::VM_DISK,
+    names::INSTANCE_UUID,
+    names::BIOS_UUID,
+    names::RESTORE,
+    names::START_PAUSED,
+    names::GENERATION,
+    names::REVISION,
+    names::GUEST_FACTS,
+    names::IMAGE_URL,
+    IP_ASSURANCE,
+];
+/// Everything that a pod is built from.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan<'a> {
+    pub(crate) vm: &'a VirtualMachine,
+    pub(crate) uid: &'a str,
+    pub(crate) owner: OwnerReference,
+    pub(crate) needs: &'a Needs,
+    /// The node that has the root disk.
+    pub(crate) node: Option<&'a str>,
+    /// UID under which that node keeps it; none for a root disk in a claim.
+    pub(crate) disk: Option<&'a str>,
+    pub(crate) instance_uuid: &'a str,
+    pub(crate) bios_uuid: &'a str,
+    pub(crate) machine_type: Option<&'a str>,
+    pub(crate) grace_seconds: u32,
+    /// Start with standing vCPUs.
+    pub(crate) paused: bool,
+    /// Resume saved memory.
+    pub(crate) restore: bool,
+    /// A placeholder has to make room first.
+    pub(crate) is_gated: bool,
+}
+
+/// Name of a machine's placeholder. No machine can have it: names of machines have at most 63 characters.
+pub(crate) fn placeholder_name(vm: &str, uid: &str) -> String {
+    format!("{vm}{}{uid}", names::PLACEHOLDER_OF)
+}
+
+/// The word for what proves an address.
+pub(crate) const fn assurance(of: IpAssurance) -> &'static str {
+    match of {
+        IpAssurance::Guest => "Guest",
+        IpAssurance::PodIP => "PodIP",
+    }
+}
+
+/// The pod that is the machine.
+pub(crate) fn instance(plan: &Plan<'_>) -> Pod {
+    let mut pod = base(plan, INSTANCE);
+    pod.metadata.name.clone_from(&plan.vm.metadata.name);
+    pod.metadata.finalizers = Some(vec![names::FINALIZER.to_owned()]);
+    let template = plan.vm.spec.template.clone().unwrap_or_default().metadata;
+    let mut all = allowed(template.annotations);
+    all.extend(annotations::of(plan));
+    pod.metadata.annotations = Some(all);
+    gate(&mut pod, names::PLACEHOLDER_GATE, plan.is_gated);
+    pod
+}
+
+/// The pod that chooses a node, brings the image there and holds the machine's place: for the scheduler it is the
+/// machine, with its labels, affinity and requests; nothing boots in it.
+pub(crate) fn placeholder(plan: &Plan<'_>) -> Pod {
+    let mut pod = base(plan, PROVISION);
+    let name = plan.vm.metadata.name.as_deref().unwrap_or_default();
+    pod.metadata.name = Some(placeholder_name(name, plan.uid));
+    pod.metadata.annotations = Some(annotations::of_placeholder(plan));
+    if let Some(spec) = &mut pod.spec {
+        spec.readiness_gates = Some(vec![PodReadinessGate {
+            condition_type: names::PLACEHOLDER_READINESS_GATE.to_owned(),
+        }]);
+    }
+    gate(&mut pod, names::PROVISIONING_GATE, plan.is_gated);
+    pod
+}
+
+fn gate(pod: &mut Pod, name: &str, is_gated: bool) {
+    if let Some(spec) = pod.spec.as_mut().filter(|_| is_gated) {
+        let name = name.to_owned();
+        spec.scheduling_gates = Some(vec![PodSchedulingGate { name }]);
+    }
+}
+
+/// A template's keys, without those that only the controller or an administrator may give a pod: the template
+/// is its owner's, the pod is made with the controller's rights.
+fn allowed(mut keys: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    keys.retain(|key, _| {
+        let domain = key.split('/').next().unwrap_or_default();
+        !OURS.contains(&key.as_str()) && !domain.ends_with(".protected")
+    });
+    keys
+}
+
+fn base(plan: &Plan<'_>, role: &str) -> Pod {
+    let template = plan.vm.spec.template.clone().unwrap_or_default().metadata;
+    // Placeholders have them, too: affinity between machines goes by labels.
+    let mut labels = allowed(template.labels);
+    labels.insert(names::VM_UID_LABEL.to_owned(), plan.uid.to_owned());
+    labels.insert(names::POD_ROLE_LABEL.to_owned(), role.to_owned());
+    let size = &plan.needs.size;
+    let is_instance = role == INSTANCE;
+    let network = plan.vm.spec.network.as_ref();
+    Pod {
+        metadata: ObjectMeta {
+            namespace: plan.vm.metadata.namespace.clone(),
+            labels: Some(labels),
+            owner_references: Some(vec![plan.owner.clone()]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodSpec {
+            runtime_class_name: Some(size.runtime_class.clone()),
+            restart_policy: Some("Never".to_owned()),
+            termination_grace_period_seconds: Some(i64::from(plan.grace_seconds)),
+            automount_service_account_token: Some(false),
+            enable_service_links: Some(false),
+            hostname: network.and_then(|n| n.host_name.clone()),
+            image_pull_secrets: plan
+                .needs
+                .image
+                .pull_secret
+                .clone()
+                .map(|name| vec![LocalObjectReference { name }]),
+            node_selector: Some(size.node_selector.clone()).filter(|s| !s.is_empty()),
+            affinity: placement::of(plan),
+            containers: vec![container::of(plan, is_instance)],
+            volumes: container::volumes(plan),
+            ..PodSpec::default()
+        }),
+        status: None,
+    }
+}

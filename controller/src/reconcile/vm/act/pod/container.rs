@@ -1,0 +1,120 @@
+//! The one container of a pod: the machine.
+//!
+//! Invariant: block volumes are devices, file systems are mounts; the root claim is the device `/`.
+//! Failure: none.
+
+use std::collections::BTreeMap;
+
+use crds::ResourceList;
+use k8s_openapi::api::core::v1::{
+    Container, PersistentVolumeClaimVolumeSource, Probe, ResourceRequirements, TCPSocketAction,
+    Volume, VolumeDevice, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::Plan;
+use crate::reconcile::vm::prerequisites::{Disk, Size, bytes};
+
+pub(super) fn of(plan: &Plan<'_>, is_instance: bool) -> Container {
+    let size = &plan.needs.size;
+    let disks = disks(plan);
+    let devices = disks.iter().copied().filter(|d| !d.is_filesystem);
+    let mounts = disks.iter().copied().filter(|d| d.is_filesystem);
+    Container {
+        name: "vm".to_owned(),
+        image: Some(plan.needs.image.name.clone()),
+        image_pull_policy: Some("IfNotPresent".to_owned()),
+        resources: Some(ResourceRequirements {
+            requests: amounts(
+                &size.requests,
+                size.requests.memory.as_ref().unwrap_or(&size.memory),
+            ),
+            limits: amounts(&size.limits, limit(size)),
+            ..ResourceRequirements::default()
+        }),
+        volume_devices: some(devices.map(device).collect()),
+        volume_mounts: some(mounts.map(mount).collect()),
+        readiness_probe: plan_probe(plan).filter(|_| is_instance),
+        ..Container::default()
+    }
+}
+
+/// The claims behind the disks.
+pub(super) fn volumes(plan: &Plan<'_>) -> Option<Vec<Volume>> {
+    let volume = |disk: &&Disk| Volume {
+        name: disk.name.clone(),
+        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+            claim_name: disk.claim.clone(),
+            read_only: Some(true).filter(|_| disk.is_read_only),
+        }),
+        ..Volume::default()
+    };
+    some(disks(plan).iter().map(volume).collect())
+}
+
+/// The pod that chooses a node has the claims too, so that both land where the claims can be used.
+fn disks<'a>(plan: &Plan<'a>) -> Vec<&'a Disk> {
+    plan.needs.disks.iter().collect()
+}
+
+fn device(disk: &Disk) -> VolumeDevice {
+    VolumeDevice {
+        name: disk.name.clone(),
+        device_path: if disk.is_root {
+            "/".to_owned()
+        } else {
+            format!("/dev/{}", disk.name)
+        },
+    }
+}
+
+fn mount(disk: &Disk) -> VolumeMount {
+    VolumeMount {
+        name: disk.name.clone(),
+        mount_path: format!("/mnt/{}", disk.name),
+        read_only: Some(true).filter(|_| disk.is_read_only),
+        ..VolumeMount::default()
+    }
+}
+
+/// The memory that the pod may use: what the class says, but never less than the guest has, which a class that was
+/// edited since does not know, nor less than what is reserved.
+fn limit(size: &Size) -> &Quantity {
+    let said = [&size.requests.memory, &size.limits.memory];
+    let said = said.into_iter().flatten();
+    said.fold(&size.memory, |most, one| {
+        if bytes(one) >= bytes(most) { one } else { most }
+    })
+}
+
+/// CPU as the class says, where it does; memory as given.
+fn amounts(list: &ResourceList, memory: &Quantity) -> Option<BTreeMap<String, Quantity>> {
+    let memory = memory.clone();
+    let mut all = BTreeMap::from([("memory".to_owned(), memory)]);
+    all.extend(list.cpu.clone().map(|cpu| ("cpu".to_owned(), cpu)));
+    Some(all)
+}
+
+/// kubelet's own probe takes a machine that is not ready out of services.
+fn plan_probe(plan: &Plan<'_>) -> Option<Probe> {
+    let probe = plan.vm.spec.readiness_probe.as_ref()?;
+    let socket = probe.tcp_socket.as_ref().filter(|s| s.host.is_none())?;
+    Some(Probe {
+        tcp_socket: Some(TCPSocketAction {
+            port: IntOrString::Int(i32::from(socket.port)),
+            host: None,
+        }),
+        period_seconds: Some(clamped(probe.period_seconds.unwrap_or(10))),
+        timeout_seconds: Some(clamped(probe.timeout_seconds.unwrap_or(1))),
+        ..Probe::default()
+    })
+}
+
+fn clamped(seconds: u32) -> i32 {
+    i32::try_from(seconds.max(1)).unwrap_or(i32::MAX)
+}
+
+fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
+    Some(list).filter(|l| !l.is_empty())
+}

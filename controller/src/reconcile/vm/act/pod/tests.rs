@@ -1,0 +1,207 @@
+//! Pods as snapshots.
+//!
+//! Invariant: a change of any field of a pod shows in a snapshot.
+//! Failure: the difference is printed.
+
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "tests write values where they are used"
+)]
+
+use crds::{IpAssurance, VirtualMachine};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Resource;
+use serde_json::{Value, json};
+
+use super::{Plan, instance, placeholder};
+use crate::reconcile::vm::prerequisites::{Attachments, Disk, Image, Needs, Size};
+
+const UID: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
+const BIOS: &str = "11111111-2222-4333-8444-555555555555";
+const INSTANCE: &str = "66666666-7777-4888-9999-000000000000";
+
+fn machine(spec: Value) -> VirtualMachine {
+    serde_json::from_value(json!({
+        "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachine",
+        "metadata": {
+            "name": "vm", "namespace": "ns", "uid": UID, "generation": 3,
+            "labels": { "not": "copied" }, "annotations": { "not/this": "either" },
+        },
+        "spec": spec,
+    }))
+    .unwrap()
+}
+
+fn needs() -> Needs {
+    Needs {
+        size: Size {
+            cpus: 2,
+            memory: serde_json::from_value(json!("1Gi")).unwrap(),
+            requests: serde_json::from_value(json!({ "cpu": "500m" })).unwrap(),
+            limits: serde_json::from_value(json!({ "cpu": "2" })).unwrap(),
+            runtime_class: "vmlet".to_owned(),
+            machine_type: Some("q35".to_owned()),
+            cpu_model: Some("host-model".to_owned()),
+            node_selector: [("disk".to_owned(), "fast".to_owned())].into(),
+            class: Some(("small".to_owned(), "u/1".to_owned())),
+        },
+        image: Image {
+            name: "vmlet.dev/images.example/debian.qcow2".to_owned(),
+            pull_secret: None,
+            ip_assurance: IpAssurance::Guest,
+            is_oci: false,
+            has_tls_secret: false,
+            url: None,
+            object: None,
+        },
+        disks: Vec::new(),
+        attachments: Attachments::default(),
+        ip_assurance: IpAssurance::Guest,
+    }
+}
+
+fn plan<'a>(vm: &'a VirtualMachine, needs: &'a Needs) -> Plan<'a> {
+    Plan {
+        vm,
+        uid: UID,
+        owner: vm.controller_owner_ref(&()).unwrap(),
+        needs,
+        node: Some("n1"),
+        disk: Some(UID),
+        instance_uuid: INSTANCE,
+        bios_uuid: BIOS,
+        machine_type: Some("pc-q35-7.2"),
+        grace_seconds: 300,
+        paused: false,
+        restore: false,
+        is_gated: false,
+    }
+}
+
+fn text(pod: &Pod) -> String {
+    serde_json::to_string_pretty(&serde_json::to_value(pod).unwrap()).unwrap()
+}
+
+#[test]
+fn the_pod_of_a_plain_machine() {
+    let vm =
+        machine(json!({ "runStrategy": "Always", "className": "small", "imageName": "debian" }));
+    insta::assert_snapshot!(text(&instance(&plan(&vm, &needs()))));
+}
+
+#[test]
+fn the_pod_of_a_machine_with_everything() {
+    let vm = machine(json!({
+        "runStrategy": "Always",
+        "template": { "metadata": {
+            "labels": { "app": "web", "vmlet.dev/role": "provision" },
+            "annotations": { "team": "a", "vmlet.dev/vm-disk": "somebody-elses" },
+        }},
+        "bootstrap": { "cloudInit": {
+            "userData": { "name": "seed" }, "sshKeys": ["ssh-ed25519 A", "ssh-ed25519 B"],
+        }},
+        "network": { "hostName": "web-1" },
+        "readinessProbe": { "tcpSocket": { "port": 22 }, "periodSeconds": 5 },
+        "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [
+                { "matchExpressions": [{ "key": "a", "operator": "Exists" }] },
+                { "matchExpressions": [{ "key": "b", "operator": "Exists" }] },
+            ],
+        }}},
+    }));
+    let disk = |name: &str, is_filesystem| Disk {
+        name: name.to_owned(),
+        claim: format!("claim-{name}"),
+        is_read_only: name == "iso",
+        is_root: false,
+        is_filesystem,
+    };
+    let mut needs = needs();
+    needs.disks = vec![disk("data", false), disk("iso", true)];
+    needs.image.pull_secret = Some("registry".to_owned());
+    needs.ip_assurance = IpAssurance::PodIP;
+    needs.attachments = Attachments {
+        default: Some("ns/blue".to_owned()),
+        more: vec![json!({ "name": "green", "namespace": "ns" })],
+    };
+    let mut plan = plan(&vm, &needs);
+    plan.paused = true;
+    plan.restore = true;
+    let pod = instance(&plan);
+    // What a node does not know it reports to the user.
+    let annotations = pod.metadata.annotations.clone().unwrap();
+    assert_eq!(podspec::unknown_annotations(&annotations), []);
+    insta::assert_snapshot!(text(&pod));
+}
+
+#[test]
+fn the_pod_of_a_machine_whose_root_disk_is_a_claim() {
+    let vm = machine(json!({ "runStrategy": "Always" }));
+    let mut needs = needs();
+    needs.disks = vec![Disk {
+        name: "root".to_owned(),
+        claim: "root".to_owned(),
+        is_read_only: false,
+        is_root: true,
+        is_filesystem: false,
+    }];
+    let mut plan = plan(&vm, &needs);
+    plan.node = None;
+    plan.disk = None;
+    insta::assert_snapshot!(text(&instance(&plan)));
+}
+
+#[test]
+fn the_pod_that_chooses_a_node() {
+    let vm = machine(json!({
+        "runStrategy": "Halted",
+        "template": { "metadata": { "labels": { "app": "web" } } },
+    }));
+    let needs = needs();
+    let mut plan = plan(&vm, &needs);
+    plan.node = None;
+    plan.disk = None;
+    plan.is_gated = true;
+    insta::assert_snapshot!(text(&placeholder(&plan)));
+}
+
+/// Otherwise whoever may create a machine could give its pod somebody else's disk, or an administrator's rights.
+#[test]
+fn a_template_gives_a_pod_neither_disks_nor_protected_keys() {
+    let vm = machine(json!({
+        "runStrategy": "Always",
+        "template": { "metadata": {
+            "labels": { "x.protected/y": "1", "vmlet.dev/vm-uid": "another" },
+            "annotations": {
+                "vmlet.dev/vm-disk": "another", "vmlet.dev/guest-facts": "{}",
+                "vmlet.dev.protected/allow-spoofing": "true", "protected.example/fine": "1",
+            },
+        }},
+    }));
+    let needs = needs();
+    let mut plan = plan(&vm, &needs);
+    plan.disk = None;
+    let pod = instance(&plan);
+    let annotations = pod.metadata.annotations.unwrap();
+    let given: Vec<_> = [
+        "vmlet.dev/vm-disk",
+        "vmlet.dev/guest-facts",
+        "vmlet.dev.protected/allow-spoofing",
+    ]
+    .into_iter()
+    .filter(|key| annotations.contains_key(*key))
+    .collect();
+    assert!(given.is_empty(), "{given:?}");
+    assert!(annotations.contains_key("protected.example/fine"));
+    let labels = pod.metadata.labels.unwrap();
+    assert_eq!(labels["vmlet.dev/vm-uid"], UID);
+    assert!(!labels.contains_key("x.protected/y"));
+}
+
+#[test]
+fn no_machine_can_have_the_name_of_a_placeholder() {
+    let shortest = crate::reconcile::vm::act::pod::placeholder_name("x", UID);
+    let longest = crate::reconcile::vm::act::pod::placeholder_name(&"x".repeat(63), UID);
+    assert!(shortest.len() > 63, "{shortest}");
+    assert!(longest.len() <= 253, "{longest}");
+}

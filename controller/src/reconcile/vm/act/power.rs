@@ -1,0 +1,203 @@
+//! Power: does what was decided, as far as nothing holds it back.
+//!
+//! Invariant: no pass waits for a guest: a guest is asked by a task, and by the grace of a deletion.
+//! Failure: an operation that failed is repeated; the machine stays as it is.
+
+mod restart;
+mod start;
+
+use crds::names;
+use crds::{TaskKind, VirtualMachine};
+use kube::ResourceExt;
+use kube::api::{Patch as ApiPatch, PatchParams};
+use lifecycle::power::{self, Delay};
+use lifecycle::{Action, Decision, Patch, Wish};
+use serde_json::{Map, Value, json};
+
+use super::tasks;
+use super::tasks::Progress;
+use super::{config, effects};
+use crate::flow::{Flow, Outcome, PassError, proceed};
+use crate::reconcile::answers::{again, is_conflict, is_gone};
+use crate::reconcile::vm::error::Error;
+use crate::reconcile::vm::observe::pods;
+use crate::reconcile::vm::pass::Pass;
+use crate::reconcile::vm::write::{patch, status};
+
+pub(crate) async fn run(pass: &mut Pass<'_>, decision: &Decision) -> Outcome {
+    proceed!(delayed(pass)?);
+    if config::is_admin_paused(pass) {
+        return Ok(Flow::Done("is paused"));
+    }
+    if let Some(failure) = &decision.failure {
+        let text = failure.message.clone();
+        return Err(Error::NotReady(text).into());
+    }
+    if decision.action != Action::Nothing {
+        restart::make_way(pass, &decision.action).await?;
+    } else {
+        proceed!(restart::run(pass).await?);
+    }
+    if blocks(pass, &decision.action) {
+        return Ok(Flow::Done("has an outstanding task"));
+    }
+    let is_announced = matches!(
+        decision.action,
+        Action::Delete { .. } | Action::Shutdown { .. } | Action::Save { .. }
+    );
+    if is_announced {
+        status::conclude(pass, None);
+        patch::status(pass).await?;
+    }
+    act(pass, &decision.action).await
+}
+
+/// A group's change of power has not reached this machine yet.
+fn delayed(pass: &mut Pass<'_>) -> Outcome {
+    match power::delay(pass.vm.annotations(), &pass.now) {
+        Ok(Delay::None) => Ok(Flow::Continue),
+        Ok(Delay::Over) => {
+            pass.vm
+                .annotations_mut()
+                .remove(names::APPLY_POWER_STATE_TIME);
+            Ok(Flow::Continue)
+        }
+        Ok(Delay::For(after)) => Ok(Flow::RequeueAfter(after)),
+        Err(error) => Err(PassError::Failed(error.into())),
+    }
+}
+
+/// A task of another kind is under way; one of the same kind is the operation itself.
+fn blocks(pass: &Pass<'_>, action: &Action) -> bool {
+    let own: &[TaskKind] = match action {
+        Action::Shutdown { .. } => &[TaskKind::GuestShutdown],
+        Action::Save { .. } => &[TaskKind::Save],
+        Action::DiscardSaved => &[TaskKind::Restore],
+        Action::Pause { .. } => &[TaskKind::Pause],
+        Action::Unpause { .. } => &[TaskKind::Unpause],
+        Action::Nothing | Action::Wait(_) => return false,
+        // A harder way off overtakes what waits for the guest.
+        Action::Delete { .. } => &[TaskKind::GuestShutdown, TaskKind::GuestReboot],
+        Action::Create { .. } | Action::Patch(_) | Action::RemoveFinalizer => &[],
+    };
+    tasks::live(pass).is_some_and(|task| !own.contains(&task.spec.kind))
+}
+
+async fn act(pass: &mut Pass<'_>, action: &Action) -> Outcome {
+    match action {
+        Action::Nothing | Action::RemoveFinalizer | Action::Wait(_) => Ok(Flow::Continue),
+        Action::Create { paused, restore } => start::run(pass, *paused, *restore).await,
+        Action::Delete { grace_seconds, .. } => {
+            let Some(pod) = pass.view.pod.clone() else {
+                return Ok(Flow::Continue);
+            };
+            effects::delete(pass, &pod, *grace_seconds).await?;
+            Ok(Flow::Done("updated power state"))
+        }
+        Action::Shutdown {
+            uid,
+            timeout_seconds,
+        } => {
+            let mut task = of(pass, TaskKind::GuestShutdown)?;
+            task.timeout_seconds = Some(*timeout_seconds);
+            // Asked anew when the wish is.
+            let generation = pass.vm.metadata.generation.unwrap_or_default();
+            let seed = format!("{uid}/{generation}");
+            Ok(then(tasks::ensure(pass, task, &seed).await?))
+        }
+        Action::Save { uid } => {
+            let task = of(pass, TaskKind::Save)?;
+            Ok(then(tasks::ensure(pass, task, uid).await?))
+        }
+        Action::DiscardSaved => discard(pass).await,
+        Action::Pause { uid } => turn(pass, TaskKind::Pause, uid).await,
+        Action::Unpause { uid } => turn(pass, TaskKind::Unpause, uid).await,
+        Action::Patch(change) => wish(pass, *change).await,
+    }
+}
+
+/// The plain task of that kind on the machine's node.
+fn of(pass: &Pass<'_>, kind: TaskKind) -> Outcome<crds::VirtualMachineTaskSpec> {
+    let pod = pass.view.pod.as_deref();
+    let node = pod.and_then(pods::node).map(str::to_owned);
+    match node.or_else(|| pass.node_name()) {
+        Some(node) => Ok(tasks::spec(pass, &node, kind)),
+        None => Err(Error::NoNode.into()),
+    }
+}
+
+/// The end of the machine, or its agent's facts, show that the work is done.
+const fn then(progress: Progress) -> Flow {
+    match progress {
+        Progress::Running => Flow::Done("asked the node"),
+        Progress::Done | Progress::Cancelled => Flow::Continue,
+        Progress::Removed => Flow::RequeueAfter(tasks::NEXT),
+    }
+}
+
+/// Pauses or lets run on. The pod says by a condition whether it stands still, so that the same wish comes
+/// again until it does.
+async fn turn(pass: &mut Pass<'_>, kind: TaskKind, uid: &str) -> Outcome {
+    let generation = pass.vm.metadata.generation.unwrap_or_default();
+    let task = of(pass, kind)?;
+    Ok(then(
+        tasks::ensure(pass, task, &format!("{uid}/{generation}")).await?,
+    ))
+}
+
+async fn discard(pass: &mut Pass<'_>) -> Outcome {
+    let mut task = of(pass, TaskKind::Restore)?;
+    task.discard = true;
+    let last = pass.instance().map(|i| i.uid.clone()).unwrap_or_default();
+    match tasks::ensure(pass, task, &last).await? {
+        Progress::Done => {
+            pass.status().power_state = Some(crds::PowerState::PoweredOff);
+            Ok(Flow::Done("dropped the saved memory"))
+        }
+        other => Ok(then(other)),
+    }
+}
+
+/// Writes the desired state that a request asked for into the specification, and removes its other spellings: the API
+/// server refuses a machine with two.
+async fn wish(pass: &mut Pass<'_>, change: Patch) -> Outcome {
+    let spec = match change {
+        Patch::Paused => json!({ "paused": true }),
+        Patch::Wish(wish) => {
+            let mut spec: Map<String, Value> = Wish::FIELDS
+                .map(|f| (f.into(), Value::Null))
+                .into_iter()
+                .collect();
+            spec.insert(wish.field().to_owned(), wish.value());
+            Value::Object(spec)
+        }
+    };
+    let remembered = json!({ (names::RESUME_WISH): null });
+    let forgets = pass.has(names::RESUME_WISH) && change != Patch::Paused;
+    let body = json!({
+        "metadata": {
+            "resourceVersion": pass.vm.metadata.resource_version,
+            "annotations": if forgets { remembered } else { json!({}) },
+        },
+        "spec": spec,
+    });
+    let manager = PatchParams {
+        field_manager: Some(patch::META_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let api = pass.api::<VirtualMachine>();
+    let name = pass.vm.name_any();
+    match api.patch(&name, &manager, &ApiPatch::Merge(&body)).await {
+        Ok(new) => {
+            pass.acted = true;
+            patch::rebase(pass, new);
+            Ok(Flow::Done("took over a request"))
+        }
+        Err(error) if is_gone(&error) => Ok(Flow::Continue),
+        Err(error) if is_conflict(&error) => Err(again()),
+        Err(source) => {
+            let part = "specification";
+            Err(Error::Write { part, source }.into())
+        }
+    }
+}

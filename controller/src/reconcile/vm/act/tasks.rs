@@ -1,0 +1,220 @@
+//! Work that nodes do for a machine.
+//!
+//! Invariant: a task's name follows from what it is for, so that the same wish never becomes two tasks.
+//! Failure: a failed task is shown, kept for a while, and then replaced.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crds::{TaskKind, TaskState, VirtualMachineTask, VirtualMachineTaskSpec};
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use lifecycle::Failure;
+use serde_json::json;
+
+use crate::context::Key;
+use crate::flow::Outcome;
+use crate::reconcile::answers::{is_conflict, is_ending, is_gone};
+use crate::reconcile::node_tasks;
+use crate::reconcile::vm::error::Error;
+use crate::reconcile::vm::pass::Pass;
+
+/// How soon a pass follows that has removed a failed task.
+pub(crate) const NEXT: Duration = Duration::from_secs(1);
+/// Seconds before a task whose failure may pass is tried again.
+const TRANSIENT_HOLD: i64 = 10;
+/// Seconds before any other failed task is tried again: what failed may have been put right.
+const HOLD: i64 = 300;
+/// Seconds that a task which ended is kept for people to see.
+const KEPT: i64 = 600;
+/// How a piece of work stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Waits or runs.
+    Running,
+    /// Done.
+    Done,
+    /// Stopped on request.
+    Cancelled,
+    /// It failed a while ago, and its object is deleted: the next pass makes another one.
+    Removed,
+}
+
+/// The plain task of that kind for this machine on `node`.
+pub(crate) fn spec(pass: &Pass<'_>, node: &str, kind: TaskKind) -> VirtualMachineTaskSpec {
+    VirtualMachineTaskSpec {
+        node_name: node.to_owned(),
+        vm_name: pass.key.name.clone(),
+        vm_namespace: None,
+        vm_uid: pass.disk_uid(),
+        kind,
+        cancel: false,
+        image: None,
+        image_url: None,
+        size_bytes: None,
+        linked: false,
+        timeout_seconds: None,
+        discard: false,
+        instance_uid: None,
+    }
+}
+
+/// The tasks of the machine.
+pub(crate) fn all(pass: &Pass<'_>) -> Vec<Arc<VirtualMachineTask>> {
+    pass.ctx.stores.tasks_of(&pass.disk_uid())
+}
+
+/// A task of the machine that is not final and that others wait for, if there is one. One that cuts the power of
+/// an instance is in nobody's way: it leaves the next one alone.
+pub(crate) fn live(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
+    let mut open = all(pass).into_iter().filter(|t| !t.is_final());
+    open.find(|t| t.spec.kind != TaskKind::PowerOff)
+}
+
+pub(crate) fn find(pass: &Pass<'_>, name: &str) -> Option<Arc<VirtualMachineTask>> {
+    find_at(pass, &Key::new(&pass.key.namespace, name))
+}
+
+fn find_at(pass: &Pass<'_>, place: &Key) -> Option<Arc<VirtualMachineTask>> {
+    let found = pass.ctx.stores.tasks.get(&place.reference());
+    found.filter(|t| t.spec.vm_uid == pass.disk_uid())
+}
+
+/// Where the task for this work can be: beside the machine, or in the controller's namespace, since that of a machine
+/// that is being deleted may be ending, too, and then takes no new object.
+pub(crate) fn places(pass: &Pass<'_>, kind: TaskKind, seed: &str) -> [Key; 2] {
+    [
+        Key::new(
+            &pass.key.namespace,
+            node_tasks::name(&pass.key.name, kind, seed),
+        ),
+        Key::new(
+            &pass.ctx.config.namespace,
+            node_tasks::name(&pass.uid(), kind, seed),
+        ),
+    ]
+}
+
+/// Lets the work be done, and says how it stands.
+///
+/// # Errors
+///
+/// [`Error::Task`] once it failed, until it is time to try again; then the old task is deleted.
+pub(crate) async fn ensure(
+    pass: &mut Pass<'_>,
+    spec: VirtualMachineTaskSpec,
+    seed: &str,
+) -> Outcome<Progress> {
+    let places = places(pass, spec.kind, seed);
+    let Some(task) = places.iter().find_map(|place| find_at(pass, place)) else {
+        create(pass, &places, spec).await?;
+        return Ok(Progress::Running);
+    };
+    let status = task.status.clone().unwrap_or_default();
+    match status.state {
+        None | Some(TaskState::Queued | TaskState::Running) => Ok(Progress::Running),
+        Some(TaskState::Success) => Ok(Progress::Done),
+        Some(TaskState::Cancelled) => Ok(Progress::Cancelled),
+        Some(TaskState::Error) => {
+            let hold = if status.transient {
+                TRANSIENT_HOLD
+            } else {
+                HOLD
+            };
+            if node_tasks::age(&task, pass.seconds()).is_none_or(|age| age >= hold) {
+                delete(pass, &task).await?;
+                return Ok(Progress::Removed);
+            }
+            Err(Error::Task {
+                kind: task.spec.kind,
+                node: task.spec.node_name.clone(),
+                message: status.message,
+            }
+            .into())
+        }
+    }
+}
+
+async fn create(
+    pass: &mut Pass<'_>,
+    [own, other]: &[Key; 2],
+    spec: VirtualMachineTaskSpec,
+) -> Outcome<()> {
+    pass.acted = true;
+    let is_deleted = pass.base.metadata.deletion_timestamp.is_some();
+    let created = match create_at(pass, own, spec.clone()).await {
+        Err(error) if is_deleted && is_ending(&error) => create_at(pass, other, spec).await,
+        created => created,
+    };
+    match created {
+        Ok(()) => Ok(()),
+        // The store lags behind.
+        Err(error) if is_conflict(&error) => Ok(()),
+        Err(source) => Err(node_tasks::failed(&own.name, source)),
+    }
+}
+
+async fn create_at(
+    pass: &Pass<'_>,
+    place: &Key,
+    spec: VirtualMachineTaskSpec,
+) -> Result<(), kube::Error> {
+    let mut task = VirtualMachineTask::new(&place.name, spec);
+    task.metadata = ObjectMeta {
+        name: Some(place.name.clone()),
+        namespace: Some(place.namespace.clone()),
+        labels: Some([(crds::names::VM_UID_LABEL.to_owned(), pass.uid())].into()),
+        ..ObjectMeta::default()
+    };
+    // An owner is in the same namespace; what has none is deleted with the machine all the same.
+    match place.namespace == pass.key.namespace {
+        true => task.metadata.owner_references = Some(vec![pass.owner()]),
+        false => task.spec.vm_namespace = Some(pass.key.namespace.clone()),
+    }
+    let api = Api::namespaced(pass.ctx.client.clone(), &place.namespace);
+    api.create(&PostParams::default(), &task).await.map(drop)
+}
+
+/// The machine waits for a task that nobody works on, perhaps for ever.
+pub(crate) fn unheard(pass: &Pass<'_>) -> Option<Failure> {
+    let agents = &pass.ctx.stores.agents;
+    let mut open = all(pass).into_iter().filter(|task| !task.is_final());
+    let task = open.find(|task| !agents.lives(&task.spec.node_name))?;
+    let (name, node) = (task.name_any(), &task.spec.node_name);
+    Some(Failure {
+        reason: "AgentSilent",
+        message: format!(
+            "task {name} waits for vmlet-agent on node {node}, which is not heard or does not reach its daemon: look at its pod there"
+        ),
+    })
+}
+
+/// Asks a task to stop.
+pub(crate) async fn cancel(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outcome<()> {
+    if task.spec.cancel {
+        return Ok(());
+    }
+    let patch = Patch::Merge(json!({ "spec": { "cancel": true } }));
+    let (name, namespace) = (task.name_any(), task.namespace().unwrap_or_default());
+    let api = Api::<VirtualMachineTask>::namespaced(pass.ctx.client.clone(), &namespace);
+    match api.patch(&name, &PatchParams::default(), &patch).await {
+        Ok(_) => Ok(()),
+        Err(error) if is_gone(&error) => Ok(()),
+        Err(source) => Err(node_tasks::failed(&name, source)),
+    }
+}
+
+pub(crate) async fn delete(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outcome<()> {
+    node_tasks::remove(pass.ctx, task).await
+}
+
+/// Deletes tasks that ended long ago and succeeded, or whose wish is gone.
+pub(crate) async fn sweep(pass: &Pass<'_>) -> Outcome<()> {
+    for task in all(pass) {
+        let age = node_tasks::age(&task, pass.seconds()).filter(|_| task.is_final());
+        if age.is_some_and(|age| age > KEPT) {
+            delete(pass, &task).await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! What a machine's pod is, and what should be done about it.
+//!
+//! Invariant: decided once in a pass, from what was read at its beginning.
+//! Failure: none; a wish that contradicts itself is a failure that the decision names.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crds::{VirtualMachine, names};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
+use lifecycle::backoff::Jitter;
+use lifecycle::{
+    Decision, Deletion, Gates, Instance, Machine, Meta, NodeState, Pending, Unstartable, Volumes,
+    Wish, power,
+};
+
+use super::pods;
+use crate::context::{Key, Stores};
+use crate::reconcile::vm::pass::{Pass, View};
+use crate::shared::expectations;
+
+/// Finalizer of a deletion that leaves dependents alone.
+const ORPHAN: &str = "orphan";
+
+/// Looks at the pod, and at what else a start depends on.
+pub(crate) fn look(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>, volumes: Volumes) {
+    let node = pod.as_deref().and_then(pods::node);
+    let node_state = match node.map(|n| is_ready(pass, n)) {
+        Some(false) => NodeState::NotReady,
+        _ => NodeState::Ready,
+    };
+    let held = power::power_on_check(pass.vm.annotations()).map(str::to_owned);
+    let expected = &pass.ctx.shared.expected;
+    let pending = expected.pending(pass.key, pod.as_deref(), pass.seconds());
+    pass.view = View {
+        is_known: true,
+        instance: pod.as_deref().map(|p| Instance::from_pod(p, node_state)),
+        pod,
+        gates: Gates {
+            pending,
+            volumes,
+            held,
+            provisioner: None,
+        },
+        meta: meta(&pass.vm),
+    };
+    record_image(pass);
+}
+
+/// The image that a root claim was filled from, once its guest has run: from then on it is the disk's.
+fn record_image(pass: &mut Pass<'_>) {
+    let spec = &pass.vm.spec;
+    let names_image = spec.image.is_some() || spec.image_name.is_some();
+    let is_recorded = pass.seen().is_some_and(|s| s.image.is_some());
+    let instance = pass.view.instance.as_ref();
+    let has_run = instance.is_some_and(Instance::ever_ran);
+    if pass.root_claim().is_none() || !names_image || is_recorded || !has_run {
+        return;
+    }
+    let pod = pass.view.pod.as_deref();
+    let image = pod.and_then(pods::image).map(str::to_owned);
+    let url = pod.and_then(|pod| pods::annotation(pod, names::IMAGE_URL));
+    let url = url.map(str::to_owned);
+    let status = pass.status();
+    (status.image, status.image_url) = (image, url);
+}
+
+/// Says why the placeholder does not get on.
+pub(crate) fn look_at_placeholder(pass: &mut Pass<'_>, pod: &Pod) {
+    let seen: Option<Unstartable> = Instance::from_pod(pod, NodeState::Ready).unstartable;
+    pass.view.gates.provisioner = seen;
+}
+
+/// What should be done; the draft takes over what the decision says of the status.
+pub(crate) fn decide(pass: &mut Pass<'_>) -> Decision {
+    let jitter = Jitter::new(f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 255.0);
+    let status = pass.vm.status.clone().unwrap_or_default();
+    let machine = Machine {
+        spec: &pass.vm.spec,
+        status: &status,
+        meta: &pass.view.meta,
+        instance: pass.view.instance.as_ref(),
+        gates: &pass.view.gates,
+    };
+    let decision = lifecycle::desired(&machine, &pass.now, jitter);
+    let mut next = decision.status.clone();
+    pass.pops = next.state_change_requests.len() < status.state_change_requests.len();
+    // The queue itself is changed by its own patch only.
+    next.state_change_requests = status.state_change_requests;
+    pass.vm.status = Some(next);
+    if let Some(delay) = decision.requeue {
+        pass.look_again(delay);
+    }
+    if pass.view.gates.pending != Pending::Nothing {
+        pass.look_again(Duration::from_secs(expectations::PATIENCE.unsigned_abs()));
+    }
+    let pod = pass.view.pod.clone();
+    let is_unplaced = |p: &Arc<Pod>| pods::is_deleting(p) && pods::is_over(p);
+    pass.ended = pod.filter(|p| decision.release || is_unplaced(p));
+    decision
+}
+
+/// Facts from metadata.
+fn meta(vm: &VirtualMachine) -> Meta {
+    let deletion = match vm.metadata.deletion_timestamp {
+        None => Deletion::No,
+        Some(_) if vm.finalizers().iter().any(|f| f == ORPHAN) => Deletion::Orphan,
+        Some(_) => Deletion::WithInstance,
+    };
+    Meta {
+        generation: vm.metadata.generation.unwrap_or_default(),
+        deletion,
+        resume: Wish::remembered(vm.annotations()),
+    }
+}
+
+/// Whether the deletion leaves dependents alone.
+pub(crate) fn is_orphaning(vm: &VirtualMachine) -> bool {
+    meta(vm).deletion == Deletion::Orphan
+}
+
+pub(crate) fn node(pass: &Pass<'_>, name: &str) -> Option<Arc<Node>> {
+    named(&pass.ctx.stores, name)
+}
+
+fn named(stores: &Stores, name: &str) -> Option<Arc<Node>> {
+    stores.nodes.get(&Key::new("", name).reference())
+}
+
+/// The node exists and reports.
+pub(crate) fn is_ready(pass: &Pass<'_>, name: &str) -> bool {
+    reports(&pass.ctx.stores, name)
+}
+
+/// The same, outside of a pass.
+pub(crate) fn reports(stores: &Stores, name: &str) -> bool {
+    let Some(node) = named(stores, name) else {
+        return false;
+    };
+    let conditions = node.status.iter().flat_map(|status| &status.conditions);
+    let mut all = conditions.flatten();
+    all.any(|c| c.type_ == "Ready" && c.status == "True")
+}

@@ -1,0 +1,168 @@
+//! What a machine needs before it can be made or started.
+//!
+//! Invariant: every part is looked at in every pass, so that a user sees all that is missing at once; each
+//! part is the only writer of its condition.
+//! Failure: the parts that are missing, together in one error.
+
+mod bootstrap;
+pub(super) mod cache;
+mod class;
+mod data_volumes;
+mod image;
+mod network;
+mod storage;
+pub(super) mod unsupported;
+mod volumes;
+
+use crds::conditions::{self, Status};
+use crds::{IpAssurance, VirtualMachineClass};
+use lifecycle::Volumes;
+
+use crate::flow::{Outcome, PassError};
+use crate::reconcile::answers::again;
+use crate::reconcile::vm::error::{Error, joined};
+use crate::reconcile::vm::pass::Pass;
+
+pub(crate) use bootstrap::DEFAULT_KEY;
+pub(crate) use class::{Size, bytes, of_class, revision, thousandths};
+pub(crate) use image::Image;
+pub(crate) use network::Attachments;
+pub(crate) use volumes::Disk;
+
+/// A part that is missing: reason and message of its condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Missing {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+impl Missing {
+    pub(crate) fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { reason, message }
+    }
+
+    /// A read that failed, by what the API server said.
+    pub(crate) fn read(what: &str, error: &kube::Error) -> Self {
+        let reason = match error {
+            kube::Error::Api(status) if status.code == 404 => "NotFound",
+            kube::Error::Api(status) if status.code == 403 => "Forbidden",
+            kube::Error::Api(status) if status.code >= 500 => "InternalError",
+            _ => "GetError",
+        };
+        Self::new(reason, format!("{what}: {error}"))
+    }
+}
+
+/// Everything that was found.
+#[derive(Debug, Clone)]
+pub(crate) struct Needs {
+    pub(crate) size: Size,
+    pub(crate) image: Image,
+    pub(crate) disks: Vec<Disk>,
+    pub(crate) attachments: Attachments,
+    pub(crate) ip_assurance: IpAssurance,
+}
+
+/// Looks at all parts and sets their conditions.
+pub(crate) async fn all(pass: &mut Pass<'_>) -> Outcome<Needs> {
+    let size = class::look(pass);
+    let size = report(pass, conditions::CLASS_READY, size);
+    let image = image::look(pass);
+    let image = report(pass, conditions::IMAGE_READY, image);
+    let storage = storage::look(pass);
+    let storage = report(pass, conditions::STORAGE_READY, storage);
+    let bootstrap = match &pass.vm.spec.bootstrap {
+        Some(_) => {
+            let found = bootstrap::look(pass).await;
+            report(pass, conditions::BOOTSTRAP_READY, found)
+        }
+        None => {
+            pass.drop_condition(conditions::BOOTSTRAP_READY);
+            Ok(())
+        }
+    };
+    let network = network::look(pass).await;
+    let attachments = report(pass, conditions::NETWORK_READY, network);
+    if pass
+        .vm
+        .spec
+        .network
+        .as_ref()
+        .is_none_or(|n| n.interfaces.is_empty())
+    {
+        pass.drop_condition(conditions::NETWORK_READY);
+    }
+    let mut errors = Vec::new();
+    let size = keep(&mut errors, size);
+    let image = keep(&mut errors, image);
+    keep(&mut errors, storage);
+    keep(&mut errors, bootstrap);
+    let attachments = keep(&mut errors, attachments);
+    let (Some(size), Some(image), Some(attachments), true) =
+        (size, image, attachments, errors.is_empty())
+    else {
+        return Err(joined(errors).map_or(again(), PassError::Failed));
+    };
+    let disks = volumes::disks(pass);
+    Ok(Needs {
+        disks,
+        ip_assurance: image.ip_assurance,
+        size,
+        image,
+        attachments,
+    })
+}
+
+/// The class, whatever else is missing.
+pub(crate) fn class(
+    pass: &Pass<'_>,
+) -> Result<Option<std::sync::Arc<VirtualMachineClass>>, Missing> {
+    class::find(pass)
+}
+
+/// The image as it is now, if there is one.
+pub(crate) fn image(pass: &Pass<'_>) -> Option<Image> {
+    image::look(pass).ok()
+}
+
+/// The disks that the specification names.
+pub(crate) fn named_disks(pass: &Pass<'_>) -> Vec<Disk> {
+    volumes::disks(pass)
+}
+
+/// The networks alone: the one part that a configuration waits for.
+pub(crate) async fn networks(pass: &mut Pass<'_>) -> Result<(), Missing> {
+    let found = network::look(pass).await;
+    report(pass, conditions::NETWORK_READY, found)
+        .map(|_| ())
+        .map_err(|_| {
+            let all = pass.seen().map(|s| s.conditions.as_slice());
+            let condition = all.and_then(|c| conditions::find(c, conditions::NETWORK_READY));
+            Missing::new("NotReady", condition.map_or("", |c| &c.message))
+        })
+}
+
+/// How the disks stand; makes data volumes that are missing.
+pub(crate) async fn disks(pass: &mut Pass<'_>) -> Outcome<Volumes> {
+    let made = data_volumes::look(pass).await?;
+    let found = volumes::look(pass);
+    Ok(if made == Volumes::Ready { found } else { made })
+}
+
+fn report<T>(pass: &mut Pass<'_>, kind: &str, found: Result<T, Missing>) -> anyhow::Result<T> {
+    match found {
+        Ok(value) => {
+            pass.condition(kind, Status::True, "", "");
+            Ok(value)
+        }
+        Err(Missing { reason, message }) => {
+            pass.condition(kind, Status::False, reason, &message);
+            Err(Error::NotReady(message).into())
+        }
+    }
+}
+
+fn keep<T>(errors: &mut Vec<anyhow::Error>, found: anyhow::Result<T>) -> Option<T> {
+    found.map_err(|error| errors.push(error)).ok()
+}

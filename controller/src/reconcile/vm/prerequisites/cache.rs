@@ -1,0 +1,73 @@
+//! Waiting for an image cache.
+//!
+//! Invariant: the label stays on a machine exactly as long as it waits; the cache's watch wakes it by that label.
+//! Failure: a cache that does not exist counts as one that is not ready.
+
+use crds::conditions::{self, Status};
+use crds::{VirtualMachineImageCacheStatus, names};
+use kube::ResourceExt;
+
+use crate::context::Key;
+use crate::reconcile::vm::pass::Pass;
+
+/// Condition of a cache: the image's own description is known.
+const HARDWARE_READY: &str = "VirtualMachineImageCacheHardwareReady";
+
+/// Whether the machine may go on; takes label and annotation away when it may.
+pub(crate) fn is_ready(pass: &mut Pass<'_>) -> bool {
+    let Some(name) = pass.vm.labels().get(names::IMAGE_CACHE_LABEL).cloned() else {
+        return true;
+    };
+    let Some(status) = read(pass, &name) else {
+        return false;
+    };
+    if !conditions::is_true(&status.conditions, HARDWARE_READY) {
+        return false;
+    }
+    let location = pass.vm.annotations().get(names::IMAGE_CACHE_LOCATION);
+    let Some(location) = location.cloned() else {
+        forget(pass);
+        return true;
+    };
+    let parts: Vec<_> = location.split(',').collect();
+    let [node, store, format] = parts[..] else {
+        // A value in another format: asked for anew by the next pass.
+        forget(pass);
+        return false;
+    };
+    let mut all = status.locations.iter();
+    let here = all.find(|l| l.node == node && l.store == store && l.format == format);
+    let is_ready = here.is_some_and(|l| conditions::is_true(&l.conditions, conditions::READY));
+    if is_ready {
+        forget(pass);
+    }
+    is_ready
+}
+
+/// Lets the machine wait for the cache `name`.
+pub(crate) fn wait_for(pass: &mut Pass<'_>, name: &str) {
+    let labels = pass.vm.labels_mut();
+    labels.insert(names::IMAGE_CACHE_LABEL.to_owned(), name.to_owned());
+    let message = format!("waits for image cache {name}");
+    let kind = conditions::IMAGE_CACHE_READY;
+    pass.condition(kind, Status::False, "NotReady", &message);
+}
+
+/// The cache's description of the image `id` is complete, or there are no caches.
+pub(crate) fn knows(pass: &Pass<'_>, name: &str) -> bool {
+    let status = read(pass, name);
+    status.is_some_and(|s| conditions::is_true(&s.conditions, HARDWARE_READY))
+}
+
+fn read(pass: &Pass<'_>, name: &str) -> Option<VirtualMachineImageCacheStatus> {
+    let key = Key::new(&pass.ctx.config.namespace, name);
+    let found = pass.ctx.stores.image_caches.get(&key.reference())?;
+    found.status.clone()
+}
+
+fn forget(pass: &mut Pass<'_>) {
+    pass.vm.labels_mut().remove(names::IMAGE_CACHE_LABEL);
+    pass.vm
+        .annotations_mut()
+        .remove(names::IMAGE_CACHE_LOCATION);
+}

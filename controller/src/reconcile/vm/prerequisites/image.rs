@@ -1,0 +1,120 @@
+//! The image of the root disk.
+//!
+//! Invariant: an image of the namespace goes before one of the cluster with the same name.
+//! Failure: an image that is missing, not ready, or in a form that nodes cannot use.
+
+use crds::IpAssurance;
+
+use super::{Missing, Pass};
+use crate::context::Key;
+use crate::reconcile::image::name;
+use crate::reconcile::image::object::{CLUSTER, LOCAL, Object};
+
+/// Reasons of an image's own condition that are passed on; a condition's reason is one of a fixed set here.
+const PASSED_ON: [&str; 3] = ["NotReady", "NotSupported", "Failed"];
+
+/// An image.
+#[derive(Debug, Clone)]
+pub(crate) struct Image {
+    /// As a pod names it.
+    pub(crate) name: String,
+    /// The URL that the name stands for, where it is made of the URL's hash.
+    pub(crate) url: Option<String>,
+    /// As it was found; none for a disk that exists, whose image may be gone.
+    pub(crate) object: Option<Object>,
+    /// Secret that kubelet pulls with.
+    pub(crate) pull_secret: Option<String>,
+    /// What proves an address.
+    pub(crate) ip_assurance: IpAssurance,
+    /// It comes from a registry.
+    pub(crate) is_oci: bool,
+    /// Its server wants to know who asks.
+    pub(crate) has_tls_secret: bool,
+}
+
+/// The image, as it is now; that of a disk which exists keeps the name that the disk was made by.
+pub(super) fn look(pass: &Pass<'_>) -> Result<Image, Missing> {
+    let found = current(pass);
+    let recorded = pass.seen().map(|s| (s.image.clone(), s.image_url.clone()));
+    match recorded.filter(|_| pass.is_created()) {
+        Some((Some(name), url)) => Ok(Image {
+            name,
+            url,
+            object: None,
+            ..found.unwrap_or_else(|_| none())
+        }),
+        _ => found,
+    }
+}
+
+fn current(pass: &Pass<'_>) -> Result<Image, Missing> {
+    let spec = &pass.vm.spec;
+    let (kind, name) = match (&spec.image, &spec.image_name) {
+        (Some(image), _) => (Some(image.kind.as_str()), image.name.as_str()),
+        (None, Some(name)) => (None, name.as_str()),
+        (None, None) if pass.root_claim().is_some() => return Ok(none()),
+        (None, None) => return Err(Missing::new("NotSet", "the machine names no image")),
+    };
+    let stores = &pass.ctx.stores;
+    let local = || Object::find(stores, &Key::new(&pass.key.namespace, name));
+    let cluster = || Object::find(stores, &Key::new("", name));
+    let found = match kind {
+        Some(LOCAL) => local(),
+        Some(CLUSTER) => cluster(),
+        Some(other) => {
+            let message = format!("{other} is not a kind of image");
+            return Err(Missing::new("UnknownKind", message));
+        }
+        None => local().or_else(cluster),
+    };
+    let Some(found) = found else {
+        let namespace = &pass.key.namespace;
+        let where_sought = match kind {
+            None => format!(
+                "there is neither a {LOCAL} in namespace {namespace} nor a {CLUSTER} of that name"
+            ),
+            Some(LOCAL) => format!("there is no {LOCAL} of that name in namespace {namespace}"),
+            Some(_) => format!("there is no {CLUSTER} of that name"),
+        };
+        let message = format!("image {name} does not exist: {where_sought}");
+        return Err(Missing::new("NotFound", message));
+    };
+    ready(name, &found)?;
+    let named = name::of(found.source());
+    let named = named.map_err(|refused| Missing::new("NotSupported", refused.0))?;
+    let source = found.source();
+    Ok(Image {
+        name: named.name,
+        url: named.url,
+        pull_secret: source.oci.as_ref().and_then(|o| o.pull_secret.clone()),
+        ip_assurance: found.ip_assurance(),
+        is_oci: source.oci.is_some(),
+        has_tls_secret: source.http.as_ref().is_some_and(|h| h.tls_secret.is_some()),
+        object: Some(found),
+    })
+}
+
+/// An image that is known to be unusable. One of which nothing is known, or only that of another source, is taken as it is.
+fn ready(name: &str, image: &Object) -> Result<(), Missing> {
+    match image.ready().filter(|ready| ready.status == "False") {
+        Some(ready) => {
+            let own = PASSED_ON.iter().find(|r| **r == ready.reason);
+            let message = format!("image {name} is not ready: {}", ready.message);
+            Err(Missing::new(own.copied().unwrap_or("NotReady"), message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// A machine whose root disk is a claim still needs a word in its pod where the image stands.
+fn none() -> Image {
+    Image {
+        name: "vmlet.dev/none".to_owned(),
+        url: None,
+        object: None,
+        pull_secret: None,
+        ip_assurance: IpAssurance::default(),
+        is_oci: false,
+        has_tls_secret: false,
+    }
+}

@@ -1,0 +1,133 @@
+//! Fields of a machine that no program acts on, or not in this machine.
+//!
+//! Invariant: the condition is set in every pass, and is there exactly as long as the machine has such a field. Fields that
+//! nothing acts on come from [`crds::vm::fields`], so that none is forgotten.
+//! Failure: none; the machine starts without them, or its node refuses it in its own words.
+
+use crds::VirtualMachineSpec;
+use crds::conditions::{self, Status};
+use crds::vm::fields::{Actor, FIELDS};
+use crds::vm::{InterfaceSpec, PowerOpMode, PromoteDisksMode};
+
+use super::{Disk, Image};
+use crate::reconcile::vm::pass::Pass;
+use crate::reconcile::vm::prerequisites;
+
+/// What decides besides the specification.
+struct Facts {
+    cpu_model: Option<String>,
+    image: Option<Image>,
+    disks: Vec<Disk>,
+    has_root_claim: bool,
+}
+
+/// Sets or drops the condition.
+pub(crate) fn run(pass: &mut Pass<'_>) {
+    let class = prerequisites::class(pass).ok().flatten();
+    let facts = Facts {
+        cpu_model: class.and_then(|class| class.spec.cpu_model.clone()),
+        image: prerequisites::image(pass),
+        disks: prerequisites::named_disks(pass),
+        has_root_claim: pass.root_claim().is_some(),
+    };
+    let found = list(&pass.vm.spec, &facts);
+    if found.is_empty() {
+        pass.drop_condition(conditions::UNSUPPORTED);
+        return;
+    }
+    let message = format!("without effect: {}", found.join(", "));
+    let kind = conditions::UNSUPPORTED;
+    pass.condition(kind, Status::True, conditions::NOT_IMPLEMENTED, &message);
+}
+
+/// In the order of the fields.
+fn list(spec: &VirtualMachineSpec, facts: &Facts) -> Vec<String> {
+    let value = serde_json::to_value(spec).unwrap_or_default();
+    let partly = partly(spec, facts);
+    let mut found = Vec::new();
+    for field in FIELDS {
+        let some = partly.iter().find(|(path, _)| *path == field.path);
+        match some {
+            Some((_, true)) => found.push(named(field.path, field.limit)),
+            Some((_, false)) => {}
+            None if field.actor == Actor::NoneYet && field.is_in(&value) => {
+                found.push(named(field.path, field.limit));
+            }
+            None => {}
+        }
+    }
+    let cpu_model = facts.cpu_model.as_deref().unwrap_or_default();
+    let image = facts.image.as_ref();
+    let elsewhere = [
+        (
+            "the class's cpuModel",
+            !matches!(cpu_model, "" | "host-model"),
+        ),
+        ("the image's source.oci", image.is_some_and(|i| i.is_oci)),
+        (
+            "the image's source.http.tlsSecret",
+            image.is_some_and(|i| i.has_tls_secret),
+        ),
+    ];
+    let elsewhere = elsewhere.into_iter().filter(|(_, is_so)| *is_so);
+    found.extend(elsewhere.map(|(name, _)| name.to_owned()));
+    found
+}
+
+fn named(path: &str, limit: &str) -> String {
+    match limit {
+        "" => path.to_owned(),
+        limit => format!("{path} ({limit})"),
+    }
+}
+
+/// Fields whose value, or the rest of the machine, decides whether they have an effect; `true`: they have none.
+fn partly(spec: &VirtualMachineSpec, facts: &Facts) -> Vec<(&'static str, bool)> {
+    let network = spec.network.clone().unwrap_or_default();
+    let interfaces: &[InterfaceSpec] = &network.interfaces;
+    let renamed = |(index, nic): (usize, &InterfaceSpec)| nic.name != format!("eth{index}");
+    let probe = spec.readiness_probe.as_ref();
+    let by_agent = probe.filter(|probe| probe.tcp_socket.is_none());
+    let promote = spec.promote_disks_mode;
+    vec![
+        (
+            "suspendMode",
+            spec.suspend_mode
+                .is_some_and(|mode| mode != PowerOpMode::TrySoft),
+        ),
+        (
+            "network.interfaces[].name",
+            interfaces.iter().enumerate().any(renamed),
+        ),
+        (
+            "network.interfaces[].addresses",
+            interfaces
+                .first()
+                .is_some_and(|nic| !nic.addresses.is_empty()),
+        ),
+        (
+            "volumes[].persistentVolumeClaim.claimName",
+            facts.disks.iter().any(|disk| disk.is_filesystem),
+        ),
+        (
+            "readinessProbe.periodSeconds",
+            by_agent.is_some_and(|probe| probe.period_seconds.is_some()),
+        ),
+        (
+            "readinessProbe.timeoutSeconds",
+            by_agent.is_some_and(|probe| probe.timeout_seconds.is_some()),
+        ),
+        (
+            "promoteDisksMode",
+            promote == Some(PromoteDisksMode::Offline),
+        ),
+        (
+            "instanceUUID",
+            facts.has_root_claim && spec.instance_uuid.is_some(),
+        ),
+        (
+            "bootDiskCapacity",
+            facts.has_root_claim && spec.boot_disk_capacity.is_some(),
+        ),
+    ]
+}

@@ -1,0 +1,7 @@
+//! What a pass found out, put on record.
+//!
+//! Invariant: [`patch`] alone writes to the machine, and only what differs from what was read.
+//! Failure: a conflict repeats the pass.
+
+pub(super) mod patch;
+pub(super) mod status;

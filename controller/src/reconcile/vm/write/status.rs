@@ -1,0 +1,150 @@
+//! What the machine's status says beyond what its life cycle decides.
+//!
+//! Invariant: no part stops another; what cannot be found out keeps its last value.
+//! Failure: the parts that failed, together.
+
+mod class;
+mod guest;
+mod network;
+mod place;
+mod readiness;
+
+use crds::conditions::{self, Status};
+use crds::vm::PromoteDisksMode;
+use crds::{PowerState, names};
+use kube::ResourceExt;
+use lifecycle::Machine;
+use lifecycle::conditions::Guest;
+
+use crate::flow::{Flow, Outcome, PassError};
+use crate::reconcile::vm::act::{config, create};
+use crate::reconcile::vm::error::joined;
+use crate::reconcile::vm::observe::mode::Mode;
+use crate::reconcile::vm::observe::pods;
+use crate::reconcile::vm::pass::Pass;
+use crate::reconcile::vm::prerequisites::unsupported;
+
+pub(crate) use network::is_enabled;
+
+/// All parts.
+pub(crate) fn run(pass: &mut Pass<'_>) -> Outcome {
+    remember_disk(pass);
+    create::exists(pass);
+    class::run(pass);
+    power_synced(pass);
+    promotion(pass);
+    unsupported::run(pass);
+    place::run(pass);
+    let mut errors = Vec::new();
+    match guest::facts(pass) {
+        Ok(facts) => {
+            guest::run(pass, facts.as_ref());
+            network::run(pass, facts.as_ref());
+            readiness::run(pass, facts.as_ref());
+        }
+        Err(error) => errors.push(error),
+    }
+    config::sync_paused_label(pass);
+    mark_paused(pass);
+    match joined(errors) {
+        Some(error) => Err(PassError::Failed(error)),
+        None => Ok(Flow::Continue),
+    }
+}
+
+/// An adopted pod whose machine was not recorded as its disk's owner yet.
+fn remember_disk(pass: &mut Pass<'_>) {
+    let pod = pass.view.pod.clone();
+    let Some(pod) = pod.filter(|p| !pods::is_over(p)) else {
+        return;
+    };
+    let disk = pods::annotation(&pod, names::VM_DISK).map(str::to_owned);
+    if let Some(disk) = disk.filter(|d| *d != pass.disk_uid()) {
+        let is_own = disk == pass.uid();
+        pass.status().disk_uid = Some(disk).filter(|_| !is_own);
+    }
+}
+
+fn power_synced(pass: &mut Pass<'_>) {
+    let status = pass.vm.status.clone().unwrap_or_default();
+    let instance = pass.view.instance.as_ref();
+    let wanted = lifecycle::desired_power_state(&pass.vm.spec, &status, instance);
+    let seen = status.power_state.unwrap_or(PowerState::PoweredOff);
+    let kind = conditions::POWER_STATE_SYNCED;
+    match wanted {
+        Ok(wanted) if wanted == seen => pass.condition(kind, Status::True, "Synced", ""),
+        Ok(wanted) => {
+            let text = format!("{wanted:?} is wanted, {seen:?} is so");
+            pass.condition(kind, Status::False, "NotSynced", &text);
+        }
+        Err(error) => pass.condition(kind, Status::False, "NotSynced", &error.to_string()),
+    }
+}
+
+/// No node can flatten a disk yet, so that nothing waits for it: a machine that would wait for ever would also
+/// be looked at before others for ever.
+fn promotion(pass: &mut Pass<'_>) {
+    let kind = conditions::DISK_PROMOTION_SYNCED;
+    if pass.vm.spec.promote_disks_mode == Some(PromoteDisksMode::Disabled) {
+        pass.drop_condition(kind);
+    } else if pass.mode == Mode::Linked && pass.root_claim().is_none() {
+        let text = "nodes cannot flatten disks yet: the root disk stays an overlay on its image";
+        pass.condition(kind, Status::True, conditions::NOT_IMPLEMENTED, text);
+    } else {
+        pass.condition(kind, Status::True, "", "");
+    }
+}
+
+/// Says who paused the machine.
+pub(crate) fn mark_paused(pass: &mut Pass<'_>) {
+    let who = pass.vm.labels().get(names::PAUSED_LABEL).cloned();
+    let kind = conditions::RECONCILE_READY;
+    match who {
+        Some(who) => {
+            let text = format!("paused by {who}");
+            let reason = "VirtualMachineReconcilePaused";
+            pass.condition(kind, Status::False, reason, &text);
+        }
+        None => pass.condition(kind, Status::True, "", ""),
+    }
+}
+
+/// The conditions that follow from the instance and from how the pass ended.
+pub(crate) fn conclude(pass: &mut Pass<'_>, failure: Option<&lifecycle::Failure>) {
+    if !pass.view.is_known {
+        if let Some(failure) = failure {
+            let (kind, text) = (conditions::FAILURE, failure.message.as_str());
+            pass.condition(kind, Status::True, failure.reason, text);
+        }
+        return;
+    }
+    let (generation, now) = (pass.vm.metadata.generation, pass.now.clone());
+    let status = pass.vm.status.clone().unwrap_or_default();
+    let guest = readiness::guest(pass);
+    let mut all = status.conditions.clone();
+    let mut meta = pass.view.meta.clone();
+    meta.generation = generation.unwrap_or_default();
+    let machine = Machine {
+        spec: &pass.vm.spec,
+        status: &status,
+        meta: &meta,
+        instance: pass.view.instance.as_ref(),
+        gates: &pass.view.gates,
+    };
+    lifecycle::conditions::update(&mut all, &machine, failure, guest, &now);
+    if let Some(readiness) = readiness::unknown(pass) {
+        let (kind, text) = (conditions::READY, readiness);
+        conditions::set(
+            &mut all,
+            kind,
+            Status::Unknown,
+            "Unknown",
+            text,
+            generation,
+            &now,
+        );
+    }
+    let status = pass.status();
+    status.ready &= !matches!(guest, Guest::Silent(_));
+    status.conditions = all;
+}

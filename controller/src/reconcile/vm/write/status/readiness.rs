@@ -1,0 +1,116 @@
+//! Whether the guest is ready: by the machine's own readiness probe, as far as facts answer it; without one, by a first sign
+//! of life.
+//!
+//! Invariant: an event is sent when the answer changes, and only then.
+//! Failure: no answer is `Unknown`.
+
+mod published;
+mod signs;
+
+use crds::conditions::{self, READY};
+use crds::guest_facts::{AgentState, GuestFacts, Power};
+use crds::vm::{HeartbeatThreshold, ReadinessProbe};
+use lifecycle::conditions::Guest;
+
+use super::Pass;
+use crate::reconcile::vm::observe::pods;
+use crate::shared::prober::Answer;
+
+/// Looks, and remembers the answer in the pass.
+pub(super) fn run(pass: &mut Pass<'_>, facts: Option<&GuestFacts>) {
+    let answer = pass.vm.spec.readiness_probe.clone();
+    pass.readiness = answer.map(|probe| ask(pass, &probe, facts));
+    pass.silence = signs::awaited(pass, facts);
+    tell(pass);
+}
+
+fn ask(pass: &Pass<'_>, probe: &ReadinessProbe, facts: Option<&GuestFacts>) -> Answer {
+    if !pass.view.pod.as_deref().is_some_and(pods::runs) {
+        return Answer::No("the machine is not on");
+    }
+    if probe.tcp_socket.is_some() {
+        let answer = pass.ctx.shared.prober.answer(pass.key);
+        let answer = answer.or_else(|| recorded(pass));
+        return answer.unwrap_or(Answer::Unknown("not probed yet"));
+    }
+    if let Some(heartbeat) = &probe.guest_heartbeat {
+        let least = heartbeat
+            .threshold_status
+            .unwrap_or(HeartbeatThreshold::Green);
+        return match colour(facts) {
+            None => Answer::Unknown("the guest agent has not been heard of"),
+            Some(Some(colour)) if colour >= least => Answer::Yes,
+            Some(_) => Answer::No("the heartbeat is below its threshold"),
+        };
+    }
+    published::ask(&probe.guest_info, facts)
+}
+
+/// What is on record of this very instance: that a new process has probed nobody yet is no news of the machine.
+fn recorded(pass: &Pass<'_>) -> Option<Answer> {
+    let status = pass.base.status.as_ref()?;
+    let instance = status.instance.as_ref()?;
+    let is_it = pass.view.pod.as_deref()?.metadata.uid.as_deref() == Some(&instance.uid)
+        && instance.phase.as_deref() == Some("Running");
+    let ready = conditions::find(&status.conditions, READY).filter(|_| is_it)?;
+    match (ready.status.as_str(), ready.reason.as_str()) {
+        ("True", _) => Some(Answer::Yes),
+        ("False", "NotReady") => Some(Answer::No("the port did not open when it was last tried")),
+        _ => None,
+    }
+}
+
+/// Green: answers; red and gray are no colour at all. `None`: nothing is known.
+#[allow(
+    clippy::option_option,
+    reason = "no news and bad news are different answers"
+)]
+fn colour(facts: Option<&GuestFacts>) -> Option<Option<HeartbeatThreshold>> {
+    let facts = facts?;
+    match facts.agent {
+        AgentState::NoInfo => None,
+        AgentState::NotRunning => Some(None),
+        // Standing vCPUs answer nobody, whatever was heard last.
+        AgentState::Connected if facts.power == Power::Paused => {
+            Some(Some(HeartbeatThreshold::Yellow))
+        }
+        AgentState::Connected => Some(Some(HeartbeatThreshold::Green)),
+    }
+}
+
+/// What the condition `Ready` depends on beside the pod.
+pub(super) fn guest(pass: &Pass<'_>) -> Guest {
+    match (&pass.readiness, pass.silence) {
+        (Some(answer), _) => Guest::Probed(*answer == Answer::Yes),
+        (None, Some(text)) => Guest::Silent(text),
+        (None, None) => Guest::Pod,
+    }
+}
+
+/// Why the answer is not known, if it is not.
+pub(super) fn unknown(pass: &Pass<'_>) -> Option<&'static str> {
+    match pass.readiness {
+        Some(Answer::Unknown(why)) => Some(why),
+        _ => None,
+    }
+}
+
+fn tell(pass: &Pass<'_>) {
+    let Some(answer) = &pass.readiness else {
+        return;
+    };
+    let all = pass.seen().map(|s| s.conditions.as_slice());
+    let before = all.and_then(|c| conditions::find(c, READY));
+    let (status, reason) = match answer {
+        Answer::Yes => ("True", "Ready"),
+        Answer::No(_) => ("False", "NotReady"),
+        Answer::Unknown(_) => ("Unknown", "Unknown"),
+    };
+    if before.is_some_and(|b| b.status == status) {
+        return;
+    }
+    match answer {
+        Answer::Yes => pass.normal(reason, "the readiness probe succeeds"),
+        Answer::No(why) | Answer::Unknown(why) => pass.warning(reason, why),
+    }
+}

@@ -1,0 +1,24 @@
+//! What passes share beside the cluster's objects.
+//!
+//! Invariant: a restart loses nothing of it that matters: slots are counted from tasks, probes begin anew, and
+//! what was expected has been seen by the time the stores are full.
+//! Failure: none.
+
+pub mod expectations;
+pub mod prober;
+pub mod slots;
+
+use self::expectations::Expectations;
+use self::prober::Prober;
+use self::slots::Slots;
+
+/// What passes share. Clones share their content.
+#[derive(Clone, Debug, Default)]
+pub struct Shared {
+    /// Who makes a root disk right now.
+    pub slots: Slots,
+    /// Writes whose effect the watches have not shown yet.
+    pub expected: Expectations,
+    /// TCP probes.
+    pub prober: Prober,
+}

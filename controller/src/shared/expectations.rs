@@ -1,0 +1,160 @@
+//! Writes whose effect the watches have not shown yet.
+//!
+//! Invariant: between a write and its event a machine is left alone, so that a lagging store makes neither a
+//! second pod nor a second deletion, nor a write of the machine that the API server refuses for its age.
+//! Failure: an event that never comes is forgotten after a while; names and preconditions protect then.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crds::VirtualMachine;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use lifecycle::Pending;
+
+use crate::stores::Key;
+
+/// Seconds after which an expectation counts no more.
+pub(crate) const PATIENCE: i64 = 30;
+
+/// What is expected, by machine. Clones share their content.
+#[derive(Clone, Debug, Default)]
+pub struct Expectations(Arc<Mutex<All>>);
+
+#[derive(Debug, Default)]
+struct All {
+    pods: HashMap<Key, Expected>,
+    /// The version that the machine's last write made, and when that was.
+    machines: HashMap<Key, (u64, i64)>,
+    /// The pod that the placeholder has made room for, and when that was.
+    placed: HashMap<Key, (String, i64)>,
+}
+
+#[derive(Debug)]
+struct Expected {
+    pending: Pending,
+    uid: String,
+    since: i64,
+}
+
+impl Expectations {
+    fn lock(&self) -> MutexGuard<'_, All> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A pod was created or deleted.
+    pub(crate) fn set(&self, key: &Key, pending: Pending, uid: String, since: i64) {
+        let expected = Expected {
+            pending,
+            uid,
+            since,
+        };
+        self.lock().pods.insert(key.clone(), expected);
+    }
+
+    /// The machine is gone.
+    pub(crate) fn forget(&self, key: &Key) {
+        let mut all = self.lock();
+        all.pods.remove(key);
+        all.machines.remove(key);
+        all.placed.remove(key);
+    }
+
+    /// The placeholder is deleted, and the gate of the pod that it made room for is removed.
+    pub(crate) fn handed_over(&self, key: &Key, uid: String, since: i64) {
+        let mut all = self.lock();
+        all.placed.insert(key.clone(), (uid, since));
+    }
+
+    /// Whether that happened for this pod a moment ago, whatever the store shows.
+    pub(crate) fn is_handed_over(&self, key: &Key, pod: &Pod, now: i64) -> bool {
+        let all = self.lock();
+        let placed = all.placed.get(key);
+        placed
+            .is_some_and(|(uid, since)| pod.uid().as_deref() == Some(uid) && now - since < PATIENCE)
+    }
+
+    /// The machine itself was written.
+    pub(crate) fn wrote(&self, key: &Key, new: &VirtualMachine, since: i64) {
+        if let Some(version) = version(new) {
+            let mut all = self.lock();
+            all.machines.insert(key.clone(), (version, since));
+        }
+    }
+
+    /// Whether the store has the machine as it was before our last write.
+    pub(crate) fn is_old(&self, key: &Key, found: &VirtualMachine, now: i64) -> bool {
+        let mut all = self.lock();
+        let Some((written, since)) = all.machines.get(key) else {
+            return false;
+        };
+        let is_old = version(found).is_some_and(|version| version < *written);
+        if is_old && now - since < PATIENCE {
+            return true;
+        }
+        all.machines.remove(key);
+        false
+    }
+
+    /// What is still expected, given the pod that the store has.
+    pub(crate) fn pending(&self, key: &Key, pod: Option<&Pod>, now: i64) -> Pending {
+        let mut all = self.lock();
+        let Some(expected) = all.pods.get(key) else {
+            return Pending::Nothing;
+        };
+        let this = pod.filter(|p| p.uid().as_deref() == Some(&expected.uid));
+        let is_seen = match expected.pending {
+            Pending::Nothing => true,
+            Pending::Create => this.is_some(),
+            Pending::Delete => this.is_none_or(|p| p.metadata.deletion_timestamp.is_some()),
+        };
+        if is_seen || now - expected.since >= PATIENCE {
+            all.pods.remove(key);
+            return Pending::Nothing;
+        }
+        expected.pending
+    }
+}
+
+/// Versions grow; one that is no number is compared with nothing.
+fn version(vm: &VirtualMachine) -> Option<u64> {
+    vm.metadata.resource_version.as_deref()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_old_until_the_store_has_its_last_write_or_a_later_one() {
+        let (all, key) = (Expectations::default(), Key::new("ns", "vm"));
+        let of = |version: &str| {
+            let mut vm = VirtualMachine::new("vm", Default::default());
+            vm.metadata.resource_version = Some(version.to_owned());
+            vm
+        };
+        assert!(!all.is_old(&key, &of("8"), 0), "nothing was written");
+        all.wrote(&key, &of("10"), 0);
+        assert!(all.is_old(&key, &of("9"), PATIENCE - 1));
+        assert!(!all.is_old(&key, &of("10"), 1));
+        assert!(!all.is_old(&key, &of("9"), 1), "it was seen");
+        all.wrote(&key, &of("10"), 0);
+        assert!(!all.is_old(&key, &of("9"), PATIENCE), "it is lost");
+        all.wrote(&key, &of("odd"), 0);
+        assert!(!all.is_old(&key, &of("9"), 0));
+    }
+
+    #[test]
+    fn an_expectation_ends_when_it_is_seen_or_after_a_while() {
+        let (all, key) = (Expectations::default(), Key::new("ns", "vm"));
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some("new".to_owned());
+        all.set(&key, Pending::Create, "new".to_owned(), 0);
+        assert_eq!(all.pending(&key, None, 1), Pending::Create);
+        assert_eq!(all.pending(&key, Some(&pod), 1), Pending::Nothing);
+        all.set(&key, Pending::Delete, "new".to_owned(), 0);
+        assert_eq!(all.pending(&key, Some(&pod), 1), Pending::Delete);
+        assert_eq!(all.pending(&key, Some(&pod), PATIENCE), Pending::Nothing);
+        assert_eq!(all.pending(&key, Some(&pod), 1), Pending::Nothing);
+    }
+}
