@@ -3,9 +3,9 @@
 //! Invariant: no pass waits for a copy; the task that makes the disk is the only record that one is being made.
 //! Failure: `VirtualMachineCreated` is False with the reason, and the pass is repeated.
 
+use crds::VirtualMachineTask;
 use crds::conditions::{self, Status};
 use crds::vm::ProviderStatus;
-use crds::VirtualMachineTask;
 use lifecycle::Volumes;
 
 use super::{config, identity, provision, slot};
