@@ -340,6 +340,7 @@ fn settings_of(scratch: &Path) -> vm::Settings {
         handoff_socket: "/run/vmlet/handoff.sock".into(),
         uid: nix::unistd::geteuid().as_raw(),
         gid: nix::unistd::getegid().as_raw(),
+        boot_id_file: service::boot_id::KERNEL.into(),
         cgroup_root: scratch.join("cgroup"),
         installation: "testkit".to_owned(),
         defaults: Defaults {

@@ -81,6 +81,7 @@ pub(super) fn machines(config: &Config, installation: String) -> Result<vm::Sett
         handoff_socket: config.network.handoff_socket.to_path_buf(),
         uid: user.uid.as_raw(),
         gid: user.gid.as_raw(),
+        boot_id_file: config.boot_id_file.to_path_buf(),
         cgroup_root: config.cri.cgroup_root.to_path_buf(),
         installation,
         defaults: podspec::Defaults {

@@ -26,6 +26,8 @@ pub struct Settings {
     pub uid: u32,
     /// Group that QEMU runs as.
     pub gid: u32,
+    /// The file that says which boot of the kernel this is.
+    pub boot_id_file: PathBuf,
     /// Where cgroups are mounted.
     pub cgroup_root: PathBuf,
     /// What tells our domains from those of another daemon on the same libvirt.
@@ -61,6 +63,7 @@ pub enum UnknownImage {
 impl Settings {
     /// What the probe for an accelerator needs to know.
     pub(super) fn host(&self) -> Host {
-        Host::new(&self.emulator, self.uid, self.gid, &self.state_dir)
+        let host = Host::new(&self.emulator, self.uid, self.gid, &self.state_dir);
+        host.with_boot_id_file(&self.boot_id_file)
     }
 }

@@ -135,9 +135,9 @@ fn conclude(pass: &mut Pass<'_>, result: &Outcome) {
 /// The flow of the steps, with what is due at a time that has no event.
 fn last(pass: &Pass<'_>, is_deleted: bool, flow: Flow) -> Flow {
     let after = match &flow {
-        Flow::Continue => min(delay(pass, is_deleted), pass.requeue),
-        Flow::Done(_) => pass.requeue,
-        Flow::RequeueAfter(after) => min(Some(*after), pass.requeue),
+        Flow::Continue => min(delay(pass, is_deleted), pass.requeue()),
+        Flow::Done(_) => pass.requeue(),
+        Flow::RequeueAfter(after) => min(Some(*after), pass.requeue()),
         Flow::Waiting(_) => None,
     };
     after.map_or(flow, Flow::RequeueAfter)

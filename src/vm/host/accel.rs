@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use service::boot_id;
 
 mod cache;
 mod probe;
@@ -59,6 +60,8 @@ pub struct Host {
     uid: u32,
     gid: u32,
     cache_dir: PathBuf,
+    /// The file that says which boot of the kernel this is.
+    boot_id_file: PathBuf,
     device: PathBuf,
     deadline: Duration,
     quick: Duration,
@@ -107,9 +110,18 @@ impl Host {
             uid,
             gid,
             cache_dir: cache_dir.into(),
+            boot_id_file: boot_id::KERNEL.into(),
             device: PathBuf::from("/dev/kvm"),
             deadline: PROBE_DEADLINE,
             quick: probe::QUICK,
+        }
+    }
+
+    /// The same, on the boot that this file names.
+    pub fn with_boot_id_file(self, file: impl Into<PathBuf>) -> Self {
+        Self {
+            boot_id_file: file.into(),
+            ..self
         }
     }
 

@@ -58,13 +58,14 @@ async fn created(pass: &mut Pass<'_>) -> Outcome {
 }
 
 async fn updated(pass: &mut Pass<'_>, found: Option<Arc<Pod>>) -> Outcome {
-    pass.acted = false;
+    let before = pass.changes();
     let result = update::run(pass, found).await;
+    let has_changed = pass.changes() > before;
     match &result {
         Err(PassError::Failed(error)) => pass.warning("UpdateFailure", &format!("{error:#}")),
-        Ok(Flow::Done(what)) if pass.acted => pass.normal("UpdateSuccess", what),
-        Ok(Flow::Waiting(reason)) if pass.acted => pass.normal("UpdateSuccess", reason),
-        _ if pass.acted => pass.normal("UpdateSuccess", "updated"),
+        Ok(Flow::Done(what)) if has_changed => pass.normal("UpdateSuccess", what),
+        Ok(Flow::Waiting(reason)) if has_changed => pass.normal("UpdateSuccess", reason),
+        _ if has_changed => pass.normal("UpdateSuccess", "updated"),
         _ => {}
     }
     result

@@ -25,7 +25,7 @@ const PROGRESS: Duration = Duration::from_secs(1);
 /// Longest message of a condition, in bytes.
 const LONGEST_MESSAGE: usize = 2048;
 
-/// What was seen.
+/// What was observed. Only `observe/` and the status's own parts set it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct View {
     /// The machine was looked at in this pass.
@@ -34,35 +34,43 @@ pub(crate) struct View {
     pub(crate) instance: Option<Instance>,
     pub(crate) gates: Gates,
     pub(crate) meta: Meta,
-}
-
-/// A pass.
-pub(crate) struct Pass<'a> {
-    pub(crate) ctx: &'a Context,
-    pub(crate) key: &'a Key,
-    /// As read, or as last written.
-    pub(crate) base: VirtualMachine,
-    /// As it shall be.
-    pub(crate) vm: VirtualMachine,
-    pub(crate) now: Time,
-    /// How the root disk is made.
-    pub(crate) mode: Mode,
-    /// Something was done that a user should hear of.
-    pub(crate) acted: bool,
-    /// The pod whose end is in the draft: its finalizer goes once the draft is written.
-    pub(crate) ended: Option<Arc<Pod>>,
-    /// The first request was fulfilled.
-    pub(crate) pops: bool,
-    /// The status may wait for the next pass.
-    pub(crate) is_postponed: bool,
-    /// Look again after this time.
-    pub(crate) requeue: Option<Duration>,
-    /// What the machine's pod was found to be.
-    pub(crate) view: View,
     /// What the machine's own readiness probe says; `None`: it has none.
     pub(crate) readiness: Option<Answer>,
     /// Which signs of life the guest has not shown; `None`: it has, or does not have to.
     pub(crate) silence: Option<&'static str>,
+}
+
+/// What [`super::write::patch`] does beside writing the draft.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Writes {
+    /// The pod whose end is in the draft: its finalizer goes once the draft is written.
+    pub(crate) releases: Option<Arc<Pod>>,
+    /// The first request was fulfilled, and is removed.
+    pub(crate) pops_request: bool,
+    /// The status may wait for the next pass.
+    pub(crate) postpones_status: bool,
+}
+
+/// A pass.
+pub(crate) struct Pass<'a> {
+    // Given.
+    pub(crate) ctx: &'a Context,
+    pub(crate) key: &'a Key,
+    pub(crate) now: Time,
+    /// How the root disk is made.
+    pub(crate) mode: Mode,
+    /// As read, or as last written.
+    pub(crate) base: VirtualMachine,
+    // Observed.
+    pub(crate) view: View,
+    // To be written.
+    /// The draft: as the machine shall be.
+    pub(crate) vm: VirtualMachine,
+    pub(crate) writes: Writes,
+    /// How often something was done that a user should learn of.
+    changes: u32,
+    /// Look again after this time.
+    requeue: Option<Duration>,
 }
 
 impl<'a> Pass<'a> {
@@ -79,15 +87,26 @@ impl<'a> Pass<'a> {
             vm: VirtualMachine::clone(found),
             now: (ctx.clock)(),
             mode,
-            acted: false,
-            ended: None,
-            pops: false,
-            is_postponed: false,
-            requeue: None,
             view: View::default(),
-            readiness: None,
-            silence: None,
+            writes: Writes::default(),
+            changes: 0,
+            requeue: None,
         }
+    }
+
+    /// Something was done that a user should learn of.
+    pub(crate) const fn count_change(&mut self) {
+        self.changes += 1;
+    }
+
+    /// How often that was so in this pass.
+    pub(crate) const fn changes(&self) -> u32 {
+        self.changes
+    }
+
+    /// When to look again at the latest, if something is due at a time.
+    pub(crate) const fn requeue(&self) -> Option<Duration> {
+        self.requeue
     }
 
     pub(crate) fn uid(&self) -> String {
@@ -182,7 +201,7 @@ impl<'a> Pass<'a> {
     /// All that this pass has to say is that something goes on, and the next step is likely to come at once: its pass
     /// writes the status of both.
     pub(crate) fn postpone_status(&mut self) {
-        self.is_postponed = true;
+        self.writes.postpones_status = true;
         self.look_again(PROGRESS);
     }
 

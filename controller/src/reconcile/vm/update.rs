@@ -126,5 +126,5 @@ pub(crate) fn record_end(pass: &mut Pass<'_>) {
     };
     view::look(pass, Some(pod), Volumes::Ready);
     view::decide(pass);
-    pass.pops = false;
+    pass.writes.pops_request = false;
 }

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use service::boot_id;
 use tokio::fs;
 use tokio::io::AsyncReadExt;
 
@@ -56,9 +57,11 @@ struct Entry {
 impl Key {
     /// Looks at the host. The error is half a sentence: without a device or an emulator nothing is to be probed.
     pub(super) async fn of(host: &Host) -> Result<Self, String> {
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").await;
+        let file = host.boot_id_file.clone();
+        let boot = tokio::task::spawn_blocking(move || boot_id::read(&file)).await;
         Ok(Self {
-            boot: boot.unwrap_or_default().trim().to_owned(),
+            // Without an id an answer holds for all boots without one.
+            boot: boot.ok().and_then(Result::ok).unwrap_or_default(),
             device: Node::of(host.device()).await?,
             emulator: Node::of(&host.emulator).await?,
             uid: host.uid,

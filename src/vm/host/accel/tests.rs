@@ -132,8 +132,8 @@ async fn a_device_that_is_slower_than_none_is_not_used() {
 }
 
 #[tokio::test]
-async fn a_new_emulator_or_device_is_probed_again() {
-    let fake = FakeEmulator::doing("exit 85");
+async fn a_new_emulator_device_or_boot_is_probed_again() {
+    let mut fake = FakeEmulator::doing("exit 85");
     fake.choose(Setting::Auto).await.unwrap();
     fs::set_permissions(&fake.host.device, fs::Permissions::from_mode(0o640)).unwrap();
     fake.choose(Setting::Auto).await.unwrap();
@@ -141,6 +141,12 @@ async fn a_new_emulator_or_device_is_probed_again() {
     write_program(&fake.host.emulator, &format!("{script}# newer\n"));
     fake.choose(Setting::Auto).await.unwrap();
     assert_eq!(fake.runs(), 3);
+    let boot = fake.dir.path().join("boot_id");
+    fs::write(&boot, "another\n").unwrap();
+    fake.host = fake.host.with_boot_id_file(&boot);
+    fake.choose(Setting::Auto).await.unwrap();
+    fake.choose(Setting::Auto).await.unwrap();
+    assert_eq!(fake.runs(), 4);
 }
 
 #[tokio::test]

@@ -39,7 +39,7 @@ async fn machines_outlive_those_who_look_after_them() -> Result<()> {
 }
 
 /// A leader dies while a disk is made, the next one sleeps while a guest starts: each time the other goes on,
-/// and the sleeper writes nothing once it wakes.
+/// and nothing that the sleeper writes is taken once it wakes.
 async fn leader_change(cluster: &Cluster) -> Result<()> {
     let stack = cluster.stack();
     let mut second = second_controller(cluster)?;
@@ -71,8 +71,11 @@ async fn leader_change(cluster: &Cluster) -> Result<()> {
     .await
     .and_then(|()| Ok(second.wait()?))?;
     ensure!(status.code() == Some(LOST), "the sleeper: {status}");
+    // No process can close the gap between its last look at the lease and the socket: a request in it applies to a version
+    // that the new leader has replaced, and is refused for that.
     let after = writes_of_second(cluster)?.split_off(written.len());
-    ensure!(after.is_empty(), "the sleeper wrote {after:?}");
+    let is_stale = after.iter().all(|write| write.code() == 409);
+    ensure!(is_stale && after.len() <= 1, "the sleeper wrote {after:?}");
     cluster.delete(&format!("vm/{name}"), DOWN)
 }
 

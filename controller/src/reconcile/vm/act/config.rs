@@ -47,7 +47,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome {
         detached(pass)?;
     }
     if changed {
-        pass.acted = true;
+        pass.count_change();
         // A start goes on with it at once.
         if !starts {
             return Ok(Flow::Done("reconfigured"));
@@ -124,7 +124,7 @@ fn min_machine_type(pass: &mut Pass<'_>, is_on: bool) -> Outcome {
         return Err(Error::Invalid { field, message }.into());
     }
     pass.status().machine_type = Some(text);
-    pass.acted = true;
+    pass.count_change();
     Ok(Flow::Done("upgraded the machine type"))
 }
 

@@ -96,7 +96,7 @@ pub(crate) fn cache_name(image: &str) -> String {
 fn done(pass: &mut Pass<'_>) -> Outcome {
     exists(pass);
     config::first_size(pass)?;
-    pass.acted = true;
+    pass.count_change();
     Ok(Flow::Done("created"))
 }
 

@@ -24,7 +24,7 @@ pub(crate) async fn create(pass: &mut Pass<'_>, pod: &Pod) -> Outcome<Pod> {
     let name = pod.name_any();
     match api.create(&PostParams::default(), pod).await {
         Ok(made) => {
-            pass.acted = true;
+            pass.count_change();
             if pods::role(&made) == pods::INSTANCE {
                 expect(pass, Pending::Create, made.uid());
             }
@@ -83,7 +83,7 @@ pub(crate) async fn delete(pass: &mut Pass<'_>, pod: &Pod, seconds: u32) -> Outc
     let name = pod.name_any();
     match pass.api::<Pod>().delete(&name, &params).await {
         Ok(_) => {
-            pass.acted = true;
+            pass.count_change();
             if is_machine {
                 expect(pass, Pending::Delete, pod.uid());
             }
@@ -107,7 +107,7 @@ pub(crate) async fn ungate(pass: &mut Pass<'_>, pod: &Pod, gate: &str) -> Outcom
     let api = pass.api::<Pod>();
     match api.patch(&name, &PatchParams::default(), &change).await {
         Ok(_) => {
-            pass.acted = true;
+            pass.count_change();
             Ok(())
         }
         Err(error) if is_gone(&error) => Ok(()),

@@ -189,7 +189,7 @@ async fn wish(pass: &mut Pass<'_>, change: Patch) -> Outcome {
     let name = pass.vm.name_any();
     match api.patch(&name, &manager, &ApiPatch::Merge(&body)).await {
         Ok(new) => {
-            pass.acted = true;
+            pass.count_change();
             patch::rebase(pass, new);
             Ok(Flow::Done("took over a request"))
         }

@@ -140,7 +140,7 @@ async fn create(
     [own, other]: &[Key; 2],
     spec: VirtualMachineTaskSpec,
 ) -> Outcome<()> {
-    pass.acted = true;
+    pass.count_change();
     let is_deleted = pass.base.metadata.deletion_timestamp.is_some();
     let created = match create_at(pass, own, spec.clone()).await {
         Err(error) if is_deleted && is_ending(&error) => create_at(pass, other, spec).await,

@@ -114,7 +114,7 @@ async fn adopt(pass: &mut Pass<'_>) -> Outcome<Option<Arc<Pod>>> {
     {
         Ok(adopted) => {
             remember(pass, &adopted);
-            pass.acted = true;
+            pass.count_change();
             Ok(Some(Arc::new(adopted)))
         }
         Err(error) if is_gone(&error) => Ok(None),

@@ -44,6 +44,7 @@ pub(crate) fn look(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>, volumes: Volumes)
             provisioner: None,
         },
         meta: meta(&pass.vm),
+        ..pass.view
     };
     record_image(pass);
 }
@@ -85,7 +86,8 @@ pub(crate) fn decide(pass: &mut Pass<'_>) -> Decision {
     };
     let decision = lifecycle::desired(&machine, &pass.now, jitter);
     let mut next = decision.status.clone();
-    pass.pops = next.state_change_requests.len() < status.state_change_requests.len();
+    pass.writes.pops_request =
+        next.state_change_requests.len() < status.state_change_requests.len();
     // The queue itself is changed by its own patch only.
     next.state_change_requests = status.state_change_requests;
     pass.vm.status = Some(next);
@@ -97,7 +99,7 @@ pub(crate) fn decide(pass: &mut Pass<'_>) -> Decision {
     }
     let pod = pass.view.pod.clone();
     let is_unplaced = |p: &Arc<Pod>| pods::is_deleting(p) && pods::is_over(p);
-    pass.ended = pod.filter(|p| decision.release || is_unplaced(p));
+    pass.writes.releases = pod.filter(|p| decision.release || is_unplaced(p));
     decision
 }
 

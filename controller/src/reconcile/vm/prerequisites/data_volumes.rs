@@ -81,7 +81,7 @@ async fn one(
         let new = new(pass, template);
         return match api.create(&PostParams::default(), &new).await {
             Ok(_) => {
-                pass.acted = true;
+                pass.count_change();
                 pass.normal("SuccessfulDataVolumeCreate", name);
                 Ok(Some(being_made(name)))
             }

@@ -29,11 +29,11 @@ const OUR_LABELS: [&str; 2] = [names::IMAGE_CACHE_LABEL, names::PAUSED_LABEL];
 
 /// Everything that is left to write; the finalizer's removal comes last because the object may vanish with it.
 pub(crate) async fn finish(pass: &mut Pass<'_>) -> Outcome<()> {
-    if pass.pops {
+    if pass.writes.pops_request {
         pop_request(pass).await?;
     }
     add_metadata(pass).await?;
-    if !pass.is_postponed {
+    if !pass.writes.postpones_status {
         status(pass).await?;
     }
     release(pass).await?;
@@ -239,7 +239,7 @@ async fn remove_metadata(pass: &mut Pass<'_>) -> Outcome<()> {
 
 /// Lets the pod go whose end is on record.
 async fn release(pass: &mut Pass<'_>) -> Outcome<()> {
-    match pass.ended.take() {
+    match pass.writes.releases.take() {
         Some(pod) => release_pod(&pass.api(), &pod).await,
         None => Ok(()),
     }

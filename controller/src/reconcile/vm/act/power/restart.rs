@@ -48,7 +48,7 @@ pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome {
         Progress::Running => Ok(Flow::Done("asked the node for a restart")),
         Progress::Done => {
             pass.status().last_restart_time = Some(at);
-            pass.acted = true;
+            pass.count_change();
             Ok(Flow::Done("restarted"))
         }
         // It made way for a pause or a suspend, after which the guest is as it was before.

@@ -68,7 +68,7 @@ pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Out
     view::look(pass, Some(Arc::clone(&made)), volumes);
     view::decide(pass);
     // A request is fulfilled only when the watch shows the pod.
-    pass.pops = false;
+    pass.writes.pops_request = false;
     let annotations = pass.vm.annotations_mut();
     annotations.insert(names::FIRST_BOOT_DONE.to_owned(), "true".to_owned());
     if let Some(placeholder) = placeholder {

@@ -19,8 +19,8 @@ use crate::shared::prober::Answer;
 /// Looks, and remembers the answer in the pass.
 pub(super) fn run(pass: &mut Pass<'_>, facts: Option<&GuestFacts>) {
     let answer = pass.vm.spec.readiness_probe.clone();
-    pass.readiness = answer.map(|probe| ask(pass, &probe, facts));
-    pass.silence = signs::awaited(pass, facts);
+    pass.view.readiness = answer.map(|probe| ask(pass, &probe, facts));
+    pass.view.silence = signs::awaited(pass, facts);
     tell(pass);
 }
 
@@ -80,7 +80,7 @@ fn colour(facts: Option<&GuestFacts>) -> Option<Option<HeartbeatThreshold>> {
 
 /// What the condition `Ready` depends on beside the pod.
 pub(super) fn guest(pass: &Pass<'_>) -> Guest {
-    match (&pass.readiness, pass.silence) {
+    match (&pass.view.readiness, pass.view.silence) {
         (Some(answer), _) => Guest::Probed(*answer == Answer::Yes),
         (None, Some(text)) => Guest::Silent(text),
         (None, None) => Guest::Pod,
@@ -89,14 +89,14 @@ pub(super) fn guest(pass: &Pass<'_>) -> Guest {
 
 /// Why the answer is not known, if it is not.
 pub(super) fn unknown(pass: &Pass<'_>) -> Option<&'static str> {
-    match pass.readiness {
+    match pass.view.readiness {
         Some(Answer::Unknown(why)) => Some(why),
         _ => None,
     }
 }
 
 fn tell(pass: &Pass<'_>) {
-    let Some(answer) = &pass.readiness else {
+    let Some(answer) = &pass.view.readiness else {
         return;
     };
     let all = pass.seen().map(|s| s.conditions.as_slice());
