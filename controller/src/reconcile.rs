@@ -1,7 +1,7 @@
 //! What a pass over one object does.
 //!
 //! Invariant: a pass may be repeated at any time, also one that was broken off half way.
-//! Failure: see [`crate::outcome`].
+//! Failure: see [`crate::flow`].
 
 pub(crate) mod answers;
 pub mod image;

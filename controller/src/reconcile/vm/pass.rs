@@ -1,6 +1,6 @@
 //! One pass over one machine: what was read, and what will be written at its end.
 //!
-//! Invariant: steps change the draft only; [`super::patch`] writes the difference to what was read.
+//! Invariant: steps change the draft only; [`super::write::patch`] writes the difference to what was read.
 //! Failure: none of its own.
 
 use std::sync::Arc;
