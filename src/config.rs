@@ -34,31 +34,32 @@ const LONGEST_SOCKET: usize = 107;
 
 schema::settings! {
     {
-        /// Unix socket of the CRI server. Only the daemon's own user and root may connect.
+        /// Unix socket of the CRI server. Only root and the user of the daemon can connect.
         listen: AbsolutePath = "/run/vmlet/vmlet.sock";
         /// Directory of the database, images, disks and console files.
         state_dir: AbsolutePath = "/var/lib/vmlet";
-        /// File that says which boot of the node this is. After another boot nothing of the rows' machines and networks
-        /// is believed to be there. Only tests need another file than the kernel's.
+        /// File that contains the boot ID of the node. After a reboot, the daemon treats all recorded machines and
+        /// networks as gone. Only tests need a file other than the one of the kernel.
         boot_id_file: AbsolutePath = "/proc/sys/kernel/random/boot_id";
     }
 
-    /// What the daemon says on standard error.
+    /// Log output of the daemon on standard error.
     log: Log, PartialLog {
-        /// Least severe level that is logged: `error`, `warn`, `info`, `debug` or `trace`; also per module,
-        /// such as `info,daemon::vm=debug`. The libraries of the transport (`h2`, `hyper`, `tonic` and so on) stay at
-        /// `info` unless they are named.
+        /// Minimum severity that is logged: `error`, `warn`, `info`, `debug` or `trace`; also per module, such as
+        /// `info,daemon::vm=debug`. The transport libraries (`h2`, `hyper`, `tonic` and so on) stay at `info` unless
+        /// they are named.
         level: Filter = "info";
-        /// `text` for people, `json` for collectors.
+        /// Log format: `text` for people, `json` for log collectors.
         format: Format = "text";
     }
 
     /// The CRI server.
     cri: Cri, PartialCri {
-        /// cgroup driver that kubelet is told: `systemd`, `cgroupfs`, or `auto`, which is `systemd` where that
-        /// runs. It must be the one of the node's other runtime.
+        /// cgroup driver that the daemon reports to kubelet: `systemd`, `cgroupfs`, or `auto`, which is `systemd` on
+        /// nodes that run it. It must match the cgroup driver of the other runtime on the node.
         cgroup_driver: CgroupDriver = "auto";
-        /// Where cgroups are mounted. What pods use is read there; nothing is written.
+        /// Mount point of the cgroup file system. The daemon reads the resource usage of pods there and writes
+        /// nothing.
         cgroup_root: AbsolutePath = "/sys/fs/cgroup";
     }
 
@@ -66,21 +67,21 @@ schema::settings! {
     libvirt: Libvirt, PartialLibvirt {
         /// libvirt connection URI.
         uri: Text = "qemu:///system";
-        /// Longest time for a call to libvirt, in seconds.
+        /// Timeout of a call to libvirt, in seconds.
         call_timeout_secs: Seconds = "30";
-        /// Longest time for libvirt to start an emulator, in seconds.
+        /// Timeout for libvirt to start an emulator, in seconds.
         start_timeout_secs: Seconds = "120";
-        /// Calls to libvirt that run at the same time, of each of four kinds (life cycle, ends, agents that
-        /// answer, other agents); others wait. Keep four times this below `max_workers` of `libvirtd.conf`,
-        /// which is 20 unless set.
+        /// Concurrent calls to libvirt for each of four kinds (life cycle, ends, agents that answer, other agents);
+        /// further calls wait. Keep four times this value below `max_workers` of `libvirtd.conf`, which defaults to
+        /// 20.
         parallel_calls: Count = "4";
     }
 
-    /// The node API, for the program beside the daemon that talks to Kubernetes.
+    /// The node API, which the agent on the node uses.
     node: Node, PartialNode {
-        /// Unix socket of the node API. Only the daemon's own user and root may connect.
+        /// Unix socket of the node API. Only root and the user of the daemon can connect.
         endpoint: AbsolutePath = "/run/vmlet/node.sock";
-        /// Disks of virtual machines that are made at the same time; others wait.
+        /// Disks of virtual machines that are created concurrently; further disks wait.
         parallel_provisions: Count = "2";
     }
 
@@ -88,61 +89,63 @@ schema::settings! {
     network: Network, PartialNetwork {
         /// Control socket of `vmlet-tapmanager`.
         tapmanager_socket: AbsolutePath = "/run/vmlet/tapmanager.sock";
-        /// Socket where `vmwrapper` fetches tap devices.
+        /// Socket from which `vmwrapper` fetches tap devices.
         handoff_socket: AbsolutePath = "/run/vmlet/handoff.sock";
-        /// Longest time to make or take down a pod's network, CNI plugins included, in seconds.
+        /// Timeout for the setup or teardown of a pod's network, including CNI plugins, in seconds.
         timeout_secs: Seconds = "90";
     }
 
     /// Virtual machines.
     vm: Vm, PartialVm {
-        /// `kvm`, `tcg` (software emulation), or `auto`, which is `kvm` where a guest really runs under it.
+        /// How guests are executed: `kvm`, `tcg` (software emulation), or `auto`, which is `kvm` if a guest runs with
+        /// it.
         accelerator: Accelerator = "auto";
-        /// QEMU.
+        /// Path of QEMU.
         emulator: AbsolutePath = "/usr/bin/qemu-system-x86_64";
-        /// Program that libvirt starts in QEMU's place; it fetches tap devices and becomes QEMU.
+        /// Program that libvirt starts instead of QEMU. It fetches tap devices and then executes QEMU.
         wrapper: AbsolutePath = "/usr/libexec/vmlet/vmwrapper";
-        /// User that QEMU runs as; the one of the libvirt set-up.
+        /// User that runs QEMU; must match the libvirt setup.
         user: Text = "libvirt-qemu";
         /// Virtual CPUs of a machine whose pod has neither a CPU limit nor an annotation.
         default_vcpus: Cpus = "1";
         /// Memory of a machine whose pod has neither a memory limit nor an annotation.
         default_memory: Memory = "1Gi";
-        /// Memory for QEMU itself in a pod that has a memory limit and no RuntimeClass, as pods for Virtlet: the limit of the
-        /// pod's cgroup is raised by so much. A RuntimeClass's overhead does that for other pods, and tells the scheduler.
+        /// Memory for QEMU itself in a pod that has a memory limit and no RuntimeClass, such as a pod for Virtlet.
+        /// The daemon raises the limit of the pod's cgroup by this amount. For other pods, the overhead of the
+        /// RuntimeClass does this and informs the scheduler.
         memory_overhead: Size = "160Mi";
-        /// What becomes of a pod with writable mounts, which do not reach its guest, so that what is written there would be
-        /// lost: `refuse` the container, or `warn` by an event of the pod. What else a guest does not get
-        /// is always such an event.
+        /// How the daemon treats a pod with writable mounts, which do not reach the guest, so that data written there
+        /// would be lost: `refuse` the container, or `warn` with an event on the pod. Everything else that does not
+        /// reach the guest is always reported with such an event.
         unsupported: Unsupported = "refuse";
     }
 
     /// The image store.
     images: Images, PartialImages {
-        /// Scheme of image names that give none and match no translation: `https` or `http`.
+        /// Scheme of image names that contain none and match no translation: `https` or `http`.
         protocol: Protocol = "https";
-        /// Largest image file that is downloaded.
+        /// Maximum size of a downloaded image file.
         max_download: Size = "64Gi";
-        /// Largest disk that an image may present to a guest.
+        /// Maximum virtual size of a disk in an image.
         max_virtual_size: Size = "2Ti";
-        /// Longest time in which a server may send nothing, in seconds.
+        /// Maximum time without data from a server during a download, in seconds.
         stall_timeout_secs: Seconds = "60";
-        /// PEM file of certificate authorities that are trusted beside the system's; empty for none.
+        /// PEM file with certificate authorities that are trusted in addition to those of the system; empty for none.
         ca_file: OptionalPath = "";
-        /// What becomes of a container whose image has an id that is not in this store, because another runtime
-        /// gave it: `pull` the image by the name in the pod, or `refuse`.
+        /// How the daemon treats a container whose image ID is not in this store because another runtime assigned it:
+        /// `pull` the image by its name in the pod, or `refuse` the container.
         unknown_id: UnknownId = "pull";
         list {
-            /// Image names that stand for a URL. Each has either `name`, for this one name, or `prefix`, for
-            /// all names below it, and a `url`. An image that is given by its URL has the name `host[:port]/path`
-            /// here.
+            /// Image names that are translated to URLs. Each entry has a `url` and either `name`, for this name only,
+            /// or `prefix`, for all names below it. An image that is specified by its URL has the name
+            /// `host[:port]/path` here.
             translations: Translation;
         }
     }
 
-    /// The end of the daemon.
+    /// Shutdown of the daemon.
     shutdown: Shutdown, PartialShutdown {
-        /// Longest time that requests in progress are given to end, in seconds. Machines keep running.
+        /// Maximum time for requests in progress to finish, in seconds. Machines keep running.
         timeout_secs: Seconds = "10";
     }
 }

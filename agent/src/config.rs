@@ -22,57 +22,57 @@ pub const DEFAULT_FILE: &str = "/etc/vmlet/agent.toml";
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Name of the node that this agent is of.
+    /// Name of the node on which this agent runs.
     pub node: String,
-    /// How the API server is reached; as pods do it when absent.
+    /// Path to the kubeconfig file. If unset, the in-cluster configuration is used.
     pub kubeconfig: Option<PathBuf>,
     /// Socket of the daemon's node API.
     pub node_endpoint: String,
-    /// CRI socket of the proxy; no proxy when empty.
+    /// CRI socket of the proxy; empty for no proxy.
     pub proxy_endpoint: String,
     /// Namespace of the node's lease.
     pub namespace: String,
-    /// File with the kernel's boot id.
+    /// File that contains the boot ID of the kernel.
     pub boot_id_file: PathBuf,
-    /// Address of `/healthz`, `/readyz` and `/metrics`; nowhere when absent.
+    /// Address of `/healthz`, `/readyz` and `/metrics`; not served if unset.
     pub health_listen: Option<SocketAddr>,
-    /// What is said on standard error.
+    /// Log output on standard error.
     pub log: Log,
-    /// Times.
+    /// Time limits and intervals.
     pub limits: Limits,
 }
 
-/// Times, in seconds.
+/// Time limits and intervals, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// How long the object of a task is kept after the task ended.
+    /// Time for which the object of a task is kept after the task has ended.
     pub completed_tasks_s: u32,
-    /// Shortest time between two writes of a task's progress.
+    /// Minimum time between two writes of the progress of a task.
     pub progress_s: u32,
-    /// Shortest time between two writes of a guest's facts, power and pause excepted.
+    /// Minimum time between two writes of the facts of a guest, except for its power state and pause.
     pub guest_facts_s: u32,
-    /// Between two looks for disks whose machine no longer exists.
+    /// Interval of the search for disks whose machine no longer exists.
     pub orphan_look_s: u32,
-    /// From the first look that finds such a disk to the one after which it is reported.
+    /// Minimum time between the first search that finds such a disk and the search that reports it.
     pub orphan_confirm_s: u32,
-    /// From the first look that finds such a disk to its removal; 0: it stays.
+    /// Time between the first search that finds such a disk and its removal; 0: it is not removed.
     pub orphan_remove_after_s: u32,
 }
 
-/// Settings from flags and the environment, which win over the file.
+/// Settings from flags and the environment, which override the file.
 #[derive(Debug, Default, clap::Args)]
 pub struct Overrides {
-    /// Name of the node that this agent is of.
+    /// Name of the node on which this agent runs.
     #[arg(long, value_name = "NAME", env = "VMLET_AGENT_NODE")]
     pub node: Option<String>,
-    /// How the API server is reached; as pods do it when absent.
+    /// Path to the kubeconfig file [default: the in-cluster configuration].
     #[arg(long, value_name = "FILE", env = "VMLET_AGENT_KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
     /// Socket of the daemon's node API.
     #[arg(long, value_name = "ENDPOINT", env = "VMLET_AGENT_NODE_ENDPOINT")]
     pub node_endpoint: Option<String>,
-    /// CRI socket of the proxy; no proxy when empty.
+    /// CRI socket of the proxy; empty for no proxy.
     #[arg(long, value_name = "ENDPOINT", env = "VMLET_AGENT_PROXY_ENDPOINT")]
     pub proxy_endpoint: Option<String>,
     /// Namespace of the node's lease.
@@ -81,7 +81,7 @@ pub struct Overrides {
     /// Address of /healthz, /readyz and /metrics.
     #[arg(long, value_name = "ADDRESS", env = "VMLET_AGENT_HEALTH_LISTEN")]
     pub health_listen: Option<SocketAddr>,
-    /// Least severe level that is logged, also per module.
+    /// Minimum severity that is logged, also per module.
     #[arg(long, value_name = "LEVEL", env = "VMLET_AGENT_LOG_LEVEL")]
     pub log_level: Option<Filter>,
 }

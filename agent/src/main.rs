@@ -13,11 +13,11 @@ use clap::Parser;
 use service::signals::Ending;
 use service::{settings, telemetry};
 
-/// Runs VirtualMachineTasks on this node and tells the cluster what is known of guests and node.
+/// Runs VirtualMachineTasks on this node and reports the state of guests and node to the cluster.
 #[derive(Debug, Parser)]
 #[command(name = "vmlet-agent", version)]
 struct Args {
-    /// Configuration file; /etc/vmlet/agent.toml is read if it is there and none is named.
+    /// Path to the configuration file [default: /etc/vmlet/agent.toml, if it exists].
     #[arg(long, value_name = "FILE", env = "VMLET_AGENT_CONFIG")]
     config: Option<PathBuf>,
     #[command(flatten)]

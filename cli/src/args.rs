@@ -14,11 +14,12 @@ use crate::commands::{
 use crate::context::Endpoint;
 
 const AFTER: &str = "\
-Flags that choose the cluster (--kubeconfig, --context, -n, --as and more, as kubectl's) are shown by each verb, such
-as `vmletctl list --help`; --endpoint, the socket of a node's daemon, by `vmletctl node ps --help`.
-Exit codes: 0 done; 1 refused or failed; 2 the command line cannot be understood.";
+The help of each cluster command lists the flags that choose the cluster (--kubeconfig, --context, -n, --as and others,
+as in kubectl), such as `vmletctl list --help`. The help of each node command lists --endpoint, the socket of the
+daemon, such as `vmletctl node ps --help`.
+Exit codes: 0 success; 1 refused or failed; 2 invalid command line.";
 
-/// Works with virtual machines: those of a cluster, and with pods of this node without Kubernetes.
+/// Manages the virtual machines of a Kubernetes cluster, and the pods of this node without Kubernetes.
 #[derive(Debug, Parser)]
 #[command(name = "vmletctl", version, after_help = AFTER)]
 pub(crate) struct Args {
@@ -32,7 +33,7 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
-/// Which daemon.
+/// Selects the daemon.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Node")]
 pub(crate) struct NodeArgs {
@@ -90,67 +91,70 @@ pub(crate) fn parse() -> Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List virtual machines of a cluster.
+    /// List the virtual machines of a cluster.
     #[command(visible_alias = "ls")]
     List(list::ListArgs),
-    /// Show everything about a virtual machine: conditions, tasks, pod, newest events.
+    /// Show details of a virtual machine: conditions, tasks, pod, newest events.
     #[command(visible_alias = "describe")]
     Status(status::StatusArgs),
     /// Show the events of a virtual machine, its pods and its tasks.
     Events(events::EventsArgs),
     /// Print the console log of a virtual machine, or of a VM pod.
     Logs(machine_logs::LogsArgs),
-    /// Show the images that machines are made from.
+    /// Show the images that virtual machines are made from.
     #[command(subcommand)]
     Image(image::ImageArgs),
-    /// Make the manifest of a virtual machine, or the machine itself.
+    /// Create a virtual machine, or print its manifest.
     #[command(subcommand)]
     Create(create::CreateArgs),
     /// Start virtual machines.
     ///
-    /// A machine that is to be off is wished on; one that runs on request gets the request; a suspended one is resumed.
+    /// Changes the desired state of a machine whose desired state is off; sends a start request to a machine that
+    /// starts on request; resumes a suspended machine.
     Start(power::StartArgs),
-    /// Stop virtual machines: the guest is asked to power off.
+    /// Stop virtual machines: send each guest a power-off request.
     ///
-    /// A machine that is to be always on is wished off; one that runs on request gets the request. The disk is kept.
+    /// Changes the desired state of a machine that always runs to off; sends a stop request to a machine that starts
+    /// on request. The disk is kept.
     Stop(power::StopArgs),
-    /// Restart virtual machines: the guest is asked to power off, and a new pod takes over the disk.
+    /// Restart virtual machines: send each guest a power-off request, then start a new pod with the same disk.
     Restart(power::RestartArgs),
-    /// Suspend virtual machines: their memory is saved to disk, their pods go.
+    /// Suspend virtual machines: save their memory to disk and delete their pods.
     Suspend(power::VerbArgs),
-    /// Resume suspended virtual machines where they were.
+    /// Resume suspended virtual machines from their saved memory.
     Resume(power::VerbArgs),
-    /// Pause virtual machines: the vCPUs stand still, the memory stays in RAM.
+    /// Pause virtual machines: pause the vCPUs and keep the memory in RAM.
     Pause(power::VerbArgs),
     /// Unpause virtual machines.
     Unpause(power::VerbArgs),
-    /// Delete virtual machines with their root disks: each guest is asked to power off first.
+    /// Delete virtual machines and their root disks; send each guest a power-off request first.
     ///
-    /// Disks in claims stay.
+    /// Disks that are PersistentVolumeClaims are kept.
     Delete(delete::DeleteArgs),
-    /// Log in to the guest of a virtual machine, with the ssh of this computer.
+    /// Log in to the guest of a virtual machine with the local ssh program.
     ///
-    /// The address must be reachable from here: that of the pod network is on nodes, and where the network is routed.
+    /// The address must be reachable from this computer. Addresses of the pod network are reachable on the nodes, and
+    /// where that network is routed.
     Ssh(ssh::SshArgs),
-    /// Print a script that lets a shell complete commands and names.
+    /// Print a shell completion script for commands and names.
     Completion(completion::CompletionArgs),
 
-    /// Commands for pods of this node, without Kubernetes.
+    /// Manage pods on this node without Kubernetes.
     #[command(subcommand)]
     Node(NodeCommand),
-    /// Run a pod on this node, from its manifest; short for `node run`.
+    /// Run a pod on this node from its manifest; short for `node run`.
     Run(run::RunArgs),
     /// List pods of this node; short for `node ps`.
     Ps(ps::PsArgs),
-    /// Talk to the serial console of a pod of this node; short for `node console`.
+    /// Connect to the serial console of a pod of this node; short for `node console`.
     Console(console::ConsoleArgs),
     /// Remove a stopped pod of this node; short for `node rm`.
     Rm(rm::RmArgs),
-    /// Check this node and say what to mend; short for `node doctor`.
+    /// Check this node and show how to correct problems; short for `node doctor`.
     Doctor(doctor::DoctorArgs),
 }
 
-/// Commands that talk to the daemon of this node.
+/// Commands for the daemon of this node.
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeCommand {
     /// Run a pod from a Kubernetes Pod manifest and follow its console.
@@ -159,24 +163,24 @@ pub(crate) enum NodeCommand {
     Ps(ps::PsArgs),
     /// Print the console log of a pod.
     Logs(logs::LogsArgs),
-    /// Talk to the serial console of a pod; Ctrl-] leaves.
+    /// Connect to the serial console of a pod; Ctrl-] disconnects.
     Console(console::ConsoleArgs),
-    /// Stop a pod's VM and give back its network.
+    /// Stop the VM of a pod and release its network.
     Stop(stop::StopArgs),
-    /// Remove a stopped pod with its disk and log.
+    /// Remove a stopped pod and its disk and log.
     Rm(rm::RmArgs),
-    /// Check this node and say what to do about what is amiss.
+    /// Check this node and show how to correct problems.
     Doctor(doctor::DoctorArgs),
 }
 
-/// Names one pod.
+/// Selects one pod.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct PodArg {
-    /// Name of the pod, or the beginning of its id or of its container's id.
+    /// Name of the pod, or the beginning of its ID or of its container's ID.
     #[arg(value_name = "NAME|ID")]
     pub(crate) pod: String,
 
-    /// Namespace of the pod, when it is given by name.
+    /// Namespace of the pod, if the pod is given by name.
     #[arg(short, long, default_value = "default")]
     pub(crate) namespace: String,
 }

@@ -15,32 +15,33 @@ pub(crate) use connect::Cluster;
 pub(crate) use error::{ClusterError, advice};
 pub(crate) use machine::Found;
 
-/// Which cluster, and as whom; as kubectl's.
+/// Selects the cluster and the user, as in kubectl.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Cluster")]
 pub(crate) struct ClusterArgs {
-    /// The kubeconfig file [default: KUBECONFIG, ~/.kube/config, or the pod's service account].
+    /// Path to the kubeconfig file [default: KUBECONFIG, ~/.kube/config, or the pod's service account].
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<std::path::PathBuf>,
-    /// A context of the kubeconfig.
+    /// Context of the kubeconfig.
     #[arg(long, value_name = "NAME")]
     pub(crate) context: Option<String>,
-    /// A cluster of the kubeconfig.
+    /// Cluster of the kubeconfig.
     #[arg(long, value_name = "NAME")]
     pub(crate) cluster: Option<String>,
-    /// A user of the kubeconfig.
+    /// User of the kubeconfig.
     #[arg(long, value_name = "NAME")]
     pub(crate) user: Option<String>,
-    /// The namespace [default: the context's].
+    /// Namespace [default: the namespace of the context].
     #[arg(short, long, value_name = "NAME")]
     pub(crate) namespace: Option<String>,
-    /// Act as this user.
+    /// User to impersonate.
     #[arg(long = "as", value_name = "USER")]
     pub(crate) impersonate: Option<String>,
-    /// Act as a member of this group; may be repeated.
+    /// Group to impersonate; may be repeated.
     #[arg(long = "as-group", value_name = "GROUP", requires = "impersonate")]
     pub(crate) impersonate_groups: Vec<String>,
-    /// How long the API server may take to answer, such as 10s or 1m; a bare number is seconds, 0 is for ever.
+    /// Maximum time for the API server to answer, such as 10s or 1m; a number without unit is in seconds, 0 means no
+    /// limit.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = deadline)]
     pub(crate) request_timeout: Deadline,
 }
@@ -69,7 +70,7 @@ pub(crate) fn seconds(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "whole seconds, minutes or hours are needed, such as 20, 20s or 2m".into())
 }
 
-/// Names machines.
+/// Selects machines.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Names {
     /// Names of virtual machines.

@@ -11,12 +11,12 @@ use crds::vm::PrintableStatus as Word;
 /// When to use colours.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum When {
-    /// On a terminal.
+    /// Use colours on a terminal.
     #[default]
     Auto,
-    /// Always.
+    /// Always use colours.
     Always,
-    /// Never.
+    /// Never use colours.
     Never,
 }
 

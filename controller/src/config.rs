@@ -29,109 +29,114 @@ pub const DEFAULT_FILE: &str = "/etc/vmlet/controller.toml";
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// How the API server is reached; empty: as `KUBECONFIG` says, else from within the cluster.
+    /// Path to the kubeconfig file. Defaults to the file in `KUBECONFIG` or, without it, the in-cluster
+    /// configuration.
     pub kubeconfig: Option<PathBuf>,
     /// Namespace of the controller's own objects, such as its lease.
     pub namespace: String,
     /// Address and port of the HTTP server for health and metrics.
     pub listen: SocketAddr,
-    /// How passes are run.
+    /// How reconcile passes are run.
     pub runner: Runner,
-    /// Which object is served first.
+    /// Which object is reconciled first.
     pub priority: Priority,
-    /// Which of several controllers acts.
+    /// Which of several controllers is active.
     pub lease: Lease,
-    /// How machines are made.
+    /// How machines are created.
     pub machines: Machines,
-    /// What is said on standard error.
+    /// Log output on standard error.
     pub log: Log,
 }
 
-/// How passes are run.
+/// How reconcile passes are run.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Runner {
-    /// Passes that run at the same time.
+    /// Maximum number of concurrent reconcile passes.
     pub workers: usize,
-    /// Longest time of a pass, in seconds; then it is given up and repeated.
+    /// Timeout of a pass, in seconds. After it, the pass is aborted and repeated.
     pub pass_timeout_secs: u64,
-    /// How often every machine is looked at although nothing happened, in seconds.
+    /// Interval at which every machine is reconciled even without a change, in seconds.
     pub resync_secs: u64,
-    /// How soon a machine that is not made yet is looked at although the event that it waits for did not come, in seconds.
+    /// Delay after which a machine that is not created yet is reconciled even if the event that it waits for has not
+    /// arrived, in seconds.
     pub recheck_secs: u64,
-    /// First and longest delay before a failed pass is repeated, in milliseconds.
+    /// Initial delay before a failed pass is repeated, in milliseconds.
     pub retry_min_ms: u64,
-    /// See `retry_min_ms`.
+    /// Maximum delay before a failed pass is repeated, in milliseconds.
     pub retry_max_ms: u64,
-    /// Longest time that passes are given to end when the controller is told to, in seconds.
+    /// Maximum time for running passes to finish when the controller shuts down, in seconds.
     pub drain_secs: u64,
 }
 
-/// Which object is served first.
+/// Which object is reconciled first.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Priority {
-    /// Numbers that differ from the profile's.
+    /// Priorities that differ from the profile.
     pub levels: LevelOverrides,
-    /// The numbers: `page` (documented) or `parity` (those of the reference implementation's source).
+    /// Profile of priorities: `page` (documented) or `parity` (those in the source of the reference implementation).
     pub profile: Profile,
-    /// Recompute the priority of a machine from its present state when it is put back.
+    /// Recomputes the priority of a machine from its current state when it is requeued.
     pub recompute: bool,
-    /// Dispatch what has been ready for so long before anything else, in seconds; 0: never.
+    /// Time after which a ready object is reconciled before all others, in seconds; 0 disables this.
     pub starvation_after_secs: u64,
-    /// Keep a worker free for machines that nobody waits for, from 4 workers on.
+    /// Reserves one worker for machines with low priority (below 96), from 4 workers on.
     pub reserve_worker: bool,
-    /// Changes of other objects take the priority that the machine itself has.
+    /// Changes of other objects use the current priority of the machine.
     pub mapped_by_state: bool,
-    /// A pod that contradicts the machine's status counts as a change of its power.
+    /// A pod that contradicts the status of the machine counts as a change of the power state.
     pub pod_contradicts: bool,
 }
 
-/// A table of numbers and rules.
+/// A profile of priorities and rules.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
     /// As documented.
     #[default]
     Page,
-    /// As the reference implementation's source has it, without any of our additions.
+    /// As in the source of the reference implementation, without any additions.
     Parity,
 }
 
-/// Which of several controllers acts.
+/// Which of several controllers is active.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Lease {
-    /// Take the lease before anything is done. Only a controller that is alone may do without.
+    /// Whether the controller acquires the lease before it starts to reconcile. Disable it only if a single
+    /// controller runs.
     pub enabled: bool,
     /// Name of the Lease object.
     pub name: String,
-    /// How this process's name begins; empty: with the host's. A random part follows.
+    /// Prefix of this process's identity; empty for the host name. A random suffix is added.
     pub identity: String,
-    /// How long a lease that is not renewed is still respected, in seconds.
+    /// Time for which a lease that is not renewed stays valid, in seconds.
     pub duration_secs: u32,
-    /// The holder that could not renew for so long stops, in seconds; less than `duration_secs`.
+    /// Time after which a holder that cannot renew the lease stops, in seconds; less than `duration_secs`.
     pub renew_deadline_secs: u32,
-    /// How often it is renewed or asked for, in seconds.
+    /// Interval at which the lease is renewed or requested, in seconds.
     pub retry_secs: u32,
 }
 
-/// How machines are made.
+/// How machines are created.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Machines {
-    /// Machines whose root disk is made at the same time; 0: four fifths of the workers, at least 1.
+    /// Root disks that are created concurrently; 0: four fifths of the workers, at least 1.
     pub creates: usize,
-    /// The same on one node; at least 1.
+    /// Root disks that are created concurrently on one node; at least 1.
     pub creates_per_node: usize,
-    /// New machines wait until the image cache in `namespace` describes their image. Must be false: no controller of
-    /// this version fills image caches.
+    /// New machines wait until the image cache in `namespace` describes their image. Must be false: this version has
+    /// no controller for image caches.
     pub image_caches: bool,
-    /// Facts about guests arrive by watches; without them machines that wait for an address are looked at again.
+    /// The controller watches for information about guests. Without it, the controller reconciles machines that wait
+    /// for an address at intervals.
     pub signals: bool,
-    /// Machines that are off, or start, take over the size of a class that they newly name.
+    /// A machine that is off or starts is resized to the class that it newly references.
     pub resize: bool,
-    /// How root disks are made unless the machine says: `direct`, `linked`, or empty for the plain way.
+    /// How root disks are created if the machine does not specify it: `direct`, `linked`, or empty for the ordinary
+    /// way.
     pub fast_deploy: String,
 }
 

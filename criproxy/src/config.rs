@@ -27,10 +27,10 @@ pub struct Config {
     /// Unix socket for kubelet; mode 0600.
     #[serde(default = "listen")]
     pub listen: PathBuf,
-    /// Where the learned owners and the last-known lists are kept.
+    /// Directory for the learned owners and the last known lists.
     #[serde(default = "state_dir")]
     pub state_dir: PathBuf,
-    /// File with the kernel's boot id.
+    /// File that contains the boot ID of the kernel.
     #[serde(default = "boot_id_file")]
     pub boot_id_file: PathBuf,
     /// The runtime of ordinary pods.
@@ -38,12 +38,12 @@ pub struct Config {
     /// The other runtimes.
     #[serde(default)]
     pub secondary: Vec<Secondary>,
-    /// Where metrics are served; nowhere when absent.
+    /// Where metrics are served; not served if unset.
     pub metrics: Option<Metrics>,
-    /// What is said on standard error.
+    /// Log output on standard error.
     #[serde(default)]
     pub log: Log,
-    /// Times.
+    /// Time limits and intervals.
     #[serde(default)]
     pub limits: Limits,
 }
@@ -52,9 +52,9 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Primary {
-    /// Its name in messages and metrics, and as a value of `kubernetes.io/target-runtime`.
+    /// Name of the runtime in messages and metrics, and as a value of `kubernetes.io/target-runtime`.
     pub name: String,
-    /// Its CRI socket.
+    /// CRI socket of the runtime.
     pub socket: PathBuf,
 }
 
@@ -62,19 +62,19 @@ pub struct Primary {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Secondary {
-    /// Its name in messages, metrics, conditions and the state directory.
+    /// Name of the runtime in messages, metrics, conditions and the state directory.
     pub name: String,
-    /// Its CRI socket.
+    /// CRI socket of the runtime.
     pub socket: PathBuf,
-    /// RuntimeClass handlers that it serves.
+    /// RuntimeClass handlers that the runtime serves.
     #[serde(default)]
     pub handlers: Vec<String>,
-    /// Values of the annotation `kubernetes.io/target-runtime` that mean it; its name when absent.
+    /// Values of the annotation `kubernetes.io/target-runtime` that select the runtime. Defaults to its name.
     pub target_runtimes: Option<Vec<String>>,
-    /// Image names that begin so are its.
+    /// Prefixes of the image names that belong to the runtime.
     #[serde(default)]
     pub image_prefixes: Vec<String>,
-    /// How its ids of 64 hex digits end.
+    /// Suffix of the runtime's IDs of 64 hexadecimal digits.
     pub id_suffix: Option<String>,
 }
 
@@ -86,19 +86,19 @@ pub struct Metrics {
     pub listen: SocketAddr,
 }
 
-/// Times, in milliseconds.
+/// Time limits and intervals, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Longest wait for a secondary in a call that concerns several runtimes.
+    /// Timeout for a secondary in a call to several runtimes.
     pub fanout_timeout_ms: u64,
-    /// Longest wait for a runtime to accept a connection.
+    /// Timeout for a connection to a runtime.
     pub connect_timeout_ms: u64,
-    /// Longest time that calls in progress are given when the proxy ends.
+    /// Maximum time for calls in progress to finish when the proxy shuts down.
     pub drain_ms: u64,
-    /// How long a secondary that came back without the sandboxes it had is not believed.
+    /// Time for which the proxy does not trust a secondary that returned without the sandboxes it had.
     pub empty_grace_ms: u64,
-    /// How long a runtime that failed again and again is not asked for lists.
+    /// Time for which the proxy requests no lists from a runtime that failed repeatedly.
     pub breaker_open_ms: u64,
 }
 
@@ -161,7 +161,7 @@ pub struct Overrides {
         env = "VMLET_CRIPROXY_LISTEN"
     )]
     pub listen: Option<PathBuf>,
-    /// Where the learned owners and the last-known lists are kept.
+    /// Directory for the learned owners and the last known lists.
     #[arg(
         long,
         global = true,
@@ -169,7 +169,7 @@ pub struct Overrides {
         env = "VMLET_CRIPROXY_STATE_DIR"
     )]
     pub state_dir: Option<PathBuf>,
-    /// Least severe level that is logged, also per module.
+    /// Minimum severity that is logged, also per module.
     #[arg(
         long,
         global = true,

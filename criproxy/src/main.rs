@@ -16,11 +16,11 @@ use service::signals::Ending;
 use service::telemetry::one_line;
 use service::{settings, telemetry};
 
-/// One CRI endpoint for kubelet over several CRI runtimes.
+/// One CRI endpoint for kubelet in front of several CRI runtimes.
 #[derive(Debug, Parser)]
 #[command(name = "vmlet-criproxy", version)]
 struct Args {
-    /// Configuration file.
+    /// Path to the configuration file.
     #[arg(
         long,
         global = true,
@@ -37,9 +37,9 @@ struct Args {
 
 #[derive(Debug, Clone, Copy, Subcommand)]
 enum Command {
-    /// Serve kubelet until SIGTERM; the same as no command.
+    /// Serve kubelet until SIGTERM; the default command.
     Serve,
-    /// Explain the configuration and ask each runtime.
+    /// Explain the configuration and check whether each runtime answers.
     Check,
 }
 

@@ -11,11 +11,11 @@ use clap::{ArgMatches, Parser, Subcommand};
 
 use super::schema::{Kind, SETTINGS};
 
-/// Runs pods as virtual machines: a CRI runtime over libvirt.
+/// Runs pods as virtual machines: a CRI runtime that uses libvirt.
 #[derive(Debug, Parser)]
 #[command(name = "vmlet", version)]
 pub struct Args {
-    /// Configuration file instead of /etc/vmlet/vmlet.toml.
+    /// Path to the configuration file [default: /etc/vmlet/vmlet.toml].
     #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
     /// What to do instead of running the daemon.
@@ -26,18 +26,18 @@ pub struct Args {
     pub settings: Overrides,
 }
 
-/// What the program can do besides running the daemon.
+/// Commands other than running the daemon.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Work with the configuration.
+    /// Commands for the configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
 }
 
-/// What can be done with the configuration.
+/// Commands for the configuration.
 #[derive(Debug, Clone, Copy, Subcommand)]
 pub enum ConfigCommand {
-    /// Print the effective configuration as TOML, and where each value came from.
+    /// Print the effective configuration as TOML, with the source of each value.
     Show,
 }
 

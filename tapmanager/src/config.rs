@@ -34,11 +34,11 @@ const KEYS: [&str; 14] = [
     "LOG_LEVEL",
 ];
 
-/// Owns the networks of Vmlet's pods: namespaces, CNI attachments, bridges, taps and DHCP.
+/// Manages the networks of Vmlet's pods: namespaces, CNI attachments, bridges, taps and DHCP.
 #[derive(Debug, Parser)]
 #[command(name = "vmlet-tapmanager", version)]
 pub(crate) struct Flags {
-    /// TOML file with the same settings, dashes as underscores.
+    /// TOML file with the same settings, with underscores instead of dashes.
     #[arg(long, env = "VMLET_TAPMANAGER_CONFIG")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -67,26 +67,26 @@ struct Settings {
     /// Directory of CNI plugins; may be repeated [default: /opt/cni/bin, /usr/lib/cni].
     #[arg(long, env = "VMLET_TAPMANAGER_CNI_BIN_DIR", value_delimiter = ':')]
     cni_bin_dir: Option<Vec<PathBuf>>,
-    /// Directory of our own CNI cache; no other runtime may use it [default: /var/lib/vmlet/cni].
+    /// Directory of the CNI cache; no other runtime may use it [default: /var/lib/vmlet/cni].
     #[arg(long, env = "VMLET_TAPMANAGER_CNI_CACHE_DIR")]
     cni_cache_dir: Option<PathBuf>,
-    /// Where cgroups are mounted [default: /sys/fs/cgroup].
+    /// Mount point of the cgroup file system [default: /sys/fs/cgroup].
     #[arg(long, env = "VMLET_TAPMANAGER_CGROUP_ROOT")]
     cgroup_root: Option<PathBuf>,
-    /// File that says which boot of the node this is; only tests need another one
-    /// [default: /proc/sys/kernel/random/boot_id].
+    /// File that contains the boot ID of the node; only tests need another file [default:
+    /// /proc/sys/kernel/random/boot_id].
     #[arg(long, env = "VMLET_TAPMANAGER_BOOT_ID_FILE")]
     boot_id_file: Option<PathBuf>,
-    /// User that QEMU and vmwrapper run as [default: libvirt-qemu].
+    /// User that runs QEMU and vmwrapper [default: libvirt-qemu].
     #[arg(long, env = "VMLET_TAPMANAGER_QEMU_USER", value_name = "NAME")]
     qemu_user: Option<String>,
-    /// Seconds that each CNI plugin call is given [default: 60].
+    /// Timeout of each CNI plugin call, in seconds [default: 60].
     #[arg(long, env = "VMLET_TAPMANAGER_CNI_TIMEOUT_SECS")]
     cni_timeout_secs: Option<u64>,
-    /// Form of the log on stderr: text or json [default: text].
+    /// Log format on standard error: text or json [default: text].
     #[arg(long, env = "VMLET_TAPMANAGER_LOG_FORMAT")]
     log_format: Option<Format>,
-    /// Least important level, or a filter as of RUST_LOG [default: info].
+    /// Minimum severity that is logged, or a filter as in RUST_LOG [default: info].
     #[arg(long, env = "VMLET_TAPMANAGER_LOG_LEVEL")]
     log_level: Option<Filter>,
 }

@@ -26,7 +26,7 @@ use clap::{Parser, Subcommand};
 
 use crate::stack;
 
-/// Every chore of the repository.
+/// Development tasks of the repository.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", about)]
 pub(crate) struct Xtask {

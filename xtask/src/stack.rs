@@ -38,26 +38,26 @@ use anyhow::Result;
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Inner {
     #[command(hide = true)]
-    /// Owns the programs of one stack until it is told to end.
+    /// Runs the programs of one stack until it receives a stop signal.
     Supervise {
-        /// The stack's directory.
+        /// Directory of the stack.
         #[arg(long)]
         dir: std::path::PathBuf,
     },
     #[command(hide = true)]
-    /// Takes a stack down when stdin ends.
+    /// Takes a stack down when standard input ends.
     Guard {
-        /// The stack's directory.
+        /// Directory of the stack.
         #[arg(long)]
         dir: std::path::PathBuf,
     },
     #[command(hide = true)]
-    /// Enters the namespaces of one program and becomes it.
+    /// Enters the namespaces of one program and executes it.
     Exec {
-        /// The stack's directory.
+        /// Directory of the stack.
         #[arg(long)]
         dir: std::path::PathBuf,
-        /// The program to become.
+        /// Program to execute.
         program: Program,
     },
 }

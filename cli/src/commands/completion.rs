@@ -10,10 +10,10 @@ use clap_complete::Shell;
 
 use crate::candidates;
 
-/// For which shell.
+/// Shell to print the script for.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct CompletionArgs {
-    /// The shell.
+    /// Shell to print the script for.
     shell: Shell,
 }
 

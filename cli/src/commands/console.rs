@@ -24,12 +24,12 @@ use crate::terminal::RawMode;
 
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Whose console.
+/// Pod whose console to open.
 #[derive(Debug, Args)]
 pub(crate) struct ConsoleArgs {
     #[command(flatten)]
     pod: PodArg,
-    /// Only show what the guest says, until it ends.
+    /// Only show the output of the guest, until the console closes.
     #[arg(long)]
     no_input: bool,
 }

@@ -18,72 +18,74 @@ use crate::cluster::{ClusterArgs, ClusterError};
 
 /// What to create.
 ///
-/// Classes and images are made with kubectl: `kubectl explain vmclass.spec`, `kubectl explain vmimage.spec`.
+/// Create classes and images with kubectl: `kubectl explain vmclass.spec`, `kubectl explain vmimage.spec`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CreateArgs {
-    /// Write the manifest of a virtual machine, or apply it.
+    /// Create a virtual machine, or print its manifest.
     Vm(Box<VmArgs>),
 }
 
-/// A machine in options.
+/// Options of a new machine.
 #[derive(Debug, Args)]
 pub(crate) struct VmArgs {
     /// Name of the machine.
     name: String,
-    /// The VirtualMachineImage of the namespace, or else the ClusterVirtualMachineImage, that the root disk is made from.
+    /// VirtualMachineImage in the namespace or, if there is none, ClusterVirtualMachineImage from which the root disk
+    /// is made.
     #[arg(long, value_name = "IMAGE", required_unless_present = "root_claim")]
     image: Option<String>,
-    /// The claim of the root disk, instead of an image.
+    /// PersistentVolumeClaim to use as the root disk, instead of an image.
     #[arg(long, value_name = "CLAIM", conflicts_with = "image")]
     root_claim: Option<String>,
-    /// The VirtualMachineClass that gives the size; this or --memory is needed.
+    /// VirtualMachineClass that defines the size; required unless --memory is given.
     #[arg(long, value_name = "CLASS", required_unless_present = "memory", conflicts_with_all = ["cpus", "memory"])]
     class: Option<String>,
-    /// Virtual CPUs, with --memory.
+    /// Number of virtual CPUs; requires --memory.
     #[arg(long, value_name = "N", default_value_t = 1)]
     cpus: u32,
     /// Guest memory, such as 512Mi or 2Gi, instead of a class.
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
-    /// When it runs.
+    /// When the machine runs.
     #[arg(long, value_enum, default_value_t = Run::Always)]
     run_strategy: Run,
-    /// Size of the root disk, such as 20Gi [default: that of the image].
+    /// Size of the root disk, such as 20Gi [default: the size of the image].
     #[arg(long, value_name = "SIZE")]
     disk_size: Option<String>,
-    /// StorageClass of the root disk [default: a disk of the node].
+    /// StorageClass of the root disk [default: a disk local to the node].
     #[arg(long, value_name = "CLASS")]
     storage_class: Option<String>,
-    /// One more disk from a claim; may be repeated.
+    /// Additional disk from a PersistentVolumeClaim; may be repeated.
     #[arg(long, value_name = "NAME=CLAIM", value_parser = pair)]
     volume: Vec<(String, String)>,
-    /// Secret with cloud-init user data, and its key [default key: user-data].
+    /// Secret that contains the cloud-init user data, and the key in it [default key: user-data].
     #[arg(long, value_name = "SECRET[/KEY]")]
     user_data: Option<String>,
-    /// SSH public key for the default user, itself or its file; may be repeated. The guest needs cloud-init.
+    /// SSH public key for the default user, or a file that contains it; may be repeated. The guest needs cloud-init.
     #[arg(long, value_name = "KEY|FILE", value_parser = ssh_key)]
     ssh_key: Vec<String>,
-    /// NetworkAttachmentDefinition, `name` or `namespace/name`, of one more NIC; may be repeated. The first NIC is on the pod
-    /// network.
+    /// NetworkAttachmentDefinition, `name` or `namespace/name`, of an additional NIC; may be repeated. The first NIC
+    /// is on the pod network.
     #[arg(long, value_name = "NETWORK", conflicts_with = "no_network")]
     network: Vec<String>,
     /// MAC address of the first NIC [default: derived from the pod].
     #[arg(long, value_name = "MAC", conflicts_with = "no_network")]
     mac: Option<String>,
-    /// No network at all.
+    /// Disable the network.
     #[arg(long)]
     no_network: bool,
-    /// Host name of the guest [default: the machine's name].
+    /// Host name of the guest [default: the name of the machine].
     #[arg(long, value_name = "NAME")]
     hostname: Option<String>,
-    /// When it is ready: a TCP port of the guest opens, its agent answers, or it publishes a value [default: at the guest's
-    /// first sign of life].
+    /// When the machine is ready: a TCP port of the guest opens, its guest agent answers, or it publishes a value
+    /// [default: at the first sign of life of the guest].
     #[arg(long, value_name = "tcp=PORT|heartbeat|info=KEY[=REGEX]", value_parser = probe)]
     readiness_probe: Option<ReadinessProbe>,
-    /// A label of the machine; may be repeated.
+    /// Label of the machine; may be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
     label: Vec<(String, String)>,
-    /// Create it, or change what was created so before. Without this its YAML is printed, and nothing is done.
+    /// Apply the manifest: create the machine, or update one that was created with --apply. Without this option, only
+    /// print the manifest as YAML.
     #[arg(long)]
     apply: bool,
     #[command(flatten)]
@@ -93,15 +95,15 @@ pub(crate) struct VmArgs {
 #[derive(Debug, Clone, Copy, ValueEnum)]
 #[value(rename_all = "PascalCase")]
 enum Run {
-    /// It runs; when it ends, it is started again.
+    /// The machine always runs; it restarts when it ends.
     Always,
-    /// It runs until it powers itself off; after a failure it is started again.
+    /// The machine runs until it powers itself off; it restarts after a failure.
     RerunOnFailure,
-    /// It runs when it is started by hand, and is not started again.
+    /// The machine runs after a manual start; it does not restart.
     Manual,
-    /// It is made, and does not run.
+    /// The machine is created but does not run.
     Halted,
-    /// It runs one time.
+    /// The machine runs once.
     Once,
 }
 

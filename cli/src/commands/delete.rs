@@ -14,15 +14,15 @@ use lifecycle::verbs::Verb;
 use super::{each, power};
 use crate::cluster::{Cluster, ClusterArgs, ClusterError, Names};
 
-/// What to delete, and how patiently.
+/// Machines to delete, and how.
 #[derive(Debug, Args)]
 pub(crate) struct DeleteArgs {
     #[command(flatten)]
     names: Names,
-    /// End the guest at once, also of a machine that is being deleted already.
+    /// Power off the guest immediately, even if the machine is already being deleted.
     #[arg(long)]
     force: bool,
-    /// Let the cluster check the deletion, and do not make it.
+    /// Only validate the deletion in the cluster; do not make it.
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]

@@ -21,7 +21,7 @@ use serde::Serialize;
 use crate::context::Endpoint;
 use crate::table::printable;
 
-/// How to print the findings.
+/// Output format of the findings.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     /// Print the findings as JSON.

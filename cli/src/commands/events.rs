@@ -15,7 +15,7 @@ use super::list::age;
 use crate::cluster::{Cluster, ClusterArgs, ClusterError};
 use crate::table;
 
-/// Whose events.
+/// Machine whose events to show.
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
     /// Name of the virtual machine.

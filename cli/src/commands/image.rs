@@ -15,7 +15,7 @@ use kube::api::{Api, ListParams, ObjectList};
 use self::row::{Columns, Row};
 use crate::cluster::{Cluster, ClusterArgs, ClusterError};
 
-/// What to do with images.
+/// Commands for images.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ImageArgs {
     /// List images of a namespace and of the cluster.
@@ -23,13 +23,13 @@ pub(crate) enum ImageArgs {
     List(ListArgs),
 }
 
-/// Which images, and how much about them.
+/// Images to list, and the level of detail.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Images of all namespaces.
+    /// List the images of all namespaces.
     #[arg(short = 'A', long)]
     all_namespaces: bool,
-    /// Show where each image comes from.
+    /// Show the source of each image.
     #[arg(long)]
     sources: bool,
     #[command(flatten)]

@@ -24,22 +24,22 @@ use progress::progress;
 use row::{Columns, Row};
 pub(super) use row::{age, dash, wish};
 
-/// What to list and how.
+/// Machines to list, and the output format.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// In all namespaces.
+    /// List the machines of all namespaces.
     #[arg(short = 'A', long)]
     all_namespaces: bool,
-    /// Only machines with these labels, such as `app=web,tier!=test`.
+    /// Only list machines with these labels, such as `app=web,tier!=test`.
     #[arg(short = 'l', long, value_name = "LABELS")]
     selector: Option<String>,
-    /// Only machines with these fields, such as `metadata.name=web`.
+    /// Only list machines with these fields, such as `metadata.name=web`.
     #[arg(long, value_name = "FIELDS")]
     field_selector: Option<String>,
-    /// How to print.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
-    /// Go on, and print each machine again when it changes, with the progress of its image and its boot.
+    /// After listing, watch: print each machine again when it changes, with the progress of its image and its boot.
     #[arg(short, long)]
     watch: bool,
     /// When to use colours.
@@ -51,15 +51,15 @@ pub(crate) struct ListArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// A line for each.
+    /// One line per machine.
     Table,
-    /// A longer line for each.
+    /// One line per machine, with more columns.
     Wide,
-    /// The names.
+    /// Names only.
     Name,
-    /// As the API has them.
+    /// JSON, as in the API.
     Json,
-    /// As the API has them.
+    /// YAML, as in the API.
     Yaml,
 }
 

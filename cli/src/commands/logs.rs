@@ -13,12 +13,12 @@ use crate::context::Endpoint;
 use crate::logs::{LogReader, follow};
 use crate::pods;
 
-/// Whose log, and for how long.
+/// Pod whose log to print.
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
     #[command(flatten)]
     pod: PodArg,
-    /// Go on printing until the VM ends.
+    /// Follow the log until the VM ends.
     #[arg(short, long)]
     follow: bool,
 }

@@ -21,24 +21,24 @@ use crate::logs::LogError;
 /// The container of a machine's pod.
 const CONTAINER: &str = "vm";
 
-/// Whose log, and which part of it.
+/// Machine whose log to print, and which part of the log.
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
     /// Name of the virtual machine, or of a VM pod.
     name: String,
-    /// Go on printing until the VM ends.
+    /// Follow the log until the VM ends.
     #[arg(short, long)]
     follow: bool,
-    /// Only the last lines, this many of them.
+    /// Number of lines to print from the end of the log.
     #[arg(long, value_name = "N")]
     tail: Option<u32>,
-    /// Only what was printed in this time until now, such as 20 (seconds), 20s or 2m.
+    /// Only print lines newer than this duration, such as 20 (seconds), 20s or 2m.
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     since: Option<u32>,
-    /// The log of the last VM before this one in the same pod.
+    /// Print the log of the previous VM in the same pod.
     #[arg(short, long)]
     previous: bool,
-    /// Begin each line with its time.
+    /// Print a timestamp at the beginning of each line.
     #[arg(long)]
     timestamps: bool,
     #[command(flatten)]

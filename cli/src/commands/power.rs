@@ -17,45 +17,46 @@ use crate::cluster::{Cluster, ClusterArgs, ClusterError, Names, seconds};
 /// How often a verb is decided anew when the machine changed meanwhile.
 const ATTEMPTS: u32 = 5;
 
-/// What every verb takes.
+/// Options of all power commands.
 #[derive(Debug, Args)]
 pub(crate) struct VerbArgs {
     #[command(flatten)]
     names: Names,
-    /// Let the cluster check the change, and do not make it.
+    /// Only validate the change in the cluster; do not make it.
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
 
-/// How to start.
+/// Options of `start`.
 #[derive(Debug, Args)]
 pub(crate) struct StartArgs {
-    /// With vCPUs that stand still until `unpause`.
+    /// Start with paused vCPUs; `unpause` continues them.
     #[arg(long)]
     paused: bool,
     #[command(flatten)]
     verb: VerbArgs,
 }
 
-/// How patiently to stop.
+/// Options of `stop`.
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
-    /// Pull the plug: the guest is not asked.
+    /// Power off immediately, without a request to the guest.
     #[arg(long, conflicts_with = "grace_period")]
     force: bool,
-    /// Time that the guest has before the plug is pulled, such as 20 (seconds), 20s or 2m [default: spec.powerOffTimeout].
+    /// Time for the guest to power off before it is forced off, such as 20 (seconds), 20s or 2m [default:
+    /// spec.powerOffTimeout].
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     grace_period: Option<u32>,
     #[command(flatten)]
     verb: VerbArgs,
 }
 
-/// How patiently to restart.
+/// Options of `restart`.
 #[derive(Debug, Args)]
 pub(crate) struct RestartArgs {
-    /// Pull the plug: the guest is not asked.
+    /// Power off immediately, without a request to the guest.
     #[arg(long)]
     force: bool,
     #[command(flatten)]

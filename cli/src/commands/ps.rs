@@ -14,16 +14,16 @@ use crate::pods::{self, Pod};
 use crate::runtime::Runtime;
 use crate::table;
 
-/// What `ps` lists and how.
+/// Pods to list, and the output format.
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
-    /// Also list pods that are stopped.
+    /// Include stopped pods.
     #[arg(short, long)]
     all: bool,
-    /// Only pods of this namespace.
+    /// Only list pods in this namespace.
     #[arg(short, long)]
     namespace: Option<String>,
-    /// How to print.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
 }

@@ -14,12 +14,12 @@ use crate::context::Endpoint;
 use crate::pods::{self, Pod};
 use crate::runtime::Runtime;
 
-/// What to remove.
+/// Pod to remove.
 #[derive(Debug, Args)]
 pub(crate) struct RmArgs {
     #[command(flatten)]
     pod: PodArg,
-    /// Kill the VM if it still runs.
+    /// Kill the VM if it is still running.
     #[arg(short, long)]
     force: bool,
 }

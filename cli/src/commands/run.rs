@@ -26,23 +26,23 @@ use crate::runtime::Runtime;
 use crate::table::short;
 use launch::Launched;
 
-/// What to run, and what becomes of it.
+/// Pod to run, and what happens to it afterwards.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// Pod manifest in YAML or JSON; - reads stdin.
+    /// Pod manifest in YAML or JSON; - reads standard input.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Leave the pod running and print its name, id and address.
+    /// Leave the pod running and print its name, ID and address.
     #[arg(short, long)]
     detach: bool,
-    /// Keep the pod after its VM has ended, to look at it.
+    /// Keep the pod after its VM has ended, for inspection.
     #[arg(long, conflicts_with = "detach")]
     keep: bool,
     /// Remove the pod after its VM has ended (the default).
     #[arg(long, conflicts_with_all = ["detach", "keep"])]
     rm: bool,
-    /// Directory for console logs; each pod gets one of its own in it [default: vmlet-logs in the
-    /// directory for temporary files].
+    /// Directory for console logs, with a subdirectory for each pod [default: vmlet-logs in the directory for
+    /// temporary files].
     #[arg(long, value_name = "DIR")]
     log_dir: Option<PathBuf>,
 }

@@ -14,13 +14,13 @@ use kube::ResourceExt;
 
 use crate::cluster::ClusterArgs;
 
-/// Whose guest, as whom. What stands behind the name is for ssh.
+/// Machine to log in to, and the user. Arguments after the name are passed to ssh.
 #[derive(Debug, Args)]
 pub(crate) struct SshArgs {
-    /// Machine, and user of its guest [default user: that of ssh].
+    /// Name of the machine, and user of its guest [default user: the default of ssh].
     #[arg(value_name = "[USER@]NAME")]
     machine: String,
-    /// Options of ssh, and a command to run in the guest.
+    /// Options for ssh, and a command to run in the guest.
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,

@@ -16,12 +16,12 @@ use super::events;
 use crate::cluster::{Cluster, ClusterArgs, ClusterError};
 use crate::colour::When;
 
-/// Whose status.
+/// Machine whose status to show.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// Name of the virtual machine.
     name: String,
-    /// Show also the conditions that are as they should be.
+    /// Also show the conditions that report no problem.
     #[arg(long, short)]
     verbose: bool,
     /// When to use colours.

@@ -15,12 +15,13 @@ use crate::request::ANNOTATION_GRACE;
 
 const DEFAULT_GRACE: u32 = 30;
 
-/// What to stop, and how patiently.
+/// Pod to stop, and the grace period.
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
     #[command(flatten)]
     pod: PodArg,
-    /// Seconds that the guest has before it is killed; 0 kills at once [default: the pod's own].
+    /// Seconds for the guest to power off before it is killed; 0 kills it immediately [default: the grace period of
+    /// the pod].
     #[arg(short, long, value_name = "SECONDS")]
     timeout: Option<u32>,
 }

@@ -12,11 +12,11 @@ use service::telemetry::{Filter, Format};
 
 use super::Config;
 
-/// Gives VM pods the life of a machine.
+/// Manages the life cycle of virtual machines that run as pods.
 #[derive(Debug, Parser)]
 #[command(name = "vmlet-controller", version)]
 pub struct Args {
-    /// Configuration file.
+    /// Path to the configuration file.
     #[arg(long, value_name = "FILE", env = "VMLET_CONTROLLER_CONFIG")]
     pub config: Option<PathBuf>,
     /// Settings that win over the file.
@@ -27,28 +27,28 @@ pub struct Args {
 /// Settings from flags and the environment, which win over the file.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Overrides {
-    /// How the API server is reached.
+    /// Path to the kubeconfig file.
     #[arg(long, value_name = "FILE", env = "VMLET_CONTROLLER_KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
     /// Namespace of the controller's own objects.
     #[arg(long, env = "VMLET_CONTROLLER_NAMESPACE")]
     pub namespace: Option<String>,
-    /// Address and port for health and metrics.
+    /// Address and port of the HTTP server for health and metrics.
     #[arg(long, value_name = "ADDRESS:PORT", env = "VMLET_CONTROLLER_LISTEN")]
     pub listen: Option<SocketAddr>,
-    /// Passes that run at the same time.
+    /// Maximum number of concurrent reconcile passes.
     #[arg(long, value_name = "COUNT", env = "VMLET_CONTROLLER_WORKERS")]
     pub workers: Option<usize>,
-    /// Who this process is, in the lease.
+    /// Identity of this process in the lease.
     #[arg(long, value_name = "NAME", env = "VMLET_CONTROLLER_IDENTITY")]
     pub identity: Option<String>,
-    /// Whether the lease is taken before anything is done.
+    /// Whether the controller acquires the lease before it starts to reconcile.
     #[arg(long, value_name = "BOOL", env = "VMLET_CONTROLLER_LEASE")]
     pub lease: Option<bool>,
-    /// Least severe level that is logged, also per module.
+    /// Minimum severity that is logged, also per module.
     #[arg(long, value_name = "LEVEL", env = "VMLET_CONTROLLER_LOG_LEVEL")]
     pub log_level: Option<Filter>,
-    /// The form of log lines: text or json.
+    /// Log format: text or json.
     #[arg(long, value_name = "FORM", env = "VMLET_CONTROLLER_LOG_FORMAT")]
     pub log_format: Option<Format>,
 }

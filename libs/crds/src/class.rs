@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules::{self, rule};
 
-/// A size of machine.
+/// A size for virtual machines.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
 #[kube(
     group = "vmlet.dev",
@@ -21,7 +21,7 @@ use crate::rules::{self, rule};
     derive = "PartialEq",
     shortname = "vmclass",
     category = "vmlet-all",
-    doc = "A size of machine.",
+    doc = "A size for virtual machines.",
     printcolumn(name = "CPUs", type_ = "integer", json_path = ".spec.hardware.cpus"),
     printcolumn(name = "Memory", type_ = "string", json_path = ".spec.hardware.memory"),
     printcolumn(
@@ -38,33 +38,34 @@ use crate::rules::{self, rule};
 ))]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineClassSpec {
-    /// What the guest sees.
+    /// Hardware that the guest sees.
     pub hardware: ClassHardware,
-    /// What the node reserves for it.
+    /// Resources that the node reserves for the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policies: Option<ClassPolicies>,
-    /// RuntimeClass of the pods; empty: `vmlet`.
+    /// RuntimeClass of the pods. Defaults to `vmlet`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub runtime_class_name: Option<String>,
-    /// Machine type of libvirt: `q35`, or a version of it such as `pc-q35-7.2`; empty: `q35`, the newest of the node.
+    /// libvirt machine type: `q35` or a version of it, such as `pc-q35-7.2`. Defaults to `q35`, the newest version on
+    /// the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), regex(pattern = rules::MACHINE_TYPE))]
     pub machine_type: Option<String>,
-    /// CPU model, `host-passthrough` or `host-model`; empty: the node's default.
+    /// CPU model, `host-passthrough` or `host-model`. Defaults to the node's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), regex(pattern = rules::WORD))]
     pub cpu_model: Option<String>,
-    /// Nodes that machines of this class may run on.
+    /// Labels of the nodes on which machines of this class can run.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// Which controller serves this class; empty: this one.
+    /// Controller that serves this class. Defaults to this controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub controller_name: Option<String>,
 }
 
-/// What the guest sees.
+/// Hardware that the guest sees.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClassHardware {
@@ -76,16 +77,16 @@ pub struct ClassHardware {
     pub memory: Quantity,
 }
 
-/// What the node reserves.
+/// Resources that the node reserves.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClassPolicies {
-    /// CPU and memory as Kubernetes counts them.
+    /// CPU and memory requests and limits, as for pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ClassResources>,
 }
 
-/// CPU and memory as Kubernetes counts them.
+/// CPU and memory requests and limits, as for pods.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[x_kube(
     validation = rule(
@@ -101,10 +102,10 @@ pub struct ClassPolicies {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ClassResources {
-    /// What the scheduler reserves.
+    /// Resources that the scheduler reserves.
     #[serde(default)]
     pub requests: ResourceList,
-    /// What the cgroup allows.
+    /// Resources that the cgroup allows.
     #[serde(default)]
     pub limits: ResourceList,
 }
@@ -113,11 +114,11 @@ pub struct ClassResources {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceList {
-    /// CPU; empty: nothing for requests, unlimited for limits.
+    /// CPU. If empty, requests are zero and limits are unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = rules::positive())]
     pub cpu: Option<Quantity>,
-    /// Memory; empty: the hardware's memory.
+    /// Memory. Defaults to the guest memory in `hardware`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = rules::positive())]
     pub memory: Option<Quantity>,

@@ -12,7 +12,7 @@ use crate::vm::{PowerOpMode, PowerState};
 
 use crate::rules::{self, edit, rule};
 
-/// Machines that are powered and placed together.
+/// Machines that are powered on and off, and placed, together.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[kube(
     group = "vmlet.dev",
@@ -24,7 +24,7 @@ use crate::rules::{self, edit, rule};
     status = "VirtualMachineGroupStatus",
     shortname = "vmg",
     category = "vmlet-all",
-    doc = "Machines that are powered and placed together. No controller acts on it yet.",
+    doc = "Machines that are powered on and off, and placed, together. Not implemented by any controller yet.",
     validation = rule(
         "(!has(self.spec.groupName) || self.spec.groupName != self.metadata.name) && \
          (!has(self.spec.bootOrder) || self.spec.bootOrder.all(t, !has(t.members) || t.members.all(m, \
@@ -46,30 +46,30 @@ use crate::rules::{self, edit, rule};
 ))]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineGroupSpec {
-    /// The group that this one is a member of.
+    /// Group that this group is a member of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub group_name: Option<String>,
-    /// Power of all members; empty: leave them alone.
+    /// Desired power state of all members. If empty, the group does not change their power state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power_state: Option<PowerState>,
-    /// How members are powered off; empty: as each of them says.
+    /// How members are powered off. Defaults to the setting of each member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power_off_mode: Option<PowerOpMode>,
-    /// How members are suspended; empty: as each of them says.
+    /// How members are suspended. Defaults to the setting of each member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend_mode: Option<PowerOpMode>,
-    /// RFC 3339 time: give the group's power to all members once more.
+    /// RFC 3339 time at which the group applies its power state to all members again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40), regex(pattern = rules::TIME), extend("format" = "date-time"))]
     pub next_force_power_state_sync_time: Option<String>,
-    /// Members in the order in which they are powered on; they are powered off in reverse.
+    /// Members in the order in which they are powered on. They are powered off in reverse order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub boot_order: Vec<BootTier>,
 }
 
-/// Members that are powered at the same time.
+/// Members that are powered on and off at the same time.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BootTier {
@@ -78,11 +78,11 @@ pub struct BootTier {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["kind", "name"]))]
     #[schemars(length(max = 64))]
     pub members: Vec<GroupMember>,
-    /// Time to let pass before these are powered on, as a Go duration.
+    /// Delay before these members are powered on, as a Go duration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40), regex(pattern = rules::DURATION))]
     pub power_on_delay: Option<String>,
-    /// Time to let pass before these are powered off, as a Go duration.
+    /// Delay before these members are powered off, as a Go duration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40), regex(pattern = rules::DURATION))]
     pub power_off_delay: Option<String>,
@@ -92,15 +92,15 @@ pub struct BootTier {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupMember {
-    /// What it is.
+    /// Kind of the member.
     #[serde(default)]
     pub kind: GroupMemberKind,
-    /// Its name.
+    /// Name of the member.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub name: String,
 }
 
-/// What may be a member of a group.
+/// Kinds that can be members of a group.
 #[derive(
     Serialize,
     Deserialize,
@@ -117,55 +117,55 @@ pub struct GroupMember {
 )]
 #[schemars(transform = crate::schema::without_description)]
 pub enum GroupMemberKind {
-    /// A machine.
+    /// A virtual machine.
     #[default]
     VirtualMachine,
-    /// A group.
+    /// A group of virtual machines.
     VirtualMachineGroup,
 }
 
-/// How a group stands.
+/// Observed state of a group.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineGroupStatus {
-    /// How each member stands.
+    /// State of each member.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["kind", "name"]))]
     #[schemars(length(max = 1024))]
     pub members: Vec<GroupMemberStatus>,
-    /// When the group's power last reached all members.
+    /// Time at which the power state of the group was last applied to all members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_updated_power_state_time: Option<Time>,
-    /// Details, by type: `Ready`.
+    /// Conditions by type: `Ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
-/// How a member stands.
+/// Observed state of a member.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupMemberStatus {
-    /// What it is.
+    /// Kind of the member.
     pub kind: GroupMemberKind,
-    /// Its name.
+    /// Name of the member.
     pub name: String,
-    /// Its UID.
+    /// UID of the member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
-    /// Its observed power.
+    /// Observed power state of the member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power_state: Option<PowerState>,
-    /// Where it is.
+    /// Node and zone of the member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<MemberPlacement>,
-    /// Details, by type: `GroupLinked`, `PowerStateSynced`, `PlacementReady`.
+    /// Conditions by type: `GroupLinked`, `PowerStateSynced`, `PlacementReady`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
-/// Where a member is.
+/// Node and zone of a member.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MemberPlacement {

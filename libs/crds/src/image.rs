@@ -46,14 +46,14 @@ const USED_SOURCE_MESSAGE: &str =
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineImageSpec {
-    /// Where the image comes from. Immutable from the time in `status.usedSince` on.
+    /// Source of the image. Immutable once `status.usedSince` is set.
     pub source: ImageSource,
-    /// What proves that a machine of this image has its address.
+    /// How the controller verifies that a machine with this image uses its address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ip_assurance: Option<IpAssurance>,
 }
 
-/// A disk image for the machines of every namespace.
+/// A disk image for the machines of all namespaces.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[kube(
     group = "vmlet.dev",
@@ -65,7 +65,7 @@ pub struct VirtualMachineImageSpec {
     shortname = "cvmi",
     shortname = "cvmimage",
     category = "vmlet-all",
-    doc = "A disk image for the machines of every namespace.",
+    doc = "A disk image for the machines of all namespaces.",
     validation = edit(USED_SOURCE, USED_SOURCE_MESSAGE),
     printcolumn(name = "Type", type_ = "string", json_path = ".status.type"),
     printcolumn(name = "Size", type_ = "string", json_path = ".status.disks[0].limit"),
@@ -84,9 +84,9 @@ pub struct VirtualMachineImageSpec {
 #[x_kube(validation = rule("!has(self.source.pvc)", "a claim belongs to one namespace: use VirtualMachineImage"))]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterVirtualMachineImageSpec {
-    /// Where the image comes from. Immutable from the time in `status.usedSince` on.
+    /// Source of the image. Immutable once `status.usedSince` is set.
     pub source: ImageSource,
-    /// What proves that a machine of this image has its address.
+    /// How the controller verifies that a machine with this image uses its address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ip_assurance: Option<IpAssurance>,
 }
@@ -100,7 +100,7 @@ impl From<ClusterVirtualMachineImageSpec> for VirtualMachineImageSpec {
     }
 }
 
-/// Where an image comes from: exactly one of the three.
+/// Source of an image. Exactly one of the three must be set.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[x_kube(validation = rule(
     "(has(self.http) ? 1 : 0) + (has(self.oci) ? 1 : 0) + (has(self.pvc) ? 1 : 0) == 1",
@@ -114,7 +114,7 @@ pub struct ImageSource {
     /// A container disk or artifact in a registry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oci: Option<OciSource>,
-    /// A claim that holds the disk.
+    /// A PersistentVolumeClaim that contains the disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pvc: Option<PvcSource>,
 }
@@ -123,14 +123,14 @@ pub struct ImageSource {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpSource {
-    /// URL, `http` or `https`.
+    /// URL with the scheme `http` or `https`.
     #[schemars(length(min = 8, max = 2048), regex(pattern = rules::WEB_URL))]
     pub url: String,
-    /// Digest of the file, `sha256:` and 64 hexadecimal digits; empty: whatever the server gives.
+    /// Digest of the file: `sha256:` and 64 hexadecimal digits. If empty, any content is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 71), regex(pattern = rules::DIGEST))]
     pub digest: Option<String>,
-    /// Secret with `ca.crt`, and `tls.crt` and `tls.key` where the server wants to know who asks.
+    /// Secret with `ca.crt`, and with `tls.crt` and `tls.key` if the server requires a client certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub tls_secret: Option<String>,
@@ -140,19 +140,19 @@ pub struct HttpSource {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OciSource {
-    /// Reference, such as `registry.example/disks/debian:12` or one with a digest.
+    /// Image reference, such as `registry.example/disks/debian:12`, optionally with a digest.
     #[schemars(
         length(min = 1, max = 1024),
         regex(pattern = "^[A-Za-z0-9][-A-Za-z0-9._:/@]*$")
     )]
     pub reference: String,
-    /// Secret of type `kubernetes.io/dockerconfigjson` to pull with.
+    /// Secret of type `kubernetes.io/dockerconfigjson` with the pull credentials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub pull_secret: Option<String>,
 }
 
-/// A claim that holds the disk.
+/// A PersistentVolumeClaim that contains the disk.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PvcSource {
@@ -161,28 +161,28 @@ pub struct PvcSource {
     pub name: String,
 }
 
-/// What proves that a machine has its address.
+/// How the controller verifies that a machine uses its address.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash, JsonSchema)]
 #[schemars(transform = crate::schema::without_description)]
 pub enum IpAssurance {
-    /// The guest agent's word, or a DHCP lease that the guest took.
+    /// The guest agent reports the address, or the guest accepted a DHCP lease for it.
     #[default]
     Guest,
-    /// The address that the pod was given; for guests that have neither agent nor DHCP.
+    /// The address of the pod is sufficient; for guests without guest agent and DHCP.
     PodIP,
 }
 
-/// What is known of an image.
+/// Observed state of an image.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineImageStatus {
-    /// Name for people.
+    /// Display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Format of the disk, such as `qcow2` or `raw`.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "type")]
     pub type_: Option<String>,
-    /// The image's name as pods spell it; the node's runtime resolves it.
+    /// Name of the image in pods. The runtime of the node resolves it.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -190,16 +190,16 @@ pub struct VirtualMachineImageStatus {
     )]
     #[schemars(length(max = 2048))]
     pub provider_item_id: Option<String>,
-    /// Digest of the content: that of the source, else the one that nodes have.
+    /// Digest of the content: the digest of the source or, if it has none, the one that the nodes report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_content_version: Option<String>,
-    /// When the first disk was about to be made from this image; from then on its source is immutable.
+    /// Time at which the first disk was about to be made from this image. After this time the source is immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_since: Option<Time>,
     /// Nodes that have the image, in alphabetical order; at most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub node_names: Vec<String>,
-    /// How many nodes have the image. Kubelet reports the 50 largest images of its node.
+    /// Number of nodes that have the image. Kubelet reports the 50 largest images of its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_count: Option<u32>,
     /// Operating system.
@@ -208,13 +208,13 @@ pub struct VirtualMachineImageStatus {
     /// `bios` or `efi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware: Option<String>,
-    /// What the image can do, such as `cloud-init` or `guest-agent`.
+    /// Features of the image, such as `cloud-init` or `guest-agent`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capabilities: Vec<String>,
-    /// Its disks.
+    /// Disks in the image.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<ImageDisk>,
-    /// Details, by type: `Ready`.
+    /// Conditions by type: `Ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -224,22 +224,22 @@ pub struct VirtualMachineImageStatus {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OsInfo {
-    /// One word, such as `debian`.
+    /// Identifier in one word, such as `debian`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// For people.
+    /// Display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Its version.
+    /// Version of the operating system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
 }
 
-/// One disk of an image.
+/// A disk of an image.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageDisk {
-    /// Its name.
+    /// Name of the disk.
     pub name: String,
     /// Virtual size.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules::{self, immutable};
 
-/// An image's files on the nodes that need them. Internal, in the controller's namespace.
+/// Files of an image on the nodes that need them. Internal; in the namespace of the controller.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[kube(
     group = "vmlet.dev",
@@ -23,7 +23,7 @@ use crate::rules::{self, immutable};
     status = "VirtualMachineImageCacheStatus",
     shortname = "vmicache",
     category = "vmlet-all",
-    doc = "An image's files on the nodes that need them. Internal, in the controller's namespace. No controller acts on it yet.",
+    doc = "Files of an image on the nodes that need them. Internal; in the namespace of the controller. Not implemented by any controller yet.",
     printcolumn(name = "Image", type_ = "string", json_path = ".spec.providerID"),
     printcolumn(
         name = "Ready",
@@ -39,21 +39,21 @@ use crate::rules::{self, immutable};
 #[x_kube(validation = immutable("providerID"))]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineImageCacheSpec {
-    /// The image's name as pods spell it. Immutable.
+    /// Name of the image in pods. Immutable.
     #[serde(rename = "providerID")]
     #[schemars(length(min = 1, max = 2048))]
     pub provider_id: String,
-    /// Digest that is wanted.
+    /// Desired digest.
     #[schemars(length(max = 128))]
     pub provider_version: String,
-    /// Where the files are wanted.
+    /// Locations that need the files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["node", "store", "format"]))]
     #[schemars(length(max = 1000))]
     pub locations: Vec<CacheLocation>,
 }
 
-/// Where an image's files are wanted.
+/// A location that needs the files of an image.
 #[derive(
     Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, KubeSchema,
 )]
@@ -62,7 +62,7 @@ pub struct CacheLocation {
     /// Name of the node.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub node: String,
-    /// Store on the node; `default` unless it has several.
+    /// Store on the node. Defaults to `default`.
     #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
     pub store: String,
     /// Format of the files: `qcow2` or `raw`.
@@ -70,25 +70,25 @@ pub struct CacheLocation {
     pub format: String,
 }
 
-/// What is where.
+/// Observed state of an image cache.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineImageCacheStatus {
-    /// What each location has.
+    /// State of each location.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["node", "store", "format"]))]
     #[schemars(length(max = 1000))]
     pub locations: Vec<CacheLocationStatus>,
-    /// What the image says of itself.
+    /// Metadata of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<CacheMetadata>,
-    /// Details, by type.
+    /// Conditions by type.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
-/// What a location has.
+/// Observed state of a location.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CacheLocationStatus {
@@ -98,29 +98,29 @@ pub struct CacheLocationStatus {
     pub store: String,
     /// Format of the files.
     pub format: String,
-    /// The files.
+    /// Files at the location.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<CachedFile>,
-    /// Details, by type: `Ready`.
+    /// Conditions by type: `Ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
-/// One file in a node's store.
+/// A file in the store of a node.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CachedFile {
-    /// Its digest in the node's store.
+    /// Digest of the file in the store.
     pub id: String,
-    /// What it is.
+    /// Type of the file.
     #[serde(rename = "type")]
     pub type_: CachedFileType,
-    /// Its original name, by which disks are told apart.
+    /// Original name, which distinguishes the disks.
     pub name: String,
 }
 
-/// What a cached file is.
+/// Type of a cached file.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
 #[schemars(transform = crate::schema::without_description)]
 pub enum CachedFileType {
@@ -130,14 +130,14 @@ pub enum CachedFileType {
     Other,
 }
 
-/// What an image says of itself.
+/// Metadata of an image.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CacheMetadata {
-    /// ConfigMap that holds it, in the cache's namespace.
+    /// ConfigMap that contains the metadata, in the namespace of the cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_name: Option<String>,
-    /// Digest that it was read from.
+    /// Digest of the image from which the metadata was read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_version: Option<String>,
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules::{self, rule};
 
-/// Image names that stand for URLs.
+/// Translation of image names to URLs.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[kube(
     group = "vmlet.dev",
@@ -22,7 +22,7 @@ use crate::rules::{self, rule};
     status = "ImageMappingStatus",
     shortname = "vmim",
     category = "vmlet-all",
-    doc = "Image names that stand for URLs. No controller acts on it yet.",
+    doc = "Translation of image names to URLs. Not implemented by any controller yet.",
     printcolumn(name = "Prefix", type_ = "string", json_path = ".spec.prefix"),
     printcolumn(
         name = "Age",
@@ -32,102 +32,103 @@ use crate::rules::{self, rule};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ImageMappingSpec {
-    /// The rules are for names below this one, and see what follows it; empty: for all names.
+    /// Image name prefix to which the rules apply. The rules match the part after the prefix. If empty, they apply to
+    /// all names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 253),
         regex(pattern = "^[a-z0-9]([-a-z0-9._/]*[a-z0-9])?$")
     )]
     pub prefix: Option<String>,
-    /// The rules.
+    /// Translation rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub translations: Vec<ImageTranslation>,
-    /// How to talk to servers, by name; the one named `default` is for rules that name none.
+    /// Connection settings by name. Rules that name no transport use the one named `default`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32))]
     pub transports: BTreeMap<String, ImageTransport>,
 }
 
-/// A rule: either a name or an expression, and the URL.
+/// A rule: either a name or a regular expression, and the URL.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[x_kube(validation = rule("has(self.name) != has(self.regexp)", "set exactly one of name and regexp"))]
 #[serde(rename_all = "camelCase")]
 pub struct ImageTranslation {
-    /// The whole name.
+    /// Full image name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub name: Option<String>,
-    /// Regular expression, found anywhere in the name unless anchored.
+    /// Regular expression. Matches anywhere in the name unless anchored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub regexp: Option<String>,
-    /// Where the image is; `$1` and so on stand for the expression's groups.
+    /// URL of the image. `$1` and so on are replaced by the groups of the expression.
     #[schemars(length(min = 1, max = 2048))]
     pub url: String,
-    /// Name of a transport.
+    /// Name of the transport.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub transport: Option<String>,
 }
 
-/// How to talk to a server.
+/// Connection settings for a server.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageTransport {
-    /// Longest time of a download in seconds; empty: none.
+    /// Maximum time of a download, in seconds. If empty, there is no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 86400))]
     pub timeout_seconds: Option<u32>,
-    /// Redirects to follow; empty: 9.
+    /// Maximum number of redirects. Defaults to 9.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 100))]
     pub max_redirects: Option<u32>,
-    /// URL of a proxy; empty: as the node's environment says.
+    /// URL of a proxy. Defaults to the proxy in the environment of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 2048), regex(pattern = rules::WEB_URL))]
     pub proxy: Option<String>,
-    /// TLS.
+    /// TLS settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<TransportTls>,
 }
 
-/// TLS of a transport.
+/// TLS settings of a transport.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TransportTls {
-    /// Secret with `ca.crt`, and `tls.crt` and `tls.key` where the server wants to know who asks.
+    /// Secret with `ca.crt`, and with `tls.crt` and `tls.key` if the server requires a client certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<SecretReference>,
-    /// Name that the server's certificate must have; empty: that of the URL.
+    /// Name that the certificate of the server must contain. Defaults to the host in the URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub server_name: Option<String>,
-    /// Believe any certificate.
+    /// Skips the verification of the server's certificate.
     #[serde(default)]
     pub insecure: bool,
 }
 
-/// A Secret in some namespace.
+/// A reference to a Secret in any namespace.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretReference {
-    /// Its namespace.
+    /// Namespace of the Secret.
     #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
     pub namespace: String,
-    /// Its name.
+    /// Name of the Secret.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub name: String,
 }
 
-/// How a mapping stands.
+/// Observed state of a mapping.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageMappingStatus {
-    /// Generation that was looked at.
+    /// Generation that the controller last observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Details, by type: `Ready`.
+    /// Conditions by type: `Ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules;
 
-/// Settings of the daemon on some nodes.
+/// Settings of the daemon on selected nodes.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[kube(
     group = "vmlet.dev",
@@ -25,7 +25,7 @@ use crate::rules;
     status = "NodeConfigStatus",
     shortname = "vmnc",
     category = "vmlet-all",
-    doc = "Settings of the daemon on some nodes. No controller acts on it yet.",
+    doc = "Settings of the daemon on selected nodes. Not implemented by any controller yet.",
     printcolumn(name = "Priority", type_ = "integer", json_path = ".spec.priority"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes"),
     printcolumn(
@@ -36,18 +36,18 @@ use crate::rules;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodeConfigSpec {
-    /// The one node that this is for; with `nodeSelector` too both must match, with neither all nodes do.
+    /// Name of the node. If `nodeSelector` is also set, both must match. If neither is set, all nodes match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub node_name: Option<String>,
-    /// Labels of the nodes that this is for.
+    /// Labels of the nodes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// Which of several objects wins: the one with the higher number.
+    /// If several objects match a node, the one with the highest priority wins.
     #[serde(default)]
     #[schemars(range(min = -1_000_000, max = 1_000_000))]
     pub priority: i32,
-    /// The settings; what is empty here is left to others.
+    /// Settings of the daemon. Empty settings are left to other objects.
     #[serde(default)]
     pub config: NodeSettings,
 }
@@ -56,28 +56,28 @@ pub struct NodeConfigSpec {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeSettings {
-    /// Least severe level that is logged.
+    /// Minimum severity of log messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_level: Option<LogLevel>,
-    /// How guests are run.
+    /// How guests are executed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accelerator: Option<AcceleratorSetting>,
-    /// Scheme of image names that give none.
+    /// Scheme of image names that contain none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub download_protocol: Option<DownloadProtocol>,
-    /// Largest image file that is downloaded.
+    /// Maximum size of a downloaded image file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = rules::positive())]
     pub max_download: Option<Quantity>,
-    /// Largest disk that an image may present to a guest.
+    /// Maximum virtual size of a disk in an image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = rules::positive())]
     pub max_virtual_size: Option<Quantity>,
-    /// Virtual CPUs of pods that name no number.
+    /// Number of virtual CPUs of pods that do not specify one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 512))]
     pub default_vcpus: Option<u32>,
-    /// Memory of pods that name no size.
+    /// Memory of pods that do not specify it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = rules::mebibytes(), validation = rules::between("32Mi", "16Ti"))]
     pub default_memory: Option<Quantity>,
@@ -87,7 +87,7 @@ pub struct NodeSettings {
     pub cpu_model: Option<String>,
 }
 
-/// Least severe level that is logged.
+/// Minimum severity of log messages.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
 #[schemars(transform = crate::schema::without_description)]
 #[serde(rename_all = "lowercase")]
@@ -100,20 +100,20 @@ pub enum LogLevel {
     Trace,
 }
 
-/// How guests are run.
+/// How guests are executed.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
 #[schemars(transform = crate::schema::without_description)]
 #[serde(rename_all = "lowercase")]
 pub enum AcceleratorSetting {
-    /// By hardware where a guest really runs under it.
+    /// Hardware virtualization if a guest runs with it, otherwise software emulation.
     Auto,
-    /// By hardware.
+    /// Hardware virtualization.
     Kvm,
-    /// By software emulation.
+    /// Software emulation.
     Tcg,
 }
 
-/// Scheme of image names that give none.
+/// Scheme of image names that contain none.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
 #[schemars(transform = crate::schema::without_description)]
 #[serde(rename_all = "lowercase")]
@@ -123,17 +123,17 @@ pub enum DownloadProtocol {
     Https,
 }
 
-/// How the settings stand.
+/// Observed state of the settings.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeConfigStatus {
-    /// Generation that was looked at.
+    /// Generation that the controller last observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// How many nodes match.
+    /// Number of nodes that match.
     #[serde(default)]
     pub nodes: u32,
-    /// Details, by type: `Ready`.
+    /// Conditions by type: `Ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -13,7 +13,7 @@ use crate::vm::PowerState;
 
 use crate::rules::{self, immutable};
 
-/// A machine at one moment.
+/// A snapshot of a virtual machine.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[kube(
     group = "vmlet.dev",
@@ -26,7 +26,7 @@ use crate::rules::{self, immutable};
     shortname = "vmsnap",
     shortname = "vmsnapshot",
     category = "vmlet-all",
-    doc = "A machine at one moment. No controller acts on it yet.",
+    doc = "A snapshot of a virtual machine. Not implemented by any controller yet.",
     printcolumn(name = "VM", type_ = "string", json_path = ".spec.vmName"),
     printcolumn(
         name = "Ready",
@@ -49,49 +49,49 @@ pub struct VirtualMachineSnapshotSpec {
     /// Name of the machine. Immutable.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub vm_name: String,
-    /// Keep the memory too. Immutable.
+    /// Includes the memory in the snapshot. Immutable.
     #[serde(default)]
     pub memory: bool,
-    /// Ask the guest to write out its file systems first. Immutable.
+    /// Flushes the file systems of the guest before the snapshot is taken. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quiesce: Option<Quiesce>,
-    /// What it is for.
+    /// Description of the snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub description: Option<String>,
 }
 
-/// How the guest is asked to write out its file systems.
+/// How the file systems of the guest are flushed.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Quiesce {
-    /// How long the guest may take, as a Go duration; empty: `5m`.
+    /// Maximum time for the guest to flush its file systems, as a Go duration. Defaults to `5m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40), regex(pattern = rules::DURATION))]
     pub timeout: Option<String>,
 }
 
-/// How a snapshot stands.
+/// Observed state of a snapshot.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineSnapshotStatus {
-    /// The machine's power at that moment.
+    /// Power state of the machine when the snapshot was taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power_state: Option<PowerState>,
-    /// The guest wrote out its file systems.
+    /// Whether the guest flushed its file systems.
     #[serde(default)]
     pub quiesced: bool,
-    /// The hypervisor's name of it.
+    /// Name of the snapshot in the hypervisor.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "uniqueID")]
     pub unique_id: Option<String>,
-    /// Snapshots that descend from it.
+    /// Snapshots that descend from this one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub children: Vec<SnapshotChild>,
-    /// Space.
+    /// Storage that the snapshot uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<SnapshotStorage>,
-    /// Details, by type: `VirtualMachineSnapshotCreated`, `VirtualMachineSnapshotReady`.
+    /// Conditions by type: `VirtualMachineSnapshotCreated`, `VirtualMachineSnapshotReady`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -101,31 +101,31 @@ pub struct VirtualMachineSnapshotStatus {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotChild {
-    /// Whether an object stands for it.
+    /// Whether an object represents the snapshot.
     #[serde(rename = "type")]
     pub type_: SnapshotChildType,
-    /// Name of the object, or the hypervisor's name.
+    /// Name of the object, or the name in the hypervisor if there is no object.
     pub name: String,
 }
 
-/// Whether an object stands for a snapshot.
+/// Whether an object represents a snapshot.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
 #[schemars(transform = crate::schema::without_description)]
 pub enum SnapshotChildType {
-    /// A `VirtualMachineSnapshot` does.
+    /// A `VirtualMachineSnapshot` represents it.
     Managed,
-    /// Somebody took it by hand.
+    /// The snapshot was taken manually.
     Unmanaged,
 }
 
-/// Space that a snapshot takes.
+/// Storage that a snapshot uses.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotStorage {
-    /// Virtual sizes together, memory included.
+    /// Sum of the virtual sizes, including memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested: Option<Quantity>,
-    /// What lies on the node.
+    /// Space used on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used: Option<Quantity>,
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules::{self, edit, immutable};
 
-/// Work that the agent of a node does for a machine or an image. Internal: users read it, controllers write it.
+/// A task that the agent of a node runs for a machine or an image. Internal: users read it, controllers write it.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
 #[kube(
     group = "vmlet.dev",
@@ -22,7 +22,7 @@ use crate::rules::{self, edit, immutable};
     shortname = "vmtask",
     category = "vmlet-all",
     selectable = ".spec.nodeName",
-    doc = "Work that the agent of a node does for a machine or an image. Internal: users read it, controllers write it.",
+    doc = "A task that the agent of a node runs for a machine or an image. Internal: users read it, controllers write it.",
     printcolumn(name = "Kind", type_ = "string", json_path = ".spec.kind"),
     printcolumn(name = "VM", type_ = "string", json_path = ".spec.vmName"),
     printcolumn(name = "Node", type_ = "string", json_path = ".spec.nodeName"),
@@ -55,49 +55,50 @@ use crate::rules::{self, edit, immutable};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineTaskSpec {
-    /// The node whose agent does it.
+    /// Node whose agent runs the task.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub node_name: String,
-    /// Name of the machine; InspectImage: of the image.
+    /// Name of the machine. InspectImage: name of the image.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub vm_name: String,
-    /// Namespace of the machine; unset: that of the task. Nothing can be created in a namespace that is being deleted,
-    /// so that tasks of its machines are in the controller's namespace.
+    /// Namespace of the machine. Defaults to the namespace of the task. Objects cannot be created in a namespace that
+    /// is being deleted; tasks for its machines are in the namespace of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
     pub vm_namespace: Option<String>,
-    /// UID of the machine; InspectImage: of the image.
+    /// UID of the machine. InspectImage: UID of the image.
     #[serde(rename = "vmUID")]
     #[schemars(length(min = 1, max = 64), regex(pattern = rules::LABEL))]
     pub vm_uid: String,
-    /// What to do.
+    /// What the task does.
     pub kind: TaskKind,
-    /// Ask a task that is under way to stop.
+    /// Requests the cancellation of a running task.
     #[serde(default)]
     pub cancel: bool,
-    /// Provision, InspectImage: the image's name as a pod would name it.
+    /// Provision, InspectImage: name of the image in pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
-    /// Provision, InspectImage: the URL that the name stands for, when it is made of the URL's hash.
+    /// Provision, InspectImage: URL of the image, if the image name is derived from the hash of the URL.
     #[serde(rename = "imageURL", default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048), regex(pattern = rules::WEB_URL))]
     pub image_url: Option<String>,
-    /// Provision: virtual size in bytes; empty: that of the image.
+    /// Provision: virtual size in bytes. Defaults to the size of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub size_bytes: Option<i64>,
-    /// Provision: an overlay on the image (true) or a full copy.
+    /// Provision: creates an overlay on the image (true) or a full copy (false).
     #[serde(default)]
     pub linked: bool,
-    /// GuestShutdown, GuestReboot: seconds to wait for the guest. PowerOff: seconds that it has left.
+    /// GuestShutdown, GuestReboot: maximum time for the guest, in seconds. PowerOff: remaining time for the guest, in
+    /// seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 604_800))]
     pub timeout_seconds: Option<u32>,
-    /// Restore: drop the saved memory instead of resuming it.
+    /// Restore: discards the saved memory instead of resuming it.
     #[serde(default)]
     pub discard: bool,
-    /// PowerOff: UID of the pod whose machine is meant; one that runs in another pod is left alone.
+    /// PowerOff: UID of the pod whose machine is powered off. A machine that runs in another pod is not affected.
     #[serde(
         rename = "instanceUID",
         default,
@@ -108,13 +109,13 @@ pub struct VirtualMachineTaskSpec {
 }
 
 impl VirtualMachineTask {
-    /// Its state; none: the agent has not seen it.
+    /// State of the task; `None` if the agent has not seen it yet.
     #[must_use]
     pub fn state(&self) -> Option<TaskState> {
         self.status.as_ref().and_then(|status| status.state)
     }
 
-    /// Whether it has ended.
+    /// Whether the task has ended.
     #[must_use]
     pub fn is_final(&self) -> bool {
         self.state().is_some_and(TaskState::is_final)
@@ -136,82 +137,82 @@ impl VirtualMachineTask {
 )]
 #[schemars(transform = crate::schema::without_description)]
 pub enum TaskKind {
-    /// Make the root disk from an image.
+    /// Creates the root disk from an image.
     Provision,
-    /// Remove the root disk and saved memory.
+    /// Deletes the root disk and the saved memory.
     DeleteDisk,
-    /// Ask the guest to power off.
+    /// Sends a shutdown request to the guest.
     GuestShutdown,
-    /// Cut the power, after the time that the guest has left.
+    /// Powers the machine off after the remaining time for the guest.
     PowerOff,
-    /// Ask the guest to reboot.
+    /// Sends a reboot request to the guest.
     GuestReboot,
-    /// Press the reset button.
+    /// Resets the machine.
     Reset,
-    /// Write the memory beside the disk and end the machine.
+    /// Saves the memory beside the disk and stops the machine.
     Save,
-    /// Let the next start resume the saved memory, or drop it.
+    /// Resumes the saved memory at the next start, or discards it.
     Restore,
-    /// Stop the vCPUs.
+    /// Pauses the vCPUs.
     Pause,
-    /// Let the vCPUs run on.
+    /// Unpauses the vCPUs.
     Unpause,
-    /// Flatten the root disk.
+    /// Flattens the root disk.
     Promote,
-    /// Take a snapshot.
+    /// Takes a snapshot.
     Snapshot,
-    /// Go back to a snapshot.
+    /// Reverts the machine to a snapshot.
     Revert,
-    /// Remove a snapshot.
+    /// Deletes a snapshot.
     DeleteSnapshot,
-    /// Read the first bytes of an image where it comes from.
+    /// Reads the first bytes of an image from its source.
     InspectImage,
 }
 
-/// How a task stands.
+/// Observed state of a task.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineTaskStatus {
-    /// Empty: the agent has not seen it.
+    /// State of the task. Empty if the agent has not seen the task yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<TaskState>,
-    /// Error: trying again with a new task may help.
+    /// Error: whether a new task may succeed.
     #[serde(default)]
     pub transient: bool,
-    /// What failed and what to do about it.
+    /// What failed, and how to correct it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 4096))]
     pub message: String,
-    /// 0 to 100.
+    /// Progress from 0 to 100.
     #[serde(default)]
     #[schemars(range(max = 100))]
     pub progress_percent: u32,
-    /// When the node began.
+    /// Time at which the node started the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
-    /// When it ended; the object is kept for 10 minutes after it.
+    /// Time at which the task ended. The object is kept for 10 minutes after this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
-    /// InspectImage: what the image is.
+    /// InspectImage: properties of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<InspectedImage>,
 }
 
-/// What the first bytes of an image say.
+/// Properties that the first bytes of an image show.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InspectedImage {
-    /// `qcow2` or `raw`.
+    /// Format of the image: `qcow2` or `raw`.
     pub format: String,
-    /// Size of the disk that a guest sees, in bytes; 0: unknown.
+    /// Virtual size of the disk, in bytes; 0 if unknown.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub virtual_bytes: i64,
-    /// Size of the file, in bytes; 0: unknown.
+    /// Size of the file, in bytes; 0 if unknown.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub file_bytes: i64,
-    /// Whether a raw disk has a boot sector or a partition table; always true for other formats.
+    /// Whether a raw disk has a boot sector or a partition table. Always true for other formats.
     #[serde(default)]
     pub bootable: bool,
 }
@@ -220,20 +221,20 @@ pub struct InspectedImage {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
 #[schemars(transform = crate::schema::without_description)]
 pub enum TaskState {
-    /// Waits for others on its node.
+    /// The task waits for other tasks on its node.
     Queued,
-    /// Under way.
+    /// The task runs.
     Running,
-    /// Done.
+    /// The task succeeded.
     Success,
-    /// Failed.
+    /// The task failed.
     Error,
-    /// Stopped on request before it was done.
+    /// The task was cancelled before it finished.
     Cancelled,
 }
 
 impl TaskState {
-    /// Whether nothing more will happen.
+    /// Whether the state is final.
     #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Success | Self::Error | Self::Cancelled)

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules;
 
-/// How the whole installation stands.
+/// Overall state of the Vmlet installation.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[kube(
     group = "vmlet.dev",
@@ -22,7 +22,7 @@ use crate::rules;
     derive = "Default",
     status = "VmletStatus",
     category = "vmlet-all",
-    doc = "How the whole installation stands. The object named default counts.",
+    doc = "Overall state of the Vmlet installation. Only the object named default is used.",
     printcolumn(
         name = "Available",
         type_ = "string",
@@ -47,19 +47,19 @@ use crate::rules;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VmletSpec {
-    /// A degraded component makes the installation unavailable and not upgradeable.
+    /// If true, a degraded component makes the installation unavailable and not upgradeable.
     #[serde(default)]
     pub strict: bool,
-    /// Our own workloads.
+    /// Workloads of Vmlet to observe.
     #[serde(default)]
     pub watch: VmletWatch,
-    /// Further custom resources whose conditions count, in this order.
+    /// Additional custom resources whose conditions are included, in this order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub components: Vec<ComponentRef>,
 }
 
-/// Our own workloads, by name.
+/// Names of the workloads of Vmlet.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VmletWatch {
@@ -67,7 +67,7 @@ pub struct VmletWatch {
     #[serde(default = "watch::namespace")]
     #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
     pub namespace: String,
-    /// DaemonSet of the node side.
+    /// DaemonSet that runs on the nodes.
     #[serde(default = "watch::daemon_set")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub daemon_set: String,
@@ -75,7 +75,7 @@ pub struct VmletWatch {
     #[serde(default = "watch::deployment")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub deployment: String,
-    /// ValidatingAdmissionPolicies; each has a binding of the same name.
+    /// ValidatingAdmissionPolicies. Each one must have a binding of the same name.
     #[serde(default = "watch::admission_policies")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
     pub admission_policies: Vec<String>,
@@ -92,7 +92,7 @@ impl Default for VmletWatch {
     }
 }
 
-/// Names as `deploy/` has them.
+/// Names that `deploy/` uses.
 mod watch {
     pub(super) fn namespace() -> String {
         "vmlet-system".to_owned()
@@ -117,7 +117,7 @@ mod watch {
     }
 }
 
-/// A custom resource whose conditions count.
+/// A custom resource whose conditions are included.
 #[derive(
     Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, KubeSchema,
 )]
@@ -126,55 +126,55 @@ pub struct ComponentRef {
     /// Group and version, such as `cdi.kubevirt.io/v1beta1`.
     #[schemars(length(min = 1, max = 317))]
     pub api_version: String,
-    /// Its kind.
+    /// Kind of the object.
     #[schemars(length(min = 1, max = 63))]
     pub kind: String,
-    /// Its namespace; empty: cluster-scoped.
+    /// Namespace of the object. Empty for cluster-scoped objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
     pub namespace: Option<String>,
-    /// Its name.
+    /// Name of the object.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
 }
 
-/// How the whole installation stands.
+/// Observed state of the installation.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VmletStatus {
-    /// Generation that was looked at.
+    /// Generation that the controller last observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `ReconcileComplete`, `Available`, `Progressing`, `Degraded`, `Upgradeable`.
+    /// Conditions by type: `ReconcileComplete`, `Available`, `Progressing`, `Degraded`, `Upgradeable`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// Versions that were fully rolled out, by name; `operator` is the controller's own.
+    /// Versions whose rollout is complete, by name. `operator` is the version of the controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub versions: Vec<ComponentVersion>,
-    /// Objects that the conditions are made of.
+    /// Objects from which the conditions are derived.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub related_objects: Vec<RelatedObject>,
-    /// The nodes.
+    /// Number of nodes by state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<VmletNodes>,
-    /// One word for people and alerts.
+    /// Summary for users and alerts, in one word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
 }
 
-/// A version that was fully rolled out.
+/// A version whose rollout is complete.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ComponentVersion {
-    /// What has it.
+    /// Name of the component.
     pub name: String,
-    /// The version.
+    /// Version of the component.
     pub version: String,
 }
 
-/// An object that the conditions are made of.
+/// An object from which the conditions are derived.
 #[derive(
     Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, KubeSchema,
 )]
@@ -182,46 +182,46 @@ pub struct ComponentVersion {
 pub struct RelatedObject {
     /// Group and version.
     pub api_version: String,
-    /// Its kind.
+    /// Kind of the object.
     pub kind: String,
-    /// Its namespace; empty: cluster-scoped.
+    /// Namespace of the object. Empty for cluster-scoped objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// Its UID.
+    /// UID of the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
 }
 
-/// The nodes of an installation.
+/// Number of nodes of an installation, by state.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VmletNodes {
-    /// Nodes that should run machines.
+    /// Nodes that are intended to run machines.
     #[serde(default)]
     pub targeted: u32,
-    /// Nodes that can.
+    /// Nodes that can run machines.
     #[serde(default)]
     pub ready: u32,
-    /// Nodes that cannot, through our fault.
+    /// Nodes that cannot run machines because of a problem in Vmlet.
     #[serde(default)]
     pub degraded: u32,
-    /// Names of the first 10 of the degraded ones.
+    /// Names of the first 10 degraded nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
     pub bad: Vec<String>,
 }
 
-/// One word for people and alerts.
+/// Summary for users and alerts, in one word.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
 #[schemars(transform = crate::schema::without_description)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
-    /// All is well.
+    /// The installation is healthy.
     Healthy,
-    /// Something is under way or not reconciled.
+    /// A change is in progress or not reconciled.
     Warning,
-    /// Something is unavailable or degraded.
+    /// A component is unavailable or degraded.
     Error,
 }

@@ -30,7 +30,7 @@ use super::{guest, setup};
 use crate::stack::Session;
 use crate::{run, workspace};
 
-/// Measures Vmlet and compares with its budgets.
+/// Measures Vmlet and compares the results with its budgets.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Bench {
     #[command(subcommand)]
@@ -39,19 +39,19 @@ pub(crate) struct Bench {
 
 #[derive(Debug, clap::Subcommand)]
 enum Subject {
-    /// What it takes to start a machine and to keep it: time, latency, memory.
+    /// Start and operation of a machine: time, latency, memory.
     Start(Start),
-    /// What the detour over the CRI proxy adds to a call.
+    /// Latency that the CRI proxy adds to a call.
     Proxy(Proxy),
-    /// The controller's work queue, beside controller-runtime's.
+    /// Work queue of the controller, compared with the one of controller-runtime.
     Queue(Queue),
-    /// The controller with many machines: time, processor, memory, requests.
+    /// Controller with many machines: time, CPU, memory, requests.
     Controller(Controller),
 }
 
 #[derive(Debug, clap::Args)]
 struct Start {
-    /// Take the release builds and the guest image as they are.
+    /// Use the release builds and the guest image without building them.
     #[arg(long)]
     no_build: bool,
 }

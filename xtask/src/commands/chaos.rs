@@ -10,16 +10,17 @@ use anyhow::Result;
 use super::{guest, setup, up};
 use crate::{run, suite, workspace};
 
-/// Kills programs and changes wishes at random; then every machine must be as its object says.
+/// Kills programs and changes desired states at random, then checks that every machine reaches the state in its
+/// object.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Chaos {
-    /// Minutes of chaos.
+    /// Duration of the chaos, in minutes.
     #[arg(long, default_value_t = 20)]
     minutes: u32,
-    /// Seed of all choices; default: the clock.
+    /// Seed of the random choices [default: from the clock].
     #[arg(long)]
     seed: Option<u64>,
-    /// How many machines.
+    /// Number of machines.
     #[arg(long, default_value_t = 10)]
     machines: u32,
 }

@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use crate::{run, workspace};
 
-/// Writes `deploy/crds`, and the fields into `docs/kinds`, from the types in `libs/crds`.
+/// Writes `deploy/crds`, and the fields in `docs/kinds`, from the types in `libs/crds`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Crds;
 

@@ -19,13 +19,13 @@ use super::{guest, setup};
 use crate::stack::Session;
 use crate::{run, workspace};
 
-/// Runs critest and compares with the expected results.
+/// Runs critest and compares the results with the expected ones.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Critest {
-    /// Only specifications whose text contains this.
+    /// Only specifications whose text contains this string.
     #[arg(long)]
     only: Option<String>,
-    /// Take critest, the programs and the guest image as they are.
+    /// Use critest, the programs and the guest image without building them.
     #[arg(long)]
     no_build: bool,
 }

@@ -25,10 +25,10 @@ const BOOT_PATIENCE: Duration = Duration::from_secs(60);
 /// The pod's grace period and a little more.
 const STOP_PATIENCE: Duration = Duration::from_secs(40);
 
-/// Shows a virtual machine running as a pod, from a bare machine on.
+/// Sets up this computer and runs a virtual machine as a pod.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Demo {
-    /// Do not install missing packages, only list them.
+    /// Only list missing packages, do not install them.
     #[arg(long)]
     no_install: bool,
 }

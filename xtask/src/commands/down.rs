@@ -12,10 +12,10 @@ use nix::unistd::geteuid;
 use crate::run;
 use crate::stack::{self, Layout, Logs};
 
-/// Stops a node stack and removes it; exit code 1 names whatever is found leaked.
+/// Stops a node stack and removes it; on leaks, lists them and exits with code 1.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Down {
-    /// The stack's directory.
+    /// Directory of the stack.
     #[arg(long)]
     dir: PathBuf,
     /// Keep DIR/log and DIR/logs.

@@ -9,10 +9,10 @@ use anyhow::Result;
 
 use crate::{image, run, workspace};
 
-/// Builds the guest image of the examples and tests.
+/// Builds the guest image for the examples and tests.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Guest {
-    /// Then boot it under plain QEMU with its console on this terminal; Ctrl-A X ends it.
+    /// Then boot the image in QEMU with its console on this terminal; Ctrl-A X quits.
     #[arg(long)]
     boot: bool,
 }

@@ -14,15 +14,15 @@ use crate::pod_images;
 /// Builds container images, as archives that `ctr images import` reads.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Image {
-    /// Only these; the node image unless one is named.
+    /// Images to build [default: the node image].
     names: Vec<Name>,
-    /// The tag of the node image.
+    /// Tag of the node image.
     #[arg(long, default_value = env!("CARGO_PKG_VERSION"))]
     tag: String,
-    /// Put debug builds into the node image: quicker, and with crash points.
+    /// Use debug builds in the node image: faster to build, and with crash points.
     #[arg(long)]
     debug: bool,
-    /// Take our programs as they are.
+    /// Use the programs without building them.
     #[arg(long)]
     no_build: bool,
 }
@@ -30,11 +30,11 @@ pub(crate) struct Image {
 /// A container image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Name {
-    /// Our programs with libvirt and QEMU, for the DaemonSet in deploy/.
+    /// The programs of Vmlet with libvirt and QEMU, for the DaemonSet in deploy/.
     Node,
-    /// What holds the namespaces of a test cluster's pods.
+    /// Pause image, which holds the namespaces of a test cluster's pods.
     Pause,
-    /// A shell and the usual tools, for a test cluster's pods.
+    /// A shell and common tools, for a test cluster's pods.
     Tools,
 }
 

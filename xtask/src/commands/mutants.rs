@@ -13,42 +13,42 @@ use clap::ValueEnum;
 use super::tools::{self, Tool};
 use crate::{run, workspace};
 
-/// Changes the code of some areas and names the changes that no test notices.
+/// Mutates the code of some areas and lists the mutations that no test detects.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Mutants {
-    /// The areas; all without one.
+    /// Areas to mutate [default: all].
     areas: Vec<Area>,
-    /// Print the changes and make none.
+    /// Only list the mutations.
     #[arg(long)]
     list: bool,
-    /// Only changes whose description matches this regular expression.
+    /// Only mutations whose description matches this regular expression.
     #[arg(long)]
     only: Option<String>,
-    /// Leave out the changes that tests noticed in earlier runs.
+    /// Leave out the mutations that tests detected in earlier runs.
     #[arg(long)]
     iterate: bool,
 }
 
-/// Code that is changed, with the tests that have to notice.
+/// Code to mutate, with the tests that must detect the mutations.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Area {
-    /// What a VirtualMachine needs next.
+    /// Computation of the next step of a VirtualMachine.
     Lifecycle,
-    /// The controller's queue.
+    /// Work queue of the controller.
     Workqueue,
-    /// The order of its work.
+    /// Priorities in the controller's work queue.
     Priority,
     /// Annotations and fields of pods.
     Podspec,
     /// Phases of sandboxes and containers.
     Phases,
-    /// Which runtime the proxy asks.
+    /// Selection of the runtime for a call in the proxy.
     Routing,
-    /// The check of disk images.
+    /// Validation of disk images.
     Qcow2,
-    /// The packet filter of a pod.
+    /// Packet filter of a pod.
     Filter,
-    /// Translations of image names.
+    /// Translation of image names.
     Translations,
 }
 

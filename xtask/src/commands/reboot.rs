@@ -12,10 +12,10 @@ use nix::unistd::geteuid;
 use crate::run;
 use crate::stack::{self, Layout};
 
-/// Does to a node of a cluster what a power cut does; files stay, all else goes.
+/// Simulates a power failure on a cluster node; files are kept, everything else is lost.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Reboot {
-    /// The node's directory.
+    /// Directory of the node.
     #[arg(long)]
     dir: PathBuf,
 }

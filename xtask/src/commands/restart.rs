@@ -12,13 +12,13 @@ use nix::unistd::geteuid;
 use crate::run;
 use crate::stack::{self, Layout, Program};
 
-/// Starts a program of a stack again; stops it first if it still runs.
+/// Restarts a program of a stack, or starts it if it does not run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Restart {
-    /// The stack's directory.
+    /// Directory of the stack.
     #[arg(long)]
     dir: PathBuf,
-    /// Which program.
+    /// Program to restart.
     program: Program,
 }
 

@@ -12,7 +12,7 @@ use crate::packages;
 /// Installs missing distribution packages.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Setup {
-    /// Only say which packages are missing; exit code 1 if there are any.
+    /// Only list missing packages; exit code 1 if there are any.
     #[arg(long)]
     no_install: bool,
 }

@@ -9,21 +9,21 @@ use anyhow::Result;
 
 use crate::suite::{self, Order, Part};
 
-/// Runs all tests; some of them by name, or a part with --only.
+/// Runs all tests, tests by name, or a part with --only.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Test {
-    /// Only tests with one of these in their name, such as `stacks::exec` or `clusters`.
+    /// Only tests whose name contains one of these strings, such as `stacks::exec` or `clusters`.
     names: Vec<String>,
     /// Only this part; may be repeated.
     #[arg(long, value_name = "PART")]
     only: Vec<Part>,
-    /// How often to run the tests; then none gets a second try.
+    /// Number of times to run the tests; if greater than 1, failed tests are not retried.
     #[arg(long, value_name = "N", default_value_t = 1)]
     repeat: usize,
-    /// How many processes keep a processor busy meanwhile.
+    /// Number of processes that load the CPU during the tests.
     #[arg(long, value_name = "L", default_value_t = 0)]
     load: usize,
-    /// The long forms of tests: thirty machines with figures, twenty minutes of chaos.
+    /// Run the long forms of tests: thirty machines with measurements, twenty minutes of chaos.
     #[arg(long)]
     long: bool,
     /// Print the names of the parts.

@@ -48,9 +48,9 @@ pub(crate) const API: &[Tool] = &[
 /// Builds the programs that the tests need into target/tools/bin.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Tools {
-    /// Only these.
+    /// Programs to build [default: those that the tests need].
     names: Vec<Tool>,
-    /// Only what a cluster is made of.
+    /// Only the programs of a cluster.
     #[arg(long, conflicts_with = "names")]
     cluster: bool,
 }
@@ -58,33 +58,33 @@ pub(crate) struct Tools {
 /// A program that only the tests need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Tool {
-    /// The command-line client of the Container Runtime Interface.
+    /// Command-line client of the Container Runtime Interface.
     Crictl,
-    /// Its conformance suite.
+    /// Conformance suite of the Container Runtime Interface.
     Critest,
-    /// The checker of licences and sources of dependencies.
+    /// Checker of the licences and sources of dependencies.
     CargoDeny,
-    /// What changes our code to see whether a test notices. Built by name, and by `mutants`.
+    /// Mutation tester. Built only by name, and by `mutants`.
     CargoMutants,
-    /// The container runtime of the cluster's ordinary pods.
+    /// Container runtime of the ordinary pods in the cluster.
     Containerd,
-    /// What containerd starts for each of them.
+    /// Shim that containerd starts for each ordinary pod.
     ContainerdShimRuncV2,
-    /// containerd's own client, which imports images.
+    /// Client of containerd, which imports images.
     Ctr,
-    /// The cluster's database.
+    /// Database of the cluster.
     Etcd,
-    /// The cluster's API.
+    /// API server of the cluster.
     KubeApiserver,
-    /// Its controllers.
+    /// Controllers of the cluster.
     KubeControllerManager,
-    /// Its scheduler.
+    /// Scheduler of the cluster.
     KubeScheduler,
-    /// What makes Services reachable on a node.
+    /// Proxy that makes Services reachable on a node.
     KubeProxy,
-    /// The cluster's command-line client.
+    /// Command-line client of the cluster.
     Kubectl,
-    /// The node agent.
+    /// Node agent of the cluster.
     Kubelet,
 }
 

@@ -27,33 +27,33 @@ const PACKAGES: &[&str] = &[
 /// Starts libvirtd, vmlet-tapmanager and vmlet in a directory and network namespace of their own.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Up {
-    /// The stack's directory; absent or empty. As many stacks side by side as you like.
+    /// Directory of the stack; must be absent or empty. Several stacks can run side by side.
     #[arg(long)]
     dir: PathBuf,
-    /// A whole Kubernetes cluster: control plane, kubelet, containerd and the CRI proxy besides.
+    /// Also start a Kubernetes cluster: control plane, kubelet, containerd and the CRI proxy.
     #[arg(long)]
     cluster: bool,
-    /// How many nodes the cluster has.
+    /// Number of nodes in the cluster.
     #[arg(long, default_value_t = 1, requires = "cluster",
           value_parser = clap::value_parser!(u8).range(1..=i64::from(stack::MAX_NODES)))]
     nodes: u8,
-    /// Nodes with containerd, kubelet and the proxy only, for whoever deploys Vmlet into the cluster.
+    /// Start only containerd, kubelet and the proxy on the nodes, so that Vmlet can be deployed into the cluster.
     #[arg(long, requires = "cluster")]
     no_vmlet: bool,
-    /// No node: etcd and the API server only. `restart` adds the controller-manager or the scheduler.
+    /// Start no node, only etcd and the API server. `restart` adds the controller manager or the scheduler.
     #[arg(long, requires = "cluster", conflicts_with_all = ["nodes", "no_vmlet"])]
     no_node: bool,
     #[command(flatten)]
     build: Build,
 }
 
-/// How our own programs are built.
+/// How the programs of Vmlet are built.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct Build {
-    /// Release builds, without crash points.
+    /// Build release versions, without crash points.
     #[arg(long)]
     release: bool,
-    /// Take the programs and the guest image as they are.
+    /// Use the programs and the guest image without building them.
     #[arg(long)]
     pub(crate) no_build: bool,
 }

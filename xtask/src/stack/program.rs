@@ -42,34 +42,34 @@ pub(crate) const OWNER: &str = "VMLET_STACK_DIR";
 )]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Program {
-    /// The virtualisation daemon.
+    /// Virtualization daemon.
     Libvirtd,
-    /// The owner of pod networks.
+    /// Manager of the pod networks.
     #[value(alias = "tapmanager")]
     VmletTapmanager,
-    /// The CRI daemon.
+    /// CRI daemon.
     Vmlet,
-    /// The cluster's database.
+    /// Database of the cluster.
     Etcd,
-    /// The cluster's API.
+    /// API server of the cluster.
     KubeApiserver,
-    /// Its controllers.
+    /// Controllers of the cluster.
     KubeControllerManager,
-    /// Its scheduler.
+    /// Scheduler of the cluster.
     KubeScheduler,
-    /// The runtime of ordinary pods.
+    /// Runtime of ordinary pods.
     Containerd,
-    /// What kubelet takes for its runtime.
+    /// CRI proxy that kubelet uses as its runtime.
     #[value(alias = "criproxy")]
     VmletCriproxy,
-    /// The node agent.
+    /// Node agent of the cluster.
     Kubelet,
-    /// What makes Services reachable on a node.
+    /// Proxy that makes Services reachable on a node.
     KubeProxy,
-    /// What gives VM pods the life of a machine.
+    /// Controller of virtual machines.
     #[value(alias = "controller")]
     VmletController,
-    /// What runs tasks on a node and tells of its machines.
+    /// Agent that runs tasks on a node and reports its machines.
     #[value(alias = "agent")]
     VmletAgent,
 }

@@ -11,21 +11,21 @@ use serde::{Serialize, Serializer};
 /// One part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum Part {
-    /// The source is formatted.
+    /// Formatting of the source.
     Fmt,
-    /// No warning of the compiler or of clippy.
+    /// Warnings of the compiler and of clippy.
     Clippy,
-    /// Tests of one crate that need nothing.
+    /// Tests of one crate without external requirements.
     Unit,
-    /// Tests of one crate with real parts, as root.
+    /// Tests of one crate with real components, as root.
     Integration,
-    /// Real node stacks, driven by crictl and by our own client.
+    /// Node stacks, driven by crictl and by vmletctl.
     Stacks,
     /// API servers without nodes.
     Api,
-    /// Whole Kubernetes clusters.
+    /// Complete Kubernetes clusters.
     Clusters,
-    /// The conformance suite.
+    /// CRI conformance suite.
     Critest,
     /// Licences, sources and duplicates of dependencies.
     Deny,

@@ -8,20 +8,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules;
 
-/// How the guest is set up at its first boot.
+/// Configuration of the guest at its first boot.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Bootstrap {
-    /// cloud-init, by a seed disk.
+    /// cloud-init configuration, provided on a seed disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cloud_init: Option<CloudInit>,
 }
 
-/// cloud-init's data.
+/// cloud-init configuration.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CloudInit {
-    /// Instance id; empty: the BIOS UUID.
+    /// Instance ID. Defaults to the BIOS UUID.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -29,10 +29,10 @@ pub struct CloudInit {
     )]
     #[schemars(length(min = 1, max = 128), regex(pattern = rules::WORD))]
     pub instance_id: Option<String>,
-    /// Secret that holds the user data.
+    /// Secret that contains the user data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_data: Option<SecretKeyRef>,
-    /// Keys for the default user.
+    /// SSH public keys for the default user.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 8192)), extend("x-kubernetes-list-type" = "set"))]
     pub ssh_keys: Vec<String>,
@@ -45,7 +45,7 @@ pub struct SecretKeyRef {
     /// Name of the Secret.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub name: String,
-    /// Its key; empty: `user-data`.
+    /// Key in the Secret. Defaults to `user-data`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = "^[-._a-zA-Z0-9]+$"))]
     pub key: Option<String>,

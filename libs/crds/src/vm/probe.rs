@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules;
 
-/// How readiness is found out.
+/// How readiness is determined. Exactly one of `tcpSocket`, `guestHeartbeat` and `guestInfo` must be set.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[x_kube(validation = rules::rule(
     "(has(self.tcpSocket) ? 1 : 0) + (has(self.guestHeartbeat) ? 1 : 0) + \
@@ -18,58 +18,58 @@ use crate::rules;
 ))]
 #[serde(rename_all = "camelCase")]
 pub struct ReadinessProbe {
-    /// A TCP connection that opens.
+    /// Ready if a TCP connection to the port can be opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_socket: Option<TcpSocketProbe>,
-    /// The guest agent's heartbeat.
+    /// Ready if the heartbeat of the guest agent has at least the threshold status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest_heartbeat: Option<HeartbeatProbe>,
-    /// Values that the guest publishes in its file `/run/vmlet/guestinfo`; all must match.
+    /// Ready if all of these values match those that the guest publishes in its file `/run/vmlet/guestinfo`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["key"]))]
     pub guest_info: Vec<GuestInfoMatch>,
-    /// Seconds between two probes; empty: 10.
+    /// Seconds between two probes. Defaults to 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 3600))]
     pub period_seconds: Option<u32>,
-    /// Seconds before a probe counts as failed; empty: 1.
+    /// Seconds after which a probe times out. Defaults to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 3600))]
     pub timeout_seconds: Option<u32>,
 }
 
-/// A TCP connection that opens.
+/// A probe that opens a TCP connection.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TcpSocketProbe {
     /// Port, 1 to 65535.
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
-    /// Address; empty: the machine's primary IPv4, then IPv6 address.
+    /// Address. Defaults to the primary IPv4 address of the machine or, if there is none, its primary IPv6 address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub host: Option<String>,
 }
 
-/// The guest agent's heartbeat.
+/// A probe of the heartbeat of the guest agent.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HeartbeatProbe {
-    /// The least that counts as ready; empty: green.
+    /// Minimum heartbeat status that counts as ready. Defaults to `green`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold_status: Option<HeartbeatThreshold>,
 }
 
-/// Colour of a heartbeat.
+/// Status of a heartbeat.
 #[derive(
     Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema,
 )]
 #[schemars(transform = crate::schema::without_description)]
 #[serde(rename_all = "lowercase")]
 pub enum HeartbeatThreshold {
-    /// One answer missed.
+    /// The guest agent missed one answer.
     Yellow,
-    /// Answers.
+    /// The guest agent answers.
     Green,
 }
 
@@ -77,10 +77,10 @@ pub enum HeartbeatThreshold {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GuestInfoMatch {
-    /// Its key.
+    /// Key of the value.
     #[schemars(length(min = 1, max = 253))]
     pub key: String,
-    /// Regular expression that the value matches; empty or invalid: any value.
+    /// Regular expression that the value must match. If empty or invalid, any value matches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub value: Option<String>,

@@ -9,29 +9,29 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Something a user asked for.
+/// A start or stop request from a user.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StateChangeRequest {
-    /// Start or Stop.
+    /// Action: `Start` or `Stop`.
     pub action: StateChangeAction,
-    /// Stop: UID of the pod to stop. Another UID means that it is done already.
+    /// Stop: UID of the pod to stop. If the current pod has another UID, the request is already fulfilled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub uid: Option<String>,
-    /// Start: `paused: "true"` starts with standing vCPUs. Stop: `gracePeriodSeconds` is the time that
-    /// the guest has; 0 ends it at once.
+    /// Start: `paused: "true"` starts the machine with paused vCPUs. Stop: `gracePeriodSeconds` is the time for the
+    /// guest to power off; 0 powers it off immediately.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 4))]
     pub data: BTreeMap<String, String>,
 }
 
-/// What is asked for.
+/// Action of a request.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[schemars(transform = crate::schema::without_description)]
 pub enum StateChangeAction {
-    /// Let an instance exist.
+    /// Create an instance.
     Start,
-    /// Let the instance with that UID end.
+    /// Stop the instance with the given UID.
     Stop,
 }

@@ -22,7 +22,7 @@ use super::{
     Bootstrap, DataVolumeTemplate, NetworkSpec, ReadinessProbe, VirtualMachineStatus, Volume,
 };
 
-/// A virtual machine: a root disk that stays, and a pod whenever it runs.
+/// A virtual machine: a persistent root disk, and a pod while the machine runs.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[kube(
     group = "vmlet.dev",
@@ -36,7 +36,7 @@ use super::{
     shortname = "vms",
     category = "all",
     category = "vmlet-all",
-    doc = "A virtual machine: a root disk that stays, and a pod whenever it runs.",
+    doc = "A virtual machine: a persistent root disk, and a pod while the machine runs.",
     validation = rule(NAME, "the name of a machine has at most 63 characters"),
     validation = edit(MACHINE_TYPE_WHILE_OFF, "minMachineType can change only while the machine is off or going off"),
     validation = edit(MACHINE_TYPE_NOT_LOWERED, "minMachineType can neither be lowered nor removed once the machine has it"),
@@ -75,44 +75,45 @@ use super::{
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineSpec {
-    /// The image of the root disk. Either this or `imageName`; immutable.
+    /// Image of the root disk. Mutually exclusive with `imageName`. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageRef>,
-    /// Short form of `image`: a VirtualMachineImage of the namespace, else a ClusterVirtualMachineImage.
+    /// Short form of `image`: names a VirtualMachineImage in the namespace or, if there is none, a
+    /// ClusterVirtualMachineImage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub image_name: Option<String>,
-    /// The VirtualMachineClass that gives the size. Changing it resizes a machine that is off or starts.
+    /// VirtualMachineClass that defines the size. A change resizes the machine while it is off or when it starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub class_name: Option<String>,
-    /// The size itself, instead of a class.
+    /// Size of the machine, instead of a class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<InlineHardware>,
-    /// StorageClass of the root disk; empty: a disk local to the node. Immutable.
+    /// StorageClass of the root disk. Defaults to a disk local to the node. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub storage_class: Option<String>,
-    /// The wish as a state.
+    /// Desired power state. Exactly one of `powerState`, `runStrategy` and `running` must be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power_state: Option<PowerState>,
-    /// The wish as a strategy.
+    /// Desired state as a strategy: when the machine runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_strategy: Option<RunStrategy>,
-    /// The wish in short: `true` is `Always`, `false` is `Halted`.
+    /// Short form of `runStrategy`: `true` is `Always`, `false` is `Halted`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<bool>,
     /// How the machine is powered off.
     #[serde(default = "default::try_soft", skip_serializing_if = "Option::is_none")]
     pub power_off_mode: Option<PowerOpMode>,
-    /// How the machine is suspended. All of them save its memory, for which its guest is not asked.
+    /// How the machine is suspended. All modes save the memory without the help of the guest.
     #[serde(default = "default::try_soft", skip_serializing_if = "Option::is_none")]
     pub suspend_mode: Option<PowerOpMode>,
     /// How the machine is restarted.
     #[serde(default = "default::try_soft", skip_serializing_if = "Option::is_none")]
     pub restart_mode: Option<PowerOpMode>,
-    /// How long a guest may take to power off or to reboot, as a Go duration of at most a week (`168h`), in whole
-    /// seconds (a part of one counts as a whole one); empty: `5m`.
+    /// Maximum time for the guest to power off or reboot, as a Go duration of at most one week (`168h`), rounded up
+    /// to whole seconds. Defaults to `5m`.
     #[serde(
         default = "default::five_minutes",
         skip_serializing_if = "Option::is_none"
@@ -120,42 +121,42 @@ pub struct VirtualMachineSpec {
     #[schemars(length(max = 40), regex(pattern = rules::DURATION))]
     #[x_kube(validation = rules::a_week())]
     pub power_off_timeout: Option<String>,
-    /// RFC 3339 time of the last restart that was asked for. The machine must be on.
+    /// RFC 3339 time of the last requested restart. Can be set only while the machine is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40), regex(pattern = rules::TIME), extend("format" = "date-time"))]
     pub next_restart_time: Option<String>,
-    /// Stand still with memory kept in RAM.
+    /// Pauses the vCPUs and keeps the memory in RAM.
     #[serde(default)]
     pub paused: bool,
-    /// First-boot data for the guest.
+    /// Data for the first boot of the guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
-    /// Network; absent: one interface on the pod network.
+    /// Network of the machine. Defaults to one interface on the pod network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkSpec>,
-    /// More disks.
+    /// Additional disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub volumes: Vec<Volume>,
-    /// CDI DataVolumes that come and go with the machine.
+    /// CDI DataVolumes that are created and deleted with the machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub data_volume_templates: Vec<DataVolumeTemplate>,
-    /// How readiness is found out.
+    /// How the controller determines whether the machine is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub readiness_probe: Option<ReadinessProbe>,
     /// When a linked root disk is flattened.
     #[serde(default = "default::online", skip_serializing_if = "Option::is_none")]
     pub promote_disks_mode: Option<PromoteDisksMode>,
-    /// The least machine type, such as `pc-q35-7.2`. Never lowered.
+    /// Minimum machine type, such as `pc-q35-7.2`. Cannot be lowered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), regex(pattern = "^pc-q35-[0-9]{1,3}[.][0-9]{1,3}$"))]
     pub min_machine_type: Option<String>,
-    /// UUID in the guest's SMBIOS tables; the controller chooses one when empty. Immutable.
+    /// UUID in the SMBIOS tables of the guest. If empty, the controller generates it. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "biosUUID")]
     #[schemars(length(max = 36), regex(pattern = rules::UUID))]
     pub bios_uuid: Option<String>,
-    /// UUID of the domain; the controller chooses one when empty. Immutable.
+    /// UUID of the libvirt domain. If empty, the controller generates it. Immutable.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -163,22 +164,22 @@ pub struct VirtualMachineSpec {
     )]
     #[schemars(length(max = 36), regex(pattern = rules::UUID))]
     pub instance_uuid: Option<String>,
-    /// Size of the root disk; empty: that of the image. Only grows.
+    /// Size of the root disk. Defaults to the size of the image. Can only grow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = rules::mebibytes(), validation = rules::between("1Mi", "64Ti"))]
     pub boot_disk_capacity: Option<Quantity>,
-    /// Go back to this snapshot.
+    /// Snapshot to revert the machine to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub current_snapshot_name: Option<String>,
-    /// The group this machine belongs to.
+    /// Group that this machine belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub group_name: Option<String>,
-    /// Where the machine may run, as for pods. Immutable.
+    /// Scheduling constraints, as for pods. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<Affinity>,
-    /// Labels and annotations of the machine's pods.
+    /// Labels and annotations that are added to the machine's pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<Template>,
 }
@@ -190,12 +191,12 @@ pub struct ImageRef {
     /// `VirtualMachineImage` or `ClusterVirtualMachineImage`.
     #[schemars(length(max = 32), extend("enum" = ["VirtualMachineImage", "ClusterVirtualMachineImage"]))]
     pub kind: String,
-    /// Its name.
+    /// Name of the image.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub name: String,
 }
 
-/// A size written into the machine itself.
+/// Size that is defined in the machine itself.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InlineHardware {
@@ -207,15 +208,15 @@ pub struct InlineHardware {
     pub memory: Quantity,
 }
 
-/// A machine's power.
+/// Power state of a machine.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
 #[schemars(transform = crate::schema::without_description)]
 pub enum PowerState {
-    /// Runs.
+    /// The machine runs.
     PoweredOn,
-    /// Does not run.
+    /// The machine does not run.
     PoweredOff,
-    /// Its memory is saved beside its disk.
+    /// The machine does not run; its memory is saved beside its disk.
     Suspended,
 }
 
@@ -223,27 +224,27 @@ pub enum PowerState {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
 #[schemars(transform = crate::schema::without_description)]
 pub enum RunStrategy {
-    /// Always.
+    /// The machine always runs.
     Always,
-    /// Until it powers itself off; a failure is answered by a restart.
+    /// The machine runs until it powers itself off; it restarts after a failure.
     RerunOnFailure,
-    /// As requests say.
+    /// Start and stop requests control the machine.
     Manual,
-    /// Never.
+    /// The machine never runs.
     Halted,
-    /// One time.
+    /// The machine runs once.
     Once,
 }
 
-/// How hard an operation is.
+/// How a power operation treats the guest.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash, JsonSchema)]
 #[schemars(transform = crate::schema::without_description)]
 pub enum PowerOpMode {
-    /// Without asking the guest.
+    /// The guest does not take part.
     Hard,
-    /// Only with the guest's help.
+    /// The guest must cooperate.
     Soft,
-    /// With the guest's help, and without when it does not help.
+    /// The guest gets the time to cooperate; the operation is forced if it does not.
     #[default]
     TrySoft,
 }
@@ -255,28 +256,28 @@ pub enum PromoteDisksMode {
     /// While the machine runs.
     #[default]
     Online,
-    /// While it is off.
+    /// While the machine is off.
     Offline,
     /// Never.
     Disabled,
 }
 
-/// Where a machine may run.
+/// Scheduling constraints of a machine.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Affinity {
-    /// As for pods.
+    /// Node affinity, as for pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_affinity: Option<NodeAffinity>,
-    /// As for pods.
+    /// Pod affinity, as for pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_affinity: Option<PodAffinity>,
-    /// As for pods.
+    /// Pod anti-affinity, as for pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_anti_affinity: Option<PodAntiAffinity>,
 }
 
-/// What the machine's pods carry.
+/// Metadata of the machine's pods.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Template {
@@ -285,7 +286,7 @@ pub struct Template {
     pub metadata: TemplateMetadata,
 }
 
-/// Labels and annotations of the machine's pods; those of the machine itself are not copied.
+/// Labels and annotations of the machine's pods. Those of the machine itself are not copied to the pods.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TemplateMetadata {
@@ -301,7 +302,7 @@ pub struct TemplateMetadata {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What the API server fills in.
+/// Defaults that the API server sets.
 mod default {
     use super::{PowerOpMode, PromoteDisksMode};
 

@@ -11,46 +11,46 @@ use serde::{Deserialize, Serialize};
 
 use super::{PowerState, RunStrategy, StateChangeRequest};
 
-/// How a machine stands.
+/// Observed state of a machine.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineStatus {
-    /// One word for people.
+    /// Summary of the state in one word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub printable_status: Option<PrintableStatus>,
-    /// Observed power.
+    /// Observed power state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power_state: Option<PowerState>,
-    /// A pod exists, in whatever phase.
+    /// Whether a pod exists, in any phase.
     #[serde(default)]
     pub created: bool,
-    /// The pod is ready.
+    /// Whether the pod is ready.
     #[serde(default)]
     pub ready: bool,
-    /// Details, by type.
+    /// Conditions by type.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// Requests that wait; only the first is acted upon.
+    /// Pending requests. The controller acts only on the first one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4))]
     pub state_change_requests: Vec<StateChangeRequest>,
-    /// Failed starts in a row.
+    /// Consecutive failed starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_failure: Option<StartFailure>,
-    /// The strategy as last acted upon; empty until the first instance exists.
+    /// Strategy that the controller last acted on. Empty until the first instance exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_strategy: Option<RunStrategy>,
     /// Generation that the running instance was built from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Generation of the object when that was written.
+    /// Generation of the object when `observedGeneration` was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired_generation: Option<i64>,
-    /// The present or last instance.
+    /// Current or last instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<InstanceStatus>,
-    /// Node of the root disk.
+    /// Node that holds the root disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
     /// Zone of that node.
@@ -63,54 +63,56 @@ pub struct VirtualMachineStatus {
     /// UUID in the guest's SMBIOS tables.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "biosUUID")]
     pub bios_uuid: Option<String>,
-    /// UUID of the domain.
+    /// UUID of the libvirt domain.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
         rename = "instanceUUID"
     )]
     pub instance_uuid: Option<String>,
-    /// The image that the root disk was made from, as pods name it: it stays with the disk when the object goes.
+    /// Image that the root disk was made from, under the name that pods use. It is kept even if the image object is
+    /// deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub image: Option<String>,
-    /// URL that the name of the image stands for, when it is made of the URL's hash.
+    /// URL of the image, if the image name is derived from the hash of the URL.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "imageURL")]
     #[schemars(length(max = 2048))]
     pub image_url: Option<String>,
-    /// UID under which the node keeps the root disk, when it is not this machine's own: its running pod was adopted.
+    /// UID under which the node stores the root disk, if it differs from the UID of this machine because the machine
+    /// adopted a running pod.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "diskUID")]
     pub disk_uid: Option<String>,
-    /// Class whose size the machine has.
+    /// Class that defines the current size of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// UID and generation of that class when it was applied, `uid/generation`.
+    /// UID and generation of the class when it was applied, as `uid/generation`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_revision: Option<String>,
-    /// Specification of that class when it was applied: an edit of the class changes nothing before it is applied.
+    /// Specification of the class when it was applied. An edit of the class has no effect until it is applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::volumes::any_object")]
     pub class_spec: Option<serde_json::Value>,
     /// Machine type that the alias resolved to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_type: Option<String>,
-    /// Addresses.
+    /// Addresses of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkStatus>,
-    /// Disks.
+    /// Disks of the machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub volumes: Vec<VolumeStatus>,
-    /// Space.
+    /// Storage that the machine uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<StorageStatus>,
-    /// Size that the machine has.
+    /// Current size of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<HardwareStatus>,
-    /// What the guest says of itself.
+    /// Information that the guest reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestStatus>,
-    /// Last restart on request.
+    /// Time of the last requested restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_restart_time: Option<Time>,
     /// Snapshot that the disks descend from.
@@ -119,12 +121,12 @@ pub struct VirtualMachineStatus {
     /// Snapshots without a parent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub root_snapshots: Vec<String>,
-    /// The root disk's birth.
+    /// Creation of the root disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<ProviderStatus>,
 }
 
-/// One word for people; the order of evaluation is that of `lifecycle::printable`.
+/// Summary of the state in one word; `lifecycle::printable` defines the order of evaluation.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
 #[schemars(transform = crate::schema::without_description)]
 #[allow(missing_docs, reason = "each value is its own description")]
@@ -148,100 +150,100 @@ pub enum PrintableStatus {
     Unknown,
 }
 
-/// Failed starts in a row.
+/// Consecutive failed starts.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StartFailure {
-    /// How many.
+    /// Number of consecutive failed starts.
     pub consecutive_fail_count: u32,
-    /// UID of the last pod that counted.
+    /// UID of the last pod that was counted.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
         rename = "lastFailedUID"
     )]
     pub last_failed_uid: Option<String>,
-    /// No start before this time.
+    /// Time before which the controller does not start the machine again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_timestamp: Option<Time>,
 }
 
-/// The present or last instance.
+/// Current or last instance.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceStatus {
-    /// UID of its pod.
+    /// UID of the instance's pod.
     pub uid: String,
     /// Pending, Scheduling, Scheduled, Running, Succeeded, Failed or Unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
-    /// When the guest began to run.
+    /// Time at which the guest began to run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
-    /// When it ended.
+    /// Time at which the instance ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
-    /// How it ended.
+    /// Exit code of the instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// Why it ended, one word.
+    /// Reason for the end of the instance, in one word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Why it ended, a sentence.
+    /// Reason for the end of the instance, as a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub message: Option<String>,
-    /// Its strategy `Once` is used up.
+    /// Whether the single run of the strategy `Once` is complete.
     #[serde(default)]
     pub once_completed: bool,
-    /// What is to follow its end; written before the pod is deleted. Empty: nobody asked for an end.
+    /// What follows the end of the instance. Set before the pod is deleted. Empty if the end was not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub afterwards: Option<Afterwards>,
 }
 
-/// What is to follow the end of an instance.
+/// What follows the end of an instance.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
 pub enum Afterwards {
-    /// Nothing, until something new is wanted.
+    /// The machine stays off until its desired state changes.
     StayDown,
-    /// Another instance, after the back-off if there is one.
+    /// Another instance starts, after the back-off if there is one.
     StartAgain,
 }
 
-/// Addresses.
+/// Addresses of a machine.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkStatus {
-    /// IPv4 address to reach the machine by.
+    /// IPv4 address at which the machine is reachable.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
         rename = "primaryIP4"
     )]
     pub primary_ip4: Option<String>,
-    /// IPv6 address to reach the machine by.
+    /// IPv6 address at which the machine is reachable.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
         rename = "primaryIP6"
     )]
     pub primary_ip6: Option<String>,
-    /// The guest's host name.
+    /// Host name of the guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_name: Option<String>,
-    /// What the guest reports.
+    /// Interfaces that the guest reports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<InterfaceStatus>,
-    /// What was intended.
+    /// Intended network configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<NetworkConfigStatus>,
 }
 
-/// One interface as the guest sees it.
+/// A network interface as the guest reports it.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InterfaceStatus {
-    /// Name in the guest.
+    /// Name of the interface in the guest.
     pub name: String,
     /// MAC address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -251,25 +253,25 @@ pub struct InterfaceStatus {
     pub addresses: Vec<String>,
 }
 
-/// What was intended for the network.
+/// Intended network configuration.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkConfigStatus {
-    /// Addresses that CNI gave the pod.
+    /// Addresses that CNI assigned to the pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
 }
 
-/// One disk.
+/// State of a disk.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeStatus {
-    /// Its name.
+    /// Name of the disk.
     pub name: String,
-    /// It can be used.
+    /// Whether the disk can be used.
     #[serde(default)]
     pub attached: bool,
-    /// What is wrong with it.
+    /// Error of the disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub error: Option<String>,
@@ -278,41 +280,41 @@ pub struct VolumeStatus {
     pub capacity: Option<Quantity>,
 }
 
-/// Space.
+/// Storage that a machine uses.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StorageStatus {
-    /// Virtual sizes together.
+    /// Sum of the virtual sizes of the disks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested: Option<Quantity>,
-    /// What lies on the node.
+    /// Space used on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used: Option<Quantity>,
 }
 
-/// Size that the machine has.
+/// Current size of a machine.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HardwareStatus {
-    /// Virtual CPUs.
+    /// Number of virtual CPUs.
     #[serde(default)]
     pub cpus: u32,
-    /// Memory.
+    /// Guest memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Quantity>,
 }
 
-/// What the guest says of itself.
+/// Information that the guest reports.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GuestStatus {
-    /// Operating system, one word.
+    /// Identifier of the operating system, in one word.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "osID")]
     pub os_id: Option<String>,
-    /// Operating system for people.
+    /// Display name of the operating system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os_name: Option<String>,
-    /// Its version.
+    /// Version of the operating system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os_version: Option<String>,
     /// Kernel release.
@@ -320,11 +322,11 @@ pub struct GuestStatus {
     pub kernel: Option<String>,
 }
 
-/// The root disk's birth.
+/// Creation of the root disk.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProviderStatus {
-    /// When the root disk was complete. Never changes.
+    /// Time at which the root disk was complete. Never changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creation_timestamp: Option<Time>,
 }

@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules;
 
-/// One more disk.
+/// An additional disk.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[x_kube(validation = rules::rule("has(self.persistentVolumeClaim)", "a volume needs persistentVolumeClaim"))]
 #[serde(rename_all = "camelCase")]
 pub struct Volume {
-    /// Name, unique in the machine.
+    /// Name of the disk, unique in the machine.
     #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
     pub name: String,
-    /// The claim behind it.
+    /// PersistentVolumeClaim that provides the disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent_volume_claim: Option<VolumeClaim>,
 }
@@ -25,13 +25,13 @@ pub struct Volume {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeClaim {
-    /// Its name.
+    /// Name of the claim.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub claim_name: String,
-    /// Attach read-only.
+    /// Attaches the disk read-only.
     #[serde(default)]
     pub read_only: bool,
-    /// Use this block volume as the root disk. At most one volume may say so.
+    /// Uses this block volume as the root disk. At most one volume can set this.
     #[serde(default)]
     pub root: bool,
 }
@@ -40,7 +40,7 @@ pub struct VolumeClaim {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DataVolumeTemplate {
-    /// Its name; a volume of the machine must name a claim of the same name.
+    /// Name of the DataVolume. A volume of the machine must reference the claim of this name.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub name: String,
     /// `spec` of the DataVolume, as `cdi.kubevirt.io/v1beta1` defines it.

@@ -18,13 +18,13 @@ use tracing_subscriber::{EnvFilter, Layer};
 const QUIET: &str =
     "h2=info,hyper=info,hyper_util=info,kube=info,reqwest=info,rustls=info,tonic=info,tower=info";
 
-/// What is said on standard error.
+/// Log output on standard error.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
-    /// Least severe level, also per module.
+    /// Minimum severity that is logged, also per module.
     pub level: Filter,
-    /// For people or for collectors.
+    /// Log format: for people or for log collectors.
     pub format: Format,
 }
 
@@ -33,7 +33,7 @@ pub struct Log {
 #[serde(try_from = "String")]
 pub struct Filter(String);
 
-/// The form of log lines.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Format {

@@ -17,7 +17,7 @@ const TESTS: &str = "api::priority";
 /// Measures the controller with many machines: first start, edit of a class, restart.
 #[derive(Debug, clap::Args)]
 pub(super) struct Controller {
-    /// How many machines.
+    /// Number of machines.
     #[arg(long, default_value_t = 1000)]
     machines: u32,
 }

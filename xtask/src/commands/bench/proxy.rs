@@ -33,10 +33,10 @@ const CLIENTS: [u32; 2] = [1, 16];
 /// Measures the proxy.
 #[derive(Debug, clap::Args)]
 pub(super) struct Proxy {
-    /// Take the release builds as they are.
+    /// Use the release builds without building them.
     #[arg(long)]
     no_build: bool,
-    /// Socket of a real runtime to measure with, such as containerd's; its lists are as long as they are.
+    /// Socket of a real runtime to measure with, such as the one of containerd; its lists keep their length.
     #[arg(long)]
     endpoint: Option<PathBuf>,
 }
