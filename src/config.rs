@@ -156,7 +156,7 @@ pub enum Error {
     /// The file cannot be read or is not valid.
     #[error(transparent)]
     File(#[from] settings::Error),
-    /// A variable, a flag or a default has a bad value: who said it, the value, what is allowed.
+    /// A variable, a flag or a default has a bad value: its source, the value, and the allowed values.
     #[error("{0}")]
     Value(String),
     /// No layer gives a value.

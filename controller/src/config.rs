@@ -210,7 +210,7 @@ impl Default for Machines {
 }
 
 impl Config {
-    /// How many root disks may be made at the same time; at least 1.
+    /// Root disks that are created concurrently; at least 1.
     #[must_use]
     pub fn create_slots(&self) -> usize {
         match self.machines.creates {
@@ -239,25 +239,25 @@ impl Priority {
 }
 
 impl Runner {
-    /// Longest time of a pass.
+    /// Timeout of a pass.
     #[must_use]
     pub const fn pass_timeout(&self) -> Duration {
         Duration::from_secs(self.pass_timeout_secs)
     }
 
-    /// How often every machine is looked at although nothing happened.
+    /// Interval at which every machine is reconciled even without a change.
     #[must_use]
     pub const fn resync(&self) -> Duration {
         Duration::from_secs(self.resync_secs)
     }
 
-    /// How soon a machine that is not made yet is looked at although nothing happened.
+    /// Delay after which a machine that is not created yet is reconciled even without a change.
     #[must_use]
     pub const fn recheck(&self) -> Duration {
         Duration::from_secs(self.recheck_secs)
     }
 
-    /// Longest time that passes are given to end.
+    /// Maximum time for running passes to finish.
     #[must_use]
     pub const fn drain(&self) -> Duration {
         Duration::from_secs(self.drain_secs)
@@ -265,19 +265,19 @@ impl Runner {
 }
 
 impl Lease {
-    /// How long a lease that is not renewed is still respected.
+    /// Time for which a lease that is not renewed stays valid.
     #[must_use]
     pub fn duration(&self) -> Duration {
         Duration::from_secs(self.duration_secs.into())
     }
 
-    /// The holder that could not renew for so long stops.
+    /// Time after which a holder that cannot renew the lease stops.
     #[must_use]
     pub fn renew_deadline(&self) -> Duration {
         Duration::from_secs(self.renew_deadline_secs.into())
     }
 
-    /// How often it is renewed or asked for.
+    /// Interval at which the lease is renewed or requested.
     #[must_use]
     pub fn retry(&self) -> Duration {
         Duration::from_secs(self.retry_secs.into())

@@ -115,34 +115,34 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Longest wait for a secondary in a call that concerns several runtimes.
+    /// Timeout for a secondary in a call to several runtimes.
     pub const fn fanout(&self) -> Duration {
         Duration::from_millis(self.fanout_timeout_ms)
     }
 
-    /// Longest wait for a runtime to accept a connection.
+    /// Timeout for a connection to a runtime.
     pub const fn connect(&self) -> Duration {
         Duration::from_millis(self.connect_timeout_ms)
     }
 
-    /// Longest time that calls in progress are given when the proxy ends.
+    /// Maximum time for calls in progress to finish when the proxy shuts down.
     pub const fn drain(&self) -> Duration {
         Duration::from_millis(self.drain_ms)
     }
 
-    /// How long a secondary that came back without the sandboxes it had is not believed.
+    /// Time for which the proxy does not trust a secondary that returned without the sandboxes it had.
     pub const fn empty_grace(&self) -> Duration {
         Duration::from_millis(self.empty_grace_ms)
     }
 
-    /// How long a runtime that failed again and again is not asked for lists.
+    /// Time for which the proxy requests no lists from a runtime that failed repeatedly.
     pub const fn breaker_open(&self) -> Duration {
         Duration::from_millis(self.breaker_open_ms)
     }
 }
 
 impl Secondary {
-    /// Values of the annotation that mean it.
+    /// Values of the annotation that select the runtime.
     pub fn targets(&self) -> &[String] {
         self.target_runtimes
             .as_deref()

@@ -32,7 +32,7 @@ pub const DISK_PROMOTION_SYNCED: &str = "VirtualMachineDiskPromotionSynced";
 pub const CLASS_CONFIGURATION_SYNCED: &str = "VirtualMachineClassConfigurationSynced";
 /// The machine is where its disk is.
 pub const LOCATION_VALID: &str = "VirtualMachineLocationValid";
-/// Nobody paused reconciliation.
+/// Reconciliation is not paused.
 pub const RECONCILE_READY: &str = "VirtualMachineReconcileReady";
 /// The guest agent answers.
 pub const GUEST_AGENT: &str = "VirtualMachineGuestAgent";
@@ -42,9 +42,9 @@ pub const READY: &str = "Ready";
 pub const FAILURE: &str = "Failure";
 /// The instance runs with another template than the object has.
 pub const RESTART_REQUIRED: &str = "RestartRequired";
-/// The guest's vCPUs stand still.
+/// The vCPUs of the guest are paused.
 pub const PAUSED: &str = "Paused";
-/// Wishes that this version cannot fulfil yet; absent when there are none.
+/// Fields of the specification that this version does not support yet; absent if there are none.
 pub const UNSUPPORTED: &str = "UnsupportedFeatures";
 /// Data volumes named in `dataVolumeTemplates` are there.
 pub const DATA_VOLUMES_READY: &str = "DataVolumesReady";
@@ -106,7 +106,7 @@ pub fn reason_of_true(kind: &str) -> &'static str {
     }
 }
 
-/// Whether a machine's condition says that all is as it should be. Those that report a problem are absent then.
+/// Whether a machine's condition reports no problem. Conditions that report a problem are absent in that case.
 #[must_use]
 pub fn is_well(condition: &Condition) -> bool {
     let reports_a_problem = [FAILURE, RESTART_REQUIRED, PAUSED, UNSUPPORTED];

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::text::{host_name, printable};
 
-/// Pod condition: the guest's vCPUs stand still.
+/// Pod condition: the vCPUs of the guest are paused.
 pub const POD_PAUSED: &str = "vmlet.dev/Paused";
 /// Pod condition: the guest agent answers. Unknown without any news of it.
 pub const POD_GUEST_AGENT_CONNECTED: &str = "vmlet.dev/GuestAgentConnected";
@@ -52,7 +52,7 @@ pub struct GuestFacts {
     /// When the machine was started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<Time>,
-    /// What the guest calls itself.
+    /// Host name that the guest reports.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub host_name: String,
     /// The guest's system.
@@ -73,11 +73,11 @@ pub enum Power {
     Off,
     /// Runs.
     On,
-    /// Is there, its vCPUs stand still.
+    /// The machine exists and its vCPUs are paused.
     Paused,
     /// Its memory is being written.
     Saving,
-    /// Not known, or a word of a newer version.
+    /// Unknown, or a value of a newer version.
     #[default]
     #[serde(other)]
     Unknown,
@@ -90,7 +90,7 @@ pub enum AgentState {
     Connected,
     /// It does not.
     NotRunning,
-    /// Nothing is known yet, or a word of a newer version.
+    /// Unknown so far, or a value of a newer version.
     #[default]
     #[serde(other)]
     NoInfo,
@@ -129,18 +129,18 @@ pub struct GuestInterface {
     /// `address/prefix length`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
-    /// Who says so.
+    /// Source of the addresses.
     pub source: AddressSource,
 }
 
-/// Who tells an address.
+/// Source of an address.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AddressSource {
     /// The agent in the guest.
     GuestAgent,
     /// The guest took a DHCP lease.
     DhcpLease,
-    /// A word of a newer version.
+    /// A value of a newer version.
     #[default]
     #[serde(other)]
     Unknown,
@@ -244,7 +244,7 @@ pub fn is_usable(ip: IpAddr) -> bool {
     !(link_local || ip.is_unspecified() || ip.is_loopback() || ip.is_multicast())
 }
 
-/// Address and prefix length; a bare address stands for itself alone. IPv4 in IPv6's dress is IPv4.
+/// Address and prefix length; a bare address stands for itself alone. An IPv4-mapped IPv6 address counts as IPv4.
 fn with_prefix(text: &str) -> Option<(IpAddr, u8)> {
     let (said, length) = match text.split_once('/') {
         Some((ip, length)) => (ip, Some(length.parse::<u8>().ok()?)),

@@ -34,14 +34,14 @@ pub struct NodeFacts {
     pub boot_id: String,
     /// The daemon `vmlet`.
     pub daemon: DaemonFacts,
-    /// The CRI proxy; absent where the agent was told that there is none.
+    /// The CRI proxy; absent if the agent is configured without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy: Option<ProxyFacts>,
     /// Virtual machines that the daemon knows, running or not.
     pub machines: u32,
 }
 
-/// The daemon. While it does not answer, the rest is what it said last.
+/// The daemon. While it does not answer, the other fields keep their last values.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DaemonFacts {
@@ -74,7 +74,7 @@ pub struct DaemonFacts {
     pub machine_types: Vec<String>,
 }
 
-/// The CRI proxy. While it does not answer, the version is what it said last.
+/// The CRI proxy. While it does not answer, the version keeps its last value.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProxyFacts {
