@@ -37,7 +37,7 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     let Some(object) = Object::find(&ctx.stores, key) else {
         return Ok(Flow::Continue);
     };
-    // Before the first list nobody is known to live, which would read as "no node".
+    // Before the first list no agent is known, which would read as "no node".
     if object.meta().deletion_timestamp.is_some() || !ctx.stores.agents.are_listed() {
         return Ok(Flow::Continue);
     }

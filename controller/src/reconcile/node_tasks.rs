@@ -1,4 +1,4 @@
-//! Tasks of nodes, whoever they are for: a machine or an image.
+//! Tasks of nodes, for machines and for images.
 //!
 //! Invariant: a task's name follows from what it is for, so that the same desired state never becomes two tasks.
 //! Failure: what the API server says of a deletion.
@@ -19,7 +19,7 @@ use crate::flow::{Outcome, PassError};
 /// Longest part of a machine's name in a task's name.
 const LONGEST_NAME: usize = 200;
 
-/// Name of the task of that kind; `seed` tells one wish from the next.
+/// Name of the task of that kind; `seed` distinguishes one desired result from the next.
 pub(crate) fn name(vm: &str, kind: TaskKind, seed: &str) -> String {
     let cut = vm.len().min(LONGEST_NAME);
     let vm = vm.get(..cut).unwrap_or_default();

@@ -49,7 +49,7 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome {
         return done(pass);
     }
     let node = pass.node_name();
-    // Nothing is made for a disk in a claim, so that nobody's turn is waited for.
+    // No node makes a disk in a claim, so that it needs no slot.
     let slot = match pass.root_claim() {
         None => match slot::take_slot(pass, node.as_deref()) {
             Some(slot) => Some(slot),

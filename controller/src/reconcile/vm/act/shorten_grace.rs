@@ -10,8 +10,9 @@ use crds::TaskKind;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use super::tasks;
+use super::tasks::{self, Progress};
 use crate::flow::Outcome;
+use crate::reconcile::answers::again;
 use crate::reconcile::vm::observe::pods;
 use crate::reconcile::vm::pass::Pass;
 
@@ -35,5 +36,9 @@ pub(crate) async fn ask(pass: &mut Pass<'_>, pod: &Pod, seconds: u32) -> Outcome
             tasks::cancel(pass, &other).await?;
         }
     }
-    tasks::ensure(pass, task, &seed).await.map(drop)
+    match tasks::ensure(pass, task, &seed).await? {
+        // The shorter grace is given with a task only: no later pass would make it.
+        Progress::Removed => Err(again()),
+        Progress::Running | Progress::Done | Progress::Cancelled => Ok(()),
+    }
 }

@@ -12,7 +12,7 @@ use crate::reconcile::vm::observe::view;
 use crate::reconcile::vm::pass::Pass;
 use crate::shared::slots::{Asking, Limits, Made, Slot};
 
-/// A task on a node that is away, or whose agent is, perhaps for ever, is no reason to make nothing elsewhere.
+/// Whether a task on that node counts: while the node or its agent is away, others may make disks.
 fn works(ctx: &Context, node: &str) -> bool {
     view::reports(&ctx.stores, node) && ctx.stores.agents.lives(node)
 }

@@ -1,7 +1,7 @@
 //! What a machine's pod is, and what should be done about it.
 //!
 //! Invariant: decided once in a pass, from what was read at its beginning.
-//! Failure: none; a wish that contradicts itself is a failure that the decision names.
+//! Failure: none; a desired state that contradicts itself is a failure that the decision names.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -288,6 +288,34 @@ async fn s54_a_shorter_grace_cuts_a_longer_one_short() {
     assert_ne!(bench.pod()["metadata"]["uid"], uid);
 }
 
+/// The deletion failed after the task was made, and then the task did.
+#[tokio::test]
+async fn s54_a_shorter_grace_is_given_only_with_a_task_that_has_not_failed() {
+    let mut bench = Bench::new();
+    bench
+        .running(json!({ "spec": { "powerOffTimeout": "30s" } }))
+        .await;
+    bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
+    bench.settle().await.ok();
+    let uid = bench.pod()["metadata"]["uid"].clone();
+    let stop = json!([{ "action": "Stop", "uid": uid, "data": { "gracePeriodSeconds": "0" } }]);
+    let stop = json!({ "status": { "stateChangeRequests": stop } });
+    bench.edit(VMS, "vm", stop);
+    bench.refuse(Method::DELETE, "pods/vm", 500, 1);
+    failure(&bench.pass().await);
+    let failed = bench.task("PowerOff")["metadata"]["uid"].clone();
+    bench.task_ends("PowerOff", "Error");
+    bench.forward(300);
+    bench.pass().await.ok();
+    let given = bench.pod()["metadata"]["deletionGracePeriodSeconds"].clone();
+    assert_eq!(given, 30, "no later pass would make the task again");
+    assert!(bench.tasks("PowerOff").is_empty());
+    bench.settle().await.ok();
+    assert_ne!(bench.task("PowerOff")["metadata"]["uid"], failed);
+    let given = bench.pod()["metadata"]["deletionGracePeriodSeconds"].clone();
+    assert_eq!(given, 1);
+}
+
 #[tokio::test]
 async fn s55_an_end_while_the_controller_was_away_is_recorded_before_the_pod_goes() {
     let mut bench = Bench::new();
