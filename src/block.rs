@@ -25,14 +25,14 @@ mod model;
 mod plan;
 
 pub use error::{Error, Result};
-pub use model::{Extent, Held, Number, Wish};
+pub use model::{DesiredContent, Extent, Held, Number};
 
-use crate::metadata::{self, Db, Ledger};
+use crate::metadata::{self, Db, RecordStore};
 
 /// The block devices that containers have.
 #[derive(Debug)]
 pub struct Blocks {
-    ledger: Ledger<Held>,
+    records: RecordStore<Held>,
     root: PathBuf,
     uid: u32,
     gid: u32,
@@ -46,7 +46,7 @@ impl Blocks {
     /// Reads what is recorded; `root` is the directory of our nodes, which must exist; user and group are QEMU's.
     pub async fn open(db: Db, root: PathBuf, uid: u32, gid: u32) -> metadata::Result<Self> {
         Ok(Self {
-            ledger: Ledger::load(db).await?,
+            records: RecordStore::load(db).await?,
             root,
             uid,
             gid,
@@ -68,7 +68,7 @@ impl Blocks {
     /// The part of the device that is the disk of this container; `None` when it has not got the device, or when the
     /// device is not prepared.
     pub fn extent(&self, device: Number, container: &ContainerId) -> Option<Extent> {
-        let held = self.ledger.get(&device)?;
+        let held = self.records.get(&device)?;
         held.is_of(container).then_some(held.extent)?
     }
 
@@ -87,7 +87,7 @@ mod tests {
 
     use super::error::Error;
     use super::marker::Marker;
-    use super::model::{Extent, Number, Wish};
+    use super::model::{DesiredContent, Extent, Number};
     use super::plan::{Content, Plan, decide};
     use crate::images::{Digest, Format, Image};
 
@@ -118,8 +118,8 @@ mod tests {
         })
     }
 
-    fn wish(image: Option<Image>, is_kept: bool) -> Wish {
-        Wish { image, is_kept }
+    fn desired(image: Option<Image>, is_kept: bool) -> DesiredContent {
+        DesiredContent { image, is_kept }
     }
 
     const fn writing(byte: u8) -> Content {
@@ -140,22 +140,22 @@ mod tests {
     #[case::cut_short(writing(1), false, Plan::Write(digest(1), SLICE))]
     #[case::cut_short_of_a_machine(writing(2), true, Plan::Write(digest(1), SLICE))]
     fn an_image_is_written_once(#[case] content: Content, #[case] kept: bool, #[case] plan: Plan) {
-        let wish = wish(image(1, 63 * MIB), kept);
-        assert_eq!(decide(DEVICE, 64 * MIB, content, &wish).unwrap(), plan);
+        let desired = desired(image(1, 63 * MIB), kept);
+        assert_eq!(decide(DEVICE, 64 * MIB, content, &desired).unwrap(), plan);
     }
 
     #[rstest]
     #[case(Content::Foreign, Plan::Boot(WHOLE))]
     #[case(written(1), Plan::Boot(SLICE))]
     fn without_an_image_a_device_is_as_it_is(#[case] content: Content, #[case] plan: Plan) {
-        let found = decide(DEVICE, 64 * MIB, content, &wish(None, true)).unwrap();
+        let found = decide(DEVICE, 64 * MIB, content, &desired(None, true)).unwrap();
         assert_eq!(found, plan);
     }
 
     #[test]
     fn what_cannot_boot_or_is_not_ours_is_refused_with_words_that_help() {
         let refused = |content, image| {
-            let decided = decide(DEVICE, 64 * MIB, content, &wish(image, false));
+            let decided = decide(DEVICE, 64 * MIB, content, &desired(image, false));
             decided.unwrap_err().to_string()
         };
         assert!(refused(Content::Blank, None).contains("empty"));
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_device_that_is_too_small_is_refused_with_both_sizes() {
-        let too_large = wish(image(1, 63 * MIB + 1), false);
+        let too_large = desired(image(1, 63 * MIB + 1), false);
         for content in [Content::Blank, written(2), writing(1)] {
             let error = decide(DEVICE, 64 * MIB, content, &too_large).unwrap_err();
             assert!(matches!(error, Error::TooSmall { .. }), "{error}");

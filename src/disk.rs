@@ -27,11 +27,11 @@ pub mod qemu_img;
 mod remove;
 
 pub use error::{Error, Result};
-pub use make::Wish;
+pub use make::DesiredDisk;
 pub use model::{Disk, Memory, MemoryPhase, Phase, SavedNic};
 
 use crate::images::{Images, Pinned};
-use crate::metadata::{self, Db, Ledger};
+use crate::metadata::{self, Db, RecordStore};
 use tokio::sync::watch;
 
 /// Beginning of the names under which disks pin their images.
@@ -40,7 +40,7 @@ const OWNER: &str = "vm-";
 /// The disks of this node.
 #[derive(Debug)]
 pub struct Disks {
-    ledger: Ledger<Disk>,
+    records: RecordStore<Disk>,
     images: Arc<Images>,
     root: PathBuf,
     /// Disks without a record that were told of.
@@ -51,7 +51,7 @@ impl Disks {
     /// Reads what is recorded; `root` is the directory of all disks, which must exist.
     pub async fn open(db: Db, images: Arc<Images>, root: PathBuf) -> metadata::Result<Self> {
         Ok(Self {
-            ledger: Ledger::load(db).await?,
+            records: RecordStore::load(db).await?,
             images,
             root,
             unrecorded: Mutex::default(),
@@ -65,17 +65,17 @@ impl Disks {
 
     /// What is known of a machine's disk.
     pub fn get(&self, vm: VmUid) -> Option<Arc<Disk>> {
-        self.ledger.get(&vm)
+        self.records.get(&vm)
     }
 
     /// All disks.
     pub fn all(&self) -> Vec<Arc<Disk>> {
-        self.ledger.all()
+        self.records.all()
     }
 
     /// Changes whenever a disk does.
     pub fn changes(&self) -> watch::Receiver<u64> {
-        self.ledger.changes()
+        self.records.changes()
     }
 
     /// The file of a disk.

@@ -16,7 +16,7 @@ use self::recent::Recent;
 use crate::network::PodNetwork;
 use crate::platform::Platform;
 use crate::vm::Containers;
-use crate::vm::accel::Choice;
+use crate::vm::accelerator::Choice;
 
 /// Longest wait for a helper that answered not long ago: clients poll every few seconds.
 const DEADLINE: Duration = Duration::from_secs(1);
@@ -69,8 +69,8 @@ impl<P: Platform> Health<P> {
     /// Asks all helpers at once.
     pub async fn check(&self) -> Report {
         let (hypervisor, network, obstacle) = tokio::join!(
-            self.versions.ask(self.hypervisor.versions()),
-            self.status.ask(self.network.status()),
+            self.versions.query(self.hypervisor.versions()),
+            self.status.query(self.network.status()),
             self.containers.obstacle(),
         );
         Report {

@@ -5,11 +5,11 @@
 //! Failure: an error here fails the request; the row stays as it was.
 
 mod db;
-mod ledger;
 pub mod node;
+mod record_store;
 mod table;
 mod view;
 
 pub use db::{Db, Error, Result};
-pub use ledger::{Ledger, Record};
+pub use record_store::{Record, RecordStore};
 pub use table::{LookupError, Row, Table, TableError, decode, encode};

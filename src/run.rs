@@ -71,12 +71,12 @@ async fn serve(config: &Config) -> Result<(), Error> {
     let app = App::start(config).await?;
     let grace = config.shutdown.timeout_secs.duration();
     let mut deadline = None;
-    let told = async {
-        ending.asked().await;
+    let shutdown = async {
+        ending.received().await;
         tracing::info!(outcome = "told to end", "vmlet");
         deadline = Some(Instant::now() + grace);
     };
-    let served = Box::pin(serve_both(&app, config, told)).await;
+    let served = Box::pin(serve_both(&app, config, shutdown)).await;
     // The requests in progress and what they left running share one deadline.
     let left = deadline.map_or(grace, |deadline| {
         deadline.saturating_duration_since(Instant::now())
@@ -86,11 +86,11 @@ async fn serve(config: &Config) -> Result<(), Error> {
     served
 }
 
-/// Serves both sockets until `told` is done, or one of them cannot be served any more.
+/// Serves both sockets until `shutdown` is done, or one of them cannot be served any more.
 async fn serve_both(
     app: &App,
     config: &Config,
-    told: impl Future<Output = ()>,
+    shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let stop = CancellationToken::new();
     let _ended = stop.clone().drop_guard();
@@ -105,7 +105,7 @@ async fn serve_both(
     tokio::pin!(both);
     tokio::select! {
         ended = &mut both => return ended,
-        () = told => stop.cancel(),
+        () = shutdown => stop.cancel(),
     }
     both.await
 }

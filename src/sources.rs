@@ -13,7 +13,7 @@ use tokio::sync::{oneshot, watch};
 use uuid::Uuid;
 
 /// Time for an answer; kubelet's own patience with the call around it is two minutes.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Most bytes of an object: the API server keeps none that is larger.
 pub const MOST_BYTES: usize = 2 * 1024 * 1024;
@@ -30,7 +30,7 @@ pub enum Error {
         reason: String,
     },
     /// No agent has answered.
-    #[error("guest data from {wanted}: no vmlet-agent of this node has answered within {} s", PATIENCE.as_secs())]
+    #[error("guest data from {wanted}: no vmlet-agent of this node has answered within {} s", TIMEOUT.as_secs())]
     NobodyAnswered {
         /// The object.
         wanted: Box<Wanted>,
@@ -74,7 +74,7 @@ struct Question {
 }
 
 /// Forgets a question when whoever asked is gone.
-struct Asking<'a>(&'a Sources, Uuid);
+struct PendingRequest<'a>(&'a Sources, Uuid);
 
 impl Default for Sources {
     fn default() -> Self {
@@ -90,8 +90,8 @@ impl Sources {
     ///
     /// # Errors
     ///
-    /// [`Error`] with the agent's words, or when it says nothing for [`PATIENCE`].
-    pub async fn ask(&self, wanted: Wanted) -> Result<Content, Error> {
+    /// [`Error`] with the agent's words, or when it says nothing for [`TIMEOUT`].
+    pub async fn request(&self, wanted: Wanted) -> Result<Content, Error> {
         let (answer, answered) = oneshot::channel();
         // Never one that an earlier process gave out: its answer may still be on the way.
         let id = Uuid::new_v4();
@@ -101,8 +101,8 @@ impl Sources {
         };
         self.open().insert(id, question);
         self.changed();
-        let _asking = Asking(self, id);
-        match tokio::time::timeout(PATIENCE, answered).await {
+        let _pending = PendingRequest(self, id);
+        match tokio::time::timeout(TIMEOUT, answered).await {
             Ok(Ok(Ok(content))) => Ok(content),
             Ok(Ok(Err(reason))) => Err(Error::Refused {
                 wanted: Box::new(wanted),
@@ -146,7 +146,7 @@ impl Sources {
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
         let Self(sources, id) = self;
         if sources.open().remove(id).is_some() {
@@ -177,14 +177,14 @@ mod tests {
     }
 
     /// Asks in the background and returns the question's id.
-    async fn asked(
+    async fn requested(
         sources: &Arc<Sources>,
         name: &str,
     ) -> (Uuid, tokio::task::JoinHandle<Result<Content, Error>>) {
-        let (asking, wanted) = (Arc::clone(sources), wanted(name));
+        let (task, wanted) = (Arc::clone(sources), wanted(name));
         let mut changes = sources.changes();
-        let wish = wanted.clone();
-        let task = tokio::spawn(async move { asking.ask(wish).await });
+        let own = wanted.clone();
+        let task = tokio::spawn(async move { task.request(own).await });
         loop {
             let open = sources.wanted();
             if let Some((id, _)) = open.iter().find(|(_, open)| **open == wanted) {
@@ -197,8 +197,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_goes_to_its_question_only() {
         let sources = Arc::new(Sources::default());
-        let (one, first) = asked(&sources, "one").await;
-        let (two, second) = asked(&sources, "two").await;
+        let (one, first) = requested(&sources, "one").await;
+        let (two, second) = requested(&sources, "two").await;
         sources.answer(two, Ok(content("2")));
         sources.answer(Uuid::new_v4(), Ok(content("x")));
         assert_eq!(second.await.unwrap(), Ok(content("2")));
@@ -211,9 +211,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_refusal_names_the_object_and_says_why() {
         let sources = Arc::new(Sources::default());
-        let (id, asking) = asked(&sources, "seed").await;
+        let (id, task) = requested(&sources, "seed").await;
         sources.answer(id, Err("it does not exist: create it".to_owned()));
-        let error = asking.await.unwrap().unwrap_err().to_string();
+        let error = task.await.unwrap().unwrap_err().to_string();
         assert_eq!(
             error,
             "guest data from secret default/seed: it does not exist: create it"
@@ -223,7 +223,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nobody_waits_longer_than_its_patience() {
         let sources = Sources::default();
-        let error = sources.ask(wanted("seed")).await.unwrap_err();
+        let error = sources.request(wanted("seed")).await.unwrap_err();
         assert!(error.to_string().contains("vmlet-agent"), "{error}");
         assert!(sources.wanted().is_empty());
     }
@@ -231,9 +231,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_question_is_forgotten_with_whoever_asked() {
         let sources = Arc::new(Sources::default());
-        let (id, asking) = asked(&sources, "seed").await;
-        asking.abort();
-        asking.await.unwrap_err();
+        let (id, task) = requested(&sources, "seed").await;
+        task.abort();
+        task.await.unwrap_err();
         assert!(sources.wanted().is_empty());
         sources.answer(id, Ok(content("late")));
     }

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::block::Blocks;
-use crate::disk::{Disks, Wish};
+use crate::disk::{DesiredDisk, Disks};
 use crate::images::{self, Images};
 use crate::locks::Locks;
 use crate::metadata::{Db, Table};
@@ -26,7 +26,7 @@ use crate::platform::Platform;
 use crate::pods;
 use crate::sandbox::{self, PodMetadata, Sandbox, SandboxConfig};
 use crate::tasks::Tasks;
-use crate::vm::accel::Setting;
+use crate::vm::accelerator::Setting;
 use crate::vm::{self, Container, ContainerConfig, ContainerMetadata, ImageSpec};
 
 mod network;
@@ -48,7 +48,7 @@ pub(crate) type Containers = vm::Containers<Fake>;
 pub(crate) type Sandboxes = pods::Sandboxes<Fake>;
 
 /// Longer than anything that is waited for takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(90);
 
 pub(crate) struct Node {
     pub(crate) hypervisor: FakeHypervisor,
@@ -227,7 +227,7 @@ impl Node {
 
     /// The disk of a virtual machine.
     pub(crate) async fn make_disk(&self, vm: VmUid) {
-        let wish = Wish {
+        let desired = DesiredDisk {
             vm,
             name: "default/vm".to_owned(),
             image: self.image("disk"),
@@ -235,7 +235,7 @@ impl Node {
             size: 0,
             linked: true,
         };
-        self.disks.make(&wish, |_| {}).await.unwrap();
+        self.disks.make(&desired, |_| {}).await.unwrap();
     }
 
     pub(crate) async fn created(&self) -> ContainerId {
@@ -284,7 +284,7 @@ impl Node {
                 changes.changed().await.unwrap();
             }
         };
-        let in_time = tokio::time::timeout(PATIENCE, waiting).await;
+        let in_time = tokio::time::timeout(TIMEOUT, waiting).await;
         in_time.unwrap_or_else(|_| panic!("not in time: {:?}", self.row(id)));
     }
 
@@ -305,7 +305,7 @@ impl Node {
                 tokio::task::yield_now().await;
             }
         };
-        let in_time = tokio::time::timeout(PATIENCE, waiting).await;
+        let in_time = tokio::time::timeout(TIMEOUT, waiting).await;
         in_time.expect("the text is in the log");
     }
 

@@ -24,7 +24,7 @@ mod unsupported;
 
 pub use domain::xml;
 pub use error::{Error, Result};
-pub use host::accel;
+pub use host::accelerator;
 pub use model::{
     BlockDisk, Container, ContainerConfig, ContainerMetadata, Device, Exit, ImageSpec,
     LinuxResources, Mount, Spec,

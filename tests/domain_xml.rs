@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use daemon::vm::accel::Accelerator;
+use daemon::vm::accelerator::Accelerator;
 use daemon::vm::domain::{
     Console, CpuMode, Disk, DiskFormat, DiskSource, DomainSpec, EMULATOR, START_TOKEN, Variable,
 };

@@ -157,7 +157,7 @@ impl Limits {
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         let confirm = seconds(self.orphan_confirm_s);
         Times {
-            look: seconds(self.orphan_look_s),
+            sweep: seconds(self.orphan_look_s),
             confirm,
             remove_after: (self.orphan_remove_after_s > 0)
                 .then(|| seconds(self.orphan_remove_after_s)),

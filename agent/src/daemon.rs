@@ -35,7 +35,7 @@ pub(crate) enum Event<T> {
 }
 
 /// A message that may say that all has been told.
-pub(crate) trait Told: Sized + Send + 'static {
+pub(crate) trait StreamEvent: Sized + Send + 'static {
     /// For log lines.
     const WHAT: &'static str;
 
@@ -49,7 +49,7 @@ pub(crate) trait Told: Sized + Send + 'static {
 /// A stream that is being opened.
 pub(crate) type Opening<T> = Pin<Box<dyn Future<Output = Result<Streaming<T>, Status>> + Send>>;
 
-impl Told for TaskEvent {
+impl StreamEvent for TaskEvent {
     const WHAT: &'static str = "tasks";
 
     fn open(mut daemon: Daemon) -> Opening<Self> {
@@ -64,7 +64,7 @@ impl Told for TaskEvent {
     }
 }
 
-impl Told for MachineEvent {
+impl StreamEvent for MachineEvent {
     const WHAT: &'static str = "machines";
 
     fn open(mut daemon: Daemon) -> Opening<Self> {
@@ -79,7 +79,7 @@ impl Told for MachineEvent {
     }
 }
 
-impl Told for SourceEvent {
+impl StreamEvent for SourceEvent {
     const WHAT: &'static str = "sources";
 
     fn open(mut daemon: Daemon) -> Opening<Self> {
@@ -95,7 +95,7 @@ impl Told for SourceEvent {
 }
 
 /// Follows until `stop`, or until nobody listens any more.
-pub(crate) async fn follow<T: Told>(
+pub(crate) async fn follow<T: StreamEvent>(
     daemon: Daemon,
     events: Sender<Event<T>>,
     stop: CancellationToken,
@@ -126,16 +126,18 @@ pub(crate) async fn follow<T: Told>(
 }
 
 /// One connection. `Ok` when nobody listens any more, else why it ended.
-async fn once<T: Told>(
+async fn once<T: StreamEvent>(
     daemon: &Daemon,
     events: &Sender<Event<T>>,
     backoff: &mut Backoff,
     was_away: &mut bool,
 ) -> Result<(), String> {
     let asked = daemon.clone().info(InfoRequest {}).await;
-    let info = asked.map_err(|status| words(&status))?.into_inner();
+    let info = asked
+        .map_err(|status| status_message(&status))?
+        .into_inner();
     let opened = T::open(daemon.clone()).await;
-    let mut stream = opened.map_err(|status| words(&status))?;
+    let mut stream = opened.map_err(|status| status_message(&status))?;
     tracing::info!(
         outcome = if *was_away { "back" } else { "connected" },
         what = T::WHAT,
@@ -151,7 +153,7 @@ async fn once<T: Told>(
         let item = match stream.message().await {
             Ok(Some(item)) => item,
             Ok(None) => return Err("the daemon ended the stream".to_owned()),
-            Err(status) => return Err(words(&status)),
+            Err(status) => return Err(status_message(&status)),
         };
         if !synced && item.synced() {
             synced = true;
@@ -167,7 +169,7 @@ async fn once<T: Told>(
 }
 
 /// Code and message of a status, bounded.
-pub(crate) fn words(status: &Status) -> String {
+pub(crate) fn status_message(status: &Status) -> String {
     let message = crds::text::printable(status.message(), 512);
     format!("{:?}: {message}", status.code())
 }

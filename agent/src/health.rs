@@ -41,8 +41,8 @@ impl Health {
     }
 
     /// Whether the daemon has told of its tasks.
-    pub(crate) fn daemon(&self, told: bool) {
-        self.daemon.store(told, Ordering::Relaxed);
+    pub(crate) fn daemon(&self, notified: bool) {
+        self.daemon.store(notified, Ordering::Relaxed);
     }
 
     /// Why the agent cannot do its work now.

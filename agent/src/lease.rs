@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use owner::Owner;
 pub(crate) use proxy::Proxy;
 
-use crate::daemon::{Daemon, words};
+use crate::daemon::{Daemon, status_message};
 use crate::metrics::Metrics;
 use crate::tasks::{FIELD_MANAGER, request::object_kind};
 
@@ -90,7 +90,7 @@ impl Renewal {
             Ok(Ok(info)) => *known = daemon_facts(info.into_inner()),
             Ok(Err(status)) => {
                 known.reachable = false;
-                known.message = words(&status);
+                known.message = status_message(&status);
             }
             Err(_) => {
                 known.reachable = false;
@@ -98,7 +98,7 @@ impl Renewal {
             }
         }
         let proxy = match &mut self.proxy {
-            Some(proxy) => Some(proxy.ask().await),
+            Some(proxy) => Some(proxy.query().await),
             None => None,
         };
         let facts = NodeFacts {

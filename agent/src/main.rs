@@ -54,11 +54,11 @@ fn serve(config: config::Config) -> Result<(), Box<dyn Error>> {
     let runtime = builder.worker_threads(2).enable_all().build()?;
     let ended = runtime.block_on(async {
         let ending = Ending::watch()?;
-        let told = async move {
-            ending.asked().await;
+        let shutdown = async move {
+            ending.received().await;
             tracing::info!(outcome = "told to end", "agent");
         };
-        agent::run(config, told)
+        agent::run(config, shutdown)
             .await
             .map_err(Box::<dyn Error>::from)
     });

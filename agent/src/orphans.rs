@@ -24,7 +24,7 @@ use service::telemetry::one_line;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::daemon::{Daemon, words};
+use crate::daemon::{Daemon, status_message};
 use crate::event::{self, About};
 use judge::{Suspects, Verdict};
 
@@ -47,13 +47,13 @@ pub(crate) struct Finder {
 impl Finder {
     /// Looks until `stop`.
     pub(crate) async fn run(self, stop: CancellationToken) {
-        let _ = stop.run_until_cancelled(self.look()).await;
+        let _ = stop.run_until_cancelled(self.sweep()).await;
     }
 
-    async fn look(mut self) {
+    async fn sweep(mut self) {
         let mut suspects: Option<Suspects> = None;
         loop {
-            tokio::time::sleep(self.times.look).await;
+            tokio::time::sleep(self.times.sweep).await;
             if let Err(error) = self.next(&mut suspects).await {
                 // What memory has may not be on record: the next round reads the record.
                 suspects = None;
@@ -99,10 +99,10 @@ impl Finder {
     }
 
     async fn disks(&mut self) -> Result<Vec<Disk>, String> {
-        let asked = self.daemon.list_disks(ListDisksRequest {});
-        match tokio::time::timeout(ANSWER, asked).await {
+        let request = self.daemon.list_disks(ListDisksRequest {});
+        match tokio::time::timeout(ANSWER, request).await {
             Ok(Ok(answer)) => Ok(answer.into_inner().disks),
-            Ok(Err(status)) => Err(words(&status)),
+            Ok(Err(status)) => Err(status_message(&status)),
             Err(_) => Err(SILENT.to_owned()),
         }
     }
@@ -174,7 +174,7 @@ impl Finder {
         );
         match tokio::time::timeout(ANSWER, self.daemon.run_task(request)).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(status)) => Err(words(&status)),
+            Ok(Err(status)) => Err(status_message(&status)),
             Err(_) => Err(SILENT.to_owned()),
         }
     }

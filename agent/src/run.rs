@@ -66,12 +66,12 @@ pub enum Error {
     Ended,
 }
 
-/// Runs the agent until `told` is ready.
+/// Runs the agent until `shutdown` is ready.
 ///
 /// # Errors
 ///
 /// [`Error`] when a part cannot be started, or ends by itself.
-pub async fn run(config: Config, told: impl Future<Output = ()>) -> Result<(), Error> {
+pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
     let client = client(&config).await?;
     let daemon = nodeapi::connect(&config.node_endpoint, Deadlines::default());
     let daemon = daemon.map_err(Error::Endpoint)?;
@@ -156,14 +156,18 @@ pub async fn run(config: Config, told: impl Future<Output = ()>) -> Result<(), E
     parts.close();
     tracing::info!(outcome = "started", manager = tasks::FIELD_MANAGER, "agent");
 
-    let asked = tokio::select! {
-        () = told => true,
+    let is_requested = tokio::select! {
+        () = shutdown => true,
         () = stop.cancelled() => false,
     };
     stop.cancel();
     // What does not end in time is done again after the next start.
     let _ = tokio::time::timeout(FAREWELL, parts.wait()).await;
-    if asked { Ok(()) } else { Err(Error::Ended) }
+    if is_requested {
+        Ok(())
+    } else {
+        Err(Error::Ended)
+    }
 }
 
 /// The part, which takes all others with it when it ends.

@@ -20,7 +20,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::daemon::{Daemon, Event, words};
+use crate::daemon::{Daemon, Event, status_message};
 use crate::metrics::Metrics;
 
 #[cfg(test)]
@@ -119,11 +119,14 @@ impl Resolver {
             Err(reason) => (BTreeMap::new(), crds::text::printable(&reason, 1024)),
         };
         let id = wanted.id;
-        let told = self
+        let notified = self
             .daemon
             .provide_source(ProvideSourceRequest { id, data, error });
-        if let Err(status) = told.await {
-            tracing::warn!(error = words(&status), "the daemon did not take guest data");
+        if let Err(status) = notified.await {
+            tracing::warn!(
+                error = status_message(&status),
+                "the daemon did not take guest data"
+            );
         }
     }
 }

@@ -28,12 +28,12 @@ fn a_configuration_that_it_cannot_use_is_refused_by_name() {
     for config in [file, dir.path().join("absent.toml")] {
         let config = config.to_str().unwrap();
         let output = agent(&["--config", config]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(64), "{said}");
+        let reported = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{reported}");
         assert!(
-            said.starts_with("vmlet-agent: ") && said.contains(config),
-            "{said}"
+            reported.starts_with("vmlet-agent: ") && reported.contains(config),
+            "{reported}"
         );
-        assert_eq!(said.lines().count(), 1, "{said}");
+        assert_eq!(reported.lines().count(), 1, "{reported}");
     }
 }

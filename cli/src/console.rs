@@ -152,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    fn said(parts: &[&[u8]]) -> mpsc::Receiver<Vec<u8>> {
+    fn reported(parts: &[&[u8]]) -> mpsc::Receiver<Vec<u8>> {
         let (sender, receiver) = mpsc::channel(16);
         for part in parts {
             sender.try_send(part.to_vec()).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     #[tokio::test]
     async fn the_escape_key_ends_a_terminal_session_and_is_not_sent() {
         let (ours, mut guest) = duplex(1024);
-        let keys = Input::Keys(said(&[b"ls\r", b"ab\x1dcd"]));
+        let keys = Input::Keys(reported(&[b"ls\r", b"ab\x1dcd"]));
         let end = session(ours, keys, &mut Vec::new()).await.unwrap();
         let mut received = Vec::new();
         guest.read_to_end(&mut received).await.unwrap();
@@ -184,7 +184,7 @@ mod tests {
             (from, to, received)
         });
         let mut out = Vec::new();
-        let end = session(ours, Input::Pipe(said(&[b"a\x1db\n"])), &mut out)
+        let end = session(ours, Input::Pipe(reported(&[b"a\x1db\n"])), &mut out)
             .await
             .unwrap();
         assert_eq!(

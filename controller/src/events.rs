@@ -22,7 +22,7 @@ const WAITING: usize = 1024;
 /// How long events that wait are written on after the last pass has ended.
 pub const FLUSH: Duration = Duration::from_secs(2);
 /// Longest time that writing one event may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest message that the API takes, in bytes.
 const LONGEST_NOTE: usize = 1024;
 /// Longest reason that the API takes, in bytes.
@@ -120,7 +120,7 @@ pub async fn write(client: Client, instance: String, mut queue: Queue, metrics: 
             note: Some(reported.message),
             secondary: None,
         };
-        let published = timeout(PATIENCE, recorder.publish(&event, &reported.object)).await;
+        let published = timeout(TIMEOUT, recorder.publish(&event, &reported.object)).await;
         let error = match published {
             Ok(Ok(_)) => continue,
             Ok(Err(error)) => error.to_string(),

@@ -139,7 +139,7 @@ impl Lease {
         let found = self.api.get_opt(name).await.map_err(Trouble::Read)?;
         let step = self
             .election
-            .look(found, self.epoch.elapsed(), Timestamp::now());
+            .observe(found, self.epoch.elapsed(), Timestamp::now());
         let params = PostParams::default();
         let written = match step {
             Step::Wait => return Ok(false),

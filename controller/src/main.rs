@@ -39,11 +39,11 @@ fn run(config: Config) -> Result<ExitCode, Box<dyn Error>> {
     let ended = runtime.block_on(async {
         let stop = CancellationToken::new();
         let ending = Ending::watch()?;
-        let told = stop.clone();
+        let shutdown = stop.clone();
         tokio::spawn(async move {
-            ending.asked().await;
+            ending.received().await;
             tracing::info!(outcome = "told to end", "controller");
-            told.cancel();
+            shutdown.cancel();
         });
         Ok::<_, Box<dyn Error>>(Box::pin(app::run(config, stop)).await)
     })?;

@@ -10,14 +10,14 @@ pub mod adapters;
 pub mod assess;
 mod component;
 mod consolidate;
-mod ledger;
-mod news;
+mod findings;
 pub mod observe;
 pub mod status;
 mod task;
+mod transitions;
 mod wake;
 
-pub use component::{Component, Conditions, Look, Said};
+pub use component::{Component, ComponentCondition, ComponentState, Conditions};
 pub use consolidate::{
     External, Kind, Rules, Summary, Verdict, consolidate, gone, initial, invalid_request,
 };

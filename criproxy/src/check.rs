@@ -19,7 +19,7 @@ use crate::proxy::Call;
 use crate::state::{BackendIndex, LastKnown, recall};
 
 /// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 const VERSION: &str = "/runtime.v1.RuntimeService/Version";
 const STATUS: &str = "/runtime.v1.RuntimeService/Status";
@@ -37,7 +37,7 @@ pub struct Report {
 /// Asks everyone.
 pub async fn report(config: &Config) -> Report {
     let mut text = String::new();
-    let listening = asked(config, &config.listen, "the proxy").await;
+    let listening = query(config, &config.listen, "the proxy").await;
     let listening = match listening {
         Ok(answer) => format!("answers as {answer}"),
         Err(why) => format!("does not answer: {why}"),
@@ -82,7 +82,7 @@ async fn runtime(
     socket: &Path,
 ) -> bool {
     line(text, role, &format!("{name} at {}", socket.display()));
-    let answer = asked(config, socket, name).await;
+    let answer = query(config, socket, name).await;
     match &answer {
         Ok(answer) => line(text, "  answers as", answer),
         Err(why) => line(text, "  does not answer", why),
@@ -91,13 +91,13 @@ async fn runtime(
 }
 
 /// Name, version, conditions and number of sandboxes of whatever answers on a socket.
-async fn asked(config: &Config, socket: &Path, name: &str) -> Result<String, String> {
+async fn query(config: &Config, socket: &Path, name: &str) -> Result<String, String> {
     let link = Link::new(socket, config.limits.connect());
     let metrics = Arc::new(Metrics::new());
     let backend = Backend::new(BackendIndex(0), name.into(), link, metrics);
     let ask = async |path| {
         let request = Call::own(path, "check").copy(&Bytes::new());
-        let answer = backend.unary_within(PATIENCE, "check", request).await;
+        let answer = backend.unary_within(TIMEOUT, "check", request).await;
         answer.map(|answer| answer.message).map_err(|e| e.reason())
     };
     let unreadable = |e: prost::DecodeError| e.to_string();

@@ -80,11 +80,11 @@ fn run(work: impl Future<Output = Ended>) -> Ended {
 
 async fn serve(config: Config) -> Ended {
     let ending = Ending::watch()?;
-    let told = async move {
-        ending.asked().await;
+    let shutdown = async move {
+        ending.received().await;
         tracing::info!(outcome = "told to end", "criproxy");
     };
-    criproxy::serve(config, told).await?;
+    criproxy::serve(config, shutdown).await?;
     tracing::info!(outcome = "ended", "criproxy");
     Ok(ExitCode::SUCCESS)
 }

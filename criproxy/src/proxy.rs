@@ -44,10 +44,10 @@ use crate::state::{BackendIndex, Memory};
 use crate::wire::{Body, Opening, Unreadable, read_opening, refusal};
 
 /// Longest wait for the message of a request that has begun.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest wait for the first message of a method that is not known: it may be one where the server speaks first.
-const UNKNOWN_PATIENCE: Duration = Duration::from_millis(200);
+const UNKNOWN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The proxy itself.
 #[derive(Debug)]
@@ -105,11 +105,11 @@ impl Proxy {
             let body = Body::Replay { chunks, rest: body };
             return self.forward(PRIMARY, &call, body, None).await;
         }
-        let patience = match plan {
-            Plan::Unknown => UNKNOWN_PATIENCE,
-            _ => PATIENCE,
+        let timeout = match plan {
+            Plan::Unknown => UNKNOWN_TIMEOUT,
+            _ => TIMEOUT,
         };
-        let opening = read_opening(body, patience).await;
+        let opening = read_opening(body, timeout).await;
         let ended = match plan {
             Plan::Unknown => Ok(self.unknown(&call, opening).await),
             plan => match &opening.message {
@@ -141,7 +141,7 @@ impl Proxy {
             Plan::PullImage => self.pull_image(call, opening, &message).await,
             Plan::Primary => Ok(self.forward(PRIMARY, call, opening.into(), None).await),
             plan => {
-                let message = opening.only(PATIENCE).await.map_err(status)?;
+                let message = opening.only(TIMEOUT).await.map_err(status)?;
                 self.merged(call, plan, &message).await
             }
         }
@@ -186,14 +186,14 @@ impl Proxy {
     }
 
     /// Asks one runtime: the primary for as long as the caller waits, others briefly.
-    async fn ask(
+    async fn query(
         &self,
         index: BackendIndex,
         method: &'static str,
         request: Request<Body>,
     ) -> Result<Answer, Failure> {
         match self.secondary(index) {
-            Some(secondary) => secondary.ask(method, request, &self.metrics).await,
+            Some(secondary) => secondary.query(method, request, &self.metrics).await,
             None => self.primary.unary(method, request).await,
         }
     }

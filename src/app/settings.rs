@@ -4,7 +4,7 @@
 //! Failure: [`UnknownUser`] when the configured user of QEMU does not exist on this node.
 
 use crate::config::{self, Config};
-use crate::vm::accel;
+use crate::vm::accelerator;
 use crate::{images, node, vm};
 
 /// QEMU's user does not exist: the libvirt set-up of the node makes it.
@@ -72,9 +72,9 @@ pub(super) fn machines(config: &Config, installation: String) -> Result<vm::Sett
     Ok(vm::Settings {
         state_dir: config.state_dir.to_path_buf(),
         accelerator: match config.vm.accelerator {
-            config::Accelerator::Auto => accel::Setting::Auto,
-            config::Accelerator::Kvm => accel::Setting::Kvm,
-            config::Accelerator::Tcg => accel::Setting::Tcg,
+            config::Accelerator::Auto => accelerator::Setting::Auto,
+            config::Accelerator::Kvm => accelerator::Setting::Kvm,
+            config::Accelerator::Tcg => accelerator::Setting::Tcg,
         },
         emulator: config.vm.emulator.to_path_buf(),
         wrapper: config.vm.wrapper.to_path_buf(),

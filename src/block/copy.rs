@@ -17,7 +17,7 @@ use super::Blocks;
 use super::error::{Error, Result};
 use super::hold::blocking;
 use super::marker::{Marker, OFFSET};
-use super::model::{Extent, Number, Wish};
+use super::model::{DesiredContent, Extent, Number};
 use super::plan::{self, Content, Plan};
 use crate::disk::qemu_img::{self, Base, Part};
 use crate::files;
@@ -32,11 +32,14 @@ impl Blocks {
         &self,
         device: Number,
         container: &ContainerId,
-        wish: &Wish,
+        desired: &DesiredContent,
     ) -> Result<()> {
         let node = self.node(device);
         let (file, size, content) = self.open_alone(device, false).await?;
-        let extent = match (plan::decide(device, size, content, wish)?, &wish.image) {
+        let extent = match (
+            plan::decide(device, size, content, desired)?,
+            &desired.image,
+        ) {
             (Plan::Write(digest, extent), Some(image)) => {
                 let copy = self.copy(device, container, file, digest, extent, image);
                 copy.await?;
@@ -51,7 +54,7 @@ impl Blocks {
 
     /// Takes all of a device that the container has, as it is.
     pub async fn prepare_whole(&self, device: Number, read_only: bool) -> Result<()> {
-        let held = self.ledger.get(&device);
+        let held = self.records.get(&device);
         if held.is_some_and(|held| !held.readers.is_empty() && held.extent.is_some()) {
             return Ok(());
         }
@@ -64,7 +67,7 @@ impl Blocks {
             held.extent = Some(extent);
             true
         };
-        self.ledger.change(&device, record).await?;
+        self.records.change(&device, record).await?;
         Ok(())
     }
 
@@ -79,7 +82,7 @@ impl Blocks {
                 .custom_flags(O_EXCL)
                 .open(&path)?;
             let size = file.seek(SeekFrom::End(0))?;
-            let content = look(&file, size)?;
+            let content = inspect(&file, size)?;
             Ok((file, size, content))
         });
         looked.await.map_err(|e| match e.kind() {
@@ -104,10 +107,10 @@ impl Blocks {
         faultpoint::point("vm.block.begun");
         let claim = file.try_clone().map_err(failed)?;
         tracing::info!(container = %container, %device, image = %digest, bytes = image.virtual_size, outcome = "begun", "image is written to a device");
-        let mut told = 0;
+        let mut reported = 0;
         let progress = |percent: u8| {
-            if percent >= told + STEP {
-                told = percent / STEP * STEP;
+            if percent >= reported + STEP {
+                reported = percent / STEP * STEP;
                 tracing::info!(container = %container, %device, percent, "image is written to a device");
             }
         };
@@ -166,7 +169,7 @@ impl Drop for Cancellable<'_> {
 }
 
 /// What is on a device. Tables and labels of all kinds are at one of its ends.
-fn look(file: &File, size: u64) -> std::io::Result<Content> {
+fn inspect(file: &File, size: u64) -> std::io::Result<Content> {
     let end = size.min(OFFSET);
     let head = read(file, 0, end)?;
     if let Some(marker) = Marker::read(&head) {

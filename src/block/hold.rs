@@ -43,7 +43,7 @@ impl Blocks {
             readers: Vec::new(),
             extent: None,
         };
-        let (held, is_first) = self.ledger.insert(wanted).await?;
+        let (held, is_first) = self.records.insert(wanted).await?;
         if !is_first && !held.is_of(container) {
             if !(held.read_only && read_only) {
                 let holder = held.holder.clone();
@@ -53,7 +53,7 @@ impl Blocks {
                 held.readers.push(container.clone());
                 true
             };
-            self.ledger.change(&device, join).await?;
+            self.records.change(&device, join).await?;
         }
         faultpoint::point("vm.block.taken");
         let node = self.node(device);
@@ -70,32 +70,32 @@ impl Blocks {
     /// Takes back all devices of a container whose domain is gone; success when it has none.
     pub async fn give_back(&self, container: &ContainerId) -> Result<()> {
         let _turn = self.turns.lock().await;
-        for held in self.ledger.all() {
+        for held in self.records.all() {
             if !held.is_of(container) {
                 continue;
             }
             let leave = |held: &mut Held| held.leave(container);
-            if self.ledger.change(&held.device, leave).await?.is_some() {
+            if self.records.change(&held.device, leave).await?.is_some() {
                 continue;
             }
             remove_node(&self.node(held.device)).await?;
             faultpoint::point("vm.block.removed");
             let is_holder = |held: &Held| held.is_of(container);
-            self.ledger.remove_if(&held.device, is_holder).await?;
+            self.records.remove_if(&held.device, is_holder).await?;
         }
         Ok(())
     }
 
     /// All holders of a device.
     pub fn holders_of(&self, device: Number) -> Vec<ContainerId> {
-        let held = self.ledger.get(&device);
+        let held = self.records.get(&device);
         held.map(|held| held.all().cloned().collect())
             .unwrap_or_default()
     }
 
     /// Whether a container has any device.
     pub fn is_holder(&self, container: &ContainerId) -> bool {
-        self.ledger.all().iter().any(|held| held.is_of(container))
+        self.records.all().iter().any(|held| held.is_of(container))
     }
 
     /// Removes nodes without a record.
@@ -105,7 +105,7 @@ impl Blocks {
         while let Some(entry) = entries.next_entry().await.map_err(failed())? {
             let path = entry.path();
             // Looked up after the node was found: the record is older than the node.
-            let mut held = self.ledger.all().into_iter();
+            let mut held = self.records.all().into_iter();
             if !held.any(|held| self.node(held.device) == path) {
                 tracing::warn!(node = %path.display(), "a device of nobody is removed");
                 remove_node(&path).await?;
@@ -116,7 +116,7 @@ impl Blocks {
 
     /// All containers that have a device.
     pub fn holders(&self) -> Vec<ContainerId> {
-        let all = self.ledger.all();
+        let all = self.records.all();
         all.iter().flat_map(|held| held.all()).cloned().collect()
     }
 }

@@ -92,7 +92,7 @@ impl Record for Held {
 
 /// What a device is to hold before its guest boots.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wish {
+pub struct DesiredContent {
     /// The image that is written to it; `None` takes the device as it is.
     pub image: Option<Image>,
     /// It belongs to a machine that outlives its pods: an image that was written once stays, whatever image is named.

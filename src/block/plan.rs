@@ -5,7 +5,7 @@
 
 use super::error::{Error, Result};
 use super::marker::{Marker, OFFSET};
-use super::model::{Extent, Number, Wish};
+use super::model::{DesiredContent, Extent, Number};
 use crate::images::Digest;
 
 /// Sizes of disks are multiples of this.
@@ -32,12 +32,17 @@ pub(super) enum Plan {
 }
 
 /// Decides. `size` is the device's, in bytes.
-pub(super) fn decide(device: Number, size: u64, content: Content, wish: &Wish) -> Result<Plan> {
+pub(super) fn decide(
+    device: Number,
+    size: u64,
+    content: Content,
+    desired: &DesiredContent,
+) -> Result<Plan> {
     let marked = Extent {
         offset: OFFSET,
         size: size.saturating_sub(OFFSET) / SECTOR * SECTOR,
     };
-    let Some(image) = &wish.image else {
+    let Some(image) = &desired.image else {
         return match content {
             Content::Marked(Marker::Whole(_)) => Ok(Plan::Boot(marked)),
             Content::Marked(Marker::Writing(_)) => Err(Error::Incomplete(device)),
@@ -47,7 +52,7 @@ pub(super) fn decide(device: Number, size: u64, content: Content, wish: &Wish) -
         };
     };
     match content {
-        Content::Marked(Marker::Whole(there)) if wish.is_kept || there == image.digest => {
+        Content::Marked(Marker::Whole(there)) if desired.is_kept || there == image.digest => {
             return Ok(Plan::Boot(marked));
         }
         Content::Marked(Marker::Whole(_) | Marker::Writing(_)) | Content::Blank => {}

@@ -75,11 +75,11 @@ impl Server {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("vmlet.sock");
         let listener = Listener::bind(&path).await.unwrap();
-        let (stop, told) = oneshot::channel();
-        let told = async {
-            let _ = told.await;
+        let (stop, stopped) = oneshot::channel();
+        let stopped = async {
+            let _ = stopped.await;
         };
-        let serving = serve_services(listener, runtime, images, told, grace);
+        let serving = serve_services(listener, runtime, images, stopped, grace);
         let ended = tokio::spawn(serving);
         Self {
             _dir: dir,

@@ -17,7 +17,7 @@ impl Disks {
             return Ok(());
         }
         qemu_img::grow(&self.file(vm), size).await?;
-        let larger = self.ledger.change(&vm, |disk| {
+        let larger = self.records.change(&vm, |disk| {
             disk.virtual_bytes = size;
             true
         });

@@ -60,7 +60,7 @@ impl Disks {
         if !tokio::fs::try_exists(&path).await.unwrap_or(false) {
             return Err(Error::Lost { vm, path });
         }
-        let given = self.ledger.change(&vm, |disk| {
+        let given = self.records.change(&vm, |disk| {
             let free = disk.holder.as_ref().is_none_or(|h| h == container);
             disk.holder = Some(container.clone());
             free && disk.phase == Phase::Ready
@@ -98,7 +98,7 @@ impl Disks {
             _ => {}
         }
         faultpoint::point("node.disk.unlocked");
-        let taken = self.ledger.change(&vm, |disk| {
+        let taken = self.records.change(&vm, |disk| {
             let held = disk.holder.as_ref() == Some(container);
             disk.holder = None;
             held

@@ -26,7 +26,7 @@ const BRINGING: u8 = 60;
 
 /// The disk that somebody wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wish {
+pub struct DesiredDisk {
     /// The machine that it belongs to.
     pub vm: VmUid,
     /// `namespace/name` of the machine, for people.
@@ -43,61 +43,65 @@ pub struct Wish {
 
 impl Disks {
     /// Makes a disk, or finds it made. Whoever drops the future is to [undo](Self::undo). `progress` is told percents.
-    pub async fn make(&self, wish: &Wish, progress: impl Fn(u8) + Send + Sync) -> Result<()> {
+    pub async fn make(
+        &self,
+        desired: &DesiredDisk,
+        progress: impl Fn(u8) + Send + Sync,
+    ) -> Result<()> {
         let record = Disk {
-            vm: wish.vm,
-            name: wish.name.clone(),
+            vm: desired.vm,
+            name: desired.name.clone(),
             phase: Phase::Making,
-            image: wish.image.clone(),
+            image: desired.image.clone(),
             digest: String::new(),
             virtual_bytes: 0,
-            linked: wish.linked,
+            linked: desired.linked,
             holder: None,
             memory: None,
         };
-        self.check_unrecorded(wish.vm).await?;
-        let (there, new) = self.ledger.insert(record.clone()).await?;
+        self.check_unrecorded(desired.vm).await?;
+        let (there, new) = self.records.insert(record.clone()).await?;
         match there.phase {
             Phase::Ready => return Ok(()),
             Phase::Deleting => {
-                let (vm, doing) = (wish.vm, "removed");
+                let (vm, doing) = (desired.vm, "removed");
                 return Err(Error::Busy { vm, doing });
             }
             // What an earlier attempt wanted counts no more.
             Phase::Making if !new && !is_same(&there, &record) => {
-                self.undo(wish.vm).await?;
-                self.ledger.insert(record).await?;
+                self.undo(desired.vm).await?;
+                self.records.insert(record).await?;
             }
             Phase::Making => {}
         }
         faultpoint::point("node.provision.recorded");
-        let image = self.bring(wish, &progress).await?;
+        let image = self.bring(desired, &progress).await?;
         let digest = image.digest.to_string();
-        self.ledger
-            .change(&wish.vm, |disk| {
+        self.records
+            .change(&desired.vm, |disk| {
                 disk.digest = digest;
-                disk.virtual_bytes = wish.size.max(image.virtual_size);
+                disk.virtual_bytes = desired.size.max(image.virtual_size);
                 true
             })
             .await?;
         faultpoint::point("node.provision.pinned");
         // A tenth of a copy is as good as a hundredth.
-        let told =
+        let reported =
             |percent: u8| progress(BRINGING + percent.min(100) / 10 * ((100 - BRINGING) / 10));
-        self.write(wish, &image, told).await?;
+        self.write(desired, &image, reported).await?;
         faultpoint::point("node.provision.renamed");
-        self.ledger
-            .change(&wish.vm, |disk| {
+        self.records
+            .change(&desired.vm, |disk| {
                 disk.phase = Phase::Ready;
                 true
             })
             .await?;
         faultpoint::point("node.provision.ready");
-        if !wish.linked {
-            self.let_image_go(wish.vm).await?;
+        if !desired.linked {
+            self.let_image_go(desired.vm).await?;
         }
         progress(100);
-        tracing::info!(vm = %wish.vm, image = wish.image, linked = wish.linked, outcome = "made", "disk");
+        tracing::info!(vm = %desired.vm, image = desired.image, linked = desired.linked, outcome = "made", "disk");
         Ok(())
     }
 
@@ -112,14 +116,14 @@ impl Disks {
     }
 
     /// The image, pulled if it is not here, and pinned.
-    async fn bring(&self, wish: &Wish, progress: &(impl Fn(u8) + Sync)) -> Result<Image> {
+    async fn bring(&self, desired: &DesiredDisk, progress: &(impl Fn(u8) + Sync)) -> Result<Image> {
         let failed = |source| Error::Image {
-            image: wish.image.clone(),
+            image: desired.image.clone(),
             source,
         };
-        let locator = Locator::new(&wish.image, wish.url.as_deref());
+        let locator = Locator::new(&desired.image, desired.url.as_deref());
         loop {
-            match self.images.pin(&owner(wish.vm), &wish.image).await {
+            match self.images.pin(&owner(desired.vm), &desired.image).await {
                 Err(images::Error::Absent { .. }) => {}
                 pinned => return pinned.map_err(failed),
             }
@@ -143,11 +147,11 @@ impl Disks {
 
     async fn write(
         &self,
-        wish: &Wish,
+        desired: &DesiredDisk,
         image: &Image,
         progress: impl FnMut(u8) + Send,
     ) -> Result<()> {
-        let (folder, disk) = (self.folder(wish.vm), self.file(wish.vm));
+        let (folder, disk) = (self.folder(desired.vm), self.file(desired.vm));
         if tokio::fs::try_exists(&disk)
             .await
             .map_err(files::failed("look for", &disk))?
@@ -167,8 +171,8 @@ impl Disks {
             path: &image.path,
             format: image.format,
         };
-        let size = wish.size.max(image.virtual_size);
-        if wish.linked {
+        let size = desired.size.max(image.virtual_size);
+        if desired.linked {
             qemu_img::overlay(&unfinished, base, size).await?;
         } else {
             qemu_img::copy(&unfinished, base, size, progress).await?;

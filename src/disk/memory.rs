@@ -36,7 +36,7 @@ impl Disks {
             paused,
             nics,
         };
-        let begun = self.ledger.change(&vm, |disk| {
+        let begun = self.records.change(&vm, |disk| {
             disk.memory = Some(memory);
             true
         });
@@ -66,7 +66,7 @@ impl Disks {
             return Ok(false);
         }
         faultpoint::point("node.save.renamed");
-        let whole = self.ledger.change(&vm, |disk| match &mut disk.memory {
+        let whole = self.records.change(&vm, |disk| match &mut disk.memory {
             Some(memory) if memory.phase == MemoryPhase::Writing => {
                 memory.phase = MemoryPhase::Whole;
                 true
@@ -80,7 +80,7 @@ impl Disks {
 
     /// Records that the guest is about to go on from the memory; once, and never from what somebody discards.
     pub async fn use_memory(&self, vm: VmUid) -> Result<()> {
-        let used = self.ledger.change(&vm, |disk| {
+        let used = self.records.change(&vm, |disk| {
             let whole = disk.has_memory();
             if let Some(memory) = &mut disk.memory {
                 memory.phase = MemoryPhase::Resumed;
@@ -106,7 +106,7 @@ impl Disks {
             // The image was kept for the guest that would have gone on.
             self.remove_seed(vm).await?;
         }
-        let gone = self.ledger.change(&vm, |disk| {
+        let gone = self.records.change(&vm, |disk| {
             disk.memory = None;
             true
         });
@@ -137,7 +137,7 @@ impl Disks {
     }
 
     async fn retire_memory(&self, vm: VmUid) -> Result<()> {
-        let set = self.ledger.change(&vm, |disk| match &mut disk.memory {
+        let set = self.records.change(&vm, |disk| match &mut disk.memory {
             Some(memory) => {
                 memory.phase = MemoryPhase::Resumed;
                 true

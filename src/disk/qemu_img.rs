@@ -280,9 +280,9 @@ mod tests {
         let mut other = other.spawn().unwrap();
         let mut words = other.stdin.take().unwrap();
         words.write_all(b"length\n").await.unwrap();
-        let mut said = [0; 16];
-        let said = other.stdout.as_mut().unwrap().read(&mut said).await;
-        assert!(said.unwrap() > 0, "it has the disk open");
+        let mut reported = [0; 16];
+        let reported = other.stdout.as_mut().unwrap().read(&mut reported).await;
+        assert!(reported.unwrap() > 0, "it has the disk open");
         overlay(&disk, base, 1 << 20).await.unwrap();
         copy(&disk, base, 1 << 20, |_| {}).await.unwrap();
         assert!(other.try_wait().unwrap().is_none());

@@ -19,7 +19,7 @@ impl Disks {
     /// Removes a disk that is not ready; one that is, stays.
     pub async fn undo(&self, vm: VmUid) -> Result<()> {
         // What was begun may just be on its way to the database.
-        self.ledger.settled().await;
+        self.records.settled().await;
         match self.get(vm).map(|disk| disk.phase) {
             Some(Phase::Making) => self.take_away(vm, Phase::Making).await,
             _ => Ok(()),
@@ -34,7 +34,7 @@ impl Disks {
         if let Some(holder) = disk.holder.clone() {
             return Err(Error::InUse { vm, holder });
         }
-        let marked = self.ledger.change(&vm, |disk| {
+        let marked = self.records.change(&vm, |disk| {
             let free = disk.holder.is_none();
             disk.phase = Phase::Deleting;
             free
@@ -53,7 +53,7 @@ impl Disks {
         self.remove_files(vm).await?;
         faultpoint::point("node.delete.files");
         self.let_image_go(vm).await?;
-        self.ledger
+        self.records
             .remove_if(&vm, |disk| disk.phase == phase)
             .await?;
         faultpoint::point("node.delete.gone");
@@ -62,8 +62,8 @@ impl Disks {
 
     /// Once for each disk is enough.
     fn tell_unrecorded(&self, vm: VmUid, file: &Path) {
-        let told = self.unrecorded.lock();
-        if told.unwrap_or_else(PoisonError::into_inner).insert(vm) {
+        let reported = self.unrecorded.lock();
+        if reported.unwrap_or_else(PoisonError::into_inner).insert(vm) {
             tracing::warn!(%vm, file = %file.display(), "a disk without a record is left alone");
         }
     }

@@ -14,8 +14,8 @@ fn uid(n: u8) -> VmUid {
         .unwrap()
 }
 
-fn wish(node: &Node, vm: VmUid, linked: bool) -> Wish {
-    Wish {
+fn desired(node: &Node, vm: VmUid, linked: bool) -> DesiredDisk {
+    DesiredDisk {
         vm,
         name: "default/vm".to_owned(),
         image: node.image("disk"),
@@ -28,11 +28,11 @@ fn wish(node: &Node, vm: VmUid, linked: bool) -> Wish {
 #[tokio::test]
 async fn a_disk_that_is_ready_is_never_touched_again() {
     let node = Node::new().await;
-    let wished = wish(&node, uid(1), true);
+    let wished = desired(&node, uid(1), true);
     node.disks.make(&wished, |_| {}).await.unwrap();
     let file = node.disks.file(uid(1));
     std::fs::write(&file, "the guest's").unwrap();
-    let other = Wish {
+    let other = DesiredDisk {
         image: node.image("other"),
         size: 1 << 30,
         ..wished
@@ -46,7 +46,7 @@ async fn a_disk_grows_and_never_shrinks_nor_under_memory() {
     let mut node = Node::new().await;
     let (vm, mib) = (uid(1), 1 << 20);
     node.disks
-        .make(&wish(&node, vm, true), |_| {})
+        .make(&desired(&node, vm, true), |_| {})
         .await
         .unwrap();
     let file = node.disks.file(vm);
@@ -89,7 +89,7 @@ async fn what_a_crash_left_of_a_disk_is_taken_up_or_undone() {
         holder: None,
         memory: None,
     };
-    node.disks.ledger.insert(record).await.unwrap();
+    node.disks.records.insert(record).await.unwrap();
     std::fs::create_dir_all(node.disks.folder(uid(1))).unwrap();
     let half = node.disks.folder(uid(1)).join("root.new");
     std::fs::write(&half, "half of it").unwrap();
@@ -97,7 +97,7 @@ async fn what_a_crash_left_of_a_disk_is_taken_up_or_undone() {
     assert!(error.to_string().contains("being made"), "{error}");
     let node = node.restarted().await;
     node.disks
-        .make(&wish(&node, uid(1), true), |_| {})
+        .make(&desired(&node, uid(1), true), |_| {})
         .await
         .unwrap();
     assert!(node.disks.file(uid(1)).exists() && !half.exists());
@@ -110,7 +110,7 @@ async fn the_image_of_a_linked_disk_stays_until_the_disk_goes() {
     let node = Node::new().await;
     for (vm, linked) in [(uid(1), true), (uid(2), false)] {
         node.disks
-            .make(&wish(&node, vm, linked), |_| {})
+            .make(&desired(&node, vm, linked), |_| {})
             .await
             .unwrap();
         assert_eq!(node.disks.needs_pin(&owner(vm)), linked);
@@ -132,7 +132,7 @@ async fn the_image_of_a_linked_disk_stays_until_the_disk_goes() {
 #[tokio::test]
 async fn a_disk_goes_with_its_image_only() {
     let node = Node::new().await;
-    let made = wish(&node, uid(1), true);
+    let made = desired(&node, uid(1), true);
     node.disks.make(&made, |_| {}).await.unwrap();
     let digest = node.disks.get(uid(1)).unwrap().digest.clone();
     for fits in [node.image("disk"), digest] {
@@ -153,7 +153,7 @@ async fn one_container_has_a_disk_and_it_is_not_removed_under_it() {
         node.disks.take(uid(1), &one).await,
         Err(Error::Lost { .. })
     ));
-    let made = wish(&node, uid(1), true);
+    let made = desired(&node, uid(1), true);
     node.disks.make(&made, |_| {}).await.unwrap();
     for _ in 0..2 {
         node.disks.take(uid(1), &one).await.unwrap();
@@ -175,7 +175,7 @@ async fn one_container_has_a_disk_and_it_is_not_removed_under_it() {
 #[tokio::test]
 async fn memory_that_was_not_finished_is_no_memory() {
     let node = Node::new().await;
-    let made = wish(&node, uid(1), true);
+    let made = desired(&node, uid(1), true);
     node.disks.make(&made, |_| {}).await.unwrap();
     for (text, whole) in [("LibvirtQemudPart", false), ("LibvirtQemudSave", true)] {
         node.disks
@@ -200,7 +200,7 @@ async fn memory_that_was_not_finished_is_no_memory() {
 #[tokio::test]
 async fn a_disk_that_the_database_has_forgotten_is_neither_removed_nor_taken_for_a_new_one() {
     let node = Node::new().await;
-    let made = wish(&node, uid(1), false);
+    let made = desired(&node, uid(1), false);
     node.disks.make(&made, |_| {}).await.unwrap();
     let lose = |t: &rusqlite::Transaction<'_>| t.execute_batch("DELETE FROM vm_disks");
     node.db.write(lose).await.unwrap();
@@ -225,7 +225,7 @@ async fn a_disk_that_the_database_has_forgotten_is_neither_removed_nor_taken_for
 #[tokio::test]
 async fn memory_that_cannot_be_cleared_away_is_never_taken_for_the_next() {
     let node = Node::new().await;
-    let made = wish(&node, uid(1), true);
+    let made = desired(&node, uid(1), true);
     node.disks.make(&made, |_| {}).await.unwrap();
     // What cannot be removed: the daemon might as well have died here.
     std::fs::create_dir_all(node.disks.memory_file(uid(1)).join("x")).unwrap();

@@ -28,15 +28,15 @@ impl<T: Clone> Recent<T> {
     }
 
     /// The answer to `question`, or the last one when it is late and that one is fresh.
-    pub(super) async fn ask<E: Error>(
+    pub(super) async fn query<E: Error>(
         &self,
         question: impl Future<Output = Result<T, E>>,
     ) -> Result<T, String> {
-        let patience = match self.fresh() {
+        let timeout = match self.fresh() {
             Some(_) => DEADLINE,
             None => FIRST,
         };
-        match tokio::time::timeout(patience, question).await {
+        match tokio::time::timeout(timeout, question).await {
             Ok(Ok(answer)) => {
                 *self.lock() = Some((Instant::now(), answer.clone()));
                 Ok(answer)
@@ -46,7 +46,7 @@ impl<T: Clone> Recent<T> {
                 Err(crate::one_line(&error))
             }
             Err(_) => self.fresh().ok_or_else(|| {
-                let waited = patience.as_secs();
+                let waited = timeout.as_secs();
                 format!("{} did not answer within {waited} s", self.helper)
             }),
         }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     async fn late(helper: &Recent<u8>) -> Result<u8, String> {
-        helper.ask(pending::<io::Result<u8>>()).await
+        helper.query(pending::<io::Result<u8>>()).await
     }
 
     #[tokio::test(start_paused = true)]
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(nothing_known, "libvirt did not answer within 5 s");
         assert_eq!(first.elapsed(), FIRST);
 
-        assert_eq!(helper.ask(ready(Ok::<_, io::Error>(7))).await, Ok(7));
+        assert_eq!(helper.query(ready(Ok::<_, io::Error>(7))).await, Ok(7));
         let begun = Instant::now();
         assert_eq!(late(&helper).await, Ok(7));
         assert_eq!(begun.elapsed(), DEADLINE);
@@ -93,11 +93,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_error_that_came_counts_at_once_and_ends_the_old_answer() {
         let helper = Recent::new("libvirt");
-        let told = helper.ask(ready(Ok::<_, io::Error>(7))).await;
-        assert_eq!(told, Ok(7));
+        let reported = helper.query(ready(Ok::<_, io::Error>(7))).await;
+        assert_eq!(reported, Ok(7));
         let gone = io::Error::other("no socket");
-        let told = helper.ask(ready(Err(gone))).await;
-        assert_eq!(told, Err("no socket".to_owned()));
+        let reported = helper.query(ready(Err(gone))).await;
+        assert_eq!(reported, Err("no socket".to_owned()));
         late(&helper).await.unwrap_err();
     }
 }

@@ -70,7 +70,7 @@ impl Downloader {
             meter,
         };
         let ended = self.persist(|| transfer.attempt(known)).await;
-        let continuable = partial.look(|p| p.received() > 0);
+        let continuable = partial.read(|p| p.received() > 0);
         match ended {
             Ok(Ending::Whole) => return Ok(Fetched::Whole(partial)),
             Err(error) if continuable && is_kept_after(&error) => return Err(error),

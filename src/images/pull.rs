@@ -16,12 +16,12 @@ use super::locator::Locator;
 use super::partial::{Handle, Validators};
 use super::reference::Name;
 use super::rows;
-use super::share::{Lead, Turn};
+use super::share::{Leadership, Turn};
 use super::translate::Source;
 
 /// What one caller wants.
 #[derive(Debug, Clone)]
-struct Wish {
+struct DesiredImage {
     name: Name,
     source: Source,
 }
@@ -35,39 +35,43 @@ impl Inner {
             return Ok(image);
         }
         let source = self.translator.translate(&name, url)?;
-        let wish = Wish { name, source };
+        let desired = DesiredImage { name, source };
         loop {
-            let followed = match self.downloads.turn(wish.source.key()).await {
-                Turn::Lead(lead) => return self.lead(wish, lead).await,
+            let followed = match self.downloads.turn(desired.source.key()).await {
+                Turn::Lead(leadership) => return self.download(desired, leadership).await,
                 Turn::Follow(outcome) => outcome,
             };
             match followed {
                 Ok(digest) => {
-                    wish.check(digest)?;
-                    if let Some(image) = self.adopt(&wish.name, digest).await? {
+                    desired.check(digest)?;
+                    if let Some(image) = self.adopt(&desired.name, digest).await? {
                         return Ok(image);
                     }
                 }
                 // The other one wanted other content of this URL than we do.
-                Err(Error::Digest { expected, .. }) if wish.name.digest() != Some(expected) => {}
+                Err(Error::Digest { expected, .. }) if desired.name.digest() != Some(expected) => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
     /// Downloads for everybody who waits for this URL.
-    async fn lead(self: &Arc<Self>, wish: Wish, lead: Lead) -> Result<Image> {
-        match self.fetch(&wish, &lead).await {
+    async fn download(
+        self: &Arc<Self>,
+        desired: DesiredImage,
+        leadership: Leadership,
+    ) -> Result<Image> {
+        match self.fetch(&desired, &leadership).await {
             Ok(Arrival::Known(image)) => {
-                lead.publish(Ok(image.digest));
+                leadership.publish(Ok(image.digest));
                 Ok(image)
             }
             Ok(Arrival::New(partial)) => {
                 let inner = Arc::clone(self);
                 let commit = async move {
-                    let outcome = inner.commit(&wish, &partial).await;
+                    let outcome = inner.commit(&desired, &partial).await;
                     drop(partial);
-                    lead.publish(
+                    leadership.publish(
                         outcome
                             .as_ref()
                             .map(|image| image.digest)
@@ -78,28 +82,32 @@ impl Inner {
                 self.detached(commit).await
             }
             Err(error) => {
-                lead.publish(Err(error.clone()));
+                leadership.publish(Err(error.clone()));
                 Err(error)
             }
         }
     }
 
-    async fn fetch(self: &Arc<Self>, wish: &Wish, lead: &Lead) -> Result<Arrival> {
-        let key = wish.source.key();
+    async fn fetch(
+        self: &Arc<Self>,
+        desired: &DesiredImage,
+        leadership: &Leadership,
+    ) -> Result<Arrival> {
+        let key = desired.source.key();
         loop {
             let known = self.known(&key);
             let partial =
                 Handle::open(self.store.partial(), key.clone(), self.boot_id_file.clone()).await?;
             faultpoint::point("images.pull.part-created");
             let validators = known.as_ref().map(|(_, validators)| validators);
-            let fetched = self
-                .downloader
-                .fetch(&wish.source, partial, validators, lead.meter());
+            let fetched =
+                self.downloader
+                    .fetch(&desired.source, partial, validators, leadership.meter());
             match (fetched.await?, known) {
                 (Fetched::Whole(partial), _) => return Ok(Arrival::New(partial)),
                 (Fetched::Unchanged, Some((digest, _))) => {
-                    wish.check(digest)?;
-                    if let Some(image) = self.adopt(&wish.name, digest).await? {
+                    desired.check(digest)?;
+                    if let Some(image) = self.adopt(&desired.name, digest).await? {
                         return Ok(Arrival::Known(image));
                     }
                 }
@@ -137,7 +145,7 @@ impl Inner {
     }
 
     /// Checks a complete download, moves it into the store and records it.
-    async fn commit(self: &Arc<Self>, wish: &Wish, partial: &Handle) -> Result<Image> {
+    async fn commit(self: &Arc<Self>, desired: &DesiredImage, partial: &Handle) -> Result<Image> {
         let digest = match partial.work(|p| p.finish()).await {
             Ok(digest) => digest,
             Err(error) => {
@@ -146,11 +154,11 @@ impl Inner {
             }
         };
         faultpoint::point("images.pull.downloaded");
-        if let Err(error) = wish.check(digest) {
+        if let Err(error) = desired.check(digest) {
             partial.discard().await?;
             return Err(error);
         }
-        let facts = self.judge(wish, partial).await?;
+        let facts = self.judge(desired, partial).await?;
 
         let held = self.locks.lock(&digest).await;
         let (store, target) = (self.store.clone(), self.catalog.path(digest));
@@ -164,9 +172,9 @@ impl Inner {
         place.await?;
         faultpoint::point("images.pull.renamed");
 
-        let names = names_of(&wish.name, digest);
-        let validators = partial.look(|p| p.note().validators.clone());
-        let source = (wish.source.key(), validators);
+        let names = names_of(&desired.name, digest);
+        let validators = partial.read(|p| p.note().validators.clone());
+        let source = (desired.source.key(), validators);
         rows::arrived(&self.db, digest, facts, source.clone(), names.clone()).await?;
         faultpoint::point("images.pull.recorded");
         self.catalog.change(|rows| {
@@ -178,7 +186,7 @@ impl Inner {
         });
         let image = self.catalog.image(digest);
         drop(held);
-        let (name, location) = (&wish.name, wish.source.location());
+        let (name, location) = (&desired.name, desired.source.location());
         tracing::info!(%digest, %name, location, size = facts.size, outcome = "pulled", "image");
         image.ok_or_else(|| Error::Absent {
             reference: digest.to_string(),
@@ -186,18 +194,18 @@ impl Inner {
     }
 
     /// Finds out what kind of disk the download is; anything else is discarded.
-    async fn judge(&self, wish: &Wish, partial: &Handle) -> Result<Facts> {
+    async fn judge(&self, desired: &DesiredImage, partial: &Handle) -> Result<Facts> {
         let limit = self.max_virtual_bytes;
         match partial.work(move |p| inspect(p.file(), limit)).await? {
             Ok(disk) => Ok(Facts {
-                size: partial.look(|p| p.received()),
+                size: partial.read(|p| p.received()),
                 virtual_size: disk.virtual_size,
                 format: disk.format,
             }),
             Err(reason) => {
                 partial.discard().await?;
                 Err(Error::Format {
-                    location: wish.source.location(),
+                    location: desired.source.location(),
                     reason,
                 })
             }
@@ -211,7 +219,7 @@ enum Arrival {
     Known(Image),
 }
 
-impl Wish {
+impl DesiredImage {
     fn check(&self, actual: Digest) -> Result<()> {
         match self.name.digest() {
             Some(expected) if expected != actual => Err(Error::Digest {

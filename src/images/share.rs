@@ -17,31 +17,31 @@ use super::progress::{Meter, Progress};
 pub(super) type Outcome = Result<Digest, Error>;
 
 #[derive(Debug, Default)]
-struct Table {
+struct Flight {
     meter: Meter,
     outcome: Arc<tokio::sync::Mutex<Option<Outcome>>>,
 }
 
-type Tables = Arc<Mutex<HashMap<String, Arc<Table>>>>;
+type Flights = Arc<Mutex<HashMap<String, Arc<Flight>>>>;
 
 /// The downloads in progress, by [`super::translate::Source::key`].
 #[derive(Debug, Default)]
 pub(super) struct Downloads {
-    tables: Tables,
+    flights: Flights,
 }
 
 /// A place at a table; giving it up as the last one clears the table.
 #[derive(Debug)]
-pub(super) struct Seat {
-    tables: Tables,
+pub(super) struct Membership {
+    flights: Flights,
     key: String,
-    table: Arc<Table>,
+    flight: Arc<Flight>,
 }
 
 /// The right to download, and the duty to say how it went.
 #[derive(Debug)]
-pub(super) struct Lead {
-    seat: Seat,
+pub(super) struct Leadership {
+    membership: Membership,
     outcome: OwnedMutexGuard<Option<Outcome>>,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Lead {
 #[derive(Debug)]
 pub(super) enum Turn {
     /// Download.
-    Lead(Lead),
+    Lead(Leadership),
     /// Use what another one downloaded.
     Follow(Outcome),
 }
@@ -57,57 +57,60 @@ pub(super) enum Turn {
 impl Downloads {
     /// Waits for the outcome of a download in progress, or for the right to download.
     pub(super) async fn turn(&self, key: String) -> Turn {
-        let seat = self.sit_down(key);
-        let outcome = Arc::clone(&seat.table.outcome).lock_owned().await;
+        let membership = self.join(key);
+        let outcome = Arc::clone(&membership.flight.outcome).lock_owned().await;
         match &*outcome {
             Some(outcome) => Turn::Follow(outcome.clone()),
-            None => Turn::Lead(Lead { seat, outcome }),
+            None => Turn::Lead(Leadership {
+                membership,
+                outcome,
+            }),
         }
     }
 
     /// How far the download in progress is, if there is one.
     pub(super) fn progress(&self, key: &str) -> Option<Progress> {
-        let tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        tables.get(key).map(|table| table.meter.read())
+        let flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+        flights.get(key).map(|flight| flight.meter.read())
     }
 
-    fn sit_down(&self, key: String) -> Seat {
-        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        let table = Arc::clone(tables.entry(key.clone()).or_default());
-        Seat {
-            tables: Arc::clone(&self.tables),
+    fn join(&self, key: String) -> Membership {
+        let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+        let flight = Arc::clone(flights.entry(key.clone()).or_default());
+        Membership {
+            flights: Arc::clone(&self.flights),
             key,
-            table,
+            flight,
         }
     }
 }
 
-impl Lead {
+impl Leadership {
     /// Where to report progress.
     pub(super) fn meter(&self) -> &Meter {
-        &self.seat.table.meter
+        &self.membership.flight.meter
     }
 
     /// Tells everybody. Pulls that begin later download anew.
     pub(super) fn publish(mut self, outcome: Outcome) {
-        self.seat.clear(|_| true);
+        self.membership.clear(|_| true);
         *self.outcome = Some(outcome);
     }
 }
 
-impl Seat {
-    fn clear(&self, when: impl FnOnce(&Arc<Table>) -> bool) {
-        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        let ours = |table: &&Arc<Table>| Arc::ptr_eq(table, &self.table);
-        if tables.get(&self.key).filter(ours).is_some_and(when) {
-            tables.remove(&self.key);
+impl Membership {
+    fn clear(&self, when: impl FnOnce(&Arc<Flight>) -> bool) {
+        let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+        let ours = |flight: &&Arc<Flight>| Arc::ptr_eq(flight, &self.flight);
+        if flights.get(&self.key).filter(ours).is_some_and(when) {
+            flights.remove(&self.key);
         }
     }
 }
 
-impl Drop for Seat {
+impl Drop for Membership {
     fn drop(&mut self) {
         // The map's and ours: nobody else is left.
-        self.clear(|table| Arc::strong_count(table) <= 2);
+        self.clear(|flight| Arc::strong_count(flight) <= 2);
     }
 }

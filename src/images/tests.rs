@@ -27,10 +27,10 @@ mod urls;
 
 use server::{Server, Step};
 
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A store with a server to pull from.
-struct Bed {
+struct TestEnvironment {
     images: Images,
     server: Server,
     settings: Settings,
@@ -38,7 +38,7 @@ struct Bed {
     _scratch: TempDir,
 }
 
-impl Bed {
+impl TestEnvironment {
     async fn new() -> Self {
         Self::with(|_| {}).await
     }
@@ -115,7 +115,7 @@ async fn until(condition: impl Fn() -> bool) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting)
+    tokio::time::timeout(TIMEOUT, waiting)
         .await
         .expect("in time");
 }

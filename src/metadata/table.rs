@@ -287,8 +287,8 @@ mod tests {
         drop(change);
         go_on.send(()).unwrap();
         assert!(holding.await.unwrap().unwrap());
-        let told = tokio::time::timeout(Duration::from_secs(20), changes.changed());
-        told.await.expect("it is told").unwrap();
+        let reported = tokio::time::timeout(Duration::from_secs(20), changes.changed());
+        reported.await.expect("it is told").unwrap();
     }
 
     #[tokio::test]

@@ -16,7 +16,7 @@ use super::task::{State, Task, TaskUid, Work};
 use crate::clock;
 use crate::disk::Disks;
 use crate::images::Images;
-use crate::metadata::{self, Db, Ledger};
+use crate::metadata::{self, Db, RecordStore};
 use crate::platform::Platform;
 use crate::tasks::Tasks;
 use crate::vm::Containers;
@@ -59,7 +59,7 @@ pub enum Refused {
 /// The tasks of this node.
 #[derive(Debug)]
 pub struct Agenda<P: Platform> {
-    pub(super) ledger: Ledger<Task>,
+    pub(super) records: RecordStore<Task>,
     pub(super) containers: Arc<Containers<P>>,
     pub(super) hypervisor: Arc<P::Hypervisor>,
     pub(super) disks: Arc<Disks>,
@@ -90,10 +90,10 @@ impl<P: Platform> Agenda<P> {
         tasks: Tasks,
         limits: Limits,
     ) -> metadata::Result<Self> {
-        let ledger: Ledger<Task> = Ledger::load(db).await?;
-        let last = ledger.all().iter().map(|task| task.order).max();
+        let records: RecordStore<Task> = RecordStore::load(db).await?;
+        let last = records.all().iter().map(|task| task.order).max();
         Ok(Self {
-            ledger,
+            records,
             next: AtomicU64::new(last.unwrap_or_default() + 1),
             containers,
             hypervisor,
@@ -107,7 +107,7 @@ impl<P: Platform> Agenda<P> {
 
     /// Takes a task, or says how the one with that uid stands.
     pub async fn submit(&self, uid: TaskUid, vm: VmUid, work: Work) -> Result<Arc<Task>, Refused> {
-        if self.ledger.get(&uid).is_none() && self.ledger.all().len() >= MOST {
+        if self.records.get(&uid).is_none() && self.records.all().len() >= MOST {
             return Err(Refused::TooMany);
         }
         let task = Task {
@@ -124,7 +124,7 @@ impl<P: Platform> Agenda<P> {
             started_at: 0,
             completed_at: 0,
         };
-        let (there, new) = self.ledger.insert(task.clone()).await?;
+        let (there, new) = self.records.insert(task.clone()).await?;
         faultpoint::point("node.task.recorded");
         if new {
             tracing::info!(task = %uid, %vm, kind = task.work.kind(), outcome = "taken", "task");
@@ -136,7 +136,7 @@ impl<P: Platform> Agenda<P> {
 
     /// Asks a task to stop; returns how it stands.
     pub async fn cancel(&self, uid: TaskUid) -> Result<Arc<Task>, Refused> {
-        let asked = self.ledger.change(&uid, |task| {
+        let request = self.records.change(&uid, |task| {
             let open = !task.state.is_end();
             task.cancelled = true;
             if task.state == State::Queued {
@@ -145,28 +145,28 @@ impl<P: Platform> Agenda<P> {
             }
             open
         });
-        asked.await?;
+        request.await?;
         faultpoint::point("node.task.cancelled");
         if let Some(active) = self.active().get(&uid) {
             active.cancel.cancel();
         }
-        self.ledger.get(&uid).ok_or(Refused::Unknown(uid))
+        self.records.get(&uid).ok_or(Refused::Unknown(uid))
     }
 
     /// Drops a task that ended; success when there is none.
     pub async fn forget(&self, uid: TaskUid) -> Result<(), Refused> {
-        let gone = self.ledger.remove_if(&uid, |task| task.state.is_end());
+        let gone = self.records.remove_if(&uid, |task| task.state.is_end());
         gone.await?.then_some(()).ok_or(Refused::NotEnded(uid))
     }
 
     /// All tasks.
     pub fn all(&self) -> Vec<Arc<Task>> {
-        self.ledger.all()
+        self.records.all()
     }
 
     /// Changes whenever a task does.
     pub fn changes(&self) -> watch::Receiver<u64> {
-        self.ledger.changes()
+        self.records.changes()
     }
 
     /// Carries out tasks, without end.
@@ -180,7 +180,7 @@ impl<P: Platform> Agenda<P> {
                     this.carry_out(&task, cancel.unwrap_or_default()).await;
                     this.active().remove(&task.uid);
                     // Whoever waits for this machine has its turn now.
-                    this.ledger.touch();
+                    this.records.touch();
                 });
             }
             if changes.changed().await.is_err() {
@@ -191,7 +191,7 @@ impl<P: Platform> Agenda<P> {
 
     /// The tasks whose turn it is, from now on active.
     pub(super) fn next(&self) -> Vec<Arc<Task>> {
-        let mut open = self.ledger.all();
+        let mut open = self.records.all();
         open.retain(|task| !task.state.is_end());
         open.sort_by_key(|task| (task.order, task.created_at, task.uid));
         let mut active = self.active();

@@ -45,7 +45,7 @@ fn one<P: Platform>(machines: &Machines<P>, disks: &Disks, row: &Container) -> v
     let pod = sandbox.map(|sandbox| sandbox.config.metadata.clone());
     let pod = pod.unwrap_or_default();
     let vm = machines.containers.vm_of(row);
-    let said = known.said;
+    let reply = known.reply;
     v1::Machine {
         vm_uid: vm.map(|vm| vm.to_string()).unwrap_or_default(),
         pod_namespace: pod.namespace,
@@ -60,13 +60,13 @@ fn one<P: Platform>(machines: &Machines<P>, disks: &Disks, row: &Container) -> v
             Agent::Connected => v1::Agent::Connected,
         }
         .into(),
-        interfaces: said.interfaces.into_iter().map(interface).collect(),
-        host_name: said.host_name,
-        os_id: said.os_id,
-        os_name: said.os_name,
-        os_version: said.os_version,
-        kernel: said.kernel,
-        guest_info: said.published,
+        interfaces: reply.interfaces.into_iter().map(interface).collect(),
+        host_name: reply.host_name,
+        os_id: reply.os_id,
+        os_name: reply.os_name,
+        os_version: reply.os_version,
+        kernel: reply.kernel,
+        guest_info: reply.published,
         machine_type: known.machine_type,
         domain_uuid: row.domain().to_string(),
         unsupported: row.spec.unsupported.clone(),

@@ -25,7 +25,7 @@ const TEXT: usize = 253;
 
 /// What a guest said.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct Reply {
     pub(super) host_name: String,
     pub(super) os_id: String,
     pub(super) os_name: String,
@@ -46,7 +46,7 @@ pub(super) struct Interface {
 
 /// Whether the guest's agent answers at all.
 pub(super) async fn answers(driver: &impl Hypervisor, domain: Uuid) -> Result<bool, Error> {
-    match ask(driver, domain, "guest-ping").await {
+    match query(driver, domain, "guest-ping").await {
         Ok(_) => Ok(true),
         Err(Error::Agent { .. } | Error::NoAgent { .. } | Error::NoDomain(_)) => Ok(false),
         Err(error) => Err(error),
@@ -54,31 +54,31 @@ pub(super) async fn answers(driver: &impl Hypervisor, domain: Uuid) -> Result<bo
 }
 
 /// Asks the guest's agent; what it does not say is empty.
-pub(super) async fn gather(driver: &impl Hypervisor, domain: Uuid) -> Said {
-    let mut said = Said::default();
-    if let Ok(name) = ask(driver, domain, "guest-get-host-name").await {
-        said.host_name = text(&name, "host-name");
+pub(super) async fn gather(driver: &impl Hypervisor, domain: Uuid) -> Reply {
+    let mut reply = Reply::default();
+    if let Ok(name) = query(driver, domain, "guest-get-host-name").await {
+        reply.host_name = text(&name, "host-name");
     }
-    if let Ok(os) = ask(driver, domain, "guest-get-osinfo").await {
-        said.os_id = text(&os, "id");
-        said.os_name = text(&os, "pretty-name");
-        if said.os_name.is_empty() {
-            said.os_name = text(&os, "name");
+    if let Ok(os) = query(driver, domain, "guest-get-osinfo").await {
+        reply.os_id = text(&os, "id");
+        reply.os_name = text(&os, "pretty-name");
+        if reply.os_name.is_empty() {
+            reply.os_name = text(&os, "name");
         }
-        said.os_version = text(&os, "version-id");
-        said.kernel = text(&os, "kernel-release");
+        reply.os_version = text(&os, "version-id");
+        reply.kernel = text(&os, "kernel-release");
     }
-    if let Ok(list) = ask(driver, domain, "guest-network-get-interfaces").await {
-        said.interfaces = interfaces(&list);
+    if let Ok(list) = query(driver, domain, "guest-network-get-interfaces").await {
+        reply.interfaces = interfaces(&list);
     }
     let file = libvirt::guest::read_file(driver, domain, published::FILE, published::READ, ANSWER);
     if let Ok(file) = file.await {
-        said.published = published::values(&file);
+        reply.published = published::values(&file);
     }
-    said
+    reply
 }
 
-async fn ask(driver: &impl Hypervisor, domain: Uuid, command: &str) -> Result<Value, Error> {
+async fn query(driver: &impl Hypervisor, domain: Uuid, command: &str) -> Result<Value, Error> {
     let command = json!({ "execute": command });
     driver.agent(domain, command, ANSWER).await
 }
@@ -171,6 +171,6 @@ mod tests {
         let driver = FakeHypervisor::default();
         let domain = Uuid::nil();
         assert!(!answers(&driver, domain).await.unwrap());
-        assert_eq!(gather(&driver, domain).await, Said::default());
+        assert_eq!(gather(&driver, domain).await, Reply::default());
     }
 }

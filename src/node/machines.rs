@@ -15,7 +15,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::facts::{self, Said};
+use super::facts::{self, Reply};
 use crate::clock;
 use crate::platform::Platform;
 use crate::vm::{Container, Containers};
@@ -49,7 +49,7 @@ pub(super) enum Agent {
 pub(super) struct Known {
     pub(super) power: Option<Power>,
     pub(super) agent: Agent,
-    pub(super) said: Said,
+    pub(super) reply: Reply,
     pub(super) machine_type: String,
 }
 
@@ -81,7 +81,7 @@ impl<P: Platform> Machines<P> {
     pub async fn follow(self: Arc<Self>, mut events: broadcast::Receiver<Event>) {
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut asking = tokio::task::JoinSet::new();
+        let mut queries = tokio::task::JoinSet::new();
         if self.hypervisor.is_connected() {
             self.connected().await;
         }
@@ -89,17 +89,17 @@ impl<P: Platform> Machines<P> {
             tokio::select! {
                 event = events.recv() => match event {
                     Ok(Event::Connected) | Err(RecvError::Lagged(_)) => self.connected().await,
-                    Ok(Event::Started(domain) | Event::Power(domain)) => self.look(domain).await,
+                    Ok(Event::Started(domain) | Event::Power(domain)) => self.refresh(domain).await,
                     Ok(Event::Stopped(..) | Event::Reset(_) | Event::Disconnected) => {}
                     Err(RecvError::Closed) => return,
                 },
                 _ = look.tick() => {
-                    if asking.is_empty() {
+                    if queries.is_empty() {
                         let this = Arc::clone(&self);
-                        asking.spawn(async move { this.ask_guests().await });
+                        queries.spawn(async move { this.query_guests().await });
                     }
                 }
-                Some(_) = asking.join_next() => {}
+                Some(_) = queries.join_next() => {}
             }
         }
     }
@@ -141,12 +141,12 @@ impl<P: Platform> Machines<P> {
                 .unwrap_or_else(PoisonError::into_inner) = types;
         }
         for row in self.running() {
-            self.look(row.domain()).await;
+            self.refresh(row.domain()).await;
         }
     }
 
     /// Asks libvirt whether a guest runs.
-    async fn look(&self, domain: Uuid) {
+    async fn refresh(&self, domain: Uuid) {
         let all = self.containers.list().into_iter();
         let Some(row) = all
             .filter(|row| row.phase.may_run())
@@ -166,26 +166,26 @@ impl<P: Platform> Machines<P> {
     }
 
     /// Asks the guests whose turn it is, and forgets those that do not run any more.
-    async fn ask_guests(self: &Arc<Self>) {
+    async fn query_guests(self: &Arc<Self>) {
         let running = self.running();
         self.lock()
             .retain(|id, _| running.iter().any(|row| row.id == *id));
         let due = running.into_iter().filter(|row| self.is_due(row));
-        let asked = due.collect::<Vec<_>>().into_iter().map(|row| {
+        let queried = due.collect::<Vec<_>>().into_iter().map(|row| {
             let this = Arc::clone(self);
-            async move { this.ask(&row).await }
+            async move { this.query_guest(&row).await }
         });
-        stream::iter(asked)
+        stream::iter(queried)
             .buffer_unordered(ABREAST)
             .collect::<()>()
             .await;
     }
 
-    async fn ask(&self, row: &Container) {
+    async fn query_guest(&self, row: &Container) {
         let (driver, domain) = (&*self.hypervisor, row.domain());
         let was = self.known(&row.id);
         if was.power.is_none() {
-            self.look(domain).await;
+            self.refresh(domain).await;
         }
         if matches!(self.known(&row.id).power, Some(Power::Paused(_))) {
             // It cannot answer, and what it said is still so.
@@ -194,25 +194,25 @@ impl<P: Platform> Machines<P> {
         let Ok(answers) = facts::answers(driver, domain).await else {
             return;
         };
-        let said = match answers {
+        let reply = match answers {
             true => facts::gather(driver, domain).await,
-            false => was.said,
+            false => was.reply,
         };
         self.change(&row.id, |known| {
-            known.said = said;
+            known.reply = reply;
             known.agent = match answers {
                 true => Agent::Connected,
                 false => Agent::NotRunning,
             };
         });
-        if let Some((_, asked)) = self.lock().get_mut(&row.id) {
-            *asked = Some(Instant::now());
+        if let Some((_, queried)) = self.lock().get_mut(&row.id) {
+            *queried = Some(Instant::now());
         }
     }
 
     fn is_due(&self, row: &Container) -> bool {
         let known = self.lock();
-        let Some((known, Some(asked))) = known.get(&row.id) else {
+        let Some((known, Some(queried))) = known.get(&row.id) else {
             return true;
         };
         let boots = clock::now() < row.started_at.saturating_add(BOOT);
@@ -221,7 +221,7 @@ impl<P: Platform> Machines<P> {
             _ if boots => LOOK,
             _ => PERIOD,
         };
-        asked.elapsed() >= period
+        queried.elapsed() >= period
     }
 
     fn running(&self) -> Vec<Arc<Container>> {

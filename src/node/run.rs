@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::agenda::Agenda;
 use super::task::{Failure, Progress, State, Task, Work};
 use crate::clock;
-use crate::disk::Wish;
+use crate::disk::DesiredDisk;
 use crate::images::{Inspected, Locator};
 use crate::metadata;
 use crate::platform::Platform;
@@ -30,10 +30,10 @@ const RETRY: Duration = Duration::from_secs(10);
 const STEP: u8 = 5;
 
 /// When a guest is asked to power off or to reboot and nobody says for how long.
-const PATIENCE: u32 = 300;
+const TIMEOUT: u32 = 300;
 
 /// Longest time for that, in seconds: a week, as for `spec.powerOffTimeout` of a machine.
-const LONGEST_PATIENCE: u32 = 7 * 24 * 60 * 60;
+const LONGEST_TIMEOUT: u32 = 7 * 24 * 60 * 60;
 
 /// How an attempt ended: with what was found out about an image, where that was asked for.
 type Outcome = Result<Option<Inspected>, Failure>;
@@ -48,7 +48,7 @@ impl<P: Platform> Agenda<P> {
 
     async fn to_end(&self, task: &Task, cancel: CancellationToken) -> metadata::Result<()> {
         let interrupted = task.state == State::Running;
-        let begun = self.ledger.change(&task.uid, |task| {
+        let begun = self.records.change(&task.uid, |task| {
             let open = !task.state.is_end();
             if !interrupted {
                 task.state = State::Running;
@@ -70,7 +70,7 @@ impl<P: Platform> Agenda<P> {
         } else {
             self.attempt(&task, &cancel).await
         };
-        let ended = self.ledger.change(&task.uid, |task| {
+        let ended = self.records.change(&task.uid, |task| {
             task.completed_at = clock::now();
             (task.state, task.failure, task.image) = match outcome {
                 Some(Ok(image)) => (State::Success, None, image),
@@ -95,16 +95,16 @@ impl<P: Platform> Agenda<P> {
     async fn attempt(&self, task: &Task, cancel: &CancellationToken) -> Option<Outcome> {
         let (progress, percents) = watch::channel(task.percent);
         let mut work = Box::pin(self.execute(task, progress));
-        let mut told = Box::pin(self.tell(task, percents));
+        let mut reported = Box::pin(self.report_progress(task, percents));
         let outcome = loop {
             tokio::select! {
                 outcome = &mut work => break Some(outcome),
                 () = cancel.cancelled() => break None,
-                () = &mut told => {}
+                () = &mut reported => {}
             }
         };
         // What nobody polls any more must hold nothing that others wait for.
-        drop(told);
+        drop(reported);
         match (outcome, &task.work) {
             (Some(Err(failure)), Work::Provision { .. }) => {
                 Some(Err(self.undo(task).await.err().unwrap_or(failure)))
@@ -129,7 +129,7 @@ impl<P: Platform> Agenda<P> {
     }
 
     /// Records percents; ends never.
-    async fn tell(&self, task: &Task, mut percents: watch::Receiver<u8>) {
+    async fn report_progress(&self, task: &Task, mut percents: watch::Receiver<u8>) {
         let mut last = task.percent;
         while percents.changed().await.is_ok() {
             let percent = *percents.borrow_and_update();
@@ -142,7 +142,7 @@ impl<P: Platform> Agenda<P> {
                 true
             };
             // A hint that is lost is nothing.
-            let _ = self.ledger.change(&task.uid, record).await;
+            let _ = self.records.change(&task.uid, record).await;
         }
         std::future::pending().await
     }
@@ -164,7 +164,7 @@ impl<P: Platform> Agenda<P> {
                 linked,
                 name,
             } => {
-                let wish = Wish {
+                let desired = DesiredDisk {
                     vm,
                     name: name.clone(),
                     image: image.clone(),
@@ -172,15 +172,15 @@ impl<P: Platform> Agenda<P> {
                     size: *size,
                     linked: *linked,
                 };
-                let told = move |percent| {
+                let reported = move |percent| {
                     progress.send_replace(percent);
                 };
-                self.disks.make(&wish, told).await?;
+                self.disks.make(&desired, reported).await?;
             }
             Work::DeleteDisk => machines.delete_disk(vm).await?,
             Work::GuestShutdown { timeout } => self.shut_down(task, *timeout).await?,
             Work::PowerOff { timeout, pod } => {
-                let seconds = (*timeout).min(LONGEST_PATIENCE);
+                let seconds = (*timeout).min(LONGEST_TIMEOUT);
                 let grace = Duration::from_secs(seconds.into());
                 machines.power_off(vm, pod, grace).await?;
             }
@@ -226,8 +226,8 @@ impl<P: Platform> Agenda<P> {
 /// How many seconds a guest has, and until when: they count from the start of the task, also across a restart.
 fn deadline(task: &Task, timeout: u32) -> (u32, Instant) {
     let seconds = match timeout {
-        0 => PATIENCE,
-        other => other.min(LONGEST_PATIENCE),
+        0 => TIMEOUT,
+        other => other.min(LONGEST_TIMEOUT),
     };
     let whole = Duration::from_secs(seconds.into());
     let begun = task.started_at;
@@ -241,7 +241,7 @@ mod tests {
 
     use super::*;
     use crate::node::tests::{agenda, uid};
-    use crate::testkit::{Node, PATIENCE};
+    use crate::testkit::{Node, TIMEOUT};
 
     fn task(image: String) -> Task {
         Task {
@@ -279,7 +279,7 @@ mod tests {
         cancel.cancel();
         assert!(poll!(&mut attempt).is_pending(), "it is not undone yet");
         drop(held);
-        let ended = timeout(PATIENCE, attempt).await;
+        let ended = timeout(TIMEOUT, attempt).await;
         assert!(ended.expect("it ends").is_none());
     }
 
@@ -298,7 +298,7 @@ mod tests {
         let Work::Provision { image, .. } = &task.work else {
             unreachable!()
         };
-        let wish = Wish {
+        let desired = DesiredDisk {
             vm: uid(9),
             name: String::new(),
             image: image.clone(),
@@ -306,7 +306,7 @@ mod tests {
             size: 0,
             linked: true,
         };
-        node.disks.make(&wish, |_| {}).await.unwrap_err();
+        node.disks.make(&desired, |_| {}).await.unwrap_err();
         let owner = format!("vm-{}", uid(9));
         node.images.pin(&owner, &node.image("disk")).await.unwrap();
         // The next step is to record which image it is.

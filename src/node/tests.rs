@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 use crate::disk::Phase;
-use crate::testkit::{Fake, Node, PATIENCE};
+use crate::testkit::{Fake, Node, TIMEOUT};
 
 mod inspect;
 
@@ -65,7 +65,7 @@ async fn ended(agenda: &Arc<Tasks>, task: TaskUid) -> Arc<Task> {
             changes.changed().await.unwrap();
         }
     };
-    tokio::time::timeout(PATIENCE, waiting)
+    tokio::time::timeout(TIMEOUT, waiting)
         .await
         .expect("it ends in time")
 }
@@ -75,11 +75,11 @@ async fn a_uid_runs_once_and_another_content_is_refused() {
     let node = Node::new().await;
     let agenda = agenda(&node).await;
     let _work = work(&agenda);
-    let wish = provision(&node, "disk");
-    agenda.submit(uid(1), uid(9), wish.clone()).await.unwrap();
+    let work = provision(&node, "disk");
+    agenda.submit(uid(1), uid(9), work.clone()).await.unwrap();
     let done = ended(&agenda, uid(1)).await;
     assert_eq!((done.state, done.percent), (State::Success, 100));
-    let again = agenda.submit(uid(1), uid(9), wish).await.unwrap();
+    let again = agenda.submit(uid(1), uid(9), work).await.unwrap();
     assert_eq!(again, done);
     for (vm, work) in [(9, Work::Save), (8, provision(&node, "disk"))] {
         let refused = agenda.submit(uid(1), uid(vm), work).await;
@@ -129,7 +129,7 @@ async fn tasks_keep_their_order_over_clocks_that_jump_restarts_and_updates() {
             (task.order, task.created_at) = (order, at);
             true
         };
-        before.ledger.change(&uid(task), as_then).await.unwrap();
+        before.records.change(&uid(task), as_then).await.unwrap();
     }
     let after = agenda(&node).await;
     after.submit(uid(0), uid(9), Work::Reset).await.unwrap();
@@ -155,7 +155,7 @@ async fn what_was_running_is_carried_on_unless_it_would_be_done_twice() {
             task.started_at = 1;
             true
         };
-        before.ledger.change(&uid(task), run).await.unwrap();
+        before.records.change(&uid(task), run).await.unwrap();
     }
     let agenda = agenda(&node).await;
     let _work = work(&agenda);
@@ -188,7 +188,7 @@ async fn a_failed_or_cancelled_provision_leaves_nothing() {
         task.cancelled = true;
         true
     };
-    agenda.ledger.change(&uid(2), begun).await.unwrap();
+    agenda.records.change(&uid(2), begun).await.unwrap();
     agenda.submit(uid(3), uid(3), Work::Save).await.unwrap();
     let waiting = agenda.cancel(uid(3)).await.unwrap();
     assert_eq!(waiting.state, State::Cancelled);

@@ -46,7 +46,7 @@ pub(super) fn task(request: v1::RunTaskRequest) -> Result<(TaskUid, VmUid, Work)
         reason: "a kind that this daemon knows is needed",
     })?;
     let work = match kind {
-        Kind::Provision(wish) => provision(wish)?,
+        Kind::Provision(wanted) => provision(wanted)?,
         Kind::DeleteDisk(_) => Work::DeleteDisk,
         Kind::GuestShutdown(how) => Work::GuestShutdown {
             timeout: how.timeout_seconds,
@@ -80,25 +80,25 @@ fn power_off(how: &v1::PowerOff) -> Result<Work, Invalid> {
     })
 }
 
-fn provision(wish: v1::Provision) -> Result<Work, Invalid> {
-    images::name("provision.image", &wish.image)?;
-    let linked = match wish.mode() {
+fn provision(wanted: v1::Provision) -> Result<Work, Invalid> {
+    images::name("provision.image", &wanted.image)?;
+    let linked = match wanted.mode() {
         v1::provision::Mode::Linked => true,
         v1::provision::Mode::Direct => false,
     };
-    if i64::try_from(wish.size_bytes).is_err() {
+    if i64::try_from(wanted.size_bytes).is_err() {
         return Err(Invalid {
             field: "provision.size_bytes",
             reason: "a size up to 8 EiB is allowed",
         });
     }
-    let mut name = telemetry::bounded(&wish.vm_name);
+    let mut name = telemetry::bounded(&wanted.vm_name);
     name.truncate(name.floor_char_boundary(NAME));
-    let url = images::url("provision.image_url", &wish.image, wish.image_url)?;
+    let url = images::url("provision.image_url", &wanted.image, wanted.image_url)?;
     Ok(Work::Provision {
-        image: wish.image,
+        image: wanted.image,
         url,
-        size: wish.size_bytes,
+        size: wanted.size_bytes,
         linked,
         name,
     })
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn a_request_that_cannot_be_meant_names_its_field() {
         use v1::run_task_request::Kind;
-        let wish = |image: &str, size_bytes| {
+        let wanted = |image: &str, size_bytes| {
             Some(Kind::Provision(v1::Provision {
                 image: image.to_owned(),
                 size_bytes,
@@ -185,10 +185,13 @@ mod tests {
         let save = Some(Kind::Save(v1::Save {}));
         let cases = [
             (request(None), "kind"),
-            (request(wish("", 0)), "provision.image"),
-            (request(wish("host/a b", 0)), "provision.image"),
-            (request(wish("host/disk", u64::MAX)), "provision.size_bytes"),
-            (request(wish(&name, 0)), "provision.image_url"),
+            (request(wanted("", 0)), "provision.image"),
+            (request(wanted("host/a b", 0)), "provision.image"),
+            (
+                request(wanted("host/disk", u64::MAX)),
+                "provision.size_bytes",
+            ),
+            (request(wanted(&name, 0)), "provision.image_url"),
             (request(of_url("host/disk", url)), "provision.image_url"),
             (
                 v1::RunTaskRequest {
@@ -209,7 +212,7 @@ mod tests {
             assert_eq!(task(request).unwrap_err().field, field);
         }
         assert_eq!(task(request(save)).unwrap().2, Work::Save);
-        assert!(task(request(wish("host/disk", 1 << 30))).is_ok());
+        assert!(task(request(wanted("host/disk", 1 << 30))).is_ok());
         let (.., work) = task(request(of_url(&name, url))).unwrap();
         assert!(matches!(work, Work::Provision { url: Some(given), .. } if given == url));
     }

@@ -10,7 +10,7 @@ use podspec::SandboxId;
 
 use super::Error;
 use crate::sandbox::state::Phase;
-use crate::testkit::{Node, PATIENCE};
+use crate::testkit::{Node, TIMEOUT};
 use crate::vm::state::Phase as Machine;
 
 fn phase(node: &Node, id: &SandboxId) -> Option<Phase> {
@@ -216,10 +216,10 @@ async fn networks_of_nobody_go_and_one_that_is_being_made_stays() {
     let run = tokio::spawn(async move { sandboxes.run(slow).await });
     until(|| node.network.ids().len() == 3).await;
 
-    let round = tokio::time::timeout(PATIENCE, node.sandboxes.reconcile()).await;
+    let round = tokio::time::timeout(TIMEOUT, node.sandboxes.reconcile()).await;
     round.expect("nobody waits for the slow one").unwrap();
     let other = node.sandboxes.run(node.pod("other"));
-    let other = tokio::time::timeout(PATIENCE, other).await;
+    let other = tokio::time::timeout(TIMEOUT, other).await;
     let other = other.expect("not even another pod").unwrap();
 
     node.network.go_on();
@@ -239,7 +239,7 @@ async fn until(condition: impl Fn() -> bool) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting)
+    tokio::time::timeout(TIMEOUT, waiting)
         .await
         .expect("in time");
 }

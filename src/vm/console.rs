@@ -115,14 +115,14 @@ impl Follower {
     /// Opens the log at its path anew, after kubelet renamed it. When this returns the new file
     /// exists and everything later goes there. Repeatable.
     pub async fn reopen(&self) -> Result<()> {
-        in_time(self.ask(Command::Reopen)).await
+        in_time(self.send(Command::Reopen)).await
     }
 
     /// The machine has ended: copies the rest, ends an unfinished line, saves the position and stops
     /// following. The files stay; after an error the same can be tried again with a new follower.
     pub async fn finish(self) -> Result<()> {
         let deadline = Instant::now() + DEADLINE;
-        in_time(self.ask(|reply| Command::Finish(reply, deadline))).await?;
+        in_time(self.send(|reply| Command::Finish(reply, deadline))).await?;
         self.ended().await
     }
 
@@ -153,7 +153,7 @@ impl Follower {
         }
     }
 
-    async fn ask(
+    async fn send(
         &self,
         command: impl FnOnce(oneshot::Sender<Result<()>>) -> Command,
     ) -> Result<()> {

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 pub mod xml;
 
-use super::host::accel::Accelerator;
+use super::host::accelerator::Accelerator;
 use crate::block::Extent;
 
 /// Variable with the one-time token by which `vmwrapper` collects its descriptors.

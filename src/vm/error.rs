@@ -99,7 +99,7 @@ pub enum Error {
     GuestData(#[from] podspec::GuestDataError),
     /// The image with the guest's data cannot be made.
     #[error("make the seed image")]
-    Seed(#[from] seed::Error),
+    Seed(#[from] cloudinit_image::Error),
     /// Another domain has the machine's disk open, or goes by its UUID.
     #[error("libvirt domain {name} still runs as virtual machine {vm}: it must end first")]
     DomainLives {
@@ -122,7 +122,7 @@ pub enum Error {
     Console(#[from] console::Error),
     /// No accelerator can run the machine.
     #[error("choose an accelerator")]
-    Accelerator(#[from] super::host::accel::Error),
+    Accelerator(#[from] super::host::accelerator::Error),
     /// The description of the domain could not be written.
     #[error("describe the domain")]
     Describe(#[source] super::domain::xml::Error),

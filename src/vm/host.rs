@@ -4,6 +4,6 @@
 //! Failure: what is missing is absent or a sentence; see the modules.
 
 mod able;
-pub mod accel;
+pub mod accelerator;
 pub(super) mod cpus;
 pub(super) mod process;

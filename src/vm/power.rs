@@ -52,12 +52,12 @@ impl<P: Platform> Containers<P> {
             return Ok(true);
         };
         self.check_connected("shut down").await?;
-        let mut asking = pin!(self.ask_for_ever(&row));
+        let mut requests = pin!(self.ask_for_ever(&row));
         loop {
             tokio::select! {
                 () = tokio::time::sleep_until(deadline) => return Ok(false),
                 _ = changes.changed() => {}
-                never = &mut asking => match never {},
+                never = &mut requests => match never {},
             }
             let now = self.parts.table.get(&row.id);
             if !now.is_some_and(|row| row.phase.runs()) {

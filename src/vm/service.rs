@@ -14,7 +14,7 @@ use podspec::{ContainerId, Defaults, SandboxId};
 use super::console::Consoles;
 use super::error::{Error, Result, hypervisor};
 use super::exec::Slots;
-use super::host::accel::Choice;
+use super::host::accelerator::Choice;
 use super::model::{Container, ContainerConfig};
 use super::paths::Paths;
 use super::resources::stats::Meter;

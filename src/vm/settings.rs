@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use podspec::Defaults;
 
-use super::host::accel::{Host, Setting};
+use super::host::accelerator::{Host, Setting};
 
 /// Settings of the machines of this node.
 #[derive(Debug, Clone)]

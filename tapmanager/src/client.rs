@@ -190,19 +190,19 @@ impl Client {
     }
 
     async fn call(&self, request: &Request, deadline: Duration) -> Result<Answer, Error> {
-        let patience = match request {
+        let timeout = match request {
             // What is asked for is how it is now.
             Request::Status | Request::Counters { .. } => Duration::ZERO,
             _ => RECONNECT.min(deadline / 2),
         };
-        tokio::time::timeout(deadline, self.exchange(request, patience))
+        tokio::time::timeout(deadline, self.exchange(request, timeout))
             .await
             .map_err(|_| Error::Deadline(deadline))?
     }
 
     /// A connection, once something listens; an error when nothing does for so long.
-    async fn connect(&self, patience: Duration) -> Result<AsyncConnection, Error> {
-        let until = Instant::now() + patience;
+    async fn connect(&self, timeout: Duration) -> Result<AsyncConnection, Error> {
+        let until = Instant::now() + timeout;
         loop {
             match AsyncConnection::connect(&self.socket) {
                 Ok(connection) => return Ok(connection),
@@ -217,8 +217,8 @@ impl Client {
         }
     }
 
-    async fn exchange(&self, request: &Request, patience: Duration) -> Result<Answer, Error> {
-        let connection = self.connect(patience).await?;
+    async fn exchange(&self, request: &Request, timeout: Duration) -> Result<Answer, Error> {
+        let connection = self.connect(timeout).await?;
         match round_trip(
             &connection,
             &Request::Hello {

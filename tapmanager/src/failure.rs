@@ -4,7 +4,7 @@
 //! chain of causes, and so the plugin's own words.
 //! Failure: messages are cut as all that is said on one line.
 
-use netns::surgery;
+use netns::bridge_setup;
 use service::telemetry;
 use tapmanager::wire::{ErrorCode, WireError};
 
@@ -34,7 +34,7 @@ pub(crate) enum Failure {
     #[error("namespace of the pod")]
     Namespace(#[source] netns::NamespaceError),
     #[error("links of the pod")]
-    Links(#[source] surgery::Error),
+    Links(#[source] bridge_setup::Error),
     #[error("network as the plugins left it")]
     Network(#[source] network::Error),
     #[error("DHCP server of the pod")]
@@ -67,15 +67,15 @@ impl From<netns::NamespaceError> for Failure {
     }
 }
 
-impl From<surgery::Error> for Failure {
-    fn from(error: surgery::Error) -> Self {
+impl From<bridge_setup::Error> for Failure {
+    fn from(error: bridge_setup::Error) -> Self {
         Self::Links(error)
     }
 }
 
 impl From<netns::netlink::Error> for Failure {
     fn from(error: netns::netlink::Error) -> Self {
-        Self::Links(surgery::Error::Netlink(error))
+        Self::Links(bridge_setup::Error::Netlink(error))
     }
 }
 
@@ -97,11 +97,11 @@ impl Failure {
                 }
             }
             Self::Links(
-                surgery::Error::NoLink
-                | surgery::Error::TooManyLinks(_)
-                | surgery::Error::Unsupported { .. }
-                | surgery::Error::VirtualFunction { .. }
-                | surgery::Error::Name(_),
+                bridge_setup::Error::NoLink
+                | bridge_setup::Error::TooManyLinks(_)
+                | bridge_setup::Error::Unsupported { .. }
+                | bridge_setup::Error::VirtualFunction { .. }
+                | bridge_setup::Error::Name(_),
             )
             | Self::Network(_) => ErrorCode::Plugin,
             _ => ErrorCode::System,
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn links_that_cannot_serve_are_the_plugins_fault() {
         assert_eq!(
-            Failure::Links(surgery::Error::NoLink).code(),
+            Failure::Links(bridge_setup::Error::NoLink).code(),
             ErrorCode::Plugin
         );
         assert_eq!(Failure::Token.code(), ErrorCode::NotFound);

@@ -11,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use netns::surgery::LinkRecord;
+use netns::bridge_setup::LinkRecord;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use service::files;

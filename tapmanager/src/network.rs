@@ -9,8 +9,8 @@ use std::path::Path;
 
 use ipnet::IpNet;
 use netns::Guard;
+use netns::bridge_setup::LinkRecord;
 use netns::netlink::{self, SCOPE_GLOBAL};
-use netns::surgery::LinkRecord;
 use serde_json::{Value, json};
 use tapmanager::wire::{AddRequest, Address, Dns, Network, Nic, Route};
 

@@ -85,7 +85,7 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
     tracing::info!(control = %config.control_socket.display(),
         handoff = %config.handoff_socket.display(), outcome = "ready", "sockets");
 
-    ending.asked().await;
+    ending.received().await;
     stop.cancel();
     tasks.close();
     let finished = tokio::time::timeout(GRACE, tasks.wait()).await.is_ok();

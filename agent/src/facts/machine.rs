@@ -47,16 +47,16 @@ pub(super) fn facts(machine: &Machine) -> GuestFacts {
     facts.bounded()
 }
 
-fn interface(said: &Interface) -> GuestInterface {
-    let source = match interface::Source::try_from(said.source) {
+fn interface(published: &Interface) -> GuestInterface {
+    let source = match interface::Source::try_from(published.source) {
         Ok(interface::Source::GuestAgent) => AddressSource::GuestAgent,
         Ok(interface::Source::DhcpLease) => AddressSource::DhcpLease,
         Err(_) => AddressSource::Unknown,
     };
     GuestInterface {
-        name: said.name.clone(),
-        mac: said.mac.clone(),
-        addresses: said.addresses.clone(),
+        name: published.name.clone(),
+        mac: published.mac.clone(),
+        addresses: published.addresses.clone(),
         source,
     }
 }

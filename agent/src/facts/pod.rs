@@ -52,7 +52,7 @@ impl Identity {
 
 /// What a pod says by now.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Said {
+pub(super) struct Published {
     /// The annotation; none when there is none that can be read.
     pub(super) facts: Option<GuestFacts>,
     /// Status and time of each condition of ours.
@@ -63,44 +63,44 @@ pub(super) struct Said {
 #[derive(Debug)]
 pub(super) enum Wrote {
     /// The pod says this now.
-    Says(Said),
+    Written(Published),
     /// It said so already.
-    SaidAlready(Said),
+    Unchanged(Published),
     /// There is no such pod any more.
     Vanished,
     /// The next attempt may succeed.
     Failed(String),
 }
 
-/// Makes the pod say `facts`. What it says is read when `said` is none.
+/// Makes the pod say `facts`. What it says is read when `published` is none.
 pub(super) async fn publish(
     client: kube::Client,
     pod: &Identity,
     facts: &GuestFacts,
-    said: Option<Said>,
+    published: Option<Published>,
     now: Timestamp,
 ) -> Wrote {
     let api: Api<Pod> = Api::namespaced(client, &pod.namespace);
-    let said = match said {
-        Some(said) => said,
+    let published = match published {
+        Some(published) => published,
         None => match call(api.get(&pod.name)).await {
-            Ok(found) if found.metadata.uid.as_deref() == Some(&*pod.uid) => Said::of(&found),
+            Ok(found) if found.metadata.uid.as_deref() == Some(&*pod.uid) => Published::of(&found),
             Ok(_) => return Wrote::Vanished,
             Err(e) => return e,
         },
     };
     let wanted = conditions(facts);
-    if said.facts.as_ref() == Some(facts) && said.has(&wanted) {
-        return Wrote::SaidAlready(said);
+    if published.facts.as_ref() == Some(facts) && published.has(&wanted) {
+        return Wrote::Unchanged(published);
     }
-    let patch = body(pod, facts, &wanted, &said, now);
+    let patch = body(pod, facts, &wanted, &published, now);
     let params = PatchParams::apply(FIELD_MANAGER).force();
     faultpoint::point("agent.facts.write");
     match call(api.patch_status(&pod.name, &params, &Patch::Apply(&patch))).await {
         // Somebody who changes the annotation on its way must not make us write it again and again.
-        Ok(written) => Wrote::Says(Said {
+        Ok(written) => Wrote::Written(Published {
             facts: Some(facts.clone()),
-            ..Said::of(&written)
+            ..Published::of(&written)
         }),
         Err(e) => e,
     }
@@ -125,13 +125,13 @@ fn body(
     pod: &Identity,
     facts: &GuestFacts,
     wanted: &[Condition<'_>],
-    said: &Said,
+    published: &Published,
     now: Timestamp,
 ) -> Value {
     let conditions: Vec<_> = wanted
         .iter()
         .map(|condition| {
-            let since = said.since.get(condition.kind);
+            let since = published.since.get(condition.kind);
             let since = since.filter(|(status, _)| status == condition.status);
             let since = since.and_then(|(_, since)| since.clone());
             json!({
@@ -154,7 +154,7 @@ fn body(
     })
 }
 
-impl Said {
+impl Published {
     fn of(pod: &Pod) -> Self {
         let annotations = pod.metadata.annotations.as_ref();
         let facts = annotations.and_then(|all| all.get(names::GUEST_FACTS));
@@ -165,8 +165,8 @@ impl Said {
             .flat_map(|s| s.conditions.iter().flatten());
         let ours = conditions.filter(|c| c.type_.starts_with(names::PREFIX));
         let since = ours.map(|c| {
-            let said = (c.status.clone(), c.last_transition_time.clone());
-            (c.type_.clone(), said)
+            let published = (c.status.clone(), c.last_transition_time.clone());
+            (c.type_.clone(), published)
         });
         Self {
             facts,
@@ -176,8 +176,8 @@ impl Said {
 
     fn has(&self, wanted: &[Condition<'_>]) -> bool {
         wanted.iter().all(|condition| {
-            let said = self.since.get(condition.kind);
-            said.is_some_and(|(status, _)| status == condition.status)
+            let published = self.since.get(condition.kind);
+            published.is_some_and(|(status, _)| status == condition.status)
         })
     }
 }
@@ -201,18 +201,24 @@ mod tests {
         };
         let first: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
         let later: Timestamp = "2026-01-02T03:05:00Z".parse().unwrap();
-        let written = body(&pod, &facts, &conditions(&facts), &Said::default(), first);
+        let written = body(
+            &pod,
+            &facts,
+            &conditions(&facts),
+            &Published::default(),
+            first,
+        );
         let written: Pod = serde_json::from_value(written).unwrap();
-        let said = Said::of(&written);
-        assert_eq!(said.facts.as_ref(), Some(&facts));
-        assert!(said.has(&conditions(&facts)));
+        let published = Published::of(&written);
+        assert_eq!(published.facts.as_ref(), Some(&facts));
+        assert!(published.has(&conditions(&facts)));
 
         let paused = GuestFacts {
             power: Power::Paused,
             ..facts
         };
-        assert!(!said.has(&conditions(&paused)));
-        let written = body(&pod, &paused, &conditions(&paused), &said, later);
+        assert!(!published.has(&conditions(&paused)));
+        let written = body(&pod, &paused, &conditions(&paused), &published, later);
         let times: Vec<_> = (0..3)
             .map(|i| written["status"]["conditions"][i]["lastTransitionTime"].clone())
             .collect();

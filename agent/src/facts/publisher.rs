@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::machine::facts;
-use super::pod::{Identity, Said, Wrote, publish};
+use super::pod::{Identity, Published, Wrote, publish};
 use crate::daemon::Event;
 use crate::event;
 use crate::metrics::Metrics;
@@ -39,7 +39,7 @@ struct Entry {
     unsupported: Vec<String>,
     reported: Vec<String>,
     connection: u64,
-    said: Option<Said>,
+    published: Option<Published>,
     written_at: Option<Instant>,
     /// The pod is gone; nothing is written until the daemon speaks of it again.
     vanished: bool,
@@ -158,7 +158,7 @@ impl Publisher {
             unsupported: Vec::new(),
             reported: Vec::new(),
             connection: 0,
-            said: None,
+            published: None,
             written_at: None,
             vanished: false,
             busy: false,
@@ -194,22 +194,22 @@ impl Publisher {
             None => None,
         };
         match wrote {
-            Wrote::Says(said) => {
+            Wrote::Written(published) => {
                 self.metrics.wrote("pod", true);
                 entry.backoff.reset();
                 entry.written_at = Some(now);
-                entry.said = Some(said);
+                entry.published = Some(published);
             }
-            Wrote::SaidAlready(said) => {
+            Wrote::Unchanged(published) => {
                 entry.backoff.reset();
-                entry.said = Some(said);
+                entry.published = Some(published);
             }
             Wrote::Vanished => entry.vanished = true,
             Wrote::Failed(error) => {
                 self.metrics.wrote("pod", false);
                 let wait = entry.backoff.failed(now);
                 // What the pod says may have changed all the same.
-                entry.said = None;
+                entry.published = None;
                 tracing::warn!(outcome = "failed", pod = uid, error, again_in = ?wait, "guest facts");
             }
         }
@@ -231,13 +231,14 @@ impl Publisher {
                 Some(_) => {
                     entry.busy = true;
                     let (uid, pod, facts) = (uid.clone(), entry.pod.clone(), entry.facts.clone());
-                    let (client, said) = (self.client.clone(), entry.said.clone());
+                    let (client, published) = (self.client.clone(), entry.published.clone());
                     let (node, texts) = (self.node.clone(), entry.unreported());
                     self.under_way.spawn(async move {
                         let wrote =
-                            publish(client.clone(), &pod, &facts, said, Timestamp::now()).await;
+                            publish(client.clone(), &pod, &facts, published, Timestamp::now())
+                                .await;
                         let reported = match (&wrote, texts) {
-                            (Wrote::Says(_) | Wrote::SaidAlready(_), Some(texts)) => {
+                            (Wrote::Written(_) | Wrote::Unchanged(_), Some(texts)) => {
                                 let about = pod.not_given();
                                 let done = event::report(client, &node, &about, &texts).await;
                                 Some(done.map(|()| texts))
@@ -268,16 +269,19 @@ impl Entry {
         if self.busy || self.vanished {
             return None;
         }
-        let said = self.said.as_ref().and_then(|said| said.facts.as_ref());
+        let published = self
+            .published
+            .as_ref()
+            .and_then(|published| published.facts.as_ref());
         let has_news = self.unreported().is_some();
-        if said == Some(&self.facts) && !has_news {
+        if published == Some(&self.facts) && !has_news {
             return None;
         }
         if let Some(until) = self.backoff.not_before(now) {
             return Some(until);
         }
-        let urgent = said.is_none_or(|said| {
-            said.power != self.facts.power || said.pause_reason != self.facts.pause_reason
+        let urgent = published.is_none_or(|published| {
+            published.power != self.facts.power || published.pause_reason != self.facts.pause_reason
         });
         match self.written_at {
             Some(at) if !urgent && !has_news => Some(at + shortest),
@@ -306,9 +310,9 @@ mod tests {
                 name: "vm".to_owned(),
             },
             container: "c".to_owned(),
-            said: Some(Said {
+            published: Some(Published {
                 facts: Some(facts.clone()),
-                ..Said::default()
+                ..Published::default()
             }),
             facts,
             unsupported: Vec::new(),
@@ -334,7 +338,7 @@ mod tests {
         assert_eq!(entry.due(now, SHORTEST), Some(now + SHORTEST));
         entry.facts.power = Power::Paused;
         assert_eq!(entry.due(now, SHORTEST), Some(now));
-        entry.said = None;
+        entry.published = None;
         assert_eq!(
             entry.due(now, SHORTEST),
             Some(now),

@@ -11,10 +11,10 @@ use cri_proto::v1::runtime_service_client::RuntimeServiceClient;
 use nodeapi::Deadlines;
 use tonic::transport::Channel;
 
-use crate::daemon::words;
+use crate::daemon::status_message;
 
 /// Longest wait for the proxy, which itself waits at most 2 s for a runtime.
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(4);
 /// Where the proxy tells its version.
 const VERSION: &str = "vmlet-criproxy/version";
 /// Whether it reaches the daemon.
@@ -38,9 +38,9 @@ impl Proxy {
     }
 
     /// How it is now.
-    pub(super) async fn ask(&mut self) -> ProxyFacts {
+    pub(super) async fn query(&mut self) -> ProxyFacts {
         let request = StatusRequest { verbose: true };
-        let asked = tokio::time::timeout(PATIENCE, self.client.status(request)).await;
+        let asked = tokio::time::timeout(TIMEOUT, self.client.status(request)).await;
         let away = |message| ProxyFacts {
             message,
             version: self.version.clone(),
@@ -48,7 +48,7 @@ impl Proxy {
         };
         let answer = match asked {
             Ok(Ok(answer)) => answer.into_inner(),
-            Ok(Err(status)) => return away(words(&status)),
+            Ok(Err(status)) => return away(status_message(&status)),
             Err(_) => return away("it did not answer in time".to_owned()),
         };
         let version = answer.info.get(VERSION).cloned().unwrap_or_default();

@@ -16,7 +16,7 @@ const MOST: usize = 200;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Times {
     /// Between two looks.
-    pub(crate) look: Duration,
+    pub(crate) sweep: Duration,
     /// From the first look to the report.
     pub(crate) confirm: Duration,
     /// From the first look to the removal; none: it stays.
@@ -116,7 +116,7 @@ mod tests {
 
     fn times(days: Option<u64>) -> Times {
         Times {
-            look: Duration::from_secs(600),
+            sweep: Duration::from_secs(600),
             confirm: Duration::from_secs(3600),
             remove_after: days.map(|days| Duration::from_secs(days * 86_400)),
         }

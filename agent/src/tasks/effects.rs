@@ -15,7 +15,7 @@ use tonic::Code;
 use super::FIELD_MANAGER;
 use super::decide::Next;
 use super::object::{Object, is_final};
-use crate::daemon::{Daemon, words};
+use crate::daemon::{Daemon, status_message};
 
 /// Longest wait for the API server in one call.
 const API: Duration = Duration::from_secs(15);
@@ -70,7 +70,7 @@ impl Effects {
                     let message = crds::text::printable(status.message(), 512);
                     Done::Refused(format!("the daemon refuses this task: {message}"))
                 }
-                _ => Done::Failed(words(&status)),
+                _ => Done::Failed(status_message(&status)),
             },
         }
     }
@@ -81,7 +81,7 @@ impl Effects {
         match self.daemon.cancel_task(CancelTaskRequest { uid }).await {
             Ok(status) => Done::Cancelling(status.into_inner()),
             Err(status) if status.code() == Code::NotFound => Done::Unknown,
-            Err(status) => Done::Failed(words(&status)),
+            Err(status) => Done::Failed(status_message(&status)),
         }
     }
 
@@ -92,7 +92,7 @@ impl Effects {
         faultpoint::point("agent.task.forgot");
         match forgot {
             Ok(_) => Done::Unknown,
-            Err(status) => Done::Failed(words(&status)),
+            Err(status) => Done::Failed(status_message(&status)),
         }
     }
 

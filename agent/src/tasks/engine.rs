@@ -149,7 +149,7 @@ impl Engine {
                 let entry = self.entries.entry(object.uid.clone()).or_default();
                 match &mut self.listing {
                     Some(listing) => drop(listing.insert(object.uid.clone())),
-                    None => self.turns.told(entry),
+                    None => self.turns.notified(entry),
                 }
                 entry.object = Some(object);
             }

@@ -62,11 +62,11 @@ pub(super) fn ended(state: TaskState, message: &str, now: Timestamp) -> VirtualM
 }
 
 /// The newer of two reports of one connection.
-pub(super) fn advance(known: TaskStatus, said: TaskStatus) -> TaskStatus {
-    if rank(&known) > rank(&said) {
+pub(super) fn advance(known: TaskStatus, reported: TaskStatus) -> TaskStatus {
+    if rank(&known) > rank(&reported) {
         known
     } else {
-        said
+        reported
     }
 }
 

@@ -162,15 +162,15 @@ mod tests {
 
     #[test]
     fn a_power_off_is_for_one_pod_and_at_once_unless_it_says_when() {
-        let mut wish = spec(TaskKind::PowerOff);
+        let mut spec = spec(TaskKind::PowerOff);
         let expected = PowerOff {
             timeout_seconds: 0,
             pod_uid: "p-1".to_owned(),
         };
-        let request = of("t-1", "ns", &wish, &all()).unwrap();
+        let request = of("t-1", "ns", &spec, &all()).unwrap();
         assert_eq!(request.kind, Some(Kind::PowerOff(expected)));
-        wish.instance_uid = None;
-        let refused = of("t-1", "ns", &wish, &all()).unwrap_err();
+        spec.instance_uid = None;
+        let refused = of("t-1", "ns", &spec, &all()).unwrap_err();
         assert!(refused.contains("spec.instanceUID"), "{refused}");
     }
 

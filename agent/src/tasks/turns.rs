@@ -18,7 +18,7 @@ pub(super) struct Turns {
 
 impl Turns {
     /// A watch told of this one.
-    pub(super) fn told(&mut self, entry: &mut Entry) {
+    pub(super) fn notified(&mut self, entry: &mut Entry) {
         if entry.place.is_none() {
             self.last += 1;
             entry.place = Some(self.last);
@@ -34,7 +34,7 @@ impl Turns {
             object.map(|o| (o.made, o.namespace.clone(), o.name.clone()))
         };
         new.sort_by_cached_key(age);
-        new.into_iter().for_each(|entry| self.told(entry));
+        new.into_iter().for_each(|entry| self.notified(entry));
     }
 }
 
@@ -108,7 +108,7 @@ mod tests {
         turns.listed(&mut entries);
         // The API server's clock was put back meanwhile.
         add(&mut entries, "d", "vm", 5);
-        turns.told(entries.get_mut("d").unwrap());
+        turns.notified(entries.get_mut("d").unwrap());
         assert_eq!(waiting(&entries), ["a", "d"]);
         entries.get_mut("b").unwrap().reported = Some(TaskStatus::default());
         turns.listed(&mut entries);

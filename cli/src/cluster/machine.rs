@@ -8,7 +8,7 @@ use crds::names::VM_UID_LABEL;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use lifecycle::verbs::{Change, Verb, verb};
-use lifecycle::{Deletion, Instance, Meta, NodeState, Wish};
+use lifecycle::{Deletion, DesiredState, Instance, Meta, NodeState};
 
 use super::{Cluster, ClusterError};
 
@@ -44,7 +44,7 @@ impl Found {
     }
 
     /// What the verb writes.
-    pub(crate) fn asked(&self, asked: Verb) -> Result<Change, ClusterError> {
+    pub(crate) fn change(&self, requested: Verb) -> Result<Change, ClusterError> {
         let status = self.vm.status.clone().unwrap_or_default();
         let meta = Meta {
             generation: self.vm.metadata.generation.unwrap_or(0),
@@ -52,14 +52,14 @@ impl Found {
                 Some(_) => Deletion::WithInstance,
                 None => Deletion::No,
             },
-            resume: Wish::remembered(self.vm.annotations()),
+            resume: DesiredState::remembered(self.vm.annotations()),
         };
         verb(
             &self.vm.spec,
             &status,
             &meta,
             self.instance().as_ref(),
-            asked,
+            requested,
         )
         .map_err(|conflict| ClusterError::Conflict {
             name: self.vm.name_any(),

@@ -26,7 +26,7 @@ pub(crate) struct EventsArgs {
 
 /// One event, as printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct EventRow {
     last: Option<Timestamp>,
     kind: String,
     reason: String,
@@ -38,32 +38,32 @@ pub(super) struct Told {
 
 pub(crate) async fn run(args: &EventsArgs) -> anyhow::Result<ExitCode> {
     let cluster = args.cluster.connect().await?;
-    let told = about(&cluster, &args.name).await?;
-    if told.is_empty() {
+    let events_found = about(&cluster, &args.name).await?;
+    if events_found.is_empty() {
         // Events are kept for about an hour, so a machine without any is nothing unusual.
         cluster.find(&args.name).await?;
         eprintln!("nothing was told about {} lately", args.name);
         return Ok(ExitCode::SUCCESS);
     }
-    super::print(&render(&told, Timestamp::now()))?;
+    super::print(&render(&events_found, Timestamp::now()))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// What was told about the machine and what belongs to it, oldest first.
-pub(super) async fn about(cluster: &Cluster, name: &str) -> Result<Vec<Told>, ClusterError> {
+pub(super) async fn about(cluster: &Cluster, name: &str) -> Result<Vec<EventRow>, ClusterError> {
     let api: Api<Event> = cluster.api();
     let events = api
         .list(&ListParams::default())
         .await
         .map_err(ClusterError::of)?;
-    let mut told: Vec<_> = events
+    let mut events_found: Vec<_> = events
         .items
         .iter()
         .filter(|e| is_about(e, name))
-        .map(|e| Told::of(e, name))
+        .map(|e| EventRow::of(e, name))
         .collect();
-    told.sort_by_key(|event| event.last);
-    Ok(told)
+    events_found.sort_by_key(|event| event.last);
+    Ok(events_found)
 }
 
 /// The machine and its instance have its name; tasks and the placeholder begin with it.
@@ -107,7 +107,7 @@ fn step(kind: &str, object: &str, machine: &str) -> String {
     }
 }
 
-impl Told {
+impl EventRow {
     fn of(event: &Event, machine: &str) -> Self {
         let micro = event.event_time.as_ref().map(|t| t.0);
         let series = event.series.as_ref();
@@ -136,8 +136,8 @@ impl Told {
     }
 }
 
-pub(super) fn render(told: &[Told], now: Timestamp) -> String {
-    let rows: Vec<_> = told
+pub(super) fn render(events_found: &[EventRow], now: Timestamp) -> String {
+    let rows: Vec<_> = events_found
         .iter()
         .map(|event| {
             let times = if event.count > 1 {
@@ -189,13 +189,13 @@ mod tests {
 
     #[test]
     fn repeated_events_have_a_count() {
-        let told = [
-            Told::of(&event("Pod", PLACEHOLDER, 1), "web"),
-            Told::of(&event("VirtualMachineTask", "web-provision-1a2b", 1), "web"),
-            Told::of(&event("Pod", "web", 1), "web"),
-            Told::of(&event("VirtualMachine", "web", 7), "web"),
+        let events_found = [
+            EventRow::of(&event("Pod", PLACEHOLDER, 1), "web"),
+            EventRow::of(&event("VirtualMachineTask", "web-provision-1a2b", 1), "web"),
+            EventRow::of(&event("Pod", "web", 1), "web"),
+            EventRow::of(&event("VirtualMachine", "web", 7), "web"),
         ];
-        insta::assert_snapshot!(render(&told, "2026-01-01T12:00:00Z".parse().unwrap()), @r"
+        insta::assert_snapshot!(render(&events_found, "2026-01-01T12:00:00Z".parse().unwrap()), @r"
         LAST SEEN  TYPE    REASON   STEP            OBJECT                                           MESSAGE
         60s        Normal  Started  placeholder     Pod/web-placeholder-of-virtual-machine-1a2b3c4d  it runs
         60s        Normal  Started  task provision  VirtualMachineTask/web-provision-1a2b            it runs

@@ -22,7 +22,7 @@ use crate::colour::When;
 
 use progress::progress;
 use row::{Columns, Row};
-pub(super) use row::{age, dash, wish};
+pub(super) use row::{age, dash, desired_state};
 
 /// Machines to list, and the output format.
 #[derive(Debug, Args)]

@@ -173,16 +173,16 @@ mod tests {
 
     #[test]
     fn a_machine_without_a_pod_says_what_it_is() {
-        let said = |status| {
+        let reported = |status| {
             let vm = serde_json::from_value(json!({
                 "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachine",
                 "metadata": {"name": "web"}, "spec": {"running": true}, "status": status,
             }));
             does_not_run(&vm.unwrap()).to_string()
         };
-        let stopped = said(json!({"printableStatus": "Stopped"}));
+        let stopped = reported(json!({"printableStatus": "Stopped"}));
         assert!(stopped.contains("it is Stopped") && stopped.contains("vmletctl status web"));
-        assert!(said(json!({})).contains("it is new"));
+        assert!(reported(json!({})).contains("it is new"));
     }
 
     #[test]

@@ -115,19 +115,24 @@ pub(super) async fn ask_again(
     dry_run: bool,
 ) -> Result<(), ClusterError> {
     for _ in 1..ATTEMPTS {
-        match ask(cluster, name, verb, dry_run).await {
+        match request(cluster, name, verb, dry_run).await {
             Err(ClusterError::Raced { .. }) => {}
             answer => return answer,
         }
     }
-    ask(cluster, name, verb, dry_run).await
+    request(cluster, name, verb, dry_run).await
 }
 
 /// Reads, decides, and writes what was decided. The queue goes first: a start that waits in it would undo
 /// a wish that says "off".
-async fn ask(cluster: &Cluster, name: &str, verb: Verb, dry_run: bool) -> Result<(), ClusterError> {
+async fn request(
+    cluster: &Cluster,
+    name: &str,
+    verb: Verb,
+    dry_run: bool,
+) -> Result<(), ClusterError> {
     let found = cluster.find(name).await?;
-    let change = found.asked(verb)?;
+    let change = found.change(verb)?;
     let api = cluster.machines();
     let about = |error| ClusterError::about(&cluster.namespace, name, error);
     let params = PatchParams {

@@ -35,12 +35,12 @@ pub(crate) async fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let cluster = args.cluster.connect().await?;
     let found = cluster.find(&args.name).await?;
     let tasks = tasks(&cluster, &args.name).await;
-    let told = events::about(&cluster, &args.name).await;
+    let events_found = events::about(&cluster, &args.name).await;
     let report = report::Report {
         vm: &found.vm,
         pod: found.pod.as_ref(),
         tasks: tasks.as_deref().ok(),
-        events: told.as_deref().ok(),
+        events: events_found.as_deref().ok(),
         verbose: args.verbose,
         now: Timestamp::now(),
     };

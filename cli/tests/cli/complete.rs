@@ -9,10 +9,10 @@ use super::*;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_vmletctl");
 
-async fn answer(program: &Path, asked: &[(&str, &str)], words: &[&str]) -> Said {
+async fn answer(program: &Path, variables: &[(&str, &str)], words: &[&str]) -> Finished {
     let child = Command::new(program)
         .args(words)
-        .envs(asked.iter().copied())
+        .envs(variables.iter().copied())
         .env("KUBECONFIG", "/nonexistent/kubeconfig")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -26,20 +26,24 @@ async fn kubectl_asks_by_another_name_of_the_program() {
     let dir = tempfile::tempdir().unwrap();
     let link = dir.path().join("kubectl_complete-vmlet");
     symlink(PROGRAM, &link).unwrap();
-    let said = answer(&link, &[], &["image", "l"]).await;
-    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
-    assert!(said.out.starts_with("list\tList images"), "{}", said.out);
-    assert!(said.out.ends_with("\n:4\n"), "{}", said.out);
-    let said = answer(&link, &[], &["logs", ""]).await;
-    assert_eq!((said.out.as_str(), said.err.as_str()), (":4\n", ""));
+    let output = answer(&link, &[], &["image", "l"]).await;
+    assert_eq!((output.code, output.err.as_str()), (Some(0), ""));
+    assert!(
+        output.out.starts_with("list\tList images"),
+        "{}",
+        output.out
+    );
+    assert!(output.out.ends_with("\n:4\n"), "{}", output.out);
+    let output = answer(&link, &[], &["logs", ""]).await;
+    assert_eq!((output.out.as_str(), output.err.as_str()), (":4\n", ""));
 }
 
 #[tokio::test]
 async fn a_shell_asks_by_a_variable() {
-    let asked = [("VMLETCTL_COMPLETE", "bash"), ("_CLAP_COMPLETE_INDEX", "1")];
-    let said = answer(Path::new(PROGRAM), &asked, &["--", "vmletctl", "compl"]).await;
-    assert_eq!((said.code, said.out.as_str()), (Some(0), "completion"));
-    let asked = [("VMLETCTL_COMPLETE", "no-shell")];
-    let said = answer(Path::new(PROGRAM), &asked, &["--", "vmletctl", "compl"]).await;
-    assert_eq!((said.out.as_str(), said.err.as_str()), ("", ""));
+    let variables = [("VMLETCTL_COMPLETE", "bash"), ("_CLAP_COMPLETE_INDEX", "1")];
+    let output = answer(Path::new(PROGRAM), &variables, &["--", "vmletctl", "compl"]).await;
+    assert_eq!((output.code, output.out.as_str()), (Some(0), "completion"));
+    let variables = [("VMLETCTL_COMPLETE", "no-shell")];
+    let output = answer(Path::new(PROGRAM), &variables, &["--", "vmletctl", "compl"]).await;
+    assert_eq!((output.out.as_str(), output.err.as_str()), ("", ""));
 }

@@ -156,7 +156,7 @@ impl Fake {
         }
     }
 
-    fn say(vm: &Vm, text: &str) {
+    fn write_console(vm: &Vm, text: &str) {
         use std::io::Write;
         let mut log = std::fs::File::options()
             .create(true)
@@ -170,7 +170,7 @@ impl Fake {
         if let Some(vm) = self.lock().containers.get_mut(id)
             && vm.state == ContainerState::ContainerRunning
         {
-            Self::say(vm, "guest: bye");
+            Self::write_console(vm, "guest: bye");
             vm.state = ContainerState::ContainerExited;
             vm.exit_code = code;
         }

@@ -60,13 +60,14 @@ async fn a_pod_is_listed_read_stopped_and_removed_by_name() {
 async fn an_unknown_pod_is_an_error_of_every_command() {
     let node = Node::start(Scenario::default());
     for command in ["stop", "rm", "logs", "console"] {
-        let said = node.ctl(&["node", command, "other"]).await;
-        assert_eq!(said.code, Some(1), "{command}");
+        let output = node.ctl(&["node", command, "other"]).await;
+        assert_eq!(output.code, Some(1), "{command}");
         assert!(
-            said.err
+            output
+                .err
                 .contains("no pod \"other\" in namespace \"default\""),
             "{}",
-            said.err
+            output.err
         );
     }
 }
@@ -94,16 +95,16 @@ async fn piped_input_reaches_the_console_and_its_answer_is_printed() {
     let (mut guest, _) = soon(console.accept()).await.unwrap();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"uptime\n").await.unwrap();
-    let mut heard = [0; 7];
-    soon(guest.read_exact(&mut heard)).await.unwrap();
-    assert_eq!(&heard, b"uptime\n");
+    let mut received = [0; 7];
+    soon(guest.read_exact(&mut received)).await.unwrap();
+    assert_eq!(&received, b"uptime\n");
     guest.write_all(b"up 5 days\r\n").await.unwrap();
     drop(stdin);
-    let said = finished(child).await;
+    let output = finished(child).await;
     assert_eq!(
-        (said.code, said.out.as_str()),
+        (output.code, output.out.as_str()),
         (Some(0), "up 5 days\r\n"),
-        "{said:?}"
+        "{output:?}"
     );
 }
 
@@ -134,13 +135,13 @@ async fn a_terminal_session_passes_ctrl_c_ends_by_the_escape_key_and_restores_th
     assert!(!is_cooked());
     let mut keyboard = std::fs::File::from(pty.master);
     std::io::Write::write_all(&mut keyboard, b"ls\r\x03\x1d").unwrap();
-    let mut heard = Vec::new();
-    soon(guest.read_to_end(&mut heard)).await.unwrap();
-    let said = finished(child).await;
+    let mut received = Vec::new();
+    soon(guest.read_to_end(&mut received)).await.unwrap();
+    let output = finished(child).await;
     assert_eq!(
-        (said.code, heard.as_slice()),
+        (output.code, received.as_slice()),
         (Some(0), b"ls\r\x03".as_slice()),
-        "{said:?}"
+        "{output:?}"
     );
     assert!(is_cooked());
 }
@@ -152,13 +153,14 @@ async fn the_console_of_a_stopped_vm_is_refused() {
         ..Default::default()
     })
     .await;
-    let said = node.ctl(&["console", "hello"]).await;
-    assert_eq!(said.code, Some(1));
+    let output = node.ctl(&["console", "hello"]).await;
+    assert_eq!(output.code, Some(1));
     assert!(
-        said.err
+        output
+            .err
             .contains("the VM of pod hello is not running (it is Exited)"),
         "{}",
-        said.err
+        output.err
     );
 }
 
@@ -172,26 +174,27 @@ async fn without_a_daemon_every_command_says_where_it_looked_and_what_to_do() {
         vec!["node", "stop", "x"],
         vec!["run", "pod.yaml"],
     ] {
-        let said = finished(command(&socket, dir.path(), &args).spawn().unwrap()).await;
-        assert_eq!(said.code, Some(1), "{args:?}");
+        let output = finished(command(&socket, dir.path(), &args).spawn().unwrap()).await;
+        assert_eq!(output.code, Some(1), "{args:?}");
         let expected = format!("error: no daemon at {}", socket.display());
-        assert!(said.err.starts_with(&expected), "{}", said.err);
+        assert!(output.err.starts_with(&expected), "{}", output.err);
         assert!(
-            said.err
+            output
+                .err
                 .contains("start the daemon (systemctl start vmlet)"),
             "{}",
-            said.err
+            output.err
         );
     }
-    let said = finished(
+    let output = finished(
         command(&socket, dir.path(), &["doctor", "--json"])
             .spawn()
             .unwrap(),
     )
     .await;
-    let findings: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    let findings: serde_json::Value = serde_json::from_str(&output.out).unwrap();
     assert_eq!(
-        (said.code, &findings[0]["check"]),
+        (output.code, &findings[0]["check"]),
         (Some(1), &"daemon".into())
     );
     assert_eq!(findings[0]["level"], "fail");
@@ -200,11 +203,11 @@ async fn without_a_daemon_every_command_says_where_it_looked_and_what_to_do() {
 #[tokio::test]
 async fn the_doctor_asks_the_daemon() {
     let node = Node::start(Scenario::default());
-    let said = node.ctl(&["doctor"]).await;
+    let output = node.ctl(&["doctor"]).await;
     assert!(
-        said.out.starts_with("ok    daemon       fake 1.2.3\n"),
+        output.out.starts_with("ok    daemon       fake 1.2.3\n"),
         "{}",
-        said.out
+        output.out
     );
-    assert!(said.out.contains("a probe failed"), "{}", said.out);
+    assert!(output.out.contains("a probe failed"), "{}", output.out);
 }

@@ -51,7 +51,7 @@ struct Node {
 
 /// What a finished command said.
 #[derive(Debug)]
-struct Said {
+struct Finished {
     code: Option<i32>,
     out: String,
     err: String,
@@ -90,7 +90,7 @@ impl Node {
         self.spawn(&[&["run", "pod.yaml", "--log-dir", "logs"], flags].concat())
     }
 
-    async fn ctl(&self, args: &[&str]) -> Said {
+    async fn ctl(&self, args: &[&str]) -> Finished {
         finished(self.spawn(args)).await
     }
 
@@ -115,14 +115,14 @@ fn command(socket: &Path, dir: &Path, args: &[&str]) -> Command {
     command
 }
 
-async fn finished(child: Child) -> Said {
+async fn finished(child: Child) -> Finished {
     let Output {
         status,
         stdout,
         stderr,
     } = soon(child.wait_with_output()).await.unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    Said {
+    Finished {
         code: status.code(),
         out: text(stdout),
         err: text(stderr),

@@ -20,11 +20,11 @@ async fn a_pod_runs_to_its_end_shows_its_console_and_is_removed() {
         ends_with: Some(0),
         ..Default::default()
     });
-    let said = finished(node.spawn_run(&[])).await;
+    let output = finished(node.spawn_run(&[])).await;
     assert_eq!(
-        (said.code, said.out.as_str()),
+        (output.code, output.out.as_str()),
         (Some(0), "guest: hello\nguest: bye\n"),
-        "{said:?}"
+        "{output:?}"
     );
     let steps = [
         "RunPodSandbox",
@@ -38,15 +38,15 @@ async fn a_pod_runs_to_its_end_shows_its_console_and_is_removed() {
     assert_eq!(node.log_directories(), 0);
     // Seconds, however many.
     for step in ["sandbox  ", "image    ", "create   ", "start    "] {
-        let mut taken = said.err.lines().filter_map(|line| line.split_once(step));
+        let mut taken = output.err.lines().filter_map(|line| line.split_once(step));
         let taken = taken.any(|(_, time)| time.starts_with(|c: char| c.is_ascii_digit()));
-        assert!(taken, "{step}: {}", said.err);
+        assert!(taken, "{step}: {}", output.err);
     }
-    assert!(said.err.contains("address  10.88.0.7"), "{}", said.err);
+    assert!(output.err.contains("address  10.88.0.7"), "{}", output.err);
     assert!(
-        said.err.contains("ended: Completed (exit code 0)"),
+        output.err.contains("ended: Completed (exit code 0)"),
         "{}",
-        said.err
+        output.err
     );
 }
 
@@ -71,14 +71,14 @@ async fn whatever_step_fails_is_named_and_what_was_made_is_removed() {
             refuse: Some(method),
             ..Default::default()
         });
-        let said = finished(node.spawn_run(&["--keep"])).await;
+        let output = finished(node.spawn_run(&["--keep"])).await;
         let expected = format!("error: {method}: {method} is out of order (Internal)");
         assert_eq!(
-            (said.code, said.out.as_str()),
+            (output.code, output.out.as_str()),
             (Some(1), ""),
-            "{method}: {said:?}"
+            "{method}: {output:?}"
         );
-        assert!(said.err.contains(&expected), "{}", said.err);
+        assert!(output.err.contains(&expected), "{}", output.err);
         assert!(node.fake.sandbox_configs().is_empty(), "{method}");
         assert_eq!(node.log_directories(), 0, "{method}");
     }
@@ -91,13 +91,14 @@ async fn a_pod_that_cannot_be_removed_is_named_with_the_command_for_it() {
         ends_with: Some(0),
         ..Default::default()
     };
-    let said = finished(Node::start(scenario).spawn_run(&[])).await;
-    assert_eq!(said.code, Some(0));
+    let output = finished(Node::start(scenario).spawn_run(&[])).await;
+    assert_eq!(output.code, Some(0));
     assert!(
-        said.err
+        output
+            .err
             .contains("repeat with: vmletctl rm -f -n default hello"),
         "{}",
-        said.err
+        output.err
     );
 }
 
@@ -107,11 +108,11 @@ async fn an_interrupt_stops_the_vm_with_the_pods_grace_period() {
     let child = node.spawn_run(&[]);
     node.fake.called("ContainerStatus").await;
     interrupt(&child);
-    let said = finished(child).await;
+    let output = finished(child).await;
     assert_eq!(
-        (said.code, said.out.as_str()),
+        (output.code, output.out.as_str()),
         (Some(0), "guest: hello\nguest: bye\n"),
-        "{said:?}"
+        "{output:?}"
     );
     let last = ["StopContainer 7", "StopPodSandbox", "RemovePodSandbox"];
     assert!(
@@ -132,8 +133,8 @@ async fn a_second_interrupt_kills_a_vm_that_does_not_go_down() {
     interrupt(&child);
     node.fake.called("StopContainer 7").await;
     interrupt(&child);
-    let said = finished(child).await;
-    assert_eq!(said.code, Some(137), "{said:?}");
+    let output = finished(child).await;
+    assert_eq!(output.code, Some(137), "{output:?}");
     assert!(node.fake.changes().contains(&"StopContainer 0".to_owned()));
     assert!(node.fake.sandbox_configs().is_empty());
 }
@@ -146,11 +147,11 @@ async fn a_restart_of_the_daemon_does_not_end_a_run() {
     node.restart();
     node.fake.called("ContainerStatus").await;
     interrupt(&child);
-    let said = finished(child).await;
+    let output = finished(child).await;
     assert_eq!(
-        (said.code, said.out.as_str()),
+        (output.code, output.out.as_str()),
         (Some(0), "guest: hello\nguest: bye\n"),
-        "{said:?}"
+        "{output:?}"
     );
 }
 
@@ -163,8 +164,8 @@ async fn an_interrupt_breaks_off_a_pull_whose_progress_was_watched() {
     let child = node.spawn_run(&[]);
     node.fake.called("ImageStatus verbose").await;
     interrupt(&child);
-    let said = finished(child).await;
-    assert_eq!(said.code, Some(130), "{said:?}");
+    let output = finished(child).await;
+    assert_eq!(output.code, Some(130), "{output:?}");
     node.fake.called("PullImage abandoned").await;
     assert!(node.fake.sandbox_configs().is_empty());
 }
@@ -172,9 +173,9 @@ async fn an_interrupt_breaks_off_a_pull_whose_progress_was_watched() {
 #[tokio::test]
 async fn a_detached_pod_is_announced_in_one_line_and_left_running() {
     let node = Node::start(Scenario::default());
-    let said = finished(node.spawn_run(&["--detach"])).await;
+    let output = finished(node.spawn_run(&["--detach"])).await;
     assert_eq!(
-        (said.code, said.out.as_str()),
+        (output.code, output.out.as_str()),
         (Some(0), "pod hello id 0000000000000 ip 10.88.0.7\n")
     );
     assert_eq!(node.fake.changes().last().unwrap(), "StartContainer");
@@ -199,11 +200,11 @@ async fn a_kept_pod_stays_after_its_end() {
         ends_with: Some(0),
         ..Default::default()
     });
-    let said = finished(node.spawn_run(&["--keep"])).await;
+    let output = finished(node.spawn_run(&["--keep"])).await;
     assert_eq!(
-        (said.code, node.fake.sandbox_configs().len()),
+        (output.code, node.fake.sandbox_configs().len()),
         (Some(0), 1),
-        "{said:?}"
+        "{output:?}"
     );
     assert_eq!(node.log_directories(), 1);
 }

@@ -50,7 +50,7 @@ impl Election {
     }
 
     /// What to do about the lease as it is now. `now` counts from any fixed moment, and never back.
-    pub(super) fn look(&mut self, found: Option<Lease>, now: Duration, wall: Timestamp) -> Step {
+    pub(super) fn observe(&mut self, found: Option<Lease>, now: Duration, wall: Timestamp) -> Step {
         let Some(mut lease) = found else {
             self.held = None;
             let metadata = ObjectMeta {

@@ -145,7 +145,7 @@ async fn of_two_that_take_an_orphaned_lease_at_once_one_is_refused() {
     let read = server.lock().unwrap().lease.clone();
     let steps = elections
         .each_mut()
-        .map(|e| e.look(read.clone(), Duration::ZERO, Timestamp::UNIX_EPOCH));
+        .map(|e| e.observe(read.clone(), Duration::ZERO, Timestamp::UNIX_EPOCH));
     let answers = steps.map(|step| {
         let (Step::Create(lease) | Step::Update(lease)) = step else {
             panic!("waits");
@@ -160,15 +160,21 @@ async fn of_two_that_take_an_orphaned_lease_at_once_one_is_refused() {
 fn an_old_lease_is_respected_for_its_duration_from_when_it_was_seen() {
     let wall = Timestamp::UNIX_EPOCH;
     let mut old = Election::new("old", "lease", 15);
-    let Step::Create(lease) = old.look(None, Duration::ZERO, wall) else {
+    let Step::Create(lease) = old.observe(None, Duration::ZERO, wall) else {
         panic!("no lease")
     };
     let mut new = Election::new("new", "lease", 15);
     let at = |secs| Duration::from_secs(secs);
     // Its renewTime is decades ago, by whatever clock: that alone says nothing.
-    assert_eq!(new.look(Some((*lease).clone()), at(100), wall), Step::Wait);
-    assert_eq!(new.look(Some((*lease).clone()), at(114), wall), Step::Wait);
-    let taken = new.look(Some(*lease), at(115), wall);
+    assert_eq!(
+        new.observe(Some((*lease).clone()), at(100), wall),
+        Step::Wait
+    );
+    assert_eq!(
+        new.observe(Some((*lease).clone()), at(114), wall),
+        Step::Wait
+    );
+    let taken = new.observe(Some(*lease), at(115), wall);
     let Step::Update(taken) = taken else {
         panic!("{taken:?}")
     };

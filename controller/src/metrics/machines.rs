@@ -152,14 +152,14 @@ fn phase(vm: &VirtualMachine) -> &'static str {
 
 fn power(vm: &VirtualMachine) -> Labels<2> {
     let word = |state: Option<PowerState>| state.map(|s| format!("{s:?}")).unwrap_or_default();
-    let wish = match (vm.spec.power_state, vm.spec.run_strategy, vm.spec.running) {
+    let specified = match (vm.spec.power_state, vm.spec.run_strategy, vm.spec.running) {
         (Some(state), _, _) => word(Some(state)),
         (None, Some(strategy), _) => format!("{strategy:?}"),
         (None, None, Some(true)) => "Always".to_owned(),
         (None, None, _) => "Halted".to_owned(),
     };
     let observed = vm.status.as_ref().and_then(|status| status.power_state);
-    [("spec", wish), ("status", word(observed))]
+    [("spec", specified), ("status", word(observed))]
 }
 
 fn has_address(vm: &VirtualMachine) -> bool {

@@ -23,7 +23,7 @@ pub use webhook::{Webhook, webhook};
 
 use std::time::Duration;
 
-use super::component::{Conditions, Said};
+use super::component::{ComponentCondition, Conditions};
 
 /// How long something may be short of replicas before that is a fault.
 pub const GRACE: Duration = Duration::from_mins(5);
@@ -36,10 +36,10 @@ fn conditions(
     not_upgradeable: Option<String>,
 ) -> Conditions {
     Conditions {
-        available: Some(Said::unless_any(unavailable)),
-        progressing: Some(Said::if_any(progressing)),
-        degraded: Some(Said::if_any(degraded)),
-        upgradeable: Some(Said::unless_any(not_upgradeable)),
+        available: Some(ComponentCondition::unless_any(unavailable)),
+        progressing: Some(ComponentCondition::if_any(progressing)),
+        degraded: Some(ComponentCondition::if_any(degraded)),
+        upgradeable: Some(ComponentCondition::unless_any(not_upgradeable)),
     }
 }
 

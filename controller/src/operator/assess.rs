@@ -17,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
 use super::adapters::{self, NodeView, RuntimeFacts, Wanted};
-use super::component::{Component, Look};
+use super::component::{Component, ComponentState};
 use super::observe::{Observation, Read};
 
 /// Containers that start so often in [`WINDOW`] are a fault.
@@ -59,24 +59,24 @@ pub fn assess(
             adapters::definitions(wanted, found)
         }),
         component("AdmissionPolicy", &seen.policies, |found| {
-            Look::Found(adapters::admission(found))
+            ComponentState::Found(adapters::admission(found))
         }),
         component("Controller", &seen.deployment, |found| match found {
             Some(deployment) => controller(deployment, now, memory),
-            None => Look::Nothing("its Deployment does not exist".to_owned()),
+            None => ComponentState::Nothing("its Deployment does not exist".to_owned()),
         }),
         component("CriProxy", &nodes, |nodes| {
             if nodes.iter().all(|node| node.facts.is_none()) {
-                return Look::Nothing("no node has reported yet".to_owned());
+                return ComponentState::Nothing("no node has reported yet".to_owned());
             }
-            Look::Found(adapters::proxy(nodes, version))
+            ComponentState::Found(adapters::proxy(nodes, version))
         }),
         runtime(seen, &nodes, version, now, memory),
     ];
     for (wanted, read) in &seen.others {
         components.push(component(&wanted.kind, read, |found| match found {
             Some(object) => adapters::resource(object),
-            None => Look::Nothing(format!("{} does not exist", wanted.name)),
+            None => ComponentState::Nothing(format!("{} does not exist", wanted.name)),
         }));
     }
     let nodes = nodes.unwrap_or_default();
@@ -117,9 +117,9 @@ pub fn count(nodes: &[NodeView]) -> VmletNodes {
     }
 }
 
-fn component<T>(name: &str, read: &Read<T>, look: impl FnOnce(&T) -> Look) -> Component {
+fn component<T>(name: &str, read: &Read<T>, state: impl FnOnce(&T) -> ComponentState) -> Component {
     match read {
-        Ok(found) => Component::new(name, look(found)),
+        Ok(found) => Component::new(name, state(found)),
         Err(error) => Component::failed(name, error),
     }
 }
@@ -147,7 +147,7 @@ fn node_selector(set: &DaemonSet) -> Option<&BTreeMap<String, String>> {
     template.node_selector.as_ref()
 }
 
-fn controller(deployment: &Deployment, now: &Time, memory: &mut Memory) -> Look {
+fn controller(deployment: &Deployment, now: &Time, memory: &mut Memory) -> ComponentState {
     let available = deployment
         .status
         .as_ref()

@@ -7,7 +7,7 @@ use crds::conditions::Status;
 
 /// A condition as a component reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct ComponentCondition {
     /// Its status.
     pub status: Status,
     /// A sentence about it.
@@ -18,18 +18,18 @@ pub struct Said {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
     /// It serves.
-    pub available: Option<Said>,
+    pub available: Option<ComponentCondition>,
     /// It is changing.
-    pub progressing: Option<Said>,
+    pub progressing: Option<ComponentCondition>,
     /// Something about it is wrong.
-    pub degraded: Option<Said>,
+    pub degraded: Option<ComponentCondition>,
     /// It may be replaced by another version.
-    pub upgradeable: Option<Said>,
+    pub upgradeable: Option<ComponentCondition>,
 }
 
 /// What was found out about a component.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum ComponentState {
     /// Its conditions.
     Found(Conditions),
     /// It has no conditions, or does not exist; which of both, unless empty.
@@ -44,14 +44,14 @@ pub struct Component {
     /// What reasons call it, such as `Runtime`.
     pub name: String,
     /// What was found out.
-    pub look: Look,
+    pub state: ComponentState,
     /// It was created or changed by us in this pass, so that its conditions are not those of what it is now.
     pub touched: bool,
     /// It runs the version that it should.
     pub version_matches: bool,
 }
 
-impl Said {
+impl ComponentCondition {
     /// A condition with its sentence.
     #[must_use]
     pub fn new(status: Status, message: impl Into<String>) -> Self {
@@ -93,12 +93,12 @@ impl Conditions {
                 "False" => Status::False,
                 _ => Status::Unknown,
             };
-            let said = Some(Said { status, message });
+            let reported = Some(ComponentCondition { status, message });
             match kind.as_str() {
-                "Available" => all.available = said,
-                "Progressing" => all.progressing = said,
-                "Degraded" => all.degraded = said,
-                "Upgradeable" => all.upgradeable = said,
+                "Available" => all.available = reported,
+                "Progressing" => all.progressing = reported,
+                "Degraded" => all.degraded = reported,
+                "Upgradeable" => all.upgradeable = reported,
                 _ => {}
             }
         }
@@ -109,7 +109,11 @@ impl Conditions {
     /// reported. Whether it is upgradeable itself does not count.
     #[must_use]
     pub fn ready_for_upgrade(&self) -> bool {
-        let is = |said: &Option<Said>, bad| said.as_ref().is_some_and(|said| said.status != bad);
+        let is = |reported: &Option<ComponentCondition>, bad| {
+            reported
+                .as_ref()
+                .is_some_and(|reported| reported.status != bad)
+        };
         is(&self.available, Status::False)
             && is(&self.progressing, Status::True)
             && is(&self.degraded, Status::True)
@@ -120,27 +124,27 @@ impl Component {
     /// A component that is found as it is, with the version that it should have.
     #[must_use]
     pub fn found(name: impl Into<String>, conditions: Conditions) -> Self {
-        Self::new(name, Look::Found(conditions))
+        Self::new(name, ComponentState::Found(conditions))
     }
 
     /// A component that has no conditions, or does not exist.
     #[must_use]
     pub fn nothing(name: impl Into<String>, words: impl Into<String>) -> Self {
-        Self::new(name, Look::Nothing(words.into()))
+        Self::new(name, ComponentState::Nothing(words.into()))
     }
 
     /// A component that could not be looked at.
     #[must_use]
     pub fn failed(name: impl Into<String>, error: impl Into<String>) -> Self {
-        Self::new(name, Look::Failed(error.into()))
+        Self::new(name, ComponentState::Failed(error.into()))
     }
 
     /// A component as it was looked at.
     #[must_use]
-    pub fn new(name: impl Into<String>, look: Look) -> Self {
+    pub fn new(name: impl Into<String>, state: ComponentState) -> Self {
         Self {
             name: name.into(),
-            look,
+            state,
             touched: false,
             version_matches: true,
         }
@@ -155,9 +159,9 @@ impl Component {
 
     /// It has nothing against the end of an upgrade.
     pub(super) fn upgraded(&self) -> bool {
-        let ready = match &self.look {
-            Look::Found(conditions) => conditions.ready_for_upgrade(),
-            Look::Nothing(_) | Look::Failed(_) => false,
+        let ready = match &self.state {
+            ComponentState::Found(conditions) => conditions.ready_for_upgrade(),
+            ComponentState::Nothing(_) | ComponentState::Failed(_) => false,
         };
         ready && self.version_matches && !self.touched
     }

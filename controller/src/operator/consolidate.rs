@@ -7,7 +7,7 @@ use crds::Health;
 use crds::conditions::Status;
 
 use super::component::Component;
-use super::ledger::{Entry, Ledger};
+use super::findings::{Entry, Findings};
 
 /// Types of the five conditions, in the order in which they are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -180,12 +180,13 @@ impl External {
 /// How the whole stands. `upgrade`: the running version, while it is not the recorded one.
 #[must_use]
 pub fn consolidate(components: &[Component], upgrade: Option<&str>, rules: &Rules) -> Summary {
-    let ledger = Ledger::collect(components, rules);
-    let stopped = !ledger.errors.is_empty() && !rules.evaluate_all;
-    let all_up = ledger.bad.is_empty() && ledger.unknown.is_empty() && ledger.errors.is_empty();
+    let findings = Findings::collect(components, rules);
+    let stopped = !findings.errors.is_empty() && !rules.evaluate_all;
+    let all_up =
+        findings.bad.is_empty() && findings.unknown.is_empty() && findings.errors.is_empty();
     let upgraded = upgrade.is_some() && all_up && components.iter().all(Component::upgraded);
     let upgrade = upgrade.filter(|_| !upgraded);
-    let mut conditions = vec![complete(&ledger)];
+    let mut conditions = vec![complete(&findings)];
     for kind in Kind::COLLECTED {
         conditions.push(match upgrade {
             Some(version) if kind == Kind::Progressing && !stopped => Verdict::new(
@@ -194,12 +195,12 @@ pub fn consolidate(components: &[Component], upgrade: Option<&str>, rules: &Rule
                 UPGRADING,
                 &upgrading(version, components),
             ),
-            _ => verdict(kind, &ledger, stopped, rules),
+            _ => verdict(kind, &findings, stopped, rules),
         });
     }
     Summary {
         health: Some(health(&conditions, upgrade.is_some(), rules)),
-        external: external(&ledger, upgrade),
+        external: external(&findings, upgrade),
         ready: (!stopped).then_some(all_up && upgrade.is_none()),
         upgraded,
         conditions,
@@ -253,29 +254,29 @@ pub fn gone() -> Summary {
     }
 }
 
-fn complete(ledger: &Ledger) -> Verdict {
+fn complete(findings: &Findings) -> Verdict {
     let kind = Kind::ReconcileComplete;
-    if ledger.errors.is_empty() {
+    if findings.errors.is_empty() {
         return Verdict::new(kind, Status::True, COMPLETED, COMPLETED_WORDS);
     }
     let failed = Entry {
         status: Status::False,
         reason: "ReconcileFailed".to_owned(),
-        messages: ledger.errors.clone(),
+        messages: findings.errors.clone(),
     };
     let mut verdict = Verdict::of(kind, &failed);
     verdict.message.insert_str(0, "Error while reconciling: ");
     verdict
 }
 
-fn verdict(kind: Kind, ledger: &Ledger, stopped: bool, rules: &Rules) -> Verdict {
-    if let Some(entry) = ledger.bad.get(&kind) {
+fn verdict(kind: Kind, findings: &Findings, stopped: bool, rules: &Rules) -> Verdict {
+    if let Some(entry) = findings.bad.get(&kind) {
         return Verdict::of(kind, entry);
     }
     if stopped {
         return unset(kind);
     }
-    let degraded = ledger.bad.contains_key(&Kind::Degraded);
+    let degraded = findings.bad.contains_key(&Kind::Degraded);
     let unusable = match kind {
         Kind::Available => degraded && rules.degraded_is_unavailable,
         Kind::Upgradeable => degraded,
@@ -285,7 +286,7 @@ fn verdict(kind: Kind, ledger: &Ledger, stopped: bool, rules: &Rules) -> Verdict
         let words = format!("not {} due to degraded components", kind.word());
         return Verdict::new(kind, Status::False, DEGRADED, &words);
     }
-    match ledger.unknown.get(&kind) {
+    match findings.unknown.get(&kind) {
         Some(entry) => Verdict::of(kind, entry),
         None => Verdict::new(kind, kind.good(), COMPLETED, COMPLETED_WORDS),
     }
@@ -329,7 +330,7 @@ fn health(conditions: &[Verdict], upgrading: bool, rules: &Rules) -> Health {
     }
 }
 
-fn external(ledger: &Ledger, upgrade: Option<&str>) -> External {
+fn external(findings: &Findings, upgrade: Option<&str>) -> External {
     if let Some(version) = upgrade {
         return External {
             upgradeable: false,
@@ -337,8 +338,8 @@ fn external(ledger: &Ledger, upgrade: Option<&str>) -> External {
             message: format!("upgrading to version {version}"),
         };
     }
-    match ledger.bad.get(&Kind::Upgradeable) {
-        Some(entry) if ledger.not_upgradeable => External {
+    match findings.bad.get(&Kind::Upgradeable) {
+        Some(entry) if findings.not_upgradeable => External {
             upgradeable: false,
             reason: entry.reason.clone(),
             message: entry.message(),

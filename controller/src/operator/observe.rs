@@ -23,7 +23,7 @@ use service::telemetry;
 use super::adapters::{Policy, Wanted};
 
 /// Longest time of one request.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Most objects of a list.
 const MOST: u32 = 5000;
 
@@ -157,7 +157,7 @@ where
 pub(super) async fn within<T>(
     request: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, kube::Error> {
-    match tokio::time::timeout(PATIENCE, request).await {
+    match tokio::time::timeout(TIMEOUT, request).await {
         Ok(answer) => answer,
         Err(elapsed) => Err(kube::Error::Service(Box::new(elapsed))),
     }

@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::adapters::Wanted;
 use super::assess::{self, Memory};
-use super::news::news;
 use super::observe::{Observation, within};
+use super::transitions::transitions;
 use super::wake::{Wakes, wakes};
 use super::{Kind, Rules, consolidate, initial, invalid_request, status};
 use crate::context::Clock;
@@ -121,7 +121,7 @@ impl Operator {
             status::summarize(&mut new, &initial(), generation, &now);
             self.metrics.health(new.health);
             self.write(VMLET_NAME, &new).await?;
-            self.tell(&object, &old, &new);
+            self.record_events(&object, &old, &new);
             return Ok(());
         }
         let seen = Observation::read(&self.client, &object.spec, &self.definitions).await;
@@ -140,7 +140,7 @@ impl Operator {
         self.metrics.health(new.health);
         if new != old {
             self.write(VMLET_NAME, &new).await?;
-            self.tell(&object, &old, &new);
+            self.record_events(&object, &old, &new);
         }
         let complete = &summary.conditions[0];
         if complete.reason == "ReconcileFailed" {
@@ -167,8 +167,8 @@ impl Operator {
         self.write(&name, &new).await
     }
 
-    fn tell(&self, object: &Vmlet, old: &VmletStatus, new: &VmletStatus) {
-        for one in news(old, new) {
+    fn record_events(&self, object: &Vmlet, old: &VmletStatus, new: &VmletStatus) {
+        for one in transitions(old, new) {
             if one.is_warning {
                 self.events.warning(object, one.reason, &one.message);
             } else {

@@ -43,7 +43,7 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     }
     let named = name::of(object.source());
     let answer = match &named {
-        Ok(named) => inspect::look(ctx, &object, named).await?,
+        Ok(named) => inspect::observe(ctx, &object, named).await?,
         Err(refused) => Answer::NotSupported(refused.0.clone()),
     };
     let named = named.ok();

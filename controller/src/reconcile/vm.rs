@@ -89,8 +89,8 @@ async fn look_at_present(ctx: &Context, key: &Key) -> Outcome {
     let now = (ctx.clock)().0.as_second();
     if ctx.shared.expected.is_old(key, &found, now) {
         // The event of our own write is on its way.
-        let patience = Duration::from_secs(expectations::PATIENCE.unsigned_abs());
-        return Ok(Flow::RequeueAfter(patience));
+        let timeout = Duration::from_secs(expectations::TIMEOUT.unsigned_abs());
+        return Ok(Flow::RequeueAfter(timeout));
     }
     let mode = mode::resolve(ctx, &found);
     let mut pass = Pass::new(ctx, key, &found, mode);
@@ -127,7 +127,7 @@ fn conclude(pass: &mut Pass<'_>, result: &Outcome) {
             reason: error::reason(error),
             message: pass::shortened(&format!("{error:#}")).to_owned(),
         }),
-        _ => tasks::unheard(pass),
+        _ => tasks::unresponsive_agent(pass),
     };
     status::conclude(pass, failure.as_ref());
 }

@@ -15,7 +15,7 @@ use lifecycle::Pending;
 use crate::stores::Key;
 
 /// Seconds after which an expectation counts no more.
-pub(crate) const PATIENCE: i64 = 30;
+pub(crate) const TIMEOUT: i64 = 30;
 
 /// What is expected, by machine. Clones share their content.
 #[derive(Clone, Debug, Default)]
@@ -71,7 +71,7 @@ impl Expectations {
         let all = self.lock();
         let placed = all.placed.get(key);
         placed
-            .is_some_and(|(uid, since)| pod.uid().as_deref() == Some(uid) && now - since < PATIENCE)
+            .is_some_and(|(uid, since)| pod.uid().as_deref() == Some(uid) && now - since < TIMEOUT)
     }
 
     /// The machine itself was written.
@@ -89,7 +89,7 @@ impl Expectations {
             return false;
         };
         let is_old = version(found).is_some_and(|version| version < *written);
-        if is_old && now - since < PATIENCE {
+        if is_old && now - since < TIMEOUT {
             return true;
         }
         all.machines.remove(key);
@@ -108,7 +108,7 @@ impl Expectations {
             Pending::Create => this.is_some(),
             Pending::Delete => this.is_none_or(|p| p.metadata.deletion_timestamp.is_some()),
         };
-        if is_seen || now - expected.since >= PATIENCE {
+        if is_seen || now - expected.since >= TIMEOUT {
             all.pods.remove(key);
             return Pending::Nothing;
         }
@@ -135,11 +135,11 @@ mod tests {
         };
         assert!(!all.is_old(&key, &of("8"), 0), "nothing was written");
         all.wrote(&key, &of("10"), 0);
-        assert!(all.is_old(&key, &of("9"), PATIENCE - 1));
+        assert!(all.is_old(&key, &of("9"), TIMEOUT - 1));
         assert!(!all.is_old(&key, &of("10"), 1));
         assert!(!all.is_old(&key, &of("9"), 1), "it was seen");
         all.wrote(&key, &of("10"), 0);
-        assert!(!all.is_old(&key, &of("9"), PATIENCE), "it is lost");
+        assert!(!all.is_old(&key, &of("9"), TIMEOUT), "it is lost");
         all.wrote(&key, &of("odd"), 0);
         assert!(!all.is_old(&key, &of("9"), 0));
     }
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(all.pending(&key, Some(&pod), 1), Pending::Nothing);
         all.set(&key, Pending::Delete, "new".to_owned(), 0);
         assert_eq!(all.pending(&key, Some(&pod), 1), Pending::Delete);
-        assert_eq!(all.pending(&key, Some(&pod), PATIENCE), Pending::Nothing);
+        assert_eq!(all.pending(&key, Some(&pod), TIMEOUT), Pending::Nothing);
         assert_eq!(all.pending(&key, Some(&pod), 1), Pending::Nothing);
     }
 }

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use crate::stores::Key;
 
 /// Seconds after which a reservation without a task in the store counts no more.
-const PATIENCE: i64 = 60;
+const TIMEOUT: i64 = 60;
 
 /// Reservations that the store of tasks does not show yet, and who waits. Clones share their content.
 #[derive(Clone, Debug, Default)]
@@ -49,7 +49,7 @@ struct Waiting {
 
 /// Who asks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asking<'a> {
+pub(crate) struct SlotRequest<'a> {
     pub(crate) uid: &'a str,
     pub(crate) key: &'a Key,
     /// Where the disk will be, once that is known.
@@ -117,7 +117,7 @@ impl State {
         let provisions = || made.tasks.iter().filter(of_disk);
         let known: BTreeSet<_> = provisions().map(|t| t.spec.vm_uid.as_str()).collect();
         self.reserved
-            .retain(|uid, r| !known.contains(uid.as_str()) && now - r.since < PATIENCE);
+            .retain(|uid, r| !known.contains(uid.as_str()) && now - r.since < TIMEOUT);
         let mut used = Used::default();
         for task in provisions().filter(|t| !t.is_final() && t.spec.vm_uid != uid) {
             let node = task.spec.node_name.as_str();
@@ -139,14 +139,14 @@ impl State {
             .insert(uid.to_owned(), Reserved { node, since });
     }
 
-    fn line_up(&mut self, asking: Asking<'_>) {
+    fn line_up(&mut self, request: SlotRequest<'_>) {
         let next = self.next;
-        let place = *self.places.entry(asking.uid.to_owned()).or_insert(next);
+        let place = *self.places.entry(request.uid.to_owned()).or_insert(next);
         self.next += u64::from(place == next);
         let waiting = Waiting {
-            uid: asking.uid.to_owned(),
-            key: asking.key.clone(),
-            node: asking.node.map(str::to_owned),
+            uid: request.uid.to_owned(),
+            key: request.key.clone(),
+            node: request.node.map(str::to_owned),
         };
         self.waiting.insert(place, waiting);
     }
@@ -171,22 +171,22 @@ impl Slots {
     /// A slot; `None` when all are taken by others: the machine is then woken when it is its turn.
     pub(crate) fn take(
         &self,
-        asking: Asking<'_>,
+        request: SlotRequest<'_>,
         made: Made<'_>,
         limits: Limits,
         now: i64,
     ) -> Option<Slot> {
         let mut state = self.lock();
-        let used = state.used(asking.uid, made, now);
-        if !used.has_room(asking.node, limits) {
-            state.line_up(asking);
+        let used = state.used(request.uid, made, now);
+        if !used.has_room(request.node, limits) {
+            state.line_up(request);
             return None;
         }
-        state.leave(asking.uid);
-        state.reserve(asking.uid, asking.node, now);
+        state.leave(request.uid);
+        state.reserve(request.uid, request.node, now);
         Some(Slot {
             slots: self.clone(),
-            uid: asking.uid.to_owned(),
+            uid: request.uid.to_owned(),
             is_kept: false,
         })
     }

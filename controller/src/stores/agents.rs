@@ -16,7 +16,7 @@ use kube::runtime::watcher::Event;
 use tokio::time::{Instant, sleep_until};
 
 /// How long an agent counts that is not heard, or that does not reach its daemon.
-const PATIENCE: Duration = Duration::from_secs(LEASE_SECONDS.unsigned_abs() as u64);
+const TIMEOUT: Duration = Duration::from_secs(LEASE_SECONDS.unsigned_abs() as u64);
 
 /// Who was heard, and when. Clones share their content.
 #[derive(Clone, Debug, Default)]
@@ -25,7 +25,7 @@ pub struct Agents(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     /// By node.
-    heard: HashMap<String, Heard>,
+    reports: HashMap<String, LastReport>,
     /// When anybody was.
     last: Option<Instant>,
     /// Nodes of the listing in progress.
@@ -34,7 +34,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Heard {
+struct LastReport {
     renewed: Option<MicroTime>,
     at: Instant,
     /// Since when it says that its daemon does not answer.
@@ -44,14 +44,14 @@ struct Heard {
     /// Kinds of task that its daemon runs, as [`crds::TaskKind`] spells them.
     task_kinds: Vec<String>,
     /// Its silence was told.
-    is_told: bool,
+    is_announced: bool,
 }
 
-impl Heard {
+impl LastReport {
     /// When it counts no more, unless it is heard before that.
     fn end(&self) -> Instant {
         let since = self.alone.map_or(self.at, |alone| alone.min(self.at));
-        since + PATIENCE
+        since + TIMEOUT
     }
 
     /// The newest machine type of its node, if the node is known not to have this one.
@@ -63,8 +63,8 @@ impl Heard {
 }
 
 impl State {
-    fn is_deaf(&self, now: Instant) -> bool {
-        !self.is_listed || self.last.is_none_or(|last| now >= last + PATIENCE)
+    fn is_disconnected(&self, now: Instant) -> bool {
+        !self.is_listed || self.last.is_none_or(|last| now >= last + TIMEOUT)
     }
 
     /// Takes a renewal in; returns whether the node can do more than before.
@@ -75,7 +75,7 @@ impl State {
         };
         self.listed.insert(node.to_owned());
         let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
-        let known = self.heard.get(node);
+        let known = self.reports.get(node);
         if known.is_some_and(|known| known.renewed == renewed) {
             return false;
         }
@@ -83,24 +83,24 @@ impl State {
         let reaches = facts.as_ref().is_none_or(|facts| facts.daemon.reachable);
         let since = known.and_then(|known| known.alone).unwrap_or(now);
         let daemon = facts.map(|facts| facts.daemon).unwrap_or_default();
-        let heard = Heard {
+        let report = LastReport {
             renewed,
             at: now,
             alone: (!reaches).then_some(since),
             machine_types: daemon.machine_types,
             task_kinds: daemon.task_kinds,
-            is_told: false,
+            is_announced: false,
         };
         let lived = known.is_some_and(|known| now < known.end());
-        let is_news = !lived || known.is_some_and(|known| known.task_kinds != heard.task_kinds);
-        if self.is_deaf(now) {
+        let is_change = !lived || known.is_some_and(|known| known.task_kinds != report.task_kinds);
+        if self.is_disconnected(now) {
             // Whoever lived before the silence is given the time to say so.
-            let all = self.heard.values_mut().filter(|one| !one.is_told);
+            let all = self.reports.values_mut().filter(|one| !one.is_announced);
             all.for_each(|one| one.at = now);
         }
         self.last = Some(now);
-        self.heard.insert(node.to_owned(), heard);
-        is_news
+        self.reports.insert(node.to_owned(), report);
+        is_change
     }
 }
 
@@ -118,12 +118,12 @@ impl Agents {
             Event::InitApply(lease) | Event::Apply(lease) => return state.hear(lease, now),
             Event::InitDone => {
                 let listed = std::mem::take(&mut state.listed);
-                state.heard.retain(|node, _| listed.contains(node));
+                state.reports.retain(|node, _| listed.contains(node));
                 return !std::mem::replace(&mut state.is_listed, true);
             }
             Event::Delete(lease) => {
                 let name = lease.metadata.name.as_deref().unwrap_or_default();
-                node_of_lease(name).and_then(|node| state.heard.remove(node));
+                node_of_lease(name).and_then(|node| state.reports.remove(node));
             }
         }
         false
@@ -139,9 +139,9 @@ impl Agents {
     #[must_use]
     pub fn able(&self, kind: &str) -> Vec<String> {
         let (state, now) = (self.lock(), Instant::now());
-        let is_deaf = state.is_deaf(now);
-        let able = state.heard.iter().filter(|(_, one)| {
-            let lives = is_deaf || now < one.end();
+        let is_disconnected = state.is_disconnected(now);
+        let able = state.reports.iter().filter(|(_, one)| {
+            let lives = is_disconnected || now < one.end();
             lives && one.alone.is_none() && one.task_kinds.iter().any(|known| known == kind)
         });
         let mut nodes: Vec<_> = able.map(|(node, _)| node.clone()).collect();
@@ -153,7 +153,7 @@ impl Agents {
     #[must_use]
     pub fn lives(&self, node: &str) -> bool {
         let (state, now) = (self.lock(), Instant::now());
-        state.is_deaf(now) || state.heard.get(node).is_some_and(|one| now < one.end())
+        state.is_disconnected(now) || state.reports.get(node).is_some_and(|one| now < one.end())
     }
 
     /// The newest machine type that there is instead, if this node, or every node without one, is known not to have
@@ -162,7 +162,7 @@ impl Agents {
     pub fn lacks(&self, node: Option<&str>, machine_type: &str) -> Option<String> {
         let state = self.lock();
         let mut nodes = state
-            .heard
+            .reports
             .iter()
             .filter(|(name, _)| node.is_none_or(|node| node == name.as_str()));
         let (_, first) = nodes.next()?;
@@ -179,15 +179,18 @@ impl Agents {
             let now = Instant::now();
             let next = {
                 let mut state = self.lock();
-                let is_deaf = state.is_deaf(now);
-                let mut next = now + PATIENCE;
+                let is_disconnected = state.is_disconnected(now);
+                let mut next = now + TIMEOUT;
                 let mut lost = Vec::new();
-                let untold = state.heard.iter_mut().filter(|(_, one)| !one.is_told);
-                for (node, one) in untold {
+                let unannounced = state
+                    .reports
+                    .iter_mut()
+                    .filter(|(_, one)| !one.is_announced);
+                for (node, one) in unannounced {
                     if now < one.end() {
                         next = next.min(one.end());
-                    } else if !is_deaf {
-                        one.is_told = true;
+                    } else if !is_disconnected {
+                        one.is_announced = true;
                         lost.push(node.clone());
                     }
                 }

@@ -23,10 +23,10 @@ fn list(feeds: &mut Feeds, vms: &[VirtualMachine]) -> Vec<String> {
     for vm in vms {
         assert!(feeds.vms.apply(Event::InitApply(vm.clone())).is_empty());
     }
-    told(&feeds.vms.apply(Event::InitDone))
+    changes_of(&feeds.vms.apply(Event::InitDone))
 }
 
-fn told(changes: &[Change<VirtualMachine>]) -> Vec<String> {
+fn changes_of(changes: &[Change<VirtualMachine>]) -> Vec<String> {
     let name = |vm: &Arc<VirtualMachine>| vm.metadata.name.clone().unwrap_or_default();
     let word = |change: &Change<VirtualMachine>| match change {
         Change::Created { object, initial } => {
@@ -54,16 +54,19 @@ fn a_listing_that_was_broken_off_is_not_the_first_one() {
     let (_, mut feeds) = Stores::new();
     feeds.vms.apply(Event::Init);
     feeds.vms.apply(Event::InitApply(vm("gone", 1)));
-    let told = list(&mut feeds, &[vm("a", 1)]);
-    assert_eq!(told, ["create a initial=true"]);
+    let changes_of = list(&mut feeds, &[vm("a", 1)]);
+    assert_eq!(changes_of, ["create a initial=true"]);
 }
 
 #[test]
 fn what_a_listing_misses_was_deleted_in_an_unknown_state() {
     let (stores, mut feeds) = Stores::new();
     list(&mut feeds, &[vm("a", 1), vm("b", 2)]);
-    let told = list(&mut feeds, &[vm("b", 3)]);
-    assert_eq!(told, ["delete a certain=false", "update b unchanged=false"]);
+    let changes_of = list(&mut feeds, &[vm("b", 3)]);
+    assert_eq!(
+        changes_of,
+        ["delete a certain=false", "update b unchanged=false"]
+    );
     assert!(stores.vm(&Key::new("default", "a")).is_none());
 }
 
@@ -73,8 +76,11 @@ fn an_object_that_was_made_again_is_another_one() {
     list(&mut feeds, &[vm("a", 1)]);
     let mut other = vm("a", 9);
     other.metadata.uid = Some("another".to_owned());
-    let told = list(&mut feeds, &[other]);
-    assert_eq!(told, ["delete a certain=false", "create a initial=false"]);
+    let changes_of = list(&mut feeds, &[other]);
+    assert_eq!(
+        changes_of,
+        ["delete a certain=false", "create a initial=false"]
+    );
 }
 
 #[test]
@@ -101,7 +107,7 @@ fn an_end_is_told_once() {
     let (_, mut feeds) = Stores::new();
     list(&mut feeds, &[vm("a", 1)]);
     let end = feeds.vms.apply(Event::Delete(vm("a", 2)));
-    assert_eq!(told(&end), ["delete a certain=true"]);
+    assert_eq!(changes_of(&end), ["delete a certain=true"]);
     assert!(feeds.vms.apply(Event::Delete(vm("a", 2))).is_empty());
 }
 
@@ -109,7 +115,7 @@ fn an_end_is_told_once() {
 fn a_resync_tells_of_everything_as_unchanged() {
     let (_, mut feeds) = Stores::new();
     list(&mut feeds, &[vm("a", 1)]);
-    assert_eq!(told(&feeds.vms.resync()), ["update a unchanged=true"]);
+    assert_eq!(changes_of(&feeds.vms.resync()), ["update a unchanged=true"]);
 }
 
 #[test]
@@ -117,7 +123,7 @@ fn the_store_holds_an_object_before_its_change_is_told() {
     let (stores, mut feeds) = Stores::new();
     list(&mut feeds, &[]);
     let changes = feeds.vms.apply(Event::Apply(vm("a", 1)));
-    assert_eq!(told(&changes), ["create a initial=false"]);
+    assert_eq!(changes_of(&changes), ["create a initial=false"]);
     assert!(stores.vm(&Key::new("default", "a")).is_some());
 }
 

@@ -21,7 +21,7 @@ use crate::intake::{Intake, Wakes};
 use crate::stores::Feed;
 
 /// Longest time to find out whether the kind is served.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A kind of others.
 #[derive(Clone, Copy, Debug)]
@@ -115,7 +115,7 @@ impl Shell {
 
 /// No answer is the same as no: the definition's watch tells the rest.
 async fn is_served(client: &Client, late: Late) -> bool {
-    let list = tokio::time::timeout(PATIENCE, client.list_api_group_resources(late.api)).await;
+    let list = tokio::time::timeout(TIMEOUT, client.list_api_group_resources(late.api)).await;
     let mut kinds = list.into_iter().flatten().flat_map(|list| list.resources);
     kinds.any(|kind| kind.name == late.plural)
 }

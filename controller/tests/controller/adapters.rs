@@ -10,7 +10,7 @@ use controller::operator::adapters::{
     Policy, RuntimeFacts, Wanted, Webhook, admission, definitions, deployment, missing, proxy,
     resource, runtime, views, webhook,
 };
-use controller::operator::{Conditions, Look, Said};
+use controller::operator::{ComponentCondition, ComponentState, Conditions};
 use crds::conditions::Status;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -24,10 +24,10 @@ fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
-fn found(look: Look) -> Conditions {
-    match look {
-        Look::Found(conditions) => conditions,
-        look => panic!("{look:?}"),
+fn found(state: ComponentState) -> Conditions {
+    match state {
+        ComponentState::Found(conditions) => conditions,
+        state => panic!("{state:?}"),
     }
 }
 
@@ -133,10 +133,10 @@ fn wanted() -> Vec<Wanted> {
     vec![Wanted { name, version }]
 }
 
-fn shown(said: &Option<Said>) -> String {
-    let said = said.as_ref().unwrap();
-    let letter = &said.status.as_str()[..1];
-    match said.message.split_once(": ") {
+fn shown(reported: &Option<ComponentCondition>) -> String {
+    let reported = reported.as_ref().unwrap();
+    let letter = &reported.status.as_str()[..1];
+    match reported.message.split_once(": ") {
         Some(("NoTargetNodes", _)) => format!("{letter} NoTargetNodes"),
         _ => letter.to_owned(),
     }
@@ -187,8 +187,8 @@ fn all_cases_hold() {
     assert_eq!(letters, ('a'..='o').collect());
 }
 
-fn status(said: &Option<Said>) -> Status {
-    said.as_ref().unwrap().status
+fn status(reported: &Option<ComponentCondition>) -> Status {
+    reported.as_ref().unwrap().status
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn a_kind_that_is_not_served_is_unavailable_and_one_that_is_absent_is_named() {
     assert_eq!(status(&all.available), Status::False);
     assert_eq!(
         definitions(&wanted(), &[]),
-        Look::Nothing("things.vmlet.dev not found".to_owned())
+        ComponentState::Nothing("things.vmlet.dev not found".to_owned())
     );
 }
 
@@ -279,11 +279,14 @@ fn other_resources_say_what_their_conditions_say() {
         {"type": "Available", "status": "True"}, {"type": "Degraded", "status": "odd", "message": "m"}, 7]}});
     let all = found(resource(&object));
     assert_eq!(status(&all.available), Status::True);
-    assert_eq!(all.degraded, Some(Said::new(Status::Unknown, "m")));
+    assert_eq!(
+        all.degraded,
+        Some(ComponentCondition::new(Status::Unknown, "m"))
+    );
     assert_eq!(all.progressing, None);
     assert_eq!(
         resource(&json!({"status": "odd"})),
-        Look::Nothing(String::new())
+        ComponentState::Nothing(String::new())
     );
 }
 

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use controller::operator::{
-    Component, Conditions, Kind, Look, Rules, Said, Summary, consolidate, gone, initial,
-    invalid_request,
+    Component, ComponentCondition, ComponentState, Conditions, Kind, Rules, Summary, consolidate,
+    gone, initial, invalid_request,
 };
 use crds::Health;
 use crds::conditions::Status;
@@ -15,11 +15,11 @@ use crds::conditions::Status;
 const VECTORS: &str = include_str!("fixtures/consolidation.txt");
 
 fn healthy(name: &str) -> Component {
-    let said = |status| Some(Said::new(status, "words"));
+    let reported = |status| Some(ComponentCondition::new(status, "words"));
     let conditions = Conditions {
-        available: said(Status::True),
-        progressing: said(Status::False),
-        degraded: said(Status::False),
+        available: reported(Status::True),
+        progressing: reported(Status::False),
+        degraded: reported(Status::False),
         upgradeable: None,
     };
     Component::found(name, conditions)
@@ -30,13 +30,13 @@ fn change(components: &mut [Component], words: &str) {
     let (name, words) = words.split_at(1);
     let component = components.iter_mut().find(|c| c.name == name).unwrap();
     match words.trim_start_matches([':', ' ']) {
-        "no conditions" => component.look = Look::Nothing(String::new()),
-        "apply fails" => component.look = Look::Failed("refused".to_owned()),
+        "no conditions" => component.state = ComponentState::Nothing(String::new()),
+        "apply fails" => component.state = ComponentState::Failed("refused".to_owned()),
         "created in this pass" | "updated in this pass" => component.touched = true,
         "old version" => component.version_matches = false,
         "ok" => {}
         words => {
-            let Look::Found(conditions) = &mut component.look else {
+            let ComponentState::Found(conditions) = &mut component.state else {
                 panic!("{words}");
             };
             let words = words
@@ -45,19 +45,19 @@ fn change(components: &mut [Component], words: &str) {
                 .replace(" missing", "=missing");
             for word in words.split(' ') {
                 let (kind, status) = word.split_once('=').unwrap();
-                let said = |status| Some(Said::new(status, "words"));
-                let said = match status {
-                    "T" => said(Status::True),
-                    "F" => said(Status::False),
-                    "Unknown" => said(Status::Unknown),
+                let reported = |status| Some(ComponentCondition::new(status, "words"));
+                let reported = match status {
+                    "T" => reported(Status::True),
+                    "F" => reported(Status::False),
+                    "Unknown" => reported(Status::Unknown),
                     "missing" => None,
                     _ => panic!("{word}"),
                 };
                 match kind {
-                    "Av" => conditions.available = said,
-                    "Pr" => conditions.progressing = said,
-                    "De" => conditions.degraded = said,
-                    "Up" => conditions.upgradeable = said,
+                    "Av" => conditions.available = reported,
+                    "Pr" => conditions.progressing = reported,
+                    "De" => conditions.degraded = reported,
+                    "Up" => conditions.upgradeable = reported,
                     _ => panic!("{word}"),
                 }
             }
@@ -188,7 +188,7 @@ fn a_message_names_every_component_in_visiting_order_and_stays_short() {
         "A is degraded: words; C is degraded: words"
     );
     let long = Conditions {
-        degraded: Some(Said::new(Status::True, "é".repeat(5000))),
+        degraded: Some(ComponentCondition::new(Status::True, "é".repeat(5000))),
         ..Conditions::default()
     };
     let found = consolidate(&[Component::found("A", long)], None, &Rules::ours(false));

@@ -6,7 +6,7 @@
 use controller::operator::adapters::Wanted;
 use controller::operator::assess::{Memory, assess, count};
 use controller::operator::observe::Observation;
-use controller::operator::{Look, Rules, consolidate, status};
+use controller::operator::{ComponentState, Rules, consolidate, status};
 use crds::conditions::Status;
 use crds::{ComponentRef, VmletSpec, VmletStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -132,14 +132,17 @@ fn a_read_that_fails_hides_nothing_of_the_other_parts() {
     ];
     assert_eq!(names, order);
     assert_eq!(
-        found.components[0].look,
-        Look::Nothing("things.vmlet.dev not found".to_owned())
+        found.components[0].state,
+        ComponentState::Nothing("things.vmlet.dev not found".to_owned())
     );
     assert_eq!(
-        found.components[2].look,
-        Look::Failed("forbidden".to_owned())
+        found.components[2].state,
+        ComponentState::Failed("forbidden".to_owned())
     );
-    assert!(matches!(found.components[4].look, Look::Found(_)));
+    assert!(matches!(
+        found.components[4].state,
+        ComponentState::Found(_)
+    ));
     let summary = consolidate(&found.components, None, &Rules::ours(false));
     assert_eq!(summary.conditions[0].reason, "ReconcileFailed");
     assert!(
@@ -167,15 +170,18 @@ fn machines_that_would_end_with_a_restart_make_the_installation_not_upgradeable(
     };
     let upgradeable = |bound: u32| {
         let found = assess(&seen(bound), &[], "1", &now(), &mut Memory::default());
-        let Look::Found(conditions) = &found.components[4].look else {
+        let ComponentState::Found(conditions) = &found.components[4].state else {
             panic!("{:?}", found.components[4]);
         };
         conditions.upgradeable.clone().unwrap()
     };
     assert_eq!(upgradeable(0).status, Status::True);
-    let said = upgradeable(2);
-    assert_eq!(said.status, Status::False);
-    assert!(said.message.contains("on a would not survive"), "{said:?}");
+    let reported = upgradeable(2);
+    assert_eq!(reported.status, Status::False);
+    assert!(
+        reported.message.contains("on a would not survive"),
+        "{reported:?}"
+    );
 }
 
 #[test]
@@ -206,7 +212,7 @@ fn without_a_daemon_set_the_agents_tell_how_the_node_side_is() {
     assert_eq!(counted.bad, ["b"]);
     let runtime = &found.components[4];
     assert!(runtime.version_matches);
-    let Look::Found(conditions) = &runtime.look else {
+    let ComponentState::Found(conditions) = &runtime.state else {
         panic!("{runtime:?}");
     };
     assert!(

@@ -43,7 +43,7 @@ pub(crate) const RESETS: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Link {
     socket: PathBuf,
-    patience: Duration,
+    timeout: Duration,
     current: Arc<Mutex<Current>>,
     attempt: tokio::sync::Mutex<Attempt>,
     up: Arc<watch::Sender<bool>>,
@@ -63,10 +63,10 @@ struct Attempt {
 }
 
 impl Link {
-    pub(crate) fn new(socket: &Path, patience: Duration) -> Self {
+    pub(crate) fn new(socket: &Path, timeout: Duration) -> Self {
         Self {
             socket: socket.into(),
-            patience,
+            timeout,
             current: Arc::default(),
             attempt: tokio::sync::Mutex::new(Attempt {
                 backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
@@ -150,9 +150,9 @@ impl Link {
             let made = builder.handshake::<_, Body>(TokioIo::new(socket)).await;
             made.map_err(|e| format!("begin HTTP/2 on {}: {e}", self.socket.display()))
         };
-        let made = tokio::time::timeout(self.patience, handshake).await;
+        let made = tokio::time::timeout(self.timeout, handshake).await;
         let (sender, connection) =
-            made.map_err(|_| format!("no connection within {:?}", self.patience))??;
+            made.map_err(|_| format!("no connection within {:?}", self.timeout))??;
         let generation = {
             let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
             current.generation += 1;

@@ -32,7 +32,7 @@ impl Proxy {
                 let _ = tokio::time::timeout(self.limits.fanout(), up.wait_for(|up| *up)).await;
             }
             let answer = secondary
-                .ask(call.name, call.copy(message), &self.metrics)
+                .query(call.name, call.copy(message), &self.metrics)
                 .await;
             answer.map_or_else(|_| Bytes::new(), |answer| answer.message)
         }));

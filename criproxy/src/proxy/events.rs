@@ -194,7 +194,7 @@ impl Proxy {
         out: &Out,
     ) {
         let now = loop {
-            match self.look(backend, secondary).await {
+            match self.snapshot(backend, secondary).await {
                 Some(now) => break now,
                 None => tokio::time::sleep(PAUSE).await,
             }
@@ -211,7 +211,7 @@ impl Proxy {
     }
 
     /// What a runtime has; nothing is known while it is away.
-    async fn look(&self, backend: &Backend, secondary: Option<&Secondary>) -> Option<Snapshot> {
+    async fn snapshot(&self, backend: &Backend, secondary: Option<&Secondary>) -> Option<Snapshot> {
         let all = Bytes::new();
         let list = async |listing: Listing| {
             let call = Call::own(listing.path(), "events");
@@ -237,18 +237,18 @@ impl Proxy {
         now: &Snapshot,
         change: &Change,
     ) -> v1::ContainerEventResponse {
-        let ask = async |path, id: &str| {
+        let query = async |path, id: &str| {
             let request = Call::own(path, "events").copy(&crate::wire::tagged(1, id.as_bytes()));
             let limit = self.limits.fanout();
             let answer = backend.unary_within(limit, "events", request).await;
             answer.map(|answer| answer.message).unwrap_or_default()
         };
-        let pod = ask(POD_STATUS, &change.sandbox).await;
+        let pod = query(POD_STATUS, &change.sandbox).await;
         let pod = v1::PodSandboxStatusResponse::decode(pod).unwrap_or_default();
         let mut containers_statuses = pod.containers_statuses;
         if containers_statuses.is_empty() {
             for container in now.containers_of(&change.sandbox) {
-                let status = ask(STATUS, container).await;
+                let status = query(STATUS, container).await;
                 let status = v1::ContainerStatusResponse::decode(status).unwrap_or_default();
                 containers_statuses.extend(status.status);
             }

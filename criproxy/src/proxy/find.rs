@@ -72,8 +72,8 @@ impl Proxy {
         }
         let by_id = tagged(1, &tagged(1, id.as_bytes()));
         let may_own = self.secondaries.iter().filter(|s| s.may_name(id));
-        let asked = std::iter::once(PRIMARY).chain(may_own.map(|s| s.backend.index));
-        let answers = join_all(asked.map(|index| {
+        let candidates = std::iter::once(PRIMARY).chain(may_own.map(|s| s.backend.index));
+        let answers = join_all(candidates.map(|index| {
             let by_id = &by_id;
             async move { (index, self.holds(call, object, index, by_id).await) }
         }))
@@ -113,7 +113,7 @@ impl Proxy {
         let listing = object.listing();
         let request = call.other(listing.path(), by_id);
         let answer = match self.secondary(index) {
-            Some(secondary) => secondary.ask("find", request, &self.metrics).await?,
+            Some(secondary) => secondary.query("find", request, &self.metrics).await?,
             None => {
                 let limit = self.limits.fanout();
                 self.primary.unary_within(limit, "find", request).await?

@@ -31,10 +31,10 @@ impl Proxy {
     ) -> Result<Response<Body>, Status> {
         let image = named(message);
         if let Some(index) = self.image_owner(&image)? {
-            let answer = self.ask(index, call.name, call.copy(message)).await;
+            let answer = self.query(index, call.name, call.copy(message)).await;
             return Ok(answer.map_or_else(|e| e.into_response(self.backend(index)), pass));
         }
-        let first = match self.ask(PRIMARY, call.name, call.copy(message)).await {
+        let first = match self.query(PRIMARY, call.name, call.copy(message)).await {
             Ok(answer) => answer,
             Err(failure) => return Ok(failure.into_response(&self.primary)),
         };
@@ -43,7 +43,7 @@ impl Proxy {
         }
         let others = self.secondaries.iter().map(|secondary| {
             let request = call.copy(message);
-            self.ask(secondary.backend.index, call.name, request)
+            self.query(secondary.backend.index, call.name, request)
         });
         // One that is away has it or not: a pull follows, which goes where the pod runs.
         let others = join_all(others).await.into_iter().flatten();
@@ -124,7 +124,7 @@ impl Proxy {
         let everyone = everyone.chain(self.secondaries.iter().map(|s| s.backend.index));
         let answers = join_all(everyone.map(|index| async move {
             let request = call.other(STATUS, message);
-            (index, self.ask(index, "find", request).await)
+            (index, self.query(index, "find", request).await)
         }));
         let mut holders = Vec::new();
         for (index, answer) in answers.await {

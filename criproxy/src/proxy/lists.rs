@@ -75,7 +75,7 @@ impl Proxy {
         if let Some((object, id)) = listing.named(message) {
             match self.known_owner(object.kind(), &id) {
                 Some(Found::One(PRIMARY)) => {
-                    let answer = self.ask(PRIMARY, call.name, call.copy(message)).await;
+                    let answer = self.query(PRIMARY, call.name, call.copy(message)).await;
                     return Ok(answer.map_or_else(|e| e.into_response(&self.primary), pass));
                 }
                 Some(Found::One(index)) => {
@@ -116,7 +116,7 @@ impl Proxy {
         message: &Bytes,
     ) -> Result<Bytes, Status> {
         let request = call.other(listing.path(), message);
-        let failure = match secondary.ask(call.name, request, &self.metrics).await {
+        let failure = match secondary.query(call.name, request, &self.metrics).await {
             Ok(answer)
                 if self
                     .takes(secondary, listing, message, &answer.message)
@@ -219,7 +219,7 @@ impl Proxy {
         let all = Bytes::new();
         let call = Call::own(listing.path(), "refresh");
         let request = call.copy(&all);
-        let answer = secondary.ask("refresh", request, &self.metrics).await?;
+        let answer = secondary.query("refresh", request, &self.metrics).await?;
         let list = answer.message;
         match Box::pin(self.takes(secondary, listing, &all, &list)).await {
             true => Ok(()),

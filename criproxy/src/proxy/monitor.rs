@@ -22,7 +22,7 @@ use crate::state::{Kind, LastKnown};
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Most time for the question about cgroups, which is not urgent.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 const LISTINGS: [Listing; 3] = [Listing::Sandboxes, Listing::Containers, Listing::Images];
 
@@ -46,7 +46,7 @@ impl Proxy {
         let secondary = index.checked_sub(1).and_then(|at| self.secondaries.get(at));
         let backend = secondary.map_or(&self.primary, |s| &s.backend);
         let name = &backend.name;
-        let mut told = None;
+        let mut reported = None;
         loop {
             self.metrics.connected(name, false);
             let met = self.meet(backend, secondary).await;
@@ -54,13 +54,13 @@ impl Proxy {
             let reason = met.as_ref().err().map(Failure::reason);
             match (&met, &reason) {
                 (Ok(_), _) => tracing::info!(backend = %name, outcome = "connected", "runtime"),
-                (_, reason) if *reason == told => {}
+                (_, reason) if *reason == reported => {}
                 (_, Some(reason)) => {
                     tracing::warn!(backend = %name, reason, outcome = "away", "runtime");
                 }
                 (_, None) => {}
             }
-            told = reason;
+            reported = reason;
             match met {
                 Ok(generation) => {
                     self.metrics.connected(name, true);
@@ -92,7 +92,7 @@ impl Proxy {
             for listing in LISTINGS {
                 let call = Call::own(listing.path(), "meet");
                 let request = call.copy(&Bytes::new());
-                let list = backend.unary_within(PATIENCE, call.name, request).await?;
+                let list = backend.unary_within(TIMEOUT, call.name, request).await?;
                 if let Some(kind) = listing.kind() {
                     self.memory.store_list(PRIMARY, kind, &list.message);
                 }
@@ -111,7 +111,7 @@ impl Proxy {
         if let Some(missed) = missed {
             let request = Call::own(UPDATE, "meet").copy(&missed);
             // Only the primary's answer to this counts for kubelet.
-            let _ = secondary.ask("meet", request, &self.metrics).await;
+            let _ = secondary.query("meet", request, &self.metrics).await;
         }
         let theirs = self.cgroup_driver(&secondary.backend).await;
         let ours = self.cgroup_driver(&self.primary).await;
@@ -130,7 +130,7 @@ impl Proxy {
 
     async fn cgroup_driver(&self, backend: &Backend) -> Option<i32> {
         let request = Call::own(CONFIG, "meet").copy(&Bytes::new());
-        let answer = backend.unary_within(PATIENCE, "meet", request).await.ok()?;
+        let answer = backend.unary_within(TIMEOUT, "meet", request).await.ok()?;
         let config = v1::RuntimeConfigResponse::decode(answer.message).ok()?;
         config.linux.map(|linux| linux.cgroup_driver)
     }

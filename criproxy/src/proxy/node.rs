@@ -48,7 +48,8 @@ impl Proxy {
     /// The primary's, then those of the others that answer.
     pub(super) async fn image_fs_info(&self, call: &Call, message: &Bytes) -> Response<Body> {
         let others = self.secondaries.iter();
-        let others = join_all(others.map(|s| s.ask(call.name, call.copy(message), &self.metrics)));
+        let others =
+            join_all(others.map(|s| s.query(call.name, call.copy(message), &self.metrics)));
         match join(self.first_of_primary(call, message), others).await {
             (Ok(answer), others) => {
                 let others = others.into_iter().flatten();
@@ -62,7 +63,7 @@ impl Proxy {
     pub(super) async fn node_status(&self, call: &Call, message: &Bytes) -> Response<Body> {
         let others = join_all(self.secondaries.iter().map(|secondary| async move {
             let request = call.copy(message);
-            let answer = secondary.ask(call.name, request, &self.metrics).await;
+            let answer = secondary.query(call.name, request, &self.metrics).await;
             (secondary, answer)
         }));
         let (mut primary, others) = match join(self.first_of_primary(call, message), others).await {
@@ -99,7 +100,8 @@ impl Proxy {
         let remembered = &self.runtime_config;
         *remembered.lock().unwrap_or_else(PoisonError::into_inner) = Some(message.clone());
         let others = self.secondaries.iter();
-        let others = join_all(others.map(|s| s.ask(call.name, call.copy(message), &self.metrics)));
+        let others =
+            join_all(others.map(|s| s.query(call.name, call.copy(message), &self.metrics)));
         let primary = self.primary.unary(call.name, call.copy(message));
         match join(primary, others).await.0 {
             Ok(answer) => pass(answer),
@@ -149,9 +151,9 @@ impl Proxy {
         let mut more = vec![tagged(STATUS_STATUS, &conditions.encode_to_vec())];
         more.extend(info);
         // Handlers do not come and go with a restart of their runtime.
-        let said = remembered.as_deref().unwrap_or_default();
+        let reported = remembered.as_deref().unwrap_or_default();
         let index = secondary.backend.index;
-        more.extend(handlers(said).filter_map(|(name, raw)| {
+        more.extend(handlers(reported).filter_map(|(name, raw)| {
             let taken = || handlers(&primary.message).any(|(other, _)| other == name);
             let ours = match self.routes.of_handler(&name) {
                 Some(owner) => owner == index,

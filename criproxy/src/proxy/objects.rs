@@ -67,7 +67,7 @@ impl Proxy {
         message: &Bytes,
     ) -> Response<Body> {
         let index = secondary.backend.index;
-        let failure = match self.ask(index, call.name, call.copy(message)).await {
+        let failure = match self.query(index, call.name, call.copy(message)).await {
             Ok(answer) => {
                 if !is_verbose(message)
                     && let Ok(found) = FirstStatus::decode(answer.message.clone())
@@ -143,7 +143,7 @@ impl Proxy {
         message: &Bytes,
     ) -> Response<Body> {
         let calls = all.iter().map(|index| async move {
-            let answer = self.ask(*index, call.name, call.copy(message)).await;
+            let answer = self.query(*index, call.name, call.copy(message)).await;
             (*index, answer)
         });
         let mut first = None;

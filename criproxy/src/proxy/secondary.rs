@@ -68,7 +68,7 @@ impl Secondary {
     }
 
     /// Asks it, briefly, unless it failed again and again.
-    pub(super) async fn ask(
+    pub(super) async fn query(
         &self,
         method: &'static str,
         request: Request<Body>,
@@ -80,8 +80,8 @@ impl Secondary {
         };
         let path = request.uri().path().to_owned();
         let mut answer = self.backend.unary_within(self.limit, method, request).await;
-        if let Ok(said) = &answer
-            && !Box::pin(reads(path, &said.message)).await
+        if let Ok(reported) = &answer
+            && !Box::pin(reads(path, &reported.message)).await
         {
             answer = Err(Failure::Down("its answer cannot be read".into()));
         }

@@ -77,14 +77,14 @@ impl Memory {
 
     /// The backend of a pod that has a sandbox, or for which one was asked in the last ten minutes.
     pub fn owner_of_uid(&self, pod_uid: &str) -> Option<BackendIndex> {
-        self.shared.look(|state| state.owners.owner_of_uid(pod_uid))
+        self.shared.read(|state| state.owners.owner_of_uid(pod_uid))
     }
 
     /// Who owns an object: as learned by full id (for images also tag or digest), else by a prefix that only one
     /// backend has, else by the end of a full id. Image ids may lack their `sha256:`.
     pub fn owner(&self, kind: Kind, id_or_prefix: &str) -> Owner {
         self.shared
-            .look(|state| state.owners.owner(kind, id_or_prefix))
+            .read(|state| state.owners.owner(kind, id_or_prefix))
     }
 
     /// The object with this full id has been removed.
@@ -102,7 +102,7 @@ impl Memory {
     pub fn store_list(&self, owner: BackendIndex, kind: Kind, response: &Bytes) {
         let known = self
             .shared
-            .look(|state| state.cache(owner)?.list(kind).cloned());
+            .read(|state| state.cache(owner)?.list(kind).cloned());
         let now = Instant::now();
         if known.as_ref() == Some(response) {
             self.shared.change(|state| {
@@ -187,7 +187,7 @@ impl Memory {
         }
         let known = self
             .shared
-            .look(|state| Some(state.cache(owner)?.last_list(kind)));
+            .read(|state| Some(state.cache(owner)?.last_list(kind)));
         known.unwrap_or(LastKnown::NeverConnected)
     }
 
@@ -197,7 +197,7 @@ impl Memory {
     /// `None` too when the last list gave the object another state than its last status: kubelet would take the
     /// old status for that of the new state and never ask again.
     pub fn last_status(&self, owner: BackendIndex, kind: Kind, id: &str) -> Option<Bytes> {
-        self.shared.look(|state| {
+        self.shared.read(|state| {
             let (id, response) = state.cache(owner)?.status(kind, id)?;
             let status = entries::of_status(kind, response).ok()??;
             let listed = state.owners.listed_state(owner, kind, id);

@@ -109,7 +109,7 @@ impl Shared {
     }
 
     /// Looks at the state.
-    pub(super) fn look<T>(&self, read: impl FnOnce(&State) -> T) -> T {
+    pub(super) fn read<T>(&self, read: impl FnOnce(&State) -> T) -> T {
         read(&self.lock())
     }
 
@@ -189,7 +189,7 @@ impl Shared {
                 left.insert(slot);
                 continue;
             }
-            let payload = self.look(|state| state.payload(slot));
+            let payload = self.read(|state| state.payload(slot));
             let path = self.place.path(slot);
             let started = Instant::now();
             if let Err(reason) = files::replace(&path, &self.place.boot_id, &payload) {

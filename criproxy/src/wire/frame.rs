@@ -49,10 +49,10 @@ pub(crate) struct Opening {
     pub(crate) message: Result<Bytes, Unreadable>,
 }
 
-/// Reads `body` until its first message is complete, at most for `patience`.
-pub(crate) async fn read_opening(mut body: Incoming, patience: Duration) -> Opening {
+/// Reads `body` until its first message is complete, at most for `timeout`.
+pub(crate) async fn read_opening(mut body: Incoming, timeout: Duration) -> Opening {
     let mut chunks = VecDeque::new();
-    let message = match tokio::time::timeout(patience, first(&mut body, &mut chunks)).await {
+    let message = match tokio::time::timeout(timeout, first(&mut body, &mut chunks)).await {
         Ok(message) => message,
         Err(_) => Err(Unreadable::Late),
     };
@@ -65,7 +65,7 @@ pub(crate) async fn read_opening(mut body: Incoming, patience: Duration) -> Open
 
 impl Opening {
     /// The only message of a call; waits for the end of the request.
-    pub(crate) async fn only(mut self, patience: Duration) -> Result<Bytes, Unreadable> {
+    pub(crate) async fn only(mut self, timeout: Duration) -> Result<Bytes, Unreadable> {
         let message = self.message?;
         let read: usize = self.chunks.iter().map(Bytes::len).sum();
         if read != PREFIX + message.len() {
@@ -84,7 +84,7 @@ impl Opening {
             }
             Ok(message)
         };
-        let ended = tokio::time::timeout(patience, end).await;
+        let ended = tokio::time::timeout(timeout, end).await;
         ended.unwrap_or(Err(Unreadable::Late))
     }
 }

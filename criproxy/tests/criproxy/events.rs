@@ -9,7 +9,7 @@ use cri_proto::v1;
 use cri_proto::v1::ContainerEventType as Event;
 use tonic::{Code, Streaming};
 
-use crate::bed::{Bed, Cri, eventually};
+use crate::environment::{Cri, TestEnvironment, eventually};
 use crate::fake::Fake;
 
 type Events = Streaming<v1::ContainerEventResponse>;
@@ -31,7 +31,7 @@ async fn events(cri: &mut Cri) -> Events {
 }
 
 /// Waits for this event, past others.
-async fn heard(events: &mut Events, id: &str, kind: Event) -> v1::ContainerEventResponse {
+async fn received(events: &mut Events, id: &str, kind: Event) -> v1::ContainerEventResponse {
     let wait = async {
         loop {
             let event = events.message().await.unwrap().expect("an endless stream");
@@ -46,42 +46,42 @@ async fn heard(events: &mut Events, id: &str, kind: Event) -> v1::ContainerEvent
 
 #[tokio::test]
 async fn events_of_the_primary_pass_and_those_of_a_silent_secondary_are_found() {
-    let (bed, mut cri) = Bed::start().await;
-    bed.primary.tell_events();
+    let (env, mut cri) = TestEnvironment::start().await;
+    env.primary.tell_events();
     let vm = cri.run("vmlet", "").await.unwrap();
-    bed.secondary.calls();
+    env.secondary.calls();
     let mut events = events(&mut cri).await;
-    looked_at(&bed.secondary, &mut cri).await;
-    eventually("the proxy to listen", async || bed.primary.is_heard()).await;
-    bed.primary.tell("p", Event::ContainerStoppedEvent);
-    heard(&mut events, "p", Event::ContainerStoppedEvent).await;
+    looked_at(&env.secondary, &mut cri).await;
+    eventually("the proxy to listen", async || env.primary.is_subscribed()).await;
+    env.primary.emit("p", Event::ContainerStoppedEvent);
+    received(&mut events, "p", Event::ContainerStoppedEvent).await;
 
     let container = cri.container(&vm).await.unwrap();
-    let event = heard(&mut events, &container, Event::ContainerStartedEvent).await;
+    let event = received(&mut events, &container, Event::ContainerStartedEvent).await;
     assert_eq!(event.pod_sandbox_status.unwrap().id, vm);
     assert_eq!(event.containers_statuses[0].id, container);
 }
 
 #[tokio::test]
 async fn what_happens_while_a_runtime_is_away_is_told_when_it_is_back() {
-    let (mut bed, mut cri) = Bed::start().await;
-    bed.primary.tell_events();
+    let (mut env, mut cri) = TestEnvironment::start().await;
+    env.primary.tell_events();
     let pod = cri.run("", "").await.unwrap();
     // The proxy has listed containers before, when it met the runtime.
-    bed.primary.calls();
+    env.primary.calls();
     let mut events = events(&mut cri).await;
-    looked_at(&bed.primary, &mut cri).await;
-    eventually("the proxy to listen", async || bed.primary.is_heard()).await;
-    bed.primary.kill();
-    bed.primary.with(|state| state.sandboxes.clear());
-    bed.primary.start();
-    heard(&mut events, &pod, Event::ContainerDeletedEvent).await;
+    looked_at(&env.primary, &mut cri).await;
+    eventually("the proxy to listen", async || env.primary.is_subscribed()).await;
+    env.primary.kill();
+    env.primary.with(|state| state.sandboxes.clear());
+    env.primary.start();
+    received(&mut events, &pod, Event::ContainerDeletedEvent).await;
 }
 
 #[tokio::test]
 async fn without_events_of_the_primary_there_are_none() {
-    let (bed, mut cri) = Bed::start().await;
-    bed.secondary.tell_events();
+    let (env, mut cri) = TestEnvironment::start().await;
+    env.secondary.tell_events();
     let mut events = events(&mut cri).await;
     let error = events.message().await.unwrap_err();
     assert_eq!(error.code(), Code::Unimplemented);

@@ -140,7 +140,7 @@ impl Fake {
         self.with(|state| state.events = Some(tokio::sync::broadcast::channel(100).0));
     }
 
-    pub(crate) fn tell(&self, id: &str, event: v1::ContainerEventType) {
+    pub(crate) fn emit(&self, id: &str, event: v1::ContainerEventType) {
         let event = v1::ContainerEventResponse {
             container_id: id.into(),
             container_event_type: event.into(),
@@ -150,7 +150,7 @@ impl Fake {
     }
 
     /// Whether somebody listens.
-    pub(crate) fn is_heard(&self) -> bool {
+    pub(crate) fn is_subscribed(&self) -> bool {
         self.with(|state| state.events.as_ref().unwrap().receiver_count() > 0)
     }
 

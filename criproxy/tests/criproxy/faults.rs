@@ -14,7 +14,7 @@ use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tonic::{Code, Status};
 
-use crate::bed::{Bed, Cri, FANOUT, LONG, TAG, eventually, waited_out};
+use crate::environment::{Cri, FANOUT, LONG, TAG, TestEnvironment, eventually, waited_out};
 use crate::fake::Mood;
 use crate::raw;
 
@@ -62,9 +62,9 @@ async fn nobody_is_missed(cri: &mut Cri, [pod, container, vm, vm_container]: &[S
 
 #[tokio::test]
 async fn a_killed_secondarys_pods_stay_and_everything_about_them_waits() {
-    let (mut bed, mut cri) = Bed::start().await;
+    let (mut env, mut cri) = TestEnvironment::start().await;
     let all = pods(&mut cri).await;
-    bed.secondary.kill();
+    env.secondary.kill();
     nobody_is_missed(&mut cri, &all).await;
     let [_, _, vm, vm_container] = &all;
     for error in [
@@ -78,7 +78,7 @@ async fn a_killed_secondarys_pods_stay_and_everything_about_them_waits() {
     }
     cri.run("", "").await.unwrap();
 
-    bed.secondary.start();
+    env.secondary.start();
     eventually("the secondary to be used again", async || {
         cri.exec(vm_container).await.is_ok()
     })
@@ -88,19 +88,19 @@ async fn a_killed_secondarys_pods_stay_and_everything_about_them_waits() {
 
 #[tokio::test]
 async fn a_secondary_that_dies_before_its_next_list_keeps_what_it_made() {
-    let (mut bed, mut cri) = Bed::start().await;
+    let (mut env, mut cri) = TestEnvironment::start().await;
     let vm = cri.run("vmlet", "").await.unwrap();
     let container = cri.container(&vm).await.unwrap();
-    bed.secondary.kill();
+    env.secondary.kill();
     assert_eq!(cri.sandboxes().await.unwrap(), [vm]);
     assert_eq!(cri.containers().await.unwrap(), [container]);
 }
 
 #[tokio::test]
 async fn a_hung_secondary_costs_a_list_the_deadline_and_soon_nothing() {
-    let (bed, mut cri) = Bed::start_patient().await;
+    let (env, mut cri) = TestEnvironment::start_patient().await;
     let all = pods(&mut cri).await;
-    let secondary = &bed.secondary;
+    let secondary = &env.secondary;
     secondary.mood(Mood::Hung);
     for _ in 0..2 {
         let sandboxes = waited_out(secondary, "ListPodSandbox", cri.sandboxes()).await;
@@ -129,9 +129,9 @@ async fn a_hung_secondary_costs_a_list_the_deadline_and_soon_nothing() {
 
 #[tokio::test]
 async fn a_slow_secondary_is_waited_for_within_the_deadline() {
-    let (bed, mut cri) = Bed::start_patient().await;
+    let (env, mut cri) = TestEnvironment::start_patient().await;
     let all = pods(&mut cri).await;
-    let secondary = &bed.secondary;
+    let secondary = &env.secondary;
     let permits = Arc::new(Semaphore::new(0));
     secondary.mood(Mood::Held(Arc::clone(&permits)));
     let made = format!("1{:0>55}{TAG}", "");
@@ -158,19 +158,19 @@ async fn a_slow_secondary_is_waited_for_within_the_deadline() {
 
 #[tokio::test]
 async fn a_secondary_that_is_still_starting_is_treated_as_away() {
-    let (bed, mut cri) = Bed::start().await;
+    let (env, mut cri) = TestEnvironment::start().await;
     let all = pods(&mut cri).await;
-    bed.secondary
+    env.secondary
         .mood(Mood::Refusing(Status::unavailable("starting")));
     nobody_is_missed(&mut cri, &all).await;
 }
 
 #[tokio::test]
 async fn a_secondary_that_talks_nonsense_is_treated_as_away() {
-    let (mut bed, mut cri) = Bed::start().await;
+    let (mut env, mut cri) = TestEnvironment::start().await;
     let all = pods(&mut cri).await;
-    bed.secondary.kill();
-    let listener = UnixListener::bind(&bed.secondary.socket).unwrap();
+    env.secondary.kill();
+    let listener = UnixListener::bind(&env.secondary.socket).unwrap();
     let nonsense = tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nhello").await;
@@ -179,7 +179,7 @@ async fn a_secondary_that_talks_nonsense_is_treated_as_away() {
     nobody_is_missed(&mut cri, &all).await;
     nonsense.abort();
     let _ = nonsense.await;
-    bed.secondary.start();
+    env.secondary.start();
     eventually("the secondary to be used again", async || {
         cri.exec(&all[3]).await.is_ok()
     })
@@ -188,51 +188,53 @@ async fn a_secondary_that_talks_nonsense_is_treated_as_away() {
 
 #[tokio::test]
 async fn a_secondary_that_accepts_and_says_nothing_is_treated_as_away() {
-    let (mut bed, mut cri) = Bed::start_with(|limits| limits.fanout_timeout_ms = 3_000).await;
+    let (mut env, mut cri) =
+        TestEnvironment::start_with(|limits| limits.fanout_timeout_ms = 3_000).await;
     let all = pods(&mut cri).await;
-    bed.secondary.kill();
-    let _silent = UnixListener::bind(&bed.secondary.socket).unwrap();
+    env.secondary.kill();
+    let _silent = UnixListener::bind(&env.secondary.socket).unwrap();
     nobody_is_missed(&mut cri, &all).await;
 }
 
 #[tokio::test]
 async fn a_secondary_that_comes_back_with_nothing_is_not_believed_for_a_while() {
-    let (mut bed, mut cri) = Bed::start().await;
+    let (mut env, mut cri) = TestEnvironment::start().await;
     let all = pods(&mut cri).await;
-    bed.secondary.kill();
-    let kept = bed.secondary.with(|state| {
+    env.secondary.kill();
+    let kept = env.secondary.with(|state| {
         (
             std::mem::take(&mut state.sandboxes),
             std::mem::take(&mut state.containers),
         )
     });
-    bed.secondary.calls();
-    bed.secondary.start();
+    env.secondary.calls();
+    env.secondary.start();
     eventually("the secondary to be asked", async || {
         cri.sandboxes().await.unwrap();
-        bed.secondary.was_called("ListPodSandbox")
+        env.secondary.was_called("ListPodSandbox")
     })
     .await;
     nobody_is_missed(&mut cri, &all).await;
-    bed.secondary
+    env.secondary
         .with(|state| (state.sandboxes, state.containers) = kept);
     nobody_is_missed(&mut cri, &all).await;
     assert_eq!(cri.exec(&all[3]).await.unwrap(), b"vmlet");
     // What goes from now on goes.
-    bed.secondary.with(|state| state.containers.clear());
+    env.secondary.with(|state| state.containers.clear());
     assert_eq!(cri.containers().await.unwrap(), [all[1].clone()]);
 }
 
 #[tokio::test]
 async fn a_secondary_that_has_nothing_any_more_is_believed_in_the_end() {
-    let (mut bed, mut cri) = Bed::start_with(|limits| limits.empty_grace_ms = 5_000).await;
+    let (mut env, mut cri) =
+        TestEnvironment::start_with(|limits| limits.empty_grace_ms = 5_000).await;
     let all = pods(&mut cri).await;
-    bed.secondary.kill();
-    bed.secondary.with(|state| {
+    env.secondary.kill();
+    env.secondary.with(|state| {
         state.sandboxes.clear();
         state.containers.clear();
     });
-    bed.secondary.start();
+    env.secondary.start();
     nobody_is_missed(&mut cri, &all).await;
     eventually("the empty list to be believed", async || {
         cri.sandboxes().await.unwrap() == [all[0].clone()]
@@ -242,9 +244,9 @@ async fn a_secondary_that_has_nothing_any_more_is_believed_in_the_end() {
 
 #[tokio::test]
 async fn a_dead_primary_is_unavailable_and_calls_of_the_secondary_pass() {
-    let (mut bed, mut cri) = Bed::start().await;
+    let (mut env, mut cri) = TestEnvironment::start().await;
     let [_, container, vm, vm_container] = pods(&mut cri).await;
-    bed.primary.kill();
+    env.primary.kill();
     for error in [
         cri.sandboxes().await.unwrap_err(),
         cri.containers().await.unwrap_err(),
@@ -265,15 +267,15 @@ async fn a_dead_primary_is_unavailable_and_calls_of_the_secondary_pass() {
     assert_eq!(cri.exec(&vm_container).await.unwrap(), b"vmlet");
     cri.stop_sandbox(&vm).await.unwrap();
 
-    bed.secondary.kill();
+    env.secondary.kill();
     assert_eq!(
         cri.exec(&vm_container).await.unwrap_err().code(),
         Code::Unavailable
     );
     assert_eq!(cri.sandboxes().await.unwrap_err().code(), Code::Unavailable);
 
-    bed.primary.start();
-    bed.secondary.start();
+    env.primary.start();
+    env.secondary.start();
     eventually("both to be used again", async || {
         cri.sandboxes().await.is_ok_and(|all| all.len() == 2)
             && cri.exec(&vm_container).await.is_ok()
@@ -283,8 +285,8 @@ async fn a_dead_primary_is_unavailable_and_calls_of_the_secondary_pass() {
 
 #[tokio::test]
 async fn the_primarys_own_refusal_is_the_answer_of_a_merged_call() {
-    let (bed, mut cri) = Bed::start().await;
-    bed.primary
+    let (env, mut cri) = TestEnvironment::start().await;
+    env.primary
         .mood(Mood::Refusing(Status::data_loss("disk on fire")));
     for error in [
         cri.sandboxes().await.unwrap_err(),
@@ -304,9 +306,9 @@ async fn the_primarys_own_refusal_is_the_answer_of_a_merged_call() {
 
 #[tokio::test]
 async fn a_secondary_that_was_never_there_is_not_missed() {
-    let mut bed = Bed::new();
-    bed.secondary.kill();
-    let mut cri = bed.start_proxy().await;
+    let mut env = TestEnvironment::new();
+    env.secondary.kill();
+    let mut cri = env.start_proxy().await;
     let pod = cri.run("", "").await.unwrap();
     assert_eq!(cri.sandboxes().await.unwrap(), [pod]);
     cri.stop_sandbox("nobody").await.unwrap();
@@ -322,9 +324,9 @@ async fn a_secondary_that_was_never_there_is_not_missed() {
 
 #[tokio::test]
 async fn lists_fail_when_what_a_secondary_had_is_lost() {
-    let (mut bed, mut cri) = Bed::start().await;
+    let (mut env, mut cri) = TestEnvironment::start().await;
     pods(&mut cri).await;
-    let mut cri = bed.lose_memory().await;
+    let mut cri = env.lose_memory().await;
     for error in [
         cri.sandboxes().await.unwrap_err(),
         cri.containers().await.unwrap_err(),
@@ -334,7 +336,7 @@ async fn lists_fail_when_what_a_secondary_had_is_lost() {
     }
     // Calls about ordinary pods go on.
     cri.run("", "").await.unwrap();
-    bed.secondary.start();
+    env.secondary.start();
     eventually("lists to be whole again", async || {
         cri.sandboxes().await.is_ok()
     })
@@ -350,11 +352,11 @@ async fn lists_fail_when_what_a_secondary_had_is_lost() {
 async fn a_secondary_that_answers_what_nobody_can_read_counts_as_away(
     #[case] bytes: &'static [u8],
 ) {
-    let (mut bed, mut cri) = Bed::start().await;
+    let (mut env, mut cri) = TestEnvironment::start().await;
     let all = pods(&mut cri).await;
-    bed.secondary.kill();
-    let heard = Arc::new(AtomicBool::new(false));
-    let hear = Arc::clone(&heard);
+    env.secondary.kill();
+    let received = Arc::new(AtomicBool::new(false));
+    let hear = Arc::clone(&received);
     let script = move |_| {
         hear.store(true, Ordering::Relaxed);
         Some(
@@ -362,14 +364,14 @@ async fn a_secondary_that_answers_what_nobody_can_read_counts_as_away(
                 as _,
         )
     };
-    let nonsense = raw::serve(&bed.secondary.socket, Arc::new(script));
+    let nonsense = raw::serve(&env.secondary.socket, Arc::new(script));
     eventually("the nonsense to be heard", async || {
-        heard.load(Ordering::Relaxed)
+        received.load(Ordering::Relaxed)
     })
     .await;
     nobody_is_missed(&mut cri, &all).await;
     nonsense.abort();
-    bed.secondary.start();
+    env.secondary.start();
     let [_, _, _, vm_container] = &all;
     eventually("the secondary to be used again", async || {
         cri.exec(vm_container).await.is_ok()

@@ -7,7 +7,7 @@ use cri_proto::v1;
 use rstest::rstest;
 use tonic::Code;
 
-use crate::bed::{Bed, Cri, sandbox_config};
+use crate::environment::{Cri, TestEnvironment, sandbox_config};
 
 fn spec(name: &str) -> v1::ImageSpec {
     v1::ImageSpec {
@@ -43,7 +43,7 @@ async fn an_image_is_pulled_where_its_hints_say(
     #[case] target: &str,
     #[case] secondary: bool,
 ) {
-    let (bed, mut cri) = Bed::start().await;
+    let (env, mut cri) = TestEnvironment::start().await;
     let mut image = spec(name);
     image.runtime_handler = handler.into();
     if !target.is_empty() {
@@ -55,29 +55,29 @@ async fn an_image_is_pulled_where_its_hints_say(
         ..Default::default()
     };
     cri.images.pull_image(request).await.unwrap();
-    assert_eq!(bed.secondary.was_called("PullImage"), secondary);
-    assert_eq!(bed.primary.was_called("PullImage"), !secondary);
+    assert_eq!(env.secondary.was_called("PullImage"), secondary);
+    assert_eq!(env.primary.was_called("PullImage"), !secondary);
 }
 
 #[tokio::test]
 async fn the_image_of_a_pod_is_pulled_where_its_sandbox_runs() {
-    let (bed, mut cri) = Bed::start().await;
+    let (env, mut cri) = TestEnvironment::start().await;
     cri.run("vmlet", "").await.unwrap();
     for (uid, secondary) in [("uid", true), ("stranger", false)] {
-        bed.secondary.calls();
+        env.secondary.calls();
         let request = v1::PullImageRequest {
             image: Some(spec("debian")),
             sandbox_config: Some(sandbox_config(uid)),
             ..Default::default()
         };
         cri.images.pull_image(request).await.unwrap();
-        assert_eq!(bed.secondary.was_called("PullImage"), secondary, "{uid}");
+        assert_eq!(env.secondary.was_called("PullImage"), secondary, "{uid}");
     }
 }
 
 #[tokio::test]
 async fn the_image_of_a_pod_is_pulled_where_its_annotation_says() {
-    let (bed, mut cri) = Bed::start().await;
+    let (env, mut cri) = TestEnvironment::start().await;
     let mut config = sandbox_config("stranger");
     let key = "kubernetes.io/target-runtime".to_owned();
     config.annotations.insert(key, "virtlet.cloud".to_owned());
@@ -87,16 +87,16 @@ async fn the_image_of_a_pod_is_pulled_where_its_annotation_says() {
         ..Default::default()
     };
     cri.images.pull_image(request).await.unwrap();
-    assert!(bed.secondary.was_called("PullImage"));
-    assert!(!bed.primary.was_called("PullImage"));
+    assert!(env.secondary.was_called("PullImage"));
+    assert!(!env.primary.was_called("PullImage"));
 }
 
 #[tokio::test]
 async fn without_a_hint_the_primary_is_asked_for_an_image_and_then_the_others() {
-    let (mut bed, mut cri) = Bed::start().await;
-    bed.primary.add_image("p", "both");
-    bed.secondary.add_image("s", "both");
-    bed.secondary.add_image("t", "vm-only");
+    let (mut env, mut cri) = TestEnvironment::start().await;
+    env.primary.add_image("p", "both");
+    env.secondary.add_image("s", "both");
+    env.secondary.add_image("t", "vm-only");
     assert_eq!(
         status(&mut cri, spec("both")).await.unwrap().as_deref(),
         Some("p")
@@ -107,7 +107,7 @@ async fn without_a_hint_the_primary_is_asked_for_an_image_and_then_the_others() 
     );
     assert_eq!(status(&mut cri, spec("nowhere")).await.unwrap(), None);
     // An ordinary pod's image does not need the secondary.
-    bed.secondary.kill();
+    env.secondary.kill();
     assert_eq!(status(&mut cri, spec("nowhere")).await.unwrap(), None);
     let error = status(&mut cri, spec("vmlet.dev/x")).await.unwrap_err();
     assert_eq!(error.code(), Code::Unavailable);
@@ -115,27 +115,27 @@ async fn without_a_hint_the_primary_is_asked_for_an_image_and_then_the_others() 
 
 #[tokio::test]
 async fn an_image_is_removed_wherever_it_is() {
-    let (mut bed, mut cri) = Bed::start().await;
+    let (mut env, mut cri) = TestEnvironment::start().await;
     let id = |digit: &str| format!("sha256:{}", digit.repeat(64));
-    bed.secondary.add_image(&id("a"), "a");
-    bed.primary.add_image(&id("b"), "b");
-    bed.secondary.add_image(&id("b"), "b");
+    env.secondary.add_image(&id("a"), "a");
+    env.primary.add_image(&id("b"), "b");
+    env.secondary.add_image(&id("b"), "b");
     cri.images
         .list_images(v1::ListImagesRequest::default())
         .await
         .unwrap();
     remove(&mut cri, &id("a")).await.unwrap();
-    assert!(!bed.primary.was_called("RemoveImage"));
+    assert!(!env.primary.was_called("RemoveImage"));
     remove(&mut cri, &id("b")).await.unwrap();
-    assert!(bed.primary.with(|s| s.images.is_empty()));
-    assert!(bed.secondary.with(|s| s.images.is_empty()));
+    assert!(env.primary.with(|s| s.images.is_empty()));
+    assert!(env.secondary.with(|s| s.images.is_empty()));
 
-    bed.secondary.add_image(&id("c"), "c");
+    env.secondary.add_image(&id("c"), "c");
     cri.images
         .list_images(v1::ListImagesRequest::default())
         .await
         .unwrap();
-    bed.secondary.kill();
+    env.secondary.kill();
     for image in ["c", "d"] {
         let error = remove(&mut cri, &id(image)).await.unwrap_err();
         assert_eq!(error.code(), Code::Unavailable, "{image}");
@@ -144,7 +144,7 @@ async fn an_image_is_removed_wherever_it_is() {
 
 #[tokio::test]
 async fn contradicting_hints_of_an_image_are_an_invalid_argument() {
-    let (_bed, mut cri) = Bed::start().await;
+    let (_env, mut cri) = TestEnvironment::start().await;
     let mut image = spec("debian");
     let key = "kubernetes.io/target-runtime".to_owned();
     image.annotations.insert(key, "docker".into());

@@ -6,11 +6,11 @@
 use cri_proto::v1;
 use tonic::Code;
 
-use crate::bed::Bed;
+use crate::environment::TestEnvironment;
 
 #[tokio::test]
 async fn lists_hold_what_both_have_the_primarys_first() {
-    let (_bed, mut cri) = Bed::start().await;
+    let (_env, mut cri) = TestEnvironment::start().await;
     let vm = cri.run("vmlet", "").await.unwrap();
     let pod = cri.run("", "").await.unwrap();
     let vm_container = cri.container(&vm).await.unwrap();
@@ -37,15 +37,15 @@ async fn lists_hold_what_both_have_the_primarys_first() {
 
 #[tokio::test]
 async fn a_filter_that_names_an_object_goes_to_its_owner_alone() {
-    let (bed, mut cri) = Bed::start().await;
+    let (env, mut cri) = TestEnvironment::start().await;
     let vm = cri.run("vmlet", "").await.unwrap();
     let pod = cri.run("", "").await.unwrap();
     for (id, owner, other) in [
-        (vm, &bed.secondary, &bed.primary),
-        (pod, &bed.primary, &bed.secondary),
+        (vm, &env.secondary, &env.primary),
+        (pod, &env.primary, &env.secondary),
     ] {
-        bed.primary.calls();
-        bed.secondary.calls();
+        env.primary.calls();
+        env.secondary.calls();
         let filter = v1::PodSandboxFilter {
             id: id[..20].into(),
             ..Default::default()
@@ -79,7 +79,7 @@ async fn a_filter_that_names_an_object_goes_to_its_owner_alone() {
 
 #[tokio::test]
 async fn a_filter_by_label_goes_to_both() {
-    let (_bed, mut cri) = Bed::start().await;
+    let (_env, mut cri) = TestEnvironment::start().await;
     let vm = cri.run("vmlet", "").await.unwrap();
     let vm_container = cri.container(&vm).await.unwrap();
     let pod = cri.run("", "").await.unwrap();
@@ -104,9 +104,9 @@ async fn a_filter_by_label_goes_to_both() {
 
 #[tokio::test]
 async fn a_streamed_list_is_the_primarys_stream_and_then_the_others_list() {
-    let (bed, mut cri) = Bed::start().await;
-    bed.primary.add_sandbox("p1");
-    bed.primary.add_sandbox("p2");
+    let (env, mut cri) = TestEnvironment::start().await;
+    env.primary.add_sandbox("p1");
+    env.primary.add_sandbox("p2");
     let vm = cri.run("vmlet", "").await.unwrap();
     let request = v1::StreamPodSandboxesRequest::default();
     let mut stream = cri
@@ -128,7 +128,7 @@ async fn a_streamed_list_is_the_primarys_stream_and_then_the_others_list() {
 
 #[tokio::test]
 async fn a_stream_that_the_primary_does_not_know_is_unimplemented() {
-    let (_bed, mut cri) = Bed::start().await;
+    let (_env, mut cri) = TestEnvironment::start().await;
     let request = v1::StreamContainersRequest::default();
     let error = cri.runtime.stream_containers(request).await.unwrap_err();
     assert_eq!(error.code(), Code::Unimplemented);
@@ -136,9 +136,9 @@ async fn a_stream_that_the_primary_does_not_know_is_unimplemented() {
 
 #[tokio::test]
 async fn a_stream_ends_with_an_error_when_what_a_secondary_had_is_lost() {
-    let (mut bed, _) = Bed::start().await;
-    bed.secondary.add_sandbox("v1");
-    let mut cri = bed.lose_memory().await;
+    let (mut env, _) = TestEnvironment::start().await;
+    env.secondary.add_sandbox("v1");
+    let mut cri = env.lose_memory().await;
     let request = v1::StreamPodSandboxesRequest::default();
     let mut stream = match cri.runtime.stream_pod_sandboxes(request).await {
         Ok(stream) => stream.into_inner(),
@@ -159,16 +159,16 @@ async fn a_stream_ends_with_an_error_when_what_a_secondary_had_is_lost() {
 
 #[tokio::test]
 async fn metric_descriptors_are_one_per_name() {
-    let (bed, mut cri) = Bed::start().await;
+    let (env, mut cri) = TestEnvironment::start().await;
     let descriptor = |name: &str, keys: &[&str]| v1::MetricDescriptor {
         name: name.into(),
         help: String::new(),
         label_keys: keys.iter().map(|key| (*key).into()).collect(),
     };
-    bed.primary
+    env.primary
         .with(|s| s.descriptors = vec![descriptor("cpu", &["id"])]);
     let theirs = vec![descriptor("cpu", &["other"]), descriptor("vm", &["id"])];
-    bed.secondary.with(|s| s.descriptors = theirs);
+    env.secondary.with(|s| s.descriptors = theirs);
     let request = v1::ListMetricDescriptorsRequest {};
     let answer = cri
         .runtime

@@ -10,8 +10,8 @@
     reason = "a test fails by panicking"
 )]
 
-mod bed;
 mod decoding;
+mod environment;
 mod events;
 mod fake;
 mod faults;

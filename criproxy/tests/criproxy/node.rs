@@ -8,7 +8,7 @@ use std::time::Duration;
 use cri_proto::v1;
 use tonic::Code;
 
-use crate::bed::{Bed, Cri, eventually};
+use crate::environment::{Cri, TestEnvironment, eventually};
 
 async fn status(cri: &mut Cri, verbose: bool) -> v1::StatusResponse {
     let request = v1::StatusRequest { verbose };
@@ -24,7 +24,7 @@ fn conditions(status: &v1::StatusResponse) -> Vec<(&str, bool, &str)> {
 
 #[tokio::test]
 async fn version_is_the_primarys() {
-    let (_bed, mut cri) = Bed::start().await;
+    let (_env, mut cri) = TestEnvironment::start().await;
     let version = cri
         .runtime
         .version(v1::VersionRequest::default())
@@ -35,15 +35,15 @@ async fn version_is_the_primarys() {
 
 #[tokio::test]
 async fn status_has_the_secondarys_conditions_and_handlers_under_its_own_names() {
-    let (mut bed, mut cri) = Bed::start().await;
+    let (mut env, mut cri) = TestEnvironment::start().await;
     let handlers = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-    bed.primary
+    env.primary
         .with(|s| s.handlers = handlers(&["", "runc", "vmlet"]));
-    bed.secondary
+    env.secondary
         .with(|s| s.handlers = handlers(&["", "runc", "vmlet", "extra"]));
-    let told = status(&mut cri, true).await;
+    let reported = status(&mut cri, true).await;
     assert_eq!(
-        conditions(&told),
+        conditions(&reported),
         [
             ("RuntimeReady", true, ""),
             ("NetworkReady", true, ""),
@@ -51,34 +51,35 @@ async fn status_has_the_secondarys_conditions_and_handlers_under_its_own_names()
             ("VmletNetworkReady", true, ""),
         ]
     );
-    let names = |told: &v1::StatusResponse| -> Vec<String> {
-        told.runtime_handlers
+    let names = |reported: &v1::StatusResponse| -> Vec<String> {
+        reported
+            .runtime_handlers
             .iter()
             .map(|h| h.name.clone())
             .collect()
     };
-    assert_eq!(names(&told), ["", "runc", "vmlet", "extra"]);
-    let info: Vec<_> = told.info.iter().collect();
+    assert_eq!(names(&reported), ["", "runc", "vmlet", "extra"]);
+    let info: Vec<_> = reported.info.iter().collect();
     assert_eq!(info.len(), 3, "{info:?}");
     let own = env!("CARGO_PKG_VERSION");
-    assert_eq!(told.info["vmlet-criproxy/version"], own);
-    assert_eq!(told.info["config"], "containerd");
-    assert_eq!(told.info["vmlet/config"], "vmlet");
+    assert_eq!(reported.info["vmlet-criproxy/version"], own);
+    assert_eq!(reported.info["config"], "containerd");
+    assert_eq!(reported.info["vmlet/config"], "vmlet");
 
-    bed.secondary.kill();
-    let told = status(&mut cri, false).await;
-    let all = conditions(&told);
+    env.secondary.kill();
+    let reported = status(&mut cri, false).await;
+    let all = conditions(&reported);
     assert_eq!(
         all[..2],
         [("RuntimeReady", true, ""), ("NetworkReady", true, "")]
     );
     assert_eq!(all[2], ("VmletRuntimeReady", false, "Unavailable"));
-    assert_eq!(names(&told), ["", "runc", "vmlet", "extra"]);
+    assert_eq!(names(&reported), ["", "runc", "vmlet", "extra"]);
 }
 
 #[tokio::test]
 async fn image_file_systems_are_the_primarys_first() {
-    let (mut bed, mut cri) = Bed::start().await;
+    let (mut env, mut cri) = TestEnvironment::start().await;
     let mountpoints = |info: v1::ImageFsInfoResponse| -> Vec<String> {
         let all = info
             .image_filesystems
@@ -95,7 +96,7 @@ async fn image_file_systems_are_the_primarys_first() {
         .into_inner();
     let want = ["/containerd", "/vmlet", "/containerd", "/vmlet"];
     assert_eq!(mountpoints(info), want);
-    bed.secondary.kill();
+    env.secondary.kill();
     let info = cri
         .images
         .image_fs_info(request)
@@ -107,25 +108,25 @@ async fn image_file_systems_are_the_primarys_first() {
 
 #[tokio::test]
 async fn a_runtime_configuration_reaches_all_also_one_that_comes_later() {
-    let (mut bed, mut cri) = Bed::start().await;
-    bed.secondary.kill();
+    let (mut env, mut cri) = TestEnvironment::start().await;
+    env.secondary.kill();
     let request = v1::UpdateRuntimeConfigRequest::default();
     cri.runtime.update_runtime_config(request).await.unwrap();
-    assert!(bed.primary.was_called("UpdateRuntimeConfig"));
-    assert!(!bed.secondary.was_called("UpdateRuntimeConfig"));
-    bed.secondary.start();
+    assert!(env.primary.was_called("UpdateRuntimeConfig"));
+    assert!(!env.secondary.was_called("UpdateRuntimeConfig"));
+    env.secondary.start();
     eventually("the update to be repeated", async || {
-        bed.secondary.was_called("UpdateRuntimeConfig")
+        env.secondary.was_called("UpdateRuntimeConfig")
     })
     .await;
 }
 
 #[tokio::test]
 async fn version_waits_for_the_primarys_first_answer_and_not_for_a_secondary() {
-    let mut bed = Bed::new();
-    bed.primary.kill();
-    bed.secondary.kill();
-    let mut cri = bed.start_proxy().await;
+    let mut env = TestEnvironment::new();
+    env.primary.kill();
+    env.secondary.kill();
+    let mut cri = env.start_proxy().await;
     let mut waiting = cri.runtime.clone();
     let version = tokio::spawn(async move { waiting.version(v1::VersionRequest::default()).await });
     let mut request = tonic::Request::new(v1::VersionRequest::default());
@@ -134,11 +135,11 @@ async fn version_waits_for_the_primarys_first_answer_and_not_for_a_secondary() {
     // The client's own clock may be first.
     let codes = [Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled];
     assert!(codes.contains(&error.code()), "{error}");
-    bed.primary.start();
+    env.primary.start();
     let version = version.await.unwrap().unwrap().into_inner();
     assert_eq!(version.runtime_name, "containerd");
     // From now on, a primary that is away is an error at once.
-    bed.primary.kill();
+    env.primary.kill();
     let error = cri
         .runtime
         .version(v1::VersionRequest::default())

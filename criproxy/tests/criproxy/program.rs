@@ -12,24 +12,24 @@ use nix::unistd::Pid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::bed::{Bed, FANOUT, eventually};
+use crate::environment::{FANOUT, TestEnvironment, eventually};
 
-fn command(bed: &Bed, arguments: &[&str]) -> Command {
+fn command(env: &TestEnvironment, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vmlet-criproxy"));
-    command.arg("--config").arg(&bed.file).args(arguments);
+    command.arg("--config").arg(&env.file).args(arguments);
     command
 }
 
-fn run(bed: &Bed, arguments: &[&str]) -> Output {
-    command(bed, arguments).output().unwrap()
+fn run(env: &TestEnvironment, arguments: &[&str]) -> Output {
+    command(env, arguments).output().unwrap()
 }
 
 /// The program; killed when the test fails.
 struct Program(Child);
 
 impl Program {
-    fn start(bed: &Bed) -> Self {
-        let mut command = command(bed, &["serve"]);
+    fn start(env: &TestEnvironment) -> Self {
+        let mut command = command(env, &["serve"]);
         Self(command.stderr(Stdio::null()).spawn().unwrap())
     }
 
@@ -59,13 +59,13 @@ impl Drop for Program {
 
 #[tokio::test]
 async fn a_killed_program_is_back_at_once_and_knows_everything() {
-    let mut bed = Bed::new();
-    let mut first = Program::start(&bed);
-    let mut cri = bed.connect().await;
-    bed.met().await;
+    let mut env = TestEnvironment::new();
+    let mut first = Program::start(&env);
+    let mut cri = env.connect().await;
+    env.met().await;
     let vm = cri.run("vmlet", "").await.unwrap();
     assert_eq!(cri.sandboxes().await.unwrap(), std::slice::from_ref(&vm));
-    let list = bed.config.state_dir.join("vmlet/sandboxes.list");
+    let list = env.config.state_dir.join("vmlet/sandboxes.list");
     // Before that the proxy would know that it does not know, and lists would fail.
     eventually("the list to be written", async || {
         let bytes = std::fs::read(&list).unwrap_or_default();
@@ -74,47 +74,47 @@ async fn a_killed_program_is_back_at_once_and_knows_everything() {
     .await;
     first.signal(Signal::SIGKILL);
     first.ended().await;
-    bed.secondary.kill();
+    env.secondary.kill();
     let started = Instant::now();
-    let mut second = Program::start(&bed);
-    let mut cri = bed.connect().await;
+    let mut second = Program::start(&env);
+    let mut cri = env.connect().await;
     assert_eq!(cri.sandboxes().await.unwrap(), [vm]);
     assert!(started.elapsed() < FANOUT, "{:?}", started.elapsed());
     second.signal(Signal::SIGTERM);
     assert_eq!(second.ended().await, Some(0));
-    assert!(!bed.config.listen.exists());
+    assert!(!env.config.listen.exists());
 }
 
 #[tokio::test]
 async fn exit_codes_tell_configuration_from_runtimes() {
-    let mut bed = Bed::new();
-    let well = run(&bed, &["check"]);
+    let mut env = TestEnvironment::new();
+    let well = run(&env, &["check"]);
     assert_eq!(well.status.code(), Some(0), "{well:?}");
-    bed.secondary.kill();
-    let away = run(&bed, &["check"]);
+    env.secondary.kill();
+    let away = run(&env, &["check"]);
     assert_eq!(away.status.code(), Some(1), "{away:?}");
-    let text = std::fs::read_to_string(&bed.file).unwrap();
-    std::fs::write(&bed.file, format!("colour = 1\n{text}")).unwrap();
-    let unusable = run(&bed, &["serve"]);
+    let text = std::fs::read_to_string(&env.file).unwrap();
+    std::fs::write(&env.file, format!("colour = 1\n{text}")).unwrap();
+    let unusable = run(&env, &["serve"]);
     assert_eq!(unusable.status.code(), Some(64), "{unusable:?}");
-    let said = String::from_utf8_lossy(&unusable.stderr).into_owned();
+    let reported = String::from_utf8_lossy(&unusable.stderr).into_owned();
     assert!(
-        said.contains("colour") && said.lines().count() == 1,
-        "{said}"
+        reported.contains("colour") && reported.lines().count() == 1,
+        "{reported}"
     );
 }
 
 #[tokio::test]
 async fn metrics_are_served_on_loopback() {
-    let mut bed = Bed::new();
+    let mut env = TestEnvironment::new();
     // An address of this process alone, where a port that was free a moment ago still is.
     let [.., a, b] = std::process::id().to_be_bytes();
     let address = TcpListener::bind((Ipv4Addr::new(127, 77, a, b), 0))
         .unwrap()
         .local_addr()
         .unwrap();
-    bed.config.metrics = Some(criproxy::config::Metrics { listen: address });
-    let mut cri = bed.start_proxy().await;
+    env.config.metrics = Some(criproxy::config::Metrics { listen: address });
+    let mut cri = env.start_proxy().await;
     cri.run("vmlet", "").await.unwrap();
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream

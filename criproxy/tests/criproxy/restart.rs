@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use cri_proto::v1;
 use tonic::Code;
 
-use crate::bed::{Bed, Cri, FANOUT};
+use crate::environment::{Cri, FANOUT, TestEnvironment};
 
-impl Bed {
+impl TestEnvironment {
     /// Stops the proxy and the secondary, spoils what was written about it, and starts the proxy.
     pub(crate) async fn lose_memory(&mut self) -> Cri {
         self.stop_proxy().await;
@@ -38,16 +38,16 @@ fn spoil(dir: &Path) {
 
 #[tokio::test]
 async fn after_a_restart_a_secondary_that_is_away_is_still_known() {
-    let (mut bed, mut cri) = Bed::start().await;
+    let (mut env, mut cri) = TestEnvironment::start().await;
     let vm = cri.run("vmlet", "").await.unwrap();
     let container = cri.container(&vm).await.unwrap();
     cri.sandboxes().await.unwrap();
     cri.containers().await.unwrap();
     cri.container_status(&container).await.unwrap();
-    bed.secondary.kill();
+    env.secondary.kill();
     let started = Instant::now();
-    bed.stop_proxy().await;
-    let mut cri = bed.start_proxy().await;
+    env.stop_proxy().await;
+    let mut cri = env.start_proxy().await;
     assert_eq!(cri.sandboxes().await.unwrap(), std::slice::from_ref(&vm));
     assert!(started.elapsed() < FANOUT, "{:?}", started.elapsed());
     assert_eq!(
@@ -66,16 +66,16 @@ async fn after_a_restart_a_secondary_that_is_away_is_still_known() {
 
 #[tokio::test]
 async fn after_a_reboot_the_machines_of_a_secondary_that_is_away_have_ended() {
-    let (mut bed, mut cri) = Bed::start().await;
+    let (mut env, mut cri) = TestEnvironment::start().await;
     let vm = cri.run("vmlet", "").await.unwrap();
     let container = cri.container(&vm).await.unwrap();
     cri.sandboxes().await.unwrap();
     cri.containers().await.unwrap();
     cri.container_status(&container).await.unwrap();
-    bed.secondary.kill();
-    bed.stop_proxy().await;
-    std::fs::write(&bed.config.boot_id_file, "second\n").unwrap();
-    let mut cri = bed.start_proxy().await;
+    env.secondary.kill();
+    env.stop_proxy().await;
+    std::fs::write(&env.config.boot_id_file, "second\n").unwrap();
+    let mut cri = env.start_proxy().await;
     let list = cri
         .runtime
         .list_pod_sandbox(v1::ListPodSandboxRequest::default())
@@ -92,33 +92,33 @@ async fn after_a_reboot_the_machines_of_a_secondary_that_is_away_have_ended() {
 
 #[tokio::test]
 async fn an_endless_call_does_not_delay_the_end() {
-    let (mut bed, mut cri) = Bed::start().await;
-    bed.primary.mood(crate::fake::Mood::Hung);
+    let (mut env, mut cri) = TestEnvironment::start().await;
+    env.primary.mood(crate::fake::Mood::Hung);
     let call = tokio::spawn(async move { cri.run("", "").await });
-    crate::bed::eventually("the call to arrive", async || {
-        bed.primary.was_called("RunPodSandbox")
+    crate::environment::eventually("the call to arrive", async || {
+        env.primary.was_called("RunPodSandbox")
     })
     .await;
     let started = Instant::now();
-    bed.stop_proxy().await;
+    env.stop_proxy().await;
     assert!(
         started.elapsed() < Duration::from_secs(30),
         "{:?}",
         started.elapsed()
     );
-    assert!(!bed.config.listen.exists());
+    assert!(!env.config.listen.exists());
     drop(call);
 }
 
 #[tokio::test]
 async fn only_its_own_user_can_reach_the_socket_and_a_second_proxy_is_refused() {
-    let (bed, _cri) = Bed::start().await;
-    let mode = std::fs::metadata(&bed.config.listen)
+    let (env, _cri) = TestEnvironment::start().await;
+    let mode = std::fs::metadata(&env.config.listen)
         .unwrap()
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o600);
-    let second = criproxy::serve(bed.config.clone(), std::future::pending()).await;
+    let second = criproxy::serve(env.config.clone(), std::future::pending()).await;
     assert!(
         second
             .unwrap_err()
@@ -129,9 +129,9 @@ async fn only_its_own_user_can_reach_the_socket_and_a_second_proxy_is_refused() 
 
 #[tokio::test]
 async fn check_tells_who_answers_and_who_does_not() {
-    let (mut bed, mut cri) = Bed::start().await;
+    let (mut env, mut cri) = TestEnvironment::start().await;
     cri.run("vmlet", "").await.unwrap();
-    let report = criproxy::check::report(&bed.config).await;
+    let report = criproxy::check::report(&env.config).await;
     assert!(report.well, "{}", report.text);
     for part in [
         "containerd 1",
@@ -142,25 +142,25 @@ async fn check_tells_who_answers_and_who_does_not() {
     ] {
         assert!(report.text.contains(part), "{part}: {}", report.text);
     }
-    bed.secondary.kill();
+    env.secondary.kill();
     cri.sandboxes().await.unwrap();
-    bed.stop_proxy().await;
-    let report = criproxy::check::report(&bed.config).await;
+    env.stop_proxy().await;
+    let report = criproxy::check::report(&env.config).await;
     assert!(!report.well);
     for part in ["does not answer", "1 sandboxes, 0 containers, 0 images"] {
         assert!(report.text.contains(part), "{part}: {}", report.text);
     }
-    spoil(&bed.config.state_dir.join("vmlet"));
-    let report = criproxy::check::report(&bed.config).await;
+    spoil(&env.config.state_dir.join("vmlet"));
+    let report = criproxy::check::report(&env.config).await;
     assert!(report.text.contains("sandboxes lost"), "{}", report.text);
 }
 
 #[tokio::test]
 async fn check_tells_a_runtime_that_was_never_there() {
-    let mut bed = Bed::new();
-    bed.secondary.kill();
-    bed.start_proxy().await;
-    let report = criproxy::check::report(&bed.config).await;
+    let mut env = TestEnvironment::new();
+    env.secondary.kill();
+    env.start_proxy().await;
+    let report = criproxy::check::report(&env.config).await;
     let expected = "nothing: it was never connected";
     assert!(report.text.contains(expected), "{}", report.text);
 }

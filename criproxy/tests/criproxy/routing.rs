@@ -7,7 +7,7 @@ use cri_proto::v1;
 use rstest::rstest;
 use tonic::Code;
 
-use crate::bed::{Bed, TAG};
+use crate::environment::{TAG, TestEnvironment};
 
 #[rstest]
 #[case::nothing("", "", false)]
@@ -23,11 +23,11 @@ async fn a_sandbox_runs_where_handler_or_annotation_say(
     #[case] target: &str,
     #[case] secondary: bool,
 ) {
-    let (bed, mut cri) = Bed::start().await;
+    let (env, mut cri) = TestEnvironment::start().await;
     let id = cri.run(handler, target).await.unwrap();
     assert_eq!(id.ends_with(TAG), secondary);
-    assert_eq!(bed.secondary.was_called("RunPodSandbox"), secondary);
-    assert_eq!(bed.primary.was_called("RunPodSandbox"), !secondary);
+    assert_eq!(env.secondary.was_called("RunPodSandbox"), secondary);
+    assert_eq!(env.primary.was_called("RunPodSandbox"), !secondary);
 }
 
 #[rstest]
@@ -38,30 +38,30 @@ async fn an_unclear_wish_is_an_invalid_argument_and_reaches_nobody(
     #[case] handler: &str,
     #[case] target: &str,
 ) {
-    let (bed, mut cri) = Bed::start().await;
+    let (env, mut cri) = TestEnvironment::start().await;
     let error = cri.run(handler, target).await.unwrap_err();
     assert_eq!(error.code(), Code::InvalidArgument);
     assert!(
         error.message().contains("kubernetes.io/target-runtime"),
         "{error}"
     );
-    for fake in [&bed.primary, &bed.secondary] {
+    for fake in [&env.primary, &env.secondary] {
         assert!(!fake.was_called("RunPodSandbox"));
     }
 }
 
 #[tokio::test]
 async fn a_handler_that_the_annotated_runtime_does_not_know_is_blanked() {
-    let (bed, mut cri) = Bed::start().await;
+    let (env, mut cri) = TestEnvironment::start().await;
     cri.run("runc", "vmlet").await.unwrap();
-    let run = bed.secondary.with(|state| state.runs.remove(0));
+    let run = env.secondary.with(|state| state.runs.remove(0));
     assert_eq!(run.runtime_handler, "");
     assert_eq!(run.config.unwrap().metadata.unwrap().uid, "uid");
 }
 
 #[tokio::test]
 async fn containers_follow_their_sandbox_and_short_ids_do() {
-    let (_bed, mut cri) = Bed::start().await;
+    let (_env, mut cri) = TestEnvironment::start().await;
     for (handler, name) in [("", "containerd"), ("vmlet", "vmlet")] {
         let sandbox = cri.run(handler, "").await.unwrap();
         let container = cri.container(&sandbox).await.unwrap();
@@ -72,16 +72,16 @@ async fn containers_follow_their_sandbox_and_short_ids_do() {
 
 #[tokio::test]
 async fn an_object_that_was_never_seen_is_asked_for_everywhere() {
-    let (bed, mut cri) = Bed::start().await;
-    bed.secondary.add_sandbox("cafe0000");
+    let (env, mut cri) = TestEnvironment::start().await;
+    env.secondary.add_sandbox("cafe0000");
     cri.stop_sandbox("cafe").await.unwrap();
-    assert!(bed.secondary.was_called("StopPodSandbox"));
-    assert!(!bed.primary.was_called("StopPodSandbox"));
+    assert!(env.secondary.was_called("StopPodSandbox"));
+    assert!(!env.primary.was_called("StopPodSandbox"));
 }
 
 #[tokio::test]
 async fn an_unknown_object_is_not_found_in_the_primarys_words() {
-    let (_bed, mut cri) = Bed::start().await;
+    let (_env, mut cri) = TestEnvironment::start().await;
     for id in ["nobody".to_owned(), "ab".repeat(32)] {
         let error = cri.container_status(&id).await.unwrap_err();
         assert_eq!(error.code(), Code::NotFound);
@@ -91,27 +91,27 @@ async fn an_unknown_object_is_not_found_in_the_primarys_words() {
 
 #[tokio::test]
 async fn an_id_that_begins_objects_of_both_is_ambiguous() {
-    let (bed, mut cri) = Bed::start().await;
-    bed.primary.add_sandbox("aa11");
-    bed.secondary.add_sandbox("aa22");
+    let (env, mut cri) = TestEnvironment::start().await;
+    env.primary.add_sandbox("aa11");
+    env.secondary.add_sandbox("aa22");
     let error = cri.stop_sandbox("aa").await.unwrap_err();
     assert_eq!(error.code(), Code::InvalidArgument);
 }
 
 #[tokio::test]
 async fn a_stop_of_what_nobody_has_goes_to_all_and_succeeds() {
-    let (bed, mut cri) = Bed::start().await;
+    let (env, mut cri) = TestEnvironment::start().await;
     cri.stop_sandbox("nobody").await.unwrap();
-    assert!(bed.primary.was_called("StopPodSandbox"));
-    assert!(bed.secondary.was_called("StopPodSandbox"));
+    assert!(env.primary.was_called("StopPodSandbox"));
+    assert!(env.secondary.was_called("StopPodSandbox"));
 }
 
 #[tokio::test]
 async fn a_stop_of_what_nobody_has_fails_while_a_possible_owner_is_away() {
-    let (mut bed, mut cri) = Bed::start().await;
+    let (mut env, mut cri) = TestEnvironment::start().await;
     cri.run("vmlet", "").await.unwrap();
     cri.sandboxes().await.unwrap();
-    bed.secondary.kill();
+    env.secondary.kill();
     let error = cri.stop_sandbox("nobody").await.unwrap_err();
     assert_eq!(error.code(), Code::Unavailable);
     // Nothing of the secondary's looks like this.
@@ -120,13 +120,13 @@ async fn a_stop_of_what_nobody_has_fails_while_a_possible_owner_is_away() {
 
 #[tokio::test]
 async fn a_removed_object_is_forgotten() {
-    let (mut bed, mut cri) = Bed::start().await;
+    let (mut env, mut cri) = TestEnvironment::start().await;
     let id = cri.run("vmlet", "").await.unwrap();
     cri.sandboxes().await.unwrap();
     let request = v1::RemovePodSandboxRequest {
         pod_sandbox_id: id.clone(),
     };
     cri.runtime.remove_pod_sandbox(request).await.unwrap();
-    bed.secondary.kill();
+    env.secondary.kill();
     assert_eq!(cri.sandboxes().await.unwrap(), Vec::<String>::new());
 }

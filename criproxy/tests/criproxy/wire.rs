@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 
-use crate::bed::{Bed, TAG, eventually};
+use crate::environment::{TAG, TestEnvironment, eventually};
 use crate::raw::{self, answer_with, body, call, frame, open_body, trailers, whole};
 
 const FUTURE: &str = "/runtime.v1.RuntimeService/Levitate";
@@ -37,11 +37,11 @@ fn message(id: &str) -> Vec<u8> {
 }
 
 /// The primary records calls of `path` and answers them with metadata, two messages and metadata.
-fn recording(bed: &mut Bed, secondary: bool, path: &'static str) -> Seen {
+fn recording(env: &mut TestEnvironment, secondary: bool, path: &'static str) -> Seen {
     let fake = if secondary {
-        &mut bed.secondary
+        &mut env.secondary
     } else {
-        &mut bed.primary
+        &mut env.primary
     };
     fake.kill();
     let seen = Seen::default();
@@ -81,10 +81,10 @@ async fn messages_metadata_and_details_pass_unchanged(
     #[case] secondary: bool,
     #[case] path: &'static str,
 ) {
-    let mut bed = Bed::new();
-    let seen = recording(&mut bed, secondary, path);
-    bed.start_proxy().await;
-    let mut client = raw::connect(&bed.config.listen).await;
+    let mut env = TestEnvironment::new();
+    let seen = recording(&mut env, secondary, path);
+    env.start_proxy().await;
+    let mut client = raw::connect(&env.config.listen).await;
     let id = "ab".repeat(28) + if secondary { TAG } else { "00000000" };
     let sent = frame(&message(&id));
     let mut request = call(path, body(&[sent.slice(..3), sent.slice(3..)], None));
@@ -130,8 +130,8 @@ async fn messages_metadata_and_details_pass_unchanged(
 #[case::merged(LIST)]
 #[tokio::test]
 async fn an_error_without_messages_keeps_its_shape_and_details(#[case] path: &'static str) {
-    let mut bed = Bed::new();
-    bed.primary.kill();
+    let mut env = TestEnvironment::new();
+    env.primary.kill();
     let script = move |request: Request<Incoming>| {
         if request.uri().path() != path {
             return None;
@@ -146,9 +146,9 @@ async fn an_error_without_messages_keeps_its_shape_and_details(#[case] path: &'s
             response
         }) as _)
     };
-    raw::serve(&bed.primary.socket, Arc::new(script));
-    bed.start_proxy().await;
-    let mut client = raw::connect(&bed.config.listen).await;
+    raw::serve(&env.primary.socket, Arc::new(script));
+    env.start_proxy().await;
+    let mut client = raw::connect(&env.config.listen).await;
     let message: &[u8] = if path == LIST {
         b""
     } else {
@@ -167,16 +167,16 @@ async fn an_error_without_messages_keeps_its_shape_and_details(#[case] path: &'s
 #[case::unknown(FUTURE)]
 #[tokio::test]
 async fn a_call_that_is_given_up_is_given_up_at_the_runtime(#[case] path: &'static str) {
-    struct Told(Option<oneshot::Sender<()>>);
-    impl Drop for Told {
+    struct DropNotifier(Option<oneshot::Sender<()>>);
+    impl Drop for DropNotifier {
         fn drop(&mut self) {
             let _ = self.0.take().unwrap().send(());
         }
     }
-    let mut bed = Bed::new();
-    bed.primary.kill();
-    let (told, gone) = oneshot::channel();
-    let told = Mutex::new(Some(Told(Some(told))));
+    let mut env = TestEnvironment::new();
+    env.primary.kill();
+    let (reported, gone) = oneshot::channel();
+    let reported = Mutex::new(Some(DropNotifier(Some(reported))));
     let arrived = Arc::new(tokio::sync::Notify::new());
     let arrival = Arc::clone(&arrived);
     let script = move |request: Request<Incoming>| {
@@ -184,16 +184,16 @@ async fn a_call_that_is_given_up_is_given_up_at_the_runtime(#[case] path: &'stat
         if request.uri().path() != path || !is_ours {
             return None;
         }
-        let told = told.lock().unwrap().take();
+        let reported = reported.lock().unwrap().take();
         arrival.notify_one();
         Some(Box::pin(async move {
-            let _told = told;
+            let _notifier = reported;
             std::future::pending().await
         }) as _)
     };
-    raw::serve(&bed.primary.socket, Arc::new(script));
-    bed.start_proxy().await;
-    let mut client = raw::connect(&bed.config.listen).await;
+    raw::serve(&env.primary.socket, Arc::new(script));
+    env.start_proxy().await;
+    let mut client = raw::connect(&env.config.listen).await;
     let message: &[u8] = if path == LIST {
         b""
     } else {
@@ -204,24 +204,24 @@ async fn a_call_that_is_given_up_is_given_up_at_the_runtime(#[case] path: &'stat
     let call = tokio::spawn(client.send_request(request));
     arrived.notified().await;
     call.abort();
-    let told = tokio::time::timeout(Duration::from_secs(60), gone).await;
-    told.expect("the runtime never learned").unwrap();
+    let reported = tokio::time::timeout(Duration::from_secs(60), gone).await;
+    reported.expect("the runtime never learned").unwrap();
 }
 
 #[tokio::test]
 async fn a_conversation_in_both_directions_is_not_held_back() {
-    let mut bed = Bed::new();
-    bed.primary.kill();
+    let mut env = TestEnvironment::new();
+    env.primary.kill();
     let script = |request: Request<Incoming>| {
         if request.uri().path() != FUTURE {
             return None;
         }
         Some(Box::pin(async move {
             let (sender, answer) = open_body();
-            let mut said = request.into_body();
+            let mut reported = request.into_body();
             tokio::spawn(async move {
                 // An echo.
-                while let Some(Ok(frame)) = said.frame().await {
+                while let Some(Ok(frame)) = reported.frame().await {
                     if let Ok(data) = frame.into_data() {
                         let _ = sender.send(Frame::data(data)).await;
                     }
@@ -231,28 +231,34 @@ async fn a_conversation_in_both_directions_is_not_held_back() {
             http::Response::new(answer)
         }) as _)
     };
-    raw::serve(&bed.primary.socket, Arc::new(script));
-    bed.start_proxy().await;
-    let mut client = raw::connect(&bed.config.listen).await;
+    raw::serve(&env.primary.socket, Arc::new(script));
+    env.start_proxy().await;
+    let mut client = raw::connect(&env.config.listen).await;
     // The server speaks first or waits for us: nothing has been said yet when the answer begins.
-    let (say, said) = open_body();
-    let answer = client.send_request(call(FUTURE, said)).await.unwrap();
-    let mut heard = answer.into_body();
+    let (say, reported) = open_body();
+    let answer = client.send_request(call(FUTURE, reported)).await.unwrap();
+    let mut received = answer.into_body();
     for word in ["a", "b", "c"] {
         let word = frame(word.as_bytes());
         say.send(Frame::data(word.clone())).await.unwrap();
-        let data = heard.frame().await.unwrap().unwrap().into_data().unwrap();
+        let data = received
+            .frame()
+            .await
+            .unwrap()
+            .unwrap()
+            .into_data()
+            .unwrap();
         assert_eq!(data, word);
     }
     drop(say);
-    let end = heard.frame().await.unwrap().unwrap();
+    let end = received.frame().await.unwrap().unwrap();
     assert_eq!(end.trailers_ref().unwrap()["grpc-status"], "0");
 }
 
 #[tokio::test]
 async fn a_list_of_sixteen_mebibytes_passes_with_unknown_fields() {
-    let mut bed = Bed::new();
-    bed.primary.kill();
+    let mut env = TestEnvironment::new();
+    env.primary.kill();
     let container = v1::Container {
         id: "p".into(),
         ..Default::default()
@@ -263,17 +269,17 @@ async fn a_list_of_sixteen_mebibytes_passes_with_unknown_fields() {
     let size = 16 * 1024 * 1024 - 4096;
     list.extend(criproxy::wire::tagged(500, &vec![7; size]));
     let list = Bytes::from(list);
-    let told = list.clone();
+    let reported = list.clone();
     let script = move |request: Request<Incoming>| {
         if request.uri().path() != LIST {
             return None;
         }
-        let told = frame(&told);
-        Some(Box::pin(async move { answer_with(&[told], trailers("0")) }) as _)
+        let reported = frame(&reported);
+        Some(Box::pin(async move { answer_with(&[reported], trailers("0")) }) as _)
     };
-    raw::serve(&bed.primary.socket, Arc::new(script));
-    bed.start_proxy().await;
-    bed.secondary.with(|state| {
+    raw::serve(&env.primary.socket, Arc::new(script));
+    env.start_proxy().await;
+    env.secondary.with(|state| {
         let mine = v1::Container {
             id: "s".into(),
             created_at: 1,
@@ -281,7 +287,7 @@ async fn a_list_of_sixteen_mebibytes_passes_with_unknown_fields() {
         };
         state.containers.insert("s".into(), mine)
     });
-    let mut client = raw::connect(&bed.config.listen).await;
+    let mut client = raw::connect(&env.config.listen).await;
     let started = Instant::now();
     let request = call(LIST, body(&[frame(b"")], None));
     let (_, data, end) = whole(client.send_request(request).await.unwrap()).await;
@@ -302,8 +308,8 @@ async fn a_list_of_sixteen_mebibytes_passes_with_unknown_fields() {
 
 #[tokio::test]
 async fn an_answer_that_breaks_off_is_unavailable() {
-    let mut bed = Bed::new();
-    bed.primary.kill();
+    let mut env = TestEnvironment::new();
+    env.primary.kill();
     let script = |request: Request<Incoming>| {
         if request.uri().path() != EXEC {
             return None;
@@ -317,9 +323,9 @@ async fn an_answer_that_breaks_off_is_unavailable() {
             http::Response::new(answer)
         }) as _)
     };
-    let server = raw::serve(&bed.primary.socket, Arc::new(script));
-    bed.start_proxy().await;
-    let mut client = raw::connect(&bed.config.listen).await;
+    let server = raw::serve(&env.primary.socket, Arc::new(script));
+    env.start_proxy().await;
+    let mut client = raw::connect(&env.config.listen).await;
     let request = call(EXEC, body(&[frame(&message(&"ab".repeat(32)))], None));
     let mut answer = client.send_request(request).await.unwrap().into_body();
     let half = answer.frame().await.unwrap().unwrap().into_data().unwrap();
@@ -342,8 +348,8 @@ async fn a_hostile_request_gets_an_error_and_the_next_one_an_answer(
     #[case] bytes: &'static [u8],
     #[case] want: &str,
 ) {
-    let (bed, mut cri) = Bed::start().await;
-    let mut client = raw::connect(&bed.config.listen).await;
+    let (env, mut cri) = TestEnvironment::start().await;
+    let mut client = raw::connect(&env.config.listen).await;
     for path in [RUN, LIST] {
         let request = call(path, body(&[Bytes::from_static(bytes)], None));
         let answer = client.send_request(request).await.unwrap();
@@ -354,8 +360,8 @@ async fn a_hostile_request_gets_an_error_and_the_next_one_an_answer(
 
 #[tokio::test]
 async fn two_messages_where_one_is_allowed_are_refused() {
-    let (bed, _cri) = Bed::start().await;
-    let mut client = raw::connect(&bed.config.listen).await;
+    let (env, _cri) = TestEnvironment::start().await;
+    let mut client = raw::connect(&env.config.listen).await;
     let request = call(LIST, body(&[frame(b""), frame(b"")], None));
     let answer = client.send_request(request).await.unwrap();
     assert_eq!(raw::code(answer).await, "3");
@@ -363,8 +369,8 @@ async fn two_messages_where_one_is_allowed_are_refused() {
 
 #[tokio::test]
 async fn a_message_that_is_no_protobuf_is_the_primarys_to_refuse() {
-    let (bed, _cri) = Bed::start().await;
-    let mut client = raw::connect(&bed.config.listen).await;
+    let (env, _cri) = TestEnvironment::start().await;
+    let mut client = raw::connect(&env.config.listen).await;
     for path in [RUN, EXEC, "/runtime.v1.ImageService/PullImage"] {
         let request = call(path, body(&[frame(b"\x0a\x7f\xff")], None));
         let answer = client.send_request(request).await.unwrap();
@@ -375,8 +381,8 @@ async fn a_message_that_is_no_protobuf_is_the_primarys_to_refuse() {
 
 #[tokio::test]
 async fn bytes_that_are_no_http2_end_their_connection_alone() {
-    let (bed, mut cri) = Bed::start().await;
-    let mut stream = UnixStream::connect(&bed.config.listen).await.unwrap();
+    let (env, mut cri) = TestEnvironment::start().await;
+    let mut stream = UnixStream::connect(&env.config.listen).await.unwrap();
     stream.write_all(&[0x16; 100]).await.unwrap();
     let mut rest = Vec::new();
     let ended = stream.read_to_end(&mut rest);
@@ -389,11 +395,11 @@ async fn bytes_that_are_no_http2_end_their_connection_alone() {
 
 #[tokio::test]
 async fn a_runtime_that_restarts_is_reached_by_the_next_call() {
-    let (mut bed, mut cri) = Bed::start().await;
+    let (mut env, mut cri) = TestEnvironment::start().await;
     let pod = cri.run("", "").await.unwrap();
     let container = cri.container(&pod).await.unwrap();
-    bed.primary.kill();
-    bed.primary.start();
+    env.primary.kill();
+    env.primary.start();
     eventually("the primary to answer", async || {
         cri.exec(&container).await.is_ok()
     })

@@ -67,9 +67,11 @@ impl Mount {
         let at = mount_point.path().to_str().unwrap();
         let script = "mount -t cgroup2 none \"$0\" && echo mounted && exec cat";
         let mut keeper = Process::start("unshare", &["--mount", "sh", "-c", script, at]);
-        let mut said = [0; 8];
+        let mut reported = [0; 8];
         let stdout = keeper.0.stdout.as_mut().unwrap();
-        stdout.read_exact(&mut said).expect("a mount of version 2");
+        stdout
+            .read_exact(&mut reported)
+            .expect("a mount of version 2");
         Self {
             root: PathBuf::from(format!("/proc/{}/root{at}", keeper.pid())),
             _mount_point: mount_point,

@@ -138,7 +138,7 @@ impl Invoker {
     pub(crate) async fn add(
         &self,
         call: Call<'_>,
-        asked: SpecVersion,
+        requested: SpecVersion,
     ) -> Result<AddResult, InvokeError> {
         let stdout = self.run(&call).await?;
         let result = if stdout.iter().all(u8::is_ascii_whitespace) {
@@ -148,7 +148,7 @@ impl Invoker {
                 .map_err(|_| Failure::Garbage {
                     words: excerpt(&stdout, EXCERPT),
                 })
-                .and_then(|raw| parse_result(raw, asked).map_err(Failure::Unusable))
+                .and_then(|raw| parse_result(raw, requested).map_err(Failure::Unusable))
         };
         result.map_err(|failure| call.failed(failure))
     }

@@ -39,24 +39,25 @@ pub enum ResultError {
     Shape(#[source] serde_json::Error),
 }
 
-/// Types a result. One without `cniVersion` counts as one of `asked`, the version of the request.
-pub fn parse_result(raw: Value, asked: SpecVersion) -> Result<AddResult, ResultError> {
+/// Types a result. One without `cniVersion` counts as one of `requested`, the version of the request.
+pub fn parse_result(raw: Value, requested: SpecVersion) -> Result<AddResult, ResultError> {
     let Value::Object(mut fields) = raw else {
         return Err(ResultError::NotObject);
     };
-    let said = match fields.get("cniVersion") {
+    let reported = match fields.get("cniVersion") {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(version)) => version.clone(),
         Some(other) => return Err(ResultError::Version(other.to_string())),
     };
-    if said.is_empty() {
-        fields.insert("cniVersion".into(), asked.to_string().into());
+    if reported.is_empty() {
+        fields.insert("cniVersion".into(), requested.to_string().into());
     } else {
         let known = |v: &SpecVersion| v.is_supported() && *v <= SpecVersion::CURRENT;
-        said.parse()
+        reported
+            .parse()
             .ok()
             .filter(known)
-            .ok_or(ResultError::Version(said))?;
+            .ok_or(ResultError::Version(reported))?;
     }
     let mut parsed: CNIResult =
         serde_json::from_value(without_blanks(&fields)).map_err(ResultError::Shape)?;

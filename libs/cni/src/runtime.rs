@@ -130,18 +130,24 @@ impl Runtime {
         if network.disable_check() || network.version().allows(Cmd::Check).is_err() {
             return Ok(());
         }
-        let asked = Attachment {
+        let requested = Attachment {
             netns: attachment.netns.clone(),
             ..entry.attachment()
         };
         for plugin in network.plugins() {
-            let config = plugin_input(&network, plugin, Some(&asked), entry.result.as_ref(), None);
+            let config = plugin_input(
+                &network,
+                plugin,
+                Some(&requested),
+                entry.result.as_ref(),
+                None,
+            );
             self.invoker
                 .run(&Call {
                     command: Cmd::Check,
                     network: network.name(),
                     plugin: plugin.kind(),
-                    attachment: Some(&asked),
+                    attachment: Some(&requested),
                     config,
                 })
                 .await

@@ -246,15 +246,15 @@ pub fn is_usable(ip: IpAddr) -> bool {
 
 /// Address and prefix length; a bare address stands for itself alone. An IPv4-mapped IPv6 address counts as IPv4.
 fn with_prefix(text: &str) -> Option<(IpAddr, u8)> {
-    let (said, length) = match text.split_once('/') {
+    let (reported, length) = match text.split_once('/') {
         Some((ip, length)) => (ip, Some(length.parse::<u8>().ok()?)),
         None => (text, None),
     };
-    let said = said.parse::<IpAddr>().ok()?;
-    let ip = said.to_canonical();
+    let reported = reported.parse::<IpAddr>().ok()?;
+    let ip = reported.to_canonical();
     let most = if ip.is_ipv4() { 32 } else { 128 };
     let length = match length {
-        Some(length) if said != ip => length.checked_sub(96)?,
+        Some(length) if reported != ip => length.checked_sub(96)?,
         Some(length) => length,
         None => most,
     };

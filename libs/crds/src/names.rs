@@ -43,7 +43,7 @@ pub const GENERATION: &str = "vmlet.dev/vm-generation";
 /// On pods: hash of what the pod was built from, as `lifecycle::revision` makes it.
 pub const REVISION: &str = "vmlet.dev/vm-revision";
 /// The wish that a suspended machine had, such as `runStrategy=Manual`; resuming restores it.
-pub const RESUME_WISH: &str = "vmlet.dev/resume-wish";
+pub const RESUME_STATE: &str = "vmlet.dev/resume-wish";
 /// Pod condition, set by the agent: the guest's vCPUs stand still; the reason says who stopped them.
 pub const POD_PAUSED_CONDITION: &str = "vmlet.dev/Paused";
 /// On pods: start with paused vCPUs when `true`.

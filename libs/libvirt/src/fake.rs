@@ -108,13 +108,13 @@ impl FakeHypervisor {
     /// The connection goes away: calls fail until [`Self::reconnect`].
     pub fn disconnect(&self) {
         self.lock().connected = false;
-        self.tell(Event::Disconnected);
+        self.emit(Event::Disconnected);
     }
 
     /// The connection comes back.
     pub fn reconnect(&self) {
         self.lock().connected = true;
-        self.tell(Event::Connected);
+        self.emit(Event::Connected);
     }
 
     /// The guest powers itself off. No event is seen while disconnected, as in life.
@@ -200,12 +200,12 @@ impl FakeHypervisor {
             found.paused = false;
             drop(inner);
             if connected {
-                self.tell(Event::Stopped(domain, end));
+                self.emit(Event::Stopped(domain, end));
             }
         }
     }
 
-    fn tell(&self, event: Event) {
+    fn emit(&self, event: Event) {
         // A test without a receiver does not care.
         let _ = self.events.send(event);
     }

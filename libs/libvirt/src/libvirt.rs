@@ -215,10 +215,10 @@ impl Hypervisor for Libvirt {
 
     async fn cable(&self, domain: Uuid, nic: String, cable: Cable) -> Result<()> {
         let command = monitor::cable(&nic, cable);
-        let asked = self.urgently("set link", domain, move |d| {
+        let reply = self.urgently("set link", domain, move |d| {
             d.qemu_monitor_command(&command, 0)
         });
-        monitor::check("set link", &asked.await?)
+        monitor::check("set link", &reply.await?)
     }
 
     async fn power(&self, domain: Uuid) -> Result<Option<Power>> {
@@ -238,7 +238,7 @@ impl Hypervisor for Libvirt {
     }
 
     async fn shutdown(&self, domain: Uuid, how: Shutdown) -> Result<()> {
-        let asked = match how {
+        let reply = match how {
             Shutdown::Agent => {
                 if self.calls.rebooting.has(domain) {
                     // Otherwise libvirt would boot the guest anew.
@@ -248,7 +248,7 @@ impl Hypervisor for Libvirt {
             }
             Shutdown::Acpi => self.press_to_power_off(domain).await,
         };
-        absent_is_fine(asked)
+        absent_is_fine(reply)
     }
 
     async fn destroy(&self, domain: Uuid) -> Result<()> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crds::VirtualMachineStatus;
 
-use crate::strategy::Wish;
+use crate::strategy::DesiredState;
 
 /// What a pass has to do, in this order: write `status`, do `action`, `release` the pod, come back.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,7 +80,7 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patch {
     /// Replace the wish (and forget the remembered one).
-    Wish(Wish),
+    DesiredState(DesiredState),
     /// Set `spec.paused`.
     Paused,
 }
@@ -105,7 +105,7 @@ pub enum Waiting {
     BackOff,
     /// The disks.
     Volumes,
-    /// What [`crate::Gates::held`] names.
+    /// What [`crate::StartPreconditions::held`] names.
     Held,
 }
 

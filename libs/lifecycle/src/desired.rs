@@ -16,17 +16,19 @@ use crate::phase::Phase;
 use crate::printable::{View, printable};
 use crate::requests::{self, Head};
 use crate::rules::{Facts, Seen, Step, step, step_of_deletion};
-use crate::strategy::{Strategy, Wish, WishError};
+use crate::strategy::{DesiredState, DesiredStateError, Strategy};
 use crate::{Deletion, Machine, Pending, Volumes, power, record, revision, start};
 
 /// What to do with a machine. `jitter` spreads the back-off of machines that failed together.
 #[must_use]
 pub fn desired(m: &Machine<'_>, now: &Time, jitter: Jitter) -> Decision {
-    let wish = match Wish::of(m.spec) {
-        Ok(wish) => wish.unwrap_or(Wish::RunStrategy(crds::RunStrategy::Halted)),
+    let desired_state = match DesiredState::of(m.spec) {
+        Ok(desired_state) => {
+            desired_state.unwrap_or(DesiredState::RunStrategy(crds::RunStrategy::Halted))
+        }
         Err(error) => return contradictory(m, now, &error),
     };
-    let strategy = wish.strategy();
+    let strategy = desired_state.strategy();
     let seen = Seen::of(m.instance);
     let head = Head::of(&m.status.state_change_requests, m.instance);
     let step = choose(m, strategy, seen, head);
@@ -43,14 +45,14 @@ pub fn desired(m: &Machine<'_>, now: &Time, jitter: Jitter) -> Decision {
         .is_some_and(|i| i.ready == Some(true) && i.is_live());
     status.power_state = power_state(m);
 
-    let (action, wait) = act(m, wish, step, head, &status, now);
+    let (action, wait) = act(m, desired_state, step, head, &status, now);
     let reset = backoff::until_reset(status.start_failure.as_ref(), m.instance, now);
     let view = View {
         strategy,
         deletion: m.meta.deletion,
         status: &status,
         instance: m.instance,
-        gates: m.gates,
+        preconditions: m.preconditions,
         action: &action,
         now,
     };
@@ -132,28 +134,28 @@ type Acted = (Action, Option<Duration>);
 
 fn act(
     m: &Machine<'_>,
-    wish: Wish,
+    desired_state: DesiredState,
     step: Step,
     head: Head,
     next: &VirtualMachineStatus,
     now: &Time,
 ) -> Acted {
-    if m.gates.pending != Pending::Nothing && step != Step::Finish {
+    if m.preconditions.pending != Pending::Nothing && step != Step::Finish {
         return (Action::Wait(Waiting::Pending), None);
     }
     let action = match (step, m.instance) {
-        (Step::Create, _) => return create(m, wish.strategy(), next, now),
+        (Step::Create, _) => return create(m, desired_state.strategy(), next, now),
         (Step::Finish, _) => Action::RemoveFinalizer,
         (Step::Discard, _) => Action::DiscardSaved,
-        (Step::SwitchOn, _) => Action::Patch(Patch::Wish(match wish.strategy() {
-            Strategy::Suspended => m.meta.resume.unwrap_or_else(|| wish.on()),
-            _ => wish.on(),
+        (Step::SwitchOn, _) => Action::Patch(Patch::DesiredState(match desired_state.strategy() {
+            Strategy::Suspended => m.meta.resume.unwrap_or_else(|| desired_state.on()),
+            _ => desired_state.on(),
         })),
         (Step::End(_) | Step::Remove(_), Some(instance)) => end(m, instance, head),
         (Step::Save, Some(instance)) => Action::Save {
             uid: instance.uid.clone(),
         },
-        (Step::AwaitGone, Some(instance)) => hurry(m, instance, head),
+        (Step::AwaitGone, Some(instance)) => shorten_grace(m, instance, head),
         (Step::Nothing, Some(instance)) => stand(m, instance),
         (Step::Nothing | Step::End(_) | Step::Remove(_) | Step::Save | Step::AwaitGone, None) => {
             Action::Nothing
@@ -168,9 +170,9 @@ fn create(m: &Machine<'_>, strategy: Strategy, next: &VirtualMachineStatus, now:
     if let Some(left) = backoff::left(next.start_failure.as_ref(), now).filter(|_| waits_out) {
         return (Action::Wait(Waiting::BackOff), Some(left));
     }
-    let action = if m.gates.held.is_some() {
+    let action = if m.preconditions.held.is_some() {
         Action::Wait(Waiting::Held)
-    } else if m.gates.volumes != Volumes::Ready {
+    } else if m.preconditions.volumes != Volumes::Ready {
         Action::Wait(Waiting::Volumes)
     } else if requests::wants_paused(&m.status.state_change_requests) && !m.spec.paused {
         Action::Patch(Patch::Paused)
@@ -185,9 +187,9 @@ fn create(m: &Machine<'_>, strategy: Strategy, next: &VirtualMachineStatus, now:
 
 fn end(m: &Machine<'_>, instance: &Instance, head: Head) -> Action {
     let uid = instance.uid.clone();
-    let asked = requests::grace(&m.status.state_change_requests).filter(|_| head == Head::Stop);
+    let requested = requests::grace(&m.status.state_change_requests).filter(|_| head == Head::Stop);
     let has_guest = instance.phase == Phase::Running && m.meta.deletion == Deletion::No;
-    match asked.map_or_else(|| power::ending(m.spec, has_guest), Ending::Delete) {
+    match requested.map_or_else(|| power::ending(m.spec, has_guest), Ending::Delete) {
         Ending::Delete(grace_seconds) => Action::Delete { uid, grace_seconds },
         Ending::Guest(timeout_seconds) => Action::Shutdown {
             uid,
@@ -197,10 +199,10 @@ fn end(m: &Machine<'_>, instance: &Instance, head: Head) -> Action {
 }
 
 /// A stop that leaves less time than the deletion that is under way.
-fn hurry(m: &Machine<'_>, instance: &Instance, head: Head) -> Action {
-    let asked = requests::grace(&m.status.state_change_requests);
+fn shorten_grace(m: &Machine<'_>, instance: &Instance, head: Head) -> Action {
+    let requested = requests::grace(&m.status.state_change_requests);
     let given = instance.grace_seconds.unwrap_or(i64::MAX);
-    match asked.filter(|_| head == Head::Stop && !instance.phase.is_final()) {
+    match requested.filter(|_| head == Head::Stop && !instance.phase.is_final()) {
         Some(grace_seconds) if i64::from(grace_seconds) < given => Action::Delete {
             uid: instance.uid.clone(),
             grace_seconds,
@@ -222,7 +224,7 @@ fn stand(m: &Machine<'_>, instance: &Instance) -> Action {
 }
 
 /// Nobody can say what such a machine is to do; what it has goes on.
-fn contradictory(m: &Machine<'_>, now: &Time, error: &WishError) -> Decision {
+fn contradictory(m: &Machine<'_>, now: &Time, error: &DesiredStateError) -> Decision {
     let is_deleted = m.meta.deletion != Deletion::No;
     if is_deleted {
         let plain = crds::VirtualMachineSpec {

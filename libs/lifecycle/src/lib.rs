@@ -25,7 +25,7 @@ pub use instance::{EndCause, Instance, NodeState, Unstartable};
 pub use phase::Phase;
 pub use printable::{View, printable};
 pub use start::{desired_power_state, set_to_start};
-pub use strategy::{Strategy, Wish, WishError};
+pub use strategy::{DesiredState, DesiredStateError, Strategy};
 
 use crds::{VirtualMachineSpec, VirtualMachineStatus};
 
@@ -41,7 +41,7 @@ pub struct Machine<'a> {
     /// Its pod, as of the same moment as `status` or later.
     pub instance: Option<&'a Instance>,
     /// What else decides about a start.
-    pub gates: &'a Gates,
+    pub preconditions: &'a StartPreconditions,
 }
 
 /// What a machine's metadata says.
@@ -51,8 +51,8 @@ pub struct Meta {
     pub generation: i64,
     /// Whether and how it is being deleted.
     pub deletion: Deletion,
-    /// The wish that a suspended machine goes back to: [`Wish::remembered`] of its annotations.
-    pub resume: Option<Wish>,
+    /// The wish that a suspended machine goes back to: [`DesiredState::remembered`] of its annotations.
+    pub resume: Option<DesiredState>,
 }
 
 /// Whether a machine is being deleted.
@@ -69,7 +69,7 @@ pub enum Deletion {
 
 /// What decides about a start besides the wish, and what this process has sent but not seen yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Gates {
+pub struct StartPreconditions {
     /// A write whose effect the watch has not shown yet. Nothing is done meanwhile.
     pub pending: Pending,
     /// The disks.

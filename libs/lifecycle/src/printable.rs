@@ -13,7 +13,7 @@ use crate::instance::{EndCause, Instance, Unstartable};
 use crate::phase::Phase;
 use crate::start::set_to_start;
 use crate::strategy::Strategy;
-use crate::{Deletion, Gates, Pending, Volumes};
+use crate::{Deletion, Pending, StartPreconditions, Volumes};
 
 /// What the word depends on.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ pub struct View<'a> {
     /// The pod.
     pub instance: Option<&'a Instance>,
     /// What a start waits for.
-    pub gates: &'a Gates,
+    pub preconditions: &'a StartPreconditions,
     /// What this pass does.
     pub action: &'a Action,
     /// Now.
@@ -65,7 +65,7 @@ impl View<'_> {
             self.action,
             Action::Create { .. } | Action::Patch(Patch::Paused)
         );
-        self.instance.is_none() && (is_created || self.gates.pending == Pending::Create)
+        self.instance.is_none() && (is_created || self.preconditions.pending == Pending::Create)
     }
 
     fn stopping(&self) -> Option<Word> {
@@ -74,7 +74,8 @@ impl View<'_> {
             self.action,
             Action::Delete { .. } | Action::Shutdown { .. } | Action::Save { .. }
         );
-        let is_stopping = instance.deleting || is_ended || self.gates.pending == Pending::Delete;
+        let is_stopping =
+            instance.deleting || is_ended || self.preconditions.pending == Pending::Delete;
         is_stopping.then_some(Word::Stopping)
     }
 
@@ -98,7 +99,7 @@ impl View<'_> {
     /// What is amiss with the disks; unless the machine is to run, a claim may well be missing.
     fn volumes(&self) -> Option<Word> {
         let is_wanted = self.is_set_to_start();
-        match self.gates.volumes {
+        match self.preconditions.volumes {
             Volumes::ClaimNotFound if is_wanted => Some(Word::ErrorPvcNotFound),
             Volumes::DataVolumeFailed => Some(Word::DataVolumeError),
             _ if self.obstacle() == Some(Unstartable::Unschedulable) => {
@@ -123,7 +124,7 @@ impl View<'_> {
         match self.instance {
             Some(instance) if instance.phase.is_final() => None,
             Some(instance) => instance.unstartable,
-            None => self.gates.provisioner,
+            None => self.preconditions.provisioner,
         }
     }
 

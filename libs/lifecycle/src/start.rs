@@ -9,14 +9,14 @@ use crds::{PowerState, RunStrategy, VirtualMachineSpec, VirtualMachineStatus};
 use crate::instance::Instance;
 use crate::phase::Phase;
 use crate::requests::Head;
-use crate::strategy::{Strategy, WishError};
+use crate::strategy::{DesiredStateError, Strategy};
 
 /// The power state that the wish comes to at this moment; what the queue's priority asks for.
 pub fn desired_power_state(
     spec: &VirtualMachineSpec,
     status: &VirtualMachineStatus,
     instance: Option<&Instance>,
-) -> Result<PowerState, WishError> {
+) -> Result<PowerState, DesiredStateError> {
     Ok(match Strategy::of(spec)? {
         Strategy::Suspended => PowerState::Suspended,
         strategy if set_to_start(strategy, status, instance) => PowerState::PoweredOn,

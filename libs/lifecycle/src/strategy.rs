@@ -1,12 +1,12 @@
 //! One wish in three spellings, and the strategy that it stands for.
 //!
 //! Invariant: a change of wish keeps the spelling that its owner chose.
-//! Failure: [`WishError`] when more than one spelling is used.
+//! Failure: [`DesiredStateError`] when more than one spelling is used.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crds::names::RESUME_WISH;
+use crds::names::RESUME_STATE;
 use crds::{PowerState, RunStrategy, VirtualMachineSpec};
 
 /// When a machine runs.
@@ -28,8 +28,8 @@ pub enum Strategy {
 
 impl Strategy {
     /// The strategy that a specification asks for; none of the spellings: `Halted`.
-    pub fn of(spec: &VirtualMachineSpec) -> Result<Self, WishError> {
-        Ok(Wish::of(spec)?.map_or(Self::Halted, Wish::strategy))
+    pub fn of(spec: &VirtualMachineSpec) -> Result<Self, DesiredStateError> {
+        Ok(DesiredState::of(spec)?.map_or(Self::Halted, DesiredState::strategy))
     }
 
     /// As `status.runStrategy` records it. A suspended machine starts again like a halted one.
@@ -53,7 +53,7 @@ impl Strategy {
 
 /// What an owner wants, in the spelling that was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum DesiredState {
     /// `spec.powerState`
     PowerState(PowerState),
     /// `spec.runStrategy`
@@ -65,24 +65,27 @@ pub enum Wish {
 /// More than one spelling.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} are set: set only one of powerState, runStrategy and running")]
-pub struct WishError(String);
+pub struct DesiredStateError(String);
 
-impl Wish {
+impl DesiredState {
     /// The fields of a specification that spell the desired state; it has at most one of them.
     pub const FIELDS: [&str; 3] = ["powerState", "runStrategy", "running"];
 
     /// The wish of a specification, `None` when it has none.
-    pub fn of(spec: &VirtualMachineSpec) -> Result<Option<Self>, WishError> {
+    pub fn of(spec: &VirtualMachineSpec) -> Result<Option<Self>, DesiredStateError> {
         let spelled = [
             ("powerState", spec.power_state.map(Self::PowerState)),
             ("runStrategy", spec.run_strategy.map(Self::RunStrategy)),
             ("running", spec.running.map(Self::Running)),
         ];
-        let used: Vec<_> = spelled.iter().filter(|(_, wish)| wish.is_some()).collect();
+        let used: Vec<_> = spelled
+            .iter()
+            .filter(|(_, desired_state)| desired_state.is_some())
+            .collect();
         match used.as_slice() {
             [] => Ok(None),
-            [(_, wish)] => Ok(*wish),
-            several => Err(WishError(
+            [(_, desired_state)] => Ok(*desired_state),
+            several => Err(DesiredStateError(
                 several
                     .iter()
                     .map(|(n, _)| *n)
@@ -129,10 +132,10 @@ impl Wish {
         }
     }
 
-    /// The wish that the annotation [`RESUME_WISH`] remembers. Anything else than a wish is ignored.
+    /// The wish that the annotation [`RESUME_STATE`] remembers. Anything else than a wish is ignored.
     #[must_use]
     pub fn remembered(annotations: &BTreeMap<String, String>) -> Option<Self> {
-        let (field, value) = annotations.get(RESUME_WISH)?.split_once('=')?;
+        let (field, value) = annotations.get(RESUME_STATE)?.split_once('=')?;
         Some(match (field, value) {
             ("running", "true") => Self::Running(true),
             ("powerState", "PoweredOn") => Self::PowerState(PowerState::PoweredOn),
@@ -165,7 +168,7 @@ impl Wish {
     }
 }
 
-impl fmt::Display for Wish {
+impl fmt::Display for DesiredState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PowerState(state) => write!(f, "powerState={state:?}"),

@@ -14,7 +14,7 @@ use crate::instance::Instance;
 use crate::phase::Phase;
 use crate::requests::{self, GRACE, PAUSED};
 use crate::start::has_ended;
-use crate::strategy::{Strategy, Wish};
+use crate::strategy::{DesiredState, Strategy};
 use crate::{Deletion, Meta, power};
 
 mod change;
@@ -69,17 +69,18 @@ pub fn verb(
     instance: Option<&Instance>,
     verb: Verb,
 ) -> Result<Change, Conflict> {
-    let wish = Wish::of(spec).map_err(|e| Conflict(e.to_string()))?;
-    let wish = wish.unwrap_or(Wish::RunStrategy(crds::RunStrategy::Halted));
+    let desired_state = DesiredState::of(spec).map_err(|e| Conflict(e.to_string()))?;
+    let desired_state =
+        desired_state.unwrap_or(DesiredState::RunStrategy(crds::RunStrategy::Halted));
     let subject = Subject {
         spec,
         status,
         meta,
         instance,
-        wish,
+        desired_state,
     };
     if meta.deletion != Deletion::No {
-        return subject.hurry_away(verb);
+        return subject.shorten_grace(verb);
     }
     match verb {
         Verb::Start { paused } => subject.start(paused),
@@ -97,7 +98,7 @@ struct Subject<'a> {
     status: &'a crds::VirtualMachineStatus,
     meta: &'a Meta,
     instance: Option<&'a Instance>,
-    wish: Wish,
+    desired_state: DesiredState,
 }
 
 type Verdict = Result<Change, Conflict>;
@@ -108,9 +109,9 @@ impl Subject<'_> {
             .instance
             .is_some_and(|i| i.is_live() && i.phase != Phase::Unknown);
         let ended = self.instance.filter(|i| i.phase.is_final() && !i.deleting);
-        match self.wish.strategy() {
+        match self.desired_state.strategy() {
             Strategy::Halted => Ok(Change {
-                wish: Some(self.wish.on()),
+                desired_state: Some(self.desired_state.on()),
                 paused: paused.then_some(true),
                 ..Change::default()
             }),
@@ -132,7 +133,7 @@ impl Subject<'_> {
     fn stop(&self, grace: Option<u32>) -> Verdict {
         let live = self.instance.filter(|i| !i.phase.is_final());
         let by_request = |i: &Instance| vec![stop(&i.uid, grace)];
-        match self.wish.strategy() {
+        match self.desired_state.strategy() {
             Strategy::Halted => match live.filter(|i| self.is_shorter(i, grace)) {
                 Some(instance) => Ok(Change::requests(by_request(instance))),
                 None if live.is_some() => {
@@ -145,11 +146,11 @@ impl Subject<'_> {
                 // A start that waits would switch the machine on again.
                 let is_waiting = !self.status.state_change_requests.is_empty();
                 Ok(Change {
-                    wish: Some(
+                    desired_state: Some(
                         self.meta
                             .resume
                             .filter(|_| self.is_suspended())
-                            .unwrap_or(self.wish)
+                            .unwrap_or(self.desired_state)
                             .off(),
                     ),
                     forget: self.is_suspended(),
@@ -170,7 +171,7 @@ impl Subject<'_> {
     }
 
     /// A machine that is being deleted: all that is left to ask for is less patience with its guest.
-    fn hurry_away(&self, verb: Verb) -> Verdict {
+    fn shorten_grace(&self, verb: Verb) -> Verdict {
         let live = self.instance.filter(|i| !i.phase.is_final());
         match (verb, live) {
             (Verb::Stop { grace_seconds }, Some(live)) if self.is_shorter(live, grace_seconds) => {
@@ -184,14 +185,14 @@ impl Subject<'_> {
     }
 
     fn is_suspended(&self) -> bool {
-        self.wish.strategy() == Strategy::Suspended
+        self.desired_state.strategy() == Strategy::Suspended
     }
 
     /// Whether so much grace is less than the instance has now.
     fn is_shorter(&self, instance: &Instance, grace: Option<u32>) -> bool {
         let usual = i64::from(power::power_off_seconds(self.spec));
-        let asked = requests::grace(&self.status.state_change_requests).map(i64::from);
-        let given = instance.grace_seconds.or(asked).unwrap_or(usual);
+        let requested = requests::grace(&self.status.state_change_requests).map(i64::from);
+        let given = instance.grace_seconds.or(requested).unwrap_or(usual);
         grace.is_some_and(|grace| i64::from(grace) < given)
     }
 
@@ -207,7 +208,7 @@ impl Subject<'_> {
             .first()
             .is_some_and(|r| r.uid.as_deref() == Some(&instance.uid));
         // Another strategy than the one that was acted upon last starts by itself.
-        let is_same = self.status.run_strategy == Some(self.wish.strategy().recorded());
+        let is_same = self.status.run_strategy == Some(self.desired_state.strategy().recorded());
         let stays_down =
             last.is_some_and(|i| i.afterwards == Some(Afterwards::StayDown)) && is_same;
         let starts_again = queue.iter().any(|r| r.action == StateChangeAction::Start);
@@ -216,7 +217,7 @@ impl Subject<'_> {
 
     /// Nothing runs, but something may be about to.
     fn call_off(&self) -> Verdict {
-        let strategy = self.wish.strategy();
+        let strategy = self.desired_state.strategy();
         let is_rerun = strategy == Strategy::RerunOnFailure;
         let is_first = self.status.run_strategy != Some(strategy.recorded());
         if let Some(ended) = self.instance.filter(|_| is_rerun) {
@@ -245,7 +246,7 @@ impl Subject<'_> {
         let Some(instance) = self.instance else {
             return refuse("there is no instance to replace");
         };
-        match self.wish.strategy() {
+        match self.desired_state.strategy() {
             Strategy::Halted => refuse("it is to be stopped; start it instead"),
             Strategy::Suspended => refuse("it is suspended; resume it instead"),
             Strategy::Once => refuse("it runs once only"),
@@ -273,7 +274,7 @@ impl Subject<'_> {
     }
 
     fn suspend(&self) -> Verdict {
-        match self.wish.strategy() {
+        match self.desired_state.strategy() {
             Strategy::Suspended => return refuse("it is suspended already"),
             Strategy::Halted => return refuse("it is not running"),
             _ => {}
@@ -287,10 +288,10 @@ impl Subject<'_> {
         if !self.status.state_change_requests.is_empty() {
             return refuse("another request is under way; try again when it is done");
         }
-        let is_remembered = !matches!(self.wish, Wish::PowerState(_));
+        let is_remembered = !matches!(self.desired_state, DesiredState::PowerState(_));
         Ok(Change {
-            wish: Some(Wish::PowerState(PowerState::Suspended)),
-            remember: is_remembered.then_some(self.wish),
+            desired_state: Some(DesiredState::PowerState(PowerState::Suspended)),
+            remember: is_remembered.then_some(self.desired_state),
             ..Change::default()
         })
     }
@@ -302,13 +303,13 @@ impl Subject<'_> {
                 false => "it is not suspended",
             });
         }
-        let back = self.meta.resume.unwrap_or_else(|| self.wish.on());
+        let back = self.meta.resume.unwrap_or_else(|| self.desired_state.on());
         if back.strategy() == Strategy::Manual {
             // The request outlives the change of wish, which the controller makes with it.
             return self.enqueue(vec![start(false)]);
         }
         Ok(Change {
-            wish: Some(back),
+            desired_state: Some(back),
             forget: true,
             ..Change::default()
         })

@@ -3,8 +3,9 @@
 //!
 //! Invariant: no thread of the caller ever changes its namespace; whatever must run inside one runs on
 //! a thread of its own that ends afterwards. Sockets made inside stay there and are driven from outside.
-//! Failure: every step reports which one it was; [`surgery::restore`] undoes as much as it can.
+//! Failure: every step reports which one it was; [`bridge_setup::restore`] undoes as much as it can.
 
+pub mod bridge_setup;
 mod counters;
 pub mod dhcp;
 mod filter;
@@ -12,7 +13,6 @@ pub mod ipv6;
 mod mac;
 mod namespace;
 pub mod netlink;
-pub mod surgery;
 mod sysctl;
 mod tap;
 

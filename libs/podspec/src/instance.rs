@@ -78,7 +78,7 @@ impl Instance {
                 (Key::Restore, instance.restore),
                 (Key::InstanceUuid, instance.instance_uuid.is_some()),
             ];
-            if let Some((key, _)) = needs_disk.into_iter().find(|(_, asked)| *asked) {
+            if let Some((key, _)) = needs_disk.into_iter().find(|(_, requested)| *requested) {
                 let reason = format!("it has a meaning only with {}", Key::VmDisk.names().0);
                 return Err(given.refuse(key, reason));
             }

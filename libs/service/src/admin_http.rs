@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 pub use http::StatusCode;
 
 /// Wait after a failure to accept: without descriptors, some will come back.
-const BREATH: Duration = Duration::from_millis(100);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -131,7 +131,7 @@ impl Server {
                 next = next => next,
             };
             let Ok((stream, _)) = accepted else {
-                tokio::time::sleep(BREATH).await;
+                tokio::time::sleep(ACCEPT_BACKOFF).await;
                 continue;
             };
             let page = Arc::clone(&page);

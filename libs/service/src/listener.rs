@@ -20,7 +20,7 @@ use tokio::net::{UnixListener, UnixStream};
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// Wait after a failure to accept, such as too many open files.
-const BREATH: Duration = Duration::from_millis(100);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// The name in log lines and log filters.
 const LOG: &str = "listener";
 
@@ -122,7 +122,7 @@ impl Listener {
                 Ok(_) => {}
                 Err(error) => {
                     tracing::warn!(target: LOG, %error, outcome = "retried", "accept");
-                    tokio::time::sleep(BREATH).await;
+                    tokio::time::sleep(ACCEPT_BACKOFF).await;
                 }
             }
         }

@@ -39,9 +39,9 @@ pub fn usable<T>(program: &str, loaded: Result<T, impl std::error::Error>) -> Re
 }
 
 /// Replaces what a lower layer said by what this one says, if it says anything.
-pub fn set<T>(value: &mut T, said: Option<T>) {
-    if let Some(said) = said {
-        *value = said;
+pub fn set<T>(value: &mut T, reported: Option<T>) {
+    if let Some(reported) = reported {
+        *value = reported;
     }
 }
 

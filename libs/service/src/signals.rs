@@ -29,7 +29,7 @@ impl Ending {
     }
 
     /// Waits for the first signal of either kind.
-    pub async fn asked(mut self) {
+    pub async fn received(mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
@@ -50,8 +50,8 @@ mod tests {
         for signal in [Signal::SIGTERM, Signal::SIGINT] {
             let ending = Ending::watch().unwrap();
             raise(signal).unwrap();
-            let asked = tokio::time::timeout(Duration::from_secs(60), ending.asked());
-            assert!(asked.await.is_ok(), "{signal}");
+            let received = tokio::time::timeout(Duration::from_secs(60), ending.received());
+            assert!(received.await.is_ok(), "{signal}");
         }
     }
 }

@@ -21,7 +21,7 @@
 
 mod classes;
 mod links;
-mod look;
+mod lookup;
 mod slots;
 
 use std::collections::BTreeSet;

@@ -45,13 +45,13 @@ pub(in crate::cri) fn item(image: &Image) -> v1::Image {
 
 /// The image of a container as clients know it: by name, where it has one.
 pub(super) fn of_container(config: &ContainerConfig, image: Option<&Image>) -> v1::ImageSpec {
-    let asked = &config.image;
+    let spec = &config.image;
     let name = image.and_then(|image| image.tags.first());
     v1::ImageSpec {
-        image: name.unwrap_or(&asked.image).clone(),
-        annotations: asked.annotations.clone(),
-        user_specified_image: asked.user_specified_image.clone(),
-        runtime_handler: asked.runtime_handler.clone(),
+        image: name.unwrap_or(&spec.image).clone(),
+        annotations: spec.annotations.clone(),
+        user_specified_image: spec.user_specified_image.clone(),
+        runtime_handler: spec.runtime_handler.clone(),
         ..v1::ImageSpec::default()
     }
 }

@@ -140,7 +140,7 @@ mod tests {
     }
 
     /// Status, reason and message of both conditions.
-    fn told(report: &Report) -> [(bool, String, String); 2] {
+    fn reported(report: &Report) -> [(bool, String, String); 2] {
         let conditions = conditions(report);
         let kinds: Vec<_> = conditions.iter().map(|c| c.r#type.as_str()).collect();
         assert_eq!(kinds, ["RuntimeReady", "NetworkReady"]);
@@ -151,13 +151,13 @@ mod tests {
     #[test]
     fn both_conditions_are_true_when_both_helpers_answer() {
         let good = (true, String::new(), String::new());
-        let conditions = told(&report(Ok(()), Ok((true, ""))));
+        let conditions = reported(&report(Ok(()), Ok((true, ""))));
         assert_eq!(conditions, [good.clone(), good]);
     }
 
     #[test]
     fn each_condition_says_which_helper_is_in_the_way() {
-        let [runtime, network] = told(&report(Err("no socket"), Ok((false, "no conflist"))));
+        let [runtime, network] = reported(&report(Err("no socket"), Ok((false, "no conflist"))));
         assert_eq!(
             runtime,
             (false, "HypervisorUnavailable".into(), "no socket".into())
@@ -166,7 +166,7 @@ mod tests {
             network,
             (false, "NetworkPluginNotReady".into(), "no conflist".into())
         );
-        let [runtime, network] = told(&report(Ok(()), Err("gone")));
+        let [runtime, network] = reported(&report(Ok(()), Err("gone")));
         assert!(runtime.0);
         assert_eq!(
             network,
@@ -178,7 +178,7 @@ mod tests {
     fn a_node_that_can_start_no_machine_is_not_ready() {
         let mut report = report(Ok(()), Ok((true, "")));
         report.obstacle = Some("kvm is required".into());
-        let [runtime, network] = told(&report);
+        let [runtime, network] = reported(&report);
         let words = ("NoMachineCanStart".to_owned(), "kvm is required".to_owned());
         assert_eq!(runtime, (false, words.0, words.1));
         assert!(network.0);

@@ -19,7 +19,7 @@ use crate::vm::Container;
 use crate::vm::stats::Snapshot;
 
 /// Everything that answers are made from.
-struct Look<'a> {
+struct View<'a> {
     runtime: &'a Runtime,
     snapshot: Arc<Snapshot>,
     containers: Vec<Arc<Container>>,
@@ -28,7 +28,7 @@ struct Look<'a> {
 }
 
 impl Runtime {
-    async fn look(&self) -> Look<'_> {
+    async fn view(&self) -> View<'_> {
         let snapshot = self.app.containers.stats().await;
         let containers = self.app.containers.list();
         let mut newest: HashMap<SandboxId, &Container> = HashMap::new();
@@ -39,7 +39,7 @@ impl Runtime {
             }
         }
         let holders = newest.into_iter().map(|(id, row)| (id, row.id.clone()));
-        Look {
+        View {
             runtime: self,
             snapshot,
             holders: holders.collect(),
@@ -52,7 +52,7 @@ impl Runtime {
         request: v1::ContainerStatsRequest,
     ) -> Result<v1::ContainerStatsResponse, Status> {
         let container = self.container(&request.container_id)?;
-        let stats = Some(self.look().await.container(&container));
+        let stats = Some(self.view().await.container(&container));
         Ok(v1::ContainerStatsResponse { stats })
     }
 
@@ -60,15 +60,15 @@ impl Runtime {
         &self,
         request: v1::ListContainerStatsRequest,
     ) -> Result<v1::ListContainerStatsResponse, Status> {
-        let look = self.look().await;
+        let view = self.view().await;
         let filter = request.filter.map(|filter| v1::ContainerFilter {
             id: filter.id,
             state: None,
             pod_sandbox_id: filter.pod_sandbox_id,
             label_selector: filter.label_selector,
         });
-        let containers = filter::containers(look.containers.clone(), filter);
-        let stats = containers.iter().map(|row| look.container(row)).collect();
+        let containers = filter::containers(view.containers.clone(), filter);
+        let stats = containers.iter().map(|row| view.container(row)).collect();
         Ok(v1::ListContainerStatsResponse { stats })
     }
 
@@ -77,10 +77,10 @@ impl Runtime {
         request: v1::PodSandboxStatsRequest,
     ) -> Result<v1::PodSandboxStatsResponse, Status> {
         let sandbox = self.sandbox(&request.pod_sandbox_id)?;
-        let look = self.look().await;
-        let containers = look.containers.iter();
+        let view = self.view().await;
+        let containers = view.containers.iter();
         let containers: Vec<_> = containers.filter(|c| c.sandbox == sandbox.id).collect();
-        let stats = Some(look.sandbox(&sandbox, &containers));
+        let stats = Some(view.sandbox(&sandbox, &containers));
         Ok(v1::PodSandboxStatsResponse { stats })
     }
 
@@ -89,7 +89,7 @@ impl Runtime {
         &self,
         request: v1::ListPodSandboxStatsRequest,
     ) -> Result<v1::ListPodSandboxStatsResponse, Status> {
-        let look = self.look().await;
+        let view = self.view().await;
         let filter = request.filter.map(|filter| v1::PodSandboxFilter {
             id: filter.id,
             state: None,
@@ -98,19 +98,19 @@ impl Runtime {
         let mut sandboxes = filter::sandboxes(self.app.sandboxes.list(), filter);
         sandboxes.retain(|sandbox| sandbox.phase == Phase::Ready);
         let mut inside: HashMap<&SandboxId, Vec<&Arc<Container>>> = HashMap::new();
-        for row in &look.containers {
+        for row in &view.containers {
             inside.entry(&row.sandbox).or_default().push(row);
         }
         let stats = sandboxes.iter().map(|sandbox| {
             let containers = inside.get(&sandbox.id).map_or(&[][..], Vec::as_slice);
-            look.sandbox(sandbox, containers)
+            view.sandbox(sandbox, containers)
         });
         let stats = stats.collect();
         Ok(v1::ListPodSandboxStatsResponse { stats })
     }
 }
 
-impl Look<'_> {
+impl View<'_> {
     fn container(&self, row: &Container) -> v1::ContainerStats {
         let holds = self.holders.get(&row.sandbox) == Some(&row.id);
         let disk = self.snapshot.disk(&row.sandbox).filter(|_| holds);

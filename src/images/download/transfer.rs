@@ -25,7 +25,7 @@ pub(super) enum Ending {
 }
 
 /// What is asked of the server.
-enum Ask {
+enum Plan {
     Everything,
     Rest { from: u64, validator: String },
     Unless(Validators),
@@ -42,23 +42,23 @@ impl Transfer<'_> {
     pub(super) async fn attempt(&self, known: Option<&Validators>) -> Result<Ending> {
         let (received, whole, note) = self
             .partial
-            .look(|p| (p.received(), p.is_whole(), p.note().clone()));
+            .read(|p| (p.received(), p.is_whole(), p.note().clone()));
         self.meter.set(received, note.total);
         let ask = match (note.validators.strong(), known) {
-            _ if whole => Ask::Unless(note.validators.clone()),
-            (Some(validator), _) if received > 0 => Ask::Rest {
+            _ if whole => Plan::Unless(note.validators.clone()),
+            (Some(validator), _) if received > 0 => Plan::Rest {
                 from: received,
                 validator: validator.to_owned(),
             },
-            (_, Some(known)) => Ask::Unless(known.clone()),
-            _ => Ask::Everything,
+            (_, Some(known)) => Plan::Unless(known.clone()),
+            _ => Plan::Everything,
         };
         let response = self.request.send(headers(&ask)).await?;
         match (response.status(), &ask) {
-            (StatusCode::NOT_MODIFIED, Ask::Unless(_)) if whole => Ok(Ending::Whole),
-            (StatusCode::NOT_MODIFIED, Ask::Unless(_)) => Ok(Ending::Unchanged),
+            (StatusCode::NOT_MODIFIED, Plan::Unless(_)) if whole => Ok(Ending::Whole),
+            (StatusCode::NOT_MODIFIED, Plan::Unless(_)) => Ok(Ending::Unchanged),
             (StatusCode::OK, _) => self.whole_body(response).await,
-            (StatusCode::PARTIAL_CONTENT, Ask::Rest { from, .. }) => {
+            (StatusCode::PARTIAL_CONTENT, Plan::Rest { from, .. }) => {
                 match reply::range(response.headers()) {
                     Some(range) if range.continues(*from, note.total) => {
                         self.body(response, range.total.or(note.total)).await
@@ -66,14 +66,14 @@ impl Transfer<'_> {
                     _ => self.start_over().await,
                 }
             }
-            (StatusCode::RANGE_NOT_SATISFIABLE, Ask::Rest { .. }) => self.start_over().await,
+            (StatusCode::RANGE_NOT_SATISFIABLE, Plan::Rest { .. }) => self.start_over().await,
             _ => Err(self.request.refusal(&response)),
         }
     }
 
     /// The server does not continue what we have: ask for everything.
     async fn start_over(&self) -> Result<Ending> {
-        let response = self.request.send(headers(&Ask::Everything)).await?;
+        let response = self.request.send(headers(&Plan::Everything)).await?;
         match response.status() {
             StatusCode::OK => self.whole_body(response).await,
             _ => Err(self.request.refusal(&response)),
@@ -91,7 +91,7 @@ impl Transfer<'_> {
     }
 
     async fn body(&self, mut response: Response, total: Option<u64>) -> Result<Ending> {
-        let mut received = self.partial.look(|p| p.received());
+        let mut received = self.partial.read(|p| p.received());
         self.request.fits(total.unwrap_or_default())?;
         let missing = total.map_or(0, |total| total.saturating_sub(received));
         self.partial.check_space(missing).await?;
@@ -144,7 +144,7 @@ impl Transfer<'_> {
     }
 }
 
-fn headers(ask: &Ask) -> HeaderMap {
+fn headers(ask: &Plan) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let mut put = |name, value: &str| {
         // Validators came out of a header, so they fit into one.
@@ -154,12 +154,12 @@ fn headers(ask: &Ask) -> HeaderMap {
     };
     put(header::ACCEPT_ENCODING, "identity");
     match ask {
-        Ask::Everything => {}
-        Ask::Rest { from, validator } => {
+        Plan::Everything => {}
+        Plan::Rest { from, validator } => {
             put(header::RANGE, &format!("bytes={from}-"));
             put(header::IF_RANGE, validator);
         }
-        Ask::Unless(validators) => match (&validators.etag, &validators.modified) {
+        Plan::Unless(validators) => match (&validators.etag, &validators.modified) {
             (Some(etag), _) => put(header::IF_NONE_MATCH, etag),
             (None, Some(modified)) => put(header::IF_MODIFIED_SINCE, modified),
             (None, None) => {}

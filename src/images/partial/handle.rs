@@ -49,7 +49,7 @@ impl Handle {
     }
 
     /// Reads the state in memory; no I/O.
-    pub(in crate::images) fn look<T>(&self, read: impl FnOnce(&Partial) -> T) -> T {
+    pub(in crate::images) fn read<T>(&self, read: impl FnOnce(&Partial) -> T) -> T {
         read(&self.partial.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

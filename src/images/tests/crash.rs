@@ -55,10 +55,7 @@ async fn death_at_any_point_leaves_nothing_that_a_restart_does_not_repair() {
             .env(faultpoint::DIR_VARIABLE, &armed)
             .stdout(Stdio::null());
         let child = tokio::task::spawn_blocking(move || child.status().unwrap());
-        let status = tokio::time::timeout(PATIENCE, child)
-            .await
-            .unwrap()
-            .unwrap();
+        let status = tokio::time::timeout(TIMEOUT, child).await.unwrap().unwrap();
         assert_eq!(status.signal(), Some(SIGKILL), "{point}: {status}");
 
         let images = open(scratch.path()).await;
@@ -79,18 +76,18 @@ async fn death_at_any_point_leaves_nothing_that_a_restart_does_not_repair() {
 
 #[tokio::test]
 async fn a_download_that_was_complete_at_death_is_not_repeated() {
-    let bed = Bed::new().await;
+    let env = TestEnvironment::new().await;
     let bytes = disk(400, 1);
-    bed.server.offer("a.img", &bytes, "1");
-    bed.server
+    env.server.offer("a.img", &bytes, "1");
+    env.server
         .script([Step::CutAfter(1_000), Step::Status(404)]);
-    let name = bed.server.name("a.img");
-    bed.images.pull(&name).await.unwrap_err();
-    let partial = bed.partials().pop().unwrap();
+    let name = env.server.name("a.img");
+    env.images.pull(&name).await.unwrap_err();
+    let partial = env.partials().pop().unwrap();
     std::fs::write(partial, &bytes).unwrap();
-    let image = bed.images.pull(&name).await.unwrap();
+    let image = env.images.pull(&name).await.unwrap();
     assert_eq!(image.digest, digest_of(&bytes));
-    let seen = bed.server.seen();
+    let seen = env.server.seen();
     assert_eq!(seen[2].header(http::header::IF_NONE_MATCH), Some("\"1\""));
     assert_eq!(seen.len(), 3);
 }

@@ -8,7 +8,7 @@ use http::header;
 use super::limits::qcow2;
 use super::*;
 
-impl Bed {
+impl TestEnvironment {
     /// What the only file is.
     async fn inspected(&self, bytes: &[u8]) -> Result<Inspected> {
         self.server.offer("a", bytes, "1");
@@ -30,7 +30,7 @@ fn raw(bytes: u64, bootable: bool) -> Inspected {
 
 #[tokio::test]
 async fn a_qcow2_is_known_by_its_first_bytes() {
-    let bed = Bed::new().await;
+    let env = TestEnvironment::new().await;
     let bytes = qcow2(&[]);
     let expected = Inspected {
         format: Format::Qcow2,
@@ -38,8 +38,8 @@ async fn a_qcow2_is_known_by_its_first_bytes() {
         file_bytes: bytes.len() as u64,
         bootable: true,
     };
-    assert_eq!(bed.inspected(&bytes).await.unwrap(), expected);
-    let seen = bed.server.seen();
+    assert_eq!(env.inspected(&bytes).await.unwrap(), expected);
+    let seen = env.server.seen();
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].header(header::RANGE), Some("bytes=0-65535"));
     assert_eq!(seen[0].header(header::ACCEPT_ENCODING), Some("identity"));
@@ -47,43 +47,43 @@ async fn a_qcow2_is_known_by_its_first_bytes() {
 
 #[tokio::test]
 async fn a_raw_disk_boots_if_it_has_a_boot_signature() {
-    let bed = Bed::new().await;
+    let env = TestEnvironment::new().await;
     let mut bytes = disk(400, 1);
-    assert_eq!(bed.inspected(&bytes).await.unwrap(), raw(204_800, false));
+    assert_eq!(env.inspected(&bytes).await.unwrap(), raw(204_800, false));
     bytes[510..512].copy_from_slice(&[0x55, 0xaa]);
-    assert_eq!(bed.inspected(&bytes).await.unwrap(), raw(204_800, true));
+    assert_eq!(env.inspected(&bytes).await.unwrap(), raw(204_800, true));
     let small = disk(1, 1);
-    assert_eq!(bed.inspected(&small).await.unwrap(), raw(512, false));
+    assert_eq!(env.inspected(&small).await.unwrap(), raw(512, false));
 }
 
 #[tokio::test]
 async fn of_a_server_without_ranges_no_more_than_the_head_is_awaited() {
-    let bed = Bed::new().await;
+    let env = TestEnvironment::new().await;
     // The rest never comes.
-    bed.server.script([Step::HoldAfter(65_536)]);
-    let found = bed.inspected(&disk(400, 1)).await.unwrap();
+    env.server.script([Step::HoldAfter(65_536)]);
+    let found = env.inspected(&disk(400, 1)).await.unwrap();
     assert_eq!(found, raw(204_800, false));
 }
 
 #[tokio::test]
 async fn without_a_length_only_a_short_file_has_a_size() {
-    let bed = Bed::new().await;
-    bed.server.script([1, 2, 3].map(|_| Step::Unsized));
-    let long = bed.inspected(&disk(400, 1)).await.unwrap();
+    let env = TestEnvironment::new().await;
+    env.server.script([1, 2, 3].map(|_| Step::Unsized));
+    let long = env.inspected(&disk(400, 1)).await.unwrap();
     assert_eq!(long, raw(0, false));
-    let short = bed.inspected(&disk(4, 1)).await.unwrap();
+    let short = env.inspected(&disk(4, 1)).await.unwrap();
     assert_eq!(short, raw(2048, false));
-    let found = bed.inspected(&qcow2(&[])).await.unwrap();
+    let found = env.inspected(&qcow2(&[])).await.unwrap();
     assert_eq!((found.virtual_bytes, found.file_bytes), (3 << 30, 0));
     let span = Step::With(header::CONTENT_RANGE, "bytes 0-65535/*");
-    bed.server.script([span]);
-    let ranged = bed.inspected(&disk(400, 1)).await.unwrap();
+    env.server.script([span]);
+    let ranged = env.inspected(&disk(400, 1)).await.unwrap();
     assert_eq!(ranged, raw(0, false));
 }
 
 #[tokio::test]
 async fn what_is_no_disk_is_refused() {
-    let bed = Bed::new().await;
+    let env = TestEnvironment::new().await;
     let hostile = qcow2(&["-b", "/etc/passwd", "-F", "raw"]);
     let cases: [(&[u8], _); 4] = [
         (b"<!DocType html>", FormatError::WebPage),
@@ -92,7 +92,7 @@ async fn what_is_no_disk_is_refused() {
         (&hostile, FormatError::Qcow2(Qcow2Error::BackingFile)),
     ];
     for (bytes, expected) in cases {
-        let error = bed.inspected(bytes).await.unwrap_err();
+        let error = env.inspected(bytes).await.unwrap_err();
         assert!(!error.is_passing(), "{error}");
         let Error::Format { reason, .. } = error else {
             panic!("{error}")
@@ -103,61 +103,61 @@ async fn what_is_no_disk_is_refused() {
 
 #[tokio::test]
 async fn a_file_that_is_missing_or_too_large_is_said_so() {
-    let bed = Bed::with(|s| {
+    let env = TestEnvironment::with(|s| {
         s.max_download_bytes = 100_000;
         s.max_virtual_bytes = 1 << 20;
     })
     .await;
-    let name = bed.server.name("none");
-    let error = bed.images.inspect(&name).await.unwrap_err();
+    let name = env.server.name("none");
+    let error = env.images.inspect(&name).await.unwrap_err();
     let words = format!("not found: {name} answered 404 Not Found");
     assert_eq!(error.to_string(), words);
-    assert_eq!(bed.server.seen().len(), 1);
-    let error = bed.inspected(&disk(400, 1)).await.unwrap_err();
+    assert_eq!(env.server.seen().len(), 1);
+    let error = env.inspected(&disk(400, 1)).await.unwrap_err();
     let is_limit = matches!(error, Error::TooLarge { limit: 100_000, .. });
     assert!(is_limit, "{error}");
     // A file that would be small enough has a large disk in it.
     let head = &qcow2(&[])[..65_536];
-    bed.server.script([Step::Unsized]);
-    let error = bed.inspected(&[head, &[0]].concat()).await.unwrap_err();
+    env.server.script([Step::Unsized]);
+    let error = env.inspected(&[head, &[0]].concat()).await.unwrap_err();
     assert!(error.to_string().starts_with("unusable image"), "{error}");
 }
 
 #[tokio::test]
 async fn troubles_that_pass_are_waited_out() {
-    let bed = Bed::new().await;
-    bed.server
+    let env = TestEnvironment::new().await;
+    env.server
         .script([Step::Status(503), Step::CutAfter(1_000)]);
-    let found = bed.inspected(&disk(400, 1)).await.unwrap();
+    let found = env.inspected(&disk(400, 1)).await.unwrap();
     assert_eq!(found, raw(204_800, false));
-    assert_eq!(bed.server.seen().len(), 3);
-    bed.server.script([1, 2, 3, 4].map(|_| Step::Status(500)));
-    let error = bed.inspected(&disk(400, 1)).await.unwrap_err();
+    assert_eq!(env.server.seen().len(), 3);
+    env.server.script([1, 2, 3, 4].map(|_| Step::Status(500)));
+    let error = env.inspected(&disk(400, 1)).await.unwrap_err();
     assert!(error.is_passing(), "{error}");
-    assert_eq!(bed.server.seen().len(), 3 + 4);
+    assert_eq!(env.server.seen().len(), 3 + 4);
 }
 
 #[tokio::test]
 async fn another_part_of_the_file_or_a_compressed_one_is_refused() {
-    let bed = Bed::new().await;
-    bed.server.script([
+    let env = TestEnvironment::new().await;
+    env.server.script([
         Step::With(header::CONTENT_RANGE, "bytes 1-65536/204800"),
         Step::With(header::CONTENT_ENCODING, "gzip"),
     ]);
     for _ in 0..2 {
-        let error = bed.inspected(&disk(400, 1)).await.unwrap_err();
+        let error = env.inspected(&disk(400, 1)).await.unwrap_err();
         assert!(matches!(error, Error::Reply { .. }), "{error}");
     }
 }
 
 #[tokio::test]
 async fn a_digest_in_the_name_is_not_checked_and_an_id_is_no_name() {
-    let bed = Bed::new().await;
-    bed.server.offer("a", &disk(4, 1), "1");
+    let env = TestEnvironment::new().await;
+    env.server.offer("a", &disk(4, 1), "1");
     let other = digest_of(b"other");
-    let name = format!("{}@{other}", bed.server.name("a"));
-    let found = bed.images.inspect(&name).await.unwrap();
+    let name = format!("{}@{other}", env.server.name("a"));
+    let found = env.images.inspect(&name).await.unwrap();
     assert_eq!(found, raw(2048, false));
-    let error = bed.images.inspect(&other.to_string()).await.unwrap_err();
+    let error = env.images.inspect(&other.to_string()).await.unwrap_err();
     assert!(error.to_string().contains("is an id"), "{error}");
 }

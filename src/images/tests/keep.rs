@@ -7,118 +7,118 @@ use super::*;
 
 #[tokio::test]
 async fn a_removed_image_is_gone_with_all_its_names() {
-    let bed = Bed::new().await;
-    let image = bed.pulled("a.img", &disk(4, 1)).await;
-    bed.images
-        .pull(&bed.server.name("a.img:other"))
+    let env = TestEnvironment::new().await;
+    let image = env.pulled("a.img", &disk(4, 1)).await;
+    env.images
+        .pull(&env.server.name("a.img:other"))
         .await
         .unwrap();
-    bed.images
-        .remove(&bed.server.name("a.img:other"))
+    env.images
+        .remove(&env.server.name("a.img:other"))
         .await
         .unwrap();
-    assert!(bed.images.list().is_empty());
-    assert_eq!(bed.images.find(&image.digest.hex()), None);
+    assert!(env.images.list().is_empty());
+    assert_eq!(env.images.find(&image.digest.hex()), None);
     assert!(!image.path.exists());
-    bed.images.remove(&image.digest.hex()).await.unwrap();
+    env.images.remove(&image.digest.hex()).await.unwrap();
 }
 
 #[tokio::test]
 async fn five_parallel_removals_succeed() {
-    let bed = Bed::new().await;
-    let image = bed.pulled("a.img", &disk(4, 1)).await;
+    let env = TestEnvironment::new().await;
+    let image = env.pulled("a.img", &disk(4, 1)).await;
     let id = image.digest.to_string();
     let removals = (0..5).map(|_| {
-        let (images, id) = (bed.images.clone(), id.clone());
+        let (images, id) = (env.images.clone(), id.clone());
         tokio::spawn(async move { images.remove(&id).await })
     });
     for removal in removals.collect::<Vec<_>>() {
         removal.await.unwrap().unwrap();
     }
-    assert!(bed.data().is_empty());
+    assert!(env.data().is_empty());
 }
 
 #[tokio::test]
 async fn a_pin_keeps_the_file_of_a_removed_image_until_it_is_given_up() {
-    let bed = Bed::new().await;
-    let image = bed.pulled("a.img", &disk(4, 1)).await;
-    let name = bed.server.name("a.img");
-    bed.images.pin("pod-1", &name).await.unwrap();
-    bed.images.pin("pod-2", &image.digest.hex()).await.unwrap();
-    bed.images.remove(&name).await.unwrap();
-    assert!(bed.images.list().is_empty() && bed.images.find(&name).is_none());
+    let env = TestEnvironment::new().await;
+    let image = env.pulled("a.img", &disk(4, 1)).await;
+    let name = env.server.name("a.img");
+    env.images.pin("pod-1", &name).await.unwrap();
+    env.images.pin("pod-2", &image.digest.hex()).await.unwrap();
+    env.images.remove(&name).await.unwrap();
+    assert!(env.images.list().is_empty() && env.images.find(&name).is_none());
 
-    let bed = bed.reopened().await;
-    let pinned = bed.images.pinned("pod-1").unwrap();
+    let env = env.reopened().await;
+    let pinned = env.images.pinned("pod-1").unwrap();
     assert_eq!((pinned.digest, &pinned.path), (image.digest, &image.path));
     assert_eq!((pinned.format, pinned.virtual_size), (Format::Raw, 2048));
-    bed.images.unpin("pod-1").await.unwrap();
+    env.images.unpin("pod-1").await.unwrap();
     assert!(image.path.exists());
-    bed.images.unpin("pod-2").await.unwrap();
+    env.images.unpin("pod-2").await.unwrap();
     assert!(!image.path.exists());
-    assert_eq!(bed.images.pinned("pod-2"), None);
-    bed.images.unpin("pod-2").await.unwrap();
+    assert_eq!(env.images.pinned("pod-2"), None);
+    env.images.unpin("pod-2").await.unwrap();
 }
 
 #[tokio::test]
 async fn an_owner_keeps_the_image_that_it_pinned_first() {
-    let bed = Bed::new().await;
-    let old = bed.pulled("a.img", &disk(4, 1)).await;
-    let name = bed.server.name("a.img");
-    bed.images.pin("pod", &name).await.unwrap();
-    bed.server.offer("a.img", &disk(4, 2), "2");
-    let new = bed.images.pull(&name).await.unwrap();
+    let env = TestEnvironment::new().await;
+    let old = env.pulled("a.img", &disk(4, 1)).await;
+    let name = env.server.name("a.img");
+    env.images.pin("pod", &name).await.unwrap();
+    env.server.offer("a.img", &disk(4, 2), "2");
+    let new = env.images.pull(&name).await.unwrap();
     assert_eq!(
-        bed.images.pin("pod", &name).await.unwrap().digest,
+        env.images.pin("pod", &name).await.unwrap().digest,
         old.digest
     );
     assert_eq!(
-        bed.images.pin("other", &name).await.unwrap().digest,
+        env.images.pin("other", &name).await.unwrap().digest,
         new.digest
     );
-    bed.images.remove(&old.digest.hex()).await.unwrap();
-    assert_eq!(bed.images.pin("pod", "gone").await.unwrap().path, old.path);
+    env.images.remove(&old.digest.hex()).await.unwrap();
+    assert_eq!(env.images.pin("pod", "gone").await.unwrap().path, old.path);
     assert!(old.path.exists());
-    let mut owners = bed.images.owners();
+    let mut owners = env.images.owners();
     owners.sort();
     assert_eq!(owners, ["other", "pod"]);
 }
 
 #[tokio::test]
 async fn an_image_that_is_pulled_again_while_pinned_is_listed_again() {
-    let bed = Bed::new().await;
-    let image = bed.pulled("a.img", &disk(4, 1)).await;
-    let name = bed.server.name("a.img");
-    bed.images.pin("pod", &name).await.unwrap();
-    bed.images.remove(&name).await.unwrap();
-    assert_eq!(bed.images.pull(&name).await.unwrap(), image);
-    bed.images.unpin("pod").await.unwrap();
+    let env = TestEnvironment::new().await;
+    let image = env.pulled("a.img", &disk(4, 1)).await;
+    let name = env.server.name("a.img");
+    env.images.pin("pod", &name).await.unwrap();
+    env.images.remove(&name).await.unwrap();
+    assert_eq!(env.images.pull(&name).await.unwrap(), image);
+    env.images.unpin("pod").await.unwrap();
     assert!(image.path.exists());
 }
 
 #[tokio::test]
 async fn what_is_not_there_cannot_be_pinned() {
-    let bed = Bed::new().await;
-    let error = bed.images.pin("pod", "example.org/a").await.unwrap_err();
+    let env = TestEnvironment::new().await;
+    let error = env.images.pin("pod", "example.org/a").await.unwrap_err();
     assert!(matches!(error, Error::Absent { .. }), "{error}");
-    let image = bed.pulled("a.img", &disk(4, 1)).await;
+    let image = env.pulled("a.img", &disk(4, 1)).await;
     std::fs::remove_file(&image.path).unwrap();
-    let error = bed
+    let error = env
         .images
         .pin("pod", &image.digest.hex())
         .await
         .unwrap_err();
     assert!(matches!(error, Error::Absent { .. }), "{error}");
-    assert!(bed.images.owners().is_empty());
+    assert!(env.images.owners().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn pulls_pins_and_removals_of_one_content_never_lose_a_pinned_file() {
-    let bed = Bed::new().await;
-    bed.pulled("a.img", &disk(40, 1)).await;
-    let name = bed.server.name("a.img");
+    let env = TestEnvironment::new().await;
+    env.pulled("a.img", &disk(40, 1)).await;
+    let name = env.server.name("a.img");
     let lives = (0..8).map(|n| {
-        let (images, name) = (bed.images.clone(), name.clone());
+        let (images, name) = (env.images.clone(), name.clone());
         tokio::spawn(async move {
             let owner = format!("pod-{n}");
             for _ in 0..20 {
@@ -137,6 +137,6 @@ async fn pulls_pins_and_removals_of_one_content_never_lose_a_pinned_file() {
     for life in lives.collect::<Vec<_>>() {
         life.await.unwrap();
     }
-    bed.images.remove(&name).await.unwrap();
-    assert!(bed.data().is_empty() && bed.images.list().is_empty());
+    env.images.remove(&name).await.unwrap();
+    assert!(env.data().is_empty() && env.images.list().is_empty());
 }

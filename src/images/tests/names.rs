@@ -7,10 +7,10 @@ use super::*;
 
 #[tokio::test]
 async fn a_pulled_image_is_found_by_every_kind_of_reference() {
-    let bed = Bed::new().await;
+    let env = TestEnvironment::new().await;
     let bytes = disk(9, 1);
-    let image = bed.pulled("debian.img", &bytes).await;
-    let name = bed.server.name("debian.img");
+    let image = env.pulled("debian.img", &bytes).await;
+    let name = env.server.name("debian.img");
     let digest = digest_of(&bytes);
 
     assert_eq!(image.digest, digest);
@@ -28,7 +28,7 @@ async fn a_pulled_image_is_found_by_every_kind_of_reference() {
         format!("{name}@{digest}"),
     ] {
         assert_eq!(
-            bed.images.find(&reference),
+            env.images.find(&reference),
             Some(image.clone()),
             "{reference}"
         );
@@ -39,34 +39,34 @@ async fn a_pulled_image_is_found_by_every_kind_of_reference() {
         "",
         "debian.img",
     ] {
-        assert_eq!(bed.images.find(reference), None, "{reference}");
+        assert_eq!(env.images.find(reference), None, "{reference}");
     }
-    assert_eq!(bed.images.list(), [image]);
+    assert_eq!(env.images.list(), [image]);
 }
 
 #[tokio::test]
 async fn a_pull_by_digest_has_no_tag_and_needs_no_second_download() {
-    let bed = Bed::new().await;
+    let env = TestEnvironment::new().await;
     let bytes = disk(4, 2);
-    bed.server.offer("a.img", &bytes, "1");
-    let by_digest = format!("{}@{}", bed.server.name("a.img"), digest_of(&bytes));
-    let tagged = format!("{}:v1@{}", bed.server.name("a.img"), digest_of(&bytes));
-    let image = bed.images.pull(&by_digest).await.unwrap();
+    env.server.offer("a.img", &bytes, "1");
+    let by_digest = format!("{}@{}", env.server.name("a.img"), digest_of(&bytes));
+    let tagged = format!("{}:v1@{}", env.server.name("a.img"), digest_of(&bytes));
+    let image = env.images.pull(&by_digest).await.unwrap();
     assert!(image.tags.is_empty());
     assert_eq!(image.digests, [by_digest]);
-    assert_eq!(bed.images.pull(&tagged).await.unwrap(), image);
-    assert_eq!(bed.server.seen().len(), 1);
+    assert_eq!(env.images.pull(&tagged).await.unwrap(), image);
+    assert_eq!(env.server.seen().len(), 1);
 }
 
 #[tokio::test]
 async fn three_tags_of_one_content_are_one_image() {
-    let bed = Bed::new().await;
-    bed.server.offer("a.img", &disk(4, 2), "1");
-    let name = bed.server.name("a.img");
+    let env = TestEnvironment::new().await;
+    env.server.offer("a.img", &disk(4, 2), "1");
+    let name = env.server.name("a.img");
     for tag in ["1", "2", "3"] {
-        bed.images.pull(&format!("{name}:{tag}")).await.unwrap();
+        env.images.pull(&format!("{name}:{tag}")).await.unwrap();
     }
-    let list = bed.images.list();
+    let list = env.images.list();
     assert_eq!(list.len(), 1);
     assert_eq!(list[0].tags, [1, 2, 3].map(|tag| format!("{name}:{tag}")));
     assert_eq!(list[0].digests.len(), 1);
@@ -74,54 +74,54 @@ async fn three_tags_of_one_content_are_one_image() {
 
 #[tokio::test]
 async fn an_unchanged_file_is_not_sent_again() {
-    let bed = Bed::new().await;
-    let first = bed.pulled("a.img", &disk(4, 2)).await;
-    let again = bed.images.pull(&bed.server.name("a.img")).await.unwrap();
+    let env = TestEnvironment::new().await;
+    let first = env.pulled("a.img", &disk(4, 2)).await;
+    let again = env.images.pull(&env.server.name("a.img")).await.unwrap();
     assert_eq!(first, again);
-    let seen = bed.server.seen();
+    let seen = env.server.seen();
     assert_eq!(seen.len(), 2);
     assert_eq!(seen[1].header(http::header::IF_NONE_MATCH), Some("\"1\""));
-    assert!(bed.partials().is_empty());
+    assert!(env.partials().is_empty());
 }
 
 #[tokio::test]
 async fn a_tag_moves_to_new_content_and_the_old_image_keeps_its_digest_name() {
-    let bed = Bed::new().await;
-    let old = bed.pulled("a.img", &disk(4, 2)).await;
-    bed.server.offer("a.img", &disk(4, 3), "2");
-    let new = bed.images.pull(&bed.server.name("a.img")).await.unwrap();
+    let env = TestEnvironment::new().await;
+    let old = env.pulled("a.img", &disk(4, 2)).await;
+    env.server.offer("a.img", &disk(4, 3), "2");
+    let new = env.images.pull(&env.server.name("a.img")).await.unwrap();
     assert_ne!(old.digest, new.digest);
     assert_eq!(new.tags, old.tags);
-    let old = bed.images.find(&old.digest.hex()).unwrap();
+    let old = env.images.find(&old.digest.hex()).unwrap();
     assert!(old.tags.is_empty());
     assert_eq!(old.digests.len(), 1);
 }
 
 #[tokio::test]
 async fn a_routing_prefix_stays_in_the_name_and_out_of_the_url() {
-    let bed = Bed::new().await;
-    bed.server.offer("x/a.img", &disk(1, 0), "1");
-    let name = format!("virtlet.cloud/{}", bed.server.name("x/a.img"));
-    let image = bed.images.pull(&name).await.unwrap();
+    let env = TestEnvironment::new().await;
+    env.server.offer("x/a.img", &disk(1, 0), "1");
+    let name = format!("virtlet.cloud/{}", env.server.name("x/a.img"));
+    let image = env.images.pull(&name).await.unwrap();
     assert_eq!(image.tags, [format!("{name}:latest")]);
-    assert_eq!(bed.server.seen()[0].path, "/x/a.img");
+    assert_eq!(env.server.seen()[0].path, "/x/a.img");
 }
 
 #[tokio::test]
 async fn an_image_that_vanished_from_disk_is_pulled_again() {
-    let bed = Bed::new().await;
-    let image = bed.pulled("a.img", &disk(4, 2)).await;
+    let env = TestEnvironment::new().await;
+    let image = env.pulled("a.img", &disk(4, 2)).await;
     std::fs::remove_file(&image.path).unwrap();
-    let again = bed.images.pull(&bed.server.name("a.img")).await.unwrap();
+    let again = env.images.pull(&env.server.name("a.img")).await.unwrap();
     assert_eq!(again, image);
     assert!(image.path.exists());
 }
 
 #[tokio::test]
 async fn an_id_cannot_be_pulled() {
-    let bed = Bed::new().await;
+    let env = TestEnvironment::new().await;
     let id = digest_of(b"x").to_string();
-    let refused = bed.images.pull(&id).await;
+    let refused = env.images.pull(&id).await;
     assert!(
         matches!(refused, Err(Error::InvalidName { .. })),
         "{refused:?}"

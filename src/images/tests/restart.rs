@@ -11,34 +11,34 @@ use super::*;
 
 #[tokio::test]
 async fn images_and_names_survive_a_restart() {
-    let bed = Bed::new().await;
-    let image = bed.pulled("a.img", &disk(4, 1)).await;
-    let bed = bed.reopened().await;
-    assert_eq!(bed.images.list(), [image]);
-    bed.images.pull(&bed.server.name("a.img")).await.unwrap();
-    let seen = bed.server.seen();
+    let env = TestEnvironment::new().await;
+    let image = env.pulled("a.img", &disk(4, 1)).await;
+    let env = env.reopened().await;
+    assert_eq!(env.images.list(), [image]);
+    env.images.pull(&env.server.name("a.img")).await.unwrap();
+    let seen = env.server.seen();
     assert!(seen[1].header(http::header::IF_NONE_MATCH).is_some());
 }
 
 #[tokio::test]
 async fn files_that_nobody_names_are_collected() {
-    let bed = Bed::new().await;
-    let image = bed.pulled("a.img", &disk(4, 1)).await;
-    let data = bed.settings.dir.join("data");
+    let env = TestEnvironment::new().await;
+    let image = env.pulled("a.img", &disk(4, 1)).await;
+    let data = env.settings.dir.join("data");
     std::fs::write(data.join("ab".repeat(32)), b"x").unwrap();
     std::fs::write(data.join("not-a-digest"), b"x").unwrap();
     std::fs::create_dir(data.join("lost+found")).unwrap();
-    let bed = bed.reopened().await;
-    assert_eq!(bed.data(), [image.path, data.join("lost+found")]);
+    let env = env.reopened().await;
+    assert_eq!(env.data(), [image.path, data.join("lost+found")]);
 }
 
 #[tokio::test]
 async fn an_image_without_its_file_or_with_another_size_is_forgotten() {
-    let bed = Bed::new().await;
-    let gone = bed.pulled("a.img", &disk(4, 1)).await;
-    let short = bed.pulled("b.img", &disk(4, 2)).await;
-    let kept = bed.pulled("c.img", &disk(4, 3)).await;
-    bed.images.pin("pod", &gone.digest.hex()).await.unwrap();
+    let env = TestEnvironment::new().await;
+    let gone = env.pulled("a.img", &disk(4, 1)).await;
+    let short = env.pulled("b.img", &disk(4, 2)).await;
+    let kept = env.pulled("c.img", &disk(4, 3)).await;
+    env.images.pin("pod", &gone.digest.hex()).await.unwrap();
     std::fs::remove_file(&gone.path).unwrap();
     File::options()
         .write(true)
@@ -46,22 +46,22 @@ async fn an_image_without_its_file_or_with_another_size_is_forgotten() {
         .unwrap()
         .set_len(7)
         .unwrap();
-    let bed = bed.reopened().await;
-    assert_eq!(bed.images.list().as_slice(), std::slice::from_ref(&kept));
-    assert_eq!(bed.data(), [kept.path]);
-    assert_eq!(bed.images.pinned("pod"), None);
-    let error = bed.images.pin("pod", &kept.digest.hex()).await.unwrap_err();
+    let env = env.reopened().await;
+    assert_eq!(env.images.list().as_slice(), std::slice::from_ref(&kept));
+    assert_eq!(env.data(), [kept.path]);
+    assert_eq!(env.images.pinned("pod"), None);
+    let error = env.images.pin("pod", &kept.digest.hex()).await.unwrap_err();
     assert!(matches!(error, Error::Vanished { .. }), "{error}");
 
-    bed.images.pull(&bed.server.name("a.img")).await.unwrap();
-    assert_eq!(bed.images.pinned("pod").unwrap().digest, gone.digest);
+    env.images.pull(&env.server.name("a.img")).await.unwrap();
+    assert_eq!(env.images.pinned("pod").unwrap().digest, gone.digest);
 }
 
 #[tokio::test]
 async fn downloads_that_cannot_be_continued_are_collected() {
-    let bed = Bed::new().await;
+    let env = TestEnvironment::new().await;
     let make = |name: &str, content: &[u8]| {
-        let path = bed.settings.dir.join("partial").join(name);
+        let path = env.settings.dir.join("partial").join(name);
         std::fs::write(&path, content).unwrap();
         path
     };
@@ -80,28 +80,28 @@ async fn downloads_that_cannot_be_continued_are_collected() {
         .unwrap()
         .set_modified(yesterday)
         .unwrap();
-    let bed = bed.reopened().await;
-    assert_eq!(bed.partials(), kept);
+    let env = env.reopened().await;
+    assert_eq!(env.partials(), kept);
 }
 
 #[tokio::test]
 async fn qemu_may_read_image_files_but_list_nothing() {
-    let bed = Bed::new().await;
-    let image = bed.pulled("a.img", &disk(4, 1)).await;
+    let env = TestEnvironment::new().await;
+    let image = env.pulled("a.img", &disk(4, 1)).await;
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(&image.path), 0o644);
-    assert_eq!(mode(&bed.settings.dir), 0o711);
-    assert_eq!(mode(&bed.settings.dir.join("data")), 0o711);
-    assert_eq!(mode(&bed.settings.dir.join("partial")), 0o700);
+    assert_eq!(mode(&env.settings.dir), 0o711);
+    assert_eq!(mode(&env.settings.dir.join("data")), 0o711);
+    assert_eq!(mode(&env.settings.dir.join("partial")), 0o700);
 }
 
 #[tokio::test]
 async fn usage_counts_the_stores_own_files() {
-    let bed = Bed::new().await;
-    let empty = bed.images.usage().await.unwrap();
-    bed.pulled("a.img", &disk(2048, 1)).await;
-    let used = bed.images.usage().await.unwrap();
-    assert_eq!(used.mountpoint, bed.settings.dir);
+    let env = TestEnvironment::new().await;
+    let empty = env.images.usage().await.unwrap();
+    env.pulled("a.img", &disk(2048, 1)).await;
+    let used = env.images.usage().await.unwrap();
+    assert_eq!(used.mountpoint, env.settings.dir);
     assert_eq!(used.inodes, empty.inodes + 1);
     let more = used.used_bytes - empty.used_bytes;
     assert!((1 << 20..2 << 20).contains(&more), "{more}");

@@ -224,18 +224,18 @@ impl State {
 }
 
 impl Offer {
-    fn serve(&self, asked: &HeaderMap) -> Response<Body> {
+    fn serve(&self, headers: &HeaderMap) -> Response<Body> {
         let is_ours = |name| {
-            asked
+            headers
                 .get(name)
                 .is_some_and(|etag| etag == self.etag.as_str())
         };
         if is_ours(header::IF_NONE_MATCH) {
             return plain(StatusCode::NOT_MODIFIED, Bytes::new());
         }
-        let range = asked
+        let range = headers
             .get(header::RANGE)
-            .filter(|_| !asked.contains_key(header::IF_RANGE) || is_ours(header::IF_RANGE));
+            .filter(|_| !headers.contains_key(header::IF_RANGE) || is_ours(header::IF_RANGE));
         let Some(range) = range.and_then(|r| r.to_str().ok()) else {
             let pieces = stream::iter([data(self.body.clone())]);
             return self.whole(Some(self.body.len()), pieces);

@@ -5,84 +5,84 @@
 
 use super::*;
 
-fn pulling(bed: &Bed, name: String) -> tokio::task::JoinHandle<Result<Image>> {
-    let images = bed.images.clone();
+fn pulling(env: &TestEnvironment, name: String) -> tokio::task::JoinHandle<Result<Image>> {
+    let images = env.images.clone();
     tokio::spawn(async move { images.pull(&name).await })
 }
 
-fn received(bed: &Bed, name: &str) -> u64 {
-    bed.images
+fn received(env: &TestEnvironment, name: &str) -> u64 {
+    env.images
         .progress(name)
         .map_or(0, |progress| progress.received)
 }
 
 #[tokio::test]
 async fn concurrent_pulls_make_one_request() {
-    let bed = Bed::new().await;
+    let env = TestEnvironment::new().await;
     let bytes = disk(400, 1);
-    bed.server.offer("a.img", &bytes, "1");
-    bed.server.script([Step::HoldAfter(1_000)]);
-    let name = bed.server.name("a.img");
-    let first = pulling(&bed, name.clone());
-    until(|| received(&bed, &name) == 1_000).await;
+    env.server.offer("a.img", &bytes, "1");
+    env.server.script([Step::HoldAfter(1_000)]);
+    let name = env.server.name("a.img");
+    let first = pulling(&env, name.clone());
+    until(|| received(&env, &name) == 1_000).await;
     let others: Vec<_> = ["x", "y"]
-        .map(|tag| pulling(&bed, format!("{name}:{tag}")))
+        .map(|tag| pulling(&env, format!("{name}:{tag}")))
         .into();
     tokio::task::yield_now().await;
-    bed.server.go_on();
+    env.server.go_on();
     assert_eq!(first.await.unwrap().unwrap().digest, digest_of(&bytes));
     for other in others {
         assert_eq!(other.await.unwrap().unwrap().digest, digest_of(&bytes));
     }
-    assert_eq!(bed.server.seen().len(), 1);
-    assert_eq!(bed.images.list()[0].tags.len(), 3);
+    assert_eq!(env.server.seen().len(), 1);
+    assert_eq!(env.images.list()[0].tags.len(), 3);
 }
 
 #[tokio::test]
 async fn when_the_leader_goes_away_another_continues_its_download() {
-    let bed = Bed::new().await;
+    let env = TestEnvironment::new().await;
     let bytes = disk(400, 1);
-    bed.server.offer("a.img", &bytes, "1");
-    bed.server.script([Step::HoldAfter(1_000)]);
-    let name = bed.server.name("a.img");
-    let leader = pulling(&bed, name.clone());
-    until(|| received(&bed, &name) == 1_000).await;
-    let follower = pulling(&bed, name.clone());
+    env.server.offer("a.img", &bytes, "1");
+    env.server.script([Step::HoldAfter(1_000)]);
+    let name = env.server.name("a.img");
+    let leader = pulling(&env, name.clone());
+    until(|| received(&env, &name) == 1_000).await;
+    let follower = pulling(&env, name.clone());
     tokio::task::yield_now().await;
     leader.abort();
     assert_eq!(follower.await.unwrap().unwrap().digest, digest_of(&bytes));
-    let seen = bed.server.seen();
+    let seen = env.server.seen();
     assert_eq!(seen[1].header(http::header::RANGE), Some("bytes=1000-"));
 }
 
 #[tokio::test]
 async fn a_follower_with_another_digest_is_told_so() {
-    let bed = Bed::new().await;
-    bed.server.offer("a.img", &disk(400, 1), "1");
-    bed.server.script([Step::HoldAfter(1_000)]);
-    let name = bed.server.name("a.img");
-    let leader = pulling(&bed, name.clone());
-    until(|| received(&bed, &name) == 1_000).await;
-    let follower = pulling(&bed, format!("{name}@{}", digest_of(b"other")));
+    let env = TestEnvironment::new().await;
+    env.server.offer("a.img", &disk(400, 1), "1");
+    env.server.script([Step::HoldAfter(1_000)]);
+    let name = env.server.name("a.img");
+    let leader = pulling(&env, name.clone());
+    until(|| received(&env, &name) == 1_000).await;
+    let follower = pulling(&env, format!("{name}@{}", digest_of(b"other")));
     tokio::task::yield_now().await;
-    bed.server.go_on();
+    env.server.go_on();
     leader.await.unwrap().unwrap();
     let error = follower.await.unwrap().unwrap_err();
     assert!(matches!(error, Error::Digest { .. }), "{error}");
-    assert_eq!(bed.images.list().len(), 1);
+    assert_eq!(env.images.list().len(), 1);
 }
 
 #[tokio::test]
 async fn a_follower_of_a_wrong_digest_still_gets_its_image() {
-    let bed = Bed::new().await;
-    bed.server.offer("a.img", &disk(400, 1), "1");
-    bed.server.script([Step::HoldAfter(1_000)]);
-    let name = bed.server.name("a.img");
-    let leader = pulling(&bed, format!("{name}@{}", digest_of(b"other")));
-    until(|| received(&bed, &name) == 1_000).await;
-    let follower = pulling(&bed, name.clone());
+    let env = TestEnvironment::new().await;
+    env.server.offer("a.img", &disk(400, 1), "1");
+    env.server.script([Step::HoldAfter(1_000)]);
+    let name = env.server.name("a.img");
+    let leader = pulling(&env, format!("{name}@{}", digest_of(b"other")));
+    until(|| received(&env, &name) == 1_000).await;
+    let follower = pulling(&env, name.clone());
     tokio::task::yield_now().await;
-    bed.server.go_on();
+    env.server.go_on();
     leader.await.unwrap().unwrap_err();
     follower.await.unwrap().unwrap();
 }

@@ -32,7 +32,7 @@ async fn a_full_disk_is_said_so_and_nothing_stays_on_it() {
     let small = Small::mount(scratch.path().join("small"));
     let settings = Settings {
         dir: small.0.clone(),
-        stall_timeout: PATIENCE / 10,
+        stall_timeout: TIMEOUT / 10,
         ..settings(scratch.path())
     };
     let images = Images::open(Db::in_memory().unwrap(), settings)

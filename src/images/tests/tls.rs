@@ -61,14 +61,14 @@ async fn an_unknown_authority_is_refused_at_once() {
         Db::in_memory().unwrap(),
         Settings {
             protocol: Protocol::Https,
-            retry_wait: PATIENCE * 100,
+            retry_wait: TIMEOUT * 100,
             ..settings(scratch.path())
         },
     );
     let images = images.await.unwrap();
     server.offer("a.img", &disk(4, 1), "1");
     let name = server.name("a.img");
-    let pull = tokio::time::timeout(PATIENCE, images.pull(&name));
+    let pull = tokio::time::timeout(TIMEOUT, images.pull(&name));
     let error = pull.await.expect("no retries").unwrap_err();
     assert!(matches!(error, Error::Untrusted { .. }), "{error}");
     assert!(server.seen().is_empty());

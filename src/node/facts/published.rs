@@ -46,10 +46,13 @@ mod tests {
     #[test]
     fn lines_with_a_key_and_a_value_are_told_and_nothing_else() {
         let file = b"app.state = up \n\nno pair\n=x\nb d=1\nurl=http://a/?b=c\napp.state=down\nempty=\nbell=\x07\n";
-        let told = values(file);
-        let told: Vec<_> = told.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        let reported = values(file);
+        let reported: Vec<_> = reported
+            .iter()
+            .map(|(k, v)| (k.as_str(), v.as_str()))
+            .collect();
         assert_eq!(
-            told,
+            reported,
             [
                 ("app.state", "down"),
                 ("empty", ""),

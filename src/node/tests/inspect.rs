@@ -31,9 +31,9 @@ async fn a_look_at_an_image_ends_with_what_it_is() {
     assert_eq!(done.image, Some(expected));
     let restarted = super::agenda(&node).await;
     assert_eq!(restarted.all(), std::slice::from_ref(&done));
-    let said = wire::status(&done).image.unwrap();
-    assert_eq!(said.format, "raw");
-    assert_eq!((said.virtual_bytes, said.file_bytes), (4096, 4096));
+    let reported = wire::status(&done).image.unwrap();
+    assert_eq!(reported.format, "raw");
+    assert_eq!((reported.virtual_bytes, reported.file_bytes), (4096, 4096));
 }
 
 #[tokio::test]

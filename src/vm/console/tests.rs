@@ -42,7 +42,7 @@ impl Console {
             .unwrap()
     }
 
-    fn say(&self, text: &str) {
+    fn write(&self, text: &str) {
         let raw = OpenOptions::new().append(true).open(&self.paths.raw);
         raw.unwrap().write_all(text.as_bytes()).unwrap();
     }
@@ -95,7 +95,7 @@ async fn what_another_thread_appends_shows_up_as_lines() {
         scope.spawn(|| {
             lines
                 .iter()
-                .for_each(|line| console.say(&format!("{line}\r\n")))
+                .for_each(|line| console.write(&format!("{line}\r\n")))
         });
     });
     let expected: Vec<String> = lines.iter().map(|line| format!("F {line}")).collect();
@@ -118,9 +118,9 @@ async fn a_prompt_is_shown_after_a_while_and_its_line_goes_on() {
     let _follower = Follower::start_with(console.paths.clone(), settings)
         .await
         .unwrap();
-    console.say("booted\r\nlogin: ");
+    console.write("booted\r\nlogin: ");
     console.logs(&["F booted", "P login: "]).await;
-    console.say("root\r\n");
+    console.write("root\r\n");
     console.logs(&["F booted", "P login: ", "F root"]).await;
 }
 
@@ -128,9 +128,9 @@ async fn a_prompt_is_shown_after_a_while_and_its_line_goes_on() {
 async fn a_fast_guest_has_its_lines_whole() {
     let console = Console::new();
     let _follower = console.follow().await;
-    console.say("first\nsec");
+    console.write("first\nsec");
     console.logs(&["F first"]).await;
-    console.say("ond\n");
+    console.write("ond\n");
     console.logs(&["F first", "F second"]).await;
 }
 
@@ -138,7 +138,7 @@ async fn a_fast_guest_has_its_lines_whole() {
 async fn a_long_line_is_logged_in_pieces() {
     let console = Console::new();
     let follower = console.follow().await;
-    console.say(&"x".repeat(40_000));
+    console.write(&"x".repeat(40_000));
     follower.finish().await.unwrap();
     let sizes: Vec<_> = console
         .log()
@@ -153,8 +153,8 @@ async fn a_long_line_is_logged_in_pieces() {
 async fn finish_logs_everything_and_keeps_the_files_until_they_are_removed() {
     let console = Console::new();
     let follower = console.follow().await;
-    console.say(&"line\n".repeat(100_000));
-    console.say("Power down");
+    console.write(&"line\n".repeat(100_000));
+    console.write("Power down");
     follower.finish().await.unwrap();
     let log = console.log();
     assert_eq!(log.len(), 100_001);
@@ -180,16 +180,16 @@ async fn finish_logs_everything_and_keeps_the_files_until_they_are_removed() {
 async fn after_a_rotation_lines_go_to_the_new_file_only() {
     let console = Console::new();
     let follower = console.follow().await;
-    console.say("old\n");
+    console.write("old\n");
     console.logs(&["F old"]).await;
     let rotated = console.paths.log.with_extension("log.20260102-030405");
     fs::rename(&console.paths.log, &rotated).unwrap();
     follower.reopen().await.unwrap();
     assert_eq!(console.log(), [""; 0], "made before the answer");
-    console.say("new\n");
+    console.write("new\n");
     console.logs(&["F new"]).await;
     follower.reopen().await.unwrap();
-    console.say("newer\n");
+    console.write("newer\n");
     console.logs(&["F new", "F newer"]).await;
     assert_eq!(records(&rotated), ["F old"]);
 }
@@ -202,10 +202,10 @@ async fn the_next_follower_goes_on_where_the_last_one_stopped() {
         Follower::start(console.paths.clone()).await,
         Err(Error::Busy { .. })
     ));
-    console.say("one\ntw");
+    console.write("one\ntw");
     console.logs(&["F one"]).await;
     follower.stop().await;
-    console.say("o\nthree\n");
+    console.write("o\nthree\n");
     let _follower = console.follow().await;
     console.logs(&["F one", "F two", "F three"]).await;
 }
@@ -215,7 +215,7 @@ async fn consumed_bytes_give_their_disk_space_back() {
     let console = Console::new();
     let follower = console.follow().await;
     for _ in 0..64 {
-        console.say(&"0123456789abcde\n".repeat(2048));
+        console.write(&"0123456789abcde\n".repeat(2048));
     }
     follower.finish().await.unwrap();
     let raw = console.paths.raw.metadata().unwrap();
@@ -231,7 +231,7 @@ async fn consumed_bytes_give_their_disk_space_back() {
 async fn a_raw_file_that_somebody_cuts_is_followed_from_its_start() {
     let console = Console::new();
     let _follower = console.follow().await;
-    console.say("a long line of the past\n");
+    console.write("a long line of the past\n");
     console.logs(&["F a long line of the past"]).await;
     OpenOptions::new()
         .write(true)
@@ -239,7 +239,7 @@ async fn a_raw_file_that_somebody_cuts_is_followed_from_its_start() {
         .unwrap()
         .set_len(0)
         .unwrap();
-    console.say("anew\n");
+    console.write("anew\n");
     console.logs(&["F a long line of the past", "F anew"]).await;
 }
 
@@ -247,10 +247,10 @@ async fn a_raw_file_that_somebody_cuts_is_followed_from_its_start() {
 async fn a_removed_log_is_made_again_for_the_next_line() {
     let console = Console::new();
     let follower = console.follow().await;
-    console.say("lost with its file\n");
+    console.write("lost with its file\n");
     console.logs(&["F lost with its file"]).await;
     fs::remove_dir_all(console.paths.log.parent().unwrap()).unwrap();
-    console.say("kept\n");
+    console.write("kept\n");
     follower.finish().await.unwrap();
     assert_eq!(console.log(), ["F kept"]);
 }
@@ -261,7 +261,7 @@ async fn trouble_with_the_log_holds_bytes_back_and_is_over_by_itself() {
     let in_the_way = console.paths.log.parent().unwrap().parent().unwrap();
     fs::write(in_the_way, "").unwrap();
     let follower = console.follow().await;
-    console.say("patient\n");
+    console.write("patient\n");
     assert!(matches!(
         follower.reopen().await,
         Err(Error::OpenLog { .. })
@@ -278,7 +278,7 @@ async fn finish_gives_up_after_its_deadline_and_can_be_repeated() {
     let in_the_way = console.paths.log.parent().unwrap().parent().unwrap();
     fs::write(in_the_way, "").unwrap();
     let follower = console.follow().await;
-    console.say("patient\n");
+    console.write("patient\n");
     let started = Instant::now();
     assert!(matches!(
         follower.finish().await,

@@ -10,7 +10,7 @@ use podspec::{Role, SandboxId};
 use sha2::{Digest as _, Sha256};
 
 use super::seed::SERIAL as SEED;
-use crate::block::{self, Blocks, Wish};
+use crate::block::{self, Blocks, DesiredContent};
 use crate::images::{Digest, Image};
 use crate::platform::Platform;
 use crate::vm::domain::{Disk, DiskFormat, DiskSource};
@@ -66,11 +66,11 @@ impl<P: Platform> Containers<P> {
             }
             blocks.take(disk.device, &row.id, disk.read_only).await?;
             if disk.is_root() {
-                let wish = Wish {
+                let desired = DesiredContent {
                     image: image.cloned(),
                     is_kept: self.vm_of(row).is_some(),
                 };
-                blocks.prepare(disk.device, &row.id, &wish).await?;
+                blocks.prepare(disk.device, &row.id, &desired).await?;
             } else {
                 blocks.prepare_whole(disk.device, disk.read_only).await?;
             }

@@ -48,7 +48,7 @@ impl<P: Platform> Containers<P> {
                 pod_uid: pod.uid.clone(),
                 source: source.clone(),
             };
-            held.insert(source, self.sources.ask(wanted).await?);
+            held.insert(source, self.sources.request(wanted).await?);
         }
         let guest = GuestName {
             instance_id: &format!("{}.{}", pod.name, pod.namespace),
@@ -83,7 +83,7 @@ impl<P: Platform> Containers<P> {
         let (uid, gid) = (self.settings.uid, self.settings.gid);
         let target = path.clone();
         let make = move || -> Result<()> {
-            let image = seed::image(seed::NO_CLOUD, entries(wanted))?;
+            let image = cloudinit_image::image(cloudinit_image::NO_CLOUD, entries(wanted))?;
             let written = write(&target, &image, uid, gid);
             Ok(written.map_err(files::failed("write", &target))?)
         };
@@ -129,8 +129,8 @@ impl<P: Platform> Containers<P> {
     }
 }
 
-fn entries(wanted: NoCloud) -> Vec<seed::File> {
-    let file = |name, content| seed::File { name, content };
+fn entries(wanted: NoCloud) -> Vec<cloudinit_image::File> {
+    let file = |name, content| cloudinit_image::File { name, content };
     let network = wanted.network_config;
     [
         Some(file("meta-data", wanted.meta_data)),

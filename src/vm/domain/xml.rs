@@ -17,7 +17,7 @@ mod metadata;
 mod qemu;
 
 use super::DomainSpec;
-use crate::vm::host::accel::Accelerator;
+use crate::vm::host::accelerator::Accelerator;
 use chardev::{Channel, Serial};
 use cpu::{Clock, Cpu};
 use device::{Balloon, Controller, Rng};

@@ -119,8 +119,8 @@ impl<H: Hypervisor> Run<H> {
             program("setsid", &arguments),
             program("/bin/sh", arguments.get(1..).unwrap_or_default()),
         );
-        match self.ask(&setsid, START).await {
-            Err(e) if is_not_started(&e) => self.ask(&plain, START).await,
+        match self.start_process(&setsid, START).await {
+            Err(e) if is_not_started(&e) => self.start_process(&plain, START).await,
             other => other,
         }
         .map_err(|e| {
@@ -132,7 +132,7 @@ impl<H: Hypervisor> Run<H> {
         })
     }
 
-    async fn ask(&self, program: &Program, time: Duration) -> libvirt::Result<Process> {
+    async fn start_process(&self, program: &Program, time: Duration) -> libvirt::Result<Process> {
         guest::exec(&*self.hypervisor, self.domain, program, time).await
     }
 
@@ -142,7 +142,7 @@ impl<H: Hypervisor> Run<H> {
         let mut trouble = None;
         loop {
             tokio::time::sleep(pause).await;
-            let asked = Instant::now();
+            let requested = Instant::now();
             let status = guest::exec_status(&*self.hypervisor, self.domain, process, STATUS).await;
             pause = (pause * 3 / 2).min(LAST_PAUSE);
             match status {
@@ -150,7 +150,7 @@ impl<H: Hypervisor> Run<H> {
                 Ok(None) => {
                     trouble = None;
                     // Looks at a guest that answers slowly must not take the time of its commands.
-                    pause = pause.max(asked.elapsed().min(SLOW_PAUSE));
+                    pause = pause.max(requested.elapsed().min(SLOW_PAUSE));
                 }
                 Err(libvirt::Error::Refused { call, reason }) => {
                     return Err(Error::Lost(libvirt::Error::Refused { call, reason }));
@@ -210,7 +210,7 @@ impl<H: Hypervisor> Run<H> {
             input: Vec::new(),
             capture: true,
         };
-        let process = self.ask(&program, START).await.map_err(refused)?;
+        let process = self.start_process(&program, START).await.map_err(refused)?;
         match tokio::time::timeout(STEP, self.wait(process)).await {
             Ok(ended) => ended,
             Err(_) => Err(Error::Timeout(STEP)),

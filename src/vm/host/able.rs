@@ -8,7 +8,7 @@ use std::sync::PoisonError;
 
 use nix::unistd::{AccessFlags, access};
 
-use super::accel::{self, Accelerator};
+use super::accelerator::{self, Accelerator};
 use crate::platform::Platform;
 use crate::vm::error::{Error, Result};
 use crate::vm::service::Containers;
@@ -18,7 +18,7 @@ impl<P: Platform> Containers<P> {
     pub async fn choose_accelerator(&self) -> Result<Accelerator> {
         let settings = &self.settings;
         let choose = || async {
-            let choice = accel::choose(settings.accelerator, &settings.host()).await?;
+            let choice = accelerator::choose(settings.accelerator, &settings.host()).await?;
             tracing::info!(accelerator = %choice.accelerator, reason = %choice.reason, "chosen");
             Ok::<_, Error>(choice)
         };

@@ -108,17 +108,17 @@ impl<P: Platform> Containers<P> {
         self.follow(row).await?;
         let spec = self.domain(row, sandbox, accelerator, token)?;
         let xml = xml::to_xml(&spec).map_err(Error::Describe)?;
-        let asked = Instant::now();
+        let requested = Instant::now();
         self.parts
             .hypervisor
             .define(xml.clone())
             .await
             .map_err(hypervisor("define"))?;
-        let define = asked.elapsed();
+        let define = requested.elapsed();
         faultpoint::point("vm.start.defined");
-        let asked = Instant::now();
+        let requested = Instant::now();
         self.run(row, xml).await?;
-        let start = asked.elapsed();
+        let start = requested.elapsed();
         Ok(Waits { define, start })
     }
 
@@ -139,7 +139,7 @@ impl<P: Platform> Containers<P> {
         &self,
         row: &Container,
         sandbox: &Sandbox,
-        accelerator: crate::vm::host::accel::Accelerator,
+        accelerator: crate::vm::host::accelerator::Accelerator,
         token: String,
     ) -> Result<DomainSpec> {
         let machine = &row.spec.machine;

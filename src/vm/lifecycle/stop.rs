@@ -109,14 +109,14 @@ impl<P: Platform> Containers<P> {
             return Ok(());
         };
         let first = Arc::clone(&row);
-        let mut asking = pin!(self.keep_asking(&first));
+        let mut requests = pin!(self.keep_requesting(&first));
         let mut kill_at = Instant::now() + clock::until(row.kill_at);
         loop {
             tokio::select! {
                 () = tokio::time::sleep_until(kill_at) => return self.kill(&row).await,
                 // It may have ended, or have got an earlier deadline.
                 _ = changes.changed() => {}
-                never = &mut asking => match never {},
+                never = &mut requests => match never {},
             }
             row = match self.stopping(id) {
                 Some(row) => row,
@@ -133,7 +133,7 @@ impl<P: Platform> Containers<P> {
     }
 
     /// Asks the guest to power off, agent first, until the caller stops listening.
-    async fn keep_asking(&self, row: &Container) -> Infallible {
+    async fn keep_requesting(&self, row: &Container) -> Infallible {
         if clock::until(row.kill_at).is_zero() {
             return std::future::pending().await;
         }
@@ -175,8 +175,8 @@ impl<P: Platform> Containers<P> {
     async fn wait_for_end(&self, id: &ContainerId) -> Result<()> {
         let mut changes = self.parts.table.changes();
         while let Some(row) = self.stopping(id) {
-            let patience = clock::until(row.kill_at) + CONFIRMATION;
-            let changed = tokio::time::timeout(patience, changes.changed()).await;
+            let timeout = clock::until(row.kill_at) + CONFIRMATION;
+            let changed = tokio::time::timeout(timeout, changes.changed()).await;
             if changed.is_err() {
                 return Err(Error::StillRunning(id.clone()));
             }

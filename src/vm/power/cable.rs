@@ -3,7 +3,7 @@
 //! Invariant: a cable is pulled before the guest runs one instruction, so that it says nothing from an address that is
 //! somebody else's, and stays so until the guest can have seen it; then its DHCP client asks, and is told the new address.
 //! Failure: what cannot be pulled stays, and the guest learns its address when its lease renews; what cannot be plugged in
-//! again is tried for [`PATIENCE`] and logged.
+//! again is tried for [`TIMEOUT`] and logged.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const PULLED: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// How long that is tried.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Cables that are pulled, by the emulator's names of their NICs.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl<P: Platform> Containers<P> {
                 }
                 tracing::info!(container = %row.id, nic, outcome = "told", "new address of a guest");
             };
-            if tokio::time::timeout(PATIENCE, plugging).await.is_err() {
+            if tokio::time::timeout(TIMEOUT, plugging).await.is_err() {
                 tracing::error!(container = %row.id, nic, outcome = "pulled", "the cable of a guest");
             }
         }

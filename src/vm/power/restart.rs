@@ -44,7 +44,7 @@ impl<P: Platform> Containers<P> {
         if power == Some(Power::Paused(Pause::Asked)) {
             return Err(Error::Paused(vm));
         }
-        let mut asking = pin!(self.keep_asking_to_reboot(domain));
+        let mut requests = pin!(self.keep_requesting_reboot(domain));
         while runs() {
             tokio::select! {
                 () = tokio::time::sleep_until(deadline) => return Ok(false),
@@ -52,7 +52,7 @@ impl<P: Platform> Containers<P> {
                     return Ok(true);
                 },
                 _ = changes.changed() => {}
-                never = &mut asking => match never {},
+                never = &mut requests => match never {},
             }
         }
         Err(Error::NotRunning(vm))
@@ -74,12 +74,12 @@ impl<P: Platform> Containers<P> {
     }
 
     /// By the agent, or else by the power button, after which the hypervisor boots the guest anew.
-    async fn keep_asking_to_reboot(&self, domain: Uuid) -> Infallible {
+    async fn keep_requesting_reboot(&self, domain: Uuid) -> Infallible {
         let driver = &self.parts.hypervisor;
         loop {
             let by_agent = driver.reboot(domain, Shutdown::Agent).await;
             tracing::debug!(%domain, agent = by_agent.is_ok(), "asked the guest to reboot");
-            let patience = match by_agent {
+            let timeout = match by_agent {
                 Ok(()) => OBEYS,
                 Err(_) => ASK_AGAIN,
             };
@@ -88,7 +88,7 @@ impl<P: Platform> Containers<P> {
             {
                 tracing::debug!(%domain, error = %e, "press the power button");
             }
-            tokio::time::sleep(patience).await;
+            tokio::time::sleep(timeout).await;
         }
     }
 }

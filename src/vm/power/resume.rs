@@ -21,7 +21,7 @@ use crate::vm::service::Containers;
 const LOOK: Duration = Duration::from_millis(500);
 
 /// How long such a restore is waited for before it is left to the next round.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 impl<P: Platform> Containers<P> {
     pub(in crate::vm) async fn resume_memory(
@@ -82,7 +82,7 @@ impl<P: Platform> Containers<P> {
                 }
             }
         };
-        let in_time = tokio::time::timeout(PATIENCE, waiting).await;
+        let in_time = tokio::time::timeout(TIMEOUT, waiting).await;
         in_time.unwrap_or_else(|_| Err(Error::StillRunning(row.id.clone())))
     }
 }

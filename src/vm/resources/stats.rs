@@ -2,7 +2,7 @@
 //!
 //! Invariant: one look at a time, and at most one in [`FRESH`]: however many clients ask, libvirt gets one request for
 //! all domains, the owner of networks one per few hundred sandboxes, and nobody is asked about one machine. A client
-//! waits at most [`PATIENCE`].
+//! waits at most [`TIMEOUT`].
 //! Failure: what cannot be had is absent, or as old as its own time says; a look that takes too long goes on
 //! for the next client, and this one gets the last one.
 
@@ -19,13 +19,13 @@ use crate::vm::host::process::Processes;
 use crate::vm::service::Containers;
 
 mod host;
-mod look;
+mod snapshot;
 
 /// Age up to which a look serves again. Clients that compute rates look twice within a second.
 const FRESH: Duration = Duration::from_millis(500);
 
 /// Longest time that a client waits for a look.
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// What all machines had used at one time.
 #[derive(Debug, Clone, Default)]
@@ -162,7 +162,7 @@ impl<P: Platform> Containers<P> {
         }
         let this = Arc::clone(self);
         let look = tokio::spawn(async move { this.look_once().await });
-        match tokio::time::timeout(PATIENCE, look).await {
+        match tokio::time::timeout(TIMEOUT, look).await {
             Ok(Ok(snapshot)) => snapshot,
             _ => self.meter.last(),
         }
@@ -175,7 +175,7 @@ impl<P: Platform> Containers<P> {
         if last.is_fresh() {
             return last;
         }
-        let snapshot = Arc::new(self.look(&last).await);
+        let snapshot = Arc::new(self.snapshot(&last).await);
         let mut published = self
             .meter
             .last

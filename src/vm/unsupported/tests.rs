@@ -138,10 +138,10 @@ fn what_dhcp_cannot_carry_is_named() {
     };
     let config = ContainerConfig::default();
     assert_eq!(texts(&with(&["ndots:5"]), &config), Vec::<String>::new());
-    let said = texts(&with(&["ndots:5", "timeout:1"]), &config);
+    let reported = texts(&with(&["ndots:5", "timeout:1"]), &config);
     assert!(
-        said.len() == 1 && said[0].ends_with(": timeout:1"),
-        "{said:?}"
+        reported.len() == 1 && reported[0].ends_with(": timeout:1"),
+        "{reported:?}"
     );
 
     let address = |net: &str| Address {

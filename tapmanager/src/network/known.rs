@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use netns::Mac;
-use netns::surgery::LinkRecord;
+use netns::bridge_setup::LinkRecord;
 use serde_json::json;
 use tapmanager::wire::{AddRequest, KnownNic};
 
@@ -27,9 +27,9 @@ pub(crate) fn attachments(request: &AddRequest, netns: &Path) -> Vec<cni::Attach
     };
     let nics = request.known_nics.iter();
     let every: Vec<IpAddr> = nics.flat_map(|nic| nic.addresses.clone()).collect();
-    let mut wishes = vec![every.as_slice(), first, first.get(..1).unwrap_or_default()];
-    wishes.dedup();
-    wishes.retain(|wish| !wish.is_empty());
+    let mut candidates = vec![every.as_slice(), first, first.get(..1).unwrap_or_default()];
+    candidates.dedup();
+    candidates.retain(|candidate| !candidate.is_empty());
     let with = |addresses: &[IpAddr]| {
         let mut wanted = plain.clone();
         wanted.args.push(("MAC".to_owned(), mac.clone()));
@@ -42,7 +42,7 @@ pub(crate) fn attachments(request: &AddRequest, netns: &Path) -> Vec<cni::Attach
         }
         wanted
     };
-    let mut all: Vec<_> = wishes.into_iter().map(with).collect();
+    let mut all: Vec<_> = candidates.into_iter().map(with).collect();
     all.extend([with(&[]), plain.clone()]);
     all
 }
@@ -65,18 +65,18 @@ pub(crate) fn macs(request: &AddRequest) -> Result<Vec<Mac>, String> {
 
 /// Gives the guest's NICs these addresses; returns the links that cannot carry them.
 pub(crate) fn adopt(links: &mut [LinkRecord], macs: &[Mac]) -> Vec<String> {
-    let mut deaf = Vec::new();
+    let mut unconfigurable = Vec::new();
     for (record, mac) in links.iter_mut().zip(macs) {
         if record.mac == *mac {
             continue;
         }
         if record.port_mac == record.mac {
-            deaf.push(record.link.clone());
+            unconfigurable.push(record.link.clone());
         } else {
             record.mac = *mac;
         }
     }
-    deaf
+    unconfigurable
 }
 
 #[cfg(test)]

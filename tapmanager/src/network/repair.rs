@@ -7,7 +7,7 @@
 
 use std::net::IpAddr;
 
-use netns::surgery::LinkRecord;
+use netns::bridge_setup::LinkRecord;
 use tapmanager::wire::Network;
 
 use super::LINK;

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use netns::netlink::Kernel;
-use netns::{Namespace, surgery};
+use netns::{Namespace, bridge_setup};
 use service::telemetry::one_line;
 use tapmanager::wire::{AddRequest, Network};
 
@@ -140,12 +140,12 @@ impl Sandboxes {
         *open = Some(ns.clone());
         faultpoint::point("tap.add.netns");
         let kernel = Kernel::open(&ns).await?;
-        surgery::prepare(&kernel).await?;
+        bridge_setup::prepare(&kernel).await?;
         let attaching = self.attaching.read().await;
         let result = self.attach(config, entry).await?;
         drop(attaching);
         faultpoint::point("tap.add.cni");
-        entry.links = surgery::survey(&kernel).await?;
+        entry.links = bridge_setup::survey(&kernel).await?;
         let macs = network::macs(&entry.request).map_err(Failure::Invalid)?;
         for link in network::adopt(&mut entry.links, &macs) {
             if entry.request.known_nics.is_empty() {
@@ -173,7 +173,7 @@ impl Sandboxes {
         }
         self.journal.put(entry).await?;
         let guards = network::guards(&entry.request, &network);
-        surgery::apply(&kernel, &entry.links, &guards).await?;
+        bridge_setup::apply(&kernel, &entry.links, &guards).await?;
         faultpoint::point("tap.add.links");
         entry.network = Some(network.clone());
         entry.phase = Phase::Up;

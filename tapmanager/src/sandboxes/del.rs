@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use netns::netlink::Kernel;
-use netns::{Namespace, surgery};
+use netns::{Namespace, bridge_setup};
 use service::telemetry::one_line;
 
 use super::{Sandboxes, Slot};
@@ -87,9 +87,9 @@ impl Sandboxes {
     }
 }
 
-async fn put_back(ns: &Namespace, links: &[surgery::LinkRecord], id: &str) {
+async fn put_back(ns: &Namespace, links: &[bridge_setup::LinkRecord], id: &str) {
     let restored = match Kernel::open(ns).await {
-        Ok(kernel) => surgery::restore(&kernel, links).await,
+        Ok(kernel) => bridge_setup::restore(&kernel, links).await,
         Err(error) => Err(error.into()),
     };
     if let Err(error) = restored {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use netns::netlink::Kernel;
-use netns::{Namespace, surgery};
+use netns::{Namespace, bridge_setup};
 use service::telemetry::one_line;
 use tapmanager::wire::{AddRequest, Network};
 use tokio_util::task::TaskTracker;
@@ -149,5 +149,5 @@ impl Sandboxes {
 async fn protect(ns: &Namespace, entry: &Entry, network: &Network) -> Result<(), Failure> {
     let kernel = Kernel::open(ns).await?;
     let guards = network::guards(&entry.request, network);
-    Ok(surgery::protect(&kernel, &entry.links, &guards).await?)
+    Ok(bridge_setup::protect(&kernel, &entry.links, &guards).await?)
 }

@@ -20,7 +20,7 @@ const AGENT: &str = "vmlet-agent";
 
 /// A cluster whose controller does not interfere, and the tasks that were run on it.
 #[derive(Debug)]
-pub struct Bed {
+pub struct TestEnvironment {
     cluster: Cluster,
     /// Names of the tasks by kind.
     crashed: RefCell<BTreeMap<String, BTreeSet<String>>>,
@@ -29,11 +29,11 @@ pub struct Bed {
 /// A machine as it is named by tasks.
 #[derive(Debug)]
 pub struct Machine<'a> {
-    bed: &'a Bed,
+    env: &'a TestEnvironment,
     uid: String,
 }
 
-impl Bed {
+impl TestEnvironment {
     /// Starts it.
     pub async fn up() -> Result<Self> {
         let cluster = Cluster::up()?;
@@ -63,7 +63,7 @@ impl Bed {
     /// A machine that exists for tasks only.
     pub fn machine(&self, number: u8) -> Machine<'_> {
         Machine {
-            bed: self,
+            env: self,
             uid: format!("0f0f0f0f-0000-4000-8000-0000000000{number:02x}"),
         }
     }
@@ -126,17 +126,17 @@ impl Machine<'_> {
     /// Creates a task, lets the agent die at `point`, and waits until the task is in its end state.
     pub async fn crash(&self, kind: &str, more: Value, point: &str) -> Result<()> {
         let step = async {
-            self.bed.cluster.stack().arm(point)?;
+            self.env.cluster.stack().arm(point)?;
             let name = self.create(kind, more, point)?;
-            self.bed.revive(point).await?;
-            self.bed.await_state(&name, "Success").await
+            self.env.revive(point).await?;
+            self.env.await_state(&name, "Success").await
         };
         step.await.with_context(|| format!("{kind} at {point}"))
     }
 
     /// Creates a task, named by its kind and `point`; gives its name.
     pub fn create(&self, kind: &str, more: Value, point: &str) -> Result<String> {
-        let cluster = &self.bed.cluster;
+        let cluster = &self.env.cluster;
         let mut spec = json!({
             "nodeName": "node1", "vmName": "vm", "vmUID": self.uid, "kind": kind,
         });
@@ -148,7 +148,7 @@ impl Machine<'_> {
         let point = point.replace('.', "-");
         let number = &self.uid[34..];
         let name = format!("{}-{point}-{number}", kind.to_lowercase());
-        let mut crashed = self.bed.crashed.borrow_mut();
+        let mut crashed = self.env.crashed.borrow_mut();
         let is_new = crashed
             .entry(kind.to_owned())
             .or_default()
@@ -167,7 +167,7 @@ impl Machine<'_> {
         pod["spec"]["restartPolicy"] = json!("Never");
         pod["metadata"]["annotations"] = json!({ "vmlet.dev/vm-disk": self.uid });
         merge(&mut pod["metadata"]["annotations"], annotations);
-        self.bed.cluster.apply(&pod)
+        self.env.cluster.apply(&pod)
     }
 }
 

@@ -72,18 +72,18 @@ async fn play(cluster: &Cluster, plan: Plan) -> Result<Report> {
     let begin = Instant::now();
     while begin.elapsed() < plan.duration && !witness.has_found() {
         let round = script.round();
-        report.tell(begin.elapsed(), &round);
+        report.announce(begin.elapsed(), &round);
         report.lost_leases += play_round(cluster, &mut machines, &round).await?;
     }
     if witness.has_found() {
-        witness.verdict(&machines.births())?;
+        witness.verdict(&machines.creations())?;
         bail!("the witness left early");
     }
     report.ended("rounds");
     verdict::settle(cluster, &mut machines, SETTLED).await?;
     report.ended("as wished");
     verdict::guests_live(cluster, &machines).await?;
-    report.testimony = witness.verdict(&machines.births())?;
+    report.testimony = witness.verdict(&machines.creations())?;
     let boots = report.testimony.boots;
     ensure!(
         boots >= plan.machines,

@@ -191,8 +191,9 @@ impl Cluster {
         eventually(within, &format!("event {reason} of {pod}"), || async {
             let events = self.get_json(&["events", &selector])?["items"].take();
             let events = events.as_array().context("items")?;
-            let said = |event: &Value| event["message"].as_str().is_some_and(|m| m.contains(words));
-            ensure!(events.iter().any(said), "no {words:?} in {events:?}");
+            let reported =
+                |event: &Value| event["message"].as_str().is_some_and(|m| m.contains(words));
+            ensure!(events.iter().any(reported), "no {words:?} in {events:?}");
             Ok(())
         })
         .await

@@ -22,7 +22,7 @@ use crate::objects::Objects;
 use crate::stack::Stack;
 
 /// How long the API server may take to take something over.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 /// Whose fields the harness sets.
 const MANAGER: &str = "e2e";
 

@@ -21,7 +21,7 @@ use crate::stack::programs;
 use crate::wait::eventually;
 
 /// How long it may take to listen, or to end.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 /// Where its names and rights are.
 const ACCOUNT: &str = "pki/vmlet-controller.kubeconfig";
 
@@ -84,7 +84,7 @@ impl Control {
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             read: Mutex::default(),
         };
-        let listens = eventually(PATIENCE, "the controller listens", || async {
+        let listens = eventually(TIMEOUT, "the controller listens", || async {
             address(&controller.log, begun)
         });
         controller.address = listens.await.with_context(|| controller.tail())?;
@@ -121,8 +121,8 @@ fn address(log: &Path, begun: u64) -> Result<SocketAddr> {
     let mut file = File::open(log)?;
     file.seek(SeekFrom::Start(begun))?;
     let lines = BufReader::new(file).lines().map_while(Result::ok);
-    let mut said = lines.filter_map(|line| serde_json::from_str::<Value>(&line).ok());
-    let address = said.find_map(|line| line["address"].as_str().map(str::to_owned));
+    let mut reported = lines.filter_map(|line| serde_json::from_str::<Value>(&line).ok());
+    let address = reported.find_map(|line| line["address"].as_str().map(str::to_owned));
     Ok(address.context("its log names no address")?.parse()?)
 }
 
@@ -242,7 +242,7 @@ impl Controller {
     /// Waits for its end.
     pub async fn ended(&mut self) -> Result<ExitStatus> {
         let child = Mutex::new(&mut self.child);
-        eventually(PATIENCE, "the controller ends", || async {
+        eventually(TIMEOUT, "the controller ends", || async {
             let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
             child.try_wait()?.context("it runs")
         })

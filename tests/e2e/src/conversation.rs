@@ -67,7 +67,7 @@ pub struct Server(JoinHandle<()>);
 /// Stands between a client and a server and keeps what they say.
 #[derive(Debug)]
 pub struct Tap {
-    heard: Arc<Mutex<Vec<Exchange>>>,
+    exchanges: Arc<Mutex<Vec<Exchange>>>,
     _server: Server,
 }
 
@@ -162,7 +162,7 @@ impl Line {
     }
 
     /// Says something and waits for the whole answer.
-    pub async fn ask(&self, question: &Question) -> Result<Answer> {
+    pub async fn call(&self, question: &Question) -> Result<Answer> {
         let mut request =
             Request::post(&question.uri).body(frames([Frame::data(question.data.clone())]))?;
         request.headers_mut().clone_from(&question.headers);
@@ -218,12 +218,12 @@ impl Tap {
     /// Listens on `socket` and passes everything on to the server on `behind`.
     pub async fn start(socket: &Path, behind: &Path) -> Result<Self> {
         let line = Line::connect(behind).await?;
-        let heard = Arc::<Mutex<Vec<Exchange>>>::default();
-        let keep = Arc::clone(&heard);
+        let exchanges = Arc::<Mutex<Vec<Exchange>>>::default();
+        let keep = Arc::clone(&exchanges);
         let server = Server::start(socket, move |question: Question| {
             let (line, keep) = (line.clone(), Arc::clone(&keep));
             async move {
-                let answer = match line.ask(&question).await {
+                let answer = match line.call(&question).await {
                     Ok(answer) => answer,
                     Err(error) => return Answer::status("14", &format!("{error:#}")),
                 };
@@ -238,14 +238,14 @@ impl Tap {
             }
         })?;
         Ok(Self {
-            heard,
+            exchanges,
             _server: server,
         })
     }
 
     /// What was said until now, in the order of the answers.
-    pub fn heard(&self) -> Vec<Exchange> {
-        let heard = self.heard.lock();
-        heard.unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn exchanges(&self) -> Vec<Exchange> {
+        let exchanges = self.exchanges.lock();
+        exchanges.unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

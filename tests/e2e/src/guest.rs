@@ -44,12 +44,12 @@ impl<'a> Guest<'a> {
 
     /// From now on it hears neither its agent nor the power button when it is to power off, until [`Self::hear`].
     /// May be repeated.
-    pub fn go_deaf(&self) -> Result<()> {
+    pub fn become_unresponsive(&self) -> Result<()> {
         let replace = "[ -e $f.kept ] || mv $f $f.kept; printf '#!/bin/sh\\n' >$f; chmod +x $f";
         self.run_for_ears(replace)
     }
 
-    /// Ends [`Self::go_deaf`]. May be repeated.
+    /// Ends [`Self::become_unresponsive`]. May be repeated.
     pub fn hear(&self) -> Result<()> {
         self.run_for_ears("[ ! -e $f.kept ] || mv $f.kept $f")
     }

@@ -40,15 +40,15 @@ pub fn image(reference: &str) -> Value {
 }
 
 /// A machine of the class `tiny` from the image `guest`, with the wish that is given (`{"running": true}`, say).
-pub fn machine(name: &str, wish: &Value) -> Value {
+pub fn machine(name: &str, fields: &Value) -> Value {
     let mut spec = json!({
         "imageName": "guest",
         "className": "tiny",
         "powerOffTimeout": "30s",
         "template": { "metadata": { "labels": { "app": name } } },
     });
-    if let (Some(spec), Some(wish)) = (spec.as_object_mut(), wish.as_object()) {
-        spec.extend(wish.clone());
+    if let (Some(spec), Some(fields)) = (spec.as_object_mut(), fields.as_object()) {
+        spec.extend(fields.clone());
     }
     json!({
         "apiVersion": VERSION,

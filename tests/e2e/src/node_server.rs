@@ -133,7 +133,7 @@ impl NodeServer {
         ensure!(!ended(status), "{status:?} has ended");
         *status = stands(status, state, percent, message);
         let status = status.clone();
-        known.tell(&status);
+        known.notify(&status);
         Ok(())
     }
 
@@ -169,7 +169,7 @@ impl Memory {
 }
 
 impl Known {
-    fn tell(&mut self, status: &TaskStatus) {
+    fn notify(&mut self, status: &TaskStatus) {
         let event = TaskEvent {
             task: Some(status.clone()),
             synced: false,
@@ -248,7 +248,7 @@ impl Node for Memory {
         let status = stands(&new, state, 0, "");
         let entry = (request.clone(), status.clone());
         known.tasks.insert(request.uid, entry);
-        known.tell(&status);
+        known.notify(&status);
         Ok(Response::new(status))
     }
 
@@ -286,7 +286,7 @@ impl Node for Memory {
             *status = stands(status, State::Cancelled, status.progress_percent, "");
         }
         let status = status.clone();
-        known.tell(&status);
+        known.notify(&status);
         Ok(Response::new(status))
     }
 

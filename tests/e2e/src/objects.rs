@@ -62,7 +62,7 @@ impl Objects {
             _ => format!("{}/{}", crds::GROUP, crds::VERSION),
         });
         let path = self.path(kind, "", effect)?;
-        self.ask("POST", &path, "application/json", &object).await
+        self.send("POST", &path, "application/json", &object).await
     }
 
     /// Says on which node a pod runs, as a scheduler does.
@@ -71,7 +71,7 @@ impl Objects {
         binding["kind"] = json!("Binding");
         binding["apiVersion"] = json!("v1");
         let path = self.path("Pod", &format!("{pod}/binding"), effect)?;
-        self.ask("POST", &path, "application/json", &binding).await
+        self.send("POST", &path, "application/json", &binding).await
     }
 
     /// Merges a patch into an object; `name` may go on with `/status`.
@@ -83,21 +83,21 @@ impl Objects {
         effect: Effect,
     ) -> Result<Answer> {
         let path = self.path(kind, name, effect)?;
-        self.ask("PATCH", &path, "application/merge-patch+json", patch)
+        self.send("PATCH", &path, "application/merge-patch+json", patch)
             .await
     }
 
     /// Reads an object.
     pub async fn get(&self, kind: &str, name: &str) -> Result<Answer> {
         let path = self.path(kind, name, Effect::Real)?;
-        self.ask("GET", &path, "application/json", &Value::Null)
+        self.send("GET", &path, "application/json", &Value::Null)
             .await
     }
 
     /// Deletes an object; with finalizers it stays until they are gone.
     pub async fn delete(&self, kind: &str, name: &str) -> Result<Answer> {
         let path = self.path(kind, name, Effect::Real)?;
-        self.ask("DELETE", &path, "application/json", &Value::Null)
+        self.send("DELETE", &path, "application/json", &Value::Null)
             .await
     }
 
@@ -126,7 +126,7 @@ impl Objects {
         ))
     }
 
-    async fn ask(&self, verb: &str, path: &str, form: &str, body: &Value) -> Result<Answer> {
+    async fn send(&self, verb: &str, path: &str, form: &str, body: &Value) -> Result<Answer> {
         let body = match body {
             Value::Null => Vec::new(),
             body => body.to_string().into_bytes(),

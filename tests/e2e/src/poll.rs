@@ -17,7 +17,7 @@ use crate::wait::scaled;
 /// Between two fetches.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait for an answer: emulated guests are slow on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Fetches until it is told to end.
 #[derive(Debug)]
@@ -37,8 +37,8 @@ impl Poller {
     /// Begins to fetch `url` from inside the node's network; an answer names `whose` page it is.
     pub fn start(stack: &Stack, url: &str, whose: &str) -> Result<Self> {
         let mut curl = stack.command("curl");
-        let patience = scaled(PATIENCE)?.as_secs().to_string();
-        curl.args(["-fsS", "-m", &patience, url]);
+        let timeout = scaled(TIMEOUT)?.as_secs().to_string();
+        curl.args(["-fsS", "-m", &timeout, url]);
         let (stop, stopped) = channel();
         let whose = whose.to_owned();
         Ok(Self {

@@ -97,9 +97,9 @@ pub async fn judge(objects: &Objects, cases: &[Case]) -> Result<()> {
         let answer = case.answer(objects, &format!("case-{number}")).await?;
         let trouble = match (&case.refusal, answer) {
             (None, Ok(_)) => continue,
-            (Some(words), Err(said)) if said.contains(words.as_str()) => continue,
-            (None, Err(said)) => format!("refused: {said}"),
-            (Some(words), Err(said)) => format!("refused without \"{words}\": {said}"),
+            (Some(words), Err(reported)) if reported.contains(words.as_str()) => continue,
+            (None, Err(reported)) => format!("refused: {reported}"),
+            (Some(words), Err(reported)) => format!("refused without \"{words}\": {reported}"),
             (Some(words), Ok(_)) => format!("taken, instead of \"{words}\""),
         };
         wrong.push(format!("{}\n    {trouble}", case.what));

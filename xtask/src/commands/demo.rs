@@ -21,9 +21,9 @@ const POD: &str = "hello-vm";
 /// What the guest prints when its network is up; the address follows.
 const READY: &str = "VMLET-GUEST-READY ip=";
 /// Software emulation on a busy machine boots the guest in this time, with room to spare.
-const BOOT_PATIENCE: Duration = Duration::from_secs(60);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The pod's grace period and a little more.
-const STOP_PATIENCE: Duration = Duration::from_secs(40);
+const STOP_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Sets up this computer and runs a virtual machine as a pod.
 #[derive(Debug, clap::Args)]
@@ -119,7 +119,7 @@ fn printable(line: &[u8]) -> String {
 }
 
 fn wait_until_ready(console: &mpsc::Receiver<String>) -> Result<String> {
-    let deadline = Instant::now() + BOOT_PATIENCE;
+    let deadline = Instant::now() + BOOT_TIMEOUT;
     while let Some(left) = deadline.checked_duration_since(Instant::now()) {
         match console.recv_timeout(left) {
             Ok(line) => {
@@ -139,7 +139,7 @@ fn wait_until_ready(console: &mpsc::Receiver<String>) -> Result<String> {
     }
     bail!(
         "the guest did not come up within {} s",
-        BOOT_PATIENCE.as_secs()
+        BOOT_TIMEOUT.as_secs()
     )
 }
 
@@ -152,7 +152,7 @@ fn fetch(session: &Session, address: &str) -> Result<String> {
 
 /// The console ends with the VM; the exit code is the guest's.
 fn wait_for_the_end(mut follower: Child, console: &mpsc::Receiver<String>) -> Result<()> {
-    let deadline = Instant::now() + STOP_PATIENCE;
+    let deadline = Instant::now() + STOP_TIMEOUT;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         match console.recv_timeout(left) {
@@ -161,7 +161,7 @@ fn wait_for_the_end(mut follower: Child, console: &mpsc::Receiver<String>) -> Re
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 // Whoever is left is taken down with the stack.
                 let _ = follower.kill();
-                bail!("the VM did not end within {} s", STOP_PATIENCE.as_secs());
+                bail!("the VM did not end within {} s", STOP_TIMEOUT.as_secs());
             }
         }
     }

@@ -50,8 +50,12 @@ fn unresolved(root: &Path, program: &Path) -> Result<Vec<String>> {
     let output = run::capture(loader.arg("--list").arg(program))?;
     let missing = not_found(&String::from_utf8_lossy(&output.stdout));
     if missing.is_empty() && !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("{} cannot be loaded: {}", program.display(), said.trim());
+        let reported = String::from_utf8_lossy(&output.stderr);
+        bail!(
+            "{} cannot be loaded: {}",
+            program.display(),
+            reported.trim()
+        );
     }
     Ok(missing)
 }

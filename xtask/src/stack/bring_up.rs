@@ -53,14 +53,14 @@ pub(crate) fn restart(layout: &Layout, program: Program) -> Result<()> {
     if !Record::read(layout)?.programs().contains(&program) {
         bail!("there is no {program} in this stack");
     }
-    control::ask(layout, &Request::Stop(program))?;
+    control::call(layout, &Request::Stop(program))?;
     start(layout, program)?;
     wait_for(layout, program)
 }
 
 /// Asks the supervisor to start a program.
 pub(super) fn start(layout: &Layout, program: Program) -> Result<()> {
-    control::ask(layout, &Request::Start(program)).map(drop)
+    control::call(layout, &Request::Start(program)).map(drop)
 }
 
 fn bring_up_all(layout: &Layout, options: &Options) -> Result<Record> {
@@ -210,17 +210,17 @@ fn wait_until(
     trouble: &str,
     is_so: impl Fn() -> bool,
 ) -> Result<()> {
-    let deadline = Instant::now() + program.patience();
+    let deadline = Instant::now() + program.timeout();
     while !is_so() {
         if Instant::now() > deadline {
             bail!(
                 "{program} {trouble} after {} s\n{}",
-                program.patience().as_secs(),
+                program.timeout().as_secs(),
                 log_tail(layout, program.name())
             );
         }
         // A wait that ends early when there is nothing left to wait for.
-        if let Some(how) = control::ask(layout, &Request::Watch(program, RETRY))?.ended {
+        if let Some(how) = control::call(layout, &Request::Watch(program, RETRY))?.ended {
             bail!("{program} {how}\n{}", log_tail(layout, program.name()));
         }
     }

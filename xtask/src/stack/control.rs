@@ -51,7 +51,7 @@ pub(crate) struct Ports {
 }
 
 /// Asks the supervisor of a stack.
-pub(crate) fn ask(layout: &Layout, request: &Request) -> Result<Reply> {
+pub(crate) fn call(layout: &Layout, request: &Request) -> Result<Reply> {
     let socket = layout.supervisor_socket();
     let mut stream = UnixStream::connect(&socket).with_context(|| {
         format!(

@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use crate::{run, workspace};
 
 /// Long enough for a guest on real hardware, several times over.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// What the guest image's init says first.
 const SIGN_OF_LIFE: &str = "Vmlet guest";
 /// What QEMU says when the kernel module gives up on a guest.
@@ -94,7 +94,7 @@ fn forward(stream: impl Read + Send + 'static, lines: mpsc::Sender<String>) {
 }
 
 fn wait_for_a_sign(lines: &mpsc::Receiver<String>) -> bool {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while let Some(left) = deadline.checked_duration_since(Instant::now()) {
         match lines.recv_timeout(left) {
             Ok(line) if line.contains(SIGN_OF_LIFE) => return true,
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn only_a_guest_that_speaks_is_alive() {
-        for (said, want) in [
+        for (printed, want) in [
             (&["SYSLINUX", "Vmlet guest, Linux 6"][..], true),
             (
                 &["SYSLINUX", "KVM internal error. Suberror: 1", "Vmlet guest"],
@@ -121,10 +121,11 @@ mod tests {
             (&["SYSLINUX"], false),
         ] {
             let (sender, lines) = mpsc::channel();
-            said.iter()
+            printed
+                .iter()
                 .for_each(|line| sender.send((*line).to_owned()).unwrap());
             drop(sender);
-            assert_eq!(wait_for_a_sign(&lines), want, "{said:?}");
+            assert_eq!(wait_for_a_sign(&lines), want, "{printed:?}");
         }
     }
 }

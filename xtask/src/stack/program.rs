@@ -95,7 +95,7 @@ impl Program {
     }
 
     /// How long it may take until it answers.
-    pub(crate) fn patience(self) -> Duration {
+    pub(crate) fn timeout(self) -> Duration {
         match self {
             // On a machine that is busy with other things it takes a minute and more over its many hooks.
             Self::KubeApiserver => Duration::from_secs(300),

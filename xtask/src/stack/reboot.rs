@@ -32,7 +32,7 @@ pub(crate) fn reboot(layout: &Layout) -> Result<()> {
 }
 
 fn cut_power(layout: &Layout) -> Result<()> {
-    let supervisor = control::ask(layout, &Request::Status)?.supervisor;
+    let supervisor = control::call(layout, &Request::Status)?.supervisor;
     kill_leftovers(layout, Some(supervisor))?;
     end_supervisor(layout)?;
     leaks::cgroups::remove(layout)?;

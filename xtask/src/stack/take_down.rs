@@ -18,7 +18,7 @@ use super::leaks::{self, Leak, processes};
 use super::{Layout, Program, Record, cluster, mounts, netns};
 
 /// How long killed processes may take to disappear.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What becomes of the logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(crate) fn take_down(layout: &Layout, logs: Logs) -> Result<Vec<Leak>> {
 
 fn take_down_node(layout: &Layout, logs: Logs) -> Result<Vec<Leak>> {
     let record = Record::read(layout)?;
-    let supervisor = control::ask(layout, &Request::Status)
+    let supervisor = control::call(layout, &Request::Status)
         .map(|reply| reply.supervisor)
         .ok();
     let left_running = empty(layout, &record, supervisor.is_some());
@@ -122,14 +122,14 @@ fn empty(layout: &Layout, record: &Record, supervised: bool) -> bool {
 
 /// A program that cannot be stopped shows up among the leaked processes.
 fn stop(layout: &Layout, program: Program) {
-    if let Err(error) = control::ask(layout, &Request::Stop(program)) {
+    if let Err(error) = control::call(layout, &Request::Stop(program)) {
         eprintln!("xtask: stop {program}: {error:#}");
     }
 }
 
 /// Kills everything that belongs to a stack, less its supervisor, and waits until it is gone.
 pub(super) fn kill_leftovers(layout: &Layout, supervisor: Option<i32>) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let left = processes::owned(layout, supervisor)?;
         if left.is_empty() {
@@ -149,8 +149,8 @@ pub(super) fn kill_leftovers(layout: &Layout, supervisor: Option<i32>) -> Result
 
 /// Ends the supervisor and waits until it is gone.
 pub(super) fn end_supervisor(layout: &Layout) -> Result<()> {
-    let pid = control::ask(layout, &Request::Quit)?.supervisor;
-    let deadline = Instant::now() + PATIENCE;
+    let pid = control::call(layout, &Request::Quit)?.supervisor;
+    let deadline = Instant::now() + TIMEOUT;
     while processes::is_alive(pid) {
         if Instant::now() > deadline {
             bail!("the supervisor, process {pid}, does not end");

@@ -44,7 +44,7 @@ impl Lanes<'_> {
                 scope.spawn(|| {
                     while let Some((job, weight)) = self.next(&queue, &changed) {
                         let outcome = self.one(&job);
-                        self.tell(&job, &outcome);
+                        self.print_outcome(&job, &outcome);
                         let mut all = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
                         all.push((job, outcome));
                         drop(all);
@@ -82,7 +82,7 @@ impl Lanes<'_> {
     }
 
     /// Says what became of a job, in one piece: other lanes print, too.
-    fn tell(&self, job: &Job, outcome: &Outcome) {
+    fn print_outcome(&self, job: &Job, outcome: &Outcome) {
         let seconds = outcome.took.as_secs();
         let mut text = format!(
             "{:<11} {}: {}, {seconds} s",

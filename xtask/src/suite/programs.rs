@@ -24,7 +24,8 @@ const E2E: &str = "e2e";
 /// A built test program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TestProgram {
-    /// The crate, and the program unless it holds the tests inside the crate's library.
+    /// The crate, and the target unless it holds the tests inside the crate's library. Unique: the name of the
+    /// log file follows from it.
     pub(super) name: String,
     /// What cargo built.
     pub(super) file: PathBuf,
@@ -191,6 +192,8 @@ impl TestProgram {
         let name = match end_to_end {
             Some(part) => part.to_string(),
             None if is("lib") => package.to_owned(),
+            // A package may have a binary and an integration test of one name; each has its own log.
+            None if is("bin") => format!("{package}::bin::{}", target.name),
             None => format!("{package}::{}", target.name),
         };
         Self {
@@ -278,7 +281,7 @@ mod tests {
             ("vmlet", Part::Integration),
             ("cni::cni", Part::Integration),
             ("e2e", Part::Integration),
-            ("e2e::bench-stack", Part::Integration),
+            ("e2e::bin::bench-stack", Part::Integration),
             ("api", Part::Api),
             ("vmletctl::api", Part::Integration),
         ];

@@ -182,12 +182,15 @@ fn systemd_understands_every_line() {
     let output = verify.output().expect(
         "systemd-analyze cannot be started: install the package systemd, or run cargo xtask setup",
     );
-    let said = String::from_utf8_lossy(&output.stderr);
+    let reported = String::from_utf8_lossy(&output.stderr);
     // What it has to say about units of the distribution is not about ours.
-    let ours: Vec<_> = said.lines().filter(|line| line.contains("vmlet")).collect();
+    let ours: Vec<_> = reported
+        .lines()
+        .filter(|line| line.contains("vmlet"))
+        .collect();
     assert!(
         ours.is_empty() && output.status.success(),
-        "{}: {said}",
+        "{}: {reported}",
         output.status
     );
 }

@@ -42,13 +42,13 @@ pub(crate) fn progress(vm: &VirtualMachine, around: &Around, now: Timestamp) -> 
                 .unwrap_or_default()
         }
         Some(word) if is_error(word) => failure(vm).or_else(|| obstacle(vm)).unwrap_or_default(),
-        Some(Word::Stopping | Word::Terminating) => patience(around).unwrap_or_default(),
+        Some(Word::Stopping | Word::Terminating) => timeout(around).unwrap_or_default(),
         _ => String::new(),
     }
 }
 
 /// Until when a guest that is asked to power off may take.
-fn patience(around: &Around) -> Option<String> {
+fn timeout(around: &Around) -> Option<String> {
     let pods = around.pods.iter();
     let until = pods
         .filter_map(|pod| pod.metadata.deletion_timestamp.as_ref())

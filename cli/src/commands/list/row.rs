@@ -10,7 +10,7 @@ use crds::vm::PrintableStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use lifecycle::Wish;
+use lifecycle::DesiredState;
 
 use crate::colour::Colour;
 use crate::table::{self, Table};
@@ -33,7 +33,7 @@ pub(crate) struct Row {
     ip: String,
     node: String,
     age: String,
-    wish: String,
+    desired_state: String,
     class: String,
     image: String,
     progress: String,
@@ -53,7 +53,7 @@ impl Row {
             ip: dash(network.primary_ip4.or(network.primary_ip6)),
             node: dash(status.node_name),
             age: age(vm.metadata.creation_timestamp.as_ref(), now),
-            wish: wish(vm),
+            desired_state: desired_state(vm),
             class: dash(spec.class_name.clone()),
             image: dash(spec.image_name.clone().or(image)),
             progress,
@@ -79,7 +79,7 @@ impl Row {
             ip: "255.255.255.255".into(),
             node: "x".repeat(12),
             age: "100m".into(),
-            wish: "runStrategy=Always".into(),
+            desired_state: "runStrategy=Always".into(),
             class: "x".repeat(8),
             image: "x".repeat(12),
             progress: String::new(),
@@ -107,7 +107,11 @@ impl Row {
         cells.extend([self.name.clone(), status, self.ready.to_owned()]);
         cells.extend([self.ip.clone(), self.node.clone()]);
         if columns.wide {
-            cells.extend([self.wish.clone(), self.class.clone(), self.image.clone()]);
+            cells.extend([
+                self.desired_state.clone(),
+                self.class.clone(),
+                self.image.clone(),
+            ]);
         }
         cells.push(self.age.clone());
         if columns.progress {
@@ -153,9 +157,9 @@ pub(crate) fn render(rows: &[Row], columns: Columns, coloured: bool) -> String {
 }
 
 /// The wish in its owner's spelling.
-pub(crate) fn wish(vm: &VirtualMachine) -> String {
-    match Wish::of(&vm.spec) {
-        Ok(Some(wish)) => wish.to_string(),
+pub(crate) fn desired_state(vm: &VirtualMachine) -> String {
+    match DesiredState::of(&vm.spec) {
+        Ok(Some(desired_state)) => desired_state.to_string(),
         Ok(None) => "-".into(),
         Err(_) => "contradictory".into(),
     }

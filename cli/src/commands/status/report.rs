@@ -13,8 +13,8 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use lifecycle::{Instance, NodeState};
 
-use super::super::events::{self, Told};
-use super::super::list::wish;
+use super::super::events::{self, EventRow};
+use super::super::list::desired_state;
 use crate::colour::Colour;
 use crate::table::{self, printable};
 
@@ -28,7 +28,7 @@ pub(super) struct Report<'a> {
     /// `None`: they may not be read.
     pub(super) tasks: Option<&'a [VirtualMachineTask]>,
     /// `None`: they may not be read.
-    pub(super) events: Option<&'a [Told]>,
+    pub(super) events: Option<&'a [EventRow]>,
     /// Whether conditions that are as they should be are shown.
     pub(super) verbose: bool,
     pub(super) now: Timestamp,
@@ -75,7 +75,7 @@ impl Report<'_> {
             ("Name", Some(self.vm.name_any())),
             ("Namespace", self.vm.namespace()),
             ("Status", None),
-            ("Wish", Some(wish(self.vm))),
+            ("Wish", Some(desired_state(self.vm))),
             ("Power", power),
             ("Paused", spec.paused.then(|| "wanted".to_owned())),
             ("Class", spec.class_name.clone()),

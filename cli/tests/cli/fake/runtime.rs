@@ -176,7 +176,7 @@ impl RuntimeService for Fake {
             let mut state = self.lock();
             let vm = state.containers.get_mut(&id).unwrap();
             vm.state = ContainerState::ContainerRunning;
-            Self::say(vm, "guest: hello");
+            Self::write_console(vm, "guest: hello");
         }
         if let Some(code) = self.scenario.ends_with {
             self.end(&id, code);

@@ -7,7 +7,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::ResourceExt;
 
 use super::{conditions, names};
-use crate::operator::component::Look;
+use crate::operator::component::ComponentState;
 
 /// A kind that must be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,11 +20,11 @@ pub struct Wanted {
 
 /// The four conditions of all kinds together.
 #[must_use]
-pub fn definitions(wanted: &[Wanted], found: &[CustomResourceDefinition]) -> Look {
+pub fn definitions(wanted: &[Wanted], found: &[CustomResourceDefinition]) -> ComponentState {
     let of = |name: &str| found.iter().find(|found| found.name_any() == name);
     let absent = wanted.iter().filter(|wanted| of(&wanted.name).is_none());
     if let Some(absent) = names(absent.map(|wanted| wanted.name.as_str())) {
-        return Look::Nothing(format!("{absent} not found"));
+        return ComponentState::Nothing(format!("{absent} not found"));
     }
     let which = |bad: &dyn Fn(&CustomResourceDefinition, &str) -> bool| {
         names(wanted.iter().filter_map(|wanted| {
@@ -56,7 +56,7 @@ pub fn definitions(wanted: &[Wanted], found: &[CustomResourceDefinition]) -> Loo
         let stored = status.and_then(|status| status.stored_versions.as_ref());
         stored.is_some_and(|stored| stored.iter().any(|found| Some(found.as_str()) != storage))
     });
-    Look::Found(conditions(
+    ComponentState::Found(conditions(
         unserved.map(|names| format!("not served: {names}")),
         unseen.map(|names| format!("changed and not acted upon yet: {names}")),
         broken.map(|names| format!("names or schema are not accepted: {names}")),

@@ -8,15 +8,15 @@ use std::time::Duration;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition};
 
 use super::{GRACE, conditions};
-use crate::operator::component::{Look, Said};
+use crate::operator::component::{ComponentCondition, ComponentState};
 
 /// The four conditions of a Deployment that has had fewer replicas than it should for `short_for`.
 #[must_use]
-pub fn deployment(object: &Deployment, short_for: Duration) -> Look {
+pub fn deployment(object: &Deployment, short_for: Duration) -> ComponentState {
     let status = object.status.clone().unwrap_or_default();
     let found = status.conditions.unwrap_or_default();
     if found.is_empty() {
-        return Look::Nothing("its controller has not seen it yet".to_owned());
+        return ComponentState::Nothing("its controller has not seen it yet".to_owned());
     }
     let condition = |kind: &str| find(&found, kind);
     let wanted = object.spec.replicas.unwrap_or(1);
@@ -50,9 +50,12 @@ pub fn deployment(object: &Deployment, short_for: Duration) -> Look {
     if condition("Available").is_none() {
         all.available = None;
     } else if let Some(unknown) = condition("Available").filter(|c| is(c, "Unknown")) {
-        all.available = Some(Said::new(crds::conditions::Status::Unknown, words(unknown)));
+        all.available = Some(ComponentCondition::new(
+            crds::conditions::Status::Unknown,
+            words(unknown),
+        ));
     }
-    Look::Found(all)
+    ComponentState::Found(all)
 }
 
 fn find<'a>(all: &'a [DeploymentCondition], kind: &str) -> Option<&'a DeploymentCondition> {

@@ -5,21 +5,21 @@
 
 use serde_json::Value;
 
-use crate::operator::component::{Conditions, Look};
+use crate::operator::component::{ComponentState, Conditions};
 
 /// Longest text that is taken over.
 const LONGEST: usize = 512;
 
 /// The four conditions in an object's status.
 #[must_use]
-pub fn resource(object: &Value) -> Look {
+pub fn resource(object: &Value) -> ComponentState {
     let conditions = object
         .pointer("/status/conditions")
         .and_then(Value::as_array);
     let conditions = conditions.into_iter().flatten().filter_map(condition);
     match Conditions::read(conditions) {
-        Some(conditions) => Look::Found(conditions),
-        None => Look::Nothing(String::new()),
+        Some(conditions) => ComponentState::Found(conditions),
+        None => ComponentState::Nothing(String::new()),
     }
 }
 

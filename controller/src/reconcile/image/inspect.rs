@@ -46,7 +46,7 @@ pub(crate) enum Answer {
 }
 
 /// How it stands; begins what is next.
-pub(crate) async fn look(ctx: &Context, object: &Object, named: &Named) -> Outcome<Answer> {
+pub(crate) async fn observe(ctx: &Context, object: &Object, named: &Named) -> Outcome<Answer> {
     let name = task_name(object);
     let all = ctx.stores.tasks_of(object.uid());
     let (mut current, others): (Vec<_>, Vec<_>) =

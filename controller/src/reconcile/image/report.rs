@@ -179,7 +179,7 @@ pub(crate) async fn write(
     let patch = Patch::Apply(body);
     match object.patch_status(&ctx.client, &params, &patch).await {
         Ok(()) => {
-            tell(ctx, object, &old, new);
+            record_events(ctx, object, &old, new);
             Ok(())
         }
         // Deleted, or made again, while it was looked at.
@@ -193,7 +193,7 @@ pub(crate) async fn write(
     }
 }
 
-fn tell(
+fn record_events(
     ctx: &Context,
     object: &Object,
     old: &VirtualMachineImageStatus,

@@ -14,7 +14,7 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::{Api, Resource, ResourceExt};
-use lifecycle::{Gates, Instance, Meta};
+use lifecycle::{Instance, Meta, StartPreconditions};
 
 use crate::context::{Context, Key};
 use crate::reconcile::vm::observe::mode::Mode;
@@ -32,7 +32,7 @@ pub(crate) struct View {
     pub(crate) is_known: bool,
     pub(crate) pod: Option<Arc<Pod>>,
     pub(crate) instance: Option<Instance>,
-    pub(crate) gates: Gates,
+    pub(crate) preconditions: StartPreconditions,
     pub(crate) meta: Meta,
     /// What the machine's own readiness probe says; `None`: it has none.
     pub(crate) readiness: Option<Answer>,

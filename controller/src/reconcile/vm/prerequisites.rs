@@ -56,7 +56,7 @@ impl Missing {
 
 /// Everything that was found.
 #[derive(Debug, Clone)]
-pub(crate) struct Needs {
+pub(crate) struct Prerequisites {
     pub(crate) size: Size,
     pub(crate) image: Image,
     pub(crate) disks: Vec<Disk>,
@@ -65,16 +65,16 @@ pub(crate) struct Needs {
 }
 
 /// Looks at all parts and sets their conditions.
-pub(crate) async fn all(pass: &mut Pass<'_>) -> Outcome<Needs> {
-    let size = class::look(pass);
+pub(crate) async fn all(pass: &mut Pass<'_>) -> Outcome<Prerequisites> {
+    let size = class::check(pass);
     let size = report(pass, conditions::CLASS_READY, size);
-    let image = image::look(pass);
+    let image = image::check(pass);
     let image = report(pass, conditions::IMAGE_READY, image);
-    let storage = storage::look(pass);
+    let storage = storage::check(pass);
     let storage = report(pass, conditions::STORAGE_READY, storage);
     let bootstrap = match &pass.vm.spec.bootstrap {
         Some(_) => {
-            let found = bootstrap::look(pass).await;
+            let found = bootstrap::check(pass).await;
             report(pass, conditions::BOOTSTRAP_READY, found)
         }
         None => {
@@ -82,7 +82,7 @@ pub(crate) async fn all(pass: &mut Pass<'_>) -> Outcome<Needs> {
             Ok(())
         }
     };
-    let network = network::look(pass).await;
+    let network = network::check(pass).await;
     let attachments = report(pass, conditions::NETWORK_READY, network);
     if pass
         .vm
@@ -105,7 +105,7 @@ pub(crate) async fn all(pass: &mut Pass<'_>) -> Outcome<Needs> {
         return Err(joined(errors).map_or(again(), PassError::Failed));
     };
     let disks = volumes::disks(pass);
-    Ok(Needs {
+    Ok(Prerequisites {
         disks,
         ip_assurance: image.ip_assurance,
         size,
@@ -123,7 +123,7 @@ pub(crate) fn class(
 
 /// The image as it is now, if there is one.
 pub(crate) fn image(pass: &Pass<'_>) -> Option<Image> {
-    image::look(pass).ok()
+    image::check(pass).ok()
 }
 
 /// The disks that the specification names.
@@ -133,7 +133,7 @@ pub(crate) fn named_disks(pass: &Pass<'_>) -> Vec<Disk> {
 
 /// The networks alone: the one part that a configuration waits for.
 pub(crate) async fn networks(pass: &mut Pass<'_>) -> Result<(), Missing> {
-    let found = network::look(pass).await;
+    let found = network::check(pass).await;
     report(pass, conditions::NETWORK_READY, found)
         .map(|_| ())
         .map_err(|_| {
@@ -145,8 +145,8 @@ pub(crate) async fn networks(pass: &mut Pass<'_>) -> Result<(), Missing> {
 
 /// How the disks stand; makes data volumes that are missing.
 pub(crate) async fn disks(pass: &mut Pass<'_>) -> Outcome<Volumes> {
-    let made = data_volumes::look(pass).await?;
-    let found = volumes::look(pass);
+    let made = data_volumes::check(pass).await?;
+    let found = volumes::check(pass);
     Ok(if made == Volumes::Ready { found } else { made })
 }
 

@@ -85,7 +85,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome {
         }
         Err(conflict) => return Err(conflict),
     };
-    view::look(pass, pod, volumes);
+    view::observe(pass, pod, volumes);
     let decision = view::decide(pass);
     let is_going_off = matches!(
         decision.action,
@@ -124,7 +124,7 @@ pub(crate) fn record_end(pass: &mut Pass<'_>) {
     let Some(pod) = pod.filter(|pod| pods::is_deleting(pod) && pods::is_over(pod)) else {
         return;
     };
-    view::look(pass, Some(pod), Volumes::Ready);
+    view::observe(pass, Some(pod), Volumes::Ready);
     view::decide(pass);
     pass.writes.pops_request = false;
 }

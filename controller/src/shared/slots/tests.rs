@@ -20,8 +20,8 @@ const NOTHING: Made<'_> = Made {
 fn take(slots: &Slots, uid: &str, node: Option<&str>, limits: Limits, now: i64) -> Option<Slot> {
     let key = Key::new("ns", uid);
     let key = &key;
-    let asking = Asking { uid, key, node };
-    slots.take(asking, NOTHING, limits, now)
+    let request = SlotRequest { uid, key, node };
+    slots.take(request, NOTHING, limits, now)
 }
 
 #[test]
@@ -37,10 +37,10 @@ fn a_slot_that_is_dropped_is_free_again() {
 fn a_kept_slot_counts_for_others_only_and_not_for_ever() {
     let slots = Slots::default();
     take(&slots, "a", Some("n"), ONE, 0).unwrap().keep();
-    assert!(take(&slots, "b", None, ONE, PATIENCE - 1).is_none());
+    assert!(take(&slots, "b", None, ONE, TIMEOUT - 1).is_none());
     assert!(take(&slots, "a", Some("n"), ONE, 1).is_some());
     take(&slots, "a", Some("n"), ONE, 0).unwrap().keep();
-    assert!(take(&slots, "b", None, ONE, PATIENCE).is_some());
+    assert!(take(&slots, "b", None, ONE, TIMEOUT).is_some());
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_node_has_a_limit_of_its_own_and_zero_means_one() {
     assert!(take(&slots, "b", Some("m"), limits, 0).is_some());
 }
 
-fn told(slots: &Slots) -> Receiver<Key> {
+fn subscribe(slots: &Slots) -> Receiver<Key> {
     let (sender, receiver) = mpsc::channel(8);
     slots.wake_by(sender);
     receiver
@@ -71,7 +71,7 @@ fn pass_on(slots: &Slots, receiver: &mut Receiver<Key>, limits: Limits, now: i64
 #[test]
 fn who_waits_is_woken_in_turn_and_keeps_his_slot_until_he_comes() {
     let slots = Slots::default();
-    let mut receiver = told(&slots);
+    let mut receiver = subscribe(&slots);
     let first = take(&slots, "a", None, ONE, 0).unwrap();
     for uid in ["gone", "b", "c", "b"] {
         assert!(take(&slots, uid, None, ONE, 0).is_none());
@@ -85,14 +85,14 @@ fn who_waits_is_woken_in_turn_and_keeps_his_slot_until_he_comes() {
     assert_eq!(pass_on(&slots, &mut receiver, ONE, 3), ["c"]);
     // He never comes.
     assert!(take(&slots, "d", None, ONE, 4).is_none());
-    assert!(pass_on(&slots, &mut receiver, ONE, PATIENCE).is_empty());
-    assert_eq!(pass_on(&slots, &mut receiver, ONE, PATIENCE + 3), ["d"]);
+    assert!(pass_on(&slots, &mut receiver, ONE, TIMEOUT).is_empty());
+    assert_eq!(pass_on(&slots, &mut receiver, ONE, TIMEOUT + 3), ["d"]);
 }
 
 #[test]
 fn who_waits_for_a_full_node_keeps_nobody_else_waiting() {
     let slots = Slots::default();
-    let mut receiver = told(&slots);
+    let mut receiver = subscribe(&slots);
     let two = Limits {
         cluster: 2,
         node: 1,
@@ -126,9 +126,9 @@ fn tasks_of_a_node_that_does_not_work_keep_its_own_machines_waiting_and_nobody_e
     let asks = |uid: &str, node: Option<&str>, is_working: bool| {
         let works = &|_: &str| is_working;
         let key = &Key::new("ns", uid);
-        let asking = Asking { uid, key, node };
+        let request = SlotRequest { uid, key, node };
         let made = Made { tasks, works };
-        slots.take(asking, made, two, 0).is_some()
+        slots.take(request, made, two, 0).is_some()
     };
     assert!(!asks("c", None, true));
     assert!(!asks("c", Some("n"), false));

@@ -147,7 +147,7 @@ mod tests {
             ("b", Stage::Started),
             ("d", Stage::Started),
         ]);
-        let told: Vec<_> = (before.changes(&now).into_iter())
+        let reported: Vec<_> = (before.changes(&now).into_iter())
             .map(|change| (change.id, change.event))
             .collect();
         let want = [
@@ -157,7 +157,7 @@ mod tests {
             ("d", Event::ContainerStartedEvent),
             ("c", Event::ContainerDeletedEvent),
         ];
-        assert_eq!(told, want.map(|(id, event)| (id.to_owned(), event)));
+        assert_eq!(reported, want.map(|(id, event)| (id.to_owned(), event)));
         assert!(now.changes(&now).is_empty());
     }
 }

@@ -14,10 +14,10 @@ use crate::proxy::Secondary;
 
 /// What it says of itself.
 pub(super) fn of(secondary: &Secondary, answer: &[u8]) -> RuntimeStatus {
-    let said = StatusResponse::decode(answer).unwrap_or_default();
-    let said = said.status.unwrap_or_default().conditions;
+    let reported = StatusResponse::decode(answer).unwrap_or_default();
+    let reported = reported.status.unwrap_or_default().conditions;
     let name = title(secondary);
-    let mut conditions: Vec<_> = (said.into_iter())
+    let mut conditions: Vec<_> = (reported.into_iter())
         .map(|condition| RuntimeCondition {
             r#type: format!("{name}{}", condition.r#type),
             ..condition

@@ -210,14 +210,17 @@ mod tests {
             args: Vec::new(),
             capabilities: BTreeMap::from([(IPS.to_owned(), ips.clone())]),
         };
-        let told = |plugin: usize| -> Value {
+        let received = |plugin: usize| -> Value {
             let plugin = &network.plugins()[plugin];
             let input = plugin_input(&network, plugin, Some(&attachment), None, None);
             serde_json::from_slice(&input).unwrap()
         };
-        assert_eq!(told(0)["args"], json!({"cni": {"mac": "x", "ips": ips}}));
-        assert_eq!(told(0)["runtimeConfig"], Value::Null);
-        assert_eq!(told(1)["args"], Value::Null);
-        assert_eq!(told(1)["runtimeConfig"], json!({"ips": ips}));
+        assert_eq!(
+            received(0)["args"],
+            json!({"cni": {"mac": "x", "ips": ips}})
+        );
+        assert_eq!(received(0)["runtimeConfig"], Value::Null);
+        assert_eq!(received(1)["args"], Value::Null);
+        assert_eq!(received(1)["runtimeConfig"], json!({"ips": ips}));
     }
 }

@@ -158,9 +158,9 @@ async fn delete_uses_the_configuration_that_add_was_called_with() {
         .unwrap();
     let changed =
         parse(&json!({"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "second"}]}));
-    let mut asked = attachment.clone();
-    asked.args.clear();
-    runtime.del(&asked, Some(&changed)).await.unwrap();
+    let mut requested = attachment.clone();
+    requested.args.clear();
+    runtime.del(&requested, Some(&changed)).await.unwrap();
     assert_eq!(scratch.log(), ["ADD first", "DEL first"]);
     assert_eq!(
         scratch.variables("first", "DEL")["CNI_ARGS"],

@@ -51,16 +51,16 @@ struct Pod {
 impl Pod {
     fn new() -> Self {
         let (jobs, queue) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
-        let (tell, told) = mpsc::channel();
+        let (send, received) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
             let (process, thread) = (std::process::id(), nix::unistd::gettid());
-            tell.send(format!("/proc/{process}/task/{thread}/ns/net"))
+            send.send(format!("/proc/{process}/task/{thread}/ns/net"))
                 .unwrap();
             queue.iter().for_each(|job| job());
         });
         Self {
-            path: told.recv_timeout(SOON).unwrap().into(),
+            path: received.recv_timeout(SOON).unwrap().into(),
             jobs,
             thread,
         }
@@ -68,11 +68,11 @@ impl Pod {
 
     /// Runs `job` in the namespace.
     fn inside<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
-        let (tell, told) = mpsc::channel();
+        let (send, received) = mpsc::channel();
         self.jobs
-            .send(Box::new(move || tell.send(job()).unwrap()))
+            .send(Box::new(move || send.send(job()).unwrap()))
             .unwrap();
-        told.recv_timeout(SOON).unwrap()
+        received.recv_timeout(SOON).unwrap()
     }
 
     fn vanish(self) {

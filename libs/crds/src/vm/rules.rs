@@ -6,7 +6,7 @@
 /// Names become labels and host names.
 pub(super) const NAME: &str = "size(self.metadata.name) <= 63";
 
-pub(super) const ONE_WISH: &str = "(has(self.powerState) ? 1 : 0) + (has(self.runStrategy) ? 1 : 0) + \
+pub(super) const ONE_POWER_FIELD: &str = "(has(self.powerState) ? 1 : 0) + (has(self.runStrategy) ? 1 : 0) + \
     (has(self.running) ? 1 : 0) == 1";
 
 pub(super) const NOT_BORN_SUSPENDED: &str =

@@ -15,7 +15,7 @@ use crate::rules::{self, edit, immutable, rule};
 
 use super::rules::{
     BOOT_DISK_GROWS, BOOTSTRAP_TYPE, MACHINE_TYPE_NOT_LOWERED, MACHINE_TYPE_WHILE_OFF, NAME,
-    NOT_BORN_SUSPENDED, NOT_OURS, ONE_ROOT, ONE_WISH, RESTART_LATER, RESTART_WHILE_ON,
+    NOT_BORN_SUSPENDED, NOT_OURS, ONE_POWER_FIELD, ONE_ROOT, RESTART_LATER, RESTART_WHILE_ON,
     REVERT_UNDER_WAY, SOME_ROOT, SUSPENDED_FROM_ON, TEMPLATES_USED,
 };
 use super::{
@@ -51,7 +51,7 @@ use super::{
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[x_kube(
-    validation = rule(ONE_WISH, "set exactly one of powerState, runStrategy and running"),
+    validation = rule(ONE_POWER_FIELD, "set exactly one of powerState, runStrategy and running"),
     validation = edit(NOT_BORN_SUSPENDED, "a machine cannot be created Suspended").optional_old_self(true),
     validation = edit(SUSPENDED_FROM_ON, "a machine that is off cannot become Suspended"),
     validation = rule("!(has(self.image) && has(self.imageName))", "set image or imageName, not both"),

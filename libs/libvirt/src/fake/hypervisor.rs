@@ -46,7 +46,7 @@ impl FakeHypervisor {
         }
         found.paused = paused;
         drop(inner);
-        self.tell(Event::Power(domain));
+        self.emit(Event::Power(domain));
         Ok(())
     }
 }
@@ -105,7 +105,7 @@ impl Hypervisor for FakeHypervisor {
         }
         found.state = State::Active;
         drop(inner);
-        self.tell(Event::Started(domain));
+        self.emit(Event::Started(domain));
         Ok(())
     }
 
@@ -124,7 +124,7 @@ impl Hypervisor for FakeHypervisor {
         let obeys = !inner.guest_ignores;
         drop(inner);
         if obeys {
-            self.tell(Event::Reset(domain));
+            self.emit(Event::Reset(domain));
         }
         Ok(())
     }
@@ -134,7 +134,7 @@ impl Hypervisor for FakeHypervisor {
         inner.domain(domain)?;
         inner.reboots.push((domain, None));
         drop(inner);
-        self.tell(Event::Reset(domain));
+        self.emit(Event::Reset(domain));
         Ok(())
     }
 

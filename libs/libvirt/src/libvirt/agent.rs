@@ -29,7 +29,7 @@ const SHUTDOWN_REFUSAL: Duration = Duration::from_secs(1);
 /// What a call may take beyond the time that libvirt gives the guest.
 const MARGIN: Duration = Duration::from_secs(2);
 /// libvirt waits so long for an agent to synchronise unless told to be quicker.
-const PATIENCE_OF_LIBVIRT: Duration = Duration::from_secs(5);
+const LIBVIRT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The turn with a guest: it is over when the caller and the thread that speaks to the guest have let go of it.
 pub(super) type Turn = Arc<OwnedMutexGuard<()>>;
@@ -48,7 +48,7 @@ impl Calls {
         command: &Value,
         deadline: Duration,
     ) -> Result<Value> {
-        let reply = self.ask(domain, command.to_string(), deadline).await?;
+        let reply = self.query(domain, command.to_string(), deadline).await?;
         parse(&reply)
     }
 
@@ -99,7 +99,7 @@ impl Calls {
             call: "shutdown",
             domain: Some(domain),
         };
-        self.run_urgent(context, PATIENCE_OF_LIBVIRT, move |connect| {
+        self.run_urgent(context, LIBVIRT_TIMEOUT, move |connect| {
             connect
                 .lookup_domain_by_uuid(domain)?
                 .is_active()
@@ -108,7 +108,7 @@ impl Calls {
         .await
     }
 
-    async fn ask(&self, domain: Uuid, command: String, deadline: Duration) -> Result<String> {
+    async fn query(&self, domain: Uuid, command: String, deadline: Duration) -> Result<String> {
         self.check_connected()?;
         let begun = Instant::now();
         let turn = Arc::new(self.turn_within(domain, deadline).await?);
@@ -130,7 +130,7 @@ impl Calls {
         };
         let lane = match self.known.has(domain) {
             true => Lane::Agents,
-            false => Lane::Strangers,
+            false => Lane::UnresponsiveAgents,
         };
         let known = self.known.clone();
         let work = move |connect: &Connect| {
@@ -177,7 +177,7 @@ fn command_guest(
     let seconds = whole_seconds(time);
     // Otherwise a dead agent costs five seconds before the command is even sent, or as little as somebody
     // before us was content with. A driver that cannot do it is only slower.
-    let _ = ffi::set_agent_timeout(&domain, seconds.min(whole_seconds(PATIENCE_OF_LIBVIRT)));
+    let _ = ffi::set_agent_timeout(&domain, seconds.min(whole_seconds(LIBVIRT_TIMEOUT)));
     match domain.qemu_agent_command(command, seconds, 0) {
         Ok(reply) => Ok(Ok(reply)),
         Err(error) if is_mute(&error) => Ok(Err(readable(error.message()))),

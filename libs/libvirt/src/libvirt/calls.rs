@@ -47,7 +47,7 @@ pub(super) struct Calls {
     control: Arc<Semaphore>,
     urgent: Arc<Semaphore>,
     agents: Arc<Semaphore>,
-    strangers: Arc<Semaphore>,
+    unresponsive_agents: Arc<Semaphore>,
     /// Those whose agent answered when it was last asked.
     pub(super) known: Domains,
     /// Those whose power button was pressed for a reboot, and not since for anything else: libvirt boots them anew when they
@@ -65,7 +65,7 @@ impl Calls {
             control: permits(),
             urgent: permits(),
             agents: permits(),
-            strangers: permits(),
+            unresponsive_agents: permits(),
             known: Domains::default(),
             rebooting: Domains::default(),
             channels: Mutex::default(),
@@ -121,7 +121,7 @@ impl Calls {
             Lane::Control => &self.control,
             Lane::Urgent => &self.urgent,
             Lane::Agents => &self.agents,
-            Lane::Strangers => &self.strangers,
+            Lane::UnresponsiveAgents => &self.unresponsive_agents,
         };
         let work = async {
             let permit = Arc::clone(permits).acquire_owned().await;

@@ -61,7 +61,7 @@ pub(super) enum Lane {
     /// Guest agents that answered when they were last asked.
     Agents,
     /// Guest agents that were never asked, or were silent then.
-    Strangers,
+    UnresponsiveAgents,
 }
 
 impl Lane {
@@ -94,7 +94,7 @@ impl Link {
         std::mem::replace(&mut session, now)
     }
 
-    fn tell(&self, event: Event) {
+    fn emit(&self, event: Event) {
         // Nobody listening is fine: events are hints, listeners reconcile when they come.
         let _ = self.events.send(event);
     }
@@ -193,7 +193,7 @@ pub(super) async fn supervise(
                 pause = FIRST_PAUSE;
                 tracing::info!(outcome = "connected", "libvirt");
                 let _ = link.put(Ok(Arc::new(session)));
-                link.tell(Event::Connected);
+                link.emit(Event::Connected);
                 let end = tokio::select! {
                     _ = &mut stop => None,
                     reason = pump(&mut signals, &link) => Some(reason),
@@ -202,7 +202,7 @@ pub(super) async fn supervise(
                 tokio::task::spawn_blocking(move || drop(old));
                 let Some(reason) = end else { return };
                 tracing::warn!(outcome = "disconnected", reason, "libvirt");
-                link.tell(Event::Disconnected);
+                link.emit(Event::Disconnected);
             }
             Err(reason) => {
                 tracing::debug!(outcome = "unreachable", reason, "libvirt");
@@ -245,7 +245,7 @@ async fn pump(signals: &mut UnboundedReceiver<Signal>, link: &Link) -> &'static 
             Signal::Closed { reason } => return event::close_reason(reason),
             Signal::Reset { domain } => {
                 if resets.counts(domain, Instant::now()) {
-                    link.tell(Event::Reset(domain));
+                    link.emit(Event::Reset(domain));
                 }
             }
             Signal::Lifecycle {
@@ -254,7 +254,7 @@ async fn pump(signals: &mut UnboundedReceiver<Signal>, link: &Link) -> &'static 
                 detail,
             } => {
                 if let Some(event) = event::from_lifecycle(domain, event, detail) {
-                    link.tell(event);
+                    link.emit(event);
                 }
             }
         }

@@ -18,7 +18,7 @@ use tokio::sync::broadcast::Receiver;
 use uuid::Uuid;
 
 /// The machine here may reap a dead QEMU only every two seconds.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// SeaBIOS resets a machine that is reset again, a tenth of a second later.
 const FIRMWARE: Duration = Duration::from_millis(700);
@@ -44,7 +44,7 @@ fn xml_with(id: Uuid, name: &str, emulator: &str) -> String {
 /// The next event; that vCPUs begin to run comes with each start, before or after it.
 async fn next(events: &mut Receiver<Event>) -> Event {
     loop {
-        let event = tokio::time::timeout(PATIENCE, events.recv())
+        let event = tokio::time::timeout(TIMEOUT, events.recv())
             .await
             .expect("an event in time")
             .expect("an open channel");
@@ -128,12 +128,12 @@ async fn a_guest_without_an_agent_is_not_waited_for() {
     let id = running(&hv, "mute").await;
     let ping = json!({"execute": "guest-ping"});
     // A wait for an agent ends in another error.
-    let answer = hv.agent(id, ping.clone(), PATIENCE).await;
+    let answer = hv.agent(id, ping.clone(), TIMEOUT).await;
     assert!(matches!(answer, Err(Error::NoAgent { .. })), "{answer:?}");
     let answer = hv.shutdown(id, Shutdown::Agent).await;
     assert!(matches!(answer, Err(Error::NoAgent { .. })), "{answer:?}");
     hv.destroy(id).await.unwrap();
-    let answer = hv.agent(id, ping, PATIENCE).await;
+    let answer = hv.agent(id, ping, TIMEOUT).await;
     assert!(matches!(answer, Err(Error::NoAgent { .. })), "{answer:?}");
 }
 
@@ -215,7 +215,7 @@ async fn a_call_to_a_frozen_libvirtd_ends_at_its_deadline() {
     assert_eq!(next(&mut events).await, Event::Connected);
     // The permit of the first call came back when its connection was given up.
     let patient = async { while hv.list().await.is_err() {} };
-    tokio::time::timeout(PATIENCE, patient)
+    tokio::time::timeout(TIMEOUT, patient)
         .await
         .expect("calls work again");
 }
@@ -252,8 +252,8 @@ fn hanging_emulator(libvirtd: &Libvirtd) -> (String, PathBuf) {
 async fn starts_that_hang_keep_nobody_from_killing_a_machine_or_asking_for_versions() {
     let libvirtd = Libvirtd::start().unwrap();
     let settings = Settings {
-        call_deadline: PATIENCE,
-        start_deadline: 2 * PATIENCE,
+        call_deadline: TIMEOUT,
+        start_deadline: 2 * TIMEOUT,
         ..Settings::default()
     };
     let hv = libvirtd.connect(settings).await.unwrap();
@@ -272,7 +272,7 @@ async fn starts_that_hang_keep_nobody_from_killing_a_machine_or_asking_for_versi
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, hang)
+    tokio::time::timeout(TIMEOUT, hang)
         .await
         .expect("hung starts");
     // A node with four slow starts is no broken node.

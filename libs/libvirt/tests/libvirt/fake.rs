@@ -112,11 +112,11 @@ async fn a_deaf_guest_stays_up_and_a_disconnected_one_ends_unseen() {
 #[tokio::test]
 async fn an_agent_answers_in_turn_and_then_falls_silent() {
     let hv = defined(FakeHypervisor::default().agent_answering([json!({"pid": 1})])).await;
-    let ask = || hv.agent(ID, json!({"execute": "guest-exec"}), Duration::from_secs(1));
-    assert!(matches!(ask().await, Err(Error::NoAgent { .. })));
+    let query = || hv.agent(ID, json!({"execute": "guest-exec"}), Duration::from_secs(1));
+    assert!(matches!(query().await, Err(Error::NoAgent { .. })));
     hv.start(ID).await.unwrap();
-    assert_eq!(ask().await.unwrap(), json!({"pid": 1}));
-    assert!(matches!(ask().await, Err(Error::Agent { .. })));
+    assert_eq!(query().await.unwrap(), json!({"pid": 1}));
+    assert!(matches!(query().await, Err(Error::Agent { .. })));
     assert_eq!(hv.agent_commands().len(), 2);
     hv.shutdown(ID, Shutdown::Agent).await.unwrap();
     assert_eq!(

@@ -4,20 +4,20 @@
 //! Failure: the API server refuses a patch whose test fails; nothing of it is done then.
 
 use crds::VirtualMachine;
-use crds::names::RESUME_WISH;
+use crds::names::RESUME_STATE;
 use crds::vm::StateChangeRequest;
 use serde_json::{Value, json};
 
-use crate::strategy::Wish;
+use crate::strategy::DesiredState;
 
 /// What a verb changes. The status is patched first, then the object: a start that waits in the queue must
 /// be gone before the wish is "off".
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Change {
     /// The new wish; another spelling replaces the old one.
-    pub wish: Option<Wish>,
+    pub desired_state: Option<DesiredState>,
     /// Remember this wish for resuming.
-    pub remember: Option<Wish>,
+    pub remember: Option<DesiredState>,
     /// Forget the remembered wish.
     pub forget: bool,
     /// `spec.paused`.
@@ -38,8 +38,8 @@ impl Change {
     #[must_use]
     pub fn object_patch(&self, vm: &VirtualMachine) -> Option<Value> {
         let mut ops = Vec::new();
-        if let Some(wish) = self.wish {
-            ops.extend(of_wish(vm, wish));
+        if let Some(desired_state) = self.desired_state {
+            ops.extend(replace_desired(vm, desired_state));
         }
         if let Some(paused) = self.paused {
             ops.push(json!({"op": "add", "path": "/spec/paused", "value": paused}));
@@ -49,18 +49,18 @@ impl Change {
     }
 
     fn of_annotation(&self, vm: &VirtualMachine) -> Vec<Value> {
-        let path = format!("/metadata/annotations/{}", RESUME_WISH.replace('/', "~1"));
+        let path = format!("/metadata/annotations/{}", RESUME_STATE.replace('/', "~1"));
         let annotations = vm.metadata.annotations.as_ref();
-        if let Some(wish) = self.remember {
-            let value = wish.to_string();
+        if let Some(desired_state) = self.remember {
+            let value = desired_state.to_string();
             return vec![match annotations {
                 Some(_) => json!({"op": "add", "path": path, "value": value}),
                 None => {
-                    json!({"op": "add", "path": "/metadata/annotations", "value": {RESUME_WISH: value}})
+                    json!({"op": "add", "path": "/metadata/annotations", "value": {RESUME_STATE: value}})
                 }
             }];
         }
-        if self.forget && annotations.is_some_and(|a| a.contains_key(RESUME_WISH)) {
+        if self.forget && annotations.is_some_and(|a| a.contains_key(RESUME_STATE)) {
             return vec![json!({"op": "remove", "path": path})];
         }
         Vec::new()
@@ -90,14 +90,14 @@ impl Change {
     }
 }
 
-fn of_wish(vm: &VirtualMachine, wish: Wish) -> Vec<Value> {
-    let path = |wish: Wish| format!("/spec/{}", wish.field());
-    let new = json!({"op": "add", "path": path(wish), "value": wish.value()});
-    let Some(old) = Wish::of(&vm.spec).ok().flatten() else {
+fn replace_desired(vm: &VirtualMachine, desired_state: DesiredState) -> Vec<Value> {
+    let path = |desired_state: DesiredState| format!("/spec/{}", desired_state.field());
+    let new = json!({"op": "add", "path": path(desired_state), "value": desired_state.value()});
+    let Some(old) = DesiredState::of(&vm.spec).ok().flatten() else {
         return vec![new];
     };
     let test = json!({"op": "test", "path": path(old), "value": old.value()});
-    if old.field() == wish.field() {
+    if old.field() == desired_state.field() {
         return vec![test, new];
     }
     vec![test, json!({"op": "remove", "path": path(old)}), new]

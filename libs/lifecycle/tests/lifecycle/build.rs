@@ -11,7 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::SignedDuration;
 use lifecycle::backoff::Jitter;
 use lifecycle::{
-    Decision, Deletion, EndCause, Gates, Instance, Machine, Meta, Phase, Volumes, desired,
+    Decision, Deletion, EndCause, Instance, Machine, Meta, Phase, StartPreconditions, Volumes,
+    desired,
 };
 
 /// The present instance's UID.
@@ -42,7 +43,7 @@ pub(crate) struct Case {
     pub(crate) status: VirtualMachineStatus,
     pub(crate) meta: Meta,
     pub(crate) instance: Option<Instance>,
-    pub(crate) gates: Gates,
+    pub(crate) preconditions: StartPreconditions,
 }
 
 impl Case {
@@ -76,9 +77,9 @@ impl Case {
     fn fact(&mut self, fact: &str) {
         match fact {
             "backoff" => self.status.start_failure = Some(failures(2, 30)),
-            "held" => self.gates.held = Some("poweron.check.vmlet.dev/backup".into()),
-            "volumes" => self.gates.volumes = Volumes::Provisioning,
-            "unbound" => self.gates.volumes = Volumes::Unbound,
+            "held" => self.preconditions.held = Some("poweron.check.vmlet.dev/backup".into()),
+            "volumes" => self.preconditions.volumes = Volumes::Provisioning,
+            "unbound" => self.preconditions.volumes = Volumes::Unbound,
             "paused" => self.spec.paused = true,
             "saved" => self.status.power_state = Some(PowerState::Suspended),
             "deletion" => self.meta.deletion = Deletion::WithInstance,
@@ -105,7 +106,7 @@ impl Case {
             status: &self.status,
             meta: &self.meta,
             instance: self.instance.as_ref(),
-            gates: &self.gates,
+            preconditions: &self.preconditions,
         }
     }
 

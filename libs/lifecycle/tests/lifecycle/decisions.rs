@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use crds::vm::Afterwards;
-use lifecycle::{Action, Decision, Patch, Waiting, Wish};
+use lifecycle::{Action, Decision, DesiredState, Patch, Waiting};
 
 use crate::build::{Case, requests};
 
@@ -56,7 +56,7 @@ fn nth(cell: &str, index: usize) -> &str {
 }
 
 fn action(case: &Case, decision: &Decision) -> String {
-    let on = || Wish::of(&case.spec).unwrap().unwrap().on();
+    let on = || DesiredState::of(&case.spec).unwrap().unwrap().on();
     let mut text = match &decision.action {
         Action::Nothing => "nothing".to_owned(),
         Action::Wait(Waiting::Pending) => "wait:pending".into(),
@@ -73,8 +73,10 @@ fn action(case: &Case, decision: &Decision) -> String {
         Action::DiscardSaved => "discard".into(),
         Action::Pause { .. } => "pause".into(),
         Action::Unpause { .. } => "unpause".into(),
-        Action::Patch(Patch::Wish(wish)) if *wish == on() => "patch:on".into(),
-        Action::Patch(Patch::Wish(wish)) => format!("patch:{wish}"),
+        Action::Patch(Patch::DesiredState(desired_state)) if *desired_state == on() => {
+            "patch:on".into()
+        }
+        Action::Patch(Patch::DesiredState(desired_state)) => format!("patch:{desired_state}"),
         Action::Patch(Patch::Paused) => "patch:paused".into(),
         Action::RemoveFinalizer => "finish".into(),
     };

@@ -8,7 +8,7 @@ use crds::PowerState;
 use lifecycle::backoff::Jitter;
 use lifecycle::verbs::{Verb, verb};
 use lifecycle::{
-    Action, Decision, EndCause, Instance, Patch, Phase, Wish, desired, desired_power_state,
+    Action, Decision, DesiredState, EndCause, Instance, Patch, Phase, desired, desired_power_state,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -17,8 +17,8 @@ use crate::build::{Case, instance, later, spec};
 
 #[derive(Clone, Debug)]
 enum Event {
-    Wish(&'static str),
-    Ask(Verb),
+    DesiredState(&'static str),
+    Request(Verb),
     Starts,
     Ends(&'static str),
     Deleted,
@@ -30,7 +30,7 @@ enum Event {
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
-    let wishes = select(vec![
+    let desired_states = select(vec![
         "Always",
         "RerunOnFailure",
         "Manual",
@@ -58,8 +58,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         Verb::Unpause,
     ]);
     let event = prop_oneof![
-        2 => wishes.prop_map(Event::Wish),
-        4 => verbs.prop_map(Event::Ask),
+        2 => desired_states.prop_map(Event::DesiredState),
+        4 => verbs.prop_map(Event::Request),
         3 => Just(Event::Starts),
         2 => select(vec!["succeeded/ran", "failed/ran", "failed/never", "failed/short"]).prop_map(Event::Ends),
         1 => Just(Event::Deleted),
@@ -88,12 +88,12 @@ impl World {
 
     fn happens(&mut self, event: &Event) {
         match event {
-            Event::Wish(wish) => {
+            Event::DesiredState(desired_state) => {
                 let paused = self.case.spec.paused;
-                self.case.spec = spec(wish);
+                self.case.spec = spec(desired_state);
                 self.case.spec.paused = paused;
             }
-            Event::Ask(verb_) => self.ask(*verb_),
+            Event::Request(verb_) => self.request(*verb_),
             Event::Starts => {
                 let clock = self.clock;
                 if let Some(i) = self
@@ -115,26 +115,26 @@ impl World {
             Event::Vanishes => self.case.instance = None,
             Event::Passes(seconds) => self.clock += seconds,
             Event::Looked => {
-                self.look();
+                self.reconcile();
             }
             Event::Dies => self.case.status = self.decide().status,
         }
     }
 
-    fn ask(&mut self, verb_: Verb) {
+    fn request(&mut self, verb_: Verb) {
         let case = &mut self.case;
-        let asked = verb(
+        let requested = verb(
             &case.spec,
             &case.status,
             &case.meta,
             case.instance.as_ref(),
             verb_,
         );
-        let Ok(change) = asked else {
+        let Ok(change) = requested else {
             return;
         };
-        if let Some(wish) = change.wish {
-            self.wish(wish);
+        if let Some(desired_state) = change.desired_state {
+            self.desired_state(desired_state);
         }
         if change.remember.is_some() || change.forget {
             self.case.meta.resume = change.remember;
@@ -148,13 +148,13 @@ impl World {
         }
     }
 
-    fn wish(&mut self, wish: Wish) {
+    fn desired_state(&mut self, desired_state: DesiredState) {
         let spec = &mut self.case.spec;
         (spec.power_state, spec.run_strategy, spec.running) = (None, None, None);
-        match wish {
-            Wish::PowerState(state) => spec.power_state = Some(state),
-            Wish::RunStrategy(strategy) => spec.run_strategy = Some(strategy),
-            Wish::Running(running) => spec.running = Some(running),
+        match desired_state {
+            DesiredState::PowerState(state) => spec.power_state = Some(state),
+            DesiredState::RunStrategy(strategy) => spec.run_strategy = Some(strategy),
+            DesiredState::Running(running) => spec.running = Some(running),
         }
     }
 
@@ -174,7 +174,7 @@ impl World {
     }
 
     /// One pass of the controller, with what the cluster makes of it.
-    fn look(&mut self) -> Decision {
+    fn reconcile(&mut self) -> Decision {
         let decision = self.decide();
         self.case.status = decision.status.clone();
         match &decision.action {
@@ -199,8 +199,8 @@ impl World {
                 self.case.instance.as_mut().unwrap().end = Some(EndCause::Saved);
             }
             Action::DiscardSaved => self.case.status.power_state = Some(PowerState::PoweredOff),
-            Action::Patch(Patch::Wish(wish)) => {
-                self.wish(*wish);
+            Action::Patch(Patch::DesiredState(desired_state)) => {
+                self.desired_state(*desired_state);
                 self.case.meta.resume = None;
             }
             Action::Patch(Patch::Paused) => self.case.spec.paused = true,
@@ -227,7 +227,7 @@ impl World {
     fn settles(&mut self) {
         for _ in 0..60 {
             let written = self.case.status.clone();
-            let decision = self.look();
+            let decision = self.reconcile();
             let before = self.case.instance.clone();
             match &self.case.instance {
                 Some(i) if i.deleting && i.phase.is_final() => self.case.instance = None,
@@ -252,9 +252,9 @@ impl World {
 
 /// 2,000, or as many as `PROPTEST_CASES` asks for.
 fn cases() -> u32 {
-    let is_asked = std::env::var_os("PROPTEST_CASES").is_some();
-    let asked = ProptestConfig::default().cases;
-    if is_asked { asked } else { 2000 }
+    let is_set = std::env::var_os("PROPTEST_CASES").is_some();
+    let requested = ProptestConfig::default().cases;
+    if is_set { requested } else { 2000 }
 }
 
 proptest! {
@@ -284,14 +284,14 @@ proptest! {
         for event in &history {
             world.happens(event);
         }
-        world.happens(&Event::Wish(strategy));
-        world.look();
+        world.happens(&Event::DesiredState(strategy));
+        world.reconcile();
         let case = &world.case;
         let stop = Verb::Stop { grace_seconds: None };
-        let asked = verb(&case.spec, &case.status, &case.meta, case.instance.as_ref(), stop);
+        let requested = verb(&case.spec, &case.status, &case.meta, case.instance.as_ref(), stop);
         // The one stop that cannot be done is refused with advice.
-        prop_assume!(!asked.is_err_and(|e| e.to_string().contains("first start")));
-        world.ask(stop);
+        prop_assume!(!requested.is_err_and(|e| e.to_string().contains("first start")));
+        world.request(stop);
         world.settles();
         let runs = world.case.instance.as_ref().is_some_and(|i| i.phase == Phase::Running);
         prop_assert!(!runs, "runs: {:?}", world.case);

@@ -146,7 +146,7 @@ fn shown(case: &Case) -> Word {
 #[case("Halted", Word::Stopped)]
 fn a_missing_claim_shows_when_the_machine_is_to_run(#[case] strategy: &str, #[case] want: Word) {
     let mut case = Case::parse(&format!("{strategy} none -"));
-    case.gates.volumes = Volumes::ClaimNotFound;
+    case.preconditions.volumes = Volumes::ClaimNotFound;
     assert_eq!(shown(&case), want);
 }
 

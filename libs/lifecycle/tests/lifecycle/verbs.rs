@@ -5,7 +5,7 @@
 
 use crds::vm::StateChangeAction;
 use crds::{PowerState, RunStrategy, VirtualMachine};
-use lifecycle::Wish;
+use lifecycle::DesiredState;
 use lifecycle::verbs::{Change, Verb, verb};
 use rstest::rstest;
 use serde_json::json;
@@ -119,8 +119,16 @@ fn parse(word: &str) -> Verb {
 
 fn show(change: &Change) -> String {
     let mut words = Vec::new();
-    words.extend(change.wish.map(|wish| wish.to_string()));
-    words.extend(change.remember.map(|wish| format!("remember={wish}")));
+    words.extend(
+        change
+            .desired_state
+            .map(|desired_state| desired_state.to_string()),
+    );
+    words.extend(
+        change
+            .remember
+            .map(|desired_state| format!("remember={desired_state}")),
+    );
     words.extend(
         change
             .paused
@@ -141,7 +149,7 @@ fn show(change: &Change) -> String {
     words.join(" ")
 }
 
-fn ask(case: &Case, verb_: Verb) -> Result<Change, lifecycle::verbs::Conflict> {
+fn request(case: &Case, verb_: Verb) -> Result<Change, lifecycle::verbs::Conflict> {
     verb(
         &case.spec,
         &case.status,
@@ -159,7 +167,7 @@ fn every_verb_writes_what_the_table_says() {
             panic!("three columns: {line}");
         };
         let case = Case::parse(given);
-        let got = ask(&case, parse(verb_)).map_or_else(|_| "refused".into(), |c| show(&c));
+        let got = request(&case, parse(verb_)).map_or_else(|_| "refused".into(), |c| show(&c));
         if got != want {
             wrong.push(format!("{line}\n   got {got}"));
         }
@@ -183,7 +191,7 @@ fn every_verb_writes_what_the_table_says() {
 #[case("Suspended none -", "suspend", "it is suspended already")]
 #[case("Halted none -", "suspend", "it is not running")]
 fn a_refusal_gives_its_reason(#[case] given: &str, #[case] verb: &str, #[case] reason: &str) {
-    let conflict = ask(&Case::parse(given), parse(verb)).unwrap_err();
+    let conflict = request(&Case::parse(given), parse(verb)).unwrap_err();
     assert_eq!(conflict.to_string(), reason);
 }
 
@@ -198,7 +206,7 @@ fn a_stop_calls_off_the_replacement_of_an_instance_whose_end_is_not_on_record(
     let last = case.status.instance.as_mut().unwrap();
     last.phase = Some(phase.to_owned());
     last.afterwards = None;
-    let change = ask(&case, parse("stop")).ok();
+    let change = request(&case, parse("stop")).ok();
     assert_eq!(change.map(|c| show(&c)).as_deref(), want);
 }
 
@@ -207,40 +215,40 @@ fn a_stop_calls_off_the_replacement_of_an_instance_whose_end_is_not_on_record(
 #[case("stop")]
 fn the_remembered_spelling_is_removed_when_it_is_used(#[case] verb: &str) {
     let mut case = Case::parse("Suspended none - saved");
-    case.meta.resume = Some(Wish::Running(true));
-    assert!(ask(&case, parse(verb)).unwrap().forget);
+    case.meta.resume = Some(DesiredState::Running(true));
+    assert!(request(&case, parse(verb)).unwrap().forget);
 }
 
 #[rstest]
-#[case(Wish::Running(true))]
-#[case(Wish::PowerState(PowerState::PoweredOn))]
-#[case(Wish::RunStrategy(RunStrategy::Always))]
-#[case(Wish::RunStrategy(RunStrategy::RerunOnFailure))]
-#[case(Wish::RunStrategy(RunStrategy::Manual))]
-#[case(Wish::RunStrategy(RunStrategy::Once))]
-fn every_spelling_that_runs_a_machine_is_remembered(#[case] wish: Wish) {
-    let key = crds::names::RESUME_WISH.to_owned();
-    let annotations = [(key, wish.to_string())].into();
-    assert_eq!(Wish::remembered(&annotations), Some(wish));
+#[case(DesiredState::Running(true))]
+#[case(DesiredState::PowerState(PowerState::PoweredOn))]
+#[case(DesiredState::RunStrategy(RunStrategy::Always))]
+#[case(DesiredState::RunStrategy(RunStrategy::RerunOnFailure))]
+#[case(DesiredState::RunStrategy(RunStrategy::Manual))]
+#[case(DesiredState::RunStrategy(RunStrategy::Once))]
+fn every_spelling_that_runs_a_machine_is_remembered(#[case] desired_state: DesiredState) {
+    let key = crds::names::RESUME_STATE.to_owned();
+    let annotations = [(key, desired_state.to_string())].into();
+    assert_eq!(DesiredState::remembered(&annotations), Some(desired_state));
 }
 
 #[test]
 fn resuming_brings_the_old_spelling_back() {
     let mut case = Case::parse("Suspended none - saved");
     let remembered = |text: &str| {
-        let key = crds::names::RESUME_WISH.to_owned();
-        Wish::remembered(&[(key, text.to_owned())].into())
+        let key = crds::names::RESUME_STATE.to_owned();
+        DesiredState::remembered(&[(key, text.to_owned())].into())
     };
     case.meta.resume = remembered("runStrategy=RerunOnFailure");
     assert_eq!(
-        show(&ask(&case, Verb::Resume).unwrap()),
+        show(&request(&case, Verb::Resume).unwrap()),
         "runStrategy=RerunOnFailure"
     );
     case.meta.resume = remembered("running=true");
-    assert_eq!(show(&ask(&case, Verb::Resume).unwrap()), "running=true");
+    assert_eq!(show(&request(&case, Verb::Resume).unwrap()), "running=true");
     assert_eq!(
         show(
-            &ask(
+            &request(
                 &case,
                 Verb::Stop {
                     grace_seconds: None
@@ -252,16 +260,16 @@ fn resuming_brings_the_old_spelling_back() {
     );
     case.meta.resume = remembered("runStrategy=Manual");
     assert_eq!(
-        show(&ask(&case, Verb::Resume).unwrap()),
+        show(&request(&case, Verb::Resume).unwrap()),
         "Start",
         "the controller does the rest"
     );
     case.status.state_change_requests = crate::build::requests("Start");
     let action = case.pass().action;
-    let manual = Wish::RunStrategy(RunStrategy::Manual);
+    let manual = DesiredState::RunStrategy(RunStrategy::Manual);
     assert_eq!(
         action,
-        lifecycle::Action::Patch(lifecycle::Patch::Wish(manual))
+        lifecycle::Action::Patch(lifecycle::Patch::DesiredState(manual))
     );
     for text in [
         "runStrategy=Halted",
@@ -277,7 +285,7 @@ fn resuming_brings_the_old_spelling_back() {
 #[test]
 fn a_change_of_spelling_is_one_patch_that_tests_the_old_one() {
     let case = Case::parse("Manual running -");
-    let change = ask(&case, Verb::Suspend).unwrap();
+    let change = request(&case, Verb::Suspend).unwrap();
     let mut vm = VirtualMachine::new("vm", case.spec.clone());
     assert_eq!(
         change.object_patch(&vm).unwrap(),
@@ -298,7 +306,7 @@ fn a_change_of_spelling_is_one_patch_that_tests_the_old_one() {
     );
     vm.spec = crate::build::spec("Suspended");
     let forget = Change {
-        wish: Some(Wish::Running(true)),
+        desired_state: Some(DesiredState::Running(true)),
         forget: true,
         ..Change::default()
     };
@@ -312,7 +320,7 @@ fn a_change_of_spelling_is_one_patch_that_tests_the_old_one() {
 #[test]
 fn a_forced_stop_names_the_instance_and_leaves_no_time() {
     let case = Case::parse("Always running -");
-    let requests = ask(
+    let requests = request(
         &case,
         Verb::Stop {
             grace_seconds: Some(0),

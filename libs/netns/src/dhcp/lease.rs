@@ -42,12 +42,13 @@ pub struct Lease {
 
 impl Lease {
     /// Options about the network, in the order of their importance.
-    pub(super) fn options(&self, asked: Option<&[OptionCode]>) -> Vec<DhcpOption> {
+    pub(super) fn options(&self, requested: Option<&[OptionCode]>) -> Vec<DhcpOption> {
         let mut options = vec![DhcpOption::SubnetMask(self.address.netmask())];
         let classless = self.classless_routes();
         // Clients must ignore the router when they understand classless routes (RFC 3442), so it is
         // there only for those that do not ask for them.
-        let understands = asked.is_none_or(|list| list.contains(&OptionCode::ClasslessStaticRoute));
+        let understands =
+            requested.is_none_or(|list| list.contains(&OptionCode::ClasslessStaticRoute));
         if let Some(gateway) = self.gateway
             && (classless.is_empty() || !understands)
         {

@@ -171,11 +171,11 @@ fn describe(lease: &Lease, request: &Message, message: &mut Message) {
         _ => 0,
     };
     let limit = limit.max(SMALLEST_LIMIT);
-    let asked = match request.opts().get(OptionCode::ParameterRequestList) {
+    let requested = match request.opts().get(OptionCode::ParameterRequestList) {
         Some(DhcpOption::ParameterRequestList(list)) => Some(list.as_slice()),
         _ => None,
     };
-    for option in lease.options(asked) {
+    for option in lease.options(requested) {
         let code = OptionCode::from(&option);
         message.opts_mut().insert(option);
         if !message.to_vec().is_ok_and(|bytes| bytes.len() <= limit) {

@@ -53,7 +53,7 @@ fn with(kind: MessageType, options: Vec<DhcpOption>) -> Message {
 }
 
 /// The answer as it goes over the wire.
-fn ask(lease: &Lease, request: &Message) -> Option<Message> {
+fn answer_to(lease: &Lease, request: &Message) -> Option<Message> {
     let request = decode(&request.to_vec().unwrap())?;
     let bytes = encode(&reply(lease, &request)?).unwrap();
     assert!(bytes.len() >= 300);
@@ -70,7 +70,7 @@ fn option(answer: &Message, code: OptionCode) -> Option<DhcpOption> {
 
 #[test]
 fn an_offer_says_everything_that_cni_said() {
-    let answer = ask(&lease(), &request(MessageType::Discover)).unwrap();
+    let answer = answer_to(&lease(), &request(MessageType::Discover)).unwrap();
     assert_eq!(answer.opcode(), Opcode::BootReply);
     assert_eq!(
         (answer.xid(), answer.yiaddr(), answer.chaddr()),
@@ -132,7 +132,7 @@ fn a_request_is_judged_by_its_address_and_server(
     let options = message.opts_mut();
     wanted.map(|ip| options.insert(DhcpOption::RequestedIpAddress(ip)));
     server.map(|ip| options.insert(DhcpOption::ServerIdentifier(ip)));
-    let answer = ask(&lease(), &message);
+    let answer = answer_to(&lease(), &message);
     assert_eq!(kind(answer.as_ref()), expected);
     if let Some(answer) = answer {
         let granted = expected == Some(MessageType::Ack);
@@ -148,7 +148,7 @@ fn a_request_is_judged_by_its_address_and_server(
 fn inform_is_answered_without_an_address_or_times() {
     let mut message = request(MessageType::Inform);
     message.set_ciaddr(ADDRESS);
-    let answer = ask(&lease(), &message).unwrap();
+    let answer = answer_to(&lease(), &message).unwrap();
     assert_eq!(kind(Some(&answer)), Some(MessageType::Ack));
     assert_eq!(
         (answer.yiaddr(), answer.ciaddr()),
@@ -166,20 +166,20 @@ fn inform_is_answered_without_an_address_or_times() {
 fn other_messages_get_no_answer(#[case] kind: MessageType) {
     let mut message = with(kind, vec![DhcpOption::RequestedIpAddress(ADDRESS)]);
     message.set_ciaddr(ADDRESS);
-    assert_eq!(ask(&lease(), &message), None);
+    assert_eq!(answer_to(&lease(), &message), None);
 }
 
 #[test]
 fn another_nic_a_relay_and_an_answer_are_not_for_us() {
     let mut other = request(MessageType::Discover);
     other.set_chaddr(&[2; 6]);
-    assert_eq!(ask(&lease(), &other), None);
+    assert_eq!(answer_to(&lease(), &other), None);
     let mut relayed = request(MessageType::Discover);
     relayed.set_giaddr([10, 0, 0, 1]);
-    assert_eq!(ask(&lease(), &relayed), None);
+    assert_eq!(answer_to(&lease(), &relayed), None);
     let mut answer = request(MessageType::Discover);
     answer.set_opcode(Opcode::BootReply);
-    assert_eq!(ask(&lease(), &answer), None);
+    assert_eq!(answer_to(&lease(), &answer), None);
 }
 
 #[test]
@@ -196,15 +196,15 @@ fn identifiers_come_back_as_they_were() {
         DhcpOption::ClientIdentifier(vec![1, 2, 3]),
         DhcpOption::ClientMachineIdentifier(vec![0; 17]),
     ];
-    let answer = ask(&lease(), &with(MessageType::Discover, echoed.clone())).unwrap();
+    let answer = answer_to(&lease(), &with(MessageType::Discover, echoed.clone())).unwrap();
     for expected in echoed {
         assert_eq!(option(&answer, OptionCode::from(&expected)), Some(expected));
     }
 }
 
-fn routes(lease: &Lease, asked: Option<Vec<OptionCode>>) -> (bool, Vec<(String, String)>) {
-    let list = asked.map(DhcpOption::ParameterRequestList);
-    let answer = ask(
+fn routes(lease: &Lease, requested: Option<Vec<OptionCode>>) -> (bool, Vec<(String, String)>) {
+    let list = requested.map(DhcpOption::ParameterRequestList);
+    let answer = answer_to(
         lease,
         &with(MessageType::Discover, list.into_iter().collect()),
     )
@@ -294,7 +294,7 @@ fn bad_names_and_sizes_are_left_out() {
         dns: Vec::new(),
         ..lease()
     };
-    let answer = ask(&lease, &request(MessageType::Discover)).unwrap();
+    let answer = answer_to(&lease, &request(MessageType::Discover)).unwrap();
     for code in [
         OptionCode::Hostname,
         OptionCode::DomainSearch,
@@ -314,14 +314,14 @@ fn an_answer_fits_the_client() {
         searches,
         ..lease()
     };
-    let small = ask(&lease, &request(MessageType::Discover)).unwrap();
+    let small = answer_to(&lease, &request(MessageType::Discover)).unwrap();
     assert_eq!(option(&small, OptionCode::DomainSearch), None);
     assert!(small.to_vec().unwrap().len() <= 548);
     let roomy = with(
         MessageType::Discover,
         vec![DhcpOption::MaxMessageSize(9000)],
     );
-    let large = ask(&lease, &roomy).unwrap();
+    let large = answer_to(&lease, &roomy).unwrap();
     let Some(DhcpOption::DomainSearch(names)) = option(&large, OptionCode::DomainSearch) else {
         panic!("no search list");
     };

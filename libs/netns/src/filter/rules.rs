@@ -3,7 +3,7 @@
 //! Invariant: what a guest says is judged by what it may say: a frame, or a part of one, that cannot be
 //! read is dropped. Everything is judged before the bridge looks at it, so nobody, neighbour or
 //! namespace, hears what is not allowed.
-//! Failure: none; names of links must be plain (see `surgery`), the rest is numbers.
+//! Failure: none; names of links must be plain (see `bridge_setup`), the rest is numbers.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr};

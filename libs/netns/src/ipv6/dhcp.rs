@@ -211,12 +211,12 @@ fn describe(lease: &Lease, request: &Message, answer: &mut Message) {
     if !lease.dns.is_empty() {
         options.push(DhcpOption::DomainNameServers(lease.dns.clone()));
     }
-    let asked = match request.opts().get(OptionCode::ORO) {
+    let requested = match request.opts().get(OptionCode::ORO) {
         Some(DhcpOption::ORO(ORO { opts })) => opts.contains(&OptionCode::ClientFqdn),
         _ => false,
     };
     if let Some(name) = lease.hostname()
-        && (asked || request.opts().get(OptionCode::ClientFqdn).is_some())
+        && (requested || request.opts().get(OptionCode::ClientFqdn).is_some())
     {
         /// RFC 4704: the server updates no DNS.
         const NO_UPDATE: u8 = 0b100;

@@ -104,25 +104,25 @@ impl Nic {
         let mut buffer = vec![0; MAX_FRAME];
         let mut ticks = tokio::time::interval(LOOK_AGAIN);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut told = None::<Instant>;
+        let mut reported = None::<Instant>;
         loop {
             tokio::select! {
                 _ = ticks.tick() => {
                     let complete = self.lease.hops().iter().all(|hop| self.routers.contains_key(hop));
-                    let due = told.is_none_or(|at| at.elapsed() >= PERIOD);
-                    let changed = (due || !complete) && self.look().await;
+                    let due = reported.is_none_or(|at| at.elapsed() >= PERIOD);
+                    let changed = (due || !complete) && self.refresh().await;
                     if due || changed {
                         self.advertise();
-                        told = Some(Instant::now());
+                        reported = Some(Instant::now());
                     }
                 }
                 received = self.frames.receive(&mut buffer) => match received {
                     Ok(received) => {
                         match frame::parse(received, self.lease.mac) {
                             Some(Inbound::Solicitation) => {
-                                self.look().await;
+                                self.refresh().await;
                                 self.advertise();
-                                told = Some(Instant::now());
+                                reported = Some(Instant::now());
                             }
                             Some(Inbound::Dhcp { from, payload }) => self.answer(from, payload),
                             None => {}
@@ -139,7 +139,7 @@ impl Nic {
     }
 
     /// Looks for the gateways unless that was just done. Returns whether anything changed.
-    async fn look(&mut self) -> bool {
+    async fn refresh(&mut self) -> bool {
         if self.looked.is_some_and(|at| at.elapsed() < LOOK_AGAIN) {
             return false;
         }

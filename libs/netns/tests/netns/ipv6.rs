@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use netns::ipv6::{Lease, Server};
 use netns::netlink::Kernel;
-use netns::{Guard, Namespace, open_tap, surgery};
+use netns::{Guard, Namespace, bridge_setup, open_tap};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::guest::{Guest, NIC, Scratch, run};
@@ -32,7 +32,7 @@ async fn pod(dir: &Scratch) -> (Namespace, Namespace) {
     (pod, node)
 }
 
-fn lease(record: &surgery::LinkRecord) -> Lease {
+fn lease(record: &bridge_setup::LinkRecord) -> Lease {
     let gateway = Some("fd00:7::1".parse().unwrap());
     Lease {
         mac: record.mac,
@@ -51,10 +51,10 @@ fn lease(record: &surgery::LinkRecord) -> Lease {
 /// A guest in the place of the pod's link, and the server that tells it.
 async fn plug(dir: &Scratch, pod: &Namespace, node: &Namespace) -> (Guest, Server) {
     let net = Kernel::open(pod).await.unwrap();
-    surgery::prepare(&net).await.unwrap();
-    let records = surgery::survey(&net).await.unwrap();
+    bridge_setup::prepare(&net).await.unwrap();
+    let records = bridge_setup::survey(&net).await.unwrap();
     let own = Guard::Own(vec!["fd00:7::5".parse().unwrap()]);
-    surgery::apply(&net, &records, &[own]).await.unwrap();
+    bridge_setup::apply(&net, &records, &[own]).await.unwrap();
     let leases = vec![(records[0].tap.clone(), lease(&records[0]))];
     let server = Server::start(pod, node, leases).await.unwrap();
     let tap = open_tap(pod, &records[0].tap).await.unwrap();
@@ -82,7 +82,7 @@ async fn a_guest_gets_its_ipv6_address_and_routes_through_the_gateway_of_its_pod
 
     wake(&guest).await;
     let routes = routed(&guest).await;
-    let told = dhclient(&guest, dir.path()).await;
+    let reported = dhclient(&guest, dir.path()).await;
     let addresses = guest
         .run(&format!("ip -6 -o addr show dev {NIC} scope global"))
         .await;
@@ -91,11 +91,11 @@ async fn a_guest_gets_its_ipv6_address_and_routes_through_the_gateway_of_its_pod
         .await;
     guest.run("busybox ping -6 -c 1 -W 15 fd00:99::1").await;
     let outside = run(&node, "ip -6 -o addr show dev out0 scope link").await;
-    let heard = run(&node, "cat /proc/net/dev_snmp6/out0").await;
+    let received = run(&node, "cat /proc/net/dev_snmp6/out0").await;
     let leaked = ears.recv_from(&mut [0; 16]);
     let inside = run(&pod, "ip -6 -o addr").await;
 
-    let get = |name: &str| told.get(name).map(String::as_str);
+    let get = |name: &str| reported.get(name).map(String::as_str);
     assert_eq!(get("new_ip6_address"), Some("fd00:7::5"));
     assert_eq!(get("new_dhcp6_name_servers"), Some("fd00:96::a"));
     assert_eq!(
@@ -130,7 +130,7 @@ async fn a_guest_gets_its_ipv6_address_and_routes_through_the_gateway_of_its_pod
         "{inside}"
     );
     assert!(leaked.is_err(), "a DHCPv6 request left the pod: {leaked:?}");
-    let solicitations = heard
+    let solicitations = received
         .lines()
         .find(|line| line.contains("InRouterSolicits"))
         .unwrap();

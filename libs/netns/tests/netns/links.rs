@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use crate::guest::{Guest, Scratch, run};
 use netns::dhcp::{Lease, Server};
 use netns::netlink::Kernel;
-use netns::{Guard, Namespace, open_tap, surgery};
+use netns::{Guard, Namespace, bridge_setup, open_tap};
 
 /// A pod whose `eth0` (10.1.2.5/24, MTU 1400) leads to `out0` (10.1.2.1) of another namespace.
 async fn pod(dir: &Scratch) -> (Namespace, Namespace) {
@@ -32,7 +32,7 @@ async fn pod(dir: &Scratch) -> (Namespace, Namespace) {
     (pod, outside)
 }
 
-fn lease(record: &surgery::LinkRecord) -> Lease {
+fn lease(record: &bridge_setup::LinkRecord) -> Lease {
     Lease {
         mac: record.mac,
         address: "10.1.2.5/24".parse().unwrap(),
@@ -54,10 +54,10 @@ async fn a_guest_gets_its_lease_and_reaches_its_gateway_and_no_dhcp_leaves() {
     let dir = Scratch::new();
     let (pod, outside) = pod(&dir).await;
     let net = Kernel::open(&pod).await.unwrap();
-    surgery::prepare(&net).await.unwrap();
-    let records = surgery::survey(&net).await.unwrap();
+    bridge_setup::prepare(&net).await.unwrap();
+    let records = bridge_setup::survey(&net).await.unwrap();
     let own = Guard::Own(vec![Ipv4Addr::new(10, 1, 2, 5).into()]);
-    surgery::apply(&net, &records, &[own]).await.unwrap();
+    bridge_setup::apply(&net, &records, &[own]).await.unwrap();
     let leases = vec![(records[0].bridge.clone(), lease(&records[0]))];
     let server = Server::start(&pod, leases).await.unwrap();
     let tap = open_tap(&pod, &records[0].tap).await.unwrap();
@@ -79,8 +79,8 @@ async fn a_guest_gets_its_lease_and_reaches_its_gateway_and_no_dhcp_leaves() {
 
     let ports = run(&pod, "bridge -d link").await;
 
-    surgery::restore(&net, &records).await.unwrap();
-    let after = surgery::survey(&net).await.unwrap();
+    bridge_setup::restore(&net, &records).await.unwrap();
+    let after = bridge_setup::survey(&net).await.unwrap();
     drop(server);
 
     let get = |name: &str| bound.get(name).map(String::as_str);

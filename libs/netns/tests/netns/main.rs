@@ -14,6 +14,6 @@ mod guest;
 mod ipv6;
 mod links;
 mod speaks6;
-mod speech;
 mod spoofing;
+mod traffic;
 mod wire;

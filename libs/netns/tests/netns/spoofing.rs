@@ -9,11 +9,11 @@ use std::os::fd::OwnedFd;
 
 use crate::frames::{BROADCAST, Bytes, arp, ether, icmp6, ip4, ip6, mac, udp};
 use crate::guest::{Scratch, run};
-use crate::speech::{GATEWAY, NODES, OWN, OWN6, honest, hostile};
+use crate::traffic::{GATEWAY, NODES, OWN, OWN6, honest, hostile};
 use crate::wire::Wire;
+use netns::bridge_setup::LinkRecord;
 use netns::netlink::Kernel;
-use netns::surgery::LinkRecord;
-use netns::{Guard, Namespace, open_tap, surgery};
+use netns::{Guard, Namespace, bridge_setup, open_tap};
 
 /// A pod between a guest, whose tap this holds, and its neighbours.
 struct Pod {
@@ -40,9 +40,11 @@ impl Pod {
                     ip addr add 10.1.2.5/24 dev eth0; ip addr add fd00:1::5/64 dev eth0 nodad";
         run(&pod, make).await;
         let kernel = Kernel::open(&pod).await.unwrap();
-        surgery::prepare(&kernel).await.unwrap();
-        let records = surgery::survey(&kernel).await.unwrap();
-        surgery::apply(&kernel, &records, &[guard]).await.unwrap();
+        bridge_setup::prepare(&kernel).await.unwrap();
+        let records = bridge_setup::survey(&kernel).await.unwrap();
+        bridge_setup::apply(&kernel, &records, &[guard])
+            .await
+            .unwrap();
         let tap: OwnedFd = open_tap(&pod, &records[0].tap).await.unwrap();
         Self {
             outside: Wire::link(&outside, "out0").await,
@@ -72,11 +74,11 @@ fn names(frames: &[(&'static str, Bytes)]) -> BTreeSet<String> {
 async fn neighbours_hear_what_the_guest_may_say_and_nothing_else() {
     let pod = Pod::with(guarded()).await;
     let (good, bad) = (honest(pod.mac()), hostile(pod.mac()));
-    let heard = pod
+    let received = pod
         .guest
-        .tell(&pod.outside, &[good.clone(), bad].concat(), &good[0])
+        .send_frames(&pod.outside, &[good.clone(), bad].concat(), &good[0])
         .await;
-    assert_eq!(heard, names(&good));
+    assert_eq!(received, names(&good));
 }
 
 #[tokio::test]
@@ -84,16 +86,16 @@ async fn neighbours_hear_what_the_guest_may_say_and_nothing_else() {
 async fn an_open_guest_may_say_anything_but_ask_others_for_its_configuration() {
     let pod = Pod::with(Guard::Open).await;
     let (good, bad) = (honest(pod.mac()), hostile(pod.mac()));
-    let heard = pod
+    let received = pod
         .guest
-        .tell(
+        .send_frames(
             &pod.outside,
             &[good.clone(), bad.clone()].concat(),
             &good[0],
         )
         .await;
     // The bridge itself keeps what is for bridges, and IPv4 that nobody could read.
-    let silent: BTreeSet<String> = names(&bad).difference(&heard).cloned().collect();
+    let silent: BTreeSet<String> = names(&bad).difference(&received).cloned().collect();
     for name in [
         "DHCP discover",
         "DHCP request",
@@ -116,14 +118,16 @@ async fn an_open_guest_may_say_anything_but_ask_others_for_its_configuration() {
 #[ignore = "needs root"]
 async fn rules_are_replaced_and_gone_after_the_plugins_have_their_links_back() {
     let pod = Pod::with(Guard::Open).await;
-    surgery::protect(&pod.kernel, &pod.records, &[guarded()])
+    bridge_setup::protect(&pod.kernel, &pod.records, &[guarded()])
         .await
         .unwrap();
     let me = pod.mac();
     let (good, bad) = (honest(me), hostile(me));
-    let heard = pod.guest.tell(&pod.outside, &bad, &good[0]).await;
-    assert_eq!(heard, BTreeSet::from([good[0].0.to_owned()]));
-    surgery::restore(&pod.kernel, &pod.records).await.unwrap();
+    let received = pod.guest.send_frames(&pod.outside, &bad, &good[0]).await;
+    assert_eq!(received, BTreeSet::from([good[0].0.to_owned()]));
+    bridge_setup::restore(&pod.kernel, &pod.records)
+        .await
+        .unwrap();
     assert_eq!(run(&pod.pod, "nft list ruleset").await, "");
     drop(pod.scratch);
 }
@@ -179,11 +183,11 @@ async fn neighbours_reach_the_guest_but_do_not_configure_it() {
         ("router advertisement", v6(58, &icmp6(134, "::"))),
         ("DHCPv6 advertise", v6(17, &udp(547, 546, b""))),
     ];
-    let heard = pod
+    let received = pod
         .outside
-        .tell(&pod.guest, &[good.clone(), bad].concat(), &good[0])
+        .send_frames(&pod.guest, &[good.clone(), bad].concat(), &good[0])
         .await;
-    assert_eq!(heard, names(&good));
+    assert_eq!(received, names(&good));
 }
 
 #[tokio::test]
@@ -256,7 +260,7 @@ async fn nobody_reaches_the_sockets_of_the_namespace_but_our_server() {
         let request = ether(me, BROADCAST, 0x806, &arp(1, me, OWN, server));
         let answer = pod
             .guest
-            .ask(&request, |frame| frame[6..12] == bridge)
+            .answer_to(&request, |frame| frame[6..12] == bridge)
             .await;
         assert_eq!(
             (answer[12], answer[13], answer[21]),

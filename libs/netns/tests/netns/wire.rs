@@ -92,7 +92,11 @@ impl Wire {
     }
 
     /// Sends a request until a frame that answers it comes, as every client does: a frame may be lost.
-    pub(crate) async fn ask(&self, request: &[u8], answers: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    pub(crate) async fn answer_to(
+        &self,
+        request: &[u8],
+        answers: impl Fn(&[u8]) -> bool,
+    ) -> Vec<u8> {
         let answer = async {
             loop {
                 let frame = self.next().await;
@@ -102,7 +106,7 @@ impl Wire {
             }
         };
         tokio::pin!(answer);
-        let asking = async {
+        let request_loop = async {
             loop {
                 self.send(request);
                 if let Ok(frame) = tokio::time::timeout(AGAIN, &mut answer).await {
@@ -110,7 +114,7 @@ impl Wire {
                 }
             }
         };
-        tokio::time::timeout(DEADLINE, asking)
+        tokio::time::timeout(DEADLINE, request_loop)
             .await
             .expect("an answer")
     }
@@ -119,13 +123,13 @@ impl Wire {
     /// a moment after it said that it is up.
     async fn reach(&self, listener: &Self, frame: &[u8]) {
         let beginning = named("a beginning", frame);
-        let heard =
+        let received =
             async { while name(&listener.next().await).as_deref() != Some("a beginning") {} };
-        tokio::pin!(heard);
+        tokio::pin!(received);
         let sending = async {
             loop {
                 self.send(&beginning);
-                if tokio::time::timeout(AGAIN, &mut heard).await.is_ok() {
+                if tokio::time::timeout(AGAIN, &mut received).await.is_ok() {
                     return;
                 }
             }
@@ -135,7 +139,7 @@ impl Wire {
     }
 
     /// Sends named frames and then the one that must arrive; the names of those that did.
-    pub(crate) async fn tell(
+    pub(crate) async fn send_frames(
         &self,
         listener: &Self,
         frames: &[(&'static str, Vec<u8>)],
@@ -164,12 +168,12 @@ impl Wire {
         pinned
             .and_then(|()| nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &before))
             .unwrap();
-        let mut heard = BTreeSet::new();
+        let mut received = BTreeSet::new();
         loop {
             match name(&listener.next().await) {
-                Some(name) if name == "the end" => return heard,
+                Some(name) if name == "the end" => return received,
                 Some(name) if name == "a beginning" => {}
-                Some(name) => drop(heard.insert(name)),
+                Some(name) => drop(received.insert(name)),
                 None => {}
             }
         }

@@ -28,7 +28,7 @@ async fn server(limits: Limits, stop: &CancellationToken) -> (SocketAddr, JoinHa
     (address, serving)
 }
 
-async fn ask(address: SocketAddr, request: &str) -> String {
+async fn request(address: SocketAddr, request: &str) -> String {
     // The server, which shares this thread, gets no turn before all is said: its deadline is not the test's.
     let mut stream = std::net::TcpStream::connect(address).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
@@ -45,14 +45,14 @@ async fn pages_are_had_by_get_and_nothing_else_is() {
     let stop = CancellationToken::new();
     let (address, serving) = server(PATIENT, &stop).await;
     let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    let healthy = ask(address, &get("/healthz")).await;
+    let healthy = request(address, &get("/healthz")).await;
     assert!(healthy.starts_with("HTTP/1.1 200") && healthy.ends_with("\r\n\r\nok\n"));
-    let metrics = ask(address, &get("/metrics")).await;
+    let metrics = request(address, &get("/metrics")).await;
     assert!(metrics.contains(OPEN_METRICS) && metrics.ends_with("# EOF\n"));
-    let unknown = ask(address, &get("/secrets")).await;
+    let unknown = request(address, &get("/secrets")).await;
     assert!(unknown.starts_with("HTTP/1.1 404"), "{unknown}");
     let post = "POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n";
-    let refused = ask(address, post).await;
+    let refused = request(address, post).await;
     assert!(refused.starts_with("HTTP/1.1 405"), "{refused}");
     stop.cancel();
     tokio::time::timeout(SOON, serving).await.unwrap().unwrap();
@@ -67,7 +67,7 @@ async fn a_reader_that_says_nothing_keeps_others_waiting_only_for_a_while() {
     };
     let (address, _serving) = server(limits, &stop).await;
     let _silent = TcpStream::connect(address).await.unwrap();
-    let healthy = ask(address, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    let healthy = request(address, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     assert!(healthy.starts_with("HTTP/1.1 200"), "{healthy}");
 }
 

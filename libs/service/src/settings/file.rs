@@ -65,10 +65,10 @@ fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, Error> {
         let place = e.span().and_then(|span| text.get(..span.start));
         // Without the text the message has the keys in place of a picture of the line.
         e.set_input(None);
-        let said = e.to_string();
-        let reason = match said.trim_end().rsplit_once("\nin `") {
+        let reported = e.to_string();
+        let reason = match reported.trim_end().rsplit_once("\nin `") {
             Some((reason, keys)) => format!("{}: {reason}", keys.trim_end_matches('`')),
-            None => said,
+            None => reported,
         };
         Error::Content {
             path: path.into(),

@@ -106,10 +106,16 @@ fn what_is_wrong_in_a_file_is_named_on_one_line(
     #[case] place: &str,
     #[case] reason: &str,
 ) {
-    let said = read_text(text).unwrap_err().to_string();
-    assert!(said.starts_with("configuration file /"), "{said}");
-    assert!(said.contains(&format!("program.toml{place}")), "{said}");
-    assert!(said.contains(reason) && !said.contains('\n'), "{said}");
+    let reported = read_text(text).unwrap_err().to_string();
+    assert!(reported.starts_with("configuration file /"), "{reported}");
+    assert!(
+        reported.contains(&format!("program.toml{place}")),
+        "{reported}"
+    );
+    assert!(
+        reported.contains(reason) && !reported.contains('\n'),
+        "{reported}"
+    );
 }
 
 #[test]
@@ -149,7 +155,7 @@ fn the_usual_file_is_read_and_must_be_readable() {
 )]
 fn a_value_is_refused_with_who_said_it(#[case] line: &str, #[case] start: &str) {
     match parse::<Numbers>(&words(line)) {
-        Err(Refused::Value(said)) => assert!(said.starts_with(start), "{said}"),
+        Err(Refused::Value(reported)) => assert!(reported.starts_with(start), "{reported}"),
         other => panic!("{other:?}"),
     }
 }
@@ -167,6 +173,6 @@ fn the_rest_is_left_to_clap(#[case] line: &str, #[case] text: &str) {
 
 #[test]
 fn long_values_are_cut() {
-    let said = refusal("flag --name", &"x".repeat(1000), "too long");
-    assert_eq!(said.matches('x').count(), SHOWN);
+    let reported = refusal("flag --name", &"x".repeat(1000), "too long");
+    assert_eq!(reported.matches('x').count(), SHOWN);
 }

@@ -13,9 +13,9 @@ pub fn one_line(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
-        let said = cause.to_string();
-        if !text.ends_with(&said) {
-            text = format!("{text}: {said}");
+        let reported = cause.to_string();
+        if !text.ends_with(&reported) {
+            text = format!("{text}: {reported}");
         }
         source = cause.source();
     }

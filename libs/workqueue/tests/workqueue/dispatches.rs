@@ -8,16 +8,16 @@ use std::time::Duration;
 use workqueue::{Ageing, Class, Config, Metrics, Options, Queue, Tally};
 
 #[derive(Default)]
-struct Told(Vec<(Class, u64, bool)>);
+struct Recorder(Vec<(Class, u64, bool)>);
 
-impl Metrics for Told {
+impl Metrics for Recorder {
     fn dispatched(&mut self, class: Class, waited: Duration, aged: bool) {
         self.0.push((class, waited.as_secs(), aged));
     }
 }
 
 /// A queue in which every key that has been ready for over ten minutes goes first.
-fn ageing() -> Queue<&'static str, Told> {
+fn ageing() -> Queue<&'static str, Recorder> {
     let config = Config {
         levels: vec![100],
         ageing: Some(Ageing {
@@ -26,7 +26,7 @@ fn ageing() -> Queue<&'static str, Told> {
         }),
         ..Config::default()
     };
-    Queue::with_metrics(config, Told::default())
+    Queue::with_metrics(config, Recorder::default())
 }
 
 fn at(seconds: u64) -> Duration {
@@ -40,9 +40,9 @@ fn a_dispatch_is_told_with_its_class_its_wait_and_whether_it_was_due_by_age() {
     queue.push(at(690), "new", Options::at(100));
     queue.pop(at(700));
     queue.pop(at(700));
-    let told = &queue.metrics().0;
+    let recorded = &queue.metrics().0;
     let wanted = [(Class::Custom, 700, true), (Class::Level(100), 10, false)];
-    assert_eq!(*told, wanted);
+    assert_eq!(*recorded, wanted);
 }
 
 #[test]

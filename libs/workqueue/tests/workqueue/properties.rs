@@ -122,9 +122,9 @@ fn strict() -> Config {
 
 /// 2,000, or as many as `PROPTEST_CASES` asks for.
 fn cases() -> u32 {
-    let is_asked = std::env::var_os("PROPTEST_CASES").is_some();
-    let asked = ProptestConfig::default().cases;
-    if is_asked { asked } else { 2000 }
+    let is_set = std::env::var_os("PROPTEST_CASES").is_some();
+    let cases = ProptestConfig::default().cases;
+    if is_set { cases } else { 2000 }
 }
 
 proptest! {

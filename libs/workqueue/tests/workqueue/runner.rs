@@ -44,16 +44,16 @@ async fn passes(queue: &Queue, verdicts: Vec<Verdict>) -> Vec<(Duration, i64)> {
     let stop = CancellationToken::new();
     let (start, wanted) = (Instant::now(), verdicts.len());
     let verdicts = Arc::new(Mutex::new(verdicts.into_iter()));
-    let (told, mut tell) = mpsc::unbounded_channel();
+    let (recorded, mut records) = mpsc::unbounded_channel();
     let handler = move |popped: workqueue::Popped<_>| {
-        told.send((start.elapsed(), popped.priority)).unwrap();
+        recorded.send((start.elapsed(), popped.priority)).unwrap();
         let verdict = verdicts.lock().unwrap().next();
         async move { verdict.unwrap_or(Outcome::Ok.into()) }
     };
     let running = run(queue.clone(), one_worker(), async {}, stop.clone(), handler);
     let mut seen = Vec::new();
     let watch = async {
-        while let Ok(pass) = timeout(Duration::from_hours(2), tell.recv()).await {
+        while let Ok(pass) = timeout(Duration::from_hours(2), records.recv()).await {
             seen.push(pass.unwrap());
         }
         stop.cancel();
@@ -126,9 +126,9 @@ async fn nothing_is_handed_out_before_the_gate_opens() {
     queue.push("a", Options::at(1));
     let (open, gate) = oneshot::channel::<()>();
     let stop = CancellationToken::new();
-    let (told, mut tell) = mpsc::unbounded_channel();
+    let (recorded, mut records) = mpsc::unbounded_channel();
     let handler = move |popped: workqueue::Popped<_>| {
-        told.send(popped.key).unwrap();
+        recorded.send(popped.key).unwrap();
         async { Outcome::Ok.into() }
     };
     let gate = async { gate.await.unwrap() };
@@ -139,9 +139,9 @@ async fn nothing_is_handed_out_before_the_gate_opens() {
         stop.clone(),
         handler,
     ));
-    assert!(timeout(ms(60_000), tell.recv()).await.is_err());
+    assert!(timeout(ms(60_000), records.recv()).await.is_err());
     open.send(()).unwrap();
-    assert_eq!(soon(tell.recv()).await, Some("a"));
+    assert_eq!(soon(records.recv()).await, Some("a"));
     stop.cancel();
     soon(running).await.unwrap();
     queue.push("b", Options::at(1));
@@ -173,14 +173,14 @@ async fn in_work(config: RunConfig) -> Vec<&'static str> {
     }
     queue.push("low", Options::at(-1));
     let stop = CancellationToken::new();
-    let (told, mut tell) = mpsc::unbounded_channel();
+    let (recorded, mut records) = mpsc::unbounded_channel();
     let handler = move |popped: workqueue::Popped<_>| {
-        told.send(popped.key).unwrap();
+        recorded.send(popped.key).unwrap();
         pending()
     };
     let running = tokio::spawn(run(queue, config, async {}, stop.clone(), handler));
     let mut seen = Vec::new();
-    while let Ok(Some(key)) = timeout(Duration::from_secs(1), tell.recv()).await {
+    while let Ok(Some(key)) = timeout(Duration::from_secs(1), records.recv()).await {
         seen.push(key);
     }
     stop.cancel();
@@ -214,9 +214,9 @@ async fn a_handler_that_overruns_its_time_or_panics_counts_as_an_error() {
     queue.push("slow", Options::at(2));
     queue.push("broken", Options::at(1));
     let stop = CancellationToken::new();
-    let (told, mut tell) = mpsc::unbounded_channel();
+    let (recorded, mut records) = mpsc::unbounded_channel();
     let handler = move |popped: workqueue::Popped<_>| {
-        told.send(popped.key).unwrap();
+        recorded.send(popped.key).unwrap();
         async move {
             if popped.key == "slow" {
                 pending::<()>().await;
@@ -231,9 +231,9 @@ async fn a_handler_that_overruns_its_time_or_panics_counts_as_an_error() {
         stop.clone(),
         handler,
     ));
-    assert_eq!(soon(tell.recv()).await, Some("slow"));
-    assert_eq!(soon(tell.recv()).await, Some("broken"));
-    assert_eq!(soon(tell.recv()).await, Some("slow"), "it comes back");
+    assert_eq!(soon(records.recv()).await, Some("slow"));
+    assert_eq!(soon(records.recv()).await, Some("broken"));
+    assert_eq!(soon(records.recv()).await, Some("slow"), "it comes back");
     stop.cancel();
     soon(running).await.unwrap();
     let tallies = queue.lock().metrics().0.clone();

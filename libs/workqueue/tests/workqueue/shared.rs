@@ -49,9 +49,9 @@ async fn keys_that_are_pushed_together_leave_one_by_one_and_come_again_after_the
 
 /// A pool that is told which keys began. Keys that begin with `h` hang, the others end at once.
 fn pool(queue: &Queue, stop: &CancellationToken) -> mpsc::UnboundedReceiver<&'static str> {
-    let (told, begun) = mpsc::unbounded_channel();
+    let (recorded, begun) = mpsc::unbounded_channel();
     let handler = move |popped: workqueue::Popped<&'static str>| {
-        told.send(popped.key).unwrap();
+        recorded.send(popped.key).unwrap();
         async move {
             if popped.key.starts_with('h') {
                 pending::<()>().await;

@@ -41,11 +41,11 @@ async fn a_full_disk_holds_lines_back_until_there_is_space() {
     let page = 4096;
     fs::write(&ballast, vec![0; 15 * page]).unwrap();
     let follower = console.follow().await;
-    console.say("fits\n");
+    console.write("fits\n");
     console.logs(&["F fits"]).await;
     // Two pages of log, and only a part of one is left.
     let text = "y".repeat(8000);
-    console.say(&format!("{text}\n"));
+    console.write(&format!("{text}\n"));
     let watch = Watch::on(&File::open(&console.paths.log).unwrap()).unwrap();
     // The failed write and its undoing.
     timeout(LONG, watch.changed()).await.unwrap();

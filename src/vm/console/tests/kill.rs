@@ -36,7 +36,7 @@ fn spawn(dir: &Path) -> Child {
 }
 
 /// Lines with a counter, appended in pieces that end anywhere.
-fn say(raw: &mut File, round: usize) {
+fn write(raw: &mut File, round: usize) {
     let numbers = round * LINES..(round + 1) * LINES;
     let text: String = numbers.map(|n| format!("line {n}\r\n")).collect();
     for piece in text.as_bytes().chunks(777) {
@@ -80,7 +80,7 @@ async fn no_line_is_lost_or_doubled_by_kills() {
         }
         let before = fs::metadata(&paths.log).unwrap().len();
         let mut child = spawn(dir.path());
-        say(&mut raw, round);
+        write(&mut raw, round);
         if !at_the_point {
             // Somewhere in what was just said.
             let some = (round * 7919 % 13) as u64 * 50_000;

@@ -47,7 +47,7 @@ impl Console {
         self.transfer.as_mut().unwrap()
     }
 
-    fn say(&mut self, bytes: &[u8]) {
+    fn write(&mut self, bytes: &[u8]) {
         let raw = fs::OpenOptions::new().append(true).open(self.paths().raw);
         raw.unwrap().write_all(bytes).unwrap();
         self.written.extend_from_slice(bytes);
@@ -166,7 +166,7 @@ proptest! {
         let mut console = Console::new();
         for act in acts {
             match act {
-                Act::Say(bytes) => console.say(&bytes),
+                Act::Say(bytes) => console.write(&bytes),
                 Act::Batch => { console.transfer().batch(Rest::Hold).unwrap(); }
                 Act::Prompt => { console.transfer().batch(Rest::Flush).unwrap(); }
                 Act::Kill { kept, rest } => {
@@ -206,7 +206,7 @@ proptest! {
 #[test]
 fn draining_twice_adds_nothing() {
     let mut console = Console::new();
-    console.say(b"login: ");
+    console.write(b"login: ");
     console.transfer().batch(Rest::Flush).unwrap();
     console.drain();
     let length = console.log_length();
@@ -224,11 +224,11 @@ fn a_position_that_cannot_be_saved_stops_after_one_batch_and_is_caught_up() {
     let spare = console.paths().raw.with_extension("pos.new");
     let _ = fs::remove_file(&spare);
     fs::create_dir(&spare).unwrap();
-    console.say(b"one\n");
+    console.write(b"one\n");
     for _ in 0..3 {
         let failed = console.transfer().batch(Rest::Hold);
         assert!(matches!(failed, Err(Error::SavePosition { .. })));
-        console.say(b"more\n");
+        console.write(b"more\n");
     }
     assert_eq!(console.logged(), b"one\n");
     fs::remove_dir(&spare).unwrap();
@@ -240,7 +240,7 @@ fn a_position_that_cannot_be_saved_stops_after_one_batch_and_is_caught_up() {
 fn many_short_lines_make_bounded_batches() {
     let mut console = Console::new();
     let lines = b"\n".repeat(100_000);
-    console.say(&lines);
+    console.write(&lines);
     loop {
         let before = console.log_length();
         let batch = console.transfer().batch(Rest::Hold).unwrap();
@@ -255,7 +255,7 @@ fn many_short_lines_make_bounded_batches() {
 #[test]
 fn a_raw_file_that_was_cut_is_read_from_its_start() {
     let mut console = Console::new();
-    console.say(b"a long line of the past\n");
+    console.write(b"a long line of the past\n");
     console.transfer().batch(Rest::Hold).unwrap();
     fs::OpenOptions::new()
         .write(true)
@@ -263,7 +263,7 @@ fn a_raw_file_that_was_cut_is_read_from_its_start() {
         .unwrap()
         .set_len(0)
         .unwrap();
-    console.say(b"anew\n");
+    console.write(b"anew\n");
     console.transfer().batch(Rest::Hold).unwrap();
     assert_eq!(console.logged(), b"a long line of the past\nanew\n");
 }
@@ -271,7 +271,7 @@ fn a_raw_file_that_was_cut_is_read_from_its_start() {
 #[test]
 fn a_raw_file_that_was_replaced_is_read_from_its_start() {
     let mut console = Console::new();
-    console.say(b"old\n");
+    console.write(b"old\n");
     console.drain();
     console.transfer = None;
     let other = console.dir.path().join("other");
@@ -285,7 +285,7 @@ fn a_raw_file_that_was_replaced_is_read_from_its_start() {
 #[test]
 fn without_a_position_punched_out_bytes_are_not_read_again() {
     let mut console = Console::new();
-    console.say(&b"0123456789abcde\n".repeat(20_000));
+    console.write(&b"0123456789abcde\n".repeat(20_000));
     console.drain();
     console.transfer = None;
     fs::remove_file(console.paths().raw.with_extension("pos")).unwrap();

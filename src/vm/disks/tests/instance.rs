@@ -10,7 +10,7 @@ use libvirt::{FakeHypervisor, Hypervisor, Power};
 use podspec::{ContainerId, VmUid};
 
 use crate::disk;
-use crate::testkit::{Node, PATIENCE};
+use crate::testkit::{Node, TIMEOUT};
 use crate::vm::state::Phase;
 use crate::vm::{Error, LinuxResources, Result};
 
@@ -135,10 +135,10 @@ async fn a_resumed_guest_has_the_nics_that_it_had_whatever_its_pod_says_by_then(
     let node = node().await;
     let detached = async |name: &str, all: &[(&str, &str)]| {
         let id = started(&node, name, all).await;
-        let asked = node.network.added().pop().unwrap();
+        let requested = node.network.added().pop().unwrap();
         node.containers.save(vm()).await.unwrap();
         ended(&node, &id).await;
-        (asked.detached, asked.known_nics.len())
+        (requested.detached, requested.known_nics.len())
     };
     let resumed = [("restore", "true"), ("network", "pod")];
     let alone = [("restore", "true"), ("network", "none")];
@@ -155,16 +155,19 @@ async fn a_hardware_address_is_asked_for_at_a_boot_and_kept_by_a_resumed_guest()
     let node = node().await;
     let mac = ("mac-address", "52:54:00:12:34:5A");
     let first = started(&node, "first", &[mac]).await;
-    let asked = node.network.added().pop().unwrap();
+    let requested = node.network.added().pop().unwrap();
     assert_eq!(
-        (asked.mac.as_str(), asked.detached),
+        (requested.mac.as_str(), requested.detached),
         ("52:54:00:12:34:5a", false)
     );
     node.containers.save(vm()).await.unwrap();
     ended(&node, &first).await;
     started(&node, "second", &[mac, ("restore", "true")]).await;
-    let asked = node.network.added().pop().unwrap();
-    assert_eq!((asked.mac.as_str(), asked.known_nics.len()), ("", 1));
+    let requested = node.network.added().pop().unwrap();
+    assert_eq!(
+        (requested.mac.as_str(), requested.known_nics.len()),
+        ("", 1)
+    );
 
     let mut odd = node.pod("odd");
     let group = "01:00:5e:00:00:01".to_owned();
@@ -264,7 +267,7 @@ async fn a_cut_of_the_power_is_for_one_pod_and_shortens_a_stop_that_is_under_way
     another.await.unwrap();
     assert_eq!(node.phase(&id), Phase::Stopping, "the pod is another one");
     let cut = node.containers.power_off(vm(), pod, Duration::ZERO);
-    tokio::time::timeout(PATIENCE, cut).await.unwrap().unwrap();
+    tokio::time::timeout(TIMEOUT, cut).await.unwrap().unwrap();
     assert_eq!(node.phase(&id), Phase::Exited);
     patient.await.unwrap().unwrap();
     // It has ended already.

@@ -7,7 +7,7 @@
 use serde::Serialize;
 
 use crate::vm::domain::CpuMode;
-use crate::vm::host::accel::Accelerator;
+use crate::vm::host::accelerator::Accelerator;
 
 /// The node's CPU, as libvirt knows it by name and features.
 const HOST_MODEL: &str = "host-model";

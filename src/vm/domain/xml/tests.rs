@@ -17,7 +17,7 @@ use crate::vm::domain::{
     Console, CpuMode, Disk, DiskFormat, DiskSource, DomainSpec, EMULATOR, HANDOFF_SOCKET,
     START_TOKEN, Variable,
 };
-use crate::vm::host::accel::Accelerator;
+use crate::vm::host::accelerator::Accelerator;
 
 fn spec() -> DomainSpec {
     DomainSpec {

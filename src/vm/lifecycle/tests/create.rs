@@ -42,9 +42,12 @@ async fn what_a_guest_does_not_get_is_refused_or_kept_for_the_pods_events() {
     config.mounts[0].readonly = true;
     node.containers.secrets_unused("uid of pod");
     let id = node.containers.create(&sandbox, config).await.unwrap();
-    let said = node.row(&id).spec.unsupported.clone();
+    let reported = node.row(&id).spec.unsupported.clone();
     for words in ["/data", "pull secrets"] {
-        assert!(said.iter().any(|text| text.contains(words)), "{said:?}");
+        assert!(
+            reported.iter().any(|text| text.contains(words)),
+            "{reported:?}"
+        );
     }
 }
 

@@ -13,14 +13,14 @@ use podspec::ContainerId;
 use tokio::task::JoinHandle;
 
 use crate::clock;
-use crate::testkit::{Node, PATIENCE};
+use crate::testkit::{Node, TIMEOUT};
 use crate::vm::state::Phase;
 use crate::vm::{Error, Result};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn deaf() -> FakeHypervisor {
+fn unresponsive() -> FakeHypervisor {
     FakeHypervisor::default().guest_ignores_shutdown()
 }
 
@@ -30,7 +30,7 @@ fn stop(node: &Node, id: &ContainerId, grace: Duration) -> JoinHandle<Result<()>
 }
 
 async fn ends(stop: JoinHandle<Result<()>>) -> Result<()> {
-    let ended = tokio::time::timeout(PATIENCE, stop).await;
+    let ended = tokio::time::timeout(TIMEOUT, stop).await;
     ended.expect("in time").unwrap()
 }
 
@@ -47,29 +47,31 @@ async fn grace_passes(node: &Node, id: &ContainerId, kill_at: i64) {
 
 #[tokio::test]
 async fn a_guest_that_does_not_listen_is_killed_when_its_grace_ends_and_not_before() {
-    let node = Node::with(deaf()).await;
+    let node = Node::with(unresponsive()).await;
     let id = node.started().await;
     let from = clock::from_now(HOUR);
     let stop = stop(&node, &id, HOUR);
-    let asked = async {
+    let requested = async {
         while node.hypervisor.shutdowns().len() < 2 {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, asked).await.expect("asked");
+    tokio::time::timeout(TIMEOUT, requested)
+        .await
+        .expect("asked");
     let kill_at = node.row(&id).kill_at;
     assert!(from <= kill_at && kill_at <= clock::from_now(HOUR));
     grace_passes(&node, &id, kill_at).await;
     ends(stop).await.unwrap();
     assert_eq!(node.exit(&id), (137, "Error".to_owned()));
-    let asked = node.hypervisor.shutdowns();
-    assert_eq!(asked[0], (id.domain(), Shutdown::Agent));
-    assert_eq!(asked[1], (id.domain(), Shutdown::Acpi));
+    let requested = node.hypervisor.shutdowns();
+    assert_eq!(requested[0], (id.domain(), Shutdown::Agent));
+    assert_eq!(requested[1], (id.domain(), Shutdown::Acpi));
 }
 
 #[tokio::test]
 async fn a_shorter_stop_cuts_a_longer_one_and_a_longer_one_changes_nothing() {
-    let node = Node::with(deaf()).await;
+    let node = Node::with(unresponsive()).await;
     let id = node.started().await;
     let first = stop(&node, &id, HOUR);
     node.until(&id, |row| row.phase == Phase::Stopping).await;
@@ -101,7 +103,7 @@ async fn a_stop_without_grace_asks_nobody() {
 
 #[tokio::test]
 async fn a_stop_ends_when_the_guest_does() {
-    let node = Node::with(deaf()).await;
+    let node = Node::with(unresponsive()).await;
     let id = node.started().await;
     let stop = stop(&node, &id, HOUR);
     node.until(&id, |row| row.phase == Phase::Stopping).await;
@@ -112,7 +114,7 @@ async fn a_stop_ends_when_the_guest_does() {
 
 #[tokio::test]
 async fn a_stop_goes_on_when_its_client_goes_away() {
-    let node = Node::with(deaf()).await;
+    let node = Node::with(unresponsive()).await;
     let id = node.started().await;
     let client = stop(&node, &id, HOUR);
     node.until(&id, |row| row.phase == Phase::Stopping).await;
@@ -124,7 +126,7 @@ async fn a_stop_goes_on_when_its_client_goes_away() {
 
 #[tokio::test]
 async fn a_kill_whose_event_is_lost_is_recorded_all_the_same() {
-    let mut node = Node::with(deaf()).await;
+    let mut node = Node::with(unresponsive()).await;
     let id = node.started().await;
     node.lose_events();
     ends(stop(&node, &id, Duration::from_millis(10)))
@@ -150,13 +152,13 @@ async fn without_libvirt_a_stop_fails_at_once_and_changes_nothing() {
 
 #[tokio::test]
 async fn a_kill_that_was_due_while_libvirt_was_away_comes_when_it_is_back() {
-    let node = Node::with(deaf()).await;
+    let node = Node::with(unresponsive()).await;
     let id = node.started().await;
     let stop = stop(&node, &id, HOUR);
     node.until(&id, |row| row.phase == Phase::Stopping).await;
     node.hypervisor.disconnect();
     node.force(&id, |row| row.kill_at = clock::now()).await;
-    tokio::time::timeout(PATIENCE, async {
+    tokio::time::timeout(TIMEOUT, async {
         while node.containers.is_seen_through(&id) {
             tokio::task::yield_now().await;
         }
@@ -172,7 +174,7 @@ async fn a_kill_that_was_due_while_libvirt_was_away_comes_when_it_is_back() {
 
 #[tokio::test]
 async fn a_restart_finishes_a_stop() {
-    let node = Node::with(deaf()).await;
+    let node = Node::with(unresponsive()).await;
     let id = node.started().await;
     let kill_at = clock::from_now(HOUR);
     node.force(&id, |row| {
@@ -190,7 +192,7 @@ async fn a_restart_finishes_a_stop() {
 
 #[tokio::test]
 async fn an_end_that_is_recorded_while_a_stop_is_does_not_get_lost() {
-    let node = Node::with(deaf()).await;
+    let node = Node::with(unresponsive()).await;
     let id = node.started().await;
     let held = node.hold_writes().await;
     let stop = stop(&node, &id, HOUR);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use podspec::ContainerId;
 
-use crate::testkit::{Node, PATIENCE};
+use crate::testkit::{Node, TIMEOUT};
 use crate::vm::state::Phase;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -30,7 +30,7 @@ async fn contradicting_requests_neither_hang_nor_leave_anything() {
         }
     });
     for pod in pods {
-        tokio::time::timeout(PATIENCE, pod)
+        tokio::time::timeout(TIMEOUT, pod)
             .await
             .expect("in time")
             .unwrap();

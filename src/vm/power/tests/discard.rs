@@ -7,7 +7,7 @@ use libvirt::{Event, Hypervisor, Power};
 use podspec::{ContainerId, VmUid};
 
 use crate::disk;
-use crate::testkit::{Node, PATIENCE};
+use crate::testkit::{Node, TIMEOUT};
 use crate::vm::state::Phase;
 use crate::vm::{Error, Result};
 
@@ -46,7 +46,7 @@ async fn begun(node: &Node, id: &ContainerId) -> tokio::task::JoinHandle<Result<
     let (containers, id) = (node.containers.clone(), id.clone());
     let start = tokio::spawn(async move { containers.start(&id).await });
     let begins = async { while events.recv().await.unwrap() != Event::Started(vm().uuid()) {} };
-    tokio::time::timeout(PATIENCE, begins).await.unwrap();
+    tokio::time::timeout(TIMEOUT, begins).await.unwrap();
     start
 }
 

@@ -9,7 +9,7 @@ use libvirt::{FakeHypervisor, Shutdown};
 use podspec::{ContainerId, VmUid};
 use tokio::time::Instant;
 
-use crate::testkit::{Node, PATIENCE};
+use crate::testkit::{Node, TIMEOUT};
 use crate::vm::Error;
 
 const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
@@ -28,7 +28,7 @@ async fn machine(hypervisor: FakeHypervisor) -> (Node, ContainerId) {
     (node, id)
 }
 
-fn deaf() -> FakeHypervisor {
+fn unresponsive() -> FakeHypervisor {
     FakeHypervisor::default().guest_ignores_shutdown()
 }
 
@@ -47,7 +47,7 @@ async fn a_guest_is_asked_by_its_agent_or_else_by_the_button_and_not_again_once_
         (FakeHypervisor::default(), Shutdown::Acpi),
     ] {
         let (node, _) = machine(hypervisor).await;
-        let soon = Instant::now() + PATIENCE;
+        let soon = Instant::now() + TIMEOUT;
         assert!(node.containers.reboot(vm(), soon).await.unwrap());
         node.containers.reset(vm()).await.unwrap();
         assert_eq!(ways(&node), [Some(how), None]);
@@ -57,8 +57,8 @@ async fn a_guest_is_asked_by_its_agent_or_else_by_the_button_and_not_again_once_
 #[tokio::test]
 async fn a_guest_that_does_not_hear_is_asked_until_the_time_is_over() {
     for (hypervisor, how, times) in [
-        (deaf(), Shutdown::Acpi, 11),
-        (deaf().agent_answering([]), Shutdown::Agent, 3),
+        (unresponsive(), Shutdown::Acpi, 11),
+        (unresponsive().agent_answering([]), Shutdown::Agent, 3),
     ] {
         let (node, _) = machine(hypervisor).await;
         tokio::time::pause();
@@ -72,8 +72,8 @@ async fn a_guest_that_does_not_hear_is_asked_until_the_time_is_over() {
 
 #[tokio::test]
 async fn a_guest_that_hears_later_counts_as_well() {
-    let (node, _) = machine(deaf()).await;
-    let reboot = node.containers.reboot(vm(), Instant::now() + PATIENCE);
+    let (node, _) = machine(unresponsive()).await;
+    let reboot = node.containers.reboot(vm(), Instant::now() + TIMEOUT);
     let later = async {
         while ways(&node).is_empty() {
             tokio::task::yield_now().await;
@@ -87,13 +87,13 @@ async fn a_guest_that_hears_later_counts_as_well() {
 
 #[tokio::test]
 async fn a_machine_that_ends_or_is_stopped_meanwhile_is_not_asked_any_more() {
-    let (node, id) = machine(deaf()).await;
-    let reboot = node.containers.reboot(vm(), Instant::now() + PATIENCE);
+    let (node, id) = machine(unresponsive()).await;
+    let reboot = node.containers.reboot(vm(), Instant::now() + TIMEOUT);
     let stop = node.containers.stop(&id, Duration::from_millis(20));
     let (reboot, stopped) = tokio::join!(reboot, stop);
     assert!(matches!(reboot, Err(Error::NotRunning(_))), "{reboot:?}");
     stopped.unwrap();
-    let again = node.containers.reboot(vm(), Instant::now() + PATIENCE);
+    let again = node.containers.reboot(vm(), Instant::now() + TIMEOUT);
     assert!(matches!(again.await, Err(Error::NotRunning(_))));
 }
 
@@ -101,7 +101,7 @@ async fn a_machine_that_ends_or_is_stopped_meanwhile_is_not_asked_any_more() {
 async fn a_paused_guest_is_not_asked() {
     let (node, _) = machine(FakeHypervisor::default()).await;
     node.containers.pause(vm()).await.unwrap();
-    let reboot = node.containers.reboot(vm(), Instant::now() + PATIENCE);
+    let reboot = node.containers.reboot(vm(), Instant::now() + TIMEOUT);
     assert!(matches!(reboot.await, Err(Error::Paused(_))));
     assert!(ways(&node).is_empty());
 }

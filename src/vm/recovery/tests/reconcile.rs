@@ -10,7 +10,7 @@ use libvirt::{FakeHypervisor, Hypervisor, State};
 use podspec::ContainerId;
 
 use crate::clock;
-use crate::testkit::{Node, PATIENCE};
+use crate::testkit::{Node, TIMEOUT};
 use crate::vm::state::Phase;
 
 /// A node after a restart, with one row in this phase whose machine runs.
@@ -113,7 +113,7 @@ async fn a_machine_that_runs_against_all_expectation_is_ended_and_its_row_stays(
 async fn what_somebody_works_on_is_left_to_them_and_nobody_waits() {
     let (node, id) = with_created(Phase::Creating).await;
     let held = node.locks.lock(node.row(&id).sandbox.as_str()).await;
-    let round = tokio::time::timeout(PATIENCE, node.containers.reconcile()).await;
+    let round = tokio::time::timeout(TIMEOUT, node.containers.reconcile()).await;
     let complete = round.expect("the round ends").unwrap();
     assert!(!complete, "nobody would look again soon");
     assert_eq!(node.phase(&id), Phase::Creating);
@@ -136,7 +136,7 @@ async fn a_stop_in_progress_keeps_no_round_waiting() {
     let stop = async move { containers.stop(&stopped, Duration::from_secs(3600)).await };
     let stop = tokio::spawn(stop);
     node.until(&id, |row| row.phase == Phase::Stopping).await;
-    let round = tokio::time::timeout(PATIENCE, node.containers.reconcile()).await;
+    let round = tokio::time::timeout(TIMEOUT, node.containers.reconcile()).await;
     round.expect("the round ends").unwrap();
     assert_eq!(node.phase(&id), Phase::Stopping);
     stop.abort();

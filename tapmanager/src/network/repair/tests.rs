@@ -3,7 +3,7 @@
 //! Invariant: each row is a plugin's mistake, what the guest gets all the same, and what is logged.
 //! Failure: the row's name is that of the test case.
 
-use netns::surgery::LinkRecord;
+use netns::bridge_setup::LinkRecord;
 use rstest::rstest;
 use serde_json::{Value, json};
 

@@ -30,9 +30,9 @@ fn copy(cluster: &Cluster, dir: &Path) -> io::Result<()> {
     }
     fs::create_dir_all(dir)?;
     for kind in ["vm", "pods", "virtualmachinetasks", "events", "leases"] {
-        let said = cluster.kubectl(&["get", kind, "-A", "-o", "yaml"]);
-        let said = said.unwrap_or_else(|error| format!("{error:#}"));
-        fs::write(dir.join(format!("{kind}.yaml")), said)?;
+        let reported = cluster.kubectl(&["get", kind, "-A", "-o", "yaml"]);
+        let reported = reported.unwrap_or_else(|error| format!("{error:#}"));
+        fs::write(dir.join(format!("{kind}.yaml")), reported)?;
     }
     let state = cluster.stack().dir();
     for file in ["vmlet.db", "vmlet.db-wal"] {

@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::programs;
-use super::script::{Change, Life, Wish};
+use super::script::{Change, DesiredState, Mode};
 use crate::machines::{class, image, machine};
 use crate::{Cluster, eventually};
 
@@ -27,11 +27,11 @@ const KINDS: &str = "vm,pods,virtualmachinetasks";
 /// All machines, by number.
 #[derive(Debug)]
 pub(super) struct Machines {
-    wished: Vec<Wish>,
+    desired: Vec<DesiredState>,
     /// Their objects do not say it yet.
     waiting: Vec<bool>,
     /// How often an object of that name may have been made.
-    births: Vec<Cell<u32>>,
+    creations: Vec<Cell<u32>>,
 }
 
 /// Name of a machine.
@@ -47,58 +47,63 @@ impl Machines {
         }
         cluster.apply(&image(cluster.stack().image()?))?;
         for number in 0..count {
-            cluster.apply(&machine(&name(number), &without_nulls(Wish::FIRST.spec())))?;
+            cluster.apply(&machine(
+                &name(number),
+                &without_nulls(DesiredState::FIRST.spec()),
+            ))?;
         }
         Ok(Self {
-            wished: vec![Wish::FIRST; count],
+            desired: vec![DesiredState::FIRST; count],
             waiting: vec![false; count],
-            births: vec![Cell::new(1); count],
+            creations: vec![Cell::new(1); count],
         })
     }
 
     /// Names and wishes.
-    pub(super) fn wishes(&self) -> impl Iterator<Item = (String, Wish)> {
-        self.wished.iter().enumerate().map(|(n, w)| (name(n), *w))
+    pub(super) fn desired_states(&self) -> impl Iterator<Item = (String, DesiredState)> {
+        self.desired.iter().enumerate().map(|(n, w)| (name(n), *w))
     }
 
     /// How many disks a machine of that name may have had.
-    pub(super) fn births(&self) -> BTreeMap<String, u32> {
-        let births = self.births.iter().enumerate();
-        births.map(|(n, births)| (name(n), births.get())).collect()
+    pub(super) fn creations(&self) -> BTreeMap<String, u32> {
+        let creations = self.creations.iter().enumerate();
+        creations
+            .map(|(n, creations)| (name(n), creations.get()))
+            .collect()
     }
 
     /// Whether every object says what is wished.
-    pub(super) fn are_told(&self) -> bool {
+    pub(super) fn are_up_to_date(&self) -> bool {
         !self.waiting.contains(&true)
     }
 
     /// Takes a change and tells the API server, again and again while that is away.
     pub(super) async fn change(&mut self, cluster: &Cluster, change: Change) -> Result<()> {
-        self.wished[change.machine] = change.wish;
+        self.desired[change.machine] = change.desired;
         self.waiting[change.machine] = true;
-        self.tell(cluster, change.machine).await
+        self.announce(cluster, change.machine).await
     }
 
     /// Another wish makes up for the failed starts that the machine waits for.
     pub(super) async fn end_back_off(&mut self, cluster: &Cluster, named: &str) -> Result<()> {
-        let mut wishes = self.wishes();
-        let Some(machine) = wishes.position(|(name, _)| name == named) else {
+        let mut desired_states = self.desired_states();
+        let Some(machine) = desired_states.position(|(name, _)| name == named) else {
             return Ok(());
         };
-        drop(wishes);
-        let wish = self.wished[machine];
-        if !matches!(wish.life, Life::Always | Life::RerunOnFailure) {
+        drop(desired_states);
+        let desired = self.desired[machine];
+        if !matches!(desired.mode, Mode::Always | Mode::RerunOnFailure) {
             return Ok(());
         }
-        eprintln!("chaos: {named}, {wish:?}, would wait long: PoweredOn");
-        let wish = Wish {
-            life: Life::On,
-            ..wish
+        eprintln!("chaos: {named}, {desired:?}, would wait long: PoweredOn");
+        let desired = DesiredState {
+            mode: Mode::On,
+            ..desired
         };
-        let word = wish.life.word();
+        let word = desired.mode.word();
         let change = Change {
             machine,
-            wish,
+            desired,
             word,
         };
         self.change(cluster, change).await
@@ -106,26 +111,26 @@ impl Machines {
 
     /// Tells what could not be told before.
     pub(super) async fn tell_all(&mut self, cluster: &Cluster) -> Result<()> {
-        for machine in 0..self.wished.len() {
+        for machine in 0..self.desired.len() {
             if self.waiting[machine] {
-                self.tell(cluster, machine).await?;
+                self.announce(cluster, machine).await?;
             }
         }
         Ok(())
     }
 
     /// One step towards an object that says what is wished.
-    async fn tell(&mut self, cluster: &Cluster, machine: usize) -> Result<()> {
-        let wish = self.wished[machine];
-        let told = eventually(TAKEN, "the API server takes a wish", || async {
-            step(cluster, &name(machine), wish, &self.births[machine])
+    async fn announce(&mut self, cluster: &Cluster, machine: usize) -> Result<()> {
+        let desired = self.desired[machine];
+        let taken = eventually(TAKEN, "the API server takes a wish", || async {
+            step(cluster, &name(machine), desired, &self.creations[machine])
         })
         .await?;
         // Nothing is born suspended.
-        self.waiting[machine] = match told {
-            Told::Later => true,
-            Told::Born => wish.life == Life::Suspended,
-            Told::Said => false,
+        self.waiting[machine] = match taken {
+            Step::Later => true,
+            Step::Created => desired.mode == Mode::Suspended,
+            Step::Written => false,
         };
         Ok(())
     }
@@ -138,7 +143,7 @@ impl Machines {
         within: Duration,
         if_slow: impl Fn() -> String,
     ) -> Result<()> {
-        for (name, _) in self.wishes() {
+        for (name, _) in self.desired_states() {
             delete(cluster, &name)?;
         }
         let (begun, last) = (Instant::now(), RefCell::new(String::new()));
@@ -163,40 +168,45 @@ impl Machines {
 
 /// What a step came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
-    Said,
-    Born,
+enum Step {
+    Written,
+    Created,
     /// The object of that name is still going.
     Later,
 }
 
-fn step(cluster: &Cluster, name: &str, wish: Wish, births: &Cell<u32>) -> Result<Told> {
-    if wish.life == Life::Gone {
+fn step(
+    cluster: &Cluster,
+    name: &str,
+    desired: DesiredState,
+    creations: &Cell<u32>,
+) -> Result<Step> {
+    if desired.mode == Mode::Gone {
         delete(cluster, name)?;
-        return Ok(Told::Said);
+        return Ok(Step::Written);
     }
     let found = cluster.kubectl(&["get", "vm", name, "--ignore-not-found", "-o", "json"])?;
     if found.is_empty() {
-        let first = match wish.life {
-            Life::Suspended => Life::On,
+        let first = match desired.mode {
+            Mode::Suspended => Mode::On,
             other => other,
         };
-        let born = Wish {
-            life: first,
-            ..wish
+        let created = DesiredState {
+            mode: first,
+            ..desired
         };
         // Before the answer, which may be lost.
-        births.set(births.get() + 1);
-        cluster.apply(&machine(name, &without_nulls(born.spec())))?;
-        return Ok(Told::Born);
+        creations.set(creations.get() + 1);
+        cluster.apply(&machine(name, &without_nulls(created.spec())))?;
+        return Ok(Step::Created);
     }
     let found: Value = serde_json::from_str(&found)?;
     if !found["metadata"]["deletionTimestamp"].is_null() {
-        return Ok(Told::Later);
+        return Ok(Step::Later);
     }
-    let patch = json!({ "spec": wish.spec() }).to_string();
+    let patch = json!({ "spec": desired.spec() }).to_string();
     cluster.kubectl(&["patch", "vm", name, "--type=merge", "-p", &patch])?;
-    Ok(Told::Said)
+    Ok(Step::Written)
 }
 
 fn delete(cluster: &Cluster, name: &str) -> Result<()> {

@@ -50,7 +50,7 @@ impl Report {
         self.phases.push((phase, took));
     }
 
-    pub(super) fn tell(&mut self, at: Duration, round: &Round) {
+    pub(super) fn announce(&mut self, at: Duration, round: &Round) {
         self.rounds += 1;
         for change in &round.changes {
             *self.changes.entry(change.word).or_default() += 1;

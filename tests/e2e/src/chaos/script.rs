@@ -21,7 +21,7 @@ pub(super) const PROGRAMS: [&str; 5] = [
 
 /// What the life of a machine shall be, in both spellings that have more than two words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Life {
+pub(super) enum Mode {
     On,
     Off,
     Suspended,
@@ -36,8 +36,8 @@ pub(super) enum Life {
 
 /// What a machine shall be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wish {
-    pub(super) life: Life,
+pub(super) struct DesiredState {
+    pub(super) mode: Mode,
     pub(super) class: &'static str,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Change {
     /// Number of the machine.
     pub(super) machine: usize,
     /// All that it shall be from now on.
-    pub(super) wish: Wish,
+    pub(super) desired: DesiredState,
     /// What is new about that.
     pub(super) word: &'static str,
 }
@@ -70,10 +70,10 @@ pub(super) struct Round {
 #[derive(Debug)]
 pub(super) struct Script {
     rng: Rng,
-    wished: Vec<Wish>,
+    desired: Vec<DesiredState>,
 }
 
-impl Life {
+impl Mode {
     pub(super) const fn word(self) -> &'static str {
         match self {
             Self::On => "PoweredOn",
@@ -93,17 +93,17 @@ impl Life {
     }
 }
 
-impl Wish {
+impl DesiredState {
     pub(super) const FIRST: Self = Self {
-        life: Life::On,
+        mode: Mode::On,
         class: "large",
     };
 
     /// The fields of a specification, `null` where one must not be.
     pub(super) fn spec(self) -> Value {
-        let word = self.life.word();
-        let (power, strategy) = match self.life {
-            Life::On | Life::Off | Life::Suspended => (json!(word), Value::Null),
+        let word = self.mode.word();
+        let (power, strategy) = match self.mode {
+            Mode::On | Mode::Off | Mode::Suspended => (json!(word), Value::Null),
             _ => (Value::Null, json!(word)),
         };
         json!({ "className": self.class, "powerState": power, "runStrategy": strategy })
@@ -111,11 +111,11 @@ impl Wish {
 }
 
 impl Script {
-    /// All machines begin with [`Wish::FIRST`].
+    /// All machines begin with [`DesiredState::FIRST`].
     pub(super) fn new(seed: u64, machines: usize) -> Self {
         Self {
             rng: Rng::with_seed(seed),
-            wished: vec![Wish::FIRST; machines],
+            desired: vec![DesiredState::FIRST; machines],
         }
     }
 
@@ -144,46 +144,46 @@ impl Script {
     }
 
     fn change(&mut self) -> Change {
-        let machine = self.rng.usize(..self.wished.len());
-        let old = self.wished[machine];
-        let (wish, word) = self.other(old);
-        self.wished[machine] = wish;
+        let machine = self.rng.usize(..self.desired.len());
+        let old = self.desired[machine];
+        let (desired, word) = self.other(old);
+        self.desired[machine] = desired;
         Change {
             machine,
-            wish,
+            desired,
             word,
         }
     }
 
     /// Machines are on most of the time, and mostly exist.
-    fn other(&mut self, old: Wish) -> (Wish, &'static str) {
-        let life = match self.rng.u8(..20) {
-            0..=2 => Life::On,
-            3 => Life::Once,
-            4..=6 => Life::Off,
-            7..=9 => Life::Suspended,
-            10 | 11 => Life::Always,
-            12 => Life::Halted,
-            13 | 14 => Life::RerunOnFailure,
-            15 => Life::Manual,
-            16 | 17 => Life::Gone,
+    fn other(&mut self, old: DesiredState) -> (DesiredState, &'static str) {
+        let mode = match self.rng.u8(..20) {
+            0..=2 => Mode::On,
+            3 => Mode::Once,
+            4..=6 => Mode::Off,
+            7..=9 => Mode::Suspended,
+            10 | 11 => Mode::Always,
+            12 => Mode::Halted,
+            13 | 14 => Mode::RerunOnFailure,
+            15 => Mode::Manual,
+            16 | 17 => Mode::Gone,
             _ => return Self::resized(old),
         };
         // The API server refuses to suspend what is off, and nothing is born so.
-        let life = match life {
-            Life::Suspended if old.life.is_off() => Life::On,
+        let mode = match mode {
+            Mode::Suspended if old.mode.is_off() => Mode::On,
             other => other,
         };
-        (Wish { life, ..old }, life.word())
+        (DesiredState { mode, ..old }, mode.word())
     }
 
-    fn resized(old: Wish) -> (Wish, &'static str) {
+    fn resized(old: DesiredState) -> (DesiredState, &'static str) {
         let class = if old.class == "large" {
             "small"
         } else {
             "large"
         };
-        (Wish { class, ..old }, "class")
+        (DesiredState { class, ..old }, "class")
     }
 
     fn pause(&mut self, millis: u64) -> Duration {
@@ -237,15 +237,15 @@ mod tests {
     #[test]
     fn what_is_off_is_never_asked_to_save_its_memory() {
         let mut script = Script::new(3, 4);
-        let mut wished = [Wish::FIRST; 4];
+        let mut desired = [DesiredState::FIRST; 4];
         for _ in 0..500 {
             for change in script.round().changes {
-                let old = wished[change.machine];
+                let old = desired[change.machine];
                 assert!(
-                    change.wish.life != Life::Suspended || !old.life.is_off(),
+                    change.desired.mode != Mode::Suspended || !old.mode.is_off(),
                     "{change:?} after {old:?}"
                 );
-                wished[change.machine] = change.wish;
+                desired[change.machine] = change.desired;
             }
         }
     }

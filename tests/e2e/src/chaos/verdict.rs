@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::machines::Machines;
 use super::programs;
-use super::script::{Life, Wish};
+use super::script::{DesiredState, Mode};
 use crate::Cluster;
 use crate::guest::ticks;
 use crate::wait::scaled;
@@ -43,7 +43,7 @@ pub(super) async fn settle(
         programs::supervise(cluster.stack())?;
         machines.tell_all(cluster).await?;
         // Also an API server that has just come back may not answer at once.
-        let wrong = match look(cluster, machines) {
+        let wrong = match observe(cluster, machines) {
             Ok((wrong, _)) if wrong.is_empty() => return Ok(()),
             Ok((wrong, seen)) => {
                 for name in seen.long_back_offs() {
@@ -82,28 +82,28 @@ pub(super) async fn guests_live(cluster: &Cluster, machines: &Machines) -> Resul
         let is_over = Instant::now() > deadline;
         ensure!(!is_over, "guests that say nothing: {silent:?}");
     }
-    let wrong = look(cluster, machines)?.0.join("\n");
+    let wrong = observe(cluster, machines)?.0.join("\n");
     ensure!(wrong.is_empty(), "did not stay as wished:\n{wrong}");
     Ok(())
 }
 
 /// Everything that is not as it should be, and the objects that say so.
-fn look(cluster: &Cluster, machines: &Machines) -> Result<(Vec<String>, Objects)> {
+fn observe(cluster: &Cluster, machines: &Machines) -> Result<(Vec<String>, Objects)> {
     let seen = Objects::read(cluster)?;
     Ok((differences(cluster, machines, &seen)?, seen))
 }
 
 fn differences(cluster: &Cluster, machines: &Machines, seen: &Objects) -> Result<Vec<String>> {
     let mut wrong = Vec::new();
-    if !machines.are_told() {
+    if !machines.are_up_to_date() {
         wrong.push("an object of a deleted machine is still there".to_owned());
     }
     let (mut domains, mut disks, mut pods) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let mut may_keep_pod = BTreeSet::new();
     let root = cluster.stack().dir().join("state/disks");
-    for (name, wish) in machines.wishes() {
+    for (name, desired) in machines.desired_states() {
         let Some(vm) = seen.machines.get(&name) else {
-            if wish.life != Life::Gone {
+            if desired.mode != Mode::Gone {
                 wrong.push(format!("{name} does not exist"));
             }
             continue;
@@ -114,20 +114,20 @@ fn differences(cluster: &Cluster, machines: &Machines, seen: &Objects) -> Result
             .join(text(&vm["metadata"]["uid"]))
             .join("memory.save")
             .exists();
-        if !fulfils(word, has_memory, wish)
+        if !fulfils(word, has_memory, desired)
             || status["desiredGeneration"] != vm["metadata"]["generation"]
         {
             wrong.push(format!(
-                "{name}: {word}, saved memory {has_memory}, wished {wish:?}: {vm}"
+                "{name}: {word}, saved memory {has_memory}, wished {desired:?}: {vm}"
             ));
         }
         disks.insert(text(&vm["metadata"]["uid"]).to_owned());
-        match (word, wish.life) {
+        match (word, desired.mode) {
             ("Running", _) => {
                 domains.insert(text(&status["instanceUUID"]).to_owned());
                 pods.insert(name);
             }
-            (_, Life::Manual | Life::Once) => {
+            (_, Mode::Manual | Mode::Once) => {
                 may_keep_pod.insert(name);
             }
             _ => {}
@@ -146,17 +146,17 @@ fn differences(cluster: &Cluster, machines: &Machines, seen: &Objects) -> Result
 }
 
 /// A machine that was told to save its memory while it was down has none to save.
-fn fulfils(word: &str, has_memory: bool, wish: Wish) -> bool {
-    match wish.life {
-        Life::On | Life::Always | Life::RerunOnFailure => word == "Running" && !has_memory,
-        Life::Off | Life::Halted => word == "Stopped" && !has_memory,
-        Life::Suspended => matches!((word, has_memory), ("Suspended", true) | ("Stopped", false)),
+fn fulfils(word: &str, has_memory: bool, desired: DesiredState) -> bool {
+    match desired.mode {
+        Mode::On | Mode::Always | Mode::RerunOnFailure => word == "Running" && !has_memory,
+        Mode::Off | Mode::Halted => word == "Stopped" && !has_memory,
+        Mode::Suspended => matches!((word, has_memory), ("Suspended", true) | ("Stopped", false)),
         // On or off: what it was, or what became of its run.
-        Life::Manual | Life::Once => matches!(
+        Mode::Manual | Mode::Once => matches!(
             (word, has_memory),
             ("Running" | "Stopped", false) | ("Suspended", true)
         ),
-        Life::Gone => false,
+        Mode::Gone => false,
     }
 }
 
@@ -237,10 +237,10 @@ fn last_ticks(cluster: &Cluster) -> Result<Vec<(String, Option<u64>)>> {
         .map(|(name, vm)| {
             let uid = text(&vm["status"]["instance"]["uid"]);
             let folder = logs.join(format!("default_{name}_{uid}/vm"));
-            let said = newest_log(&folder).map(fs::read);
-            let said = said.and_then(Result::ok).unwrap_or_default();
-            let said = ticks(&String::from_utf8_lossy(&said));
-            (uid.to_owned(), said.last().map(|tick| tick.count))
+            let reported = newest_log(&folder).map(fs::read);
+            let reported = reported.and_then(Result::ok).unwrap_or_default();
+            let reported = ticks(&String::from_utf8_lossy(&reported));
+            (uid.to_owned(), reported.last().map(|tick| tick.count))
         })
         .collect())
 }

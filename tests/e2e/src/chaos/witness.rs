@@ -60,14 +60,14 @@ impl Witness {
         self.thread.is_finished()
     }
 
-    /// Looks once more. `births`: how many disks the machine of a name may have had.
-    pub(super) fn verdict(self, births: &BTreeMap<String, u32>) -> Result<Testimony> {
+    /// Looks once more. `creations`: how many disks the machine of a name may have had.
+    pub(super) fn verdict(self, creations: &BTreeMap<String, u32>) -> Result<Testimony> {
         drop(self.stop);
         let seen = self
             .thread
             .join()
             .map_err(|_| anyhow!("the witness died"))??;
-        seen.verdict(births)
+        seen.verdict(creations)
     }
 }
 
@@ -94,9 +94,9 @@ impl Seen {
         if let Some(line) = taken {
             bail!("two machines on one disk: {}: {line}", file.display());
         }
-        let said = |word| text.lines().find_map(|line| line.split_once(word));
-        let disk = said("VMLET-DISK ").map(|(_, disk)| disk.trim());
-        let count = said("VMLET-BOOTS ").and_then(|(_, count)| count.trim().parse().ok());
+        let reported = |word| text.lines().find_map(|line| line.split_once(word));
+        let disk = reported("VMLET-DISK ").map(|(_, disk)| disk.trim());
+        let count = reported("VMLET-BOOTS ").and_then(|(_, count)| count.trim().parse().ok());
         if let (Some(disk), Some(count)) = (disk, count) {
             let disk = disk.to_owned();
             self.boots.insert(file, Boot { disk, count });
@@ -105,7 +105,7 @@ impl Seen {
     }
 
     /// The same count twice would be two boots from one state of a disk.
-    fn verdict(&self, births: &BTreeMap<String, u32>) -> Result<Testimony> {
+    fn verdict(&self, creations: &BTreeMap<String, u32>) -> Result<Testimony> {
         let mut boots: BTreeMap<&Boot, &Path> = BTreeMap::new();
         let mut disks: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
         for (file, boot) in &self.boots {
@@ -119,10 +119,10 @@ impl Seen {
                 .insert(&boot.disk);
         }
         for (machine, disks) in &disks {
-            let born = births.get(machine).copied().unwrap_or_default() as usize;
+            let created = creations.get(machine).copied().unwrap_or_default() as usize;
             ensure!(
-                disks.len() <= born,
-                "{machine} was made {born} times and had the disks {disks:?}"
+                disks.len() <= created,
+                "{machine} was made {created} times and had the disks {disks:?}"
             );
         }
         Ok(Testimony {
@@ -201,7 +201,7 @@ mod tests {
         Ok(seen)
     }
 
-    fn births(count: u32) -> BTreeMap<String, u32> {
+    fn creations(count: u32) -> BTreeMap<String, u32> {
         [("vm".to_owned(), count)].into()
     }
 
@@ -213,21 +213,21 @@ mod tests {
             ("vm_3", boot("b", 1)),
             ("vm_4", "t stdout F VMLET-TICK 9 uptime=9.5\n".to_owned()),
         ];
-        let said = seen(&logs).unwrap().verdict(&births(2)).unwrap();
-        assert_eq!((said.boots, said.disks), (3, 2));
+        let reported = seen(&logs).unwrap().verdict(&creations(2)).unwrap();
+        assert_eq!((reported.boots, reported.disks), (3, 2));
     }
 
     #[test]
     fn a_boot_that_two_logs_count_is_found() {
         let logs = [("vm_1", boot("a", 1)), ("vm_2", boot("a", 1))];
-        let error = seen(&logs).unwrap().verdict(&births(1)).unwrap_err();
+        let error = seen(&logs).unwrap().verdict(&creations(1)).unwrap_err();
         assert!(error.to_string().contains("twice"), "{error}");
     }
 
     #[test]
     fn a_disk_that_was_silently_made_anew_is_found() {
         let logs = [("vm_1", boot("a", 1)), ("vm_2", boot("b", 1))];
-        let error = seen(&logs).unwrap().verdict(&births(1)).unwrap_err();
+        let error = seen(&logs).unwrap().verdict(&creations(1)).unwrap_err();
         assert!(error.to_string().contains("was made 1 times"), "{error}");
     }
 
@@ -243,6 +243,6 @@ mod tests {
         let mut seen = seen(&[("vm_1", boot("a", 1))]).unwrap();
         seen.read(log("vm_1"), "t stdout F VMLET-TICK 900 uptime=900.5\n")
             .unwrap();
-        assert_eq!(seen.verdict(&births(1)).unwrap().boots, 1);
+        assert_eq!(seen.verdict(&creations(1)).unwrap().boots, 1);
     }
 }

@@ -18,7 +18,7 @@ use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::{Control, MANAGER, PATIENCE, Who};
+use super::{Control, MANAGER, TIMEOUT, Who};
 use crate::stack::eventually;
 
 /// What kubectl accepts when it looks for kinds.
@@ -70,7 +70,7 @@ impl Control {
         // Roles take a moment to be in force.
         let api: Api<crds::VirtualMachine> =
             Api::namespaced(self.client_as(who)?, namespace.unwrap_or("default"));
-        eventually(PATIENCE, "the role", || async {
+        eventually(TIMEOUT, "the role", || async {
             api.list(&ListParams::default().limit(1)).await?;
             Ok(())
         })
@@ -103,7 +103,7 @@ impl Control {
             applied??;
         }
         for path in &paths {
-            eventually(PATIENCE, path, || async {
+            eventually(TIMEOUT, path, || async {
                 let list: Value = client.request(get(path, "application/json")?).await?;
                 ensure!(list["items"].is_array(), "{list}");
                 Ok(())
@@ -111,7 +111,7 @@ impl Control {
             .await?;
         }
         // What is served is found by `kubectl` a moment later.
-        eventually(PATIENCE, "kinds that are found", || async {
+        eventually(TIMEOUT, "kinds that are found", || async {
             let groups: Value = client.request(get("/apis", DISCOVERY)?).await?;
             let groups = groups["items"].as_array().context("items")?;
             let ours = groups
@@ -158,7 +158,7 @@ impl Control {
             },
             ..ConfigMap::default()
         };
-        eventually(PATIENCE, "the last policy", || async {
+        eventually(TIMEOUT, "the last policy", || async {
             refused(maps.create(&params, &map).await, LAST)
         })
         .await?;
@@ -181,7 +181,7 @@ impl Control {
         forbidden
             .annotations_mut()
             .insert(crds::names::RECONCILE_PRIORITY.to_owned(), "1".to_owned());
-        eventually(PATIENCE, "the policies", || async {
+        eventually(TIMEOUT, "the policies", || async {
             refused(
                 api.create(&params, &forbidden).await,
                 "ValidatingAdmissionPolicy",

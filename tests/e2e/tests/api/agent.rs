@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_secs(120);
 const NODE: &str = "n1";
 
 /// API server, agent and daemon.
-struct Bed {
+struct TestEnvironment {
     control: Control,
     agent: Agent,
     daemon: NodeServer,
@@ -28,7 +28,7 @@ struct Bed {
     _scratch: tempfile::TempDir,
 }
 
-impl Bed {
+impl TestEnvironment {
     /// All three, the agent not started.
     async fn up() -> Result<Self> {
         let control = Control::up().await?;
@@ -180,126 +180,126 @@ fn uid(task: &VirtualMachineTask) -> String {
 #[tokio::test]
 #[ignore = "needs root"]
 async fn a_task_is_run_recorded_forgotten_and_deleted() -> Result<()> {
-    let mut bed = Bed::up().await?;
-    bed.agent.limit("completed_tasks_s", 1)?;
-    let early = bed.create("early", TaskKind::Provision).await?;
-    let other = bed.create_on("n2", "other", TaskKind::Reset).await?;
-    bed.agent.start()?;
+    let mut env = TestEnvironment::up().await?;
+    env.agent.limit("completed_tasks_s", 1)?;
+    let early = env.create("early", TaskKind::Provision).await?;
+    let other = env.create_on("n2", "other", TaskKind::Reset).await?;
+    env.agent.start()?;
 
     // The agent deletes it soon, which the history of the API server survives.
-    let done = bed.await_record(&early, TaskState::Success).await?;
+    let done = env.await_record(&early, TaskState::Success).await?;
     let status = done.status.clone().unwrap_or_default();
     ensure!(status.completion_time.is_some(), "{status:?}");
-    bed.await_forgotten(&uid(&early)).await?;
-    bed.await_deletion(&done).await?;
+    env.await_forgotten(&uid(&early)).await?;
+    env.await_deletion(&done).await?;
 
     // What this daemon or this agent cannot do.
     for (name, kind) in [
         ("flatten", TaskKind::Promote),
         ("stop", TaskKind::GuestShutdown),
     ] {
-        bed.create(name, kind).await?;
-        let refused = bed.await_state(name, TaskState::Error).await?;
+        env.create(name, kind).await?;
+        let refused = env.await_state(name, TaskState::Error).await?;
         let status = refused.status.unwrap_or_default();
         ensure!(!status.transient, "{status:?}");
         ensure!(status.message.contains(&format!("{kind:?}")), "{status:?}");
     }
-    bed.daemon.set_manner(Manner::Refuse);
-    bed.create("odd", TaskKind::Provision).await?;
-    let refused = bed.await_state("odd", TaskState::Error).await?;
+    env.daemon.set_manner(Manner::Refuse);
+    env.create("odd", TaskKind::Provision).await?;
+    let refused = env.await_state("odd", TaskState::Error).await?;
     let status = refused.status.unwrap_or_default();
     ensure!(status.message.contains("no such image name"), "{status:?}");
 
     ensure!(
-        bed.daemon.began(&uid(&other)) == 0,
+        env.daemon.began(&uid(&other)) == 0,
         "a task of another node"
     );
-    ensure!(bed.tasks.get("other").await?.status.is_none());
-    bed.down()
+    ensure!(env.tasks.get("other").await?.status.is_none());
+    env.down()
 }
 
 #[tokio::test]
 #[ignore = "needs root"]
 async fn progress_is_shown_and_a_cancel_or_a_deletion_reaches_the_daemon() -> Result<()> {
-    let mut bed = Bed::up().await?;
-    bed.daemon.set_manner(Manner::Hold);
-    bed.agent.start()?;
-    let first = bed.create("first", TaskKind::Provision).await?;
-    bed.await_state("first", TaskState::Running).await?;
-    bed.daemon.set_task(&uid(&first), State::Running, 3, "")?;
-    bed.daemon.set_task(&uid(&first), State::Running, 40, "")?;
+    let mut env = TestEnvironment::up().await?;
+    env.daemon.set_manner(Manner::Hold);
+    env.agent.start()?;
+    let first = env.create("first", TaskKind::Provision).await?;
+    env.await_state("first", TaskState::Running).await?;
+    env.daemon.set_task(&uid(&first), State::Running, 3, "")?;
+    env.daemon.set_task(&uid(&first), State::Running, 40, "")?;
     eventually(SOON, "progress", || async {
-        let status = bed.tasks.get("first").await?.status.unwrap_or_default();
+        let status = env.tasks.get("first").await?.status.unwrap_or_default();
         ensure!(status.progress_percent == 40, "{status:?}");
         Ok(())
     })
     .await?;
-    bed.cancel("first").await?;
-    bed.await_state("first", TaskState::Cancelled).await?;
-    bed.await_forgotten(&uid(&first)).await?;
+    env.cancel("first").await?;
+    env.await_state("first", TaskState::Cancelled).await?;
+    env.await_forgotten(&uid(&first)).await?;
 
-    let second = bed.create("second", TaskKind::Reset).await?;
-    bed.await_daemon(&uid(&second), State::Running).await?;
-    bed.tasks.delete("second", &DeleteParams::default()).await?;
-    bed.await_forgotten(&uid(&second)).await?;
+    let second = env.create("second", TaskKind::Reset).await?;
+    env.await_daemon(&uid(&second), State::Running).await?;
+    env.tasks.delete("second", &DeleteParams::default()).await?;
+    env.await_forgotten(&uid(&second)).await?;
 
     // While the daemon is away nothing is lost, and what was cancelled meanwhile never begins.
-    bed.daemon.stop()?;
-    let third = bed.create("third", TaskKind::Reset).await?;
-    bed.daemon.set_manner(Manner::Succeed);
-    bed.daemon.start()?;
-    bed.await_state("third", TaskState::Success).await?;
-    bed.daemon.stop()?;
-    let fourth = bed.create("fourth", TaskKind::Reset).await?;
-    bed.cancel("fourth").await?;
+    env.daemon.stop()?;
+    let third = env.create("third", TaskKind::Reset).await?;
+    env.daemon.set_manner(Manner::Succeed);
+    env.daemon.start()?;
+    env.await_state("third", TaskState::Success).await?;
+    env.daemon.stop()?;
+    let fourth = env.create("fourth", TaskKind::Reset).await?;
+    env.cancel("fourth").await?;
     // One that ran all the time might hear of the cancel only after it had met the daemon.
-    bed.agent.kill()?;
-    bed.agent.start()?;
-    bed.daemon.start()?;
-    bed.await_state("fourth", TaskState::Cancelled).await?;
-    ensure!(bed.daemon.began(&uid(&third)) == 1);
-    ensure!(bed.daemon.began(&uid(&fourth)) == 0);
-    bed.down()
+    env.agent.kill()?;
+    env.agent.start()?;
+    env.daemon.start()?;
+    env.await_state("fourth", TaskState::Cancelled).await?;
+    ensure!(env.daemon.began(&uid(&third)) == 1);
+    ensure!(env.daemon.began(&uid(&fourth)) == 0);
+    env.down()
 }
 
 #[tokio::test]
 #[ignore = "needs root"]
 async fn results_wait_for_an_api_server_that_is_away() -> Result<()> {
-    let mut bed = Bed::up().await?;
-    bed.daemon.set_manner(Manner::Hold);
-    bed.agent.start()?;
-    let task = bed.create("task", TaskKind::Save).await?;
-    bed.await_state("task", TaskState::Running).await?;
-    bed.control.stop_api().await?;
-    bed.daemon.set_task(&uid(&task), State::Success, 100, "")?;
+    let mut env = TestEnvironment::up().await?;
+    env.daemon.set_manner(Manner::Hold);
+    env.agent.start()?;
+    let task = env.create("task", TaskKind::Save).await?;
+    env.await_state("task", TaskState::Running).await?;
+    env.control.stop_api().await?;
+    env.daemon.set_task(&uid(&task), State::Success, 100, "")?;
     // The agent does not let the daemon forget what it has tried to record in vain.
     let failures = || {
-        let log = bed.agent.log();
+        let log = env.agent.log();
         let lines = log.lines().filter(|line| line.contains(&uid(&task)));
         lines.filter(|line| line.contains("failed")).count()
     };
     let before = failures();
     eventually(SOON, "a record that fails", || async {
-        ensure!(failures() > before, "{}", bed.agent.log());
+        ensure!(failures() > before, "{}", env.agent.log());
         Ok(())
     })
     .await?;
-    let known = bed.daemon.task(&uid(&task));
+    let known = env.daemon.task(&uid(&task));
     ensure!(known.is_some(), "forgotten while the API server was away");
-    bed.agent.kill()?;
-    bed.agent.start()?;
-    bed.control.start_api()?;
-    bed.await_state("task", TaskState::Success).await?;
-    bed.await_forgotten(&uid(&task)).await?;
-    ensure!(bed.daemon.began(&uid(&task)) == 1);
-    bed.down()
+    env.agent.kill()?;
+    env.agent.start()?;
+    env.control.start_api()?;
+    env.await_state("task", TaskState::Success).await?;
+    env.await_forgotten(&uid(&task)).await?;
+    ensure!(env.daemon.began(&uid(&task)) == 1);
+    env.down()
 }
 
 #[tokio::test]
 #[ignore = "needs root"]
 async fn an_agent_that_is_killed_at_any_step_ends_each_task_once() -> Result<()> {
-    let mut bed = Bed::up().await?;
-    bed.agent.limit("completed_tasks_s", 2)?;
+    let mut env = TestEnvironment::up().await?;
+    env.agent.limit("completed_tasks_s", 2)?;
     for point in [
         "agent.task.run",
         "agent.task.ran",
@@ -311,14 +311,14 @@ async fn an_agent_that_is_killed_at_any_step_ends_each_task_once() -> Result<()>
         "agent.task.delete",
         "agent.task.cancel",
     ] {
-        bed.one_crash(point)
+        env.one_crash(point)
             .await
             .with_context(|| point.to_owned())?;
     }
-    bed.down()
+    env.down()
 }
 
-impl Bed {
+impl TestEnvironment {
     /// The life of a task, with the agent killed at `point`.
     async fn one_crash(&mut self, point: &str) -> Result<()> {
         let name = point.replace('.', "-");

@@ -111,7 +111,7 @@ async fn a_pod_says_what_its_machine_is_and_chatter_is_silent() -> Result<()> {
         source: interface::Source::GuestAgent.into(),
     }];
     daemon.set_machine(&machine);
-    let told = eventually(SOON, "addresses", || async {
+    let reported = eventually(SOON, "addresses", || async {
         let pod = pods.get("vm").await?;
         let facts = facts_of(&pod)?;
         ensure!(facts.agent == AgentState::Connected, "{facts:?}");
@@ -119,7 +119,7 @@ async fn a_pod_says_what_its_machine_is_and_chatter_is_silent() -> Result<()> {
         Ok(pod)
     })
     .await?;
-    let (network, since) = condition(&told, "vmlet.dev/GuestNetworkReady").context("none")?;
+    let (network, since) = condition(&reported, "vmlet.dev/GuestNetworkReady").context("none")?;
     ensure!(network == "True", "{network}");
     for _ in 0..50 {
         daemon.set_machine(&machine);
@@ -143,7 +143,7 @@ async fn a_pod_says_what_its_machine_is_and_chatter_is_silent() -> Result<()> {
         still == since,
         "the time of a condition that did not change: {still:?} {since:?}"
     );
-    ensure!(writes(&told) != writes(&paused));
+    ensure!(writes(&reported) != writes(&paused));
     let metrics = agent.log().matches("guest facts").count();
     ensure!(metrics == 0, "failures were logged");
     agent.kill()?;
@@ -173,18 +173,24 @@ async fn the_lease_of_a_node_is_fresh_and_tells_of_a_daemon_that_goes_away() -> 
             .await
         }
     };
-    let told = facts(true).await?;
-    ensure!(told.daemon.version == "9.9.9", "{told:?}");
+    let reported = facts(true).await?;
+    ensure!(reported.daemon.version == "9.9.9", "{reported:?}");
     ensure!(
-        told.daemon.task_kinds.contains(&"DeleteDisk".to_owned()),
-        "{told:?}"
+        reported
+            .daemon
+            .task_kinds
+            .contains(&"DeleteDisk".to_owned()),
+        "{reported:?}"
     );
-    ensure!(!told.boot_id.is_empty() && told.proxy.is_none(), "{told:?}");
-    daemon.stop()?;
-    let told = facts(false).await?;
     ensure!(
-        !told.daemon.message.is_empty() && told.daemon.version == "9.9.9",
-        "{told:?}"
+        !reported.boot_id.is_empty() && reported.proxy.is_none(),
+        "{reported:?}"
+    );
+    daemon.stop()?;
+    let reported = facts(false).await?;
+    ensure!(
+        !reported.daemon.message.is_empty() && reported.daemon.version == "9.9.9",
+        "{reported:?}"
     );
     agent.kill()?;
     control.down()

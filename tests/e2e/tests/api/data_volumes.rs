@@ -31,12 +31,12 @@ async fn story(control: &Control) -> Result<()> {
     let cluster = control.cluster();
     cluster.apply(&machines::class("tiny", "64Mi"))?;
     cluster.apply(&machines::image("example.com/guest"))?;
-    let wish = json!({
+    let spec = json!({
         "runStrategy": "Always",
         "dataVolumeTemplates": [{ "name": "data", "spec": { "source": { "blank": {} } } }],
         "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }],
     });
-    cluster.apply(&machines::machine("db", &wish))?;
+    cluster.apply(&machines::machine("db", &spec))?;
     let vms: Api<VirtualMachine> = Api::namespaced(control.client()?, "default");
     let says = |words| await_words(&vms, "db", DATA_VOLUMES_READY, words, SOON);
     says("False NotServed:").await?;

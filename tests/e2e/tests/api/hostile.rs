@@ -70,13 +70,13 @@ fn without_contradictions(spec: &mut Value) {
 fn judge(kind: &str, sent: &Value, answer: Answer) -> Result<bool> {
     match answer {
         Ok(object) => read_as(kind, &object).map(|()| true),
-        Err(said) => {
+        Err(reported) => {
             // What was sent is quoted there, and may say anything.
             let quoted = |word: &str| sent.to_string().contains(word);
             let trouble = TROUBLE
                 .iter()
-                .find(|word| said.contains(**word) && !quoted(word));
-            ensure!(trouble.is_none(), "{kind} {sent}: {said}");
+                .find(|word| reported.contains(**word) && !quoted(word));
+            ensure!(trouble.is_none(), "{kind} {sent}: {reported}");
             Ok(false)
         }
     }
@@ -191,7 +191,7 @@ pub(super) async fn the_largest_machine_is_within_the_budget_of_the_rules(
         .push(json!({}));
     let answer = objects.create(kind, &machine, Effect::DryRun).await?;
     ensure!(
-        answer.is_err_and(|said| said.contains("at most 32")),
+        answer.is_err_and(|reported| reported.contains("at most 32")),
         "one more was taken"
     );
     Ok(())
@@ -222,7 +222,7 @@ pub(super) async fn metadata_that_cannot_be_read_is_refused(control: &Control) -
         ensure!(
             answer
                 .as_ref()
-                .is_err_and(|said| said.contains("parsing time")),
+                .is_err_and(|reported| reported.contains("parsing time")),
             "{time}: {answer:?}"
         );
     }
@@ -248,7 +248,9 @@ pub(super) async fn metadata_that_cannot_be_read_is_refused(control: &Control) -
     let patch = json!({ "metadata": metadata("9999-12-31T23:59:59Z") });
     let answer = objects.patch(kind, name, &patch, Effect::Real).await?;
     let words = "must be before the year 9999";
-    let is_refused = answer.as_ref().is_err_and(|said| said.contains(words));
+    let is_refused = answer
+        .as_ref()
+        .is_err_and(|reported| reported.contains(words));
     ensure!(is_refused, "{answer:?}");
     objects
         .delete(kind, name)

@@ -40,12 +40,12 @@ async fn story(control: &Control, controller: &Controller) -> Result<()> {
     let cluster = control.cluster();
     cluster.apply(&machines::class("tiny", "64Mi"))?;
     cluster.apply(&machines::image("example.com/guest"))?;
-    let wish = json!({
+    let spec = json!({
         "runStrategy": "Always",
         "storageClass": "fast",
         "network": { "interfaces": [{ "name": "blue", "networkRef": "blue" }] },
     });
-    cluster.apply(&machines::machine("db", &wish))?;
+    cluster.apply(&machines::machine("db", &spec))?;
     let vms: Api<VirtualMachine> = Api::namespaced(control.client()?, "default");
     let says = |kind, words| await_words(&vms, "db", kind, words, SOON);
     says(STORAGE_READY, "fast does not exist").await?;

@@ -10,7 +10,7 @@ use e2e::{Control, Controller, eventually, machines};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-const PATIENCE: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_secs(240);
 /// Nobody loses it because the machine is busy for some seconds.
 const LEASE: &str = "[lease]\nduration_secs = 20\nrenew_deadline_secs = 15\nretry_secs = 1\n";
 /// What a controller that lost its lease ends with.
@@ -41,12 +41,12 @@ async fn of_two_controllers_one_acts_and_one_that_slept_through_its_lease_ends_w
     make(&control, "two")?;
     await_pass(&second, "default/two").await?;
     let written = control.stack().writes()?.len();
-    let said = first.lines()?.len();
+    let reported = first.lines()?.len();
     first.signal(Signal::SIGCONT)?;
     let status = first.ended().await.with_context(|| first.tail())?;
     ensure!(status.code() == Some(LOST), "{status}");
     let after = control.stack().writes()?.split_off(written);
-    let woken = first.lines()?.split_off(said);
+    let woken = first.lines()?.split_off(reported);
     let passes = woken.iter().filter(|line| line.outcome == "done").count();
     println!(
         "it ended after {passes} passes; {} writes since",
@@ -79,8 +79,8 @@ async fn of_two_controllers_one_acts_and_one_that_slept_through_its_lease_ends_w
 }
 
 fn make(control: &Control, name: &str) -> Result<()> {
-    let wish = json!({ "powerState": "PoweredOff" });
-    control.cluster().apply(&machines::machine(name, &wish))
+    let spec = json!({ "powerState": "PoweredOff" });
+    control.cluster().apply(&machines::machine(name, &spec))
 }
 
 async fn is_leader(controller: &Controller) -> Result<bool> {
@@ -88,7 +88,7 @@ async fn is_leader(controller: &Controller) -> Result<bool> {
 }
 
 async fn leads(controller: &Controller) -> Result<()> {
-    eventually(PATIENCE, "the lease", || async {
+    eventually(TIMEOUT, "the lease", || async {
         ensure!(is_leader(controller).await?, "{}", controller.tail());
         Ok(())
     })
@@ -96,7 +96,7 @@ async fn leads(controller: &Controller) -> Result<()> {
 }
 
 async fn await_pass(controller: &Controller, key: &str) -> Result<()> {
-    eventually(PATIENCE, "a pass", || async {
+    eventually(TIMEOUT, "a pass", || async {
         let lines = controller.lines()?;
         let mut own = lines.iter().filter(|line| line.key == key);
         ensure!(

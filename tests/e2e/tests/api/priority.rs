@@ -24,7 +24,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-const PATIENCE: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(900);
 /// Machines, unless the environment says.
 const USUAL: usize = 150;
 /// Machines that users make in each part; as many others are powered on.
@@ -113,7 +113,7 @@ async fn storm(
 ) -> Result<Spent> {
     let what = ["first-start", "restart"][restart];
     let start = controller.mark().await?;
-    eventually(PATIENCE, "the storm", || async {
+    eventually(TIMEOUT, "the storm", || async {
         let seen = controller.with_lines(|lines| dispatched(lines).count())?;
         ensure!(seen >= EARLY, "{seen} dispatches");
         Ok(())
@@ -138,7 +138,7 @@ async fn storm(
         ensure!(others.is_empty(), "not at -1: {others:?}");
         Ok(())
     })??;
-    eventually(PATIENCE, "all are served", || async {
+    eventually(TIMEOUT, "all are served", || async {
         let served = controller.with_lines(|lines| {
             let keys: BTreeSet<_> = dispatched(lines).map(|line| &line.key).collect();
             keys.len()
@@ -208,7 +208,7 @@ async fn users(
 /// Waits until nothing is queued or in work, and nothing more comes for a while.
 async fn settled(controller: &Controller) -> Result<()> {
     let seen = std::sync::Mutex::new((0, Instant::now()));
-    eventually(PATIENCE, "the controller is done", || async {
+    eventually(TIMEOUT, "the controller is done", || async {
         let lines = controller.with_lines(<[Line]>::len)?;
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.0 != lines {
@@ -231,7 +231,7 @@ async fn address(controller: &Controller, vms: &Api<VirtualMachine>) -> Result<(
     set_status(vms, LONE, &status("PoweredOn")).await?;
     queued(controller, seen, 97).await?;
     let seen = controller.with_lines(<[Line]>::len)?;
-    eventually(PATIENCE, "a resync", || async {
+    eventually(TIMEOUT, "a resync", || async {
         let came = controller.with_lines(|lines| {
             let mut own = lines[seen..].iter().filter(|line| line.key == key(LONE));
             own.any(|line| line.outcome == "queued" && line.priority == -2)
@@ -298,15 +298,15 @@ async fn make_node(control: &Control) -> Result<()> {
     set.map(drop).context("status of the node")
 }
 
-async fn create(vms: &Api<VirtualMachine>, name: &str, wish: &Value) -> Result<()> {
-    let vm = serde_json::from_value(machines::machine(name, wish))?;
+async fn create(vms: &Api<VirtualMachine>, name: &str, spec: &Value) -> Result<()> {
+    let vm = serde_json::from_value(machines::machine(name, spec))?;
     let made = vms.create(&PostParams::default(), &vm).await;
     made.map(drop).with_context(|| format!("create {name}"))
 }
 
 async fn power_on(vms: &Api<VirtualMachine>, name: &str) -> Result<()> {
-    let wish = Patch::Merge(json!({ "spec": { "powerState": "PoweredOn" } }));
-    vms.patch(name, &PatchParams::default(), &wish).await?;
+    let spec = Patch::Merge(json!({ "spec": { "powerState": "PoweredOn" } }));
+    vms.patch(name, &PatchParams::default(), &spec).await?;
     Ok(())
 }
 
@@ -347,7 +347,7 @@ fn dispatched(lines: &[Line]) -> impl Iterator<Item = &Line> {
 /// A resync may come at any moment, and counts only when it is what is waited for.
 async fn queued(controller: &Controller, seen: usize, priority: i64) -> Result<()> {
     const RESYNC: i64 = -2;
-    eventually(PATIENCE, "the priority", || async {
+    eventually(TIMEOUT, "the priority", || async {
         let mut since = controller.with_lines(|lines| lines[seen..].to_vec())?;
         since.retain(|line| line.key == key(LONE) && line.outcome == "queued");
         let mut changes = since.iter().filter(|line| line.priority != RESYNC);
@@ -368,7 +368,7 @@ async fn at_once(controller: &Controller, name: &str, priority: i64) -> Result<(
     let is = |line: &Line, outcome: &str| {
         line.key == key(name) && line.outcome == outcome && line.priority == priority
     };
-    let (between, before) = eventually(PATIENCE, "a dispatch", || async {
+    let (between, before) = eventually(TIMEOUT, "a dispatch", || async {
         controller.with_lines(|lines| {
             let queued = lines.iter().position(|line| is(line, "queued"));
             let (before, after) = lines.split_at(queued.context("not queued")?);

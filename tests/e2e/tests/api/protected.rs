@@ -64,9 +64,9 @@ fn label(key: &str, value: impl Into<Value>) -> Value {
 
 #[track_caller]
 fn denied(answer: Answer, words: &str) {
-    let said = answer.map_or_else(|said| said, |object| format!("allowed: {object}"));
-    assert!(said.contains("ValidatingAdmissionPolicy"), "{said}");
-    assert!(said.contains(words), "{said}");
+    let reported = answer.map_or_else(|reported| reported, |object| format!("allowed: {object}"));
+    assert!(reported.contains("ValidatingAdmissionPolicy"), "{reported}");
+    assert!(reported.contains(words), "{reported}");
 }
 
 #[tokio::test]
@@ -203,7 +203,7 @@ async fn a_role_of_a_namespace_reaches_nothing_beyond_it(control: &Control) -> a
         .map_err(Error::msg)?;
     let elsewhere = control.objects_as(&tenant, "default")?;
     let answer = elsewhere.create(VM, &vm("m"), Effect::DryRun).await?;
-    assert!(answer.is_err_and(|said| said.contains("is forbidden")));
+    assert!(answer.is_err_and(|reported| reported.contains("is forbidden")));
     let image = json!({ "source": { "oci": { "reference": "a" } } });
     for (kind, spec) in [
         ("ClusterVirtualMachineImage", image),
@@ -214,7 +214,7 @@ async fn a_role_of_a_namespace_reaches_nothing_beyond_it(control: &Control) -> a
         let object = json!({ "metadata": { "name": "a" }, "spec": spec });
         let answer = own.create(kind, &object, Effect::DryRun).await?;
         assert!(
-            answer.is_err_and(|said| said.contains("cannot create resource")),
+            answer.is_err_and(|reported| reported.contains("cannot create resource")),
             "{kind}"
         );
         let objects = control.objects("own")?;
@@ -382,9 +382,9 @@ async fn only_the_controller_speaks_for_the_controller(control: &Control) -> any
         tenant.patch(VM, "m/status", &wipe, Effect::DryRun).await?,
         "only stateChangeRequests",
     );
-    let wish = json!({ "status": { "stateChangeRequests": [{ "action": "Start" }], "startFailure": null } });
+    let spec = json!({ "status": { "stateChangeRequests": [{ "action": "Start" }], "startFailure": null } });
     tenant
-        .patch(VM, "m/status", &wish, Effect::DryRun)
+        .patch(VM, "m/status", &spec, Effect::DryRun)
         .await?
         .map_err(Error::msg)?;
 

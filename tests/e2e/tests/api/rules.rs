@@ -136,16 +136,16 @@ async fn the_api_server_takes_every_kind_and_fills_in_defaults(
 }
 
 async fn a_machine_that_contradicts_itself_is_refused(control: &Control) -> anyhow::Result<()> {
-    let one_wish = "set exactly one of powerState, runStrategy and running";
+    let one_power_field = "set exactly one of powerState, runStrategy and running";
     let volumes = |list: &[Value]| on(json!({ "volumes": list }));
     let cases = [
         create(on(json!({}))),
         create(json!({ "imageName": "debian", "runStrategy": "Always" })),
         create(json!({ "imageName": "debian", "running": false })),
-        create(json!({ "imageName": "debian" })).refused(one_wish),
-        create(on(json!({ "running": true }))).refused(one_wish),
-        create(on(json!({ "runStrategy": "Once" }))).refused(one_wish),
-        edit(on(json!({})), json!({ "powerState": null })).refused(one_wish),
+        create(json!({ "imageName": "debian" })).refused(one_power_field),
+        create(on(json!({ "running": true }))).refused(one_power_field),
+        create(on(json!({ "runStrategy": "Once" }))).refused(one_power_field),
+        edit(on(json!({})), json!({ "powerState": null })).refused(one_power_field),
         edit(on(json!({})), json!({ "powerState": "" })).refused("Unsupported value"),
         edit(
             on(json!({})),
@@ -230,7 +230,7 @@ async fn a_machine_that_contradicts_itself_is_refused(control: &Control) -> anyh
         .objects("default")?
         .create(VM, &long, Effect::DryRun)
         .await?;
-    assert!(answer.is_err_and(|said| said.contains("at most 63 characters")));
+    assert!(answer.is_err_and(|reported| reported.contains("at most 63 characters")));
     Ok(())
 }
 
@@ -432,7 +432,10 @@ async fn power_machine_type_and_snapshots_change_only_in_allowed_steps(
         .map_err(Error::msg)?;
     let earlier = again("2026-01-01T10:30:00+01:00");
     let answer = objects.patch(VM, "again", &earlier, Effect::DryRun).await?;
-    assert!(answer.is_err_and(|said| said.contains("nextRestartTime must be later than it was")));
+    assert!(
+        answer
+            .is_err_and(|reported| reported.contains("nextRestartTime must be later than it was"))
+    );
     // Restarted once, it can be switched off, and be whatever else it may be.
     for change in [
         again("2026-01-01T10:00:01Z"),

@@ -192,10 +192,10 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
     // What changes nothing of the installation is looked at, and nothing is written.
     let sets = Api::<DaemonSet>::namespaced(client.clone(), NAMESPACE);
     let before = api.get("default").await?.resource_version();
-    let told = events(&client).await?.len();
+    let reported = events(&client).await?.len();
     look_again(&controller, &sets, 3).await?;
     ensure!(
-        events(&client).await?.len() == told,
+        events(&client).await?.len() == reported,
         "the same was told again"
     );
     ensure!(
@@ -221,10 +221,13 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
         Ok(())
     })
     .await?;
-    let told = await_event(&client, "NotAvailable").await?;
-    let words = told.note.clone().unwrap_or_default();
-    ensure!(words.contains("Runtime is not available"), "{told:#?}");
-    ensure!(told.type_.as_deref() == Some("Warning"), "{told:#?}");
+    let reported = await_event(&client, "NotAvailable").await?;
+    let words = reported.note.clone().unwrap_or_default();
+    ensure!(words.contains("Runtime is not available"), "{reported:#?}");
+    ensure!(
+        reported.type_.as_deref() == Some("Warning"),
+        "{reported:#?}"
+    );
     apply(&sets, "vmlet-node", set(1)).await?;
 
     // A resource of somebody else counts when it is listed.
@@ -278,12 +281,15 @@ async fn await_event(client: &Client, wanted: &str) -> Result<Event> {
     eventually(SOON, &format!("event {wanted}"), || async {
         let events = events(client).await?;
         let reason = |event: &Event| event.reason.clone().unwrap_or_default();
-        let told: Vec<_> = events.iter().map(reason).collect();
-        let begun = told.iter().filter(|told| *told == "Initializing").count();
-        ensure!(begun == 1 && told[0] == "Initializing", "{events:#?}");
+        let reported: Vec<_> = events.iter().map(reason).collect();
+        let begun = reported
+            .iter()
+            .filter(|reported| *reported == "Initializing")
+            .count();
+        ensure!(begun == 1 && reported[0] == "Initializing", "{events:#?}");
         let last = events.last().cloned();
         last.filter(|last| reason(last) == wanted)
-            .with_context(|| format!("{told:?}"))
+            .with_context(|| format!("{reported:?}"))
     })
     .await
 }

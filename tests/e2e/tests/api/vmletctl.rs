@@ -282,10 +282,10 @@ async fn machines_are_made_listed_and_told_about() -> Result<()> {
     let obstacle = Patch::Merge(obstacle);
     vms.patch_status("web", &PatchParams::default(), &obstacle)
         .await?;
-    let told = ctl.ok("list")?;
+    let reported = ctl.ok("list")?;
     ensure!(
-        told.contains("PROGRESS") && told.contains("image debian does not exist"),
-        "{told}"
+        reported.contains("PROGRESS") && reported.contains("image debian does not exist"),
+        "{reported}"
     );
     log_in(&control, &ctl, &vms).await?;
     let selected = ctl.ok("list -A -l tier=web -o wide")?;
@@ -332,7 +332,7 @@ async fn verbs_change_the_wish_or_the_queue() -> Result<()> {
     let control = Control::up().await?;
     let ctl = Ctl::new(&control)?;
     let machines = Machines::new(&control)?;
-    let wish = async |name: &str| -> Result<Value> {
+    let spec = async |name: &str| -> Result<Value> {
         let spec = serde_json::to_value(machines.vms.get(name).await?.spec)?;
         Ok(json!([spec.get("powerState"), spec.get("runStrategy")]))
     };
@@ -340,7 +340,7 @@ async fn verbs_change_the_wish_or_the_queue() -> Result<()> {
     machines.running(&ctl, "always", "Always").await?;
     ctl.ok("stop always --dry-run")?;
     ensure!(
-        wish("always").await? == json!([null, "Always"]),
+        spec("always").await? == json!([null, "Always"]),
         "a dry run changes nothing"
     );
     ctl.ok("pause always")?;
@@ -348,12 +348,12 @@ async fn verbs_change_the_wish_or_the_queue() -> Result<()> {
     ctl.ok("unpause always")?;
     ctl.ok("suspend always")?;
     ensure!(
-        wish("always").await? == json!(["Suspended", null]),
+        spec("always").await? == json!(["Suspended", null]),
         "suspended"
     );
     ctl.ok("resume always")?;
     ensure!(
-        wish("always").await? == json!([null, "Always"]),
+        spec("always").await? == json!([null, "Always"]),
         "as it was before"
     );
     let vm = machines.vms.get("always").await?;
@@ -363,7 +363,7 @@ async fn verbs_change_the_wish_or_the_queue() -> Result<()> {
         "{remembered:?}"
     );
     ctl.ok("stop always")?;
-    ensure!(wish("always").await? == json!([null, "Halted"]), "halted");
+    ensure!(spec("always").await? == json!([null, "Halted"]), "halted");
 
     let uid = machines.running(&ctl, "manual", "Manual").await?;
     let stop = ("Stop".to_owned(), Some(uid));
@@ -385,13 +385,14 @@ async fn verbs_change_the_wish_or_the_queue() -> Result<()> {
     );
 
     let several = ctl.run("start always nobody manual")?;
-    let told = String::from_utf8(several.stderr)?;
+    let reported = String::from_utf8(several.stderr)?;
     ensure!(
-        told.contains("no virtual machine nobody") && told.contains("manual: it is running"),
-        "{told}"
+        reported.contains("no virtual machine nobody")
+            && reported.contains("manual: it is running"),
+        "{reported}"
     );
     ensure!(
-        wish("always").await? == json!([null, "Always"]),
+        spec("always").await? == json!([null, "Always"]),
         "one refusal does not hold the others up"
     );
 
@@ -450,9 +451,9 @@ async fn of_writers_at_the_same_moment_one_is_heard_and_the_others_are_told() ->
         .into_iter()
         .map(std::process::Child::wait_with_output);
     let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
-    let (heard, told): (Vec<_>, Vec<_>) = outputs.iter().partition(|o| o.status.success());
-    ensure!(heard.len() == 1, "{outputs:?}");
-    for output in told {
+    let (exchanges, reported): (Vec<_>, Vec<_>) = outputs.iter().partition(|o| o.status.success());
+    ensure!(exchanges.len() == 1, "{outputs:?}");
+    for output in reported {
         let text = String::from_utf8_lossy(&output.stderr);
         ensure!(text.contains("(409)"), "{text}");
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e::by_hand::Bed;
+use e2e::by_hand::TestEnvironment;
 use e2e::{Cluster, eventually};
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -19,8 +19,8 @@ const AGENT: &str = "vmlet-agent";
 #[tokio::test]
 #[ignore = "needs root"]
 async fn disks_are_made_and_removed_by_an_agent_that_is_killed_at_each_step() -> Result<()> {
-    let bed = Bed::up().await?;
-    let (cluster, stack) = (bed.cluster(), bed.cluster().stack());
+    let env = TestEnvironment::up().await?;
+    let (cluster, stack) = (env.cluster(), env.cluster().stack());
     let mut points = crash_points()?;
     ensure!(
         points.len() > 7,
@@ -32,20 +32,20 @@ async fn disks_are_made_and_removed_by_an_agent_that_is_killed_at_each_step() ->
         ensure!(points.remove(&point), "there is no {point}");
     }
     for (number, point) in (2..).zip(&points) {
-        let vm = bed.machine(number);
+        let vm = env.machine(number);
         vm.crash("Provision", json!({}), point).await?;
         ensure!(disks(cluster)? == [vm.uid()], "{:?}", disks(cluster)?);
         vm.crash("DeleteDisk", json!({}), point).await?;
         ensure!(disks(cluster)?.is_empty(), "{:?}", disks(cluster)?);
     }
     // Also a daemon that is killed under a task.
-    let vm = bed.machine(1);
+    let vm = env.machine(1);
     stack.kill("vmlet", Signal::SIGKILL).await?;
     let made = vm.create("Provision", json!({}), "meanwhile")?;
     stack.restart("vmlet")?;
-    bed.await_state(&made, "Success").await?;
+    env.await_state(&made, "Success").await?;
     let removed = vm.create("DeleteDisk", json!({}), "meanwhile")?;
-    bed.await_state(&removed, "Success").await?;
+    env.await_state(&removed, "Success").await?;
 
     // Old tasks go, also when the agent dies over the first.
     let config = stack.dir().join("agent.toml");
@@ -57,7 +57,7 @@ async fn disks_are_made_and_removed_by_an_agent_that_is_killed_at_each_step() ->
     stack.arm("agent.task.delete")?;
     // What answers here may die before it has answered.
     let _ = stack.restart(AGENT);
-    bed.revive("agent.task.delete").await?;
+    env.revive("agent.task.delete").await?;
     eventually(SOON, "the tasks go", || async {
         let left = cluster.kubectl(&["get", "virtualmachinetasks", "-o", "name"])?;
         ensure!(left.is_empty(), "{left}");
@@ -65,7 +65,7 @@ async fn disks_are_made_and_removed_by_an_agent_that_is_killed_at_each_step() ->
     })
     .await?;
     cluster.await_clean().await?;
-    bed.down()
+    env.down()
 }
 
 /// UIDs of the machines that have disks on the node.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use crds::guest_facts::Power;
 use crds::node_facts::NodeFacts;
-use e2e::by_hand::{Bed, Machine};
+use e2e::by_hand::{Machine, TestEnvironment};
 use e2e::{Cluster, Guest, eventually};
 use serde_json::json;
 
@@ -19,26 +19,26 @@ const BOOT: Duration = Duration::from_secs(600);
 #[tokio::test]
 #[ignore = "needs root"]
 async fn a_machine_lives_well_with_an_agent_that_dies_under_each_of_its_tasks() -> Result<()> {
-    let bed = Bed::up().await?;
-    let (cluster, vm) = (bed.cluster(), bed.machine(1));
+    let env = TestEnvironment::up().await?;
+    let (cluster, vm) = (env.cluster(), env.machine(1));
     let stack = cluster.stack();
     let plain = || json!({});
     vm.crash("Provision", plain(), "agent.task.run").await?;
     stack.arm("agent.facts.write")?;
     vm.run_pod(plain())?;
-    bed.revive("agent.facts.write").await?;
+    env.revive("agent.facts.write").await?;
     cluster.await_ready("pod/vm", BOOT)?;
-    let facts = bed.await_facts("vm", Power::On).await?;
+    let facts = env.await_facts("vm", Power::On).await?;
     ensure!(facts.domain_uuid == vm.uid(), "{facts:?}");
     cluster.await_boots("vm", &[1], BOOT).await?;
     // A boot that is cut short may not be counted.
     cluster.await_commands("vm", BOOT).await?;
 
     vm.crash("Pause", plain(), "agent.task.ran").await?;
-    let facts = bed.await_facts("vm", Power::Paused).await?;
+    let facts = env.await_facts("vm", Power::Paused).await?;
     ensure!(facts.pause_reason == "PausedByUser", "{facts:?}");
     vm.crash("Unpause", plain(), "agent.task.record").await?;
-    bed.await_facts("vm", Power::On).await?;
+    env.await_facts("vm", Power::On).await?;
 
     // Each of them once, whoever died.
     for (kind, point, boots) in [
@@ -54,7 +54,7 @@ async fn a_machine_lives_well_with_an_agent_that_dies_under_each_of_its_tasks() 
 
     inside(cluster, "echo 7 >/run/memory").await?;
     vm.crash("Save", plain(), "agent.task.ran").await?;
-    let ended = bed.await_phase("vm", "Succeeded").await?;
+    let ended = env.await_phase("vm", "Succeeded").await?;
     let container = &ended["status"]["containerStatuses"][0]["state"]["terminated"];
     ensure!(container["reason"] == "Saved", "{container}");
     cluster.delete("pod/vm", SOON)?;
@@ -67,7 +67,7 @@ async fn a_machine_lives_well_with_an_agent_that_dies_under_each_of_its_tasks() 
     cluster.await_boots("vm", &[], BOOT).await?;
 
     vm.crash("Save", plain(), "agent.task.record").await?;
-    bed.await_phase("vm", "Succeeded").await?;
+    env.await_phase("vm", "Succeeded").await?;
     cluster.delete("pod/vm", SOON)?;
     let discard = json!({ "discard": true });
     vm.crash("Restore", discard, "agent.task.ran").await?;
@@ -76,24 +76,24 @@ async fn a_machine_lives_well_with_an_agent_that_dies_under_each_of_its_tasks() 
     cluster.await_commands("vm", BOOT).await?;
 
     eventually(BOOT, "a guest that does not listen", || async {
-        Guest::of(cluster.stack(), "vm")?.go_deaf()
+        Guest::of(cluster.stack(), "vm")?.become_unresponsive()
     })
     .await?;
-    not_shut_down(&bed, &vm).await?;
-    shut_down(&bed, &vm).await?;
+    not_shut_down(&env, &vm).await?;
+    shut_down(&env, &vm).await?;
     cluster.delete("pod/vm", SOON)?;
     vm.crash("DeleteDisk", plain(), "agent.task.forgot").await?;
-    twice_each(&bed)?;
+    twice_each(&env)?;
     await_node_facts(cluster).await?;
     cluster.await_clean().await?;
-    bed.down()
+    env.down()
 }
 
 /// A guest that does not listen is given up when the task is cancelled, and runs on.
-async fn not_shut_down(bed: &Bed, vm: &Machine<'_>) -> Result<()> {
-    let (cluster, point) = (bed.cluster(), "agent.task.cancel");
+async fn not_shut_down(env: &TestEnvironment, vm: &Machine<'_>) -> Result<()> {
+    let (cluster, point) = (env.cluster(), "agent.task.cancel");
     let name = vm.create("GuestShutdown", json!({ "timeoutSeconds": 3600 }), point)?;
-    bed.await_state(&name, "Running").await?;
+    env.await_state(&name, "Running").await?;
     cluster.stack().arm(point)?;
     let cancel = r#"{"spec":{"cancel":true}}"#;
     cluster.kubectl(&[
@@ -104,19 +104,19 @@ async fn not_shut_down(bed: &Bed, vm: &Machine<'_>) -> Result<()> {
         "-p",
         cancel,
     ])?;
-    bed.revive(point).await?;
-    bed.await_state(&name, "Cancelled").await?;
+    env.revive(point).await?;
+    env.await_state(&name, "Cancelled").await?;
     cluster.await_commands("vm", BOOT).await?;
     cluster.await_boots("vm", &[6], BOOT).await
 }
 
 /// It listens only after the agent has died: the task is under way when it does.
-async fn shut_down(bed: &Bed, vm: &Machine<'_>) -> Result<()> {
-    let (cluster, point) = (bed.cluster(), "agent.task.progress");
+async fn shut_down(env: &TestEnvironment, vm: &Machine<'_>) -> Result<()> {
+    let (cluster, point) = (env.cluster(), "agent.task.progress");
     cluster.stack().arm(point)?;
     let name = vm.create("GuestShutdown", json!({ "timeoutSeconds": 3600 }), point)?;
-    bed.revive(point).await?;
-    bed.await_state(&name, "Running").await?;
+    env.revive(point).await?;
+    env.await_state(&name, "Running").await?;
     eventually(BOOT, "a guest that listens", || async {
         let task = cluster.get_json(&["virtualmachinetask", &name])?;
         // It may be off before it has answered.
@@ -126,8 +126,8 @@ async fn shut_down(bed: &Bed, vm: &Machine<'_>) -> Result<()> {
         Guest::of(cluster.stack(), "vm")?.hear()
     })
     .await?;
-    bed.await_state(&name, "Success").await?;
-    bed.await_phase("vm", "Succeeded").await.map(drop)
+    env.await_state(&name, "Success").await?;
+    env.await_phase("vm", "Succeeded").await.map(drop)
 }
 
 async fn inside(cluster: &Cluster, script: &str) -> Result<String> {
@@ -149,9 +149,9 @@ async fn await_node_facts(cluster: &Cluster) -> Result<()> {
 }
 
 /// Every kind that touches guests was interrupted at two points at least.
-fn twice_each(bed: &Bed) -> Result<()> {
+fn twice_each(env: &TestEnvironment) -> Result<()> {
     for kind in ["GuestShutdown", "GuestReboot", "Reset", "Save", "Restore"] {
-        let points = bed.interrupted(kind);
+        let points = env.interrupted(kind);
         ensure!(points >= 2, "{kind} was interrupted {points} times");
     }
     Ok(())

@@ -53,14 +53,14 @@ async fn guests_change_their_state_while_the_api_server_is_away() -> Result<()> 
     tokio::time::sleep_until(away + AWAY).await;
     cluster.await_commands("stays", DOWN).await?;
     stack.restart("kube-apiserver")?;
-    let all_as_wished = async {
+    let all_as_desired = async {
         cluster.await_word("ends", "Stopped", UP).await?;
         cluster.await_boots("dies", &[2], UP).await?;
         cluster.await_word("dies", "Running", UP).await?;
         cluster.await_word("stays", "Running", UP).await
     };
     tokio::select! {
-        done = all_as_wished => done?,
+        done = all_as_desired => done?,
         never = keep_scheduler(stack) => never?,
     }
     ensure!(

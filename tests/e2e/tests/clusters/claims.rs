@@ -63,9 +63,9 @@ async fn a_machine_in_a_claim_keeps_its_disk_over_pods() -> Result<()> {
         "name": "root",
         "persistentVolumeClaim": { "claimName": "disk", "root": true },
     });
-    let wish = json!({ "powerState": "PoweredOn", "volumes": [root] });
+    let spec = json!({ "powerState": "PoweredOn", "volumes": [root] });
     let name = "claimed";
-    cluster.apply(&machine(name, &wish))?;
+    cluster.apply(&machine(name, &spec))?;
     cluster.await_word(name, "Running", UP).await?;
     let vm = cluster.vm(name)?;
     let unique = vm["status"]["uniqueID"].as_str().unwrap_or_default();

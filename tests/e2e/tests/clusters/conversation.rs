@@ -78,13 +78,13 @@ async fn kubelet_and_containerd_say_the_same_bytes_through_the_proxy() -> Result
         no_vmlet: true,
         ..Options::default()
     })?;
-    let said = overhear(&cluster).await?;
+    let reported = overhear(&cluster).await?;
     for other_runtime in [false, true] {
-        say_again(&cluster, &said, other_runtime)
+        replay(&cluster, &reported, other_runtime)
             .await
             .with_context(|| format!("with another runtime: {other_runtime}"))?;
     }
-    ask_containerd(&cluster, &said).await?;
+    compare_with_containerd(&cluster, &reported).await?;
     cluster.delete("pod/stays", GONE)?;
     cluster.await_clean().await?;
     cluster.down()
@@ -118,7 +118,7 @@ async fn overhear(cluster: &Cluster) -> Result<Vec<Exchange>> {
     let echo = cluster.kubectl(&["exec", "stays", "--", "echo", "by exec"])?;
     ensure!(echo == "by exec", "{echo:?}");
     eventually(READY, "the refused pull", || async {
-        let pulls = tap.heard();
+        let pulls = tap.exchanges();
         let pulls = pulls.iter().filter(|e| e.question.method() == "PullImage");
         ensure!(pulls.count() > 0);
         Ok(())
@@ -128,8 +128,8 @@ async fn overhear(cluster: &Cluster) -> Result<Vec<Exchange>> {
         cluster.delete(pod, GONE)?;
     }
     eventually(READY, "every kind of call", || async {
-        let heard = tap.heard();
-        let methods: BTreeSet<_> = heard.iter().map(|e| e.question.method()).collect();
+        let exchanges = tap.exchanges();
+        let methods: BTreeSet<_> = exchanges.iter().map(|e| e.question.method()).collect();
         let missing: Vec<_> = (EXPECTED.iter())
             .filter(|method| !methods.contains(*method))
             .collect();
@@ -139,28 +139,28 @@ async fn overhear(cluster: &Cluster) -> Result<Vec<Exchange>> {
     .await?;
     std::fs::write(&config, settings)?;
     stack.restart("kubelet")?;
-    Ok(tap.heard())
+    Ok(tap.exchanges())
 }
 
 /// The whole conversation, call by call, directly and through a proxy.
-async fn say_again(cluster: &Cluster, said: &[Exchange], other_runtime: bool) -> Result<()> {
+async fn replay(cluster: &Cluster, reported: &[Exchange], other_runtime: bool) -> Result<()> {
     let scratch = tempfile::tempdir()?;
-    let actor = Actor::start(&scratch.path().join("actor.sock"), said)?;
+    let actor = Actor::start(&scratch.path().join("actor.sock"), reported)?;
     let program = cluster.stack().dir().join("bin/vmlet-criproxy");
     let proxy = Proxy::start(&program, scratch.path(), other_runtime)?;
     let direct = Line::connect(&scratch.path().join("actor.sock")).await?;
     let proxied = eventually(READY, "the proxy", || Line::connect(&proxy.socket)).await?;
     let mut counts = BTreeMap::<&str, usize>::new();
-    for (number, exchange) in said.iter().enumerate() {
+    for (number, exchange) in reported.iter().enumerate() {
         let Exchange { question, answer } = exchange;
         let name = format!("call {number}, {}", question.method());
         actor.cue(number);
-        let plain = direct.ask(question).await.context(name.clone())?;
+        let plain = direct.call(question).await.context(name.clone())?;
         ensure!(plain == *answer, "{name}: the actor says {plain:?}");
-        let first = actor.asked();
+        let first = actor.questions();
         actor.cue(number);
-        let through = proxied.ask(question).await.context(name.clone())?;
-        let second = actor.asked();
+        let through = proxied.call(question).await.context(name.clone())?;
+        let second = actor.questions();
         ensure!(first == [question.clone()], "{name}: {first:?}");
         ensure!(
             second.iter().map(plainly).eq(first.iter().map(plainly)),
@@ -177,16 +177,16 @@ async fn say_again(cluster: &Cluster, said: &[Exchange], other_runtime: bool) ->
         }
         *counts.entry(question.method()).or_default() += 1;
     }
-    eprintln!("{} calls the same: {counts:?}", said.len());
+    eprintln!("{} calls the same: {counts:?}", reported.len());
     Ok(())
 }
 
 /// Every steady question once, of containerd itself, directly and through the node's own proxy.
-async fn ask_containerd(cluster: &Cluster, said: &[Exchange]) -> Result<()> {
+async fn compare_with_containerd(cluster: &Cluster, reported: &[Exchange]) -> Result<()> {
     let run = cluster.stack().dir().join("run");
     let direct = Line::connect(&run.join("containerd.sock")).await?;
     let proxied = Line::connect(&run.join("criproxy.sock")).await?;
-    let questions: BTreeMap<_, _> = (said.iter())
+    let questions: BTreeMap<_, _> = (reported.iter())
         .map(|exchange| &exchange.question)
         .filter(|question| STEADY.contains(&question.method()))
         .map(|question| ((&question.uri, &question.data), question))
@@ -199,8 +199,8 @@ async fn ask_containerd(cluster: &Cluster, said: &[Exchange]) -> Result<()> {
         let what = format!("{} both ways", question.method());
         // Something may change between two calls.
         eventually(GONE, &what, || async {
-            let plain = direct.ask(&question).await?;
-            let through = proxied.ask(&question).await?;
+            let plain = direct.call(&question).await?;
+            let through = proxied.call(&question).await?;
             ensure!(
                 steady(&plain) == steady(&through),
                 "{plain:?} became {through:?}"
@@ -245,7 +245,7 @@ struct Actor {
 struct Play {
     script: Vec<Exchange>,
     cue: usize,
-    asked: Vec<Question>,
+    questions: Vec<Question>,
 }
 
 impl Actor {
@@ -253,7 +253,7 @@ impl Actor {
         let play = Arc::new(Mutex::new(Play {
             script: script.to_vec(),
             cue: 0,
-            asked: Vec::new(),
+            questions: Vec::new(),
         }));
         let stage = Arc::clone(&play);
         let server = Server::start(socket, move |question| {
@@ -275,13 +275,13 @@ impl Actor {
     }
 
     /// What clients asked since the last time.
-    fn asked(&self) -> Vec<Question> {
+    fn questions(&self) -> Vec<Question> {
         std::mem::take(
             &mut self
                 .play
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
-                .asked,
+                .questions,
         )
     }
 }
@@ -300,7 +300,7 @@ impl Play {
         let answer = known.map_or_else(Answer::empty, |known| known.answer.clone());
         // The proxy also asks by itself, when it meets a runtime; then it names no client.
         if question.headers.contains_key("user-agent") {
-            self.asked.push(question);
+            self.questions.push(question);
         }
         answer
     }

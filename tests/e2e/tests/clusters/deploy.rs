@@ -83,11 +83,12 @@ async fn a_deployed_node_runs_a_vm_which_outlives_an_upgrade_and_nothing_stays_a
 /// Builds the node image with a tag; returns its archive.
 fn build_image(tag: &str) -> Result<PathBuf> {
     // The programs are those that all tests run: building them here would replace them under other tests.
-    let said = xtask(&["image", "node", "--debug", "--no-build", "--tag", tag])?;
-    said.lines()
+    let reported = xtask(&["image", "node", "--debug", "--no-build", "--tag", tag])?;
+    reported
+        .lines()
         .find_map(|line| line.split_once(&format!(":{tag} is ")))
         .map(|(_, archive)| PathBuf::from(archive))
-        .with_context(|| format!("no archive in {said}"))
+        .with_context(|| format!("no archive in {reported}"))
 }
 
 /// The digest of an archive's manifest.

@@ -24,8 +24,8 @@ const AHEAD: i64 = 10;
 async fn a_guest_reboots_in_its_pod_or_is_reset_and_keeps_no_other_wish_waiting() -> Result<()> {
     let cluster = Cluster::up()?;
     cluster.machine_basics()?;
-    let wish = json!({ "powerState": "PoweredOn", "powerOffTimeout": "300s" });
-    cluster.apply(&machine(NAME, &wish))?;
+    let spec = json!({ "powerState": "PoweredOn", "powerOffTimeout": "300s" });
+    cluster.apply(&machine(NAME, &spec))?;
     cluster.await_word(NAME, "Running", UP).await?;
     let pod = cluster.pod_uid(NAME)?;
 
@@ -41,7 +41,7 @@ async fn a_guest_reboots_in_its_pod_or_is_reset_and_keeps_no_other_wish_waiting(
 
     // One that does not listen is reset, where that is allowed.
     cluster.await_commands(NAME, UP).await?;
-    Guest::of(cluster.stack(), NAME)?.go_deaf()?;
+    Guest::of(cluster.stack(), NAME)?.become_unresponsive()?;
     let mode = json!({ "restartMode": "TrySoft", "powerOffTimeout": "3s" });
     let at = restart(&cluster, mode, 0)?;
     await_restarted(&cluster, &at).await?;
@@ -54,7 +54,7 @@ async fn a_guest_reboots_in_its_pod_or_is_reset_and_keeps_no_other_wish_waiting(
 
     // Somebody loses patience with one that is asked to reboot.
     cluster.await_commands(NAME, UP).await?;
-    Guest::of(cluster.stack(), NAME)?.go_deaf()?;
+    Guest::of(cluster.stack(), NAME)?.become_unresponsive()?;
     let mode = json!({ "restartMode": "Soft", "powerOffTimeout": format!("{PATIENT}s") });
     restart(&cluster, mode, 0)?;
     await_end(&cluster, "GuestReboot", "Running").await?;

@@ -157,7 +157,7 @@ async fn manual(cluster: &Cluster) -> Result<()> {
     cluster.await_word(name, "Running", UP).await?;
     cluster.await_agent(name, UP).await?;
     // A guest that does not listen has minutes, unless somebody loses patience.
-    Guest::of(cluster.stack(), name)?.go_deaf()?;
+    Guest::of(cluster.stack(), name)?.become_unresponsive()?;
     vmletctl(cluster, &["stop", name])?;
     cluster.await_word(name, "Stopping", DOWN).await?;
     vmletctl(cluster, &["stop", name, "--force"])?;
@@ -170,8 +170,8 @@ async fn manual(cluster: &Cluster) -> Result<()> {
 /// One run, whatever becomes of its pod; without a network, which its commands do not need.
 async fn once(cluster: &Cluster) -> Result<()> {
     let name = "once";
-    let wish = json!({ "runStrategy": "Once", "network": { "disabled": true } });
-    cluster.apply(&machine(name, &wish))?;
+    let spec = json!({ "runStrategy": "Once", "network": { "disabled": true } });
+    cluster.apply(&machine(name, &spec))?;
     cluster.await_word(name, "Running", UP).await?;
     cluster.await_agent(name, UP).await?;
     let nics = Guest::of(cluster.stack(), name)?.run(&["ls", "/sys/class/net"])?;
@@ -192,12 +192,12 @@ async fn power(cluster: &Cluster) -> Result<()> {
     secret(cluster, "first")?;
     let history = History::begin(cluster)?;
     let made = history.mark()?;
-    let wish = json!({
+    let spec = json!({
         "powerState": "PoweredOn",
         "network": { "hostName": HOST, "interfaces": [{ "name": "eth0", "macAddr": MAC }] },
         "bootstrap": { "cloudInit": { "userData": { "name": SEED }, "sshKeys": [KEY] } },
     });
-    cluster.apply(&machine(name, &wish))?;
+    cluster.apply(&machine(name, &spec))?;
     cluster.await_word(name, "Running", UP).await?;
     cluster
         .await_vm(name, "an address", UP, |vm| {
@@ -211,7 +211,7 @@ async fn power(cluster: &Cluster) -> Result<()> {
     check_writes(&history, "made and started", made, &MAKE).await?;
     let identity = seed(cluster, name, "first")?;
     no_word_of_a_network(&cluster.vm(name)?)?;
-    is_called_and_heard(cluster, name).await?;
+    is_named_and_reachable(cluster, name).await?;
     Guest::of(cluster.stack(), name)?.run(&["sh", "-c", "echo kept >/boot/note && sync"])?;
     cluster.patch_vm(name, &json!({ "powerState": "PoweredOff" }))?;
     cluster.await_word(name, "Stopped", DOWN).await?;
@@ -247,7 +247,7 @@ async fn power(cluster: &Cluster) -> Result<()> {
     .await?;
     ensure!(after.count > before.count, "{before:?}, then {after:?}");
     cluster.await_agent(name, UP).await?;
-    is_called_and_heard(cluster, name).await?;
+    is_named_and_reachable(cluster, name).await?;
     let memory = Guest::of(cluster.stack(), name)?.run(&["cat", "/run/memory"])?;
     ensure!(memory == "7", "its memory says {memory:?}");
     // A guest that goes on does so with the disks that it knows.
@@ -271,11 +271,11 @@ fn no_word_of_a_network(vm: &Value) -> Result<()> {
 }
 
 /// The guest has the name and the hardware address that its owner chose, and its neighbour has learnt the latter.
-async fn is_called_and_heard(cluster: &Cluster, name: &str) -> Result<()> {
+async fn is_named_and_reachable(cluster: &Cluster, name: &str) -> Result<()> {
     eventually(UP, "the guest's name and answer", || async {
         let guest = Guest::of(cluster.stack(), name)?;
-        let said = guest.run(&["sh", "-c", "hostname; cat /sys/class/net/eth0/address"])?;
-        ensure!(said == format!("{HOST}\n{MAC}"), "it is {said:?}");
+        let reported = guest.run(&["sh", "-c", "hostname; cat /sys/class/net/eth0/address"])?;
+        ensure!(reported == format!("{HOST}\n{MAC}"), "it is {reported:?}");
         let gateway = "ip route show default | sed 's/.*via //; s/ .*//'";
         let gateway = guest.run(&["sh", "-c", gateway])?;
         guest

@@ -63,7 +63,7 @@ async fn room(cluster: &Cluster) -> Result<()> {
     large["spec"]["policies"]["resources"]["requests"]["memory"] =
         json!(format!("{}Ki", memory / 5 * 3));
     cluster.apply(&large)?;
-    let of = |wish: &str| json!({ "className": "large", "powerState": wish });
+    let of = |spec: &str| json!({ "className": "large", "powerState": spec });
     cluster.apply(&machine("late", &of("PoweredOff")))?;
     cluster.await_word("late", "Stopped", UP).await?;
     await_no_placeholder(cluster, "late").await?;

@@ -100,7 +100,7 @@ impl Node<'_> {
                 tokio::time::sleep(SLOW).await;
                 let answer = async {
                     let line = line.get_or_try_init(|| Line::connect(&behind)).await?;
-                    line.ask(&question).await
+                    line.call(&question).await
                 };
                 let answer: Result<Answer> = answer.await;
                 answer.unwrap_or_else(|error| Answer::status("14", &format!("{error:#}")))
@@ -290,13 +290,13 @@ impl Node<'_> {
 
     /// The guest's own clock has never gone back.
     async fn never_booted_again(&self) -> Result<()> {
-        let (said, last) = eventually(READY, "a first tick", || async {
-            let said = ticks(&self.cluster.kubectl(&["logs", "machine", "--tail=-1"])?);
-            let last = *said.last().context("the guest has not said a thing")?;
-            Ok((said, last))
+        let (reported, last) = eventually(READY, "a first tick", || async {
+            let reported = ticks(&self.cluster.kubectl(&["logs", "machine", "--tail=-1"])?);
+            let last = *reported.last().context("the guest has not said a thing")?;
+            Ok((reported, last))
         })
         .await?;
-        for pair in said.windows(2) {
+        for pair in reported.windows(2) {
             ensure!(pair[0].uptime < pair[1].uptime, "{pair:?}");
         }
         eventually(READY, "the guest's next tick", || async {

@@ -151,9 +151,9 @@ async fn await_refusal(cluster: &Cluster, pod: &str, words: &str) -> Result<()> 
     eventually(DONE, &format!("{words:?} of {pod}"), || async {
         let status = cluster.get_json(&["pod", pod])?["status"].take();
         let resize = condition(&status, "PodResizeInProgress").context("no condition")?;
-        let said = resize["message"].as_str().unwrap_or_default();
+        let reported = resize["message"].as_str().unwrap_or_default();
         let is_error = resize["status"] == "True" && resize["reason"] == "Error";
-        ensure!(is_error && said.contains(words), "{resize}");
+        ensure!(is_error && reported.contains(words), "{resize}");
         Ok(())
     })
     .await

@@ -44,7 +44,7 @@ async fn many_machines_on_a_node_keep_kubelet_in_time() -> Result<()> {
     let cluster = Cluster::up()?;
     let ready = ready_since(&cluster)?;
     if is_long {
-        tell("no pod", &quiet(&cluster).await?)?;
+        print("no pod", &quiet(&cluster).await?)?;
     }
     for wave in 0..waves {
         begin(&cluster, wave)
@@ -53,7 +53,7 @@ async fn many_machines_on_a_node_keep_kubelet_in_time() -> Result<()> {
     }
     let count = waves * WAVE;
     if is_long {
-        tell(&format!("{count} machines"), &quiet(&cluster).await?)?;
+        print(&format!("{count} machines"), &quiet(&cluster).await?)?;
     }
     let pods = cluster.get_json(&["pods", "--selector", "app=thirty"])?;
     let running = pods["items"].as_array().context("items")?;
@@ -142,7 +142,7 @@ async fn quiet(cluster: &Cluster) -> Result<Quiet> {
 }
 
 /// Prints the numbers of `docs/performance.md`, past the capture of a test that passes.
-fn tell(what: &str, load: &Quiet) -> Result<()> {
+fn print(what: &str, load: &Quiet) -> Result<()> {
     let mut out = std::io::stderr();
     let (count, mean, p99) = (load.relists, load.relist, load.relist_p99);
     writeln!(

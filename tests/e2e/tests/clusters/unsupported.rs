@@ -27,9 +27,12 @@ pub(super) async fn what_a_guest_does_not_get_is_refused_or_an_event(
         json!([{ "name": "data", "mountPath": "/data" }]);
     cluster.apply(&lost)?;
     eventually(READY, "the writable mount is refused", || async {
-        let said = notes(cluster, "lost", "Failed")?;
+        let reported = notes(cluster, "lost", "Failed")?;
         let words = "the mount /data (volume data, emptyDir) does not reach the guest";
-        ensure!(said.iter().any(|note| note.contains(words)), "{said:?}");
+        ensure!(
+            reported.iter().any(|note| note.contains(words)),
+            "{reported:?}"
+        );
         Ok(())
     })
     .await?;
@@ -57,12 +60,12 @@ pub(super) async fn what_a_guest_does_not_get_is_refused_or_an_event(
         "annotation vmlet.dev/vcpus-count is not known; is vmlet.dev/vcpu-count meant?",
     ];
     eventually(READY, "events of what the guest does not get", || async {
-        let said = notes(cluster, "warned", "Unsupported")?;
-        ensure!(said.len() == words.len(), "{said:?}");
+        let reported = notes(cluster, "warned", "Unsupported")?;
+        ensure!(reported.len() == words.len(), "{reported:?}");
         for words in words {
             ensure!(
-                said.iter().any(|note| note.contains(words)),
-                "{words}: {said:?}"
+                reported.iter().any(|note| note.contains(words)),
+                "{words}: {reported:?}"
             );
         }
         Ok(())

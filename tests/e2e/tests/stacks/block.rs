@@ -69,8 +69,8 @@ async fn a_device_gets_the_image_once_and_keeps_what_the_guest_wrote() -> Result
     await_text(&first.log(0), "VMLET-BOOTS 1", BOOT).await?;
 
     // By whatever path, a device is one device.
-    let said = refused(&cri, &pod("thief"), &image, device.path()).await?;
-    ensure!(said.contains("in use by container"), "{said}");
+    let reported = refused(&cri, &pod("thief"), &image, device.path()).await?;
+    ensure!(reported.contains("in use by container"), "{reported}");
     await_text(&first.log(0), "VMLET-GUEST-READY", BOOT).await?;
     cri.stop_pod(&sandbox).await?;
     cri.remove_pod(&sandbox).await?;
@@ -91,16 +91,16 @@ async fn a_device_gets_the_image_once_and_keeps_what_the_guest_wrote() -> Result
     cri.stop_pod(&sandbox).await?;
     cri.remove_pod(&sandbox).await?;
 
-    let said = refused(&cri, &pod("small"), &image, small.path()).await?;
+    let reported = refused(&cri, &pod("small"), &image, small.path()).await?;
     ensure!(
-        said.contains("33554432") && said.contains("68157440"),
-        "{said}"
+        reported.contains("33554432") && reported.contains("68157440"),
+        "{reported}"
     );
-    let said = refused(&cri, &pod("empty"), "vmlet.dev/none", small.path()).await?;
-    ensure!(said.contains("is empty"), "{said}");
+    let reported = refused(&cri, &pod("empty"), "vmlet.dev/none", small.path()).await?;
+    ensure!(reported.contains("is empty"), "{reported}");
     device.write(b"somebody's data")?;
-    let said = refused(&cri, &pod("foreign"), &image, device.path()).await?;
-    ensure!(said.contains("holds data"), "{said}");
+    let reported = refused(&cri, &pod("foreign"), &image, device.path()).await?;
+    ensure!(reported.contains("holds data"), "{reported}");
     ensure!(
         device.head()?.starts_with("somebody's data"),
         "it was written over"

@@ -31,8 +31,8 @@ fn device(path: &str, device: &LoopDevice, permissions: &str) -> v1::Device {
 /// What the guest knows of a disk: bytes, whether it is read-only, serial number.
 async fn disk(cri: &Cri, id: &str, name: &str) -> Result<(u64, bool, String)> {
     let line = format!("cd /sys/block/{name} && cat size ro && cat serial");
-    let said = cri.shell(id, &line).await?;
-    let mut lines = said.lines();
+    let reported = cri.shell(id, &line).await?;
+    let mut lines = reported.lines();
     let sectors: u64 = lines.next().context("size")?.parse()?;
     let is_read_only = lines.next() == Some("1");
     Ok((

@@ -143,8 +143,8 @@ async fn long_output(cri: &Cri, id: &str) -> Result<()> {
 }
 
 fn crictl(stack: &Stack, id: &str) -> Result<()> {
-    let said = stack.crictl(&["exec", "-s", id, "hostname"])?;
-    ensure!(said == "exact", "{said}");
+    let reported = stack.crictl(&["exec", "-s", id, "hostname"])?;
+    ensure!(reported == "exact", "{reported}");
     let sandbox = stack.crictl(&["pods", "-q"])?;
     let export = stack.dir().join("checkpoint").display().to_string();
     for (arguments, instead) in [

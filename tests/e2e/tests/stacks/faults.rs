@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Cri, LoopDevice, PodOptions, Stack, eventually, v1};
 use tonic::Status;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 #[ignore = "needs root"]
@@ -30,7 +30,7 @@ async fn a_request_that_was_killed_anywhere_can_be_repeated() -> Result<()> {
             .await
             .with_context(|| format!("killed at {point}"))?;
         // A program may die after it has answered.
-        eventually(PATIENCE, "a death", || async {
+        eventually(TIMEOUT, "a death", || async {
             ensure!(!stack.is_armed(point), "no request reached {point}");
             Ok(())
         })
@@ -123,7 +123,7 @@ where
         // The program died after it had answered, or another one died at the same time.
         Ok(_) => Status::unknown("answered, then killed"),
         Err(status) => {
-            let dead = eventually(PATIENCE, "the death of a program", || async {
+            let dead = eventually(TIMEOUT, "the death of a program", || async {
                 let dead = restart_dead(stack).await?;
                 ensure!(
                     dead > 0,

@@ -163,11 +163,11 @@ async fn a_hostile_guest_is_not_heard() -> Result<()> {
                   end 10.88.99.60\\nlease_file /run/d/leases\\npidfile /run/d/pid\\n' $nic >/run/d/conf; \
                   udhcpd -f /run/d/conf >/run/d/log 2>&1 & sleep 1; kill -0 $!";
     guest.expect(server, true).await?;
-    let asked = node(
+    let questions = node(
         &stack,
         "! busybox udhcpc -i cni0 -f -n -q -t 3 -T 1 -s /bin/true 2>&1",
     )?;
-    ensure!(asked.contains("no lease"), "{asked}");
+    ensure!(questions.contains("no lease"), "{questions}");
     guest
         .expect("cat /run/d/log; kill $(cat /run/d/pid)", true)
         .await?;

@@ -98,29 +98,32 @@ async fn what_a_guest_wrote_is_there_in_its_next_pod() -> Result<()> {
     cri.start(&container).await?;
     await_text(&first.log(0), "VMLET-GUEST-READY", BOOT).await?;
     await_text(&first.log(0), "VMLET-BOOTS 1", BOOT).await?;
-    let told = eventually(TASK, "facts of the guest", || async {
-        let told = machine(&node, &container).await?;
-        ensure!(told.agent() == v1::Agent::Connected, "{told:?}");
-        ensure!(!told.interfaces.is_empty(), "{told:?}");
-        Ok(told)
+    let reported = eventually(TASK, "facts of the guest", || async {
+        let reported = machine(&node, &container).await?;
+        ensure!(reported.agent() == v1::Agent::Connected, "{reported:?}");
+        ensure!(!reported.interfaces.is_empty(), "{reported:?}");
+        Ok(reported)
     })
     .await?;
-    ensure!(told.vm_uid == VM && told.domain_uuid == VM, "{told:?}");
-    ensure!(told.machine_type.starts_with("pc-q35"), "{told:?}");
+    ensure!(
+        reported.vm_uid == VM && reported.domain_uuid == VM,
+        "{reported:?}"
+    );
+    ensure!(reported.machine_type.starts_with("pc-q35"), "{reported:?}");
     let ip = cri.ip(&sandbox).await?;
-    let addresses = told.interfaces.iter().flat_map(|nic| &nic.addresses);
+    let addresses = reported.interfaces.iter().flat_map(|nic| &nic.addresses);
     ensure!(
         addresses.clone().any(|a| a.starts_with(&format!("{ip}/"))),
-        "{told:?}"
+        "{reported:?}"
     );
 
     // What the guest publishes is told, with the next facts.
     let publish = "mkdir -p /run/vmlet && echo app.state=up > /run/vmlet/guestinfo";
     Guest::of(&stack, "first")?.run(&["sh", "-c", publish])?;
     eventually(BOOT, "what the guest publishes", || async {
-        let told = machine(&node, &container).await?.guest_info;
-        let state = told.get("app.state").map(String::as_str);
-        ensure!(told.len() == 1 && state == Some("up"), "{told:?}");
+        let reported = machine(&node, &container).await?.guest_info;
+        let state = reported.get("app.state").map(String::as_str);
+        ensure!(reported.len() == 1 && state == Some("up"), "{reported:?}");
         Ok(())
     })
     .await?;
@@ -163,7 +166,7 @@ async fn what_a_guest_wrote_is_there_in_its_next_pod() -> Result<()> {
 
     // A guest that does not hear is not rebooted by being asked.
     cri.await_agent(&container).await?;
-    Guest::of(&stack, "second")?.go_deaf()?;
+    Guest::of(&stack, "second")?.become_unresponsive()?;
     let reboot = |timeout_seconds| Kind::GuestReboot(v1::GuestReboot { timeout_seconds });
     let status = node.end(&uid(8), VM, reboot(1), TASK).await?;
     let words = "did not reboot within 1 s";

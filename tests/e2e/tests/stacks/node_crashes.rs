@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use e2e::{PodOptions, Stack, await_text, eventually, provision, ticks, uid};
 use nodeapi::v1::{self, run_task_request::Kind};
 
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 /// How long a daemon whose request failed may take to be dead.
 const DEATH: Duration = Duration::from_secs(30);
 const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
@@ -35,7 +35,7 @@ async fn a_task_that_was_killed_anywhere_ends_well() -> Result<()> {
         live(&stack, &image, point, number * 100)
             .await
             .with_context(|| format!("killed at {point}"))?;
-        eventually(PATIENCE, "a death", || async {
+        eventually(TIMEOUT, "a death", || async {
             ensure!(!stack.is_armed(point), "nothing reached {point}");
             Ok(())
         })
@@ -59,10 +59,10 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
         let uid = uid(first + n);
         step(stack, async move || {
             let node = stack.node().await?;
-            let done = node.done(&uid, VM, kind.clone(), PATIENCE);
+            let done = node.done(&uid, VM, kind.clone(), TIMEOUT);
             tokio::select! {
                 done = done => done,
-                dead = death(stack, PATIENCE) => dead.and_then(|()| bail!("the daemon died")),
+                dead = death(stack, TIMEOUT) => dead.and_then(|()| bail!("the daemon died")),
             }
         })
     };
@@ -81,7 +81,7 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
     let mut last = 0;
     if counts {
         revive(stack).await?;
-        await_text(&before.log(0), "VMLET-TICK 2 ", PATIENCE).await?;
+        await_text(&before.log(0), "VMLET-TICK 2 ", TIMEOUT).await?;
     }
     task(2, Kind::Save(v1::Save {})).await.context("save")?;
     if counts {
@@ -93,7 +93,7 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
     let after = machine(stack, &name("b"), true);
     start(stack, &after, image).await.context("second start")?;
     if counts {
-        let tick = eventually(PATIENCE, "a tick", || async {
+        let tick = eventually(TIMEOUT, "a tick", || async {
             // It may have died after it had answered.
             revive(stack).await?;
             let log = std::fs::read_to_string(after.log(0))?;

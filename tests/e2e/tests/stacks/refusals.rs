@@ -128,7 +128,7 @@ async fn methods_that_a_machine_cannot_have(stack: &Stack) -> Result<()> {
             headers: headers.into_iter().collect(),
             data: Bytes::from_static(&[0; 5]),
         };
-        let answer = line.ask(&question).await?;
+        let answer = line.call(&question).await?;
         let metadata = answer.trailers.as_ref().unwrap_or(&answer.headers);
         let status = Status::from_header_map(metadata).context(method)?;
         ensure!(status.code() != Code::Internal, "{method}: {status:?}");

@@ -13,7 +13,7 @@ const PODS: usize = 20;
 const CLIENTS: usize = 4;
 
 /// Far more than any request needs, and far less than for ever.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root"]
@@ -29,8 +29,8 @@ async fn twenty_pods_live_and_die_in_parallel() -> Result<()> {
             let cri = stack.cri().await?;
             for pod in (client..PODS).step_by(CLIENTS) {
                 let pod = PodOptions::named(&format!("storm-{pod}"), &stack);
-                let life = Box::pin(life(&cri, &pod, &image));
-                in_time(PATIENCE, "the end of a life", life).await?;
+                let life = Box::pin(full_cycle(&cri, &pod, &image));
+                in_time(TIMEOUT, "the end of a life", life).await?;
             }
             Ok::<(), anyhow::Error>(())
         }));
@@ -48,7 +48,7 @@ async fn twenty_pods_live_and_die_in_parallel() -> Result<()> {
 }
 
 /// One pod, with every request sent twice at once and some that contradict each other.
-async fn life(cri: &Cri, pod: &PodOptions, image: &str) -> Result<()> {
+async fn full_cycle(cri: &Cri, pod: &PodOptions, image: &str) -> Result<()> {
     let (a, b) = tokio::join!(cri.run(pod.sandbox()), cri.run(pod.sandbox()));
     let sandbox = a.or(b).context("neither RunPodSandbox succeeded")?;
     let create =

@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 
 const BOOT: Duration = Duration::from_secs(180);
 /// How long a request waits for libvirt, as the daemon says.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 #[tokio::test]
 #[ignore = "needs root"]
@@ -92,7 +92,7 @@ async fn requests_fail_with_a_sentence_while_libvirt_is_away() -> Result<()> {
         let begun = Instant::now();
         match cri.start(&container).await {
             Ok(()) => Ok(None),
-            Err(refused) if begun.elapsed() < PATIENCE => Ok(Some(refused)),
+            Err(refused) if begun.elapsed() < TIMEOUT => Ok(Some(refused)),
             Err(refused) => Err(refused.into()),
         }
     })

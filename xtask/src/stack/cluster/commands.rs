@@ -20,7 +20,7 @@ use crate::{run, workspace};
 
 const ETCD: &str = "http://127.0.0.1:2379";
 /// How long a program may take over its own health.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The command line of a program of the cluster.
 pub(crate) fn command(layout: &Layout, program: Program) -> Result<Command> {
@@ -182,7 +182,7 @@ fn listens(layout: &Layout, port: u16) -> Result<TcpStream> {
 /// A page that says so in its status line.
 fn healthy(layout: &Layout, port: u16, path: &str) -> Result<()> {
     let mut stream = listens(layout, port)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
     let mut answer = Vec::new();
     stream.take(4096).read_to_end(&mut answer)?;

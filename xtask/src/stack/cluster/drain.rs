@@ -15,7 +15,7 @@ use crate::stack::Layout;
 use crate::{run, workspace};
 
 /// How long a runtime may take over one request; removing a VM waits for its end.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A pod as a runtime knows it.
 #[derive(Debug, Deserialize)]
@@ -107,14 +107,14 @@ fn crictl(socket: &Path, arguments: &[&str]) -> Result<String> {
         .arg(format!("unix://{}", socket.display()));
     crictl
         .arg("--timeout")
-        .arg(format!("{}s", PATIENCE.as_secs()))
+        .arg(format!("{}s", TIMEOUT.as_secs()))
         .args(arguments);
-    match run::capture_within(&mut crictl, PATIENCE)? {
+    match run::capture_within(&mut crictl, TIMEOUT)? {
         Some(output) if output.status.success() => {
             Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         }
         Some(output) => bail!("{}", run::tail(&String::from_utf8_lossy(&output.stderr), 3)),
-        None => bail!("no answer within {} s", PATIENCE.as_secs()),
+        None => bail!("no answer within {} s", TIMEOUT.as_secs()),
     }
 }
 

@@ -19,7 +19,7 @@ use crate::stack::bring_up::{start, wait_for};
 use crate::stack::{Layout, Program};
 
 /// How long the cluster may take to take a new node in.
-const PATIENCE: &str = "--timeout=300s";
+const TIMEOUT: &str = "--timeout=300s";
 
 /// Writes the configuration of a new node and starts everything.
 pub(crate) fn bring_up_node(layout: &Layout, node: &Node, plan: &Plan) -> Result<()> {
@@ -123,7 +123,7 @@ pub(crate) fn wait_until_ready(node: &Node, plan: &Plan) -> Result<()> {
         run::output(
             commands::kubectl(node)
                 .arg("wait")
-                .arg(PATIENCE)
+                .arg(TIMEOUT)
                 .args(arguments),
         )
     };

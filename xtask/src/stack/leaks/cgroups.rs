@@ -16,7 +16,7 @@ use crate::stack::{Layout, Record};
 
 const TOP: &str = "/sys/fs/cgroup";
 /// How long the kernel may take to notice that a group is empty.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The groups that are there. On a cluster's node they are kubelet's, down to those of pods. Kubelet removes
 /// those with all that is in them: what is in them now is a leak, unless kubelet was stopped before its time.
@@ -102,7 +102,7 @@ fn remove_tree(path: &Path) -> Result<()> {
             remove_tree(&entry.path())?;
         }
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match fs::remove_dir(path) {
             // Its last process is dead but not collected.

@@ -22,7 +22,7 @@ use crate::run;
 use crate::stack::{Layout, Program};
 
 /// How long the kernel may take to end a killed process.
-const KILL_PATIENCE: Duration = Duration::from_secs(60);
+const KILL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The programs of one stack.
 #[derive(Debug)]
@@ -81,14 +81,14 @@ impl Children {
 
     /// Stops a program if it runs; returns when it has been collected.
     pub(crate) fn stop(&self, program: Program, grace: Duration) -> Result<()> {
-        for (signal, patience) in [(Signal::SIGTERM, grace), (Signal::SIGKILL, KILL_PATIENCE)] {
+        for (signal, timeout) in [(Signal::SIGTERM, grace), (Signal::SIGKILL, KILL_TIMEOUT)] {
             let table = self.lock();
             let Some(pid) = table.running.get(&program) else {
                 return Ok(());
             };
             kill(*pid, signal).with_context(|| format!("send {signal} to {program}"))?;
             drop(table);
-            if self.wait_for_end(program, patience).is_some() {
+            if self.wait_for_end(program, timeout).is_some() {
                 return Ok(());
             }
         }

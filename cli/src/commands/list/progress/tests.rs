@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn said(status: impl Into<Value>, tasks: impl Into<Value>, pods: impl Into<Value>) -> String {
+fn reported(status: impl Into<Value>, tasks: impl Into<Value>, pods: impl Into<Value>) -> String {
     let (status, tasks, pods): (Value, Value, Value) = (status.into(), tasks.into(), pods.into());
     let vm = serde_json::from_value(json!({
         "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachine",
@@ -34,8 +34,8 @@ fn the_way_of_a_machine_is_told_step_by_step() {
     let starting = || json!({"printableStatus": "Starting"});
     let none = || json!([]);
     let all = [
-        said(starting(), none(), pod(None, json!({}))),
-        said(
+        reported(starting(), none(), pod(None, json!({}))),
+        reported(
             starting(),
             none(),
             pod(
@@ -43,34 +43,34 @@ fn the_way_of_a_machine_is_told_step_by_step() {
                 json!({"waiting": {"reason": "ContainerCreating"}}),
             ),
         ),
-        said(
+        reported(
             json!({"printableStatus": "Provisioning"}),
             task(json!({})),
             none(),
         ),
-        said(
+        reported(
             json!({"printableStatus": "Provisioning"}),
             task(json!({"state": "Running", "progressPercent": 43})),
             none(),
         ),
-        said(
+        reported(
             starting(),
             task(json!({"state": "Success"})),
             pod(Some("n"), json!({"running": {}})),
         ),
-        said(json!({"printableStatus": "Running"}), none(), none()),
-        said(
+        reported(json!({"printableStatus": "Running"}), none(), none()),
+        reported(
             json!({"printableStatus": "Running", "ready": true}),
             none(),
             none(),
         ),
-        said(
+        reported(
             json!({"printableStatus": "CrashLoopBackOff",
                 "startFailure": {"consecutiveFailCount": 3, "retryAfterTimestamp": "2026-01-01T12:01:30Z"}}),
             none(),
             none(),
         ),
-        said(
+        reported(
             json!({"printableStatus": "ErrorPvcNotFound", "conditions": [{"type": "Failure", "status": "True",
                 "reason": "x", "message": "claim data does not exist", "lastTransitionTime": "2026-01-01T12:00:00Z"}]}),
             none(),
@@ -104,7 +104,7 @@ fn what_holds_a_machine_up_is_told_in_the_words_of_whoever_knows() {
         condition("VirtualMachineConditionImageCacheReady", "ErrImagePull: 404 Not Found"),
     ]});
     assert_eq!(
-        said(pulling, json!([]), json!([])),
+        reported(pulling, json!([]), json!([])),
         "ErrImagePull: 404 Not Found"
     );
     let placing = json!({"printableStatus": "ErrorUnschedulable", "conditions": [
@@ -112,13 +112,13 @@ fn what_holds_a_machine_up_is_told_in_the_words_of_whoever_knows() {
         condition("Ready", "there is no instance"),
     ]});
     assert_eq!(
-        said(placing, json!([]), json!([])),
+        reported(placing, json!([]), json!([])),
         "0/1 nodes are available"
     );
     let refused =
         json!({"waiting": {"reason": "CreateContainerError", "message": "too many vCPUs"}});
     assert_eq!(
-        said(
+        reported(
             json!({"printableStatus": "Starting"}),
             json!([]),
             pod(Some("n"), refused)
@@ -133,12 +133,12 @@ fn a_machine_that_stops_says_how_long_its_guest_may_take() {
     pods[0]["metadata"]["deletionTimestamp"] = json!("2026-01-01T12:05:00Z");
     for word in ["Stopping", "Terminating"] {
         assert_eq!(
-            said(json!({"printableStatus": word}), json!([]), pods.clone()),
+            reported(json!({"printableStatus": word}), json!([]), pods.clone()),
             "asked to power off, has time until 12:05:00 UTC"
         );
     }
     assert_eq!(
-        said(json!({"printableStatus": "Stopping"}), json!([]), json!([])),
+        reported(json!({"printableStatus": "Stopping"}), json!([]), json!([])),
         ""
     );
 }
@@ -183,7 +183,7 @@ fn the_steps_come_in_one_order() {
         ),
     ]
     .into_iter()
-    .map(|(word, tasks, pods)| said(json!({"printableStatus": word}), tasks, pods))
+    .map(|(word, tasks, pods)| reported(json!({"printableStatus": word}), tasks, pods))
     .collect();
     let steps = [
         "looking for a node",

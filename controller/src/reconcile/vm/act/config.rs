@@ -254,7 +254,7 @@ fn detached(pass: &Pass<'_>) -> Outcome<()> {
         .iter()
         .filter_map(|v| Some(format!("{} ({})", v.name, v.error.as_deref()?)))
         .collect();
-    match pass.view.gates.volumes {
+    match pass.view.preconditions.volumes {
         Volumes::ClaimNotFound | Volumes::Unbound => {
             let volumes = volumes.join(", ");
             Err(Error::Unattached { volumes }.into())

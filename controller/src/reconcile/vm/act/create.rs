@@ -12,11 +12,11 @@ use super::{config, identity, provision, slot};
 use crate::flow::{Flow, Outcome, PassError, proceed};
 use crate::reconcile::vm::observe::{find, location, view};
 use crate::reconcile::vm::pass::Pass;
-use crate::reconcile::vm::prerequisites::{self, Needs, cache, unsupported};
+use crate::reconcile::vm::prerequisites::{self, Prerequisites, cache, unsupported};
 
 /// One step towards the root disk.
 pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
-    view::look(pass, None, Volumes::Provisioning);
+    view::observe(pass, None, Volumes::Provisioning);
     if let Some(pod) = find::placeholder(pass) {
         view::look_at_placeholder(pass, &pod);
     }
@@ -58,13 +58,13 @@ async fn steps(pass: &mut Pass<'_>) -> Outcome {
         Some(_) => None,
     };
     unsupported::run(pass);
-    let needs = prerequisites::all(pass).await?;
+    let prerequisites = prerequisites::all(pass).await?;
     prerequisites::disks(pass).await?;
     let Some(slot) = slot else {
         return done(pass);
     };
-    proceed!(wait_for_cache(pass, &needs));
-    provision::run(pass, &needs, slot).await
+    proceed!(wait_for_cache(pass, &prerequisites));
+    provision::run(pass, &prerequisites, slot).await
 }
 
 fn succeeded(task: &VirtualMachineTask) -> bool {
@@ -72,11 +72,11 @@ fn succeeded(task: &VirtualMachineTask) -> bool {
     state == Some(crds::TaskState::Success)
 }
 
-fn wait_for_cache(pass: &mut Pass<'_>, needs: &Needs) -> Flow {
+fn wait_for_cache(pass: &mut Pass<'_>, prerequisites: &Prerequisites) -> Flow {
     if !pass.ctx.config.machines.image_caches || !pass.mode.is_fast() {
         return Flow::Continue;
     }
-    let name = cache_name(&needs.image.name);
+    let name = cache_name(&prerequisites.image.name);
     if cache::knows(pass, &name) {
         return Flow::Continue;
     }

@@ -5,7 +5,7 @@
 //! Failure: an event names what keeps the machine; the pass is repeated.
 
 mod disk;
-mod leave;
+mod orphan;
 
 use crds::{TaskKind, names};
 use k8s_openapi::jiff::SignedDuration;
@@ -35,7 +35,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>) -> Outcome {
         return Ok(Flow::Continue);
     }
     if pass.has(names::SKIP_DELETE_PLATFORM_RESOURCE) {
-        leave::run(pass).await?;
+        orphan::run(pass).await?;
         handover::clean_up(pass).await?;
         release(pass);
         return Ok(Flow::Continue);
@@ -62,7 +62,7 @@ async fn platform(pass: &mut Pass<'_>) -> Outcome {
         return Err(Error::StillCreating.into());
     }
     let pod = find::instance(pass).await?;
-    view::look(pass, pod.clone(), Volumes::Ready);
+    view::observe(pass, pod.clone(), Volumes::Ready);
     let decision = view::decide(pass);
     handover::clean_up(pass).await?;
     if pod.is_none() && !may_have_disk(pass) {

@@ -72,7 +72,7 @@ pub(crate) async fn delete(pass: &mut Pass<'_>, pod: &Pod, seconds: u32) -> Outc
     }
     if pods::is_deleting(pod) && is_machine {
         // Before the API server knows of the shorter time: from then on nobody comes here again.
-        shorten_grace::ask(pass, pod, seconds).await?;
+        shorten_grace::request(pass, pod, seconds).await?;
     }
     let params = DeleteParams::background()
         .grace_period(seconds)

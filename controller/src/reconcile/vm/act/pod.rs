@@ -19,7 +19,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use crate::reconcile::vm::observe::pods::{INSTANCE, PROVISION};
-use crate::reconcile::vm::prerequisites::Needs;
+use crate::reconcile::vm::prerequisites::Prerequisites;
 
 /// On pods: what proves an address, as the image says.
 pub(crate) const IP_ASSURANCE: &str = "vmlet.dev/ip-assurance";
@@ -44,7 +44,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) vm: &'a VirtualMachine,
     pub(crate) uid: &'a str,
     pub(crate) owner: OwnerReference,
-    pub(crate) needs: &'a Needs,
+    pub(crate) prerequisites: &'a Prerequisites,
     /// The node that has the root disk.
     pub(crate) node: Option<&'a str>,
     /// UID under which that node keeps it; none for a root disk in a claim.
@@ -126,7 +126,7 @@ fn base(plan: &Plan<'_>, role: &str) -> Pod {
     let mut labels = allowed(template.labels);
     labels.insert(names::VM_UID_LABEL.to_owned(), plan.uid.to_owned());
     labels.insert(names::POD_ROLE_LABEL.to_owned(), role.to_owned());
-    let size = &plan.needs.size;
+    let size = &plan.prerequisites.size;
     let is_instance = role == INSTANCE;
     let network = plan.vm.spec.network.as_ref();
     Pod {
@@ -144,7 +144,7 @@ fn base(plan: &Plan<'_>, role: &str) -> Pod {
             enable_service_links: Some(false),
             hostname: network.and_then(|n| n.host_name.clone()),
             image_pull_secrets: plan
-                .needs
+                .prerequisites
                 .image
                 .pull_secret
                 .clone()

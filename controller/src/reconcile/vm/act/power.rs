@@ -11,7 +11,7 @@ use crds::{TaskKind, VirtualMachine};
 use kube::ResourceExt;
 use kube::api::{Patch as ApiPatch, PatchParams};
 use lifecycle::power::{self, Delay};
-use lifecycle::{Action, Decision, Patch, Wish};
+use lifecycle::{Action, Decision, DesiredState, Patch};
 use serde_json::{Map, Value, json};
 
 use super::tasks;
@@ -112,7 +112,7 @@ async fn act(pass: &mut Pass<'_>, action: &Action) -> Outcome {
         Action::DiscardSaved => discard(pass).await,
         Action::Pause { uid } => turn(pass, TaskKind::Pause, uid).await,
         Action::Unpause { uid } => turn(pass, TaskKind::Unpause, uid).await,
-        Action::Patch(change) => wish(pass, *change).await,
+        Action::Patch(change) => change_specification(pass, *change).await,
     }
 }
 
@@ -160,20 +160,20 @@ async fn discard(pass: &mut Pass<'_>) -> Outcome {
 
 /// Writes the desired state that a request asked for into the specification, and removes its other spellings: the API
 /// server refuses a machine with two.
-async fn wish(pass: &mut Pass<'_>, change: Patch) -> Outcome {
+async fn change_specification(pass: &mut Pass<'_>, change: Patch) -> Outcome {
     let spec = match change {
         Patch::Paused => json!({ "paused": true }),
-        Patch::Wish(wish) => {
-            let mut spec: Map<String, Value> = Wish::FIELDS
+        Patch::DesiredState(desired) => {
+            let mut spec: Map<String, Value> = DesiredState::FIELDS
                 .map(|f| (f.into(), Value::Null))
                 .into_iter()
                 .collect();
-            spec.insert(wish.field().to_owned(), wish.value());
+            spec.insert(desired.field().to_owned(), desired.value());
             Value::Object(spec)
         }
     };
-    let remembered = json!({ (names::RESUME_WISH): null });
-    let forgets = pass.has(names::RESUME_WISH) && change != Patch::Paused;
+    let remembered = json!({ (names::RESUME_STATE): null });
+    let forgets = pass.has(names::RESUME_STATE) && change != Patch::Paused;
     let body = json!({
         "metadata": {
             "resourceVersion": pass.vm.metadata.resource_version,

@@ -26,7 +26,7 @@ use crate::reconcile::node_tasks;
 use crate::reconcile::vm::observe::mode::Mode;
 use crate::reconcile::vm::observe::{find, pods, view};
 use crate::reconcile::vm::pass::Pass;
-use crate::reconcile::vm::prerequisites::{self, Needs};
+use crate::reconcile::vm::prerequisites::{self, Prerequisites};
 use crate::reconcile::vm::write::patch;
 use crate::shared::slots::Slot;
 
@@ -42,18 +42,18 @@ pub(crate) fn task(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
 }
 
 /// One step.
-pub(crate) async fn run(pass: &mut Pass<'_>, needs: &Needs, slot: Slot) -> Outcome {
+pub(crate) async fn run(pass: &mut Pass<'_>, prerequisites: &Prerequisites, slot: Slot) -> Outcome {
     let pod = find::placeholder(pass);
-    if !follow_image(pass, needs, pod.as_deref()).await? {
+    if !follow_image(pass, prerequisites, pod.as_deref()).await? {
         return Ok(Flow::Continue);
     }
-    let Some(node) = pin(pass, needs, pod.as_deref()).await? else {
+    let Some(node) = pin(pass, prerequisites, pod.as_deref()).await? else {
         return Ok(Flow::Continue);
     };
     match pod {
         // The node may have restarted since.
         Some(pod) if pods::runs(&pod) || pods::phase(&pod) == "Succeeded" => {
-            make(pass, needs, &node, slot).await
+            make(pass, prerequisites, &node, slot).await
         }
         Some(pod) if pods::phase(&pod) == "Failed" => replace_failed(pass, &pod).await,
         // One that was made anew may find its node full.
@@ -65,15 +65,19 @@ pub(crate) async fn run(pass: &mut Pass<'_>, needs: &Needs, slot: Slot) -> Outco
             Ok(Flow::Continue)
         }
         None => {
-            ask(pass, needs, Some(&node)).await?;
+            ensure_placeholder(pass, prerequisites, Some(&node)).await?;
             Ok(Flow::Continue)
         }
     }
 }
 
 /// Ends what was begun for an image that was edited, or made again, since. False: the end is waited for.
-async fn follow_image(pass: &mut Pass<'_>, needs: &Needs, pod: Option<&Pod>) -> Outcome<bool> {
-    let name = needs.image.name.as_str();
+async fn follow_image(
+    pass: &mut Pass<'_>,
+    prerequisites: &Prerequisites,
+    pod: Option<&Pod>,
+) -> Outcome<bool> {
+    let name = prerequisites.image.name.as_str();
     let is_of_another = |task: &Arc<VirtualMachineTask>| task.spec.image.as_deref() != Some(name);
     if let Some(task) = task(pass).filter(is_of_another) {
         // It has failed: neither one that goes on nor one that succeeded gets here.
@@ -90,7 +94,11 @@ async fn follow_image(pass: &mut Pass<'_>, needs: &Needs, pod: Option<&Pod>) -> 
 }
 
 /// The node, on record; `None` while there is none.
-async fn pin(pass: &mut Pass<'_>, needs: &Needs, pod: Option<&Pod>) -> Outcome<Option<String>> {
+async fn pin(
+    pass: &mut Pass<'_>,
+    prerequisites: &Prerequisites,
+    pod: Option<&Pod>,
+) -> Outcome<Option<String>> {
     if let Some(node) = pass.node_name() {
         let task = task(pass);
         let is_open = task.as_ref().is_some_and(|task| !has_failed(task));
@@ -110,7 +118,7 @@ async fn pin(pass: &mut Pass<'_>, needs: &Needs, pod: Option<&Pod>) -> Outcome<O
         return Ok(None);
     }
     let Some(pod) = pod else {
-        ask(pass, needs, None).await?;
+        ensure_placeholder(pass, prerequisites, None).await?;
         return Ok(None);
     };
     if pods::is_deleting(pod) {
@@ -131,14 +139,18 @@ fn has_failed(task: &VirtualMachineTask) -> bool {
     matches!(state, Some(TaskState::Error | TaskState::Cancelled))
 }
 
-async fn ask(pass: &mut Pass<'_>, needs: &Needs, node: Option<&str>) -> Outcome<()> {
+async fn ensure_placeholder(
+    pass: &mut Pass<'_>,
+    prerequisites: &Prerequisites,
+    node: Option<&str>,
+) -> Outcome<()> {
     let (bios, instance) = identity::of(pass);
     let uid = pass.uid();
     let plan = Plan {
         vm: &pass.vm,
         uid: &uid,
         owner: pass.owner(),
-        needs,
+        prerequisites,
         node,
         disk: None,
         instance_uuid: &instance,
@@ -207,7 +219,12 @@ pub(crate) fn has_place_and_image(pass: &mut Pass<'_>) {
     pass.condition(conditions::PLACEMENT_READY, Status::True, "", "");
 }
 
-async fn make(pass: &mut Pass<'_>, needs: &Needs, node: &str, slot: Slot) -> Outcome {
+async fn make(
+    pass: &mut Pass<'_>,
+    prerequisites: &Prerequisites,
+    node: &str,
+    slot: Slot,
+) -> Outcome {
     has_place_and_image(pass);
     let recorded = pass.base.status.as_ref();
     if recorded.is_none_or(|status| status.node_name.is_none()) {
@@ -218,12 +235,12 @@ async fn make(pass: &mut Pass<'_>, needs: &Needs, node: &str, slot: Slot) -> Out
     let Some(slot) = slot::take_slot(pass, Some(node)) else {
         return Ok(slot::no_slot(pass));
     };
-    if let Some(object) = &needs.image.object {
+    if let Some(object) = &prerequisites.image.object {
         used::record(pass.ctx, object).await?;
     }
     let mut spec = tasks::spec(pass, node, TaskKind::Provision);
-    spec.image = Some(needs.image.name.clone());
-    spec.image_url.clone_from(&needs.image.url);
+    spec.image = Some(prerequisites.image.name.clone());
+    spec.image_url.clone_from(&prerequisites.image.url);
     spec.linked = pass.mode == Mode::Linked;
     let wanted = pass.vm.spec.boot_disk_capacity.as_ref();
     spec.size_bytes = wanted

@@ -17,7 +17,7 @@ use crate::reconcile::vm::observe::pods;
 use crate::reconcile::vm::pass::Pass;
 
 /// Lets the node cut the power of the pod's machine in `seconds`.
-pub(crate) async fn ask(pass: &mut Pass<'_>, pod: &Pod, seconds: u32) -> Outcome<()> {
+pub(crate) async fn request(pass: &mut Pass<'_>, pod: &Pod, seconds: u32) -> Outcome<()> {
     let (Some(node), Some(uid)) = (pods::node(pod), pod.uid()) else {
         return Ok(());
     };

@@ -10,7 +10,7 @@ use crate::context::{Context, Key};
 use crate::flow::Flow;
 use crate::reconcile::vm::observe::view;
 use crate::reconcile::vm::pass::Pass;
-use crate::shared::slots::{Asking, Limits, Made, Slot};
+use crate::shared::slots::{Limits, Made, Slot, SlotRequest};
 
 /// Whether a task on that node counts: while the node or its agent is away, others may make disks.
 fn works(ctx: &Context, node: &str) -> bool {
@@ -33,10 +33,10 @@ pub(crate) fn take_slot(pass: &Pass<'_>, node: Option<&str>) -> Option<Slot> {
     let tasks = &*pass.ctx.stores.tasks.state();
     let works = &|node: &str| works(pass.ctx, node);
     let (uid, key) = (&*pass.disk_uid(), pass.key);
-    let asking = Asking { uid, key, node };
+    let request = SlotRequest { uid, key, node };
     let slots = &pass.ctx.shared.slots;
     let made = Made { tasks, works };
-    slots.take(asking, made, limits(pass.ctx), pass.seconds())
+    slots.take(request, made, limits(pass.ctx), pass.seconds())
 }
 
 fn limits(ctx: &Context) -> Limits {

@@ -176,7 +176,7 @@ async fn create_at(
 }
 
 /// The machine waits for a task that nobody works on, perhaps for ever.
-pub(crate) fn unheard(pass: &Pass<'_>) -> Option<Failure> {
+pub(crate) fn unresponsive_agent(pass: &Pass<'_>) -> Option<Failure> {
     let agents = &pass.ctx.stores.agents;
     let mut open = all(pass).into_iter().filter(|task| !task.is_final());
     let task = open.find(|task| !agents.lives(&task.spec.node_name))?;

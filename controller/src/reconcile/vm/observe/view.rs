@@ -11,8 +11,8 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use lifecycle::backoff::Jitter;
 use lifecycle::{
-    Decision, Deletion, Gates, Instance, Machine, Meta, NodeState, Pending, Unstartable, Volumes,
-    Wish, power,
+    Decision, Deletion, DesiredState, Instance, Machine, Meta, NodeState, Pending,
+    StartPreconditions, Unstartable, Volumes, power,
 };
 
 use super::pods;
@@ -24,7 +24,7 @@ use crate::shared::expectations;
 const ORPHAN: &str = "orphan";
 
 /// Looks at the pod, and at what else a start depends on.
-pub(crate) fn look(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>, volumes: Volumes) {
+pub(crate) fn observe(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>, volumes: Volumes) {
     let node = pod.as_deref().and_then(pods::node);
     let node_state = match node.map(|n| is_ready(pass, n)) {
         Some(false) => NodeState::NotReady,
@@ -37,7 +37,7 @@ pub(crate) fn look(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>, volumes: Volumes)
         is_known: true,
         instance: pod.as_deref().map(|p| Instance::from_pod(p, node_state)),
         pod,
-        gates: Gates {
+        preconditions: StartPreconditions {
             pending,
             volumes,
             held,
@@ -70,7 +70,7 @@ fn record_image(pass: &mut Pass<'_>) {
 /// Says why the placeholder does not get on.
 pub(crate) fn look_at_placeholder(pass: &mut Pass<'_>, pod: &Pod) {
     let seen: Option<Unstartable> = Instance::from_pod(pod, NodeState::Ready).unstartable;
-    pass.view.gates.provisioner = seen;
+    pass.view.preconditions.provisioner = seen;
 }
 
 /// What should be done; the draft takes over what the decision says of the status.
@@ -82,7 +82,7 @@ pub(crate) fn decide(pass: &mut Pass<'_>) -> Decision {
         status: &status,
         meta: &pass.view.meta,
         instance: pass.view.instance.as_ref(),
-        gates: &pass.view.gates,
+        preconditions: &pass.view.preconditions,
     };
     let decision = lifecycle::desired(&machine, &pass.now, jitter);
     let mut next = decision.status.clone();
@@ -94,8 +94,8 @@ pub(crate) fn decide(pass: &mut Pass<'_>) -> Decision {
     if let Some(delay) = decision.requeue {
         pass.look_again(delay);
     }
-    if pass.view.gates.pending != Pending::Nothing {
-        pass.look_again(Duration::from_secs(expectations::PATIENCE.unsigned_abs()));
+    if pass.view.preconditions.pending != Pending::Nothing {
+        pass.look_again(Duration::from_secs(expectations::TIMEOUT.unsigned_abs()));
     }
     let pod = pass.view.pod.clone();
     let is_unplaced = |p: &Arc<Pod>| pods::is_deleting(p) && pods::is_over(p);
@@ -113,7 +113,7 @@ fn meta(vm: &VirtualMachine) -> Meta {
     Meta {
         generation: vm.metadata.generation.unwrap_or_default(),
         deletion,
-        resume: Wish::remembered(vm.annotations()),
+        resume: DesiredState::remembered(vm.annotations()),
     }
 }
 

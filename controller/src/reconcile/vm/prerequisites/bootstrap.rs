@@ -10,7 +10,7 @@ use super::{Missing, Pass};
 /// Key of user data when the machine does not name one.
 pub(crate) const DEFAULT_KEY: &str = "user-data";
 
-pub(super) async fn look(pass: &Pass<'_>) -> Result<(), Missing> {
+pub(super) async fn check(pass: &Pass<'_>) -> Result<(), Missing> {
     let cloud_init = pass.vm.spec.bootstrap.as_ref();
     let cloud_init = cloud_init.and_then(|b| b.cloud_init.as_ref());
     let Some(source) = cloud_init.and_then(|c| c.user_data.as_ref()) else {

@@ -60,7 +60,7 @@ pub(super) fn find(pass: &Pass<'_>) -> Result<Option<Arc<VirtualMachineClass>>, 
     }
 }
 
-pub(super) fn look(pass: &Pass<'_>) -> Result<Size, Missing> {
+pub(super) fn check(pass: &Pass<'_>) -> Result<Size, Missing> {
     let size = match find(pass)? {
         Some(class) => of_class(&class.spec, (class.name_any(), revision(&class))),
         None => match &pass.vm.spec.hardware {
@@ -81,7 +81,7 @@ pub(super) fn look(pass: &Pass<'_>) -> Result<Size, Missing> {
             }
         },
     };
-    check(&size).map(|()| size)
+    check_size(&size).map(|()| size)
 }
 
 /// The size that a class gives, of that name and revision.
@@ -108,7 +108,7 @@ pub(crate) fn revision(class: &VirtualMachineClass) -> String {
     format!("{}/{generation}", class.uid().unwrap_or_default())
 }
 
-fn check(size: &Size) -> Result<(), Missing> {
+fn check_size(size: &Size) -> Result<(), Missing> {
     let invalid = |message: String| Err(Missing::new("Invalid", message));
     if !(1..=MOST_CPUS).contains(&size.cpus) {
         return invalid(format!("{} CPUs are not from 1 to {MOST_CPUS}", size.cpus));

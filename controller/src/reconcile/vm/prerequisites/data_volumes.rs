@@ -27,7 +27,7 @@ const POPULATED_FOR: &str = "cdi.kubevirt.io/storage.populatedFor";
 /// Annotation of a claim: the phase of the pod by which CDI fills it.
 const POD_PHASE: &str = "cdi.kubevirt.io/storage.pod.phase";
 
-pub(super) async fn look(pass: &mut Pass<'_>) -> Outcome<Volumes> {
+pub(super) async fn check(pass: &mut Pass<'_>) -> Outcome<Volumes> {
     let templates = pass.vm.spec.data_volume_templates.clone();
     if templates.is_empty() {
         pass.drop_condition(DATA_VOLUMES_READY);

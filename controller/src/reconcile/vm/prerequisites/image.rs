@@ -33,7 +33,7 @@ pub(crate) struct Image {
 }
 
 /// The image, as it is now; that of a disk which exists keeps the name that the disk was made by.
-pub(super) fn look(pass: &Pass<'_>) -> Result<Image, Missing> {
+pub(super) fn check(pass: &Pass<'_>) -> Result<Image, Missing> {
     let found = current(pass);
     let recorded = pass.seen().map(|s| (s.image.clone(), s.image_url.clone()));
     match recorded.filter(|_| pass.is_created()) {

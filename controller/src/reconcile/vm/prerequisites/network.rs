@@ -20,7 +20,7 @@ pub(crate) struct Attachments {
     pub(crate) more: Vec<Value>,
 }
 
-pub(super) async fn look(pass: &Pass<'_>) -> Result<Attachments, Missing> {
+pub(super) async fn check(pass: &Pass<'_>) -> Result<Attachments, Missing> {
     let mut found = Attachments::default();
     let mut wrong = Vec::new();
     let network = pass.vm.spec.network.clone().unwrap_or_default();

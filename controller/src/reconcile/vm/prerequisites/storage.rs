@@ -5,7 +5,7 @@
 
 use super::{Missing, Pass};
 
-pub(super) fn look(pass: &Pass<'_>) -> Result<(), Missing> {
+pub(super) fn check(pass: &Pass<'_>) -> Result<(), Missing> {
     root_is_block(pass)?;
     let class = pass.vm.spec.storage_class.as_deref().unwrap_or_default();
     if class.is_empty() {

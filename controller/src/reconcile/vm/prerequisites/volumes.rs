@@ -47,7 +47,7 @@ pub(super) fn disks(pass: &Pass<'_>) -> Vec<Disk> {
 }
 
 /// How the claims stand; written to the status, too.
-pub(super) fn look(pass: &mut Pass<'_>) -> Volumes {
+pub(super) fn check(pass: &mut Pass<'_>) -> Volumes {
     let mut worst = Volumes::Ready;
     let mut all = Vec::new();
     for volume in pass.vm.spec.volumes.clone() {

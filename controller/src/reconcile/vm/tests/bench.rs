@@ -279,7 +279,7 @@ impl Bench {
     }
 
     /// Status and reason of a condition, `-` when it is not there.
-    pub(super) fn says(&self, kind: &str) -> String {
+    pub(super) fn condition_text(&self, kind: &str) -> String {
         self.condition(kind)
             .map_or("-".to_owned(), |c| format!("{}/{}", c.status, c.reason))
     }

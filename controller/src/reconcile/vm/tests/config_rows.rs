@@ -35,8 +35,14 @@ async fn g1a_a_lost_node_is_waited_for_and_nothing_is_made_anew() {
     for _ in 0..3 {
         assert!(is_wait(&bench.pass().await));
     }
-    assert_eq!(bench.says("VirtualMachineLocationValid"), "False/NodeLost");
-    assert_eq!(bench.says("VirtualMachineCreated"), "True/Provisioned");
+    assert_eq!(
+        bench.condition_text("VirtualMachineLocationValid"),
+        "False/NodeLost"
+    );
+    assert_eq!(
+        bench.condition_text("VirtualMachineCreated"),
+        "True/Provisioned"
+    );
     assert!(!bench.has_pod() && bench.placeholder("vm").is_none());
     bench.node("n1", true);
     bench.settle().await.ok();
@@ -58,7 +64,10 @@ async fn g1b_a_network_that_is_missing_is_waited_for() {
         .await;
     bench.remove(NETWORKS, "blue");
     assert_eq!(seconds(&bench.pass().await), Some(60));
-    assert_eq!(bench.says("VirtualMachineNetworkReady"), "False/NotReady");
+    assert_eq!(
+        bench.condition_text("VirtualMachineNetworkReady"),
+        "False/NotReady"
+    );
     bench.put(
         NETWORKS,
         json!({ "metadata": { "name": "blue", "namespace": "ns" } }),
@@ -114,7 +123,7 @@ async fn g2a_a_suspended_machine_is_not_resized() {
     bench.edit(VMS, "vm", json!({ "spec": { "powerState": "PoweredOn" } }));
     bench.settle().await.ok();
     assert_eq!(cpus(&bench), "1");
-    assert_eq!(bench.says(SYNCED), "False/ClassNameChanged");
+    assert_eq!(bench.condition_text(SYNCED), "False/ClassNameChanged");
 }
 
 #[tokio::test]
@@ -147,15 +156,18 @@ async fn g2c_nor_a_paused_one_which_is_labelled() {
         bench.get(VMS, "vm")["metadata"]["labels"]["vmlet.dev/paused"],
         "admin"
     );
-    assert_eq!(bench.says(SYNCED), "True/Synced");
+    assert_eq!(bench.condition_text(SYNCED), "True/Synced");
 }
 
 #[tokio::test]
 async fn g3a_another_class_waits_while_the_machine_is_on() {
     let bench = resized_while(json!({})).await;
-    assert_eq!(bench.says(SYNCED), "False/ClassNameChanged");
+    assert_eq!(bench.condition_text(SYNCED), "False/ClassNameChanged");
     assert_eq!(bench.status().class.as_deref(), Some("small"));
-    assert_eq!(bench.says("RestartRequired"), "True/SpecificationChanged");
+    assert_eq!(
+        bench.condition_text("RestartRequired"),
+        "True/SpecificationChanged"
+    );
 }
 
 #[tokio::test]
@@ -208,7 +220,7 @@ async fn edited_class(annotations: Value) -> Bench {
 async fn g3d_the_same_class_with_other_content_changes_nothing() {
     let bench = edited_class(json!({})).await;
     assert_eq!(cpus(&bench), "1");
-    assert_eq!(bench.says(SYNCED), "False/ClassUpdated");
+    assert_eq!(bench.condition_text(SYNCED), "False/ClassUpdated");
 }
 
 #[tokio::test]
@@ -278,7 +290,7 @@ async fn a_class_that_reserves_more_than_the_guests_memory_gets_a_pod() {
 async fn g3e_unless_the_machine_allows_it() {
     let bench = edited_class(json!({ "vmlet.dev/same-vm-class-resize": "" })).await;
     assert_eq!(cpus(&bench), "8");
-    assert_eq!(bench.says(SYNCED), "True/Synced");
+    assert_eq!(bench.condition_text(SYNCED), "True/Synced");
 }
 
 #[tokio::test]

@@ -66,7 +66,10 @@ async fn c2a_the_pod_that_the_status_remembers_is_the_machine() {
     bench.put(PODS, pod("other", &uid, json!("p1"), role, json!({})));
     bench.sync();
     bench.pass().await.ok();
-    assert_eq!(bench.says("VirtualMachineCreated"), "True/Provisioned");
+    assert_eq!(
+        bench.condition_text("VirtualMachineCreated"),
+        "True/Provisioned"
+    );
     assert_eq!(bench.status().instance.unwrap().uid, "p1");
     assert!(bench.placeholder("vm").is_none());
 }
@@ -82,7 +85,10 @@ async fn c2b_the_pod_with_the_domains_uuid_is_the_machine() {
     bench.put(PODS, pod("vm", &uid, json!("p2"), role, annotations));
     bench.sync();
     bench.pass().await.ok();
-    assert_eq!(bench.says("VirtualMachineCreated"), "True/Provisioned");
+    assert_eq!(
+        bench.condition_text("VirtualMachineCreated"),
+        "True/Provisioned"
+    );
     assert_eq!(bench.status().instance.unwrap().uid, "p2");
 }
 
@@ -267,7 +273,7 @@ async fn a_dead_agent_on_a_ready_node_holds_no_slot_that_another_machine_waits_f
     renewed(&bench, "n1", 1);
     bench.key.name = "vm".to_owned();
     bench.pass().await.ok();
-    assert_eq!(bench.says("Failure"), "-");
+    assert_eq!(bench.condition_text("Failure"), "-");
     bench.machine_named("three", json!({}));
     bench.key.name = "three".to_owned();
     bench.pass().await.ok();
@@ -285,7 +291,16 @@ async fn c4_all_that_is_missing_shows_in_one_pass() {
         text.contains("VirtualMachineClass none") && text.contains("image none"),
         "{text}"
     );
-    assert_eq!(bench.says("VirtualMachineClassReady"), "False/NotFound");
-    assert_eq!(bench.says("VirtualMachineImageReady"), "False/NotFound");
-    assert_eq!(bench.says("VirtualMachineStorageReady"), "True/Resolved");
+    assert_eq!(
+        bench.condition_text("VirtualMachineClassReady"),
+        "False/NotFound"
+    );
+    assert_eq!(
+        bench.condition_text("VirtualMachineImageReady"),
+        "False/NotFound"
+    );
+    assert_eq!(
+        bench.condition_text("VirtualMachineStorageReady"),
+        "True/Resolved"
+    );
 }

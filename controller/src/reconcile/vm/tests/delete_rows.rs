@@ -172,7 +172,7 @@ async fn x4d_an_administrators_pause_keeps_it_and_shows() {
         bench.get(VMS, "vm")["metadata"]["labels"]["vmlet.dev/paused"],
         "admin"
     );
-    let says = bench.says("VirtualMachineReconcileReady");
+    let says = bench.condition_text("VirtualMachineReconcileReady");
     assert_eq!(says, "False/VirtualMachineReconcilePaused");
     assert!(bench.pod()["metadata"]["deletionTimestamp"].is_null());
 }
@@ -203,7 +203,7 @@ async fn x4f_a_pod_that_cannot_be_deleted_is_tried_again() {
     bench.refuse(Method::DELETE, "pods/vm", 500, 1);
     assert!(failure(&bench.pass().await).contains("delete pod vm"));
     assert_eq!(bench.events(), ["DeleteFailure"]);
-    assert_eq!(bench.says("Failure"), "True/FailedDelete");
+    assert_eq!(bench.condition_text("Failure"), "True/FailedDelete");
     bench.pass().await.ok();
     assert!(!bench.pod()["metadata"]["deletionTimestamp"].is_null());
 }
@@ -219,9 +219,9 @@ async fn x5_the_disk_goes_after_the_pod_and_then_everything_is_forgotten() {
         bench.tasks("DeleteDisk").is_empty(),
         "while the domain runs"
     );
-    let said = bench.reported();
-    let [started] = said.as_slice() else {
-        panic!("{said:?}");
+    let reported = bench.reported();
+    let [started] = reported.as_slice() else {
+        panic!("{reported:?}");
     };
     assert_eq!(started.reason, "DeleteStarted");
     for words in ["(300 s)", "kubectl vmlet delete vm --force"] {

@@ -177,7 +177,7 @@ async fn a_machine_that_does_not_fit_where_its_disk_is_says_what_does_not_fit() 
     }
     bench.run("n1");
     bench.settle().await.ok();
-    assert_eq!(bench.says(kind), "True/Scheduled");
+    assert_eq!(bench.condition_text(kind), "True/Scheduled");
 }
 
 #[tokio::test]

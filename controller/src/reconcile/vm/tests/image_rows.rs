@@ -120,7 +120,10 @@ async fn what_a_node_cannot_read_shows_on_the_image_and_on_machines_and_is_tried
 
     bench.machine(json!({}));
     bench.settle().await.ok();
-    assert_eq!(bench.says("VirtualMachineImageReady"), "False/NotReady");
+    assert_eq!(
+        bench.condition_text("VirtualMachineImageReady"),
+        "False/NotReady"
+    );
     let message = bench.condition("VirtualMachineImageReady").unwrap().message;
     assert_eq!(message, "image debian is not ready: said the node");
     assert!(bench.placeholder("vm").is_none(), "before any pod");
@@ -137,7 +140,10 @@ async fn what_a_node_cannot_read_shows_on_the_image_and_on_machines_and_is_tried
     answers(&mut bench, qcow2());
     passes(&mut bench, 2).await.ok();
     bench.settle().await.ok();
-    assert_eq!(bench.says("VirtualMachineImageReady"), "True/Resolved");
+    assert_eq!(
+        bench.condition_text("VirtualMachineImageReady"),
+        "True/Resolved"
+    );
     assert!(bench.placeholder("vm").is_some());
 }
 
@@ -385,7 +391,7 @@ async fn an_image_that_is_made_again_after_a_failed_provision_is_followed() {
     bench.placeholder_is_gone("vm");
     bench.settle().await.ok();
     assert_eq!(
-        bench.says("VirtualMachineCreated"),
+        bench.condition_text("VirtualMachineCreated"),
         "-",
         "the failure is over"
     );

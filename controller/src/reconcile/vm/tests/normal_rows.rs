@@ -97,7 +97,7 @@ async fn n3a_a_cache_that_is_not_ready_is_a_label_and_a_condition() {
         json!(name)
     );
     assert_eq!(
-        bench.says("VirtualMachineConditionImageCacheReady"),
+        bench.condition_text("VirtualMachineConditionImageCacheReady"),
         "False/NotReady"
     );
     assert_eq!(bench.events(), Vec::<String>::new());
@@ -114,8 +114,8 @@ async fn n3b_a_creation_that_fails_is_an_event() {
     bench.refuse(Method::POST, "pods", 403, 1);
     assert!(failure(&bench.pass().await).contains("create pod vm-placeholder-of-virtual-machine-"));
     assert_eq!(bench.events(), ["CreateFailure"]);
-    assert_eq!(bench.says("VirtualMachineCreated"), "False/Error");
-    assert_eq!(bench.says("Failure"), "True/FailedCreate");
+    assert_eq!(bench.condition_text("VirtualMachineCreated"), "False/Error");
+    assert_eq!(bench.condition_text("Failure"), "True/FailedCreate");
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use crds::PowerState;
 
 const APPLY: &str = "vmlet.dev.protected/apply-power-state-time";
 
-fn wish(state: &str) -> Value {
+fn power_state(state: &str) -> Value {
     json!({ "spec": { "runStrategy": null, "powerState": state } })
 }
 
@@ -24,11 +24,11 @@ fn paused(status: &str) -> Value {
 
 async fn machine_that_is(state: &str, changes: Value) -> Bench {
     let mut bench = Bench::new();
-    let mut all = wish("PoweredOn");
+    let mut all = power_state("PoweredOn");
     json_patch::merge(&mut all, &changes);
     bench.running(all).await;
     if state == "Suspended" {
-        bench.edit(VMS, "vm", wish("Suspended"));
+        bench.edit(VMS, "vm", power_state("Suspended"));
         bench.settle().await.ok();
         bench.task_ends("Save", "Success");
         bench.end("vm", 0, "Saved");
@@ -37,7 +37,7 @@ async fn machine_that_is(state: &str, changes: Value) -> Bench {
         assert_eq!(bench.status().power_state, Some(PowerState::Suspended));
     }
     if state == "PoweredOff" {
-        bench.edit(VMS, "vm", wish("PoweredOff"));
+        bench.edit(VMS, "vm", power_state("PoweredOff"));
         bench.settle().await.ok();
         bench.end("vm", 0, "Stopped");
         bench.settle().await.ok();
@@ -49,7 +49,7 @@ async fn machine_that_is(state: &str, changes: Value) -> Bench {
 }
 
 fn at(bench: &mut Bench, time: &str, state: &str) {
-    let mut change = wish(state);
+    let mut change = power_state(state);
     change["metadata"] = json!({ "annotations": { APPLY: time } });
     bench.edit(VMS, "vm", change);
 }
@@ -91,7 +91,7 @@ async fn w1d_going_off_is_delayed_too() {
 #[tokio::test]
 async fn w2a_a_machine_that_anybody_paused_keeps_its_power() {
     let mut bench = machine_that_is("PoweredOn", json!({})).await;
-    bench.edit(VMS, "vm", wish("PoweredOff"));
+    bench.edit(VMS, "vm", power_state("PoweredOff"));
     bench.edit(
         VMS,
         "vm",
@@ -114,7 +114,7 @@ async fn w2b_so_does_one_in_the_hands_of_a_task() {
             "spec": { "nodeName": "n1", "vmName": "vm", "vmUID": uid, "kind": "Snapshot" },
         }),
     );
-    bench.edit(VMS, "vm", wish("PoweredOff"));
+    bench.edit(VMS, "vm", power_state("PoweredOff"));
     assert!(is_quiet(&bench.pass().await));
     assert!(bench.pod()["metadata"]["deletionTimestamp"].is_null());
     bench.task_ends("Snapshot", "Success");
@@ -148,12 +148,12 @@ async fn a_suspended_machine_is_resumed_with_the_hardware_that_its_memory_was_sa
     let changes = json!({ "className": "big", "minMachineType": "pc-q35-99.0" });
     bench.edit(VMS, "vm", json!({ "spec": changes }));
     bench.settle().await.ok();
-    bench.edit(VMS, "vm", wish("PoweredOn"));
+    bench.edit(VMS, "vm", power_state("PoweredOn"));
     bench.settle().await.ok();
     let annotations = bench.pod()["metadata"]["annotations"].clone();
     assert_eq!(annotations["vmlet.dev/restore"], "true");
     assert_eq!(annotations["vmlet.dev/vcpu-count"], "1");
-    let synced = bench.says("VirtualMachineClassConfigurationSynced");
+    let synced = bench.condition_text("VirtualMachineClassConfigurationSynced");
     assert_eq!(synced, "False/ClassNameChanged");
     assert_eq!(bench.status().class.as_deref(), Some("small"));
 }
@@ -195,7 +195,7 @@ async fn a_guest_that_does_not_reboot_is_reset_when_that_is_allowed() {
 /// What ends the machine, or changes it otherwise, does not wait until the guest has rebooted.
 #[tokio::test]
 async fn a_reboot_that_is_waited_for_makes_way() {
-    for (wish, task) in [
+    for (power_state, task) in [
         (
             json!({ "spec": { "runStrategy": null, "powerState": "PoweredOff" } }),
             None,
@@ -210,7 +210,7 @@ async fn a_reboot_that_is_waited_for_makes_way() {
         restart(&mut bench, "2027-01-15T07:59:59Z");
         bench.settle().await.ok();
         assert_eq!(bench.tasks("GuestReboot").len(), 1);
-        bench.edit(VMS, "vm", wish);
+        bench.edit(VMS, "vm", power_state);
         bench.settle().await.ok();
         assert_eq!(bench.task("GuestReboot")["spec"]["cancel"], true);
         let Some(task) = task else {
@@ -285,7 +285,7 @@ async fn a_paused_machine_is_restarted_when_it_runs_on() {
 #[tokio::test]
 async fn w4a_a_machine_that_is_to_be_on_gets_its_pod() {
     let mut bench = machine_that_is("PoweredOff", json!({})).await;
-    bench.edit(VMS, "vm", wish("PoweredOn"));
+    bench.edit(VMS, "vm", power_state("PoweredOn"));
     bench.settle().await.ok();
     assert!(bench.has_pod());
     bench.run("n1");
@@ -298,7 +298,7 @@ async fn w4b_a_check_holds_it_back() {
     let mut bench = machine_that_is("PoweredOff", json!({})).await;
     let check = json!({ "metadata": { "annotations": { "poweron.check.vmlet.dev/app": "" } } });
     bench.edit(VMS, "vm", check);
-    bench.edit(VMS, "vm", wish("PoweredOn"));
+    bench.edit(VMS, "vm", power_state("PoweredOn"));
     let result = bench.pass().await;
     assert_eq!(seconds(&result), None);
     assert!(!bench.has_pod());
@@ -311,7 +311,7 @@ async fn w4b_a_check_holds_it_back() {
 #[tokio::test]
 async fn w4c_a_suspended_machine_goes_on_from_its_memory() {
     let mut bench = machine_that_is("Suspended", json!({})).await;
-    bench.edit(VMS, "vm", wish("PoweredOn"));
+    bench.edit(VMS, "vm", power_state("PoweredOn"));
     bench.settle().await.ok();
     assert_eq!(
         bench.pod()["metadata"]["annotations"]["vmlet.dev/restore"],
@@ -329,7 +329,7 @@ async fn going_off(mode: &str) -> Bench {
         "vm",
         json!({ "spec": { "powerOffMode": mode, "powerOffTimeout": "90s" } }),
     );
-    bench.edit(VMS, "vm", wish("PoweredOff"));
+    bench.edit(VMS, "vm", power_state("PoweredOff"));
     bench.settle().await.ok();
     bench
 }
@@ -367,7 +367,7 @@ async fn a_guest_may_be_given_days_to_go_off_softly() {
     let seconds = &bench.task("GuestReboot")["spec"]["timeoutSeconds"];
     assert_eq!(*seconds, 7 * 24 * 3600);
     bench.task_ends("GuestReboot", "Success");
-    bench.edit(VMS, "vm", wish("PoweredOff"));
+    bench.edit(VMS, "vm", power_state("PoweredOff"));
     bench.settle().await.ok();
     let seconds = &bench.task("GuestShutdown")["spec"]["timeoutSeconds"];
     assert_eq!(*seconds, 7 * 24 * 3600);
@@ -395,7 +395,7 @@ async fn w5c_try_soft_gives_a_deaf_guest_its_time() {
 
 async fn suspended_then_off(mode: &str) -> Bench {
     let mut bench = machine_that_is("Suspended", json!({ "spec": { "powerOffMode": mode } })).await;
-    bench.edit(VMS, "vm", wish("PoweredOff"));
+    bench.edit(VMS, "vm", power_state("PoweredOff"));
     bench.settle().await.ok();
     bench
 }
@@ -419,7 +419,7 @@ async fn w5e_hard_drops_its_memory() {
 #[tokio::test]
 async fn w6a_a_running_machine_is_suspended_by_its_node() {
     let mut bench = machine_that_is("PoweredOn", json!({})).await;
-    bench.edit(VMS, "vm", wish("Suspended"));
+    bench.edit(VMS, "vm", power_state("Suspended"));
     bench.settle().await.ok();
     assert!(
         bench.pod()["metadata"]["deletionTimestamp"].is_null(),
@@ -441,7 +441,7 @@ async fn w6a_a_running_machine_is_suspended_by_its_node() {
 #[tokio::test]
 async fn w6b_a_machine_that_is_off_has_no_memory_to_save() {
     let mut bench = machine_that_is("PoweredOff", json!({})).await;
-    bench.edit(VMS, "vm", wish("Suspended"));
+    bench.edit(VMS, "vm", power_state("Suspended"));
     bench.settle().await.ok();
     assert!(bench.tasks("Save").is_empty() && !bench.has_pod());
     assert_eq!(bench.status().power_state, Some(PowerState::PoweredOff));
@@ -455,11 +455,11 @@ async fn vcpus_stand_still_and_run_on_by_tasks() {
     bench.task_ends("Pause", "Success");
     bench.edit(PODS, "vm", paused("True"));
     bench.settle().await.ok();
-    assert_eq!(bench.says("Paused"), "True/PausedByUser");
+    assert_eq!(bench.condition_text("Paused"), "True/PausedByUser");
     bench.edit(VMS, "vm", json!({ "spec": { "paused": false } }));
     bench.settle().await.ok();
     bench.task_ends("Unpause", "Success");
     bench.edit(PODS, "vm", paused("False"));
     bench.settle().await.ok();
-    assert_eq!(bench.says("Paused"), "-");
+    assert_eq!(bench.condition_text("Paused"), "-");
 }

@@ -30,7 +30,7 @@ async fn b1a_a_port_that_opens_is_ready_and_an_event_once() {
     assert_eq!(woken.recv().await.unwrap(), bench.key);
     bench.events();
     bench.settle().await.ok();
-    assert_eq!(bench.says("Ready"), "True/ProbeSucceeded");
+    assert_eq!(bench.condition_text("Ready"), "True/ProbeSucceeded");
     assert_eq!(bench.events(), ["Ready"]);
     bench.settle().await.ok();
     assert_eq!(bench.events(), Vec::<String>::new());
@@ -39,10 +39,10 @@ async fn b1a_a_port_that_opens_is_ready_and_an_event_once() {
 #[tokio::test]
 async fn b1b_a_yellow_heartbeat_is_not_enough_for_green() {
     let mut bench = probed(json!({ "guestHeartbeat": { "thresholdStatus": "green" } })).await;
-    assert_eq!(bench.says("Ready"), "Unknown/Unknown");
+    assert_eq!(bench.condition_text("Ready"), "Unknown/Unknown");
     bench.facts(json!({ "power": "Paused", "agent": "Connected" }));
     bench.settle().await.ok();
-    assert_eq!(bench.says("Ready"), "False/NotReady");
+    assert_eq!(bench.condition_text("Ready"), "False/NotReady");
     bench.edit(
         VMS,
         "vm",
@@ -51,31 +51,31 @@ async fn b1b_a_yellow_heartbeat_is_not_enough_for_green() {
         }}}),
     );
     bench.settle().await.ok();
-    assert_eq!(bench.says("Ready"), "True/ProbeSucceeded");
+    assert_eq!(bench.condition_text("Ready"), "True/ProbeSucceeded");
     bench.facts(json!({ "power": "On", "agent": "NotRunning" }));
     bench.settle().await.ok();
-    assert_eq!(bench.says("Ready"), "False/NotReady");
+    assert_eq!(bench.condition_text("Ready"), "False/NotReady");
 }
 
 #[tokio::test]
 async fn b1c_a_value_that_does_not_match_is_not_ready() {
     let mut bench = probed(json!({ "guestInfo": [{ "key": "app", "value": "^up$" }] })).await;
-    assert_eq!(bench.says("Ready"), "Unknown/Unknown");
-    let told = |info: Value| json!({ "power": "On", "agent": "Connected", "info": info });
+    assert_eq!(bench.condition_text("Ready"), "Unknown/Unknown");
+    let reported = |info: Value| json!({ "power": "On", "agent": "Connected", "info": info });
     for (info, ready) in [
         (json!({}), "False/NotReady"),
         (json!({ "app": "upside down" }), "False/NotReady"),
         (json!({ "other": "up" }), "False/NotReady"),
         (json!({ "app": "up", "other": "x" }), "True/ProbeSucceeded"),
     ] {
-        bench.facts(told(info.clone()));
+        bench.facts(reported(info.clone()));
         bench.settle().await.ok();
-        assert_eq!(bench.says("Ready"), ready, "{info}");
+        assert_eq!(bench.condition_text("Ready"), ready, "{info}");
     }
     // What it said last is not what it says.
     bench.facts(json!({ "power": "On", "agent": "NotRunning", "info": { "app": "up" } }));
     bench.settle().await.ok();
-    assert_eq!(bench.says("Ready"), "False/NotReady");
+    assert_eq!(bench.condition_text("Ready"), "False/NotReady");
 }
 
 #[tokio::test]
@@ -83,12 +83,12 @@ async fn b1d_a_machine_that_is_off_is_not_ready() {
     let mut bench = probed(json!({ "guestHeartbeat": {} })).await;
     bench.facts(json!({ "power": "On", "agent": "Connected" }));
     bench.settle().await.ok();
-    assert_eq!(bench.says("Ready"), "True/ProbeSucceeded");
+    assert_eq!(bench.condition_text("Ready"), "True/ProbeSucceeded");
     bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
     bench.settle().await.ok();
     bench.end("vm", 0, "Stopped");
     bench.settle().await.ok();
-    assert!(bench.says("Ready").starts_with("False/"));
+    assert!(bench.condition_text("Ready").starts_with("False/"));
 }
 
 #[tokio::test]
@@ -99,7 +99,7 @@ async fn b1e_a_probe_that_is_removed_is_forgotten() {
     bench.facts(alive());
     bench.settle().await.ok();
     assert!(bench.ctx.shared.prober.is_empty());
-    assert_eq!(bench.says("Ready"), "True/PodReady");
+    assert_eq!(bench.condition_text("Ready"), "True/PodReady");
 }
 
 /// A new leader has probed nobody yet: that is no news about the machines.
@@ -116,19 +116,19 @@ async fn a_new_process_lets_the_last_answer_stand_until_it_has_its_own() {
         .await;
     woken.recv().await.unwrap();
     bench.settle().await.ok();
-    assert_eq!(bench.says("Ready"), "True/ProbeSucceeded");
+    assert_eq!(bench.condition_text("Ready"), "True/ProbeSucceeded");
     bench.events();
     bench.writes();
     bench.ctx.shared = crate::shared::Shared::default();
     bench.pass().await.ok();
-    assert_eq!(bench.says("Ready"), "True/ProbeSucceeded");
+    assert_eq!(bench.condition_text("Ready"), "True/ProbeSucceeded");
     assert_eq!(bench.writes(), Vec::<String>::new());
     assert_eq!(bench.events(), Vec::<String>::new());
     // Another instance is another matter.
     bench.ctx.shared = crate::shared::Shared::default();
     bench.edit(PODS, "vm", json!({ "metadata": { "uid": "another" } }));
     bench.pass().await.ok();
-    assert_eq!(bench.says("Ready"), "Unknown/Unknown");
+    assert_eq!(bench.condition_text("Ready"), "Unknown/Unknown");
 }
 
 #[tokio::test]
@@ -139,16 +139,16 @@ async fn a_guest_without_a_probe_is_ready_from_its_first_sign_of_life() {
     ] {
         let mut bench = Bench::new();
         bench.booting(json!({})).await;
-        assert_eq!(bench.says("Ready"), "False/NoSignOfLife");
+        assert_eq!(bench.condition_text("Ready"), "False/NoSignOfLife");
         assert!(!bench.status().ready);
         bench.facts(sign);
         bench.settle().await.ok();
-        assert_eq!(bench.says("Ready"), "True/PodReady");
+        assert_eq!(bench.condition_text("Ready"), "True/PodReady");
         assert!(bench.status().ready);
         // Its agent may end.
         bench.facts(json!({ "power": "On", "agent": "NotRunning" }));
         bench.settle().await.ok();
-        assert_eq!(bench.says("Ready"), "True/PodReady");
+        assert_eq!(bench.condition_text("Ready"), "True/PodReady");
     }
 }
 
@@ -176,7 +176,7 @@ async fn a_machine_without_a_network_and_one_of_a_mute_image_need_no_sign() {
     let mut bench = Bench::new();
     let alone = json!({ "spec": { "network": { "disabled": true } } });
     bench.booting(alone).await;
-    assert_eq!(bench.says("Ready"), "True/PodReady");
+    assert_eq!(bench.condition_text("Ready"), "True/PodReady");
     let mut bench = Bench::new();
     bench.edit(
         IMAGES,
@@ -184,5 +184,5 @@ async fn a_machine_without_a_network_and_one_of_a_mute_image_need_no_sign() {
         json!({ "spec": { "ipAssurance": "PodIP" } }),
     );
     bench.booting(json!({})).await;
-    assert_eq!(bench.says("Ready"), "True/PodReady");
+    assert_eq!(bench.condition_text("Ready"), "True/PodReady");
 }

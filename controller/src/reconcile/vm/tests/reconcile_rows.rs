@@ -39,7 +39,10 @@ async fn r1b_a_pass_reads_no_storage_class_and_no_data_volume_and_a_deletion_end
         "storageClass": "fast", "dataVolumeTemplates": [{ "name": "dv", "spec": {} }],
     }}));
     bench.settle().await.ok();
-    assert_eq!(bench.says("VirtualMachineStorageReady"), "False/NotFound");
+    assert_eq!(
+        bench.condition_text("VirtualMachineStorageReady"),
+        "False/NotFound"
+    );
     let now = json!({ "metadata": { "deletionTimestamp": bench.time() } });
     bench.edit(VMS, "vm", now);
     bench.settle().await.ok();

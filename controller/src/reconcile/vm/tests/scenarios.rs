@@ -121,10 +121,10 @@ async fn s47_a_refused_creation_shows_and_is_tried_again() {
     bench.events();
     bench.refuse(Method::POST, "pods", 403, 1);
     assert!(failure(&bench.pass().await).contains("create pod vm"));
-    assert_eq!(bench.says("Failure"), "True/FailedCreate");
+    assert_eq!(bench.condition_text("Failure"), "True/FailedCreate");
     assert_eq!(bench.events(), ["UpdateFailure"]);
     bench.settle().await.ok();
-    assert_eq!(bench.says("Failure"), "-");
+    assert_eq!(bench.condition_text("Failure"), "-");
     assert!(bench.has_pod());
 }
 
@@ -227,7 +227,7 @@ async fn s52_a_pod_of_somebody_else_is_left_alone() {
     let before = bench.pod();
     bench.sync();
     assert!(failure(&bench.pass().await).contains("ReplicaSet rs controls it"));
-    assert_eq!(bench.says("Failure"), "True/FailedCreate");
+    assert_eq!(bench.condition_text("Failure"), "True/FailedCreate");
     assert_eq!(bench.pod(), before);
 }
 
@@ -351,7 +351,7 @@ async fn s56_data_volumes_are_made_owned_and_kept() {
     bench.settle().await.ok();
     let made = bench.get(DATA_VOLUMES, "dv");
     assert_eq!(made["metadata"]["ownerReferences"][0]["controller"], true);
-    assert_eq!(bench.says("DataVolumesReady"), "False/NotReady");
+    assert_eq!(bench.condition_text("DataVolumesReady"), "False/NotReady");
     assert!(!bench.has_pod());
     assert_eq!(shown(&bench), Word::Provisioning);
     bench.edit(
@@ -391,7 +391,7 @@ async fn s56_an_unowned_data_volume_is_adopted_and_without_cdi_a_condition_says_
         .push("cdi.kubevirt.io".to_owned());
     bench.created(with_data_volume()).await;
     bench.settle().await.ok();
-    assert_eq!(bench.says("DataVolumesReady"), "False/NotServed");
+    assert_eq!(bench.condition_text("DataVolumesReady"), "False/NotServed");
     assert!(!bench.has_pod());
 }
 
@@ -406,7 +406,7 @@ async fn a_data_volume_that_was_collected_is_not_made_again(#[case] metadata: Va
     bench.created(with_data_volume()).await;
     bench.settle().await.ok();
     assert!(bench.try_get(DATA_VOLUMES, "dv").is_none());
-    assert_eq!(bench.says("DataVolumesReady"), "True/Filled");
+    assert_eq!(bench.condition_text("DataVolumesReady"), "True/Filled");
     assert!(bench.has_pod());
 }
 
@@ -416,17 +416,20 @@ async fn s57_an_edited_machine_says_that_it_needs_a_restart() {
     bench.running(json!({})).await;
     bench.edit(VMS, "vm", json!({ "spec": { "powerOffMode": "Hard" } }));
     bench.settle().await.ok();
-    assert_eq!(bench.says("RestartRequired"), "-");
+    assert_eq!(bench.condition_text("RestartRequired"), "-");
     let label = json!({ "template": { "metadata": { "labels": { "a": "b" } } } });
     bench.edit(VMS, "vm", json!({ "spec": label }));
     bench.settle().await.ok();
-    assert_eq!(bench.says("RestartRequired"), "True/SpecificationChanged");
+    assert_eq!(
+        bench.condition_text("RestartRequired"),
+        "True/SpecificationChanged"
+    );
     let status = bench.status();
     assert!(status.desired_generation > status.observed_generation);
     bench.forward(700);
     bench.end("vm", 0, "GuestShutdown");
     bench.settle().await.ok();
-    assert_eq!(bench.says("RestartRequired"), "-");
+    assert_eq!(bench.condition_text("RestartRequired"), "-");
     let status = bench.status();
     assert_eq!(status.desired_generation, status.observed_generation);
     assert_eq!(bench.pod()["metadata"]["labels"]["a"], "b");
@@ -437,13 +440,16 @@ async fn s58_a_class_that_is_missing_shows_and_the_machine_starts_when_it_appear
     let mut bench = Bench::new();
     bench.machine(json!({ "spec": { "className": "late" } }));
     bench.settle().await.ok();
-    assert_eq!(bench.says("Failure"), "True/FailedCreate");
-    assert_eq!(bench.says("VirtualMachineClassReady"), "False/NotFound");
+    assert_eq!(bench.condition_text("Failure"), "True/FailedCreate");
+    assert_eq!(
+        bench.condition_text("VirtualMachineClassReady"),
+        "False/NotFound"
+    );
     bench.put(CLASSES, class("late", 1));
     bench.sync();
     bench.settle().await.ok();
     assert!(bench.placeholder("vm").is_some());
-    assert_eq!(bench.says("Failure"), "-");
+    assert_eq!(bench.condition_text("Failure"), "-");
 }
 
 #[tokio::test]

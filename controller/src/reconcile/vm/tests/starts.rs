@@ -24,7 +24,7 @@ async fn a_new_machine_gets_a_node_then_a_disk_then_a_pod() {
         "provision"
     );
     assert_eq!(
-        bench.says("VirtualMachineConditionPlacementReady"),
+        bench.condition_text("VirtualMachineConditionPlacementReady"),
         "False/NotReady"
     );
     assert!(bench.tasks("Provision").is_empty());
@@ -46,11 +46,14 @@ async fn a_new_machine_gets_a_node_then_a_disk_then_a_pod() {
     assert_eq!(task["spec"]["image"], json!(url_image_name(url)));
     assert_eq!(task["spec"]["imageURL"], json!(url));
     assert_eq!(task["spec"]["linked"], true);
-    assert_eq!(bench.says("VirtualMachineCreated"), "-");
+    assert_eq!(bench.condition_text("VirtualMachineCreated"), "-");
 
     bench.task_ends("Provision", "Success");
     bench.pass().await.ok();
-    assert_eq!(bench.says("VirtualMachineCreated"), "True/Provisioned");
+    assert_eq!(
+        bench.condition_text("VirtualMachineCreated"),
+        "True/Provisioned"
+    );
     assert!(bench.placeholder("vm").is_some(), "it is to be on");
     assert!(!bench.has_pod());
 
@@ -63,7 +66,7 @@ async fn a_new_machine_gets_a_node_then_a_disk_then_a_pod() {
     );
     bench.run("n1");
     bench.settle().await.ok();
-    assert_eq!(bench.says("Ready"), "False/NoSignOfLife");
+    assert_eq!(bench.condition_text("Ready"), "False/NoSignOfLife");
     bench.facts(alive());
     bench.settle().await.ok();
     let status = bench.status();
@@ -72,7 +75,7 @@ async fn a_new_machine_gets_a_node_then_a_disk_then_a_pod() {
         status.printable_status,
         Some(crds::vm::PrintableStatus::Running)
     );
-    assert_eq!(bench.says("Ready"), "True/PodReady");
+    assert_eq!(bench.condition_text("Ready"), "True/PodReady");
     assert!(status.unique_id.unwrap().starts_with("n1/"));
 }
 
@@ -171,16 +174,19 @@ async fn a_status_that_waits_for_the_next_step_does_not_wait_for_long() {
     assert_eq!(seconds(&bench.pass().await), Some(1));
     assert!(bench.get(VMS, "vm")["status"].is_null());
     bench.pass().await.ok();
-    let placed = bench.says("VirtualMachineConditionPlacementReady");
+    let placed = bench.condition_text("VirtualMachineConditionPlacementReady");
     assert_eq!(placed, "False/NotReady");
     bench.placeholder_is_bound("vm", "n1");
     bench.settle().await.ok();
     bench.placeholder_runs("vm");
     let made = bench.pass().await;
     assert_eq!(seconds(&made), Some(1));
-    assert_eq!(bench.says("VirtualMachineConditionImageCacheReady"), "-");
+    assert_eq!(
+        bench.condition_text("VirtualMachineConditionImageCacheReady"),
+        "-"
+    );
     bench.pass().await.ok();
-    let cached = bench.says("VirtualMachineConditionImageCacheReady");
+    let cached = bench.condition_text("VirtualMachineConditionImageCacheReady");
     assert_eq!(cached, "True/Cached");
 }
 
@@ -218,7 +224,10 @@ async fn an_image_with_a_long_name_and_a_digest_makes_a_machine() {
         json!({ "spec": { "source": { "http": http } } }),
     );
     bench.created(json!({})).await;
-    assert_eq!(bench.says("VirtualMachineCreated"), "True/Provisioned");
+    assert_eq!(
+        bench.condition_text("VirtualMachineCreated"),
+        "True/Provisioned"
+    );
     bench.settle().await.ok();
     assert!(bench.has_pod());
 }
@@ -231,9 +240,9 @@ async fn an_end_with_a_long_story_is_recorded() {
     let story = json!({ "phase": "Failed", "reason": "Evicted", "message": "ä".repeat(9000) });
     bench.edit(PODS, "vm", json!({ "status": story }));
     bench.pass().await.ok();
-    let told = bench.status().instance.unwrap();
-    assert_eq!(told.phase.as_deref(), Some("Failed"));
-    assert!(told.message.unwrap().starts_with('ä'));
+    let reported = bench.status().instance.unwrap();
+    assert_eq!(reported.phase.as_deref(), Some("Failed"));
+    assert!(reported.message.unwrap().starts_with('ä'));
 }
 
 /// A node that refuses every pod must not be asked again as fast as it refuses.
@@ -284,7 +293,7 @@ async fn a_provisioning_pod_that_fails_is_not_made_anew_at_once() {
     bench.placeholder_is_bound("vm", "n1");
     bench.placeholder_runs("vm");
     bench.settle().await.ok();
-    let says = bench.says("VirtualMachineConditionPlacementReady");
+    let says = bench.condition_text("VirtualMachineConditionPlacementReady");
     assert_eq!(says, "True/Scheduled");
 }
 
@@ -294,6 +303,9 @@ async fn a_disk_that_a_lost_node_was_making_says_so() {
     bench.provisioning(json!({})).await;
     bench.remove(NODES, "n1");
     bench.settle().await.ok();
-    assert_eq!(bench.says("VirtualMachineLocationValid"), "False/NodeLost");
+    assert_eq!(
+        bench.condition_text("VirtualMachineLocationValid"),
+        "False/NodeLost"
+    );
     assert_eq!(bench.tasks("Provision").len(), 1);
 }

@@ -34,7 +34,10 @@ async fn s1a_a_machine_without_a_class_has_none_on_record() {
     bench.edit(VMS, "vm", json!({ "spec": own }));
     bench.settle().await.ok();
     assert_eq!(bench.status().class, None);
-    assert_eq!(bench.says("VirtualMachineClassConfigurationSynced"), "-");
+    assert_eq!(
+        bench.condition_text("VirtualMachineClassConfigurationSynced"),
+        "-"
+    );
 }
 
 #[tokio::test]
@@ -60,7 +63,7 @@ async fn s1c_with_resizing_only_what_was_applied_is_recorded() {
     // What it runs with is not what the class says.
     assert_eq!(bench.status().class, None);
     assert_eq!(bench.status().hardware.unwrap().cpus, 1);
-    let says = |bench: &Bench| bench.says("VirtualMachineClassConfigurationSynced");
+    let says = |bench: &Bench| bench.condition_text("VirtualMachineClassConfigurationSynced");
     assert_eq!(says(&bench), "False/ClassNameChanged");
     bench.edit(VMS, "vm", json!({ "spec": { "className": "none" } }));
     bench.settle().await.ok();
@@ -114,7 +117,7 @@ async fn s2d_an_agent_that_is_gone_takes_the_addresses_along() {
     bench.facts(json!({ "power": "On", "agent": "Connected", "interfaces": one }));
     bench.settle().await.ok();
     assert_eq!(
-        bench.says("VirtualMachineGuestNetworkConfigSynced"),
+        bench.condition_text("VirtualMachineGuestNetworkConfigSynced"),
         "True/Synced"
     );
     bench.facts(json!({ "power": "On", "agent": "NotRunning" }));
@@ -127,7 +130,7 @@ async fn s2d_an_agent_that_is_gone_takes_the_addresses_along() {
     let rules = bench.ctx.config.priority.rules();
     assert_eq!(rules.of_requeue(&facts), Some(97), "it waits again");
     assert_eq!(
-        bench.says("VirtualMachineGuestAgent"),
+        bench.condition_text("VirtualMachineGuestAgent"),
         "False/GuestAgentNotRunning"
     );
 }
@@ -178,7 +181,10 @@ async fn s3a_a_paused_label_shows_who_did_it() {
     bench.edit(VMS, "vm", json!({ "metadata": { "labels": null } }));
     bench.settle().await.ok();
     // The label is privileged: who paused is who unpauses.
-    assert_eq!(bench.says("VirtualMachineReconcileReady"), "True/NotPaused");
+    assert_eq!(
+        bench.condition_text("VirtualMachineReconcileReady"),
+        "True/NotPaused"
+    );
 }
 
 #[tokio::test]
@@ -193,5 +199,8 @@ async fn s3b_a_part_that_fails_does_not_stop_the_others() {
     let status = bench.status();
     assert_eq!(status.power_state, Some(crds::PowerState::PoweredOn));
     assert_eq!(status.zone.as_deref(), Some("z1"));
-    assert_eq!(bench.says("VirtualMachinePowerStateSynced"), "True/Synced");
+    assert_eq!(
+        bench.condition_text("VirtualMachinePowerStateSynced"),
+        "True/Synced"
+    );
 }

@@ -88,7 +88,7 @@ async fn u4a_a_network_that_is_gone_is_no_matter_for_a_machine_that_runs() {
     bench.settle().await.ok();
     assert_eq!(bench.pod()["metadata"]["uid"], uid);
     assert!(bench.pod()["metadata"]["deletionTimestamp"].is_null());
-    assert_eq!(bench.says("Failure"), "-");
+    assert_eq!(bench.condition_text("Failure"), "-");
 }
 
 #[tokio::test]
@@ -102,7 +102,10 @@ async fn u4b_nor_for_one_that_is_to_go_off() {
     bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Always" } }));
     bench.settle().await.ok();
     assert!(!bench.has_pod(), "a start needs it");
-    assert_eq!(bench.says("VirtualMachineNetworkReady"), "False/NotReady");
+    assert_eq!(
+        bench.condition_text("VirtualMachineNetworkReady"),
+        "False/NotReady"
+    );
 }
 
 #[tokio::test]
@@ -114,7 +117,7 @@ async fn u5a_a_machine_on_the_wrong_node_is_left_alone() {
     bench.edit(VMS, "vm", json!({ "spec": { "runStrategy": "Halted" } }));
     assert!(is_wait(&bench.pass().await));
     assert_eq!(
-        bench.says("VirtualMachineLocationValid"),
+        bench.condition_text("VirtualMachineLocationValid"),
         "False/NodeMismatch"
     );
     assert!(bench.pod()["metadata"]["deletionTimestamp"].is_null());
@@ -134,5 +137,5 @@ async fn a_failed_step_keeps_its_reason_among_several() {
         text.contains("guest facts") && text.contains("delete pod"),
         "{text}"
     );
-    assert!(bench.says("Failure").starts_with("True/"));
+    assert!(bench.condition_text("Failure").starts_with("True/"));
 }

@@ -129,7 +129,7 @@ pub(crate) fn conclude(pass: &mut Pass<'_>, failure: Option<&lifecycle::Failure>
         status: &status,
         meta: &meta,
         instance: pass.view.instance.as_ref(),
-        gates: &pass.view.gates,
+        preconditions: &pass.view.preconditions,
     };
     lifecycle::conditions::update(&mut all, &machine, failure, guest, &now);
     if let Some(readiness) = readiness::unknown(pass) {

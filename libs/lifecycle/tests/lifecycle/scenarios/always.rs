@@ -21,7 +21,7 @@ fn s10_ten_passes_over_a_stale_cache_create_once() {
     for _ in 0..10 {
         if matches!(case.step().action, Action::Create { .. }) {
             creations += 1;
-            case.gates.pending = Pending::Create;
+            case.preconditions.pending = Pending::Create;
         }
         assert_eq!(case.status.printable_status, Some(Word::Starting));
     }
@@ -125,7 +125,10 @@ fn s15_a_stop_ends_the_back_off() {
         grace_seconds: None,
     };
     let change = verb(&case.spec, &case.status, &case.meta, None, stop).unwrap();
-    assert_eq!(change.wish.unwrap().to_string(), "runStrategy=Halted");
+    assert_eq!(
+        change.desired_state.unwrap().to_string(),
+        "runStrategy=Halted"
+    );
     case.spec = spec("Halted");
     case.step();
     assert_eq!(case.status.start_failure, None);
@@ -249,9 +252,9 @@ fn s23_there_and_back_ends_with_one_instance_and_one_deletion() {
     case.spec = spec("Halted");
     assert!(matches!(case.step().action, Action::Delete { .. }));
     case.spec = spec("Always");
-    case.gates.pending = Pending::Delete;
+    case.preconditions.pending = Pending::Delete;
     assert_eq!(case.step().action, Action::Wait(Waiting::Pending));
-    case.gates.pending = Pending::Nothing;
+    case.preconditions.pending = Pending::Nothing;
     case.instance = instance("running,deleting");
     assert_eq!(case.step().action, Action::Wait(Waiting::Deletion));
     case.instance = None;

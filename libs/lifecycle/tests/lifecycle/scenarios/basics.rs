@@ -5,7 +5,7 @@
 
 use crds::PowerState;
 use lifecycle::verbs::{Verb, verb};
-use lifecycle::{Action, Patch, Strategy, Wish, desired_power_state};
+use lifecycle::{Action, DesiredState, Patch, Strategy, desired_power_state};
 use rstest::rstest;
 
 use crate::build::{Case, UID, instance, requests, spec};
@@ -115,7 +115,7 @@ fn s06_start_keeps_the_spelling(#[case] spelled: &str, #[case] want: &str) {
         None,
         Verb::Start { paused: false },
     );
-    assert_eq!(change.unwrap().wish.unwrap().to_string(), want);
+    assert_eq!(change.unwrap().desired_state.unwrap().to_string(), want);
 }
 
 #[test]
@@ -124,7 +124,9 @@ fn s07_a_paused_start_of_a_halted_machine_needs_three_passes_and_no_failure() {
     let first = case.step();
     assert_eq!(
         first.action,
-        Action::Patch(Patch::Wish(Wish::of(&spec("Always")).unwrap().unwrap()))
+        Action::Patch(Patch::DesiredState(
+            DesiredState::of(&spec("Always")).unwrap().unwrap()
+        ))
     );
     case.spec = spec("Always");
     let second = case.step();
@@ -156,7 +158,10 @@ fn s08_a_start_while_the_instance_stops_is_not_lost() {
     case.step();
     assert_eq!(case.status.state_change_requests, requests("Start"));
     case.instance = None;
-    assert!(matches!(case.step().action, Action::Patch(Patch::Wish(_))));
+    assert!(matches!(
+        case.step().action,
+        Action::Patch(Patch::DesiredState(_))
+    ));
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use crds::vm::{PowerOpMode, PrintableStatus as Word};
 use crds::{PowerState, RunStrategy};
 use lifecycle::verbs::{Verb, verb};
-use lifecycle::{Action, EndCause, Instance, Patch, Volumes, Wish};
+use lifecycle::{Action, DesiredState, EndCause, Instance, Patch, Volumes};
 
 use crate::build::{Case, UID, failures, instance, now, requests, spec};
 
@@ -20,7 +20,7 @@ fn s34_a_start_is_kept_until_the_instance_is_seen() {
     let mut case = Case::parse("Manual none Start volumes");
     case.step();
     assert_eq!(case.status.state_change_requests, requests("Start"));
-    case.gates.volumes = Volumes::Ready;
+    case.preconditions.volumes = Volumes::Ready;
     assert_eq!(case.step().action, CREATE);
     assert_eq!(case.status.state_change_requests, requests("Start"));
     case.instance = instance("pending");
@@ -149,7 +149,10 @@ fn s42_verbs_of_a_machine_that_runs_once() {
         grace_seconds: None,
     })
     .unwrap();
-    assert_eq!(stopped.wish, Some(Wish::RunStrategy(RunStrategy::Halted)));
+    assert_eq!(
+        stopped.desired_state,
+        Some(DesiredState::RunStrategy(RunStrategy::Halted))
+    );
 }
 
 #[test]
@@ -243,11 +246,11 @@ fn modes_say_how_an_instance_is_ended() {
             grace_seconds: 0
         }
     );
-    let asked = Action::Shutdown {
+    let requested = Action::Shutdown {
         uid: uid(),
         timeout_seconds: 90,
     };
-    assert_eq!(with(Some(PowerOpMode::Soft)), asked);
+    assert_eq!(with(Some(PowerOpMode::Soft)), requested);
     case.instance = instance("pending");
     assert!(
         matches!(case.pass().action, Action::Delete { .. }),

@@ -100,7 +100,7 @@ fn s46_obstacles_have_words_of_their_own(#[case] obstacle: Unstartable, #[case] 
     case.instance.as_mut().unwrap().unstartable = Some(obstacle);
     assert_eq!(case.pass().status.printable_status, Some(want));
     let mut case = Case::parse("Always none - volumes");
-    case.gates.provisioner = Some(obstacle);
+    case.preconditions.provisioner = Some(obstacle);
     assert_eq!(
         case.pass().status.printable_status,
         Some(want),
@@ -115,10 +115,10 @@ fn s46_obstacles_have_words_of_their_own(#[case] obstacle: Unstartable, #[case] 
 #[case(Volumes::Unbound, Word::WaitingForVolumeBinding)]
 fn s46_disks_hold_back_a_start_only(#[case] volumes: Volumes, #[case] want: Word) {
     let mut case = Case::parse("Always none -");
-    case.gates.volumes = volumes;
+    case.preconditions.volumes = volumes;
     assert_eq!(case.pass().status.printable_status, Some(want));
     let mut case = Case::parse("Halted running -");
-    case.gates.volumes = volumes;
+    case.preconditions.volumes = volumes;
     assert!(
         matches!(case.pass().action, lifecycle::Action::Delete { .. }),
         "a stop never waits"

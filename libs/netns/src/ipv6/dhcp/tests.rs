@@ -42,7 +42,7 @@ fn association(id: u32, held: &[&str]) -> DhcpOption {
 }
 
 /// The answer as it goes over the wire.
-fn ask(request: &Message) -> Option<Message> {
+fn answer_to(request: &Message) -> Option<Message> {
     let request = decode(&request.to_vec().unwrap())?;
     let bytes = encode(&reply(&lease(), &request)?).unwrap();
     Some(Message::from_bytes(&bytes).unwrap())
@@ -75,7 +75,7 @@ fn ours() -> Vec<(String, u32)> {
 
 #[test]
 fn a_solicitation_is_offered_everything_that_cni_said() {
-    let answer = ask(&request(
+    let answer = answer_to(&request(
         MessageType::Solicit,
         None,
         vec![association(9, &[])],
@@ -98,8 +98,8 @@ fn a_solicitation_is_offered_everything_that_cni_said() {
 
 #[test]
 fn a_client_in_a_hurry_gets_its_addresses_at_once() {
-    let hurry = vec![association(9, &[]), DhcpOption::RapidCommit];
-    let answer = ask(&request(MessageType::Solicit, None, hurry)).unwrap();
+    let rapid = vec![association(9, &[]), DhcpOption::RapidCommit];
+    let answer = answer_to(&request(MessageType::Solicit, None, rapid)).unwrap();
     assert_eq!(answer.msg_type(), MessageType::Reply);
     assert!(answer.opts().get(OptionCode::RapidCommit).is_some());
     assert_eq!(given(&answer), [(9, ours(), vec![])]);
@@ -110,7 +110,7 @@ fn the_host_name_is_told_to_those_who_ask() {
     let wanted = DhcpOption::ORO(ORO {
         opts: vec![OptionCode::ClientFqdn],
     });
-    let answer = ask(&request(
+    let answer = answer_to(&request(
         MessageType::InformationRequest,
         None,
         vec![wanted],
@@ -143,7 +143,7 @@ fn a_request_is_judged_by_its_kind_and_server(
     #[case] server: Option<&[u8]>,
     #[case] answered: bool,
 ) {
-    let answer = ask(&request(kind, server, vec![association(1, &["fd00:7::5"])]));
+    let answer = answer_to(&request(kind, server, vec![association(1, &["fd00:7::5"])]));
     assert_eq!(answer.is_some(), answered);
     if let Some(answer) = answer {
         assert_eq!(answer.msg_type(), MessageType::Reply);
@@ -154,15 +154,15 @@ fn a_request_is_judged_by_its_kind_and_server(
 fn a_client_must_say_who_it_is() {
     let mut nobody = Message::new_with_id(MessageType::Solicit, [1, 2, 3]);
     nobody.opts_mut().insert(association(1, &[]));
-    assert_eq!(ask(&nobody), None);
+    assert_eq!(answer_to(&nobody), None);
     nobody.opts_mut().insert(DhcpOption::ClientId(vec![7; 131]));
-    assert_eq!(ask(&nobody), None);
+    assert_eq!(answer_to(&nobody), None);
 }
 
 #[test]
 fn an_address_of_another_network_ends_when_it_is_renewed() {
     let held = association(1, &["fd00:7::5", "fd00:66::6"]);
-    let answer = ask(&request(MessageType::Rebind, None, vec![held])).unwrap();
+    let answer = answer_to(&request(MessageType::Rebind, None, vec![held])).unwrap();
     let mut expected = ours();
     expected.push(("fd00:66::6".to_owned(), 0));
     assert_eq!(given(&answer), [(1, expected, vec![])]);
@@ -177,7 +177,7 @@ fn a_client_that_was_away_is_told_whether_its_addresses_are_right(
     #[case] held: &[&str],
     #[case] expected: Option<Status>,
 ) {
-    let answer = ask(&request(
+    let answer = answer_to(&request(
         MessageType::Confirm,
         None,
         vec![association(1, held)],
@@ -205,7 +205,7 @@ fn there_is_one_association_with_addresses_and_nothing_else() {
             opts: DhcpOptions::new(),
         }),
     ];
-    let answer = ask(&request(MessageType::Request, Some(OURS), more)).unwrap();
+    let answer = answer_to(&request(MessageType::Request, Some(OURS), more)).unwrap();
     let none = vec![Status::NoAddrsAvail];
     assert_eq!(given(&answer), [(1, ours(), vec![]), (2, vec![], none)]);
     assert!(answer.opts().get(OptionCode::IATA).is_some());
@@ -217,7 +217,7 @@ fn an_answer_fits_the_smallest_packet_whatever_is_asked() {
     let many = (0..40)
         .map(|n| association(n, &["fd00:66::6"; 20]))
         .collect();
-    let answer = ask(&request(MessageType::Rebind, None, many)).unwrap();
+    let answer = answer_to(&request(MessageType::Rebind, None, many)).unwrap();
     assert!(answer.to_vec().unwrap().len() <= 1280 - 48);
 }
 

@@ -48,7 +48,7 @@ pub(crate) async fn measure(
             samples.time("proxied", proxied);
         }
     }
-    let entries = ask(&connect(&parts.direct()).await?, call).await?;
+    let entries = send(&connect(&parts.direct()).await?, call).await?;
     samples.fact("entries", entries.to_string());
     Ok(samples)
 }
@@ -66,10 +66,10 @@ async fn client(
     let mut times = Vec::new();
     for number in 0..count + WARM_UP {
         let begun = Instant::now();
-        let expected = ask(&direct, call).await.context("direct")?;
+        let expected = send(&direct, call).await.context("direct")?;
         let first = begun.elapsed();
         let begun = Instant::now();
-        let entries = ask(&proxied, call).await.context("proxied")?;
+        let entries = send(&proxied, call).await.context("proxied")?;
         let second = begun.elapsed();
         ensure!(
             entries == expected,
@@ -83,7 +83,7 @@ async fn client(
 }
 
 /// One call; the number of entries of its answer.
-async fn ask(cri: &Cri, call: Call) -> Result<usize> {
+async fn send(cri: &Cri, call: Call) -> Result<usize> {
     let mut runtime = cri.runtime.clone();
     Ok(match call {
         Call::Version => runtime

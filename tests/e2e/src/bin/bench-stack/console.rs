@@ -15,7 +15,7 @@ use crate::samples::Samples;
 use crate::stack::Stack;
 
 /// Software emulation on a busy machine says something in this time, with room to spare.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Digits of an id in the names of its files.
 const DIGITS: usize = 20;
 
@@ -34,7 +34,7 @@ pub(crate) async fn measure(stack: &Stack, count: u32) -> Result<Samples> {
 
         let raw = format!("state/console/{}.raw", &container[..DIGITS]);
         let first = FirstWrite::to(&stack.path(&raw))?;
-        let waiting = tokio::task::spawn_blocking(move || first.wait(PATIENCE));
+        let waiting = tokio::task::spawn_blocking(move || first.wait(TIMEOUT));
         let asked = Instant::now();
         cri.start(&container).await.context("StartContainer")?;
         let ours = waiting.await??.duration_since(asked);
@@ -56,12 +56,12 @@ fn run(recipe: &Recipe, messages: &Path) -> Result<Duration> {
     let first = FirstWrite::to(&recipe.console)?;
     let begun = Instant::now();
     let mut qemu = recipe.spawn(messages)?;
-    let written = first.wait(PATIENCE);
+    let written = first.wait(TIMEOUT);
     // It runs on until it is killed, unless it could not even start.
     let _ = qemu.kill();
     qemu.wait()?;
-    let said = || std::fs::read_to_string(messages).unwrap_or_default();
-    Ok(written.with_context(said)?.duration_since(begun))
+    let reported = || std::fs::read_to_string(messages).unwrap_or_default();
+    Ok(written.with_context(reported)?.duration_since(begun))
 }
 
 /// The process of a container's emulator.

@@ -15,7 +15,7 @@ use crate::samples::Samples;
 use crate::stack::Stack;
 
 /// For a daemon that is told to end.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `?1` copies of sandbox `?2`. Ids are 56 digits that count, then the tag of all our ids.
 const SANDBOXES: &str = r#"
@@ -81,7 +81,7 @@ pub(crate) async fn clear(stack: &Stack, count: u32) -> Result<Samples> {
 async fn end_daemon(stack: &Stack) -> Result<()> {
     let pid = stack.pid("vmlet")?;
     kill(pid, Signal::SIGTERM).context("end the daemon")?;
-    eventually(PATIENCE, "the end of the daemon", || async {
+    eventually(TIMEOUT, "the end of the daemon", || async {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         // A zombie has closed its files.
         ensure!(stat.is_empty() || stat.contains(") Z "), "it still runs");

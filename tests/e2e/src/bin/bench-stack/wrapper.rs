@@ -75,7 +75,7 @@ fn run(command: &mut Command) -> Result<Duration> {
     let begun = Instant::now();
     let output = tokio::task::block_in_place(|| command.output())?;
     let took = begun.elapsed();
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{}: {said}", output.status);
+    let reported = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {reported}", output.status);
     Ok(took)
 }

@@ -23,7 +23,7 @@ pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut say = |key: &str, value: String| all.insert(key.to_owned(), value);
     let spec = &plan.vm.spec;
-    let size = &plan.needs.size;
+    let size = &plan.prerequisites.size;
     say(TARGET_RUNTIME, names::RUNTIME_CLASS.to_owned());
     say(names::POD_ROLE_LABEL, INSTANCE.to_owned());
     let generation = plan.vm.metadata.generation.unwrap_or_default();
@@ -37,7 +37,7 @@ pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
     if let Some(machine) = plan.machine_type {
         say("vmlet.dev/machine-type", machine.to_owned());
     }
-    if let Some(url) = &plan.needs.image.url {
+    if let Some(url) = &plan.prerequisites.image.url {
         say(names::IMAGE_URL, url.clone());
     }
     say(names::BIOS_UUID, plan.bios_uuid.to_owned());
@@ -58,8 +58,8 @@ pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
     if plan.paused {
         say(names::START_PAUSED, "true".to_owned());
     }
-    if plan.needs.ip_assurance != IpAssurance::Guest {
-        let word = crate::reconcile::vm::act::pod::assurance(plan.needs.ip_assurance);
+    if plan.prerequisites.ip_assurance != IpAssurance::Guest {
+        let word = crate::reconcile::vm::act::pod::assurance(plan.prerequisites.ip_assurance);
         say(
             crate::reconcile::vm::act::pod::IP_ASSURANCE,
             word.to_owned(),
@@ -73,7 +73,7 @@ pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
     if let Some(mac) = network.interfaces.first().and_then(|i| i.mac_addr.clone()) {
         say("vmlet.dev/mac-address", mac.to_lowercase());
     }
-    let attachments = &plan.needs.attachments;
+    let attachments = &plan.prerequisites.attachments;
     if let Some(default) = &attachments.default {
         say(DEFAULT_NETWORK, default.clone());
     }
@@ -110,7 +110,7 @@ fn bootstrap(plan: &Plan<'_>) -> BTreeMap<String, String> {
 /// Those of a placeholder.
 pub(super) fn of_placeholder(plan: &Plan<'_>) -> BTreeMap<String, String> {
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-    let url = plan.needs.image.url.as_deref();
+    let url = plan.prerequisites.image.url.as_deref();
     let mut all = BTreeMap::from([
         pair(TARGET_RUNTIME, names::RUNTIME_CLASS),
         pair(names::POD_ROLE_LABEL, PROVISION),

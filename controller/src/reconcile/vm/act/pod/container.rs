@@ -17,13 +17,13 @@ use super::Plan;
 use crate::reconcile::vm::prerequisites::{Disk, Size, bytes};
 
 pub(super) fn of(plan: &Plan<'_>, is_instance: bool) -> Container {
-    let size = &plan.needs.size;
+    let size = &plan.prerequisites.size;
     let disks = disks(plan);
     let devices = disks.iter().copied().filter(|d| !d.is_filesystem);
     let mounts = disks.iter().copied().filter(|d| d.is_filesystem);
     Container {
         name: "vm".to_owned(),
-        image: Some(plan.needs.image.name.clone()),
+        image: Some(plan.prerequisites.image.name.clone()),
         image_pull_policy: Some("IfNotPresent".to_owned()),
         resources: Some(ResourceRequirements {
             requests: amounts(
@@ -55,7 +55,7 @@ pub(super) fn volumes(plan: &Plan<'_>) -> Option<Vec<Volume>> {
 
 /// The pod that chooses a node has the claims too, so that both land where the claims can be used.
 fn disks<'a>(plan: &Plan<'a>) -> Vec<&'a Disk> {
-    plan.needs.disks.iter().collect()
+    plan.prerequisites.disks.iter().collect()
 }
 
 fn device(disk: &Disk) -> VolumeDevice {
@@ -81,9 +81,9 @@ fn mount(disk: &Disk) -> VolumeMount {
 /// The memory that the pod may use: what the class says, but never less than the guest has, which a class that was
 /// edited since does not know, nor less than what is reserved.
 fn limit(size: &Size) -> &Quantity {
-    let said = [&size.requests.memory, &size.limits.memory];
-    let said = said.into_iter().flatten();
-    said.fold(&size.memory, |most, one| {
+    let reported = [&size.requests.memory, &size.limits.memory];
+    let reported = reported.into_iter().flatten();
+    reported.fold(&size.memory, |most, one| {
         if bytes(one) >= bytes(most) { one } else { most }
     })
 }

@@ -14,7 +14,7 @@ use kube::Resource;
 use serde_json::{Value, json};
 
 use super::{Plan, instance, placeholder};
-use crate::reconcile::vm::prerequisites::{Attachments, Disk, Image, Needs, Size};
+use crate::reconcile::vm::prerequisites::{Attachments, Disk, Image, Prerequisites, Size};
 
 const UID: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
 const BIOS: &str = "11111111-2222-4333-8444-555555555555";
@@ -32,8 +32,8 @@ fn machine(spec: Value) -> VirtualMachine {
     .unwrap()
 }
 
-fn needs() -> Needs {
-    Needs {
+fn prerequisites() -> Prerequisites {
+    Prerequisites {
         size: Size {
             cpus: 2,
             memory: serde_json::from_value(json!("1Gi")).unwrap(),
@@ -60,12 +60,12 @@ fn needs() -> Needs {
     }
 }
 
-fn plan<'a>(vm: &'a VirtualMachine, needs: &'a Needs) -> Plan<'a> {
+fn plan<'a>(vm: &'a VirtualMachine, prerequisites: &'a Prerequisites) -> Plan<'a> {
     Plan {
         vm,
         uid: UID,
         owner: vm.controller_owner_ref(&()).unwrap(),
-        needs,
+        prerequisites,
         node: Some("n1"),
         disk: Some(UID),
         instance_uuid: INSTANCE,
@@ -86,7 +86,7 @@ fn text(pod: &Pod) -> String {
 fn the_pod_of_a_plain_machine() {
     let vm =
         machine(json!({ "runStrategy": "Always", "className": "small", "imageName": "debian" }));
-    insta::assert_snapshot!(text(&instance(&plan(&vm, &needs()))));
+    insta::assert_snapshot!(text(&instance(&plan(&vm, &prerequisites()))));
 }
 
 #[test]
@@ -116,15 +116,15 @@ fn the_pod_of_a_machine_with_everything() {
         is_root: false,
         is_filesystem,
     };
-    let mut needs = needs();
-    needs.disks = vec![disk("data", false), disk("iso", true)];
-    needs.image.pull_secret = Some("registry".to_owned());
-    needs.ip_assurance = IpAssurance::PodIP;
-    needs.attachments = Attachments {
+    let mut prerequisites = prerequisites();
+    prerequisites.disks = vec![disk("data", false), disk("iso", true)];
+    prerequisites.image.pull_secret = Some("registry".to_owned());
+    prerequisites.ip_assurance = IpAssurance::PodIP;
+    prerequisites.attachments = Attachments {
         default: Some("ns/blue".to_owned()),
         more: vec![json!({ "name": "green", "namespace": "ns" })],
     };
-    let mut plan = plan(&vm, &needs);
+    let mut plan = plan(&vm, &prerequisites);
     plan.paused = true;
     plan.restore = true;
     let pod = instance(&plan);
@@ -137,15 +137,15 @@ fn the_pod_of_a_machine_with_everything() {
 #[test]
 fn the_pod_of_a_machine_whose_root_disk_is_a_claim() {
     let vm = machine(json!({ "runStrategy": "Always" }));
-    let mut needs = needs();
-    needs.disks = vec![Disk {
+    let mut prerequisites = prerequisites();
+    prerequisites.disks = vec![Disk {
         name: "root".to_owned(),
         claim: "root".to_owned(),
         is_read_only: false,
         is_root: true,
         is_filesystem: false,
     }];
-    let mut plan = plan(&vm, &needs);
+    let mut plan = plan(&vm, &prerequisites);
     plan.node = None;
     plan.disk = None;
     insta::assert_snapshot!(text(&instance(&plan)));
@@ -157,8 +157,8 @@ fn the_pod_that_chooses_a_node() {
         "runStrategy": "Halted",
         "template": { "metadata": { "labels": { "app": "web" } } },
     }));
-    let needs = needs();
-    let mut plan = plan(&vm, &needs);
+    let prerequisites = prerequisites();
+    let mut plan = plan(&vm, &prerequisites);
     plan.node = None;
     plan.disk = None;
     plan.is_gated = true;
@@ -178,8 +178,8 @@ fn a_template_gives_a_pod_neither_disks_nor_protected_keys() {
             },
         }},
     }));
-    let needs = needs();
-    let mut plan = plan(&vm, &needs);
+    let prerequisites = prerequisites();
+    let mut plan = plan(&vm, &prerequisites);
     plan.disk = None;
     let pod = instance(&plan);
     let annotations = pod.metadata.annotations.unwrap();

@@ -17,12 +17,12 @@ use crate::reconcile::vm::error::{Error, is_over_quota};
 use crate::reconcile::vm::observe::{find, view};
 use crate::reconcile::vm::pass::Pass;
 use crate::reconcile::vm::prerequisites;
-use crate::reconcile::vm::prerequisites::Needs;
+use crate::reconcile::vm::prerequisites::Prerequisites;
 use crate::reconcile::vm::write::patch;
 
 pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Outcome {
-    let mut needs = prerequisites::all(pass).await?;
-    take_recorded_size(pass, &mut needs);
+    let mut prerequisites = prerequisites::all(pass).await?;
+    take_recorded_size(pass, &mut prerequisites);
     let has_claim = pass.root_claim().is_some();
     let node = pass.node_name();
     if !has_claim && node.is_none() {
@@ -31,7 +31,7 @@ pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Out
     let (bios, instance) = identity::of(pass);
     let (uid, disk) = (pass.uid(), pass.disk_uid());
     let recorded = pass.seen().and_then(|s| s.machine_type.clone());
-    let machine_type = recorded.or_else(|| needs.size.machine_type.clone());
+    let machine_type = recorded.or_else(|| prerequisites.size.machine_type.clone());
     let placeholder = find::placeholder(pass);
     let placeholder = placeholder.filter(|pod| {
         let node = node.as_deref();
@@ -41,7 +41,7 @@ pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Out
         vm: &pass.vm,
         uid: &uid,
         owner: pass.owner(),
-        needs: &needs,
+        prerequisites: &prerequisites,
         node: node.as_deref().filter(|_| !has_claim || restore),
         disk: Some(disk.as_str()).filter(|_| !has_claim),
         instance_uuid: &instance,
@@ -64,8 +64,8 @@ pub(super) async fn run(pass: &mut Pass<'_>, paused: bool, restore: bool) -> Out
         }
         (made, _) => Arc::new(made?),
     };
-    let volumes = pass.view.gates.volumes;
-    view::look(pass, Some(Arc::clone(&made)), volumes);
+    let volumes = pass.view.preconditions.volumes;
+    view::observe(pass, Some(Arc::clone(&made)), volumes);
     view::decide(pass);
     // A request is fulfilled only when the watch shows the pod.
     pass.writes.pops_request = false;
@@ -89,11 +89,15 @@ fn is_on_record(pass: &Pass<'_>) -> bool {
 }
 
 /// A machine has the size that it took over last, with all that comes with it, until it takes over another one.
-fn take_recorded_size(pass: &Pass<'_>, needs: &mut Needs) {
+fn take_recorded_size(pass: &Pass<'_>, prerequisites: &mut Prerequisites) {
     let Some(status) = pass.seen() else {
         return;
     };
-    let current = needs.size.class.as_ref().map(|(_, revision)| revision);
+    let current = prerequisites
+        .size
+        .class
+        .as_ref()
+        .map(|(_, revision)| revision);
     if current.is_some() && current == status.class_revision.as_ref() {
         return;
     }
@@ -101,11 +105,11 @@ fn take_recorded_size(pass: &Pass<'_>, needs: &mut Needs) {
     let spec = status.class_spec.clone();
     let spec = spec.and_then(|spec| serde_json::from_value(spec).ok());
     if let Some((class, spec)) = class.zip(spec) {
-        needs.size = prerequisites::of_class(&spec, class);
+        prerequisites.size = prerequisites::of_class(&spec, class);
     } else if let Some(hardware) = &status.hardware {
-        needs.size.cpus = hardware.cpus;
+        prerequisites.size.cpus = hardware.cpus;
         if let Some(memory) = &hardware.memory {
-            needs.size.memory = memory.clone();
+            prerequisites.size.memory = memory.clone();
         }
     }
 }

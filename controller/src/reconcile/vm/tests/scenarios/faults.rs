@@ -75,7 +75,10 @@ async fn s63_a_lost_node_gives_no_second_instance_until_the_pod_is_gone() {
         bench.pod()["metadata"]["finalizers"],
         json!(["vmlet.dev/virtualmachine"])
     );
-    assert_eq!(bench.says("VirtualMachineLocationValid"), "False/NodeLost");
+    assert_eq!(
+        bench.condition_text("VirtualMachineLocationValid"),
+        "False/NodeLost"
+    );
 }
 
 #[tokio::test]

@@ -39,16 +39,16 @@ pub(super) fn run(pass: &mut Pass<'_>, facts: Option<&GuestFacts>) {
     };
     pass.condition(GUEST_AGENT, status, reason, text);
     let os = &facts.os;
-    let said = |text: &String| Some(text.clone()).filter(|t| !t.is_empty());
+    let reported = |text: &String| Some(text.clone()).filter(|t| !t.is_empty());
     let guest = GuestStatus {
-        os_id: said(&os.id),
-        os_name: said(&os.name),
-        os_version: said(&os.version),
-        kernel: said(&os.kernel),
+        os_id: reported(&os.id),
+        os_name: reported(&os.name),
+        os_version: reported(&os.version),
+        kernel: reported(&os.kernel),
     };
     let status = pass.status();
     status.guest = Some(guest).filter(|g| *g != GuestStatus::default());
-    if let Some(machine) = said(&facts.machine_type) {
+    if let Some(machine) = reported(&facts.machine_type) {
         status.machine_type = Some(machine);
     }
 }

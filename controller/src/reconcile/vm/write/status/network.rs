@@ -61,15 +61,17 @@ fn intended(pass: &Pass<'_>) -> Vec<IpAddr> {
 /// The image says that its guests take the pod's address without a word; told to the pod at its start.
 pub(super) fn assures_pod_ip(pass: &Pass<'_>) -> bool {
     let pod = pass.view.pod.as_deref();
-    let said = pod.and_then(|p| pods::annotation(p, crate::reconcile::vm::act::pod::IP_ASSURANCE));
-    said == Some(crate::reconcile::vm::act::pod::assurance(
-        IpAssurance::PodIP,
-    ))
+    let reported =
+        pod.and_then(|p| pods::annotation(p, crate::reconcile::vm::act::pod::IP_ASSURANCE));
+    reported
+        == Some(crate::reconcile::vm::act::pod::assurance(
+            IpAssurance::PodIP,
+        ))
 }
 
 fn describe(network: &mut NetworkStatus, facts: &GuestFacts) {
-    let said = Some(facts.host_name.clone()).filter(|n| !n.is_empty());
-    network.host_name = said;
+    let reported = Some(facts.host_name.clone()).filter(|n| !n.is_empty());
+    network.host_name = reported;
     let status = |i: &GuestInterface| InterfaceStatus {
         name: i.name.clone(),
         mac_addr: Some(i.mac.clone()).filter(|m| !m.is_empty()),

@@ -19,12 +19,12 @@ use crate::shared::prober::Answer;
 /// Looks, and remembers the answer in the pass.
 pub(super) fn run(pass: &mut Pass<'_>, facts: Option<&GuestFacts>) {
     let answer = pass.vm.spec.readiness_probe.clone();
-    pass.view.readiness = answer.map(|probe| ask(pass, &probe, facts));
+    pass.view.readiness = answer.map(|probe| evaluate(pass, &probe, facts));
     pass.view.silence = signs::awaited(pass, facts);
-    tell(pass);
+    report_change(pass);
 }
 
-fn ask(pass: &Pass<'_>, probe: &ReadinessProbe, facts: Option<&GuestFacts>) -> Answer {
+fn evaluate(pass: &Pass<'_>, probe: &ReadinessProbe, facts: Option<&GuestFacts>) -> Answer {
     if !pass.view.pod.as_deref().is_some_and(pods::runs) {
         return Answer::No("the machine is not on");
     }
@@ -43,7 +43,7 @@ fn ask(pass: &Pass<'_>, probe: &ReadinessProbe, facts: Option<&GuestFacts>) -> A
             Some(_) => Answer::No("the heartbeat is below its threshold"),
         };
     }
-    published::ask(&probe.guest_info, facts)
+    published::evaluate(&probe.guest_info, facts)
 }
 
 /// What is on record of this very instance: that a new process has probed nobody yet is no news of the machine.
@@ -95,7 +95,7 @@ pub(super) fn unknown(pass: &Pass<'_>) -> Option<&'static str> {
     }
 }
 
-fn tell(pass: &Pass<'_>) {
+fn report_change(pass: &Pass<'_>) {
     let Some(answer) = &pass.view.readiness else {
         return;
     };

@@ -14,7 +14,7 @@ use crate::shared::prober::Answer;
 const COMPILED: usize = 256 * 1024;
 
 /// All of them match.
-pub(super) fn ask(wanted: &[GuestInfoMatch], facts: Option<&GuestFacts>) -> Answer {
+pub(super) fn evaluate(wanted: &[GuestInfoMatch], facts: Option<&GuestFacts>) -> Answer {
     if wanted.is_empty() {
         return Answer::Yes;
     }

@@ -12,7 +12,7 @@ use super::status::recorded;
 
 /// Something that happened to the installation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct News {
+pub(super) struct Transition {
     /// It should be looked at.
     pub(super) is_warning: bool,
     /// One word.
@@ -21,7 +21,7 @@ pub(super) struct News {
     pub(super) message: String,
 }
 
-impl News {
+impl Transition {
     fn normal(reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             is_warning: false,
@@ -33,9 +33,9 @@ impl News {
 
 /// What a new status tells that the old one did not: at most one thing about an upgrade, then one about how the
 /// installation stands.
-pub(super) fn news(old: &VmletStatus, new: &VmletStatus) -> Vec<News> {
+pub(super) fn transitions(old: &VmletStatus, new: &VmletStatus) -> Vec<Transition> {
     if old.conditions.is_empty() {
-        return vec![News::normal(
+        return vec![Transition::normal(
             "Initializing",
             "the installation is looked at for the first time",
         )];
@@ -43,7 +43,7 @@ pub(super) fn news(old: &VmletStatus, new: &VmletStatus) -> Vec<News> {
     let (was_upgrading, is_upgrading) = (is_upgrading(old), is_upgrading(new));
     let mut all = Vec::new();
     if is_upgrading && !was_upgrading {
-        all.push(News::normal(
+        all.push(Transition::normal(
             "Upgrading",
             words(new, Kind::Progressing).to_owned(),
         ));
@@ -52,17 +52,17 @@ pub(super) fn news(old: &VmletStatus, new: &VmletStatus) -> Vec<News> {
         && before != after
     {
         let words = format!("upgraded from version {before} to {after}");
-        all.push(News::normal("Upgraded", words));
+        all.push(Transition::normal("Upgraded", words));
     }
     all.extend(standing(old, new, is_upgrading));
     all
 }
 
 /// The worst that is new, or that all is well again.
-fn standing(old: &VmletStatus, new: &VmletStatus, is_upgrading: bool) -> Option<News> {
+fn standing(old: &VmletStatus, new: &VmletStatus, is_upgrading: bool) -> Option<Transition> {
     let became = |kind, status| is(new, kind, status) && !is(old, kind, status);
     let warning = |reason, kind| {
-        Some(News {
+        Some(Transition {
             is_warning: true,
             reason,
             message: words(new, kind).to_owned(),
@@ -76,7 +76,7 @@ fn standing(old: &VmletStatus, new: &VmletStatus, is_upgrading: bool) -> Option<
         return warning("Degraded", Kind::Degraded);
     }
     match (is_ready(old), is_ready(new)) {
-        (false, true) => Some(News::normal(
+        (false, true) => Some(Transition::normal(
             "Ready",
             "every part of the installation is well",
         )),

@@ -22,16 +22,16 @@ async fn networked(network: Value) -> Bench {
 async fn a_host_name_is_the_pods_and_so_the_guests() {
     let bench = networked(json!({ "hostName": "web-1" })).await;
     assert_eq!(bench.pod()["spec"]["hostname"], "web-1");
-    assert_eq!(bench.says(KIND), "-");
+    assert_eq!(bench.condition_text(KIND), "-");
 }
 
 #[tokio::test]
 async fn the_first_interfaces_hardware_address_is_told_to_the_node() {
     let eth0 = json!({ "name": "eth0", "macAddr": "52:54:00:12:34:5A" });
     let bench = networked(json!({ "interfaces": [eth0] })).await;
-    let told = &bench.pod()["metadata"]["annotations"]["vmlet.dev/mac-address"];
-    assert_eq!(told, "52:54:00:12:34:5a");
-    assert_eq!(bench.says(KIND), "-");
+    let reported = &bench.pod()["metadata"]["annotations"]["vmlet.dev/mac-address"];
+    assert_eq!(reported, "52:54:00:12:34:5a");
+    assert_eq!(bench.condition_text(KIND), "-");
 }
 
 #[tokio::test]
@@ -39,31 +39,34 @@ async fn a_machine_without_a_network_is_not_waited_for() {
     let mut bench = networked(json!({ "disabled": true })).await;
     let pod = bench.pod();
     assert_eq!(pod["metadata"]["annotations"]["vmlet.dev/network"], "none");
-    assert_eq!(bench.says(KIND), "-");
+    assert_eq!(bench.condition_text(KIND), "-");
     let bridge = json!({ "name": "docker0", "addresses": ["172.17.0.1/16"] });
     bench.facts(json!({ "power": "On", "agent": "Connected", "interfaces": [bridge] }));
     assert_eq!(seconds(&bench.settle().await), None);
     assert_eq!(bench.status().network, None);
-    assert_eq!(bench.says("VirtualMachineGuestNetworkConfigSynced"), "-");
+    assert_eq!(
+        bench.condition_text("VirtualMachineGuestNetworkConfigSynced"),
+        "-"
+    );
 }
 
 #[tokio::test]
 async fn a_field_that_nothing_acts_on_is_named() {
     let fixed = json!({ "name": "lan", "addresses": ["10.1.0.9/24"], "dhcp4": false });
     let mut bench = networked(json!({ "interfaces": [fixed] })).await;
-    assert_eq!(bench.says(KIND), "True/NotImplemented");
+    assert_eq!(bench.condition_text(KIND), "True/NotImplemented");
     let message = |bench: &Bench| {
         bench
             .condition(KIND)
             .map_or_else(String::new, |c| c.message)
     };
-    let said = message(&bench);
+    let reported = message(&bench);
     for words in [
         "interfaces[].name (",
         "interfaces[].addresses (not on the pod",
         "dhcp4 (",
     ] {
-        assert!(said.contains(words), "{said}");
+        assert!(reported.contains(words), "{reported}");
     }
     // Also of a machine that runs already.
     let more = json!({ "groupName": "g", "suspendMode": "Hard", "readinessProbe": {
@@ -71,20 +74,20 @@ async fn a_field_that_nothing_acts_on_is_named() {
     }});
     bench.edit(VMS, "vm", json!({ "spec": more }));
     bench.settle().await.ok();
-    let said = message(&bench);
+    let reported = message(&bench);
     for words in [
         "groupName",
         "suspendMode (",
         "readinessProbe.periodSeconds (",
     ] {
-        assert!(said.contains(words), "{said}");
+        assert!(reported.contains(words), "{reported}");
     }
     let none = json!({ "groupName": null, "suspendMode": "TrySoft", "network": null, "readinessProbe": {
         "guestHeartbeat": null, "tcpSocket": { "port": 80 }, "periodSeconds": 5,
     }});
     bench.edit(VMS, "vm", json!({ "spec": none }));
     bench.settle().await.ok();
-    assert_eq!(bench.says(KIND), "-", "{}", message(&bench));
+    assert_eq!(bench.condition_text(KIND), "-", "{}", message(&bench));
 }
 
 #[tokio::test]
@@ -96,12 +99,15 @@ async fn a_restart_is_required_for_nothing_that_it_does_not_bring() {
     }});
     bench.edit(VMS, "vm", json!({ "spec": nothing }));
     bench.settle().await.ok();
-    assert_eq!(bench.says("RestartRequired"), "-");
+    assert_eq!(bench.condition_text("RestartRequired"), "-");
     bench.edit(
         VMS,
         "vm",
         json!({ "spec": { "network": { "hostName": "web" } } }),
     );
     bench.settle().await.ok();
-    assert_eq!(bench.says("RestartRequired"), "True/SpecificationChanged");
+    assert_eq!(
+        bench.condition_text("RestartRequired"),
+        "True/SpecificationChanged"
+    );
 }

@@ -6,7 +6,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
-use crate::operator::component::{Component, Conditions, Said};
+use crate::operator::component::{Component, ComponentCondition, Conditions};
 use crate::operator::status::{record, summarize};
 use crate::operator::{Rules, consolidate, initial};
 
@@ -24,16 +24,16 @@ fn now() -> Time {
     Time("2026-01-02T03:04:05Z".parse().unwrap())
 }
 
-fn said(status: Status, message: &str) -> Option<Said> {
-    Some(Said::new(status, message))
+fn reported(status: Status, message: &str) -> Option<ComponentCondition> {
+    Some(ComponentCondition::new(status, message))
 }
 
 fn well() -> Conditions {
     Conditions {
-        available: said(Status::True, ""),
-        progressing: said(Status::False, ""),
-        degraded: said(Status::False, ""),
-        upgradeable: said(Status::True, ""),
+        available: reported(Status::True, ""),
+        progressing: reported(Status::False, ""),
+        degraded: reported(Status::False, ""),
+        upgradeable: reported(Status::True, ""),
     }
 }
 
@@ -45,7 +45,7 @@ fn started() -> VmletStatus {
 }
 
 fn reasons(old: &VmletStatus, new: &VmletStatus) -> Vec<&'static str> {
-    news(old, new).iter().map(|one| one.reason).collect()
+    transitions(old, new).iter().map(|one| one.reason).collect()
 }
 
 #[test]
@@ -54,31 +54,31 @@ fn an_installation_says_that_it_starts_and_then_that_it_is_ready_and_repeats_nei
     assert_eq!(reasons(&VmletStatus::default(), &start), ["Initializing"]);
     let ready = after(&start, well(), None);
     assert_eq!(reasons(&start, &ready), ["Ready"]);
-    assert!(news(&ready, &after(&ready, well(), None)).is_empty());
+    assert!(transitions(&ready, &after(&ready, well(), None)).is_empty());
 }
 
 #[test]
 fn of_what_got_worse_the_worst_is_told_once_with_the_words_of_its_condition() {
     let ready = after(&started(), well(), None);
     let rolling = Conditions {
-        progressing: said(Status::True, "2 of 3 pods"),
+        progressing: reported(Status::True, "2 of 3 pods"),
         ..well()
     };
     let rolling = after(&ready, rolling, None);
-    let told = news(&ready, &rolling);
-    assert_eq!((told[0].reason, told[0].is_warning), ("NotReady", true));
-    assert!(told[0].message.contains("2 of 3 pods"), "{told:?}");
+    let found = transitions(&ready, &rolling);
+    assert_eq!((found[0].reason, found[0].is_warning), ("NotReady", true));
+    assert!(found[0].message.contains("2 of 3 pods"), "{found:?}");
 
     let broken = Conditions {
-        degraded: said(Status::True, "a pod is missing"),
+        degraded: reported(Status::True, "a pod is missing"),
         ..well()
     };
     let broken = after(&rolling, broken, None);
     assert_eq!(reasons(&rolling, &broken), ["Degraded"]);
 
     let away = Conditions {
-        available: said(Status::False, "nothing serves"),
-        degraded: said(Status::True, "all pods are missing"),
+        available: reported(Status::False, "nothing serves"),
+        degraded: reported(Status::True, "all pods are missing"),
         ..well()
     };
     let away = after(&broken, away, None);
@@ -94,31 +94,31 @@ fn of_what_got_worse_the_worst_is_told_once_with_the_words_of_its_condition() {
 #[test]
 fn another_message_about_the_same_trouble_is_no_event() {
     let trouble = |words| Conditions {
-        degraded: said(Status::True, words),
+        degraded: reported(Status::True, words),
         ..well()
     };
     let old = after(&started(), trouble("node a"), None);
     let new = after(&old, trouble("node b"), None);
     assert_ne!(old, new);
-    assert!(news(&old, &new).is_empty());
+    assert!(transitions(&old, &new).is_empty());
 }
 
 #[test]
 fn an_upgrade_has_a_beginning_and_an_end_and_only_faults_in_between() {
     let ready = after(&started(), well(), None);
     let begun = after(&ready, well(), Some("2"));
-    let told = news(&ready, &begun);
+    let found = transitions(&ready, &begun);
     assert_eq!(reasons(&ready, &begun), ["Upgrading"]);
-    assert!(told[0].message.contains("version 2"), "{told:?}");
+    assert!(found[0].message.contains("version 2"), "{found:?}");
 
     let restarting = Conditions {
-        available: said(Status::False, "one pod restarts"),
+        available: reported(Status::False, "one pod restarts"),
         ..well()
     };
     let restarting = after(&begun, restarting, Some("2"));
-    assert!(news(&begun, &restarting).is_empty());
+    assert!(transitions(&begun, &restarting).is_empty());
     let stuck = Conditions {
-        degraded: said(Status::True, "a pod does not start"),
+        degraded: reported(Status::True, "a pod does not start"),
         ..well()
     };
     assert_eq!(

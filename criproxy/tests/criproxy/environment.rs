@@ -30,7 +30,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 const TARGET: &str = "kubernetes.io/target-runtime";
 
-pub(crate) struct Bed {
+pub(crate) struct TestEnvironment {
     pub(crate) primary: Fake,
     pub(crate) secondary: Fake,
     pub(crate) config: Config,
@@ -48,7 +48,7 @@ pub(crate) struct Cri {
     pub(crate) images: ImageServiceClient<Channel>,
 }
 
-impl Bed {
+impl TestEnvironment {
     /// Both runtimes run, the proxy does not.
     pub(crate) fn new() -> Self {
         let _ = tracing_subscriber::fmt()
@@ -102,7 +102,7 @@ impl Bed {
         Self::start_with(|_| {}).await
     }
 
-    /// As [`Bed::start`], with a proxy that waits [`LONG`] for a secondary, and leaves it alone for as long.
+    /// As [`TestEnvironment::start`], with a proxy that waits [`LONG`] for a secondary, and leaves it alone for as long.
     pub(crate) async fn start_patient() -> (Self, Cri) {
         Self::start_with(|limits| {
             limits.fanout_timeout_ms = 60_000;
@@ -111,13 +111,13 @@ impl Bed {
         .await
     }
 
-    /// As [`Bed::start`], with other limits.
+    /// As [`TestEnvironment::start`], with other limits.
     pub(crate) async fn start_with(change: impl FnOnce(&mut Limits)) -> (Self, Cri) {
-        let mut bed = Self::new();
-        change(&mut bed.config.limits);
-        let cri = bed.start_proxy().await;
-        bed.met().await;
-        (bed, cri)
+        let mut env = Self::new();
+        change(&mut env.config.limits);
+        let cri = env.start_proxy().await;
+        env.met().await;
+        (env, cri)
     }
 
     /// Waits until the proxy has learned what both runtimes have.
@@ -287,12 +287,12 @@ pub(crate) async fn waited_out<T>(
 ) -> T {
     let mut answer = pin!(answer);
     secondary.calls();
-    let asked = eventually("the secondary to be asked", async || {
+    let queried = eventually("the secondary to be asked", async || {
         secondary.was_called(method)
     });
     tokio::select! {
         _ = &mut answer => panic!("{method} was answered without the secondary"),
-        () = asked => {}
+        () = queried => {}
     }
     tokio::time::pause();
     tokio::time::advance(LONG / 2).await;

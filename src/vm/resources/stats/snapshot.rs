@@ -31,7 +31,7 @@ use crate::vm::{Container, Containers};
 const DEADLINE: Duration = Duration::from_secs(3);
 
 impl<P: Platform> Containers<P> {
-    pub(super) async fn look(&self, last: &Snapshot) -> Snapshot {
+    pub(super) async fn snapshot(&self, last: &Snapshot) -> Snapshot {
         let taken = Some(Instant::now());
         let mut running = self.parts.table.all();
         running.retain(|row| row.phase.runs());

@@ -62,9 +62,9 @@ fn other_programs_see_the_label_that_cloud_init_looks_for() {
         .arg(&path)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("LABEL=cidata"), "{said}");
-    assert!(said.contains("TYPE=iso9660"), "{said}");
+    let reported = String::from_utf8_lossy(&output.stdout);
+    assert!(reported.contains("LABEL=cidata"), "{reported}");
+    assert!(reported.contains("TYPE=iso9660"), "{reported}");
 }
 
 #[test]

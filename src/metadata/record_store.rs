@@ -29,14 +29,14 @@ pub trait Record: Clone + Send + Sync + Serialize + DeserializeOwned + 'static {
 
 /// Records of one kind.
 #[derive(Debug)]
-pub struct Ledger<R: Record> {
+pub struct RecordStore<R: Record> {
     db: Db,
     /// Held from reading a record to publishing its successor.
     writer: Arc<Mutex<()>>,
     view: Arc<View<R::Key, R>>,
 }
 
-impl<R: Record> Ledger<R> {
+impl<R: Record> RecordStore<R> {
     /// Reads the table into memory.
     pub async fn load(db: Db) -> db::Result<Self> {
         let read = |t: &rusqlite::Transaction<'_>| {
@@ -188,46 +188,46 @@ mod tests {
     #[tokio::test]
     async fn a_name_is_taken_once_and_what_is_stored_is_read_again() {
         let db = Db::in_memory().unwrap();
-        let ledger = Ledger::load(db.clone()).await.unwrap();
-        let mut changes = ledger.changes();
-        assert!(ledger.insert(thing(1)).await.unwrap().1);
-        let (there, new) = ledger.insert(thing(2)).await.unwrap();
+        let records = RecordStore::load(db.clone()).await.unwrap();
+        let mut changes = records.changes();
+        assert!(records.insert(thing(1)).await.unwrap().1);
+        let (there, new) = records.insert(thing(2)).await.unwrap();
         assert_eq!((there.count, new), (1, false));
         let key = "a".to_owned();
-        let kept = ledger.change(&key, |_| false).await.unwrap();
+        let kept = records.change(&key, |_| false).await.unwrap();
         assert!(kept.is_none());
         let add = |thing: &mut Thing| {
             thing.count += 6;
             true
         };
-        ledger.change(&key, add).await.unwrap().unwrap();
+        records.change(&key, add).await.unwrap().unwrap();
         assert!(changes.has_changed().unwrap());
         changes.mark_unchanged();
-        let again = Ledger::<Thing>::load(db.clone()).await.unwrap();
+        let again = RecordStore::<Thing>::load(db.clone()).await.unwrap();
         assert_eq!(again.get(&key).as_deref(), Some(&thing(7)));
-        assert!(!ledger.remove_if(&key, |t| t.count == 1).await.unwrap());
-        assert!(ledger.remove_if(&key, |t| t.count == 7).await.unwrap());
-        assert!(ledger.remove_if(&key, |_| false).await.unwrap());
+        assert!(!records.remove_if(&key, |t| t.count == 1).await.unwrap());
+        assert!(records.remove_if(&key, |t| t.count == 7).await.unwrap());
+        assert!(records.remove_if(&key, |_| false).await.unwrap());
         assert!(changes.has_changed().unwrap());
-        let again = Ledger::<Thing>::load(db).await.unwrap();
+        let again = RecordStore::<Thing>::load(db).await.unwrap();
         assert!(again.all().is_empty());
     }
 
     #[tokio::test]
     async fn a_change_is_finished_when_whoever_asked_has_gone() {
         let db = Db::in_memory().unwrap();
-        let ledger = Ledger::load(db.clone()).await.unwrap();
+        let records = RecordStore::load(db.clone()).await.unwrap();
         let (go_on, held) = std::sync::mpsc::channel::<()>();
         let holding = tokio::spawn(async move { db.write(move |_| Ok(held.recv().is_ok())).await });
-        let mut asked = Box::pin(ledger.insert(thing(1)));
+        let mut asked = Box::pin(records.insert(thing(1)));
         assert!(futures_util::poll!(&mut asked).is_pending());
-        let mut changes = ledger.changes();
+        let mut changes = records.changes();
         drop(asked);
         go_on.send(()).unwrap();
         assert!(holding.await.unwrap().unwrap());
-        let told = tokio::time::timeout(std::time::Duration::from_secs(90), changes.changed());
-        told.await.expect("it is told").unwrap();
-        assert_eq!(ledger.get(&"a".to_owned()).as_deref(), Some(&thing(1)));
+        let reported = tokio::time::timeout(std::time::Duration::from_secs(90), changes.changed());
+        reported.await.expect("it is told").unwrap();
+        assert_eq!(records.get(&"a".to_owned()).as_deref(), Some(&thing(1)));
     }
 
     #[tokio::test]
@@ -240,10 +240,10 @@ mod tests {
             CREATE TEMP TRIGGER deletion AFTER DELETE ON main.node_tasks
               BEGIN INSERT INTO seen SELECT synchronous FROM pragma_synchronous; END;";
         db.write(move |t| t.execute_batch(look)).await.unwrap();
-        let ledger = Ledger::load(db.clone()).await.unwrap();
-        ledger.insert(thing(1)).await.unwrap();
+        let records = RecordStore::load(db.clone()).await.unwrap();
+        records.insert(thing(1)).await.unwrap();
         let key = "a".to_owned();
-        assert!(ledger.remove_if(&key, |_| true).await.unwrap());
+        assert!(records.remove_if(&key, |_| true).await.unwrap());
         let seen = db.write(|t| {
             let mut all = t.prepare("SELECT level FROM seen")?;
             let all = all.query_map([], |row| row.get::<_, i64>(0))?;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crds::conditions::Status;
 
-use super::component::{Component, Conditions, Look, Said};
+use super::component::{Component, ComponentCondition, ComponentState, Conditions};
 use super::{Kind, Rules};
 
 /// Longest message, in bytes.
@@ -38,7 +38,7 @@ impl Entry {
 
 /// Everything that was collected in a pass.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct Findings {
     /// Against the good news.
     pub(super) bad: BTreeMap<Kind, Entry>,
     /// Neither good nor bad.
@@ -55,28 +55,30 @@ enum Write {
     IfUnset,
 }
 
-impl Ledger {
+impl Findings {
     /// Visits the components in their order.
     pub(super) fn collect(components: &[Component], rules: &Rules) -> Self {
-        let mut ledger = Self::default();
+        let mut findings = Self::default();
         for component in components {
-            match &component.look {
-                Look::Failed(error) => {
-                    ledger.errors.push(format!("{}: {error}", component.name));
+            match &component.state {
+                ComponentState::Failed(error) => {
+                    findings.errors.push(format!("{}: {error}", component.name));
                     if !rules.evaluate_all {
                         break;
                     }
                     for kind in Kind::COLLECTED {
                         let words = format!("{} cannot be looked at: {error}", component.name);
-                        ledger.doubt(kind, &component.name, words);
+                        findings.doubt(kind, &component.name, words);
                     }
                 }
-                _ if component.touched => ledger.touched(&component.name, rules),
-                Look::Nothing(words) => ledger.nothing(&component.name, words),
-                Look::Found(conditions) => ledger.found(&component.name, conditions, rules),
+                _ if component.touched => findings.touched(&component.name, rules),
+                ComponentState::Nothing(words) => findings.nothing(&component.name, words),
+                ComponentState::Found(conditions) => {
+                    findings.found(&component.name, conditions, rules)
+                }
             }
         }
-        ledger
+        findings
     }
 
     fn touched(&mut self, name: &str, rules: &Rules) {
@@ -108,15 +110,16 @@ impl Ledger {
             degraded,
             upgradeable,
         } = conditions;
-        let words = |said: &Option<Said>, bad: Status| {
-            let said = said.as_ref().filter(|said| said.status == bad)?;
-            Some(said.message.clone())
+        let words = |reported: &Option<ComponentCondition>, bad: Status| {
+            let reported = reported
+                .as_ref()
+                .filter(|reported| reported.status == bad)?;
+            Some(reported.message.clone())
         };
         let against = match available {
             None => Some("missing \"Available\" condition".to_owned()),
-            said => {
-                words(said, Status::False).map(|words| format!("{name} is not available: {words}"))
-            }
+            reported => words(reported, Status::False)
+                .map(|words| format!("{name} is not available: {words}")),
         };
         if let Some(words) = against {
             let reason = format!("{name}NotAvailable");
@@ -156,19 +159,19 @@ impl Ledger {
     }
 
     fn unknown(&mut self, name: &str, conditions: &Conditions) {
-        let said = [
+        let reported = [
             (Kind::Available, &conditions.available),
             (Kind::Progressing, &conditions.progressing),
             (Kind::Degraded, &conditions.degraded),
             (Kind::Upgradeable, &conditions.upgradeable),
         ];
-        for (kind, said) in said {
-            let words = match said {
-                Some(said) if said.status == Status::Unknown => {
+        for (kind, reported) in reported {
+            let words = match reported {
+                Some(reported) if reported.status == Status::Unknown => {
                     format!(
                         "{name} does not know whether it is {}: {}",
                         kind.word(),
-                        said.message
+                        reported.message
                     )
                 }
                 // An absent Available is as bad as False, and few components speak of Upgradeable.
