@@ -42,8 +42,11 @@ pub const POD_ROLE_LABEL: &str = "vmlet.dev/role";
 pub const GENERATION: &str = "vmlet.dev/vm-generation";
 /// On pods: hash of what the pod was built from, as `lifecycle::revision` makes it.
 pub const REVISION: &str = "vmlet.dev/vm-revision";
-/// The wish that a suspended machine had, such as `runStrategy=Manual`; resuming restores it.
-pub const RESUME_STATE: &str = "vmlet.dev/resume-wish";
+/// The desired state that a machine had before it was suspended, such as `runStrategy=Manual`. Resuming restores it.
+pub const RESUME_STATE: &str = "vmlet.dev/resume-state";
+/// The former name of [`RESUME_STATE`]. This version reads and removes it, and never writes it; the next version
+/// ignores it.
+pub const RESUME_STATE_OLD: &str = "vmlet.dev/resume-wish";
 /// Pod condition, set by the agent: the guest's vCPUs stand still; the reason says who stopped them.
 pub const POD_PAUSED_CONDITION: &str = "vmlet.dev/Paused";
 /// On pods: start with paused vCPUs when `true`.

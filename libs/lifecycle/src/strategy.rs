@@ -1,12 +1,12 @@
-//! One wish in three spellings, and the strategy that it stands for.
+//! The desired power state in one of three fields, and the run strategy that it implies.
 //!
-//! Invariant: a change of wish keeps the spelling that its owner chose.
-//! Failure: [`DesiredStateError`] when more than one spelling is used.
+//! Invariant: a change of the desired state keeps the field that its owner chose.
+//! Failure: [`DesiredStateError`] when more than one field is set.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crds::names::RESUME_STATE;
+use crds::names::{RESUME_STATE, RESUME_STATE_OLD};
 use crds::{PowerState, RunStrategy, VirtualMachineSpec};
 
 /// When a machine runs.
@@ -132,10 +132,14 @@ impl DesiredState {
         }
     }
 
-    /// The wish that the annotation [`RESUME_STATE`] remembers. Anything else than a wish is ignored.
+    /// The desired state in the annotation [`RESUME_STATE`] or, without it, under its old name. A value that is
+    /// not a desired state is ignored.
     #[must_use]
     pub fn remembered(annotations: &BTreeMap<String, String>) -> Option<Self> {
-        let (field, value) = annotations.get(RESUME_STATE)?.split_once('=')?;
+        let (field, value) = [RESUME_STATE, RESUME_STATE_OLD]
+            .into_iter()
+            .find_map(|name| annotations.get(name))?
+            .split_once('=')?;
         Some(match (field, value) {
             ("running", "true") => Self::Running(true),
             ("powerState", "PoweredOn") => Self::PowerState(PowerState::PoweredOn),

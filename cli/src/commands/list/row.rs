@@ -138,7 +138,7 @@ pub(crate) fn table(columns: Columns) -> Table {
         header.insert(0, "NAMESPACE");
     }
     if columns.wide {
-        header.extend(["WISH", "CLASS", "IMAGE"]);
+        header.extend(["DESIRED", "CLASS", "IMAGE"]);
     }
     header.push("AGE");
     if columns.progress {

@@ -75,7 +75,7 @@ impl Report<'_> {
             ("Name", Some(self.vm.name_any())),
             ("Namespace", self.vm.namespace()),
             ("Status", None),
-            ("Wish", Some(desired_state(self.vm))),
+            ("Desired", Some(desired_state(self.vm))),
             ("Power", power),
             ("Paused", spec.paused.then(|| "wanted".to_owned())),
             ("Class", spec.class_name.clone()),

@@ -4,21 +4,21 @@
 //! Failure: the API server refuses a patch whose test fails; nothing of it is done then.
 
 use crds::VirtualMachine;
-use crds::names::RESUME_STATE;
+use crds::names::{RESUME_STATE, RESUME_STATE_OLD};
 use crds::vm::StateChangeRequest;
 use serde_json::{Value, json};
 
 use crate::strategy::DesiredState;
 
 /// What a verb changes. The status is patched first, then the object: a start that waits in the queue must
-/// be gone before the wish is "off".
+/// be removed before the desired state is "off".
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Change {
-    /// The new wish; another spelling replaces the old one.
+    /// The new desired state; a value in another field replaces the old one.
     pub desired_state: Option<DesiredState>,
-    /// Remember this wish for resuming.
+    /// The desired state to restore when the machine is resumed.
     pub remember: Option<DesiredState>,
-    /// Forget the remembered wish.
+    /// Remove the desired state that was remembered.
     pub forget: bool,
     /// `spec.paused`.
     pub paused: Option<bool>,
@@ -49,21 +49,25 @@ impl Change {
     }
 
     fn of_annotation(&self, vm: &VirtualMachine) -> Vec<Value> {
-        let path = format!("/metadata/annotations/{}", RESUME_STATE.replace('/', "~1"));
+        let path = |name: &str| format!("/metadata/annotations/{}", name.replace('/', "~1"));
         let annotations = vm.metadata.annotations.as_ref();
         if let Some(desired_state) = self.remember {
             let value = desired_state.to_string();
             return vec![match annotations {
-                Some(_) => json!({"op": "add", "path": path, "value": value}),
+                Some(_) => json!({"op": "add", "path": path(RESUME_STATE), "value": value}),
                 None => {
                     json!({"op": "add", "path": "/metadata/annotations", "value": {RESUME_STATE: value}})
                 }
             }];
         }
-        if self.forget && annotations.is_some_and(|a| a.contains_key(RESUME_STATE)) {
-            return vec![json!({"op": "remove", "path": path})];
+        if !self.forget {
+            return Vec::new();
         }
-        Vec::new()
+        [RESUME_STATE, RESUME_STATE_OLD]
+            .into_iter()
+            .filter(|name| annotations.is_some_and(|a| a.contains_key(*name)))
+            .map(|name| json!({"op": "remove", "path": path(name)}))
+            .collect()
     }
 
     /// The JSON patch of the subresource `status`, if there is anything to patch.

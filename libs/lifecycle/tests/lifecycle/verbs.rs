@@ -293,13 +293,13 @@ fn a_change_of_spelling_is_one_patch_that_tests_the_old_one() {
             {"op": "test", "path": "/spec/runStrategy", "value": "Manual"},
             {"op": "remove", "path": "/spec/runStrategy"},
             {"op": "add", "path": "/spec/powerState", "value": "Suspended"},
-            {"op": "add", "path": "/metadata/annotations", "value": {"vmlet.dev/resume-wish": "runStrategy=Manual"}},
+            {"op": "add", "path": "/metadata/annotations", "value": {"vmlet.dev/resume-state": "runStrategy=Manual"}},
         ])
     );
     assert_eq!(change.status_patch(&vm), None);
     vm.metadata.annotations = Some(
         [(
-            "vmlet.dev/resume-wish".to_owned(),
+            "vmlet.dev/resume-state".to_owned(),
             "running=true".to_owned(),
         )]
         .into(),
@@ -310,6 +310,23 @@ fn a_change_of_spelling_is_one_patch_that_tests_the_old_one() {
         forget: true,
         ..Change::default()
     };
+    let patch = forget.object_patch(&vm).unwrap();
+    assert_eq!(
+        patch[3],
+        json!({"op": "remove", "path": "/metadata/annotations/vmlet.dev~1resume-state"})
+    );
+    // The former name of the annotation.
+    vm.metadata.annotations = Some(
+        [(
+            "vmlet.dev/resume-wish".to_owned(),
+            "running=true".to_owned(),
+        )]
+        .into(),
+    );
+    assert_eq!(
+        DesiredState::remembered(vm.metadata.annotations.as_ref().unwrap()),
+        Some(DesiredState::Running(true))
+    );
     let patch = forget.object_patch(&vm).unwrap();
     assert_eq!(
         patch[3],

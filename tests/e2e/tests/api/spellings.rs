@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(120);
 const KIND: &str = "VirtualMachine";
+const ANNOTATION: &str = "vmlet.dev/resume-state";
+const OLD_ANNOTATION: &str = "vmlet.dev/resume-wish";
 const FIELDS: [&str; 3] = ["powerState", "runStrategy", "running"];
 
 /// Names of machines, and their desired state before they were suspended, which a start brings back.
@@ -50,10 +52,14 @@ async fn story(control: &Control) -> Result<()> {
         object["spec"]["volumes"] = json!([{ "name": "root", "persistentVolumeClaim": root }]);
         let made = objects.create(KIND, &object, Effect::Real).await?;
         made.map_err(|error| anyhow!("{name}: {error}"))?;
-        // As a suspend by vmletctl leaves it.
+        // As a suspend by vmletctl leaves it; one machine has the former name of the annotation.
+        let annotation = match first {
+            "runStrategy=Manual" => OLD_ANNOTATION,
+            _ => ANNOTATION,
+        };
         let mut spec = none();
         spec["powerState"] = json!("Suspended");
-        let remembered = json!({ "vmlet.dev/resume-wish": first });
+        let remembered = json!({ (annotation): first });
         let patch = json!({ "metadata": { "annotations": remembered }, "spec": spec });
         let patched = objects.patch(KIND, name, &patch, Effect::Real).await?;
         patched.map_err(|error| anyhow!("{name}: {error}"))?;
@@ -72,8 +78,10 @@ async fn story(control: &Control) -> Result<()> {
                 spec.retain(|field, _| FIELDS.contains(&field.as_str()));
             }
             ensure!(has == wanted, "{object}");
-            let annotation = &object["metadata"]["annotations"]["vmlet.dev/resume-wish"];
-            ensure!(annotation.is_null(), "{object}");
+            for annotation in [ANNOTATION, OLD_ANNOTATION] {
+                let value = &object["metadata"]["annotations"][annotation];
+                ensure!(value.is_null(), "{object}");
+            }
             Ok(())
         })
         .await?;

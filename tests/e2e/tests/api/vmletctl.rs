@@ -310,7 +310,7 @@ async fn machines_are_made_listed_and_told_about() -> Result<()> {
     );
     let status = ctl.ok("status web")?;
     ensure!(
-        status.contains("Wish:       runStrategy=Always"),
+        status.contains("Desired:    runStrategy=Always"),
         "{status}"
     );
     // What is printed can be applied as it is.
@@ -359,7 +359,7 @@ async fn verbs_change_the_wish_or_the_queue() -> Result<()> {
     let vm = machines.vms.get("always").await?;
     let remembered = vm.metadata.annotations.unwrap_or_default();
     ensure!(
-        !remembered.contains_key("vmlet.dev/resume-wish"),
+        !remembered.contains_key("vmlet.dev/resume-state"),
         "{remembered:?}"
     );
     ctl.ok("stop always")?;

@@ -172,8 +172,9 @@ async fn change_specification(pass: &mut Pass<'_>, change: Patch) -> Outcome {
             Value::Object(spec)
         }
     };
-    let remembered = json!({ (names::RESUME_STATE): null });
-    let forgets = pass.has(names::RESUME_STATE) && change != Patch::Paused;
+    let both = [names::RESUME_STATE, names::RESUME_STATE_OLD];
+    let remembered = json!({ (both[0]): null, (both[1]): null });
+    let forgets = both.iter().any(|name| pass.has(name)) && change != Patch::Paused;
     let body = json!({
         "metadata": {
             "resourceVersion": pass.vm.metadata.resource_version,
