@@ -1,28 +1,24 @@
-//! The agent's settings: a TOML file, then environment and flags.
+//! The agent's settings.
 //!
-//! Invariant: a [`Config`] that [`load`] returns names a node and can be used; unknown keys are refused.
-//! Failure: [`Error`] says in a sentence what is wrong, with line and column where the file is.
+//! Invariant: a [`Config`] that was checked names a node and can be used.
+//! Failure: [`Error`] names the key and says what is wrong with it.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use service::boot_id;
-use service::settings;
-use service::settings::set;
-use service::telemetry::{Filter, Log};
+use service::settings::{Problem, Settings, Timespan};
+use service::telemetry::Log;
 
 use crate::orphans::Times;
 
-/// Read if it is there and no file is named.
-pub const DEFAULT_FILE: &str = "/etc/vmlet/agent.toml";
-
 /// Settings of the agent.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Name of the node on which this agent runs.
+    /// Name of the node on which this agent runs. It has no default.
     pub node: String,
     /// Path to the kubeconfig file. If unset, the in-cluster configuration is used.
     pub kubeconfig: Option<PathBuf>,
@@ -42,56 +38,28 @@ pub struct Config {
     pub limits: Limits,
 }
 
-/// Time limits and intervals, in seconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+/// Time limits and intervals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Time for which the object of a task is kept after the task has ended.
-    pub completed_tasks_s: u32,
+    pub completed_tasks: Timespan,
     /// Minimum time between two writes of the progress of a task.
-    pub progress_s: u32,
+    pub progress: Timespan,
     /// Minimum time between two writes of the facts of a guest, except for its power state and pause.
-    pub guest_facts_s: u32,
-    /// Interval of the search for disks whose machine no longer exists.
-    pub orphan_look_s: u32,
+    pub guest_facts: Timespan,
+    /// Interval of the search for disks whose machine no longer exists; at least 1s.
+    pub orphan_interval: Timespan,
     /// Minimum time between the first search that finds such a disk and the search that reports it.
-    pub orphan_confirm_s: u32,
-    /// Time between the first search that finds such a disk and its removal; 0: it is not removed.
-    pub orphan_remove_after_s: u32,
-}
-
-/// Settings from flags and the environment, which override the file.
-#[derive(Debug, Default, clap::Args)]
-pub struct Overrides {
-    /// Name of the node on which this agent runs.
-    #[arg(long, value_name = "NAME", env = "VMLET_AGENT_NODE")]
-    pub node: Option<String>,
-    /// Path to the kubeconfig file [default: the in-cluster configuration].
-    #[arg(long, value_name = "FILE", env = "VMLET_AGENT_KUBECONFIG")]
-    pub kubeconfig: Option<PathBuf>,
-    /// Socket of the daemon's node API.
-    #[arg(long, value_name = "ENDPOINT", env = "VMLET_AGENT_NODE_ENDPOINT")]
-    pub node_endpoint: Option<String>,
-    /// CRI socket of the proxy; empty for no proxy.
-    #[arg(long, value_name = "ENDPOINT", env = "VMLET_AGENT_PROXY_ENDPOINT")]
-    pub proxy_endpoint: Option<String>,
-    /// Namespace of the node's lease.
-    #[arg(long, value_name = "NAME", env = "VMLET_AGENT_NAMESPACE")]
-    pub namespace: Option<String>,
-    /// Address of /healthz, /readyz and /metrics.
-    #[arg(long, value_name = "ADDRESS", env = "VMLET_AGENT_HEALTH_LISTEN")]
-    pub health_listen: Option<SocketAddr>,
-    /// Minimum severity that is logged, also per module.
-    #[arg(long, value_name = "LEVEL", env = "VMLET_AGENT_LOG_LEVEL")]
-    pub log_level: Option<Filter>,
+    pub orphan_confirm: Timespan,
+    /// Time between the first search that finds such a disk and its removal; `0s`: the disk is not
+    /// removed. Otherwise at least `orphan_confirm`.
+    pub orphan_remove_after: Timespan,
 }
 
 /// Settings that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file cannot be read or is not valid.
-    #[error(transparent)]
-    File(#[from] settings::Error),
     /// A setting has no usable value.
     #[error("{setting} {problem}")]
     Value {
@@ -130,57 +98,34 @@ impl Default for Config {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            completed_tasks_s: 600,
-            progress_s: 5,
-            guest_facts_s: 5,
-            orphan_look_s: 600,
-            orphan_confirm_s: 3600,
-            orphan_remove_after_s: 0,
+            completed_tasks: Timespan::from_secs(600),
+            progress: Timespan::from_secs(5),
+            guest_facts: Timespan::from_secs(5),
+            orphan_interval: Timespan::from_secs(600),
+            orphan_confirm: Timespan::from_secs(3600),
+            orphan_remove_after: Timespan::from_secs(0),
         }
     }
 }
 
 impl Limits {
-    pub(crate) const fn completed_tasks(&self) -> Duration {
-        Duration::from_secs(self.completed_tasks_s as u64)
-    }
-
-    pub(crate) const fn progress(&self) -> Duration {
-        Duration::from_secs(self.progress_s as u64)
-    }
-
-    pub(crate) const fn guest_facts(&self) -> Duration {
-        Duration::from_secs(self.guest_facts_s as u64)
-    }
-
     pub(crate) fn orphans(&self) -> Times {
-        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
-        let confirm = seconds(self.orphan_confirm_s);
         Times {
-            sweep: seconds(self.orphan_look_s),
-            confirm,
-            remove_after: (self.orphan_remove_after_s > 0)
-                .then(|| seconds(self.orphan_remove_after_s)),
+            sweep: self.orphan_interval.get(),
+            confirm: self.orphan_confirm.get(),
+            remove_after: Some(self.orphan_remove_after.get()).filter(|after| !after.is_zero()),
         }
     }
 }
 
-/// Reads, overrides and checks. Without `path` the usual file is read if it is there.
-///
-/// # Errors
-///
-/// [`Error`] for whatever makes the settings unusable.
-pub fn load(path: Option<&Path>, overrides: Overrides) -> Result<Config, Error> {
-    let mut config: Config = settings::load(path, DEFAULT_FILE)?;
-    set(&mut config.node, overrides.node);
-    set(&mut config.kubeconfig, overrides.kubeconfig.map(Some));
-    set(&mut config.node_endpoint, overrides.node_endpoint);
-    set(&mut config.proxy_endpoint, overrides.proxy_endpoint);
-    set(&mut config.namespace, overrides.namespace);
-    set(&mut config.health_listen, overrides.health_listen.map(Some));
-    set(&mut config.log.level, overrides.log_level);
-    check(&config)?;
-    Ok(config)
+impl Settings for Config {
+    const PROGRAM: &'static str = "vmlet-agent";
+    const PREFIX: &'static str = "VMLET_AGENT";
+    const FILE: &'static str = "/etc/vmlet/agent.toml";
+
+    fn check(&self) -> Result<(), Problem> {
+        Ok(check(self)?)
+    }
 }
 
 fn check(config: &Config) -> Result<(), Error> {
@@ -204,13 +149,13 @@ fn check(config: &Config) -> Result<(), Error> {
         return wrong("namespace", "must be the name of a namespace");
     }
     let limits = &config.limits;
-    if limits.orphan_look_s == 0 {
-        return wrong("limits.orphan_look_s", "must be at least 1");
+    if limits.orphan_interval < Timespan::from_secs(1) {
+        return wrong("limits.orphan_interval", "must be at least 1s");
     }
-    if (1..limits.orphan_confirm_s).contains(&limits.orphan_remove_after_s) {
+    if !limits.orphan_remove_after.is_zero() && limits.orphan_remove_after < limits.orphan_confirm {
         return wrong(
-            "limits.orphan_remove_after_s",
-            "must be 0, or at least limits.orphan_confirm_s",
+            "limits.orphan_remove_after",
+            "must be 0s, or at least limits.orphan_confirm",
         );
     }
     for (setting, endpoint) in [

@@ -5,11 +5,11 @@
 //! Failure: one line on standard error, or one event once logging works.
 
 use std::error::Error;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use agent::config::{self, Overrides};
+use agent::config::Config;
 use clap::Parser;
+use service::settings::ConfigCommand;
 use service::signals::Ending;
 use service::{settings, telemetry};
 
@@ -17,38 +17,34 @@ use service::{settings, telemetry};
 #[derive(Debug, Parser)]
 #[command(name = "vmlet-agent", version)]
 struct Args {
-    /// Path to the configuration file [default: /etc/vmlet/agent.toml, if it exists].
-    #[arg(long, value_name = "FILE", env = "VMLET_AGENT_CONFIG")]
-    config: Option<PathBuf>,
     #[command(flatten)]
-    overrides: Overrides,
+    settings: settings::Flags<Config>,
+    #[command(subcommand)]
+    command: Option<settings::Command>,
 }
 
 fn main() -> ExitCode {
     telemetry::abort_on_panic();
-    let args: Args = match settings::arguments() {
-        Ok(args) => args,
-        Err(code) => return code,
-    };
-    let config = match settings::usable(
-        "vmlet-agent",
-        config::load(args.config.as_deref(), args.overrides),
-    ) {
-        Ok(config) => config,
-        Err(code) => return code,
-    };
-    // Fails only when a provider is there already, and then there is one.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    match serve(config) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("vmlet-agent: {}", telemetry::one_line(&*e));
-            ExitCode::FAILURE
-        }
-    }
+    start().unwrap_or_else(|code| code)
 }
 
-fn serve(config: config::Config) -> Result<(), Box<dyn Error>> {
+fn start() -> Result<ExitCode, ExitCode> {
+    let args: Args = settings::arguments()?;
+    let effective = settings::effective(&args.settings)?;
+    if let Some(settings::Command::Config(ConfigCommand::Show)) = args.command {
+        print!("{}", settings::show(&effective));
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Fails only when a provider is there already, and then there is one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    serve(effective.config).map_err(|e| {
+        eprintln!("vmlet-agent: {}", telemetry::one_line(&*e));
+        ExitCode::FAILURE
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn serve(config: Config) -> Result<(), Box<dyn Error>> {
     telemetry::init(&config.log)?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(2).enable_all().build()?;

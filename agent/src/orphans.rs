@@ -136,7 +136,7 @@ impl Finder {
         let (name, uid) = (&disk.vm_name, &disk.vm_uid);
         let removal = match removal {
             Some(at) => format!("it is removed at {}", at.strftime("%FT%TZ")),
-            None => "it stays, since limits.orphan_remove_after_s is 0".to_owned(),
+            None => "it stays, since limits.orphan_remove_after is 0s".to_owned(),
         };
         let text = format!(
             "no virtual machine {name} has the disk {uid} ({} bytes) any more: {removal}",

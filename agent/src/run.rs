@@ -101,8 +101,8 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     parts.spawn(ending(following, &stop));
 
     let limits = Limits {
-        progress: config.limits.progress(),
-        keep: config.limits.completed_tasks(),
+        progress: config.limits.progress.get(),
+        keep: config.limits.completed_tasks.get(),
     };
     let engine = Engine::new(
         client.clone(),
@@ -122,7 +122,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     let publisher = Publisher::new(
         client.clone(),
         config.node.clone(),
-        config.limits.guest_facts(),
+        config.limits.guest_facts.get(),
         Arc::clone(&metrics),
         Arc::clone(&machines),
     );

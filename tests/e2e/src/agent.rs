@@ -52,8 +52,8 @@ impl Agent {
         std::fs::write(dir.join("kubeconfig"), file.to_string())?;
         let config = format!(
             "node = \"{node}\"\nkubeconfig = \"{dir}/kubeconfig\"\nnode_endpoint = \"{dir}/node.sock\"\n\
-             proxy_endpoint = \"\"\n[log]\nlevel = \"debug\"\n[limits]\nprogress_s = 1\nguest_facts_s = 2\n\
-             completed_tasks_s = 600\n",
+             proxy_endpoint = \"\"\n[log]\nlevel = \"debug\"\n[limits]\nprogress = \"1s\"\n\
+             guest_facts = \"2s\"\ncompleted_tasks = \"10m\"\n",
             dir = dir.display(),
         );
         std::fs::write(dir.join("agent.toml"), config)?;
@@ -64,12 +64,15 @@ impl Agent {
     }
 
     /// Appends to its configuration, table `limits`.
-    pub fn limit(&self, key: &str, value: u32) -> Result<()> {
+    pub fn limit(&self, key: &str, value: &str) -> Result<()> {
         let file = self.dir.join("agent.toml");
         let text = std::fs::read_to_string(&file)?;
         let kept = text.lines().filter(|line| !line.starts_with(key));
         let kept: String = kept.map(|line| format!("{line}\n")).collect();
-        Ok(std::fs::write(file, format!("{kept}{key} = {value}\n"))?)
+        Ok(std::fs::write(
+            file,
+            format!("{kept}{key} = \"{value}\"\n"),
+        )?)
     }
 
     /// Starts it.

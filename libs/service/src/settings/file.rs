@@ -30,6 +30,32 @@ pub enum Error {
         /// What is wrong, with the key where there is one.
         reason: String,
     },
+    /// A flag, a variable or a default has a value that cannot be used.
+    #[error("{0}")]
+    Value(String),
+    /// The values are fine, each by itself.
+    #[error(transparent)]
+    Check(super::Problem),
+    /// A variable belongs to no setting.
+    #[error("environment {0}: no setting has this variable: correct or remove it")]
+    Variable(String),
+}
+
+/// The values of the file, and the settings that they come to. A file that is not named need not exist when it is the
+/// `usual` one.
+pub(super) fn both<T: DeserializeOwned>(
+    path: &Path,
+    is_unnamed: bool,
+    usual: Option<&str>,
+) -> Result<(toml::Table, T), Error> {
+    let text = match std::fs::read_to_string(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound && is_unnamed && usual.is_some() => String::new(),
+        read => read.map_err(|source| Error::Read {
+            path: path.into(),
+            source,
+        })?,
+    };
+    Ok((parse(path, &text)?, parse(path, &text)?))
 }
 
 /// Reads the file that was named, or the usual one, which need not exist: then every setting has its default.
@@ -65,17 +91,26 @@ fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, Error> {
         let place = e.span().and_then(|span| text.get(..span.start));
         // Without the text the message has the keys in place of a picture of the line.
         e.set_input(None);
-        let reported = e.to_string();
-        let reason = match reported.trim_end().rsplit_once("\nin `") {
-            Some((reason, keys)) => format!("{}: {reason}", keys.trim_end_matches('`')),
-            None => reported,
-        };
+        let (keys, reason) = reason(&e);
         Error::Content {
             path: path.into(),
             place: place.map_or_else(String::new, locate),
-            reason: reason.split_whitespace().collect::<Vec<_>>().join(" "),
+            reason: keys.map_or(reason.clone(), |keys| format!("{keys}: {reason}")),
         }
     })
+}
+
+/// The key that is wrong, if one is, and what is wrong with it, in one line.
+pub(super) fn reason(error: &toml::de::Error) -> (Option<String>, String) {
+    let text = error.to_string();
+    let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match text.trim_end().rsplit_once("\nin `") {
+        Some((reason, keys)) => (
+            Some(keys.trim_end_matches('`').to_owned()),
+            one_line(reason),
+        ),
+        None => (None, one_line(&text)),
+    }
 }
 
 /// Where `before` ends.

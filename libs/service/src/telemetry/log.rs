@@ -8,7 +8,8 @@ use std::io::IsTerminal;
 use std::ops::Deref;
 use std::str::FromStr;
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tracing_subscriber::fmt::{Layer as Lines, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
@@ -19,23 +20,27 @@ const QUIET: &str =
     "h2=info,hyper=info,hyper_util=info,kube=info,reqwest=info,rustls=info,tonic=info,tower=info";
 
 /// Log output on standard error.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
-    /// Minimum severity that is logged, also per module.
+    /// Minimum severity that is logged: `error`, `warn`, `info`, `debug` or `trace`; also per module, such as
+    /// `info,kube=debug`. The transport libraries (`h2`, `hyper`, `tonic` and so on) stay at `info` unless they are
+    /// named.
     pub level: Filter,
-    /// Log format: for people or for log collectors.
+    /// Log format: `text` for people, `json` for log collectors.
     pub format: Format,
 }
 
 /// Which log events are written, in `tracing`'s filter syntax.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
+#[schemars(with = "String")]
 pub struct Filter(String);
 
 /// Format of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", rename_all = "lowercase")]
+#[schemars(with = "String")]
 pub enum Format {
     /// For people.
     #[default]

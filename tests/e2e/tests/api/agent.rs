@@ -181,7 +181,7 @@ fn uid(task: &VirtualMachineTask) -> String {
 #[ignore = "needs root"]
 async fn a_task_is_run_recorded_forgotten_and_deleted() -> Result<()> {
     let mut env = TestEnvironment::up().await?;
-    env.agent.limit("completed_tasks_s", 1)?;
+    env.agent.limit("completed_tasks", "1s")?;
     let early = env.create("early", TaskKind::Provision).await?;
     let other = env.create_on("n2", "other", TaskKind::Reset).await?;
     env.agent.start()?;
@@ -299,7 +299,7 @@ async fn results_wait_for_an_api_server_that_is_away() -> Result<()> {
 #[ignore = "needs root"]
 async fn an_agent_that_is_killed_at_any_step_ends_each_task_once() -> Result<()> {
     let mut env = TestEnvironment::up().await?;
-    env.agent.limit("completed_tasks_s", 2)?;
+    env.agent.limit("completed_tasks", "2s")?;
     for point in [
         "agent.task.run",
         "agent.task.ran",

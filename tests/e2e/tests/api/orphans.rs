@@ -59,8 +59,8 @@ async fn a_disk_without_a_machine_is_reported_and_removed_and_no_other() -> Resu
     daemon.set_disk(&disk(GONE, "default/gone"));
 
     // Reported, and kept: that is the default.
-    agent.limit("orphan_look_s", 1)?;
-    agent.limit("orphan_confirm_s", 2)?;
+    agent.limit("orphan_interval", "1s")?;
+    agent.limit("orphan_confirm", "2s")?;
     agent.start()?;
     let events: Api<Event> = Api::namespaced(control.client()?, "default");
     let of_disks = ListParams::default().fields("reason=OrphanedDisk");
@@ -84,7 +84,7 @@ async fn a_disk_without_a_machine_is_reported_and_removed_and_no_other() -> Resu
 
     // With another setting it is removed, counted from when it was first found.
     agent.kill()?;
-    agent.limit("orphan_remove_after_s", 3)?;
+    agent.limit("orphan_remove_after", "3s")?;
     agent.start()?;
     eventually(SOON, "the removal", || async {
         let left = daemon.disks();

@@ -52,7 +52,7 @@ async fn disks_are_made_and_removed_by_an_agent_that_is_killed_at_each_step() ->
     let text = std::fs::read_to_string(&config)?;
     std::fs::write(
         &config,
-        format!("{text}\n[limits]\ncompleted_tasks_s = 1\n"),
+        format!("{text}\n[limits]\ncompleted_tasks = \"1s\"\n"),
     )?;
     stack.arm("agent.task.delete")?;
     // What answers here may die before it has answered.
