@@ -120,7 +120,7 @@ async fn work(
         Arc::clone(&queue),
         Arc::clone(&images),
     );
-    let resync = config.runner.resync();
+    let resync = config.runner.resync.get();
     let namespace = &config.namespace;
     let mut watches = watch::start(&client, namespace, feeds, &intake, &metrics, resync);
     let (events, waiting) = Events::channel();

@@ -1,32 +1,26 @@
-//! The controller's settings: defaults, then a TOML file, then environment and flags.
+//! The controller's settings.
 //!
-//! Invariant: a [`Config`] that [`load`] returns is free of contradictions; unknown keys are refused.
-//! Failure: [`Error`] says in a sentence what is wrong, with line and column where the file is.
+//! Invariant: a [`Config`] that was checked is free of contradictions.
+//! Failure: [`Contradiction`] names the keys.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use service::settings::{Problem, Settings, Timespan};
 use service::telemetry::Log;
 
 use crate::priority::{Additions, LevelOverrides, Profile as Rules};
 
 mod check;
-mod flags;
-mod load;
 #[cfg(test)]
 mod tests;
 
 pub use check::Contradiction;
-pub use flags::{Args, Overrides};
-pub use load::{Error, load};
-
-/// Read when no file is named; it need not exist.
-pub const DEFAULT_FILE: &str = "/etc/vmlet/controller.toml";
 
 /// Settings of the controller.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Path to the kubeconfig file. Defaults to the file in `KUBECONFIG` or, without it, the in-cluster
@@ -49,38 +43,39 @@ pub struct Config {
 }
 
 /// How reconcile passes are run.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Runner {
     /// Maximum number of concurrent reconcile passes.
     pub workers: usize,
-    /// Timeout of a pass, in seconds. After it, the pass is aborted and repeated.
-    pub pass_timeout_secs: u64,
-    /// Interval at which every machine is reconciled even without a change, in seconds.
-    pub resync_secs: u64,
+    /// Timeout of a pass. After it, the pass is aborted and repeated.
+    pub pass_timeout: Timespan,
+    /// Interval at which every machine is reconciled even without a change.
+    pub resync: Timespan,
     /// Delay after which a machine that is not created yet is reconciled even if the event that it waits for has not
-    /// arrived, in seconds.
-    pub recheck_secs: u64,
-    /// Initial delay before a failed pass is repeated, in milliseconds.
-    pub retry_min_ms: u64,
-    /// Maximum delay before a failed pass is repeated, in milliseconds.
-    pub retry_max_ms: u64,
-    /// Maximum time for running passes to finish when the controller shuts down, in seconds.
-    pub drain_secs: u64,
+    /// arrived.
+    pub recheck: Timespan,
+    /// Initial delay before a failed pass is repeated.
+    pub retry_min: Timespan,
+    /// Maximum delay before a failed pass is repeated.
+    pub retry_max: Timespan,
+    /// Maximum time for running passes to finish when the controller shuts down.
+    pub drain: Timespan,
 }
 
 /// Which object is reconciled first.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Priority {
     /// Priorities that differ from the profile.
     pub levels: LevelOverrides,
     /// Profile of priorities: `page` (documented) or `parity` (those in the source of the reference implementation).
+    /// `parity` disables `recompute`, `mapped_by_state` and `pod_contradicts`.
     pub profile: Profile,
     /// Recomputes the priority of a machine from its current state when it is requeued.
     pub recompute: bool,
-    /// Time after which a ready object is reconciled before all others, in seconds; 0 disables this.
-    pub starvation_after_secs: u64,
+    /// Time after which a ready object is reconciled before all others; `0s` disables this.
+    pub starvation_after: Timespan,
     /// Reserves one worker for machines with low priority (below 96), from 4 workers on.
     pub reserve_worker: bool,
     /// Changes of other objects use the current priority of the machine.
@@ -90,7 +85,7 @@ pub struct Priority {
 }
 
 /// A profile of priorities and rules.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
     /// As documented.
@@ -101,7 +96,7 @@ pub enum Profile {
 }
 
 /// Which of several controllers is active.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Lease {
     /// Whether the controller acquires the lease before it starts to reconcile. Disable it only if a single
@@ -111,16 +106,16 @@ pub struct Lease {
     pub name: String,
     /// Prefix of this process's identity; empty for the host name. A random suffix is added.
     pub identity: String,
-    /// Time for which a lease that is not renewed stays valid, in seconds.
-    pub duration_secs: u32,
-    /// Time after which a holder that cannot renew the lease stops, in seconds; less than `duration_secs`.
-    pub renew_deadline_secs: u32,
-    /// Interval at which the lease is renewed or requested, in seconds.
-    pub retry_secs: u32,
+    /// Time for which a lease that is not renewed stays valid; whole seconds.
+    pub duration: Timespan,
+    /// Time after which a holder that cannot renew the lease stops; less than `duration`.
+    pub renew_deadline: Timespan,
+    /// Interval at which the lease is renewed or requested.
+    pub retry: Timespan,
 }
 
 /// How machines are created.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Machines {
     /// Root disks that are created concurrently; 0: four fifths of the workers, at least 1.
@@ -159,12 +154,12 @@ impl Default for Runner {
     fn default() -> Self {
         Self {
             workers: 8,
-            pass_timeout_secs: 120,
-            resync_secs: 30 * 60,
-            recheck_secs: 60,
-            retry_min_ms: 5,
-            retry_max_ms: 1_000_000,
-            drain_secs: 10,
+            pass_timeout: Timespan::from_secs(120),
+            resync: Timespan::from_secs(30 * 60),
+            recheck: Timespan::from_secs(60),
+            retry_min: Timespan::from_millis(5),
+            retry_max: Timespan::from_millis(1_000_000),
+            drain: Timespan::from_secs(10),
         }
     }
 }
@@ -175,7 +170,7 @@ impl Default for Priority {
             levels: LevelOverrides::default(),
             profile: Profile::Page,
             recompute: true,
-            starvation_after_secs: 600,
+            starvation_after: Timespan::from_secs(600),
             reserve_worker: true,
             mapped_by_state: true,
             pod_contradicts: true,
@@ -189,9 +184,9 @@ impl Default for Lease {
             enabled: true,
             name: "vmlet-controller".to_owned(),
             identity: String::new(),
-            duration_secs: 15,
-            renew_deadline_secs: 10,
-            retry_secs: 2,
+            duration: Timespan::from_secs(15),
+            renew_deadline: Timespan::from_secs(10),
+            retry: Timespan::from_secs(2),
         }
     }
 }
@@ -238,48 +233,19 @@ impl Priority {
     }
 }
 
-impl Runner {
-    /// Timeout of a pass.
-    #[must_use]
-    pub const fn pass_timeout(&self) -> Duration {
-        Duration::from_secs(self.pass_timeout_secs)
-    }
-
-    /// Interval at which every machine is reconciled even without a change.
-    #[must_use]
-    pub const fn resync(&self) -> Duration {
-        Duration::from_secs(self.resync_secs)
-    }
-
-    /// Delay after which a machine that is not created yet is reconciled even without a change.
-    #[must_use]
-    pub const fn recheck(&self) -> Duration {
-        Duration::from_secs(self.recheck_secs)
-    }
-
-    /// Maximum time for running passes to finish.
-    #[must_use]
-    pub const fn drain(&self) -> Duration {
-        Duration::from_secs(self.drain_secs)
+impl Lease {
+    /// `leaseDurationSeconds` of the Lease object; [`Config::check`] allows whole seconds only.
+    pub(crate) fn duration_secs(&self) -> u32 {
+        u32::try_from(self.duration.get().as_secs()).unwrap_or(u32::MAX)
     }
 }
 
-impl Lease {
-    /// Time for which a lease that is not renewed stays valid.
-    #[must_use]
-    pub fn duration(&self) -> Duration {
-        Duration::from_secs(self.duration_secs.into())
-    }
+impl Settings for Config {
+    const PROGRAM: &'static str = "vmlet-controller";
+    const PREFIX: &'static str = "VMLET_CONTROLLER";
+    const FILE: &'static str = "/etc/vmlet/controller.toml";
 
-    /// Time after which a holder that cannot renew the lease stops.
-    #[must_use]
-    pub fn renew_deadline(&self) -> Duration {
-        Duration::from_secs(self.renew_deadline_secs.into())
-    }
-
-    /// Interval at which the lease is renewed or requested.
-    #[must_use]
-    pub fn retry(&self) -> Duration {
-        Duration::from_secs(self.retry_secs.into())
+    fn check(&self) -> Result<(), Problem> {
+        Ok(self.refuse_contradictions()?)
     }
 }

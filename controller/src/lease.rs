@@ -56,7 +56,7 @@ impl Lease {
         Self {
             api: Api::namespaced(client, namespace),
             settings: settings.clone(),
-            election: Election::new(identity, &settings.name, settings.duration_secs),
+            election: Election::new(identity, &settings.name, settings.duration_secs()),
             fence: Fence::closed(),
             epoch: Instant::now(),
         }
@@ -90,7 +90,7 @@ impl Lease {
             if left.is_zero() {
                 return Lost;
             }
-            sleep(self.settings.retry().min(left)).await;
+            sleep(self.settings.retry.get().min(left)).await;
             match self.attempt().await {
                 Ok(true) => {}
                 // Somebody else has it: there is nothing to wait for.
@@ -112,7 +112,7 @@ impl Lease {
         let name = lease.metadata.name.clone().unwrap_or_default();
         let params = PostParams::default();
         let write = self.api.replace(&name, &params, &lease);
-        match timeout(self.settings.retry(), write).await {
+        match timeout(self.settings.retry.get(), write).await {
             Ok(Ok(_)) => tracing::info!(outcome = "released", "lease"),
             // It ends by itself.
             Ok(Err(error)) => tracing::warn!(error = chain(&error), "lease not released"),
@@ -123,13 +123,13 @@ impl Lease {
     /// Reads and, if allowed, writes; whether the lease is held now.
     async fn attempt(&mut self) -> Result<bool, Trouble> {
         let began = Instant::now();
-        let limit = self.settings.renew_deadline() / 2;
+        let limit = self.settings.renew_deadline.get() / 2;
         let answer = timeout(limit, self.exchange()).await;
         let is_held = answer.map_err(|_| Trouble::Silent)??;
         if is_held {
             // Others count from when they see it, which is later.
             self.fence
-                .open_until(began + self.settings.renew_deadline());
+                .open_until(began + self.settings.renew_deadline.get());
         }
         Ok(is_held)
     }
@@ -163,7 +163,7 @@ impl Lease {
     /// Up to a fifth longer than configured, so that those that wait do not all ask at once.
     fn pause(&self) -> Duration {
         let random = uuid::Uuid::new_v4().as_bytes()[0];
-        self.settings.retry() + self.settings.retry() * u32::from(random) / 1280
+        self.settings.retry.get() + self.settings.retry.get() * u32::from(random) / 1280
     }
 }
 

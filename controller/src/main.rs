@@ -7,25 +7,38 @@
 use std::error::Error;
 use std::process::ExitCode;
 
+use clap::Parser;
 use controller::app;
-use controller::config::{Args, Config, load};
-use service::settings;
+use controller::config::Config;
+use service::settings::{self, ConfigCommand};
 use service::signals::Ending;
 use service::telemetry::{init, one_line};
 use tokio_util::sync::CancellationToken;
 
+/// Manages the life cycle of virtual machines that run as pods.
+#[derive(Debug, Parser)]
+#[command(name = "vmlet-controller", version)]
+struct Args {
+    #[command(flatten)]
+    settings: settings::Flags<Config>,
+    #[command(subcommand)]
+    command: Option<settings::Command>,
+}
+
 fn main() -> ExitCode {
-    let args: Args = match settings::arguments() {
-        Ok(args) => args,
-        Err(code) => return code,
-    };
-    let config = match settings::usable("vmlet-controller", load(args)) {
-        Ok(config) => config,
-        Err(code) => return code,
-    };
+    start().unwrap_or_else(|code| code)
+}
+
+fn start() -> Result<ExitCode, ExitCode> {
+    let args: Args = settings::arguments()?;
+    let effective = settings::effective(&args.settings)?;
+    if let Some(settings::Command::Config(ConfigCommand::Show)) = args.command {
+        print!("{}", settings::show(&effective));
+        return Ok(ExitCode::SUCCESS);
+    }
     // An error means that there is one already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    run(config).unwrap_or_else(|e| {
+    run(effective.config).map_err(|e| {
         eprintln!("vmlet-controller: {}", one_line(&*e));
         ExitCode::FAILURE
     })

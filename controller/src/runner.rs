@@ -9,7 +9,6 @@ pub mod images;
 mod tests;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use service::telemetry::one_line;
 use tokio_util::sync::CancellationToken;
@@ -29,15 +28,14 @@ const AGED_EVERY: u32 = 8;
 /// The machines' queue, as configured.
 #[must_use]
 pub fn queue(config: &config::Config, rules: &Profile, metrics: QueueMetrics) -> Queue {
-    let millis = Duration::from_millis;
-    let starvation = config.priority.starvation_after_secs;
+    let starvation = config.priority.starvation_after;
     let settings = Config {
         limiter: Limiter {
-            base: millis(config.runner.retry_min_ms),
-            max: millis(config.runner.retry_max_ms),
+            base: config.runner.retry_min.get(),
+            max: config.runner.retry_max.get(),
         },
-        ageing: (starvation > 0).then(|| Ageing {
-            starvation_after: Duration::from_secs(starvation),
+        ageing: (!starvation.is_zero()).then(|| Ageing {
+            starvation_after: starvation.get(),
             every: AGED_EVERY,
         }),
         levels: rules.levels.all(),
@@ -63,8 +61,8 @@ pub async fn run<P, F>(
             .priority
             .reserve_worker
             .then(|| rules.levels.lowest_of_states()),
-        timeout: Some(settings.runner.pass_timeout()),
-        grace: settings.runner.drain(),
+        timeout: Some(settings.runner.pass_timeout.get()),
+        grace: settings.runner.drain.get(),
     };
     context.metrics.queue.workers(config.workers);
     let ready = ready(context.stores.clone());

@@ -1,18 +1,22 @@
-//! What no single value shows.
+//! Checks of settings that depend on each other, and of ranges.
 //!
 //! Invariant: a configuration that passes can be run.
 //! Failure: the first contradiction, as a sentence with the keys' names.
 
+use service::settings::Timespan;
+
 use super::Config;
 
-/// Longest times that make sense, in seconds: beyond them a value is a slip.
-const A_DAY: u64 = 86_400;
-/// More workers than a cluster's API server would bear.
+/// Maximum of all durations: a longer one is a mistake.
+const A_DAY: Timespan = Timespan::from_secs(86_400);
+/// Minimum timeout of a pass.
+const A_SECOND: Timespan = Timespan::from_secs(1);
+/// Maximum number of workers: more would overload the API server.
 const MOST_WORKERS: usize = 256;
 /// Longest name of a Kubernetes object.
 const LONGEST_NAME: usize = 253;
-/// Nothing is looked at more often than that only because time passed.
-const SHORTEST_LOOK: u64 = 30;
+/// Minimum interval at which objects are reconciled without a change.
+const SHORTEST_INTERVAL: Timespan = Timespan::from_secs(30);
 
 /// Settings contradict each other or are out of range.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -20,7 +24,7 @@ const SHORTEST_LOOK: u64 = 30;
 pub struct Contradiction(pub(super) String);
 
 impl Config {
-    pub(super) fn check(&self) -> Result<(), Contradiction> {
+    pub(super) fn refuse_contradictions(&self) -> Result<(), Contradiction> {
         let Self { runner, lease, .. } = self;
         let refuse = |is_bad: bool, words: &str| match is_bad {
             true => Err(Contradiction(words.to_owned())),
@@ -35,25 +39,22 @@ impl Config {
             "runner.workers must be from 1 to 256",
         )?;
         refuse(
-            !(1..=A_DAY).contains(&runner.pass_timeout_secs),
-            "runner.pass_timeout_secs must be from 1 to 86400",
+            !(A_SECOND..=A_DAY).contains(&runner.pass_timeout),
+            "runner.pass_timeout must be from 1s to 24h",
         )?;
         refuse(
-            !(SHORTEST_LOOK..=A_DAY).contains(&runner.resync_secs),
-            "runner.resync_secs must be from 30 to 86400",
+            !(SHORTEST_INTERVAL..=A_DAY).contains(&runner.resync),
+            "runner.resync must be from 30s to 24h",
         )?;
         refuse(
-            !(SHORTEST_LOOK..=A_DAY).contains(&runner.recheck_secs),
-            "runner.recheck_secs must be from 30 to 86400",
+            !(SHORTEST_INTERVAL..=A_DAY).contains(&runner.recheck),
+            "runner.recheck must be from 30s to 24h",
         )?;
         refuse(
-            runner.retry_min_ms == 0 || runner.retry_min_ms > runner.retry_max_ms,
-            "runner.retry_min_ms must be from 1 to runner.retry_max_ms",
+            runner.retry_min.is_zero() || runner.retry_min > runner.retry_max,
+            "runner.retry_min must be more than 0s and at most runner.retry_max",
         )?;
-        refuse(
-            runner.drain_secs > A_DAY,
-            "runner.drain_secs must be at most 86400",
-        )?;
+        refuse(runner.drain > A_DAY, "runner.drain must be at most 24h")?;
         refuse(
             !is_name(&self.namespace),
             "namespace must be a Kubernetes name",
@@ -63,16 +64,17 @@ impl Config {
             "lease.name must be a Kubernetes name",
         )?;
         refuse(
-            lease.retry_secs == 0
-                || lease.retry_secs >= lease.renew_deadline_secs
-                || lease.renew_deadline_secs >= lease.duration_secs,
-            "lease.retry_secs must be less than lease.renew_deadline_secs, and that less than \
-             lease.duration_secs",
+            lease.retry.is_zero()
+                || lease.retry >= lease.renew_deadline
+                || lease.renew_deadline >= lease.duration,
+            "lease.retry must be less than lease.renew_deadline, and that less than \
+             lease.duration",
         )?;
         refuse(
-            u64::from(lease.duration_secs) > A_DAY,
-            "lease.duration_secs must be at most 86400",
+            lease.duration.get().subsec_nanos() != 0,
+            "lease.duration must be in whole seconds",
         )?;
+        refuse(lease.duration > A_DAY, "lease.duration must be at most 24h")?;
         refuse(
             !["", "direct", "linked"].contains(&self.machines.fast_deploy.as_str()),
             "machines.fast_deploy must be direct, linked or empty",

@@ -5,7 +5,8 @@
 
 use std::ops::RangeInclusive;
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// A number for everything that can be the reason to look at an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,21 +35,31 @@ pub struct Levels {
     pub unchanged: i64,
 }
 
-/// Numbers that a deployment chooses itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+/// Priorities that differ from the profile. Higher goes first; the defaults are those of the profile `page`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-#[allow(missing_docs, reason = "the fields of `Levels`")]
 pub struct LevelOverrides {
+    /// The machine is not created yet; 100 unless set.
     pub creating: Option<i64>,
+    /// The power state differs from the desired power state; 99 unless set.
     pub power_state_change: Option<i64>,
+    /// The machine is being deleted; 98 unless set.
     pub deleting: Option<i64>,
+    /// The machine runs and has no address yet; 97 unless set.
     pub waiting_for_ip: Option<i64>,
+    /// The linked disk of the machine is not flattened yet; 96 unless set.
     pub waiting_for_disk_promotion: Option<i64>,
+    /// The machine is new to the watch and in no state that has a level of its own; -1 unless set.
     pub create: Option<i64>,
+    /// The machine changed and is in no state that has a level of its own; -2 unless set.
     pub update: Option<i64>,
+    /// The machine was deleted and is in no state that has a level of its own; -3 unless set.
     pub delete: Option<i64>,
+    /// The cause is outside the API server, and the machine is in no state that has a level of its own; -4 unless set.
     pub generic: Option<i64>,
+    /// The machine was in the first list, in any state; -1 unless set.
     pub initial: Option<i64>,
+    /// The machine did not change, in any state; -2 unless set.
     pub unchanged: Option<i64>,
 }
 

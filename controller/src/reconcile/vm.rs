@@ -148,7 +148,7 @@ fn delay(pass: &Pass<'_>, is_deleted: bool) -> Option<Duration> {
     if is_deleted || pass.is_paused() || waits_for_cache {
         return None;
     }
-    let recheck = pass.ctx.config.runner.recheck();
+    let recheck = pass.ctx.config.runner.recheck.get();
     if !pass.is_created() {
         return Some(recheck);
     }

@@ -4,7 +4,6 @@
 //! Failure: a pass that fails or overruns its time is repeated with a growing delay.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -21,11 +20,10 @@ const WORKERS: usize = 2;
 /// The images' queue, with the delays of the machines'.
 #[must_use]
 pub fn queue(config: &config::Config) -> ImageQueue {
-    let millis = Duration::from_millis;
     ImageQueue::new(Config {
         limiter: Limiter {
-            base: millis(config.runner.retry_min_ms),
-            max: millis(config.runner.retry_max_ms),
+            base: config.runner.retry_min.get(),
+            max: config.runner.retry_max.get(),
         },
         ..Config::default()
     })
@@ -37,8 +35,8 @@ pub async fn run(context: &Context, queue: Arc<ImageQueue>, stop: CancellationTo
     let config = RunConfig {
         workers: WORKERS,
         reserve_below: None,
-        timeout: Some(settings.pass_timeout()),
-        grace: settings.drain(),
+        timeout: Some(settings.pass_timeout.get()),
+        grace: settings.drain.get(),
     };
     let handler = |popped: Popped<Key>| {
         let context = context.clone();

@@ -66,7 +66,7 @@ impl Control {
         let begun = file.metadata()?.len();
         let kubeconfig = self.host_kubeconfig()?;
         let child = Command::new(program)
-            .args(["--log-format", "json", "--identity", name])
+            .args(["--log-format", "json", "--lease-identity", name])
             .args([
                 "--log-level",
                 "info,controller::runner=debug,controller::intake=debug,controller::operator=debug",

@@ -18,7 +18,7 @@ const SOON: Duration = Duration::from_secs(240);
 const CLASS: &str = "StorageClass";
 const NETWORK: &str = "NetworkAttachmentDefinition";
 /// A machine that waits is not looked at again and again.
-const SETTINGS: &str = "[runner]\nrecheck_secs = 1000\n";
+const SETTINGS: &str = "[runner]\nrecheck = \"1000s\"\n";
 
 #[tokio::test]
 #[ignore = "needs root"]

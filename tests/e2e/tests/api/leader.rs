@@ -12,7 +12,7 @@ use serde_json::json;
 
 const TIMEOUT: Duration = Duration::from_secs(240);
 /// Nobody loses it because the machine is busy for some seconds.
-const LEASE: &str = "[lease]\nduration_secs = 20\nrenew_deadline_secs = 15\nretry_secs = 1\n";
+const LEASE: &str = "[lease]\nduration = \"20s\"\nrenew_deadline = \"15s\"\nretry = \"1s\"\n";
 /// What a controller that lost its lease ends with.
 const LOST: i32 = 75;
 

@@ -61,10 +61,10 @@ async fn what_a_user_waits_for_goes_before_a_restart_storm_and_before_routine_wo
     let config = control.stack().dir().join("resync.toml");
     // Longer than it takes to serve all.
     let resync = 30 + count / 100;
-    std::fs::write(&config, format!("[runner]\nresync_secs = {resync}\n"))?;
+    std::fs::write(&config, format!("[runner]\nresync = \"{resync}s\"\n"))?;
     let workers = WORKERS.to_string();
     // Nobody else leads, and the test lets the controller sleep for as long as it likes.
-    let flags = ["--lease", "false", "--workers", &workers];
+    let flags = ["--lease-enabled", "false", "--runner-workers", &workers];
     let mut table = vec![Spent::heading()];
     let controller = control.controller("controller", &flags).await?;
     let story = async {

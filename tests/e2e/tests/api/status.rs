@@ -146,7 +146,7 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
     let client = control.client()?;
     let api = Api::<Vmlet>::all(client.clone());
     // It has the lease to itself.
-    let flags = ["--lease", "false"];
+    let flags = ["--lease-enabled", "false"];
     let controller = control.controller("controller", &flags).await?;
 
     // Nothing is installed: the part that is visited last gives the reason, and every part has its say.

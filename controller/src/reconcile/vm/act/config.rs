@@ -135,7 +135,7 @@ async fn networks(pass: &mut Pass<'_>) -> Flow {
         Err(missing) => {
             let (vm, why) = (pass.key, missing.message);
             tracing::debug!(%vm, why, outcome = "waits for networks", "machine");
-            Flow::RequeueAfter(pass.ctx.config.runner.recheck())
+            Flow::RequeueAfter(pass.ctx.config.runner.recheck.get())
         }
     }
 }

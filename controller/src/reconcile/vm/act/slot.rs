@@ -19,13 +19,13 @@ fn works(ctx: &Context, node: &str) -> bool {
 
 /// Its task owns the machine until it ends; its event wakes it.
 pub(crate) fn is_being_made(pass: &Pass<'_>) -> Flow {
-    Flow::RequeueAfter(pass.ctx.config.runner.recheck())
+    Flow::RequeueAfter(pass.ctx.config.runner.recheck.get())
 }
 
 /// The machine is woken when there is a slot for it.
 pub(crate) fn no_slot(pass: &Pass<'_>) -> Flow {
     tracing::debug!(vm = %pass.key, outcome = "waits for a slot", "machine");
-    Flow::RequeueAfter(pass.ctx.config.runner.recheck())
+    Flow::RequeueAfter(pass.ctx.config.runner.recheck.get())
 }
 
 /// A slot, unless all are taken.

@@ -119,7 +119,7 @@ async fn c2d_two_live_pods_are_an_error() {
 async fn c3_the_second_of_two_machines_waits_for_the_only_slot() {
     let mut config = Config::default();
     config.machines.creates = 1;
-    config.runner.recheck_secs = 10;
+    config.runner.recheck = service::settings::Timespan::from_secs(10);
     let mut bench = Bench::with(config);
     let (sender, mut woken) = mpsc::channel(8);
     bench.ctx.shared.slots.wake_by(sender);

@@ -17,7 +17,7 @@ use crate::reconcile::vm::reconcile;
 fn quick() -> Config {
     let mut config = Config::default();
     config.machines.signals = false;
-    config.runner.recheck_secs = 10;
+    config.runner.recheck = service::settings::Timespan::from_secs(10);
     config
 }
 
