@@ -92,7 +92,7 @@ async fn runtime(
 
 /// Name, version, conditions and number of sandboxes of whatever answers on a socket.
 async fn query(config: &Config, socket: &Path, name: &str) -> Result<String, String> {
-    let link = Link::new(socket, config.limits.connect());
+    let link = Link::new(socket, config.limits.connect_timeout.get());
     let metrics = Arc::new(Metrics::new());
     let backend = Backend::new(BackendIndex(0), name.into(), link, metrics);
     let ask = async |path| {

@@ -1,33 +1,30 @@
-//! The proxy's settings: a TOML file, then flags and environment for four of them.
+//! The proxy's settings.
 //!
-//! Invariant: a [`Config`] that [`load`] returns is free of contradictions; unknown keys are refused.
-//! Failure: [`Error`] says in a sentence what is wrong, with line and column where the file is.
+//! Invariant: a [`Config`] that was checked is free of contradictions.
+//! Failure: [`Contradiction`] names what is wrong.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use service::boot_id;
-use service::settings;
-use service::settings::set;
-use service::telemetry::{Filter, Log};
+use service::settings::{Problem, Settings, Timespan};
+use service::telemetry::Log;
 
 mod check;
 
 pub use check::Contradiction;
 
-/// Read when no file is named; then it must exist, because only it can name the runtimes.
-pub const DEFAULT_FILE: &str = "/etc/vmlet/criproxy.toml";
-
 /// Settings of the proxy.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Unix socket for kubelet; mode 0600.
+    /// Unix socket for kubelet, with mode 0600. A path that ends with `run/crio/crio.sock` is refused, because kubelet
+    /// would treat the proxy as CRI-O.
     #[serde(default = "listen")]
     pub listen: PathBuf,
-    /// Directory for the learned owners and the last known lists.
+    /// Directory for the learned owners and the last known lists. Each proxy needs its own directory.
     #[serde(default = "state_dir")]
     pub state_dir: PathBuf,
     /// File that contains the boot ID of the kernel.
@@ -49,7 +46,7 @@ pub struct Config {
 }
 
 /// The runtime of ordinary pods.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Primary {
     /// Name of the runtime in messages and metrics, and as a value of `kubernetes.io/target-runtime`.
@@ -59,10 +56,10 @@ pub struct Primary {
 }
 
 /// A runtime that serves some pods.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Secondary {
-    /// Name of the runtime in messages, metrics, conditions and the state directory.
+    /// Name of the runtime in messages, metrics, conditions and the state directory: 1 to 63 of `a-z`, `0-9` and `-`.
     pub name: String,
     /// CRI socket of the runtime.
     pub socket: PathBuf,
@@ -71,7 +68,7 @@ pub struct Secondary {
     pub handlers: Vec<String>,
     /// Values of the annotation `kubernetes.io/target-runtime` that select the runtime. Defaults to its name.
     pub target_runtimes: Option<Vec<String>>,
-    /// Prefixes of the image names that belong to the runtime.
+    /// Prefixes of the image names that belong to the runtime. The longest match decides.
     #[serde(default)]
     pub image_prefixes: Vec<String>,
     /// Suffix of the runtime's IDs of 64 hexadecimal digits.
@@ -79,65 +76,38 @@ pub struct Secondary {
 }
 
 /// Where metrics are served.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Metrics {
     /// Loopback address and port of the HTTP server for `/metrics`.
     pub listen: SocketAddr,
 }
 
-/// Time limits and intervals, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+/// Time limits and intervals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Timeout for a secondary in a call to several runtimes.
-    pub fanout_timeout_ms: u64,
+    pub fanout_timeout: Timespan,
     /// Timeout for a connection to a runtime.
-    pub connect_timeout_ms: u64,
+    pub connect_timeout: Timespan,
     /// Maximum time for calls in progress to finish when the proxy shuts down.
-    pub drain_ms: u64,
+    pub drain: Timespan,
     /// Time for which the proxy does not trust a secondary that returned without the sandboxes it had.
-    pub empty_grace_ms: u64,
+    pub empty_grace: Timespan,
     /// Time for which the proxy requests no lists from a runtime that failed repeatedly.
-    pub breaker_open_ms: u64,
+    pub breaker_open: Timespan,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            fanout_timeout_ms: 2_000,
-            connect_timeout_ms: 500,
-            drain_ms: 500,
-            empty_grace_ms: 30_000,
-            breaker_open_ms: 3_000,
+            fanout_timeout: Timespan::from_millis(2_000),
+            connect_timeout: Timespan::from_millis(500),
+            drain: Timespan::from_millis(500),
+            empty_grace: Timespan::from_millis(30_000),
+            breaker_open: Timespan::from_millis(3_000),
         }
-    }
-}
-
-impl Limits {
-    /// Timeout for a secondary in a call to several runtimes.
-    pub const fn fanout(&self) -> Duration {
-        Duration::from_millis(self.fanout_timeout_ms)
-    }
-
-    /// Timeout for a connection to a runtime.
-    pub const fn connect(&self) -> Duration {
-        Duration::from_millis(self.connect_timeout_ms)
-    }
-
-    /// Maximum time for calls in progress to finish when the proxy shuts down.
-    pub const fn drain(&self) -> Duration {
-        Duration::from_millis(self.drain_ms)
-    }
-
-    /// Time for which the proxy does not trust a secondary that returned without the sandboxes it had.
-    pub const fn empty_grace(&self) -> Duration {
-        Duration::from_millis(self.empty_grace_ms)
-    }
-
-    /// Time for which the proxy requests no lists from a runtime that failed repeatedly.
-    pub const fn breaker_open(&self) -> Duration {
-        Duration::from_millis(self.breaker_open_ms)
     }
 }
 
@@ -150,58 +120,17 @@ impl Secondary {
     }
 }
 
-/// Settings from flags and the environment, which win over the file.
-#[derive(Debug, Default, clap::Args)]
-pub struct Overrides {
-    /// Unix socket for kubelet.
-    #[arg(
-        long,
-        global = true,
-        value_name = "PATH",
-        env = "VMLET_CRIPROXY_LISTEN"
-    )]
-    pub listen: Option<PathBuf>,
-    /// Directory for the learned owners and the last known lists.
-    #[arg(
-        long,
-        global = true,
-        value_name = "DIR",
-        env = "VMLET_CRIPROXY_STATE_DIR"
-    )]
-    pub state_dir: Option<PathBuf>,
-    /// Minimum severity that is logged, also per module.
-    #[arg(
-        long,
-        global = true,
-        value_name = "LEVEL",
-        env = "VMLET_CRIPROXY_LOG_LEVEL"
-    )]
-    pub log_level: Option<Filter>,
-}
+impl Settings for Config {
+    const PROGRAM: &'static str = "vmlet-criproxy";
+    const PREFIX: &'static str = "VMLET_CRIPROXY";
+    const FILE: &'static str = "/etc/vmlet/criproxy.toml";
+    // Only a file can name the runtimes.
+    const IS_FILE_REQUIRED: bool = true;
+    const MINIMAL: &'static str = "[primary]\nname = \"\"\nsocket = \"\"\n";
 
-/// Settings that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The file cannot be read or is not valid.
-    #[error(transparent)]
-    File(#[from] settings::Error),
-    /// Settings contradict each other or are out of range.
-    #[error(transparent)]
-    Contradiction(#[from] Contradiction),
-}
-
-/// Reads, overrides and checks.
-///
-/// # Errors
-///
-/// [`Error`] for whatever makes the settings unusable.
-pub fn load(path: &Path, overrides: Overrides) -> Result<Config, Error> {
-    let mut config: Config = settings::read(path)?;
-    set(&mut config.listen, overrides.listen);
-    set(&mut config.state_dir, overrides.state_dir);
-    set(&mut config.log.level, overrides.log_level);
-    config.check()?;
-    Ok(config)
+    fn check(&self) -> Result<(), Problem> {
+        Ok(self.refuse_contradictions()?)
+    }
 }
 
 fn listen() -> PathBuf {

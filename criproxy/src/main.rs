@@ -6,12 +6,12 @@
 
 use std::error::Error;
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use criproxy::check;
-use criproxy::config::{self, Config, Overrides};
+use criproxy::config::Config;
+use service::settings::ConfigCommand;
 use service::signals::Ending;
 use service::telemetry::one_line;
 use service::{settings, telemetry};
@@ -20,17 +20,8 @@ use service::{settings, telemetry};
 #[derive(Debug, Parser)]
 #[command(name = "vmlet-criproxy", version)]
 struct Args {
-    /// Path to the configuration file.
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        env = "VMLET_CRIPROXY_CONFIG",
-        default_value = config::DEFAULT_FILE
-    )]
-    config: PathBuf,
     #[command(flatten)]
-    overrides: Overrides,
+    settings: settings::Flags<Config>,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -41,27 +32,31 @@ enum Command {
     Serve,
     /// Explain the configuration and check whether each runtime answers.
     Check,
+    /// Commands for the configuration.
+    #[command(subcommand)]
+    Config(ConfigCommand),
 }
 
 fn main() -> ExitCode {
     telemetry::abort_on_panic();
-    let args: Args = match settings::arguments() {
-        Ok(args) => args,
-        Err(code) => return code,
-    };
-    let config =
-        match settings::usable("vmlet-criproxy", config::load(&args.config, args.overrides)) {
-            Ok(config) => config,
-            Err(code) => return code,
-        };
+    start().unwrap_or_else(|code| code)
+}
+
+fn start() -> Result<ExitCode, ExitCode> {
+    let args: Args = settings::arguments()?;
+    let effective = settings::effective(&args.settings)?;
     let ended = match args.command {
-        Some(Command::Check) => run(explain(&config)),
-        Some(Command::Serve) | None => match telemetry::init(&config.log) {
-            Ok(()) => run(serve(config)),
+        Some(Command::Config(ConfigCommand::Show)) => {
+            print!("{}", settings::show(&effective));
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some(Command::Check) => run(explain(&effective.config)),
+        Some(Command::Serve) | None => match telemetry::init(&effective.config.log) {
+            Ok(()) => run(serve(effective.config)),
             Err(e) => Err(e.into()),
         },
     };
-    ended.unwrap_or_else(|e| {
+    ended.map_err(|e| {
         eprintln!("vmlet-criproxy: {}", one_line(&*e));
         ExitCode::FAILURE
     })

@@ -66,7 +66,7 @@ pub(crate) struct Proxy {
 impl Proxy {
     pub(crate) fn new(config: &Config, memory: Memory, metrics: &Arc<Metrics>) -> Self {
         let limits = config.limits;
-        let link = |socket: &std::path::Path| Link::new(socket, limits.connect());
+        let link = |socket: &std::path::Path| Link::new(socket, limits.connect_timeout.get());
         let primary = Backend::new(
             PRIMARY,
             config.primary.name.as_str().into(),

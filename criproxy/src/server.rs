@@ -111,7 +111,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     socket.release();
     stop.cancel();
     connections.close();
-    let drained = tokio::time::timeout(config.limits.drain(), connections.wait()).await;
+    let drained = tokio::time::timeout(config.limits.drain.get(), connections.wait()).await;
     let left = connections.len();
     tracing::info!(
         left,

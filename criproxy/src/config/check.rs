@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use service::settings::Timespan;
+
 use super::{Config, Secondary};
 
 /// Longest path of a Unix socket that the kernel takes, in bytes.
@@ -47,7 +49,7 @@ impl Config {
     /// # Errors
     ///
     /// The first [`Contradiction`].
-    pub fn check(&self) -> Result<(), Contradiction> {
+    pub fn refuse_contradictions(&self) -> Result<(), Contradiction> {
         self.check_paths()?;
         self.check_names()?;
         for secondary in &self.secondary {
@@ -67,12 +69,12 @@ impl Config {
         }
         let limits = &self.limits;
         for (what, value) in [
-            ("limits.fanout_timeout_ms", limits.fanout_timeout_ms),
-            ("limits.connect_timeout_ms", limits.connect_timeout_ms),
-            ("limits.breaker_open_ms", limits.breaker_open_ms),
+            ("limits.fanout_timeout", limits.fanout_timeout),
+            ("limits.connect_timeout", limits.connect_timeout),
+            ("limits.breaker_open", limits.breaker_open),
         ] {
-            if !(1..=60_000).contains(&value) {
-                return Err(unusable(what, &value.to_string(), "must be 1 to 60000"));
+            if !(Timespan::from_millis(1)..=Timespan::from_secs(60)).contains(&value) {
+                return Err(unusable(what, &value.to_string(), "must be from 1ms to 1m"));
             }
         }
         Ok(())

@@ -3,7 +3,12 @@
 //! Invariant: the documented example loads; each contradiction has its own sentence.
 //! Failure: the test names the example.
 
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::Parser;
 use rstest::rstest;
+use service::settings::{Flags, check_page, layered};
 use service::telemetry;
 
 use super::*;
@@ -29,11 +34,34 @@ level = "info"
 format = "text"
 "#;
 
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    settings: Flags<Config>,
+}
+
 fn read(text: &str) -> Result<Config, String> {
+    read_with(text, &[], &[])
+}
+
+fn read_with(text: &str, flags: &[&str], variables: &[(&str, &str)]) -> Result<Config, String> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("criproxy.toml");
     std::fs::write(&path, text).unwrap();
-    load(&path, Overrides::default()).map_err(|e| telemetry::one_line(&e))
+    let line = ["vmlet-criproxy", "--config", path.to_str().unwrap()];
+    let line = Line::try_parse_from(line.iter().chain(flags)).unwrap();
+    let variables = variables
+        .iter()
+        .map(|(k, v)| (OsString::from(k), OsString::from(v)));
+    let effective = layered(&line.settings, variables).map_err(|e| telemetry::one_line(&e))?;
+    Ok(effective.config)
+}
+
+#[test]
+fn the_reference_page_describes_these_settings() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/criproxy-configuration.md");
+    let example = format!("\n## Example\n\n```toml{EXAMPLE}```\n");
+    check_page::<Config>(&page, &example).unwrap();
 }
 
 #[test]
@@ -51,18 +79,15 @@ fn a_short_file_gets_defaults() {
 }
 
 #[test]
-fn flags_win_over_the_file() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("criproxy.toml");
-    std::fs::write(&path, EXAMPLE).unwrap();
-    let overrides = Overrides {
-        listen: Some("/tmp/x.sock".into()),
-        ..Overrides::default()
-    };
-    assert_eq!(
-        load(&path, overrides).unwrap().listen,
-        Path::new("/tmp/x.sock")
-    );
+fn flags_and_variables_replace_the_file() {
+    let flags = ["--listen", "/tmp/x.sock"];
+    let variables = [
+        ("VMLET_CRIPROXY_METRICS_LISTEN", "127.0.0.1:1"),
+        ("VMLET_CRIPROXY_LISTEN", "/tmp/y.sock"),
+    ];
+    let config = read_with(EXAMPLE, &flags, &variables).unwrap();
+    assert_eq!(config.listen, Path::new("/tmp/x.sock"));
+    assert_eq!(config.metrics.unwrap().listen.port(), 1);
 }
 
 #[rstest]

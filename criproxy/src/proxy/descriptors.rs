@@ -29,7 +29,9 @@ impl Proxy {
             let mut up = secondary.backend.link.watch();
             let known = self.has_connected(secondary);
             if known && secondary.backend.link.get().await.is_err() {
-                let _ = tokio::time::timeout(self.limits.fanout(), up.wait_for(|up| *up)).await;
+                let _ =
+                    tokio::time::timeout(self.limits.fanout_timeout.get(), up.wait_for(|up| *up))
+                        .await;
             }
             let answer = secondary
                 .query(call.name, call.copy(message), &self.metrics)

@@ -219,7 +219,7 @@ impl Proxy {
                 Some(secondary) => self.part(secondary, &call, listing, &all).await.ok(),
                 None => {
                     let request = call.copy(&all);
-                    let limit = self.limits.fanout();
+                    let limit = self.limits.fanout_timeout.get();
                     let answer = backend.unary_within(limit, call.name, request).await;
                     answer.ok().map(|answer| answer.message)
                 }
@@ -239,7 +239,7 @@ impl Proxy {
     ) -> v1::ContainerEventResponse {
         let query = async |path, id: &str| {
             let request = Call::own(path, "events").copy(&crate::wire::tagged(1, id.as_bytes()));
-            let limit = self.limits.fanout();
+            let limit = self.limits.fanout_timeout.get();
             let answer = backend.unary_within(limit, "events", request).await;
             answer.map(|answer| answer.message).unwrap_or_default()
         };

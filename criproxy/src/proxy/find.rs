@@ -115,7 +115,7 @@ impl Proxy {
         let answer = match self.secondary(index) {
             Some(secondary) => secondary.query("find", request, &self.metrics).await?,
             None => {
-                let limit = self.limits.fanout();
+                let limit = self.limits.fanout_timeout.get();
                 self.primary.unary_within(limit, "find", request).await?
             }
         };

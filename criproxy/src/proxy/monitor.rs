@@ -75,7 +75,7 @@ impl Proxy {
     /// Connects and learns everything; gives the connection's number.
     async fn meet(&self, backend: &Backend, secondary: Option<&Secondary>) -> Result<u64, Failure> {
         let (_, generation) = backend.link.get().await.map_err(Failure::Down)?;
-        let limit = self.limits.fanout();
+        let limit = self.limits.fanout_timeout.get();
         let version = Call::own(VERSION, "meet");
         let hello = version.copy(&Bytes::new());
         backend.unary_within(limit, version.name, hello).await?;

@@ -60,9 +60,9 @@ impl Secondary {
             id_suffix: settings.id_suffix.clone(),
             node_status: Mutex::default(),
             same_cgroup_driver: Mutex::default(),
-            breaker: Breaker::new(FAILURES, limits.breaker_open()),
-            limit: limits.fanout(),
-            grace: limits.empty_grace(),
+            breaker: Breaker::new(FAILURES, limits.breaker_open.get()),
+            limit: limits.fanout_timeout.get(),
+            grace: limits.empty_grace.get(),
             trust: Mutex::default(),
         }
     }

@@ -12,6 +12,7 @@ use cri_proto::v1::image_service_client::ImageServiceClient;
 use cri_proto::v1::runtime_service_client::RuntimeServiceClient;
 use criproxy::config::{Config, Limits};
 use futures_util::poll;
+use service::settings::Timespan;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -78,9 +79,9 @@ impl TestEnvironment {
             image_prefixes = ["vmlet.dev/", "virtlet.cloud/"]
             id_suffix = "{TAG}"
             [limits]
-            fanout_timeout_ms = {}
-            breaker_open_ms = 200
-            empty_grace_ms = 600000
+            fanout_timeout = "{}ms"
+            breaker_open = "200ms"
+            empty_grace = "10m"
             "#,
             FANOUT.as_millis()
         );
@@ -105,8 +106,8 @@ impl TestEnvironment {
     /// As [`TestEnvironment::start`], with a proxy that waits [`LONG`] for a secondary, and leaves it alone for as long.
     pub(crate) async fn start_patient() -> (Self, Cri) {
         Self::start_with(|limits| {
-            limits.fanout_timeout_ms = 60_000;
-            limits.breaker_open_ms = 60_000;
+            limits.fanout_timeout = Timespan::from_secs(60);
+            limits.breaker_open = Timespan::from_secs(60);
         })
         .await
     }
@@ -129,7 +130,7 @@ impl TestEnvironment {
     }
 
     pub(crate) async fn start_proxy(&mut self) -> Cri {
-        self.config.check().unwrap();
+        self.config.refuse_contradictions().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let served = criproxy::serve(self.config.clone(), async {
             let _ = stopped.await;

@@ -14,6 +14,8 @@ use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tonic::{Code, Status};
 
+use service::settings::Timespan;
+
 use crate::environment::{Cri, FANOUT, LONG, TAG, TestEnvironment, eventually, waited_out};
 use crate::fake::Mood;
 use crate::raw;
@@ -189,7 +191,7 @@ async fn a_secondary_that_talks_nonsense_is_treated_as_away() {
 #[tokio::test]
 async fn a_secondary_that_accepts_and_says_nothing_is_treated_as_away() {
     let (mut env, mut cri) =
-        TestEnvironment::start_with(|limits| limits.fanout_timeout_ms = 3_000).await;
+        TestEnvironment::start_with(|limits| limits.fanout_timeout = Timespan::from_secs(3)).await;
     let all = pods(&mut cri).await;
     env.secondary.kill();
     let _silent = UnixListener::bind(&env.secondary.socket).unwrap();
@@ -227,7 +229,7 @@ async fn a_secondary_that_comes_back_with_nothing_is_not_believed_for_a_while() 
 #[tokio::test]
 async fn a_secondary_that_has_nothing_any_more_is_believed_in_the_end() {
     let (mut env, mut cri) =
-        TestEnvironment::start_with(|limits| limits.empty_grace_ms = 5_000).await;
+        TestEnvironment::start_with(|limits| limits.empty_grace = Timespan::from_secs(5)).await;
     let all = pods(&mut cri).await;
     env.secondary.kill();
     env.secondary.with(|state| {

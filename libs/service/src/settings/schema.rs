@@ -36,6 +36,10 @@ pub(super) struct Setting {
     pub(super) variable: String,
     /// Flag without its dashes, such as `limits-progress`.
     pub(super) flag: String,
+    /// The default that the schema has. Only for lists of tables: other defaults are those of the settings type.
+    pub(super) default: Option<Value>,
+    /// Whether its table must have it.
+    pub(super) is_required: bool,
 }
 
 /// The table of a file that a setting is in.
@@ -45,6 +49,8 @@ pub(super) struct Section {
     pub(super) name: String,
     /// The doc comment of the field.
     pub(super) doc: String,
+    /// Whether a file may contain any number of such tables: `[[name]]`. Flags and variables cannot.
+    pub(super) is_list: bool,
     /// Its settings, sorted by key.
     pub(super) settings: Vec<Setting>,
 }
@@ -58,6 +64,8 @@ impl Setting {
             kind,
             variable: format!("{prefix}_{}", words.to_uppercase()),
             flag: words.replace('_', "-"),
+            default: schema.get("default").cloned(),
+            is_required: false,
         }
     }
 
@@ -84,6 +92,7 @@ pub(super) fn sections<T: Settings>() -> Vec<Section> {
 /// All settings of a program.
 pub(super) fn settings<T: Settings>() -> Vec<Setting> {
     let sections = sections::<T>().into_iter();
+    let sections = sections.filter(|section| !section.is_list);
     sections.flat_map(|section| section.settings).collect()
 }
 
@@ -99,8 +108,10 @@ fn collect(prefix: &str, name: &str, schema: &Value, all: &mut Vec<Section>) {
     let mut section = Section {
         name: name.to_owned(),
         doc: doc(schema),
+        is_list: false,
         settings: Vec::new(),
     };
+    let required = schema["required"].as_array();
     let properties = schema["properties"].as_object();
     for (field, schema) in properties.into_iter().flatten() {
         let key = match name {
@@ -113,9 +124,22 @@ fn collect(prefix: &str, name: &str, schema: &Value, all: &mut Vec<Section>) {
                 own["description"] = schema["description"].clone();
                 collect(prefix, &key, &own, all);
             }
-            value => section
-                .settings
-                .push(Setting::new(prefix, &key, schema, kind(value))),
+            value => {
+                if value["items"]["properties"].is_object() {
+                    let mut of = all.len();
+                    let mut own = value["items"].clone();
+                    own["description"] = schema["description"].clone();
+                    collect(prefix, &key, &own, all);
+                    while let Some(table) = all.get_mut(of) {
+                        table.is_list = true;
+                        of += 1;
+                    }
+                }
+                let mut setting = Setting::new(prefix, &key, schema, kind(value));
+                setting.is_required =
+                    required.is_some_and(|all| all.iter().any(|one| one == field));
+                section.settings.push(setting);
+            }
         }
     }
     all.push(section);

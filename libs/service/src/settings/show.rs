@@ -18,7 +18,10 @@ pub fn show<T: Settings>(effective: &Effective<T>) -> String {
     let table = Table::try_from(&effective.config).unwrap_or_default();
     let mut out = String::new();
     let mut tables = String::new();
-    for section in sections::<T>() {
+    for section in sections::<T>()
+        .into_iter()
+        .filter(|section| !section.is_list)
+    {
         let mut lines = String::new();
         for setting in &section.settings {
             let Some(value) = get(&table, &setting.key) else {
@@ -100,11 +103,17 @@ pub fn page<T: Settings>() -> String {
 fn section_of_page(section: &Section, defaults: &Table, minimal: &Table) -> String {
     let mut out = match section.name.as_str() {
         "" => "\n## Top level\n\n".to_owned(),
+        name if section.is_list => format!("\n## `[[{name}]]`\n\n{}\n\n", section.doc),
         name => format!("\n## `[{name}]`\n\n{}\n\n", section.doc),
     };
     out.push_str("| key | default | meaning |\n| --- | --- | --- |\n");
     for setting in &section.settings {
-        let default = default(setting, defaults, minimal);
+        let default = match (section.is_list, &setting.default) {
+            (false, _) => default(setting, defaults, minimal),
+            (true, _) if setting.is_required => "required".to_owned(),
+            (true, Some(value)) if !value.is_null() => format!("`{value}`"),
+            (true, _) => "not set".to_owned(),
+        };
         // Writing to a string cannot fail.
         let _ = writeln!(
             out,
@@ -121,7 +130,7 @@ fn default(setting: &Setting, defaults: &Table, minimal: &Table) -> String {
         return "required".to_owned();
     }
     match (setting.kind, get(defaults, &setting.key)) {
-        (Kind::Tables, _) => "none".to_owned(),
+        (Kind::Tables, _) => "no tables".to_owned(),
         (_, None) => "not set".to_owned(),
         (_, Some(value)) => format!("`{value}`"),
     }

@@ -328,7 +328,7 @@ fn doubt_for_long(cluster: &Cluster) -> Result<()> {
     let file = cluster.stack().dir().join("criproxy.toml");
     let settings = std::fs::read_to_string(&file)?;
     ensure!(!settings.contains("[limits]"), "{settings}");
-    std::fs::write(&file, settings + "\n[limits]\nempty_grace_ms = 600000\n")?;
+    std::fs::write(&file, settings + "\n[limits]\nempty_grace = \"10m\"\n")?;
     cluster.stack().restart("vmlet-criproxy")
 }
 
