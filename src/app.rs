@@ -133,7 +133,7 @@ impl App {
         ));
         let network = Arc::new(Client::new(
             config.network.tapmanager_socket.to_path_buf(),
-            config.network.timeout_secs.duration(),
+            config.network.timeout.get(),
         ));
         let sandbox_rows = Arc::new(Table::load(db.clone()).await?);
         let (locks, tasks) = (Locks::default(), Tasks::default());

@@ -1,214 +1,276 @@
-//! The daemon's settings: defaults, then a file, then the environment, then flags.
+//! The daemon's settings.
 //!
-//! Invariant: a [`Config`] is complete and valid; nothing outside this module reads the environment or
-//! knows where a value came from.
-//! Failure: [`Error`] names the file with line and column, the variable or the flag, and what is allowed.
+//! Invariant: a [`Config`] that was checked is complete and valid; nothing outside this module reads the environment or
+//! depends on the source of a value.
+//! Failure: a sentence that names the keys.
 
-mod flags;
-mod layer;
-mod schema;
-mod show;
+mod check;
 mod translation;
 mod value;
 
-pub use flags::{Args, Command, ConfigCommand};
-pub use layer::Source;
-pub use schema::{Kind, Setting};
-use service::settings;
-pub use show::show;
+use podspec::{Mib, Vcpus};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use service::settings::{Problem, Settings, Timespan};
+use service::telemetry::Log;
+
 pub use translation::{Pattern, Translation};
 pub use value::{
-    AbsolutePath, Accelerator, CgroupDriver, Count, Cpus, Memory, OptionalPath, Protocol, Seconds,
-    Size, Text, UnknownId, Unsupported,
+    AbsolutePath, Accelerator, CgroupDriver, Count, Cpus, Memory, OptionalPath, Protocol, Size,
+    Text, UnknownId, Unsupported,
 };
 
-use service::telemetry::{Filter, Format};
-
-use layer::{Effective, Layer};
-
-/// Read when no file is named; it need not exist.
-pub const DEFAULT_FILE: &str = "/etc/vmlet/vmlet.toml";
-
-/// Longest path of a Unix socket that the kernel takes, in bytes.
-const LONGEST_SOCKET: usize = 107;
-
-schema::settings! {
-    {
-        /// Unix socket of the CRI server. Only root and the user of the daemon can connect.
-        listen: AbsolutePath = "/run/vmlet/vmlet.sock";
-        /// Directory of the database, images, disks and console files.
-        state_dir: AbsolutePath = "/var/lib/vmlet";
-        /// File that contains the boot ID of the node. After a reboot, the daemon treats all recorded machines and
-        /// networks as gone. Only tests need a file other than the one of the kernel.
-        boot_id_file: AbsolutePath = "/proc/sys/kernel/random/boot_id";
-    }
-
+/// Settings of the daemon.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Unix socket of the CRI server. Only root and the user of the daemon can connect.
+    pub listen: AbsolutePath,
+    /// Directory of the database, images, disks and console files.
+    pub state_dir: AbsolutePath,
+    /// File that contains the boot ID of the node. After a reboot, the daemon treats all recorded machines and
+    /// networks as gone. Only tests need a file other than the one of the kernel.
+    pub boot_id_file: AbsolutePath,
     /// Log output of the daemon on standard error.
-    log: Log, PartialLog {
-        /// Minimum severity that is logged: `error`, `warn`, `info`, `debug` or `trace`; also per module, such as
-        /// `info,daemon::vm=debug`. The transport libraries (`h2`, `hyper`, `tonic` and so on) stay at `info` unless
-        /// they are named.
-        level: Filter = "info";
-        /// Log format: `text` for people, `json` for log collectors.
-        format: Format = "text";
-    }
-
+    pub log: Log,
     /// The CRI server.
-    cri: Cri, PartialCri {
-        /// cgroup driver that the daemon reports to kubelet: `systemd`, `cgroupfs`, or `auto`, which is `systemd` on
-        /// nodes that run it. It must match the cgroup driver of the other runtime on the node.
-        cgroup_driver: CgroupDriver = "auto";
-        /// Mount point of the cgroup file system. The daemon reads the resource usage of pods there and writes
-        /// nothing.
-        cgroup_root: AbsolutePath = "/sys/fs/cgroup";
-    }
-
+    pub cri: Cri,
     /// The hypervisor.
-    libvirt: Libvirt, PartialLibvirt {
-        /// libvirt connection URI.
-        uri: Text = "qemu:///system";
-        /// Timeout of a call to libvirt, in seconds.
-        call_timeout_secs: Seconds = "30";
-        /// Timeout for libvirt to start an emulator, in seconds.
-        start_timeout_secs: Seconds = "120";
-        /// Concurrent calls to libvirt for each of four kinds (life cycle, ends, agents that answer, other agents);
-        /// further calls wait. Keep four times this value below `max_workers` of `libvirtd.conf`, which defaults to
-        /// 20.
-        parallel_calls: Count = "4";
-    }
-
+    pub libvirt: Libvirt,
     /// The node API, which the agent on the node uses.
-    node: Node, PartialNode {
-        /// Unix socket of the node API. Only root and the user of the daemon can connect.
-        endpoint: AbsolutePath = "/run/vmlet/node.sock";
-        /// Disks of virtual machines that are created concurrently; further disks wait.
-        parallel_provisions: Count = "2";
-    }
-
+    pub node: Node,
     /// The pod network.
-    network: Network, PartialNetwork {
-        /// Control socket of `vmlet-tapmanager`.
-        tapmanager_socket: AbsolutePath = "/run/vmlet/tapmanager.sock";
-        /// Socket from which `vmwrapper` fetches tap devices.
-        handoff_socket: AbsolutePath = "/run/vmlet/handoff.sock";
-        /// Timeout for the setup or teardown of a pod's network, including CNI plugins, in seconds.
-        timeout_secs: Seconds = "90";
-    }
-
+    pub network: Network,
     /// Virtual machines.
-    vm: Vm, PartialVm {
-        /// How guests are executed: `kvm`, `tcg` (software emulation), or `auto`, which is `kvm` if a guest runs with
-        /// it.
-        accelerator: Accelerator = "auto";
-        /// Path of QEMU.
-        emulator: AbsolutePath = "/usr/bin/qemu-system-x86_64";
-        /// Program that libvirt starts instead of QEMU. It fetches tap devices and then executes QEMU.
-        wrapper: AbsolutePath = "/usr/libexec/vmlet/vmwrapper";
-        /// User that runs QEMU; must match the libvirt setup.
-        user: Text = "libvirt-qemu";
-        /// Virtual CPUs of a machine whose pod has neither a CPU limit nor an annotation.
-        default_vcpus: Cpus = "1";
-        /// Memory of a machine whose pod has neither a memory limit nor an annotation.
-        default_memory: Memory = "1Gi";
-        /// Memory for QEMU itself in a pod that has a memory limit and no RuntimeClass, such as a pod for Virtlet.
-        /// The daemon raises the limit of the pod's cgroup by this amount. For other pods, the overhead of the
-        /// RuntimeClass does this and informs the scheduler.
-        memory_overhead: Size = "160Mi";
-        /// How the daemon treats a pod with writable mounts, which do not reach the guest, so that data written there
-        /// would be lost: `refuse` the container, or `warn` with an event on the pod. Everything else that does not
-        /// reach the guest is always reported with such an event.
-        unsupported: Unsupported = "refuse";
-    }
-
+    pub vm: Vm,
     /// The image store.
-    images: Images, PartialImages {
-        /// Scheme of image names that contain none and match no translation: `https` or `http`.
-        protocol: Protocol = "https";
-        /// Maximum size of a downloaded image file.
-        max_download: Size = "64Gi";
-        /// Maximum virtual size of a disk in an image.
-        max_virtual_size: Size = "2Ti";
-        /// Maximum time without data from a server during a download, in seconds.
-        stall_timeout_secs: Seconds = "60";
-        /// PEM file with certificate authorities that are trusted in addition to those of the system; empty for none.
-        ca_file: OptionalPath = "";
-        /// How the daemon treats a container whose image ID is not in this store because another runtime assigned it:
-        /// `pull` the image by its name in the pod, or `refuse` the container.
-        unknown_id: UnknownId = "pull";
-        list {
-            /// Image names that are translated to URLs. Each entry has a `url` and either `name`, for this name only,
-            /// or `prefix`, for all names below it. An image that is specified by its URL has the name
-            /// `host[:port]/path` here.
-            translations: Translation;
-        }
-    }
-
+    pub images: Images,
     /// Shutdown of the daemon.
-    shutdown: Shutdown, PartialShutdown {
-        /// Maximum time for requests in progress to finish, in seconds. Machines keep running.
-        timeout_secs: Seconds = "10";
-    }
+    pub shutdown: Shutdown,
 }
 
-/// Settings that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The file cannot be read or is not valid.
-    #[error(transparent)]
-    File(#[from] settings::Error),
-    /// A variable, a flag or a default has a bad value: its source, the value, and the allowed values.
-    #[error("{0}")]
-    Value(String),
-    /// No layer gives a value.
-    #[error("setting {0} has no value")]
-    Missing(&'static str),
-    /// Two settings do not go together, or one does not fit its use.
-    #[error("{0}")]
-    Conflict(String),
+/// The CRI server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cri {
+    /// cgroup driver that the daemon reports to kubelet: `systemd`, `cgroupfs`, or `auto`, which is `systemd` on
+    /// nodes that run it. It must match the cgroup driver of the other runtime on the node.
+    pub cgroup_driver: CgroupDriver,
+    /// Mount point of the cgroup file system. The daemon reads the resource usage of pods there and writes
+    /// nothing.
+    pub cgroup_root: AbsolutePath,
 }
 
-/// Outcome of loading.
-pub type Result<T, E = Error> = std::result::Result<T, E>;
+/// The hypervisor.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Libvirt {
+    /// libvirt connection URI.
+    pub uri: Text,
+    /// Timeout of a call to libvirt, from 1s to 24h.
+    pub call_timeout: Timespan,
+    /// Timeout for libvirt to start an emulator, from 1s to 24h.
+    pub start_timeout: Timespan,
+    /// Concurrent calls to libvirt for each of four kinds (life cycle, ends, agents that answer, other agents);
+    /// further calls wait. Keep four times this value below `max_workers` of `libvirtd.conf`, which defaults to
+    /// 20.
+    pub parallel_calls: Count,
+}
 
-impl Config {
-    /// Checks what no single value shows.
-    fn check(&self) -> Result<()> {
-        let sockets = [
-            ("listen", &self.listen),
-            ("node.endpoint", &self.node.endpoint),
-            ("network.tapmanager_socket", &self.network.tapmanager_socket),
-            ("network.handoff_socket", &self.network.handoff_socket),
-        ];
-        for (i, (key, path)) in sockets.iter().enumerate() {
-            if path.as_os_str().len() > LONGEST_SOCKET {
-                let reason = format!("{key} is longer than {LONGEST_SOCKET} bytes: {path}");
-                return Err(Error::Conflict(reason));
-            }
-            if let Some((other, _)) = sockets[..i].iter().find(|(_, p)| p == path) {
-                let reason = format!("{other} and {key} are the same socket: {path}");
-                return Err(Error::Conflict(reason));
-            }
+/// The node API, which the agent on the node uses.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Node {
+    /// Unix socket of the node API. Only root and the user of the daemon can connect.
+    pub endpoint: AbsolutePath,
+    /// Disks of virtual machines that are created concurrently; further disks wait.
+    pub parallel_provisions: Count,
+}
+
+/// The pod network.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Network {
+    /// Control socket of `vmlet-tapmanager`.
+    pub tapmanager_socket: AbsolutePath,
+    /// Socket from which `vmwrapper` fetches tap devices.
+    pub handoff_socket: AbsolutePath,
+    /// Timeout for the setup or teardown of a pod's network, including CNI plugins, from 1s to 24h.
+    pub timeout: Timespan,
+}
+
+/// Virtual machines.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Vm {
+    /// How guests are executed: `kvm`, `tcg` (software emulation), or `auto`, which is `kvm` if a guest runs with
+    /// it.
+    pub accelerator: Accelerator,
+    /// Path of QEMU.
+    pub emulator: AbsolutePath,
+    /// Program that libvirt starts instead of QEMU. It fetches tap devices and then executes QEMU.
+    pub wrapper: AbsolutePath,
+    /// User that runs QEMU; must match the libvirt setup.
+    pub user: Text,
+    /// Virtual CPUs of a machine whose pod has neither a CPU limit nor an annotation.
+    pub default_vcpus: Cpus,
+    /// Memory of a machine whose pod has neither a memory limit nor an annotation.
+    pub default_memory: Memory,
+    /// Memory for QEMU itself in a pod that has a memory limit and no RuntimeClass, such as a pod for Virtlet.
+    /// The daemon raises the limit of the pod's cgroup by this amount. For other pods, the overhead of the
+    /// RuntimeClass does this and informs the scheduler.
+    pub memory_overhead: Size,
+    /// How the daemon treats a pod with writable mounts, which do not reach the guest, so that data written there
+    /// would be lost: `refuse` the container, or `warn` with an event on the pod. Everything else that does not
+    /// reach the guest is always reported with such an event.
+    pub unsupported: Unsupported,
+}
+
+/// The image store.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Images {
+    /// Scheme of image names that contain none and match no translation: `https` or `http`.
+    pub protocol: Protocol,
+    /// Maximum size of a downloaded image file.
+    pub max_download: Size,
+    /// Maximum virtual size of a disk in an image.
+    pub max_virtual_size: Size,
+    /// Maximum time without data from a server during a download, from 1s to 24h.
+    pub stall_timeout: Timespan,
+    /// PEM file with certificate authorities that are trusted in addition to those of the system; empty for none.
+    pub ca_file: OptionalPath,
+    /// How the daemon treats a container whose image ID is not in this store because another runtime assigned it:
+    /// `pull` the image by its name in the pod, or `refuse` the container.
+    pub unknown_id: UnknownId,
+    /// Image names that are translated to URLs. Each entry has a `url` and either `name`, for this name only,
+    /// or `prefix`, for all names below it. An image that is specified by its URL has the name
+    /// `host[:port]/path` here.
+    pub translations: Vec<Translation>,
+}
+
+/// Shutdown of the daemon.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Shutdown {
+    /// Maximum time for requests in progress to finish. Machines keep running.
+    pub timeout: Timespan,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: AbsolutePath::usual("/run/vmlet/vmlet.sock"),
+            state_dir: AbsolutePath::usual("/var/lib/vmlet"),
+            boot_id_file: AbsolutePath::usual("/proc/sys/kernel/random/boot_id"),
+            log: Log::default(),
+            cri: Cri::default(),
+            libvirt: Libvirt::default(),
+            node: Node::default(),
+            network: Network::default(),
+            vm: Vm::default(),
+            images: Images::default(),
+            shutdown: Shutdown::default(),
         }
-        Ok(())
     }
 }
 
-/// Reads all layers; `variable` looks up an environment variable.
-pub fn load(
-    args: &Args,
-    variable: impl Fn(&str) -> Option<std::ffi::OsString>,
-) -> Result<Effective> {
-    let effective = Effective::fold(&[
-        Layer::defaults()?,
-        Layer::file(args.config.as_deref())?,
-        Layer::environment(variable)?,
-        Layer::flags(&args.settings)?,
-    ])?;
-    effective.config.check()?;
-    Ok(effective)
+impl Default for Cri {
+    fn default() -> Self {
+        Self {
+            cgroup_driver: CgroupDriver::default(),
+            cgroup_root: AbsolutePath::usual("/sys/fs/cgroup"),
+        }
+    }
 }
 
-#[cfg(test)]
-mod reference;
+impl Default for Libvirt {
+    fn default() -> Self {
+        Self {
+            uri: Text::usual("qemu:///system"),
+            call_timeout: Timespan::from_secs(30),
+            start_timeout: Timespan::from_secs(120),
+            parallel_calls: Count::usual(4),
+        }
+    }
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self {
+            endpoint: AbsolutePath::usual("/run/vmlet/node.sock"),
+            parallel_provisions: Count::usual(2),
+        }
+    }
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self {
+            tapmanager_socket: AbsolutePath::usual("/run/vmlet/tapmanager.sock"),
+            handoff_socket: AbsolutePath::usual("/run/vmlet/handoff.sock"),
+            timeout: Timespan::from_secs(90),
+        }
+    }
+}
+
+impl Default for Vm {
+    fn default() -> Self {
+        Self {
+            accelerator: Accelerator::default(),
+            emulator: AbsolutePath::usual("/usr/bin/qemu-system-x86_64"),
+            wrapper: AbsolutePath::usual("/usr/libexec/vmlet/vmwrapper"),
+            user: Text::usual("libvirt-qemu"),
+            default_vcpus: Cpus::usual(Vcpus::ONE),
+            default_memory: Memory::usual(Mib::new(1024)),
+            memory_overhead: Size::usual(160 << 20),
+            unsupported: Unsupported::default(),
+        }
+    }
+}
+
+impl Default for Images {
+    fn default() -> Self {
+        Self {
+            protocol: Protocol::default(),
+            max_download: Size::usual(64 << 30),
+            max_virtual_size: Size::usual(2 << 40),
+            stall_timeout: Timespan::from_secs(60),
+            ca_file: OptionalPath::none(),
+            unknown_id: UnknownId::default(),
+            translations: Vec::new(),
+        }
+    }
+}
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        Self {
+            timeout: Timespan::from_secs(10),
+        }
+    }
+}
+
+impl Settings for Config {
+    const PROGRAM: &'static str = "vmlet";
+    const PREFIX: &'static str = "VMLET";
+    const FILE: &'static str = "/etc/vmlet/vmlet.toml";
+
+    fn check(&self) -> Result<(), Problem> {
+        check::check(self).map_err(Into::into)
+    }
+
+    // The variables of other programs begin with `VMLET_`, too.
+    fn owns(variable: &str) -> bool {
+        let sections = [
+            "LOG", "CRI", "LIBVIRT", "NODE", "NETWORK", "VM", "IMAGES", "SHUTDOWN",
+        ];
+        let rest = variable
+            .strip_prefix("VMLET_")
+            .and_then(|rest| rest.split_once('_'));
+        rest.is_some_and(|(section, _)| sections.contains(&section))
+    }
+}
+
 #[cfg(test)]
 mod tests;

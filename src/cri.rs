@@ -48,7 +48,7 @@ pub async fn serve(app: App, config: &Config, stop: impl Future<Output = ()>) ->
     tracing::info!(socket = %config.listen, outcome = "serving", "cri");
     let runtime = runtime::Runtime::new(app.clone(), config);
     let images = image::Images::new(app);
-    let grace = config.shutdown.timeout_secs.duration();
+    let grace = config.shutdown.timeout.get();
     serve_services(listener, runtime, images, stop, grace).await
 }
 

@@ -6,41 +6,38 @@
 
 use std::process::ExitCode;
 
-use daemon::config::{self, Args, Command, Config, ConfigCommand};
-use service::telemetry::{Log, one_line};
+use clap::Parser;
+use daemon::config::Config;
+use service::settings::ConfigCommand;
+use service::telemetry::one_line;
 use service::{settings, telemetry};
+
+/// Runs pods as virtual machines: a CRI runtime that uses libvirt.
+#[derive(Debug, Parser)]
+#[command(name = "vmlet", version)]
+struct Args {
+    #[command(flatten)]
+    settings: settings::Flags<Config>,
+    #[command(subcommand)]
+    command: Option<settings::Command>,
+}
 
 fn main() -> ExitCode {
     telemetry::abort_on_panic();
-    let args: Args = match settings::arguments() {
-        Ok(args) => args,
-        Err(code) => return code,
-    };
-    let loaded = config::load(&args, |name| std::env::var_os(name));
-    let effective = match settings::usable("vmlet", loaded) {
-        Ok(effective) => effective,
-        Err(code) => return code,
-    };
-    match args.command {
-        Some(Command::Config(ConfigCommand::Show)) => print(&config::show(&effective)),
-        None => run(&effective.config),
-    }
+    start().unwrap_or_else(|code| code)
 }
 
-fn print(text: &str) -> ExitCode {
-    use std::io::Write;
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
+fn start() -> Result<ExitCode, ExitCode> {
+    let args: Args = settings::arguments()?;
+    let effective = settings::effective(&args.settings)?;
+    if let Some(settings::Command::Config(ConfigCommand::Show)) = args.command {
+        return settings::print(&settings::show(&effective));
     }
+    Ok(run(&effective.config))
 }
 
 fn run(config: &Config) -> ExitCode {
-    let log = Log {
-        level: config.log.level.clone(),
-        format: config.log.format,
-    };
-    if let Err(e) = telemetry::init(&log) {
+    if let Err(e) = telemetry::init(&config.log) {
         eprintln!("vmlet: start logging: {e}");
         return ExitCode::FAILURE;
     }

@@ -96,7 +96,7 @@ pub async fn serve<P: Platform>(
         ended = &mut server => return ended.map_err(Error::Serve),
         () = stop => stopping.cancel(),
     }
-    let grace = config.shutdown.timeout_secs.duration();
+    let grace = config.shutdown.timeout.get();
     let ended = tokio::time::timeout(grace, server).await;
     socket.release();
     ended.unwrap_or(Ok(())).map_err(Error::Serve)

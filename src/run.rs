@@ -69,7 +69,7 @@ fn allow_open_files() {
 async fn serve(config: &Config) -> Result<(), Error> {
     let ending = Ending::watch().map_err(Error::Runtime)?;
     let app = App::start(config).await?;
-    let grace = config.shutdown.timeout_secs.duration();
+    let grace = config.shutdown.timeout.get();
     let mut deadline = None;
     let shutdown = async {
         ending.received().await;

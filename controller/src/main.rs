@@ -33,8 +33,7 @@ fn start() -> Result<ExitCode, ExitCode> {
     let args: Args = settings::arguments()?;
     let effective = settings::effective(&args.settings)?;
     if let Some(settings::Command::Config(ConfigCommand::Show)) = args.command {
-        print!("{}", settings::show(&effective));
-        return Ok(ExitCode::SUCCESS);
+        return settings::print(&settings::show(&effective));
     }
     // An error means that there is one already.
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -47,8 +47,7 @@ fn start() -> Result<ExitCode, ExitCode> {
     let effective = settings::effective(&args.settings)?;
     let ended = match args.command {
         Some(Command::Config(ConfigCommand::Show)) => {
-            print!("{}", settings::show(&effective));
-            return Ok(ExitCode::SUCCESS);
+            return settings::print(&settings::show(&effective));
         }
         Some(Command::Check) => run(explain(&effective.config)),
         Some(Command::Serve) | None => match telemetry::init(&effective.config.log) {

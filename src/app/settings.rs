@@ -27,7 +27,7 @@ pub(super) fn images(config: &Config) -> images::Settings {
         translations: given.translations.iter().map(translation).collect(),
         max_download_bytes: given.max_download.bytes(),
         max_virtual_bytes: given.max_virtual_size.bytes(),
-        stall_timeout: given.stall_timeout_secs.duration(),
+        stall_timeout: given.stall_timeout.get(),
         ca_file: (*given.ca_file).clone(),
         boot_id_file: config.boot_id_file.to_path_buf(),
         ..images::Settings::new(config.state_dir.join("images"))
@@ -56,8 +56,8 @@ pub(super) fn limits(config: &Config) -> node::Limits {
 /// For the connection to libvirt.
 pub(super) fn libvirt(config: &Config) -> libvirt::Settings {
     libvirt::Settings {
-        call_deadline: config.libvirt.call_timeout_secs.duration(),
-        start_deadline: config.libvirt.start_timeout_secs.duration(),
+        call_deadline: config.libvirt.call_timeout.get(),
+        start_deadline: config.libvirt.start_timeout.get(),
         parallel: *config.libvirt.parallel_calls,
     }
 }

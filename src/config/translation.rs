@@ -6,11 +6,13 @@
 
 use std::fmt;
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// A rule that turns names into a URL.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "Written")]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "Written", into = "Written")]
+#[schemars(with = "Written")]
 pub struct Translation {
     /// Names that it is for.
     pub pattern: Pattern,
@@ -27,12 +29,29 @@ pub enum Pattern {
     Prefix(String),
 }
 
-#[derive(Deserialize)]
+/// A translation in a file. Its serialized form contains no credentials.
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Written {
+    /// The image name that is translated, without tag and digest.
+    #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
+    /// All image names below this one are translated; the rest of the name is appended to the URL.
+    #[serde(skip_serializing_if = "Option::is_none")]
     prefix: Option<String>,
+    /// URL of the image, or of all images below the prefix. `config show` omits credentials and the query.
     url: String,
+}
+
+impl From<Translation> for Written {
+    fn from(translation: Translation) -> Self {
+        let url = translation.shown_url();
+        let (name, prefix) = match translation.pattern {
+            Pattern::Name(name) => (Some(name), None),
+            Pattern::Prefix(prefix) => (None, Some(prefix)),
+        };
+        Self { name, prefix, url }
+    }
 }
 
 impl Translation {

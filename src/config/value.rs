@@ -3,109 +3,76 @@
 //! Invariant: a value's text parses back to the same value, so that `config show` prints a usable file.
 //! Failure: a sentence that says what is allowed.
 
+use std::borrow::Cow;
 use std::fmt::{self, Display};
-use std::marker::PhantomData;
-use std::num::NonZeroU32;
 use std::ops::Deref;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
-use std::time::Duration;
 
 use podspec::{Mib, Vcpus, parse_quantity};
-use serde::Deserializer;
-use serde::de::{self, Visitor};
-use service::telemetry;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
-use super::schema::Kind;
-
-/// What every type of setting can do.
-pub(super) trait Value: Clone + Display + FromStr<Err = String> {
-    /// How it is written in a file.
-    const KIND: Kind;
+/// What runs guests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Accelerator {
+    /// KVM if a guest runs with it, otherwise TCG.
+    #[default]
+    Auto,
+    /// The processor.
+    Kvm,
+    /// Software emulation.
+    Tcg,
 }
 
-/// An enumeration of words.
-macro_rules! words {
-    ($(#[$meta:meta])* $Name:ident { $( $(#[$item_meta:meta])* $Item:ident = $word:literal ),+ $(,)? }) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum $Name { $( $(#[$item_meta])* $Item, )+ }
-
-        impl FromStr for $Name {
-            type Err = String;
-            fn from_str(text: &str) -> Result<Self, String> {
-                match text {
-                    $( $word => Ok(Self::$Item), )+
-                    _ => Err(format!("one of {} is allowed", [$($word),+].join(", "))),
-                }
-            }
-        }
-
-        impl Display for $Name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self { $( Self::$Item => $word, )+ })
-            }
-        }
-
-        impl Value for $Name { const KIND: Kind = Kind::Text; }
-    };
+/// Scheme of image names without one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// With encryption.
+    #[default]
+    Https,
+    /// Without encryption.
+    Http,
 }
 
-words! {
-    /// What runs guests.
-    Accelerator {
-        /// KVM where a guest really runs under it, else TCG.
-        Auto = "auto",
-        /// The processor.
-        Kvm = "kvm",
-        /// Software emulation.
-        Tcg = "tcg",
-    }
+/// How a container whose image has an unknown ID is treated.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum UnknownId {
+    /// The image is pulled by its name.
+    #[default]
+    Pull,
+    /// The container is refused.
+    Refuse,
 }
 
-words! {
-    /// Scheme of image names without one.
-    Protocol {
-        /// With encryption.
-        Https = "https",
-        /// Without.
-        Http = "http",
-    }
+/// How a container whose writable mounts do not reach the guest is treated.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Unsupported {
+    /// It is refused.
+    #[default]
+    Refuse,
+    /// It runs without them.
+    Warn,
 }
 
-words! {
-    /// What becomes of a container whose image has an unknown id.
-    UnknownId {
-        /// The image is pulled by its name.
-        Pull = "pull",
-        /// The container is refused.
-        Refuse = "refuse",
-    }
+/// cgroup driver that the daemon reports to kubelet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CgroupDriver {
+    /// systemd if the node runs it, otherwise cgroupfs.
+    #[default]
+    Auto,
+    /// Slices and scopes.
+    Systemd,
+    /// Plain directories.
+    Cgroupfs,
 }
 
-words! {
-    /// What becomes of a container whose writable mounts do not reach the guest.
-    Unsupported {
-        /// It is refused.
-        Refuse = "refuse",
-        /// It runs without them.
-        Warn = "warn",
-    }
-}
-
-words! {
-    /// cgroup driver that kubelet is told.
-    CgroupDriver {
-        /// systemd where it runs, else cgroupfs.
-        Auto = "auto",
-        /// Slices and scopes.
-        Systemd = "systemd",
-        /// Plain directories.
-        Cgroupfs = "cgroupfs",
-    }
-}
-
-/// Defines a text-like type: wrapper, what it derefs to, and its kind.
+/// Defines a type that is written as a string (`text`) or a number: wrapper, and what it derefs to.
 macro_rules! wrapper {
     ($(#[$meta:meta])* $Name:ident($inner:ty) as $kind:ident, $target:ty) => {
         $(#[$meta])*
@@ -117,70 +84,143 @@ macro_rules! wrapper {
             fn deref(&self) -> &$target { &self.0 }
         }
 
-        impl Value for $Name { const KIND: Kind = Kind::$kind; }
+        written!($Name as $kind);
+    };
+}
+
+/// How a type is written in a file, by its `Display` and `FromStr`.
+macro_rules! written {
+    ($Name:ident as text) => {
+        impl<'de> Deserialize<'de> for $Name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                text.parse().map_err(de::Error::custom)
+            }
+        }
+
+        impl Serialize for $Name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        schema!($Name, "string");
+    };
+    ($Name:ident as number) => {
+        impl<'de> Deserialize<'de> for $Name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let number = i64::deserialize(deserializer)?;
+                number.to_string().parse().map_err(de::Error::custom)
+            }
+        }
+
+        impl Serialize for $Name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let number: i64 = self.to_string().parse().map_err(ser::Error::custom)?;
+                serializer.serialize_i64(number)
+            }
+        }
+
+        schema!($Name, "integer");
+    };
+}
+
+macro_rules! schema {
+    ($Name:ident, $kind:literal) => {
+        impl JsonSchema for $Name {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($Name).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({ "type": $kind })
+            }
+        }
     };
 }
 
 wrapper! {
     /// A path from the root, without `..`.
-    AbsolutePath(PathBuf) as Text, Path
+    AbsolutePath(PathBuf) as text, Path
 }
 wrapper! {
     /// A path from the root, or none.
-    OptionalPath(Option<PathBuf>) as Text, Option<PathBuf>
+    OptionalPath(Option<PathBuf>) as text, Option<PathBuf>
 }
 wrapper! {
     /// A text that is not empty and has no control characters.
-    Text(String) as Text, str
+    Text(String) as text, str
 }
 wrapper! {
     /// A whole number from 1 to 1024.
-    Count(usize) as Number, usize
+    Count(usize) as number, usize
 }
 wrapper! {
     /// A number of virtual CPUs.
-    Cpus(Vcpus) as Number, Vcpus
+    Cpus(Vcpus) as number, Vcpus
 }
 wrapper! {
     /// An amount of guest memory.
-    Memory(Mib) as Text, Mib
+    Memory(Mib) as text, Mib
 }
 
 /// A number of bytes, written as a quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size(u64);
 
-/// A time limit of 1 second to 1 day.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seconds(NonZeroU32);
-
-impl Value for telemetry::Filter {
-    const KIND: Kind = Kind::Text;
-}
-
-impl Value for telemetry::Format {
-    const KIND: Kind = Kind::Text;
-}
-
-impl Value for Size {
-    const KIND: Kind = Kind::Text;
-}
-
-impl Value for Seconds {
-    const KIND: Kind = Kind::Number;
-}
+written!(Size as text);
 
 impl Size {
+    /// A default.
+    pub(super) const fn usual(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
     /// The number.
     pub const fn bytes(self) -> u64 {
         self.0
     }
 }
 
-impl Seconds {
-    /// As a duration.
-    pub const fn duration(self) -> Duration {
-        Duration::from_secs(self.0.get() as u64)
+impl AbsolutePath {
+    /// A default.
+    pub(super) fn usual(path: &str) -> Self {
+        Self(path.into())
+    }
+}
+
+impl Text {
+    /// A default.
+    pub(super) fn usual(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl Count {
+    /// A default.
+    pub(super) const fn usual(count: usize) -> Self {
+        Self(count)
+    }
+}
+
+impl Cpus {
+    /// A default.
+    pub(super) const fn usual(cpus: Vcpus) -> Self {
+        Self(cpus)
+    }
+}
+
+impl Memory {
+    /// A default.
+    pub(super) const fn usual(memory: Mib) -> Self {
+        Self(memory)
+    }
+}
+
+impl OptionalPath {
+    /// A default.
+    pub(super) const fn none() -> Self {
+        Self(None)
     }
 }
 
@@ -258,17 +298,6 @@ impl FromStr for Size {
     }
 }
 
-impl FromStr for Seconds {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let seconds = text.parse().ok();
-        let seconds = seconds.filter(|n: &NonZeroU32| n.get() <= 86_400);
-        let refuse = || "a whole number of seconds from 1 to 86400 is allowed".to_owned();
-        seconds.map(Self).ok_or_else(refuse)
-    }
-}
-
 impl Display for AbsolutePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.display().fmt(f)
@@ -311,12 +340,6 @@ impl Display for Size {
     }
 }
 
-impl Display for Seconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 /// With the largest suffix that keeps it exact.
 fn write_binary(f: &mut fmt::Formatter<'_>, bytes: u64) -> fmt::Result {
     let suffixes = [(40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")];
@@ -327,40 +350,4 @@ fn write_binary(f: &mut fmt::Formatter<'_>, bytes: u64) -> fmt::Result {
         Some((shift, suffix)) => write!(f, "{}{suffix}", bytes >> shift),
         None => write!(f, "{bytes}"),
     }
-}
-
-/// Reads a string or a number of a file, whichever the type is written as.
-pub(super) fn scalar<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Value,
-{
-    struct Scalar<T>(PhantomData<T>);
-
-    impl<T: Value> Visitor<'_> for Scalar<T> {
-        type Value = T;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str(match T::KIND {
-                Kind::Number => "a whole number",
-                Kind::Text | Kind::Tables => "a string",
-            })
-        }
-
-        fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-            if T::KIND != Kind::Text {
-                return Err(E::invalid_type(de::Unexpected::Str(text), &self));
-            }
-            text.parse().map_err(E::custom)
-        }
-
-        fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
-            if T::KIND != Kind::Number {
-                return Err(E::invalid_type(de::Unexpected::Signed(number), &self));
-            }
-            number.to_string().parse().map_err(E::custom)
-        }
-    }
-
-    deserializer.deserialize_any(Scalar(PhantomData)).map(Some)
 }

@@ -1,299 +1,182 @@
-//! Settings: defaults, then a file, then the environment, then flags.
+//! Settings of the tapmanager.
 //!
-//! Invariant: every layer is a [`Settings`] of options; [`Config`] has none left and was validated once.
-//! Nothing else of the program reads the environment.
-//! Failure: unknown keys, in the file or in the environment, and impossible values are errors.
+//! Invariant: a [`Config`] that was checked has absolute paths and names a user that exists.
+//! Failure: a sentence that names the key.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::{Args, Parser};
 use nix::unistd::{Uid, User};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use service::boot_id;
-use service::settings;
-use service::telemetry::{Filter, Format, Log};
+use service::settings::{Problem, Settings, Timespan};
+use service::telemetry::Log;
 
-const ENVIRONMENT_PREFIX: &str = "VMLET_TAPMANAGER_";
-/// Names after the prefix; the file's keys are the same in lower case.
-const KEYS: [&str; 14] = [
-    "CONFIG",
-    "CONTROL_SOCKET",
-    "HANDOFF_SOCKET",
-    "STATE_DIR",
-    "NETNS_DIR",
-    "CNI_CONF_DIR",
-    "CNI_BIN_DIR",
-    "CNI_CACHE_DIR",
-    "CGROUP_ROOT",
-    "BOOT_ID_FILE",
-    "QEMU_USER",
-    "CNI_TIMEOUT_SECS",
-    "LOG_FORMAT",
-    "LOG_LEVEL",
-];
+/// Minimum and maximum timeout of a call of a CNI plugin.
+const TIMEOUTS: std::ops::RangeInclusive<Timespan> =
+    Timespan::from_secs(1)..=Timespan::from_secs(600);
 
-/// Manages the networks of Vmlet's pods: namespaces, CNI attachments, bridges, taps and DHCP.
-#[derive(Debug, Parser)]
-#[command(name = "vmlet-tapmanager", version)]
-pub(crate) struct Flags {
-    /// TOML file with the same settings, with underscores instead of dashes.
-    #[arg(long, env = "VMLET_TAPMANAGER_CONFIG")]
-    config: Option<PathBuf>,
-    #[command(flatten)]
-    settings: Settings,
-}
-
-/// One layer.
-#[derive(Debug, Clone, Default, Args, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Settings {
-    /// Socket for the daemon [default: /run/vmlet/tapmanager.sock].
-    #[arg(long, env = "VMLET_TAPMANAGER_CONTROL_SOCKET")]
-    control_socket: Option<PathBuf>,
-    /// Socket for vmwrapper [default: /run/vmlet/handoff.sock].
-    #[arg(long, env = "VMLET_TAPMANAGER_HANDOFF_SOCKET")]
-    handoff_socket: Option<PathBuf>,
-    /// Directory of the journal [default: /var/lib/vmlet/network].
-    #[arg(long, env = "VMLET_TAPMANAGER_STATE_DIR")]
-    state_dir: Option<PathBuf>,
-    /// Directory where namespaces are mounted [default: /run/netns].
-    #[arg(long, env = "VMLET_TAPMANAGER_NETNS_DIR")]
-    netns_dir: Option<PathBuf>,
-    /// Directory of CNI network configurations [default: /etc/cni/net.d].
-    #[arg(long, env = "VMLET_TAPMANAGER_CNI_CONF_DIR")]
-    cni_conf_dir: Option<PathBuf>,
-    /// Directory of CNI plugins; may be repeated [default: /opt/cni/bin, /usr/lib/cni].
-    #[arg(long, env = "VMLET_TAPMANAGER_CNI_BIN_DIR", value_delimiter = ':')]
-    cni_bin_dir: Option<Vec<PathBuf>>,
-    /// Directory of the CNI cache; no other runtime may use it [default: /var/lib/vmlet/cni].
-    #[arg(long, env = "VMLET_TAPMANAGER_CNI_CACHE_DIR")]
-    cni_cache_dir: Option<PathBuf>,
-    /// Mount point of the cgroup file system [default: /sys/fs/cgroup].
-    #[arg(long, env = "VMLET_TAPMANAGER_CGROUP_ROOT")]
-    cgroup_root: Option<PathBuf>,
-    /// File that contains the boot ID of the node; only tests need another file [default:
-    /// /proc/sys/kernel/random/boot_id].
-    #[arg(long, env = "VMLET_TAPMANAGER_BOOT_ID_FILE")]
-    boot_id_file: Option<PathBuf>,
-    /// User that runs QEMU and vmwrapper [default: libvirt-qemu].
-    #[arg(long, env = "VMLET_TAPMANAGER_QEMU_USER", value_name = "NAME")]
-    qemu_user: Option<String>,
-    /// Timeout of each CNI plugin call, in seconds [default: 60].
-    #[arg(long, env = "VMLET_TAPMANAGER_CNI_TIMEOUT_SECS")]
-    cni_timeout_secs: Option<u64>,
-    /// Log format on standard error: text or json [default: text].
-    #[arg(long, env = "VMLET_TAPMANAGER_LOG_FORMAT")]
-    log_format: Option<Format>,
-    /// Minimum severity that is logged, or a filter as in RUST_LOG [default: info].
-    #[arg(long, env = "VMLET_TAPMANAGER_LOG_LEVEL")]
-    log_level: Option<Filter>,
-}
-
-/// Everything, validated.
-#[derive(Debug, Clone)]
+/// Settings of the tapmanager.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct Config {
+    /// Unix socket for the daemon. Only root can connect.
     pub(crate) control_socket: PathBuf,
+    /// Unix socket for `vmwrapper`. Only the user that runs QEMU, and root, can connect.
     pub(crate) handoff_socket: PathBuf,
+    /// Directory of the journal.
     pub(crate) state_dir: PathBuf,
+    /// Directory where network namespaces are mounted.
     pub(crate) netns_dir: PathBuf,
+    /// Directory of CNI network configurations.
     pub(crate) cni_conf_dir: PathBuf,
-    pub(crate) cni_bin_dirs: Vec<PathBuf>,
+    /// Directories of CNI plugins, in the order in which they are searched.
+    pub(crate) cni_bin_dir: Vec<PathBuf>,
+    /// Directory of the CNI cache. No other runtime may use it.
     pub(crate) cni_cache_dir: PathBuf,
+    /// Timeout of each CNI plugin call, from 1s to 10m.
+    pub(crate) cni_timeout: Timespan,
+    /// Mount point of the cgroup file system.
     pub(crate) cgroup_root: PathBuf,
+    /// File that contains the boot ID of the node. Only tests need another file.
     pub(crate) boot_id_file: PathBuf,
-    pub(crate) qemu_uid: Uid,
-    pub(crate) cni_timeout: Duration,
+    /// User that runs QEMU and `vmwrapper`.
+    pub(crate) qemu_user: String,
+    /// Log output on standard error.
     pub(crate) log: Log,
 }
 
-/// Reads file and environment below `flags`.
-///
-/// # Errors
-/// In words for people.
-pub(crate) fn load(flags: Flags) -> Result<Config> {
-    refuse_unknown_variables(
-        std::env::vars_os().map(|(key, _)| key.to_string_lossy().into_owned()),
-    )?;
-    let file = match &flags.config {
-        Some(path) => settings::read(path)?,
-        None => Settings::default(),
-    };
-    validate(flags.settings.over(file))
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            control_socket: "/run/vmlet/tapmanager.sock".into(),
+            handoff_socket: "/run/vmlet/handoff.sock".into(),
+            state_dir: "/var/lib/vmlet/network".into(),
+            netns_dir: "/run/netns".into(),
+            cni_conf_dir: "/etc/cni/net.d".into(),
+            cni_bin_dir: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
+            cni_cache_dir: "/var/lib/vmlet/cni".into(),
+            cni_timeout: Timespan::from_secs(60),
+            cgroup_root: "/sys/fs/cgroup".into(),
+            boot_id_file: boot_id::KERNEL.into(),
+            qemu_user: "libvirt-qemu".to_owned(),
+            log: Log::default(),
+        }
+    }
 }
 
-fn refuse_unknown_variables(names: impl Iterator<Item = String>) -> Result<()> {
-    for name in names {
-        if let Some(key) = name.strip_prefix(ENVIRONMENT_PREFIX) {
+impl Settings for Config {
+    const PROGRAM: &'static str = "vmlet-tapmanager";
+    const PREFIX: &'static str = "VMLET_TAPMANAGER";
+    const FILE: &'static str = "/etc/vmlet/tapmanager.toml";
+
+    fn check(&self) -> Result<(), Problem> {
+        self.refuse_unusable().map_err(|e| format!("{e:#}").into())
+    }
+}
+
+impl Config {
+    /// The user that runs QEMU.
+    pub(crate) fn qemu_uid(&self) -> Result<Uid> {
+        let name = &self.qemu_user;
+        let found = User::from_name(name).with_context(|| format!("look up user {name}"))?;
+        match found {
+            Some(user) => Ok(user.uid),
+            None => bail!("qemu_user: user {name} does not exist"),
+        }
+    }
+
+    fn refuse_unusable(&self) -> Result<()> {
+        ensure!(
+            TIMEOUTS.contains(&self.cni_timeout),
+            "cni_timeout is {}, must be from {} to {}",
+            self.cni_timeout,
+            TIMEOUTS.start(),
+            TIMEOUTS.end()
+        );
+        ensure!(
+            !self.cni_bin_dir.is_empty(),
+            "cni_bin_dir names no directory"
+        );
+        let paths = [
+            ("control_socket", &self.control_socket),
+            ("handoff_socket", &self.handoff_socket),
+            ("state_dir", &self.state_dir),
+            ("netns_dir", &self.netns_dir),
+            ("cni_conf_dir", &self.cni_conf_dir),
+            ("cni_cache_dir", &self.cni_cache_dir),
+            ("cgroup_root", &self.cgroup_root),
+            ("boot_id_file", &self.boot_id_file),
+        ];
+        let plugins = self.cni_bin_dir.iter().map(|path| ("cni_bin_dir", path));
+        for (key, path) in paths.into_iter().chain(plugins) {
             ensure!(
-                KEYS.contains(&key),
-                "unknown setting {name} in the environment"
+                path.is_absolute(),
+                "{key} is {}, must be absolute",
+                path.display()
             );
         }
+        self.qemu_uid().map(drop)
     }
-    Ok(())
-}
-
-impl Settings {
-    /// Our values, and those of `below` where we have none.
-    fn over(self, below: Self) -> Self {
-        Self {
-            control_socket: self.control_socket.or(below.control_socket),
-            handoff_socket: self.handoff_socket.or(below.handoff_socket),
-            state_dir: self.state_dir.or(below.state_dir),
-            netns_dir: self.netns_dir.or(below.netns_dir),
-            cni_conf_dir: self.cni_conf_dir.or(below.cni_conf_dir),
-            cni_bin_dir: self.cni_bin_dir.or(below.cni_bin_dir),
-            cni_cache_dir: self.cni_cache_dir.or(below.cni_cache_dir),
-            cgroup_root: self.cgroup_root.or(below.cgroup_root),
-            boot_id_file: self.boot_id_file.or(below.boot_id_file),
-            qemu_user: self.qemu_user.or(below.qemu_user),
-            cni_timeout_secs: self.cni_timeout_secs.or(below.cni_timeout_secs),
-            log_format: self.log_format.or(below.log_format),
-            log_level: self.log_level.or(below.log_level),
-        }
-    }
-}
-
-fn validate(s: Settings) -> Result<Config> {
-    let seconds = s.cni_timeout_secs.unwrap_or(60);
-    ensure!(
-        (1..=600).contains(&seconds),
-        "cni-timeout-secs is {seconds}, must be from 1 to 600"
-    );
-    let bin_dirs = s
-        .cni_bin_dir
-        .unwrap_or_else(|| vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()]);
-    ensure!(!bin_dirs.is_empty(), "cni-bin-dir names no directory");
-    let user = s.qemu_user.unwrap_or_else(|| "libvirt-qemu".to_owned());
-    let Some(User { uid, .. }) =
-        User::from_name(&user).with_context(|| format!("look up user {user}"))?
-    else {
-        bail!("user {user} does not exist (setting qemu-user)");
-    };
-    Ok(Config {
-        control_socket: absolute(
-            "control-socket",
-            s.control_socket,
-            "/run/vmlet/tapmanager.sock",
-        )?,
-        handoff_socket: absolute(
-            "handoff-socket",
-            s.handoff_socket,
-            "/run/vmlet/handoff.sock",
-        )?,
-        state_dir: absolute("state-dir", s.state_dir, "/var/lib/vmlet/network")?,
-        netns_dir: absolute("netns-dir", s.netns_dir, "/run/netns")?,
-        cni_conf_dir: absolute("cni-conf-dir", s.cni_conf_dir, "/etc/cni/net.d")?,
-        cni_bin_dirs: bin_dirs
-            .into_iter()
-            .map(|dir| absolute("cni-bin-dir", Some(dir), ""))
-            .collect::<Result<_>>()?,
-        cni_cache_dir: absolute("cni-cache-dir", s.cni_cache_dir, "/var/lib/vmlet/cni")?,
-        cgroup_root: absolute("cgroup-root", s.cgroup_root, "/sys/fs/cgroup")?,
-        boot_id_file: absolute("boot-id-file", s.boot_id_file, boot_id::KERNEL)?,
-        qemu_uid: uid,
-        cni_timeout: Duration::from_secs(seconds),
-        log: Log {
-            level: s.log_level.unwrap_or_default(),
-            format: s.log_format.unwrap_or_default(),
-        },
-    })
-}
-
-fn absolute(name: &str, value: Option<PathBuf>, default: &str) -> Result<PathBuf> {
-    let path = value.unwrap_or_else(|| default.into());
-    ensure!(
-        path.is_absolute(),
-        "{name} is {}, must be absolute",
-        path.display()
-    );
-    Ok(path)
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
+    use clap::Parser;
+    use service::settings::{Flags, check_page, layered};
+    use service::telemetry::one_line;
+
     use super::*;
 
-    fn flags(arguments: &[&str]) -> Flags {
-        let all = ["vmlet-tapmanager", "--qemu-user", "root"]
-            .iter()
-            .chain(arguments);
-        Flags::try_parse_from(all).unwrap()
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        settings: Flags<Config>,
     }
 
-    #[test]
-    fn flags_win_over_the_file_and_the_file_over_defaults() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("c.toml");
-        std::fs::write(
-            &file,
-            "state_dir = '/file'\nnetns_dir = '/file'\ncni_bin_dir = ['/a', '/b']\n",
-        )
-        .unwrap();
-        let file = file.to_str().unwrap();
-        let config = load(flags(&["--config", file, "--state-dir", "/flag"])).unwrap();
-        assert_eq!(config.state_dir, Path::new("/flag"));
-        assert_eq!(config.netns_dir, Path::new("/file"));
-        assert_eq!(config.cni_bin_dirs, [Path::new("/a"), Path::new("/b")]);
-        assert_eq!(config.cni_conf_dir, Path::new("/etc/cni/net.d"));
-        assert_eq!(config.cni_timeout, Duration::from_secs(60));
-    }
-
-    #[test]
-    fn directories_of_plugins_may_be_repeated() {
-        let config = load(flags(&["--cni-bin-dir", "/a", "--cni-bin-dir", "/b"])).unwrap();
-        assert_eq!(config.cni_bin_dirs, [Path::new("/a"), Path::new("/b")]);
-    }
-
-    #[test]
-    fn unknown_keys_and_impossible_values_are_errors() {
-        assert!(toml::from_str::<Settings>("state-dir = '/x'").is_err());
-        let names = [
-            "PATH",
-            "VMLET_TAPMANAGER_STATE_DIR",
-            "VMLET_TAPMANAGER_STATEDIR",
+    fn load(flags: &[&str]) -> Result<Config, String> {
+        let line = [
+            "vmlet-tapmanager",
+            "--config",
+            "/dev/null",
+            "--qemu-user",
+            "root",
         ];
-        let error = refuse_unknown_variables(names.iter().map(ToString::to_string)).unwrap_err();
-        assert!(error.to_string().contains("STATEDIR"));
-        for wrong in [
-            ["--state-dir", "relative"],
-            ["--cni-timeout-secs", "0"],
-            ["--qemu-user", "no-such-user-here"],
-        ] {
-            let mut arguments = vec!["vmlet-tapmanager", "--qemu-user", "root"];
-            if wrong[0] == "--qemu-user" {
-                arguments.truncate(1);
-            }
-            arguments.extend(wrong);
-            assert!(
-                load(Flags::try_parse_from(arguments).unwrap()).is_err(),
-                "{wrong:?}"
-            );
-        }
+        let last = Line::try_parse_from(line[..3].iter().chain(flags)).unwrap();
+        let has_user = flags.contains(&"--qemu-user");
+        let line = match has_user {
+            true => last,
+            false => Line::try_parse_from(line.iter().chain(flags)).unwrap(),
+        };
+        let effective = layered(&line.settings, []).map_err(|e| one_line(&e))?;
+        Ok(effective.config)
     }
 
     #[test]
-    fn every_setting_is_known_as_a_variable() {
-        use clap::CommandFactory;
-        let command = Flags::command();
-        let mut named: Vec<_> = command
-            .get_arguments()
-            .filter_map(|a| a.get_env())
-            .map(|env| {
-                env.to_str()
-                    .unwrap()
-                    .strip_prefix(ENVIRONMENT_PREFIX)
-                    .unwrap()
-                    .to_owned()
-            })
-            .collect();
-        let mut keys = KEYS.to_vec();
-        named.sort();
-        keys.sort_unstable();
-        assert_eq!(named, keys);
+    fn a_flag_replaces_a_default_and_a_list_flag_may_be_repeated() {
+        let config = load(&["--cni-bin-dir", "/a", "--cni-bin-dir", "/b"]).unwrap();
+        assert_eq!(config.cni_bin_dir, [Path::new("/a"), Path::new("/b")]);
+        assert_eq!(config.cni_conf_dir, Path::new("/etc/cni/net.d"));
+    }
+
+    #[rstest::rstest]
+    #[case::relative_path(&["--state-dir", "relative"], "state_dir is relative, must be absolute")]
+    #[case::relative_plugins(&["--cni-bin-dir", "/a,b"], "cni_bin_dir is b, must be absolute")]
+    #[case::no_timeout(&["--cni-timeout", "0s"], "cni_timeout is 0s, must be from 1s to 10m")]
+    #[case::no_unit(&["--cni-timeout", "5"], "flag --cni-timeout: \"5\": a duration such as")]
+    #[case::no_user(&["--qemu-user", "no-such-user-here"], "user no-such-user-here does not exist")]
+    fn an_unusable_value_is_refused(#[case] flags: &[&str], #[case] reason: &str) {
+        let error = load(flags).unwrap_err();
+        assert!(error.contains(reason), "{error}");
+    }
+
+    #[test]
+    fn the_reference_page_describes_these_settings() {
+        let page =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/tapmanager-configuration.md");
+        check_page::<Config>(&page, "").unwrap();
     }
 }

@@ -13,6 +13,8 @@ mod server;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use clap::Parser;
+use service::settings::ConfigCommand;
 use service::{open_files, settings, telemetry};
 
 use config::Config;
@@ -20,26 +22,32 @@ use config::Config;
 /// Open files that 1,000 sandboxes need, with room for requests.
 const ENOUGH_FILES: u64 = 8192;
 
+/// Manages the networks of Vmlet's pods: namespaces, CNI attachments, bridges, taps and DHCP.
+#[derive(Debug, Parser)]
+#[command(name = "vmlet-tapmanager", version)]
+struct Args {
+    #[command(flatten)]
+    settings: settings::Flags<Config>,
+    #[command(subcommand)]
+    command: Option<settings::Command>,
+}
+
 fn main() -> ExitCode {
     telemetry::abort_on_panic();
-    let flags = match settings::arguments() {
-        Ok(flags) => flags,
-        Err(code) => return code,
-    };
-    let config = match config::load(flags) {
-        Ok(config) => config,
-        Err(error) => {
-            eprintln!("vmlet-tapmanager: {error:#}");
-            return ExitCode::from(settings::UNUSABLE);
-        }
-    };
-    match run(&config) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!(error = format!("{error:#}"), "stopped");
-            ExitCode::FAILURE
-        }
+    start().unwrap_or_else(|code| code)
+}
+
+fn start() -> Result<ExitCode, ExitCode> {
+    let args: Args = settings::arguments()?;
+    let effective = settings::effective(&args.settings)?;
+    if let Some(settings::Command::Config(ConfigCommand::Show)) = args.command {
+        return settings::print(&settings::show(&effective));
     }
+    run(&effective.config).map_err(|error| {
+        tracing::error!(error = format!("{error:#}"), "stopped");
+        ExitCode::FAILURE
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run(config: &Config) -> anyhow::Result<()> {

@@ -79,9 +79,9 @@ impl Sandboxes {
     pub(crate) fn new(config: &Config, journal: Journal) -> Self {
         let settings = cni::Settings {
             conf_dir: config.cni_conf_dir.clone(),
-            bin_dirs: config.cni_bin_dirs.clone(),
+            bin_dirs: config.cni_bin_dir.clone(),
             cache_dir: config.cni_cache_dir.clone(),
-            timeout: config.cni_timeout,
+            timeout: config.cni_timeout.get(),
         };
         Self {
             journal,

@@ -56,7 +56,7 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
 
     let control = bind(&config.control_socket)?;
     let handoff = bind(&config.handoff_socket)?;
-    chown(&config.handoff_socket, Some(config.qemu_uid), None)
+    chown(&config.handoff_socket, Some(config.qemu_uid()?), None)
         .with_context(|| format!("give {} to QEMU's user", config.handoff_socket.display()))?;
     let serve_control = {
         let (sandboxes, stop) = (Arc::clone(&sandboxes), stop.clone());
@@ -64,7 +64,7 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
     };
     let serve_handoff = move |connection| handoff::serve(connection, Arc::clone(&sandboxes));
     let own = geteuid();
-    let qemu = config.qemu_uid;
+    let qemu = config.qemu_uid()?;
     tasks.spawn(accept(
         control,
         "control",

@@ -1,13 +1,13 @@
-//! How a program gets its settings: defaults, then a TOML file, then the environment, then flags.
+//! The settings of a program: defaults, then a TOML file, then the environment, then flags.
 //!
-//! A program's settings are a type with serde's defaults, which [`load`] fills from the file; its flags are a
-//! [`clap::Parser`] whose options name a variable each, which [`arguments`] parses. What they say goes on top by
-//! [`set`]; [`usable`] ends a program whose settings are refused.
+//! A program describes its settings by one type with the derives of serde and schemars ([`Settings`]). Everything else
+//! follows from that type: the keys of the file, a variable and a flag for each key ([`Flags`]), `config show`
+//! ([`show`]) and the reference page ([`check_page`]).
 //!
-//! Invariant: only a file that somebody named must exist; nothing that was said is passed over: who said what cannot be
-//! used is named.
-//! Failure: [`Error`] for the file; for the rest a line on standard error and the exit code [`UNUSABLE`].
+//! Invariant: only a file that was named must exist; every value that is given is used, or refused with its source.
+//! Failure: [`Error`] in one line; the program prints it and exits with [`UNUSABLE`].
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use schemars::JsonSchema;
@@ -27,7 +27,7 @@ mod tests;
 mod timespan;
 
 pub use arguments::arguments;
-pub use file::{Error, load, read};
+pub use file::Error;
 pub use flags::{ConfigCommand, Flags};
 pub use layers::{Effective, Source, layered};
 pub use show::{check_page, page, show};
@@ -94,13 +94,6 @@ pub fn usable<T>(program: &str, loaded: Result<T, impl std::error::Error>) -> Re
     })
 }
 
-/// Replaces what a lower layer said by what this one says, if it says anything.
-pub fn set<T>(value: &mut T, reported: Option<T>) {
-    if let Some(reported) = reported {
-        *value = reported;
-    }
-}
-
 /// Reads the settings of a program that starts.
 ///
 /// # Errors
@@ -108,6 +101,16 @@ pub fn set<T>(value: &mut T, reported: Option<T>) {
 /// The exit code with which the program ends, [`UNUSABLE`], once the reason is on standard error.
 pub fn effective<T: Settings>(flags: &Flags<T>) -> Result<Effective<T>, ExitCode> {
     usable(T::PROGRAM, layered(flags, std::env::vars_os()))
+}
+
+/// Prints a text on standard output.
+///
+/// # Errors
+///
+/// The exit code of a program whose output is closed.
+pub fn print(text: &str) -> Result<ExitCode, ExitCode> {
+    let written = std::io::stdout().write_all(text.as_bytes());
+    written.map_or(Err(ExitCode::FAILURE), |()| Ok(ExitCode::SUCCESS))
 }
 
 /// What is wrong with a value, in the words of all programs.

@@ -7,10 +7,11 @@ use clap::Parser as _;
 use http::header;
 use http_body_util::Full;
 use hyper::body::Bytes;
+use service::settings::{Flags, layered};
 use tower::{Service as _, ServiceExt as _};
 
 use super::*;
-use crate::config::{self, Args};
+use crate::config::Config;
 
 const FACTS: &str = include_str!("../../../tests/fixtures/cri-fields.tsv");
 
@@ -40,6 +41,12 @@ fn protocol() -> Vec<String> {
     methods.collect()
 }
 
+#[derive(clap::Parser)]
+struct Line {
+    #[command(flatten)]
+    settings: Flags<Config>,
+}
+
 /// A daemon on its own: no libvirt, no tapmanager.
 fn alone_in(dir: &Path) -> Config {
     let at = |name: &str| dir.join(name).display().to_string();
@@ -63,8 +70,8 @@ fn alone_in(dir: &Path) -> Config {
     let words = words
         .iter()
         .flat_map(|(flag, value)| [*flag, value.as_str()]);
-    let args = Args::try_parse_from(["vmlet"].into_iter().chain(words)).unwrap();
-    config::load(&args, |_| None).unwrap().config
+    let line = Line::try_parse_from(["vmlet"].into_iter().chain(words)).unwrap();
+    layered(&line.settings, []).unwrap().config
 }
 
 /// The outcome of a request without content.

@@ -49,7 +49,7 @@ impl Load {
     /// Reads the counters of the first node.
     pub fn of(cluster: &Cluster, programs: &[&'static str]) -> Result<Self> {
         let stack = cluster.stack();
-        let node = stack.var("VMLET_NODE_NAME")?;
+        let node = stack.var("VMLET_CLUSTER_NODE")?;
         let metrics = format!("/api/v1/nodes/{node}/proxy/metrics");
         let relists = Relists::read(&cluster.kubectl(&["get", "--raw", &metrics])?)?;
         let time = |program: &&'static str| Ok((*program, processor_time(stack, program)?));

@@ -166,7 +166,7 @@ pub(crate) fn variables(layout: &Layout, record: &Record) -> Vec<(&'static str, 
                 unix(cluster::containerd_socket(layout)),
             ),
             ("VMLET_PROXY_ENDPOINT", unix(cluster::proxy_socket(layout))),
-            ("VMLET_NODE_NAME", node.name()),
+            ("VMLET_CLUSTER_NODE", node.name()),
             ("VMLET_TOOL_IMAGE", pod_images::TOOLS.to_owned()),
         ]);
     }

@@ -58,34 +58,6 @@ pub(super) fn both<T: DeserializeOwned>(
     Ok((parse(path, &text)?, parse(path, &text)?))
 }
 
-/// Reads the file that was named, or the usual one, which need not exist: then every setting has its default.
-///
-/// # Errors
-///
-/// [`Error`] when the file cannot be read or is not valid.
-pub fn load<T: DeserializeOwned>(named: Option<&Path>, usual: &str) -> Result<T, Error> {
-    let usual = Path::new(usual);
-    match (named, read(named.unwrap_or(usual))) {
-        (None, Err(Error::Read { source, .. })) if source.kind() == ErrorKind::NotFound => {
-            parse(usual, "")
-        }
-        (_, read) => read,
-    }
-}
-
-/// Reads the file.
-///
-/// # Errors
-///
-/// [`Error`] when it cannot be read or is not valid.
-pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
-    let text = std::fs::read_to_string(path).map_err(|source| Error::Read {
-        path: path.into(),
-        source,
-    })?;
-    parse(path, &text)
-}
-
 fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, Error> {
     toml::from_str(text).map_err(|mut e| {
         let place = e.span().and_then(|span| text.get(..span.start));

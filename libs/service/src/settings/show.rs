@@ -79,8 +79,8 @@ pub fn page<T: Settings>() -> String {
          2. {file};\n\
          3. environment variables, named like the key: `{prefix}_LOG_LEVEL` for `log.level`;\n\
          4. flags, named like the key: `--log-level`.\n\n\
-         An unknown key, an unknown variable that starts with `{prefix}_`, or a value that is not allowed ends the\n\
-         program with exit code 64 and a message that names the line and column, the variable or the flag.\n\
+         An unknown key, an unknown variable of this program, or a value that is not allowed ends the program with\n\
+         exit code 64 and a message that names the line and column, the variable or the flag.\n\
          `{program} config show` prints the effective configuration and the source of each value.\n\n\
          A duration is a number with a unit: `500ms`, `30s`, `10m`, `1h30m`. A flag for a list may be repeated; a\n\
          variable separates the elements by commas. Only a file can contain tables.\n"

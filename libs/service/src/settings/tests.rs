@@ -1,93 +1,146 @@
-//! Layers, and who is blamed.
+//! Layers, messages, `config show` and the reference page.
 //!
-//! Invariant: each test writes a file of its own; the process environment is only read, and Cargo's variable
-//! `CARGO_PKG_NAME` plays the part of a setting's.
+//! Invariant: each test writes a file of its own; the process environment is not read.
 //! Failure: the message that an operator would see is compared.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use rstest::rstest;
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::arguments::{Refused, parse};
 use super::*;
+use crate::telemetry::{Filter, Log, one_line};
 
-#[derive(Debug, PartialEq, Eq, Deserialize)]
+/// Settings of a program for tests.
+#[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct Config {
+    /// A name.
     name: String,
-    listen: PathBuf,
+    /// Directories.
+    dirs: Vec<String>,
+    /// A port that may be missing.
+    port: Option<u16>,
+    /// Passes.
     runner: Runner,
+    /// Where metrics are served.
+    metrics: Option<Metrics>,
+    /// Peers.
+    peer: Vec<Peer>,
+    /// The log.
+    log: Log,
 }
 
-#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct Runner {
+    /// How many
+    /// workers.
     workers: usize,
+    /// Timeout of a pass.
+    pass_timeout: Timespan,
+    /// A switch.
+    enabled: bool,
 }
 
-impl Default for Config {
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Metrics {
+    /// An address.
+    listen: std::net::SocketAddr,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Peer {
+    /// Its name.
+    name: String,
+    /// Its weight.
+    #[serde(default)]
+    weight: u8,
+}
+
+impl Default for Runner {
     fn default() -> Self {
         Self {
-            name: "default".to_owned(),
-            listen: "/default".into(),
-            runner: Runner { workers: 8 },
+            workers: 8,
+            pass_timeout: Timespan::from_secs(90),
+            enabled: true,
+        }
+    }
+}
+
+impl Settings for Config {
+    const PROGRAM: &'static str = "program";
+    const PREFIX: &'static str = "PROGRAM";
+    const FILE: &'static str = "/nonexistent/program.toml";
+
+    fn check(&self) -> Result<(), Problem> {
+        match self.runner.workers {
+            0 => Err("runner.workers must be at least 1".into()),
+            _ => Ok(()),
         }
     }
 }
 
 #[derive(Debug, Parser)]
-#[command(name = "program", version)]
-struct Flags {
-    #[arg(long, env = "CARGO_PKG_NAME")]
-    name: Option<String>,
-    #[arg(long)]
-    listen: Option<PathBuf>,
-    #[arg(long)]
-    workers: Option<usize>,
-}
-
-#[derive(Debug, Parser)]
 #[command(name = "program")]
-struct Numbers {
-    #[arg(long, value_name = "COUNT", env = "CARGO_PKG_NAME")]
-    count: Option<u32>,
-    #[arg(long)]
-    lease: Option<bool>,
+struct Line {
+    #[command(flatten)]
+    settings: Flags<Config>,
+    #[command(subcommand)]
+    command: Option<Command>,
 }
 
-fn words(line: &str) -> Vec<OsString> {
-    line.split_whitespace().map(OsString::from).collect()
-}
-
-fn read_text(text: &str) -> Result<Config, Error> {
+fn load_with(
+    file: &str,
+    flags: &[&str],
+    variables: &[(&str, &str)],
+) -> Result<Effective<Config>, String> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("program.toml");
-    std::fs::write(&path, text).unwrap();
-    load(Some(&path), "/nonexistent/program.toml")
+    std::fs::write(&path, file).unwrap();
+    let line = ["program", "--config", path.to_str().unwrap()];
+    let line = Line::try_parse_from(line.iter().chain(flags)).unwrap();
+    layered(&line.settings, pairs(variables)).map_err(|e| one_line(&e))
 }
 
-fn layered(file: &str, line: &str) -> Config {
-    let flags: Flags = parse(&words(line)).unwrap();
-    let mut config = read_text(file).unwrap();
-    set(&mut config.name, flags.name);
-    set(&mut config.listen, flags.listen);
-    set(&mut config.runner.workers, flags.workers);
-    config
+fn pairs(variables: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+    let owned = |(name, value): &(&str, &str)| (OsString::from(name), OsString::from(value));
+    variables.iter().map(owned).collect()
 }
 
 #[test]
-fn each_layer_wins_over_the_ones_before_it() {
-    let file = "name = 'file'\nlisten = '/file'\n";
-    let config = layered(file, "program --listen /flag");
-    assert_eq!(config.runner.workers, 8, "the default");
-    assert_eq!(config.name, "service", "the environment");
-    assert_eq!(config.listen, Path::new("/flag"));
-    let config = layered(file, "program --name flag");
-    assert_eq!(config.name, "flag");
-    assert_eq!(config.listen, Path::new("/file"));
+fn the_command_line_is_consistent() {
+    Line::command().debug_assert();
+}
+
+#[test]
+fn a_later_layer_replaces_an_earlier_one() {
+    let file = "name = 'file'\n[runner]\nworkers = 2\nenabled = false\n";
+    let variables = [
+        ("PROGRAM_NAME", "variable"),
+        ("PROGRAM_RUNNER_WORKERS", "3"),
+        ("PROGRAM_DIRS", "/a,/b"),
+        ("PROGRAM_METRICS_LISTEN", "127.0.0.1:80"),
+    ];
+    let effective = load_with(file, &["--name", "flag", "--port", "7"], &variables).unwrap();
+    let config = &effective.config;
+    assert_eq!((config.name.as_str(), config.runner.workers), ("flag", 3));
+    assert_eq!(config.runner.pass_timeout, Timespan::from_secs(90));
+    assert_eq!((config.port, config.dirs.len()), (Some(7), 2));
+    assert_eq!(config.metrics.as_ref().unwrap().listen.port(), 80);
+    assert!(!config.runner.enabled);
+    let source = |key: &str| effective.source(key).to_string();
+    assert_eq!(source("name"), "flag --name");
+    assert_eq!(
+        source("runner.workers"),
+        "environment PROGRAM_RUNNER_WORKERS"
+    );
+    assert_eq!(source("runner.pass_timeout"), "default");
+    assert!(source("runner.enabled").starts_with("file /"));
 }
 
 #[rstest]
@@ -98,81 +151,140 @@ fn each_layer_wins_over_the_ones_before_it() {
     ", line 2, column 11: runner.workers: ",
     "string \"3\""
 )]
+#[case::no_unit(
+    "[runner]\npass_timeout = 5\n",
+    ", line 2, column 16: runner.pass_timeout: ",
+    "5 has no unit"
+)]
 #[case::not_ascii("name = 'ä'; listen = 1", ", line 1, column 11: ", "")]
 #[case::syntax("name =\n", ", line 1, column 7: ", "string")]
 #[case::open("name = '", ", line 1, column ", "")]
-fn what_is_wrong_in_a_file_is_named_on_one_line(
-    #[case] text: &str,
-    #[case] place: &str,
+fn an_error_in_a_file_is_one_line_with_its_position(
+    #[case] file: &str,
+    #[case] position: &str,
     #[case] reason: &str,
 ) {
-    let reported = read_text(text).unwrap_err().to_string();
-    assert!(reported.starts_with("configuration file /"), "{reported}");
+    let error = load_with(file, &[], &[]).unwrap_err();
+    assert!(error.starts_with("configuration file /"), "{error}");
     assert!(
-        reported.contains(&format!("program.toml{place}")),
-        "{reported}"
+        error.contains(&format!("program.toml{position}")),
+        "{error}"
     );
-    assert!(
-        reported.contains(reason) && !reported.contains('\n'),
-        "{reported}"
-    );
+    assert!(error.contains(reason) && !error.contains('\n'), "{error}");
+}
+
+#[rstest]
+#[case::variable(&[], &[("PROGRAM_RUNNER_WORKERS", "x")], "environment PROGRAM_RUNNER_WORKERS: \"x\": invalid type")]
+#[case::flag(&["--runner-workers", "-"], &[], "flag --runner-workers: \"-\": invalid type")]
+#[case::negative(&["--runner-workers=-1"], &[], "flag --runner-workers: \"-1\": ")]
+#[case::boolean(&["--runner-enabled", "maybe"], &[], "flag --runner-enabled: \"maybe\": invalid type")]
+#[case::duration(&["--runner-pass-timeout", "5"], &[], "flag --runner-pass-timeout: \"5\": a duration such as")]
+#[case::filter(&[], &[("PROGRAM_LOG_LEVEL", "a=b=c")], "environment PROGRAM_LOG_LEVEL: \"a=b=c\": no log filter")]
+#[case::check(&["--runner-workers", "0"], &[], "runner.workers must be at least 1")]
+#[case::unknown(&[], &[("PROGRAM_NAM", "x")], "environment PROGRAM_NAM: no setting has this variable")]
+// A bad value is refused even when a later layer replaces it.
+#[case::replaced(&["--name", "x", "--port", "1"], &[("PROGRAM_PORT", "99999")], "environment PROGRAM_PORT: \"99999\": ")]
+fn an_unusable_value_is_refused_with_its_source(
+    #[case] flags: &[&str],
+    #[case] variables: &[(&str, &str)],
+    #[case] start: &str,
+) {
+    let error = load_with("", flags, variables).unwrap_err();
+    assert!(error.starts_with(start), "{error}");
 }
 
 #[test]
-fn a_file_that_was_named_must_exist() {
-    let missing = Path::new("/nonexistent/program.toml");
-    let error = load::<Config>(Some(missing), "/nonexistent/usual.toml").unwrap_err();
+fn variables_of_kubernetes_services_are_ignored() {
+    let variables = [
+        ("PROGRAM_SERVICE_HOST", "10.0.0.1"),
+        ("PROGRAM_SERVICE_PORT_HTTP", "80"),
+        ("PROGRAM_METRICS_PORT", "tcp://10.0.0.1:80"),
+        ("PROGRAM_PORT_80_TCP_ADDR", "10.0.0.1"),
+        ("PROGRAMS", "x"),
+    ];
+    load_with("", &[], &variables).unwrap();
+}
+
+#[test]
+fn a_named_file_must_exist_and_the_usual_file_need_not() {
+    let line = Line::try_parse_from(["program", "--config", "/nonexistent/x.toml"]).unwrap();
+    let error = layered(&line.settings, []).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "read configuration file /nonexistent/program.toml"
+        "read configuration file /nonexistent/x.toml"
+    );
+    let line = Line::try_parse_from(["program"]).unwrap();
+    assert_eq!(
+        layered(&line.settings, []).unwrap().config,
+        Config::default()
     );
 }
 
 #[test]
-fn the_usual_file_need_not_exist() {
-    let config: Config = load(None, "/nonexistent/usual.toml").unwrap();
-    assert_eq!(config, Config::default());
+fn flags_may_follow_the_subcommand() {
+    let line = Line::try_parse_from(["program", "config", "show", "--name", "x"]).unwrap();
+    assert_eq!(line.command, Some(Command::Config(ConfigCommand::Show)));
+    assert_eq!(layered(&line.settings, []).unwrap().config.name, "x");
 }
 
 #[test]
-fn the_usual_file_is_read_and_must_be_readable() {
-    let dir = tempfile::tempdir().unwrap();
-    let usual = dir.path().join("usual.toml");
-    std::fs::write(&usual, "name = 'usual'").unwrap();
-    let config: Config = load(None, usual.to_str().unwrap()).unwrap();
-    assert_eq!(config.name, "usual");
-    let directory = load::<Config>(None, dir.path().to_str().unwrap());
-    assert!(matches!(directory, Err(Error::Read { .. })));
+fn the_shown_settings_are_a_file_with_the_same_meaning() {
+    let file = "name = 'a\"b'\n[[peer]]\nname = 'p'\nweight = 2\n[log]\nlevel = 'debug'\n";
+    let first = load_with(file, &["--dirs", "/a", "--dirs", "/b"], &[]).unwrap();
+    let text = show(&first);
+    assert!(
+        text.contains("dirs = [\"/a\", \"/b\"]  # flag --dirs\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("pass_timeout = \"1m30s\"  # default\n"),
+        "{text}"
+    );
+    let second = load_with(&text, &[], &[]).unwrap();
+    assert_eq!(first.config, second.config);
+    assert_eq!(second.config.log.level, "debug".parse::<Filter>().unwrap());
 }
 
-#[rstest]
-#[case::variable("program", "environment CARGO_PKG_NAME: \"service\": invalid digit")]
-#[case::flag("program --count x", "flag --count: \"x\": invalid digit")]
-#[case::equals("program --count=x", "flag --count: \"x\": invalid digit")]
-#[case::word(
-    "program --count 1 --lease maybe",
-    "flag --lease: \"maybe\": one of true, false is allowed"
-)]
-fn a_value_is_refused_with_who_said_it(#[case] line: &str, #[case] start: &str) {
-    match parse::<Numbers>(&words(line)) {
-        Err(Refused::Value(reported)) => assert!(reported.starts_with(start), "{reported}"),
-        other => panic!("{other:?}"),
+#[test]
+fn the_page_describes_every_setting() {
+    let page = page::<Config>();
+    for line in [
+        "| `name` | `\"\"` | A name. |",
+        "| `port` | not set | A port that may be missing. |",
+        "## `[runner]`\n\nPasses.\n",
+        "| `workers` | `8` | How many workers. |",
+        "## `[[peer]]`\n\nPeers.\n",
+        "| `name` | required | Its name. |",
+        "| `weight` | `0` | Its weight. |",
+    ] {
+        assert!(page.contains(line), "{line} is not in:\n{page}");
     }
 }
 
 #[rstest]
-#[case::unknown("program --nme x", "--nme")]
-#[case::no_value("program --name", "--name")]
-#[case::help("program --help", "Usage: program")]
-fn the_rest_is_left_to_clap(#[case] line: &str, #[case] text: &str) {
-    match parse::<Flags>(&words(line)) {
-        Err(Refused::Other(e)) => assert!(e.to_string().contains(text), "{e}"),
-        other => panic!("{other:?}"),
-    }
+#[case("500ms", 500)]
+#[case("30s", 30_000)]
+#[case("1h30m", 5_400_000)]
+#[case("0s", 0)]
+fn a_timespan_parses_back_from_its_text(#[case] text: &str, #[case] milliseconds: u64) {
+    let timespan: Timespan = text.parse().unwrap();
+    assert_eq!(timespan, Timespan::from_millis(milliseconds));
+    assert_eq!(timespan.to_string(), text);
+}
+
+#[rstest]
+fn a_timespan_needs_a_unit_and_is_not_negative(
+    #[values("", "5", "-1s", "x", "1 fortnight")] text: &str,
+) {
+    assert!(
+        text.parse::<Timespan>()
+            .unwrap_err()
+            .contains("is expected")
+    );
 }
 
 #[test]
-fn long_values_are_cut() {
-    let reported = refusal("flag --name", &"x".repeat(1000), "too long");
-    assert_eq!(reported.matches('x').count(), SHOWN);
+fn a_long_value_is_shortened_in_messages() {
+    let text = refusal("flag --name", &"x".repeat(1000), "too long");
+    assert_eq!(text.matches('x').count(), SHOWN);
 }

@@ -57,7 +57,7 @@ async fn a_machine_in_a_claim_keeps_its_disk_over_pods() -> Result<()> {
     let device = LoopDevice::new(96)?;
     let cluster = Cluster::up()?;
     cluster.machine_basics()?;
-    let node = cluster.stack().var("VMLET_NODE_NAME")?;
+    let node = cluster.stack().var("VMLET_CLUSTER_NODE")?;
     cluster.apply(&volume_and_claim(&device, node))?;
     let root = json!({
         "name": "root",

@@ -41,7 +41,7 @@ async fn a_deployed_node_runs_a_vm_which_outlives_an_upgrade_and_nothing_stays_a
         import(&cluster, image)?;
     }
 
-    let node = cluster.stack().var("VMLET_NODE_NAME")?;
+    let node = cluster.stack().var("VMLET_CLUSTER_NODE")?;
     cluster.kubectl(&["label", "node", node, "vmlet.dev/node=true"])?;
     deploy(&cluster, "deploy-a")?;
     await_rollout(&cluster)?;

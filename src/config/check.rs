@@ -1,0 +1,62 @@
+//! Checks of settings that depend on each other, and of ranges.
+//!
+//! Invariant: settings that pass can be used.
+//! Failure: a sentence that names the keys.
+
+use service::settings::Timespan;
+
+use super::Config;
+
+/// Longest path of a Unix socket that the kernel takes, in bytes.
+const LONGEST_SOCKET: usize = 107;
+
+/// Minimum and maximum of all timeouts.
+const TIMEOUTS: std::ops::RangeInclusive<Timespan> =
+    Timespan::from_secs(1)..=Timespan::from_secs(86_400);
+
+pub(super) fn check(config: &Config) -> Result<(), String> {
+    timeouts(config)?;
+    sockets(config)
+}
+
+fn timeouts(config: &Config) -> Result<(), String> {
+    let (libvirt, images) = (&config.libvirt, &config.images);
+    let all = [
+        ("libvirt.call_timeout", libvirt.call_timeout),
+        ("libvirt.start_timeout", libvirt.start_timeout),
+        ("network.timeout", config.network.timeout),
+        ("images.stall_timeout", images.stall_timeout),
+        ("shutdown.timeout", config.shutdown.timeout),
+    ];
+    match all.iter().find(|(_, timeout)| !TIMEOUTS.contains(timeout)) {
+        None => Ok(()),
+        Some((key, timeout)) => Err(format!(
+            "{key} is {timeout}, must be from {} to {}",
+            TIMEOUTS.start(),
+            TIMEOUTS.end()
+        )),
+    }
+}
+
+fn sockets(config: &Config) -> Result<(), String> {
+    let sockets = [
+        ("listen", &config.listen),
+        ("node.endpoint", &config.node.endpoint),
+        (
+            "network.tapmanager_socket",
+            &config.network.tapmanager_socket,
+        ),
+        ("network.handoff_socket", &config.network.handoff_socket),
+    ];
+    for (i, (key, path)) in sockets.iter().enumerate() {
+        if path.as_os_str().len() > LONGEST_SOCKET {
+            return Err(format!(
+                "{key} is longer than {LONGEST_SOCKET} bytes: {path}"
+            ));
+        }
+        if let Some((other, _)) = sockets[..i].iter().find(|(_, p)| p == path) {
+            return Err(format!("{other} and {key} are the same socket: {path}"));
+        }
+    }
+    Ok(())
+}
