@@ -16,14 +16,14 @@ use serde::{Deserialize, Serialize};
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
-#[serde(try_from = "Text", into = "String")]
+#[serde(try_from = "Written", into = "String")]
 pub struct Timespan(Duration);
 
 /// What a file has: a number without a unit gets an error of ours.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Text {
-    Text(String),
+enum Written {
+    String(String),
     Integer(i64),
     Float(f64),
 }
@@ -64,14 +64,14 @@ impl FromStr for Timespan {
     }
 }
 
-impl TryFrom<Text> for Timespan {
+impl TryFrom<Written> for Timespan {
     type Error = String;
 
-    fn try_from(text: Text) -> Result<Self, String> {
-        let number = match text {
-            Text::Text(text) => return text.parse(),
-            Text::Integer(number) => number.to_string(),
-            Text::Float(number) => number.to_string(),
+    fn try_from(written: Written) -> Result<Self, String> {
+        let number = match written {
+            Written::String(text) => return text.parse(),
+            Written::Integer(number) => number.to_string(),
+            Written::Float(number) => number.to_string(),
         };
         Err(format!(
             "{number} has no unit: a duration such as \"500ms\", \"30s\" or \"1h30m\" is expected"
