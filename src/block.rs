@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_boot_or_is_not_ours_is_refused_with_words_that_help() {
+    fn unusable_images_are_refused_with_a_clear_error() {
         let refused = |content, image| {
             let decided = decide(DEVICE, 64 * MIB, content, &desired(image, false));
             decided.unwrap_err().to_string()

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refusal_names_the_object_and_says_why() {
+    async fn a_refusal_names_the_object_and_the_reason() {
         let sources = Arc::new(Sources::default());
         let (id, task) = requested(&sources, "seed").await;
         sources.answer(id, Err("it does not exist: create it".to_owned()));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_longer_than_its_patience() {
+    async fn every_wait_ends_at_its_timeout() {
         let sources = Sources::default();
         let error = sources.request(wanted("seed")).await.unwrap_err();
         assert!(error.to_string().contains("vmlet-agent"), "{error}");
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_question_is_forgotten_with_whoever_asked() {
+    async fn a_request_is_removed_when_its_caller_is_dropped() {
         let sources = Arc::new(Sources::default());
         let (id, task) = requested(&sources, "seed").await;
         task.abort();

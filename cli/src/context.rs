@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_absent_daemon_is_told_from_a_dead_one() {
+    async fn an_absent_daemon_differs_from_a_dead_one() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("vmlet.sock");
         let missing = error_at(&path).await;

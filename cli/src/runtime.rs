@@ -339,7 +339,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_names_the_method_the_words_and_the_code() {
+    fn an_error_names_the_method_the_message_and_the_code() {
         let error = refused("StartContainer", Status::failed_precondition("no disk"));
         assert_eq!(
             error.to_string(),

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn events_that_nobody_writes_never_hold_up_a_pass() {
+    fn unwritten_events_never_block_a_pass() {
         let (events, mut queue) = Events::channel();
         let lost = Counter::default();
         let events = events.counting(lost.clone());

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_waits_for_the_lease_is_healthy_and_says_so_in_its_metrics() {
+    fn a_follower_is_healthy_and_its_metrics_show_the_role() {
         let metrics = Metrics::default();
         for path in ["/healthz", "/livez", "/readyz"] {
             assert_eq!(page(path, &metrics), Some(Page::ok()));

@@ -196,7 +196,7 @@ mod tests {
     #[case("ContainerStatus", Code::NotFound, true)]
     #[case("StartContainer", Code::NotFound, false)]
     #[case("ContainerStatus", Code::Internal, false)]
-    fn only_failures_that_need_somebody_are_warnings(
+    fn only_failures_that_need_an_operator_are_warnings(
         #[case] method: &str,
         #[case] code: Code,
         #[case] expected: bool,

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_else_reads_the_database() {
+    fn the_database_is_private() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("vmlet.db");
         std::fs::write(&path, "").unwrap();

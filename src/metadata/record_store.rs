@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_is_finished_when_whoever_asked_has_gone() {
+    async fn a_change_completes_after_its_caller_was_dropped() {
         let db = Db::in_memory().unwrap();
         let records = RecordStore::load(db.clone()).await.unwrap();
         let (go_on, held) = std::sync::mpsc::channel::<()>();

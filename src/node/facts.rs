@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_told_only_as_far_as_they_are_some() {
+    fn only_present_addresses_are_reported() {
         let nic = json!([
             {"name": "lo", "hardware-address": "00:00:00:00:00:00",
              "ip-addresses": [{"ip-address": "127.0.0.1", "prefix": 8}]},
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_says_too_much_is_cut_short() {
+    fn a_guest_reply_over_the_limit_is_truncated() {
         let nic = json!({"name": "n".repeat(9000), "hardware-address": "0a:58:0a:01:00:05",
             "ip-addresses": vec![json!({"ip-address": "10.1.0.5", "prefix": 24}); 1000]});
         let found = interfaces(&Value::Array(vec![nic; 1000]));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_guest_without_an_agent_says_nothing() {
+    async fn a_guest_without_an_agent_reports_no_facts() {
         let driver = FakeHypervisor::default();
         let domain = Uuid::nil();
         assert!(!answers(&driver, domain).await.unwrap());

@@ -209,7 +209,7 @@ async fn a_failed_or_cancelled_provision_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_task_for_a_machine_that_does_not_run_says_so() {
+async fn a_task_for_a_stopped_machine_fails_with_that_reason() {
     let node = Node::new().await;
     let agenda = agenda(&node).await;
     let _work = work(&agenda);
@@ -252,7 +252,7 @@ async fn a_task_begins_when_the_connection_is_there() {
 }
 
 #[tokio::test]
-async fn a_database_that_fails_is_not_asked_again_and_again() {
+async fn a_failing_database_gets_no_repeated_queries() {
     let node = Node::new().await;
     let agenda = agenda(&node).await;
     agenda.submit(uid(1), uid(9), Work::Pause).await.unwrap();

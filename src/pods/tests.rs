@@ -205,7 +205,7 @@ async fn one_sandbox_that_fails_keeps_no_other_waiting() {
 }
 
 #[tokio::test]
-async fn networks_of_nobody_go_and_one_that_is_being_made_stays() {
+async fn unowned_networks_are_removed_and_one_in_creation_is_kept() {
     let node = Node::new().await;
     let kept = node.ready().await;
     node.sandboxes.reconcile().await.unwrap();

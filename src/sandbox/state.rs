@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn words_and_phases_are_one_to_one() {
+    fn texts_and_phases_are_one_to_one() {
         for phase in Phase::ALL {
             assert_eq!(Phase::parse(&phase.to_string()), Some(phase));
         }

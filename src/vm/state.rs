@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_phase_says_of_its_container() {
+    fn each_phase_has_its_container_state() {
         let says = |what: fn(Phase) -> bool| Phase::ALL.map(what).map(u8::from);
         assert_eq!(says(Phase::is_listed), [0, 1, 1, 1, 1, 1, 1]);
         assert_eq!(says(Phase::is_live), [1, 1, 1, 1, 1, 0, 0]);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn words_and_phases_are_one_to_one() {
+    fn texts_and_phases_are_one_to_one() {
         for phase in Phase::ALL {
             assert_eq!(Phase::parse(&phase.to_string()), Some(phase));
         }

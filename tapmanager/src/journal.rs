@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_void_after_its_life() {
+    fn a_start_expires() {
         let start = |life| Start::new(String::new(), request(""), Duration::from_secs(life));
         assert!(!start(60).is_expired());
         assert!(start(0).is_expired());

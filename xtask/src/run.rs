@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failing_program_is_named_with_its_code_and_its_last_words() {
+    fn a_failing_program_is_named_with_its_code_and_last_output() {
         let error = output(command("sh").args(["-c", "echo why >&2; exit 7"])).unwrap_err();
         let text = format!("{error:#}");
         assert!(

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_guest_says_is_cut_to_text() {
+    fn guest_output_is_reduced_to_text() {
         let facts = facts(&machine());
         assert_eq!(
             (facts.host_name.as_str(), facts.os.name.as_str()),

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_owner_is_asked_for_again_when_the_lease_was_made_anew() {
+    fn the_owner_is_read_again_after_the_lease_was_recreated() {
         let lease = |uid: &str| {
             let mut lease = Lease::default();
             lease.metadata.uid = Some(uid.to_owned());

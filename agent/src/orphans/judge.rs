@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_has_a_machine_again_begins_anew() {
+    fn a_disk_with_a_machine_again_resets_its_time() {
         let mut suspects = Suspects::default();
         suspects.found(["a", "b"].into_iter(), at(0));
         suspects.reported("a");

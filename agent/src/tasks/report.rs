@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_said_of_success_alone_and_within_bounds() {
+    fn an_image_is_reported_on_success_only_and_within_bounds() {
         let found = |state| {
             let image = v1::InspectedImage {
                 format: format!("qcow2\n{}", "x".repeat(100)),

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_power_off_is_for_one_pod_and_at_once_unless_it_says_when() {
+    fn a_power_off_is_for_one_pod_and_immediate_without_a_timeout() {
         let mut spec = spec(TaskKind::PowerOff);
         let expected = PowerOff {
             timeout_seconds: 0,
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_said_in_a_sentence() {
+    fn an_impossible_request_gets_a_clear_error() {
         let refusal = |spec, kinds: &[String]| of("t", "ns", &spec, kinds).unwrap_err();
         assert!(refusal(spec(TaskKind::Save), &[]).contains("upgrade the node"));
         assert!(refusal(spec(TaskKind::Promote), &all()).contains("kind Promote"));

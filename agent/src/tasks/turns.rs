@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_is_called_off_or_has_ended_keeps_nobody_waiting() {
+    fn a_cancelled_or_ended_task_blocks_no_other_task() {
         let (mut turns, mut entries) = (Turns::default(), HashMap::new());
         for (uid, made) in [("a", 1), ("b", 2), ("c", 3)] {
             add(&mut entries, uid, "vm", made);

@@ -122,7 +122,7 @@ fn kubectl_gets_lines_and_a_directive() {
 }
 
 #[test]
-fn scripts_ask_this_program() {
+fn completion_scripts_call_this_program() {
     for shell in [
         Shell::Bash,
         Shell::Elvish,

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_kinds_that_were_read_are_said_to_be_empty() {
+    fn only_kinds_that_were_read_are_reported_as_empty() {
         let none = |own: Option<()>, shared: Option<()>| {
             let images = Images {
                 of_namespace: own.map(|()| Vec::new()),

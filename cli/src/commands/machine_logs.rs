@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_a_pod_says_what_it_is() {
+    fn a_machine_without_a_pod_reports_its_status() {
         let reported = |status| {
             let vm = serde_json::from_value(json!({
                 "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachine",

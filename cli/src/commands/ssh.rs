@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_cannot_be_reached_says_why() {
+    fn an_unreachable_machine_reports_the_reason() {
         let refused = |status: Value| {
             let refused = words(&machine(status), None, &[]).unwrap_err();
             refused.to_string()

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_grace_period_is_the_pods_own_when_it_says_so() {
+    fn the_grace_period_of_the_pod_has_precedence() {
         let with = |value: &str| Container {
             annotations: [(ANNOTATION_GRACE.to_owned(), value.to_owned())].into(),
             ..Default::default()

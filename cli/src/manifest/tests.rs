@@ -258,7 +258,7 @@ fn names_cannot_leave_their_directory() {
 }
 
 #[test]
-fn other_kinds_and_other_texts_are_told_apart() {
+fn other_kinds_and_other_texts_have_other_hashes() {
     let kind = PodManifest::parse("apiVersion: apps/v1\nkind: Deployment\nspec: {}").unwrap_err();
     assert!(matches!(kind, ManifestError::Kind { .. }), "{kind}");
     for text in [

@@ -51,7 +51,7 @@ fn selected(wanted: &str, namespace: &str) -> Result<String, SelectError> {
 }
 
 #[test]
-fn a_name_is_looked_up_in_its_namespace() {
+fn a_name_is_resolved_in_its_namespace() {
     assert_eq!(selected("web", "default").unwrap(), "aaaa1");
     assert_eq!(selected("web", "other").unwrap(), "aaaa2");
     assert!(matches!(

@@ -22,7 +22,7 @@ async fn answer(program: &Path, variables: &[(&str, &str)], words: &[&str]) -> F
 }
 
 #[tokio::test]
-async fn kubectl_asks_by_another_name_of_the_program() {
+async fn kubectl_requests_completion_by_another_program_name() {
     let dir = tempfile::tempdir().unwrap();
     let link = dir.path().join("kubectl_complete-vmlet");
     symlink(PROGRAM, &link).unwrap();
@@ -39,7 +39,7 @@ async fn kubectl_asks_by_another_name_of_the_program() {
 }
 
 #[tokio::test]
-async fn a_shell_asks_by_a_variable() {
+async fn a_shell_requests_completion_by_a_variable() {
     let variables = [("VMLETCTL_COMPLETE", "bash"), ("_CLAP_COMPLETE_INDEX", "1")];
     let output = answer(Path::new(PROGRAM), &variables, &["--", "vmletctl", "compl"]).await;
     assert_eq!((output.code, output.out.as_str()), (Some(0), "completion"));

@@ -165,7 +165,7 @@ async fn the_console_of_a_stopped_vm_is_refused() {
 }
 
 #[tokio::test]
-async fn without_a_daemon_every_command_says_where_it_looked_and_what_to_do() {
+async fn without_a_daemon_every_command_names_the_socket_and_the_remedy() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("pod.yaml"), MANIFEST).unwrap();
     let socket = dir.path().join("absent.sock");
@@ -201,7 +201,7 @@ async fn without_a_daemon_every_command_says_where_it_looked_and_what_to_do() {
 }
 
 #[tokio::test]
-async fn the_doctor_asks_the_daemon() {
+async fn the_doctor_calls_the_daemon() {
     let node = Node::start(Scenario::default());
     let output = node.ctl(&["doctor"]).await;
     assert!(

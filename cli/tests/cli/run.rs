@@ -210,7 +210,7 @@ async fn a_kept_pod_stays_after_its_end() {
 }
 
 #[tokio::test]
-async fn requests_carry_what_the_manifest_says_under_kubelets_names() {
+async fn requests_carry_the_manifest_under_the_names_of_kubelet() {
     let node = Node::start(Scenario::default());
     assert_eq!(finished(node.spawn_run(&["--detach"])).await.code, Some(0));
     let sandbox = node.fake.sandbox_configs().remove(0);

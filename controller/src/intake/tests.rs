@@ -122,7 +122,7 @@ fn a_machine_in_the_first_list_waits_with_all_others_whatever_its_state() {
 }
 
 #[test]
-fn a_wish_of_a_user_goes_before_routine_work() {
+fn a_change_by_a_user_goes_before_routine_work() {
     let (intake, mut feeds) = ours();
     let mut vm = settled("a");
     assert_eq!(adds!(intake, feeds.vms, Event::Apply(vm.clone())), a(-1));
@@ -192,7 +192,7 @@ fn what_a_machine_left_behind_wakes_its_key() {
 #[case::switched_off(Additions::OFF, "Succeeded", "instance", 0)]
 #[case::runs(Additions::ON, "Running", "instance", -2)]
 #[case::was_to_end(Additions::ON, "Succeeded", "provision", -2)]
-fn a_pod_that_ended_while_the_status_says_on_is_a_change_of_power(
+fn an_ended_pod_of_a_machine_that_is_on_is_a_change_of_power(
     #[case] additions: Additions,
     #[case] phase: &str,
     #[case] role: &str,
@@ -210,7 +210,7 @@ fn a_pod_that_ended_while_the_status_says_on_is_a_change_of_power(
 }
 
 #[test]
-fn a_pod_that_is_gone_while_the_status_says_on_is_a_change_of_power() {
+fn a_deleted_pod_of_a_machine_that_is_on_is_a_change_of_power() {
     let (intake, mut feeds) = ours();
     feeds.vms.apply(Event::Apply(settled("a")));
     feeds
@@ -337,7 +337,7 @@ fn a_network_that_appears_wakes_the_machines_on_it_and_no_others() {
 }
 
 #[test]
-fn a_storage_class_that_appears_wakes_who_names_it_and_whose_claims_do() {
+fn a_new_storage_class_wakes_the_machines_that_use_it() {
     let (intake, mut feeds) = ours();
     feeds.vms.apply(Event::Apply(placed("a")));
     let fast = Event::Apply(of!("fast", (), "1"));

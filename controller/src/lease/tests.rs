@@ -117,7 +117,7 @@ async fn a_holder_that_renews_keeps_the_lease_for_as_long_as_it_likes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_that_cannot_renew_stops_before_anybody_else_begins() {
+async fn a_holder_that_cannot_renew_stops_before_another_holder_starts() {
     let server = Shared::default();
     let stop = CancellationToken::new();
     let (mut a, mut b) = (lease(&server, "a"), lease(&server, "b"));

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_for_which_something_is_short_starts_anew_after_it_was_well() {
+    fn a_shortage_that_returns_starts_its_time_again() {
         let mut memory = None;
         assert_eq!(since(&mut memory, true, &at(0)), Duration::ZERO);
         assert_eq!(since(&mut memory, true, &at(301)), Duration::from_secs(301));

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_installation_that_is_no_longer_looked_at_raises_no_alarm() {
+    async fn an_installation_without_observation_raises_no_alarm() {
         let absent = json!({
             "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound",
         });

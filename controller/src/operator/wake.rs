@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn heartbeats_wake_nobody_and_changes_and_ends_do() {
+    fn heartbeats_wake_no_machine_and_changes_and_ends_do() {
         let (early, late) = ("2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z");
         let mut seen = Seen::default();
         let mut take = |event: Event<Node>| seen.take(&event, node);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewed_lease_says_nothing_and_another_fact_does() {
+    fn a_renewed_lease_is_no_change_and_a_new_fact_is() {
         let of = |facts: &str, renewed: &str| -> Lease {
             serde_json::from_value(json!({
                 "metadata": { "name": "n", "annotations": { "facts": facts } },

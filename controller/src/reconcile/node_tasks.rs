@@ -119,7 +119,7 @@ mod tests {
 
     /// Made at 1000; its node's clock may be wrong by an hour.
     #[test]
-    fn a_node_whose_clock_is_wrong_neither_hurries_the_next_attempt_nor_holds_it_up() {
+    fn a_wrong_node_clock_does_not_change_the_next_attempt() {
         let at = |seconds| jiff::Timestamp::from_second(seconds).unwrap();
         let ended = |seconds: i64| -> VirtualMachineTask {
             serde_json::from_value(json!({
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_of_another_wish_has_another_name_and_a_long_name_fits() {
+    fn a_task_for_another_desired_state_has_another_name_and_a_long_name_fits() {
         let one = name("vm", TaskKind::GuestShutdown, "pod-1");
         assert!(
             one.starts_with("vm-guest-shutdown-") && one.len() == 26,

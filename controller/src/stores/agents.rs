@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_is_for_a_node_whose_agent_lives_and_whose_daemon_knows_the_kind() {
+    async fn a_task_needs_a_node_with_a_running_agent_that_offers_its_kind() {
         let agents = Agents::default();
         let with_kinds = |node: &str, n: u32, kinds: &[&str]| {
             let mut lease = lease(node, n, true);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_renew_for_forty_seconds_lives_no_more_until_he_does() {
+    async fn an_agent_without_a_renewal_for_forty_seconds_is_lost_until_it_renews() {
         let agents = Agents::default();
         assert!(agents.lives("b"), "nobody was listed");
         list(&agents, &[lease("a", 0, true), lease("b", 0, true)]);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn when_nobody_is_heard_nobody_is_called_silent_nor_right_after_that() {
+    async fn without_any_report_no_agent_is_lost_nor_right_after() {
         let agents = Agents::default();
         let all = |n| {
             [
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_loss_is_told_when_it_happens() {
+    async fn a_lost_agent_is_reported_when_its_lease_expires() {
         let agents = Agents::default();
         list(&agents, &[lease("a", 0, true), lease("b", 0, true)]);
         let waiting = tokio::spawn({

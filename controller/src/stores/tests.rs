@@ -103,7 +103,7 @@ fn a_change_carries_both_versions() {
 }
 
 #[test]
-fn an_end_is_told_once() {
+fn an_end_is_reported_once() {
     let (_, mut feeds) = Stores::new();
     list(&mut feeds, &[vm("a", 1)]);
     let end = feeds.vms.apply(Event::Delete(vm("a", 2)));
@@ -112,14 +112,14 @@ fn an_end_is_told_once() {
 }
 
 #[test]
-fn a_resync_tells_of_everything_as_unchanged() {
+fn a_resync_reports_every_object_as_unchanged() {
     let (_, mut feeds) = Stores::new();
     list(&mut feeds, &[vm("a", 1)]);
     assert_eq!(changes_of(&feeds.vms.resync()), ["update a unchanged=true"]);
 }
 
 #[test]
-fn the_store_holds_an_object_before_its_change_is_told() {
+fn the_store_holds_an_object_before_its_change_is_announced() {
     let (stores, mut feeds) = Stores::new();
     list(&mut feeds, &[]);
     let changes = feeds.vms.apply(Event::Apply(vm("a", 1)));

@@ -243,7 +243,7 @@ fn a_kind_that_is_not_served_is_unavailable_and_one_that_is_absent_is_named() {
 }
 
 #[test]
-fn a_node_that_is_dead_is_told_apart_from_one_whose_runtime_is() {
+fn a_dead_node_differs_from_a_node_with_a_dead_runtime() {
     let mut dead = json!(node("dead"));
     dead["status"]["conditions"][0]["status"] = json!("Unknown");
     let mut broken = json!(node("broken"));
@@ -274,7 +274,7 @@ fn a_node_that_is_dead_is_told_apart_from_one_whose_runtime_is() {
 }
 
 #[test]
-fn other_resources_say_what_their_conditions_say() {
+fn other_resources_report_their_conditions() {
     let object = json!({"status": {"conditions": [
         {"type": "Available", "status": "True"}, {"type": "Degraded", "status": "odd", "message": "m"}, 7]}});
     let all = found(resource(&object));
@@ -291,7 +291,7 @@ fn other_resources_say_what_their_conditions_say() {
 }
 
 #[test]
-fn a_pod_that_starts_again_and_again_is_a_fault_and_machines_that_would_die_hold_an_upgrade() {
+fn a_crash_looping_pod_is_a_fault_and_machines_at_risk_hold_an_upgrade() {
     let object = from(
         json!({"metadata": {}, "spec": {"selector": {}, "template": {}}, "status": {
         "desiredNumberScheduled": 10, "currentNumberScheduled": 10, "numberReady": 10,

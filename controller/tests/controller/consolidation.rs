@@ -212,7 +212,7 @@ fn an_upgrade_names_what_it_waits_for_and_ends_when_everything_has_the_version()
 }
 
 #[test]
-fn an_object_of_another_name_says_which_name_counts() {
+fn an_object_with_another_name_gets_a_condition_with_the_right_name() {
     let found = invalid_request("other", "default");
     assert_eq!(shown(&found, Kind::ReconcileComplete), "F InvalidRequest");
     assert_eq!(shown(&found, Kind::Available), "U");

@@ -50,7 +50,7 @@ fn other(name: &str) -> ComponentRef {
 }
 
 #[test]
-fn an_object_that_vanished_stays_listed_and_one_that_is_no_longer_looked_at_goes() {
+fn a_deleted_object_stays_listed_and_an_unobserved_one_is_removed() {
     let spec = VmletSpec {
         components: vec![other("a")],
         ..VmletSpec::default()
@@ -185,7 +185,7 @@ fn machines_that_would_end_with_a_restart_make_the_installation_not_upgradeable(
 }
 
 #[test]
-fn without_a_daemon_set_the_agents_tell_how_the_node_side_is() {
+fn without_a_daemon_set_the_agents_report_the_node_status() {
     let node = |name: &str| {
         let node = json!({"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
         serde_json::from_value(node).unwrap()

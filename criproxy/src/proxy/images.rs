@@ -170,7 +170,7 @@ mod tests {
     use super::is_id;
 
     #[test]
-    fn an_id_is_told_from_a_name() {
+    fn an_id_is_distinguished_from_a_name() {
         let digits = "0123456789abcdef";
         assert!(is_id(digits));
         assert!(is_id(&format!("sha256:{digits}")));

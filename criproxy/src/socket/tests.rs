@@ -94,7 +94,7 @@ async fn more_than_the_kernel_takes_arrives_whole_and_in_order() {
 }
 
 #[tokio::test]
-async fn a_peer_that_has_gone_is_noticed_by_whoever_waits_for_its_answer() {
+async fn a_disconnected_peer_ends_the_wait_for_its_reply() {
     let (mut socket, peer) = pair();
     let outgoing = socket.outgoing();
     peer.shutdown(Shutdown::Read).unwrap();

@@ -63,7 +63,7 @@ async fn events_of_the_primary_pass_and_those_of_a_silent_secondary_are_found() 
 }
 
 #[tokio::test]
-async fn what_happens_while_a_runtime_is_away_is_told_when_it_is_back() {
+async fn changes_during_a_runtime_outage_are_reported_after_it() {
     let (mut env, mut cri) = TestEnvironment::start().await;
     env.primary.tell_events();
     let pod = cri.run("", "").await.unwrap();

@@ -89,7 +89,7 @@ async fn a_killed_secondarys_pods_stay_and_everything_about_them_waits() {
 }
 
 #[tokio::test]
-async fn a_secondary_that_dies_before_its_next_list_keeps_what_it_made() {
+async fn a_secondary_killed_before_its_next_list_keeps_its_objects() {
     let (mut env, mut cri) = TestEnvironment::start().await;
     let vm = cri.run("vmlet", "").await.unwrap();
     let container = cri.container(&vm).await.unwrap();
@@ -189,7 +189,7 @@ async fn a_secondary_that_talks_nonsense_is_treated_as_away() {
 }
 
 #[tokio::test]
-async fn a_secondary_that_accepts_and_says_nothing_is_treated_as_away() {
+async fn a_secondary_that_accepts_and_never_replies_counts_as_unavailable() {
     let (mut env, mut cri) =
         TestEnvironment::start_with(|limits| limits.fanout_timeout = Timespan::from_secs(3)).await;
     let all = pods(&mut cri).await;
@@ -351,9 +351,7 @@ async fn lists_fail_when_what_a_secondary_had_is_lost() {
 #[case::no_protobuf_inside(b"\x0a\x02\x0a\x7f")]
 #[case::no_unicode(b"\x0a\x03\x0a\x01\xff")]
 #[tokio::test]
-async fn a_secondary_that_answers_what_nobody_can_read_counts_as_away(
-    #[case] bytes: &'static [u8],
-) {
+async fn a_secondary_with_undecodable_replies_counts_as_unavailable(#[case] bytes: &'static [u8]) {
     let (mut env, mut cri) = TestEnvironment::start().await;
     let all = pods(&mut cri).await;
     env.secondary.kill();

@@ -37,7 +37,7 @@ async fn remove(cri: &mut Cri, name: &str) -> Result<(), tonic::Status> {
 #[case::annotation("debian", "", "virtlet.cloud", true)]
 #[case::prefix("vmlet.dev/debian", "", "", true)]
 #[tokio::test]
-async fn an_image_is_pulled_where_its_hints_say(
+async fn an_image_is_pulled_by_the_runtime_that_its_hints_select(
     #[case] name: &str,
     #[case] handler: &str,
     #[case] target: &str,
@@ -76,7 +76,7 @@ async fn the_image_of_a_pod_is_pulled_where_its_sandbox_runs() {
 }
 
 #[tokio::test]
-async fn the_image_of_a_pod_is_pulled_where_its_annotation_says() {
+async fn the_image_of_a_pod_is_pulled_where_its_annotation_selects() {
     let (env, mut cri) = TestEnvironment::start().await;
     let mut config = sandbox_config("stranger");
     let key = "kubernetes.io/target-runtime".to_owned();
@@ -92,7 +92,7 @@ async fn the_image_of_a_pod_is_pulled_where_its_annotation_says() {
 }
 
 #[tokio::test]
-async fn without_a_hint_the_primary_is_asked_for_an_image_and_then_the_others() {
+async fn without_a_hint_the_primary_is_queried_for_an_image_first() {
     let (mut env, mut cri) = TestEnvironment::start().await;
     env.primary.add_image("p", "both");
     env.secondary.add_image("s", "both");

@@ -86,7 +86,7 @@ async fn a_killed_program_is_back_at_once_and_knows_everything() {
 }
 
 #[tokio::test]
-async fn exit_codes_tell_configuration_from_runtimes() {
+async fn exit_codes_distinguish_configuration_from_runtime_errors() {
     let mut env = TestEnvironment::new();
     let well = run(&env, &["check"]);
     assert_eq!(well.status.code(), Some(0), "{well:?}");

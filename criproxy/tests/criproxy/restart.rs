@@ -128,7 +128,7 @@ async fn only_its_own_user_can_reach_the_socket_and_a_second_proxy_is_refused() 
 }
 
 #[tokio::test]
-async fn check_tells_who_answers_and_who_does_not() {
+async fn check_reports_which_runtimes_respond() {
     let (mut env, mut cri) = TestEnvironment::start().await;
     cri.run("vmlet", "").await.unwrap();
     let report = criproxy::check::report(&env.config).await;
@@ -156,7 +156,7 @@ async fn check_tells_who_answers_and_who_does_not() {
 }
 
 #[tokio::test]
-async fn check_tells_a_runtime_that_was_never_there() {
+async fn check_reports_a_runtime_that_never_connected() {
     let mut env = TestEnvironment::new();
     env.secondary.kill();
     env.start_proxy().await;

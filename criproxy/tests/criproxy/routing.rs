@@ -18,7 +18,7 @@ use crate::environment::{TAG, TestEnvironment};
 #[case::both("vmlet", "vmlet", true)]
 #[case::primary_by_name("", "containerd", false)]
 #[tokio::test]
-async fn a_sandbox_runs_where_handler_or_annotation_say(
+async fn a_sandbox_runs_where_handler_or_annotation_select(
     #[case] handler: &str,
     #[case] target: &str,
     #[case] secondary: bool,
@@ -34,7 +34,7 @@ async fn a_sandbox_runs_where_handler_or_annotation_say(
 #[case::contradiction("vmlet", "containerd")]
 #[case::unknown("", "docker")]
 #[tokio::test]
-async fn an_unclear_wish_is_an_invalid_argument_and_reaches_nobody(
+async fn an_ambiguous_request_is_an_invalid_argument_and_reaches_no_runtime(
     #[case] handler: &str,
     #[case] target: &str,
 ) {
@@ -71,7 +71,7 @@ async fn containers_follow_their_sandbox_and_short_ids_do() {
 }
 
 #[tokio::test]
-async fn an_object_that_was_never_seen_is_asked_for_everywhere() {
+async fn an_unknown_object_is_looked_up_in_all_runtimes() {
     let (env, mut cri) = TestEnvironment::start().await;
     env.secondary.add_sandbox("cafe0000");
     cri.stop_sandbox("cafe").await.unwrap();
@@ -80,7 +80,7 @@ async fn an_object_that_was_never_seen_is_asked_for_everywhere() {
 }
 
 #[tokio::test]
-async fn an_unknown_object_is_not_found_in_the_primarys_words() {
+async fn an_unknown_object_is_not_found_with_the_primarys_message() {
     let (_env, mut cri) = TestEnvironment::start().await;
     for id in ["nobody".to_owned(), "ab".repeat(32)] {
         let error = cri.container_status(&id).await.unwrap_err();
@@ -99,7 +99,7 @@ async fn an_id_that_begins_objects_of_both_is_ambiguous() {
 }
 
 #[tokio::test]
-async fn a_stop_of_what_nobody_has_goes_to_all_and_succeeds() {
+async fn a_stop_of_an_unknown_object_goes_to_all_runtimes_and_succeeds() {
     let (env, mut cri) = TestEnvironment::start().await;
     cri.stop_sandbox("nobody").await.unwrap();
     assert!(env.primary.was_called("StopPodSandbox"));
@@ -107,7 +107,7 @@ async fn a_stop_of_what_nobody_has_goes_to_all_and_succeeds() {
 }
 
 #[tokio::test]
-async fn a_stop_of_what_nobody_has_fails_while_a_possible_owner_is_away() {
+async fn a_stop_of_an_unknown_object_fails_while_a_possible_owner_is_unavailable() {
     let (mut env, mut cri) = TestEnvironment::start().await;
     cri.run("vmlet", "").await.unwrap();
     cri.sandboxes().await.unwrap();

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_are_understood_and_whoever_is_in_no_pod_has_none() {
+    fn slices_are_parsed_and_a_process_outside_pods_has_none() {
         let slice = "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-podx.slice";
         let pod = ContainerPod::of(&format!("0::{slice}/cri-containerd-1.scope")).unwrap();
         assert!(pod.holds(&format!("0::{slice}/cri-containerd-2.scope")));

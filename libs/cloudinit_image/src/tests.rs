@@ -53,7 +53,7 @@ fn every_file_is_found_under_its_name_with_its_content() {
 }
 
 #[test]
-fn other_programs_see_the_label_that_cloud_init_looks_for() {
+fn other_programs_see_the_label_of_cloud_init() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("seed.iso");
     std::fs::write(&path, image(NO_CLOUD, three(b"#cloud-config\n")).unwrap()).unwrap();

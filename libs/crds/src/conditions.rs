@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_says_more_than_the_status() {
+    fn a_reason_replaces_the_status_in_the_text() {
         assert_eq!(one(PLACEMENT_READY, Status::True, "").reason, "Scheduled");
         assert_eq!(one(PLACEMENT_READY, Status::False, "").reason, "False");
         assert_eq!(one(PLACEMENT_READY, Status::Unknown, "").reason, "Unknown");

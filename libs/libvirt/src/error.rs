@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_that_is_absent_one_that_is_mute_and_one_that_refuses_are_told_apart() {
+    fn absent_unresponsive_and_refusing_agents_are_distinguished() {
         let absent = "Guest agent is not responding: QEMU guest agent is not connected";
         assert!(matches!(silence(absent.to_owned()), Error::NoAgent { .. }));
         let mute = "Guest agent is not responding: Guest agent not available for now";

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stopped_domain_says_who_stopped_it() {
+    fn a_stopped_domain_has_the_cause_of_its_stop() {
         let id = Uuid::nil();
         for (detail, end) in [
             (0, End::GuestShutdown),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_guest_says_why() {
+    fn a_paused_guest_has_a_reason() {
         let id = Uuid::nil();
         assert_eq!(from_lifecycle(id, 3, 0), Some(Event::Power(id)));
         assert_eq!(from_lifecycle(id, 4, 0), Some(Event::Power(id)));

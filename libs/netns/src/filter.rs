@@ -107,7 +107,7 @@ mod tests {
     use crate::mac::Mac;
 
     #[test]
-    fn the_program_is_looked_for_in_the_folders_of_the_path() {
+    fn the_program_is_found_in_the_folders_of_path() {
         let (empty, with) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         std::fs::write(with.path().join(PROGRAM), "").unwrap();
         let path = |dirs: &[&tempfile::TempDir]| {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_missing_is_told_from_one_that_cannot_run() {
+    fn a_missing_program_differs_from_one_that_cannot_run() {
         let of = |kind: io::ErrorKind| not_started(kind.into());
         assert!(matches!(of(io::ErrorKind::NotFound), Error::NotInstalled));
         assert!(matches!(of(io::ErrorKind::PermissionDenied), Error::Run(_)));

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_is_connected_unless_its_pod_says_otherwise() {
+    fn a_guest_is_connected_unless_its_pod_disables_the_network() {
         assert_eq!(read(&[]), Ok(Connection::default()));
         assert_eq!(read(&[(NETWORK, "pod")]), Ok(Connection::Pod(None)));
         assert_eq!(read(&[(NETWORK, "none")]), Ok(Connection::None));

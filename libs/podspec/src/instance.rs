@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_a_virtual_machine_says_so() {
+    fn a_pod_of_a_virtual_machine_is_recognized() {
         let pod = read(&[
             ("vmlet.dev/vm-disk", UID),
             ("vmlet.dev/restore", "true"),

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_map_is_empty_when_nobody_holds_or_waits() {
+    async fn the_map_is_empty_without_holders_and_waiters() {
         let locks = Locks::<String>::default();
         let held = locks.lock("a").await;
         let waiting = locks.clone();

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn each_condition_says_which_helper_is_in_the_way() {
+    fn each_condition_names_the_helper_that_fails() {
         let [runtime, network] = reported(&report(Err("no socket"), Ok((false, "no conflist"))));
         assert_eq!(
             runtime,
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cgroup_driver_is_what_the_node_says() {
+    fn the_cgroup_driver_is_that_of_the_node() {
         let driver = |setting| cgroup_driver(setting);
         assert_eq!(driver(CgroupDriver::Systemd), v1::CgroupDriver::Systemd);
         assert_eq!(driver(CgroupDriver::Cgroupfs), v1::CgroupDriver::Cgroupfs);

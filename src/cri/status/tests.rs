@@ -63,7 +63,7 @@ fn the_message_is_the_whole_chain_on_one_line() {
 }
 
 #[test]
-fn a_transparent_error_is_said_once() {
+fn a_transparent_error_is_printed_once() {
     let error = vm::Error::Image(images::Error::Absent {
         reference: "x".into(),
     });

@@ -88,7 +88,7 @@ async fn outcome(channel: &mut Channel, method: &str) -> Option<Status> {
 }
 
 #[tokio::test]
-async fn the_daemon_has_every_method_but_those_of_the_list_which_say_so() {
+async fn the_daemon_has_every_method_except_those_that_it_refuses() {
     let state = tempfile::tempdir().unwrap();
     let config = alone_in(state.path());
     let app = App::start(&config).await.unwrap();

@@ -34,7 +34,7 @@ fn put64(head: &mut [u8], at: usize, value: u64) {
 }
 
 #[test]
-fn an_honest_header_tells_its_virtual_size() {
+fn a_valid_header_gives_the_virtual_size() {
     assert_eq!(virtual_size(&header(), LENGTH), Ok(1 << 30));
 }
 

@@ -102,7 +102,7 @@ async fn what_is_no_disk_is_refused() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_missing_or_too_large_is_said_so() {
+async fn a_missing_or_too_large_file_is_an_error_that_names_it() {
     let env = TestEnvironment::with(|s| {
         s.max_download_bytes = 100_000;
         s.max_virtual_bytes = 1 << 20;

@@ -103,7 +103,7 @@ pub(super) fn qcow2(options: &[&str]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_qcow2_tells_the_size_of_the_disk_in_it() {
+async fn a_qcow2_header_gives_the_virtual_size() {
     let env = TestEnvironment::new().await;
     let image = env.pulled("a.qcow2", &qcow2(&[])).await;
     assert_eq!((image.format, image.virtual_size), (Format::Qcow2, 3 << 30));

@@ -21,7 +21,7 @@ async fn images_and_names_survive_a_restart() {
 }
 
 #[tokio::test]
-async fn files_that_nobody_names_are_collected() {
+async fn unreferenced_files_are_collected() {
     let env = TestEnvironment::new().await;
     let image = env.pulled("a.img", &disk(4, 1)).await;
     let data = env.settings.dir.join("data");

@@ -56,7 +56,7 @@ async fn when_the_leader_goes_away_another_continues_its_download() {
 }
 
 #[tokio::test]
-async fn a_follower_with_another_digest_is_told_so() {
+async fn a_follower_with_another_digest_gets_an_error() {
     let env = TestEnvironment::new().await;
     env.server.offer("a.img", &disk(400, 1), "1");
     env.server.script([Step::HoldAfter(1_000)]);

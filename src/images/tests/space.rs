@@ -27,7 +27,7 @@ impl Drop for Small {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn a_full_disk_is_said_so_and_nothing_stays_on_it() {
+async fn a_full_disk_is_reported_and_leaves_no_files() {
     let scratch = tempfile::tempdir().unwrap();
     let small = Small::mount(scratch.path().join("small"));
     let settings = Settings {

@@ -65,7 +65,7 @@ async fn another_version_on_the_server_starts_the_download_over() {
 }
 
 #[tokio::test]
-async fn a_range_that_is_not_the_one_asked_for_starts_the_download_over() {
+async fn a_range_other_than_requested_restarts_the_download() {
     let env = TestEnvironment::new().await;
     let bytes = disk(400, 1);
     env.server.script([
@@ -152,7 +152,7 @@ async fn a_wrong_digest_names_both_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_missing_file_is_not_asked_for_again() {
+async fn a_missing_file_is_not_requested_again() {
     let env = TestEnvironment::new().await;
     let name = env.server.name("none.img");
     let error = env.images.pull(&name).await.unwrap_err();
@@ -201,7 +201,7 @@ async fn a_translated_url_keeps_its_secrets_out_of_errors_and_files() {
 }
 
 #[tokio::test]
-async fn a_server_in_trouble_is_asked_four_times() {
+async fn a_failing_server_gets_four_requests() {
     let env = TestEnvironment::new().await;
     env.server.script([1, 2, 3, 4].map(|_| Step::Status(500)));
     let error = env
@@ -252,7 +252,7 @@ async fn a_compressed_body_is_refused() {
 }
 
 #[tokio::test]
-async fn nobody_listening_is_said_so() {
+async fn a_missing_listener_is_reported() {
     let env = TestEnvironment::new().await;
     // Bound, so that it is nobody else's, and without a listener.
     let mute = tokio::net::TcpSocket::new_v4().unwrap();

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_with_a_key_and_a_value_are_told_and_nothing_else() {
+    fn only_lines_with_key_and_value_are_published() {
         let file = b"app.state = up \n\nno pair\n=x\nb d=1\nurl=http://a/?b=c\napp.state=down\nempty=\nbell=\x07\n";
         let reported = values(file);
         let reported: Vec<_> = reported

@@ -37,7 +37,7 @@ async fn a_look_at_an_image_ends_with_what_it_is() {
 }
 
 #[tokio::test]
-async fn a_look_at_what_is_not_there_says_why() {
+async fn a_query_of_a_missing_object_reports_the_reason() {
     let node = Node::new().await;
     let agenda = agenda(&node).await;
     let _work = work(&agenda);
@@ -52,7 +52,7 @@ async fn a_look_at_what_is_not_there_says_why() {
 }
 
 #[tokio::test]
-async fn an_image_that_is_given_by_a_url_is_looked_at_and_made_a_disk_of() {
+async fn an_image_with_a_url_is_inspected_and_provisioned() {
     let node = Node::new().await;
     let agenda = agenda(&node).await;
     let _work = work(&agenda);
@@ -78,7 +78,7 @@ async fn an_image_that_is_given_by_a_url_is_looked_at_and_made_a_disk_of() {
 }
 
 #[tokio::test]
-async fn few_looks_are_taken_at_once() {
+async fn few_observations_run_concurrently() {
     let node = Node::new().await;
     let agenda = agenda(&node).await;
     for n in 1..=6 {

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_somebody_emptied_is_continued_without_a_gap_of_zeros() {
+    fn a_truncated_log_continues_without_a_gap_of_zeros() {
         let (_dir, path) = scratch();
         let mut log = LogFile::open(&path, None).unwrap();
         log.append(b"before\n").unwrap();

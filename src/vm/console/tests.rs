@@ -256,7 +256,7 @@ async fn a_removed_log_is_made_again_for_the_next_line() {
 }
 
 #[tokio::test]
-async fn trouble_with_the_log_holds_bytes_back_and_is_over_by_itself() {
+async fn a_log_error_keeps_the_bytes_until_writes_succeed() {
     let console = Console::new();
     let in_the_way = console.paths.log.parent().unwrap().parent().unwrap();
     fs::write(in_the_way, "").unwrap();

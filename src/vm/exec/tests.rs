@@ -47,7 +47,7 @@ async fn streams_and_code_come_back_as_they_are() {
 }
 
 #[tokio::test]
-async fn a_guest_without_setsid_runs_commands_too_and_one_without_a_shell_says_so() {
+async fn exec_works_without_setsid_and_a_missing_shell_is_an_error() {
     let missing =
         || json!({"error": "Failed to execute child process (No such file or directory)"});
     let ended = json!({"exited": true, "exitcode": 0});
@@ -75,7 +75,7 @@ async fn a_command_that_is_not_there_is_an_error_and_a_killed_one_has_a_code() {
 }
 
 #[tokio::test]
-async fn a_machine_without_an_agent_says_what_to_install() {
+async fn a_machine_without_an_agent_gets_an_error_that_names_the_package() {
     let node = Node::new().await;
     let refused = run(&node, 1).await.unwrap_err();
     assert!(
@@ -86,7 +86,7 @@ async fn a_machine_without_an_agent_says_what_to_install() {
 }
 
 #[tokio::test]
-async fn a_machine_that_ends_while_its_agent_is_waited_for_says_so() {
+async fn an_end_during_the_wait_for_the_agent_is_reported() {
     let node = Node::new().await;
     let id = node.started().await;
     let command = node.containers.exec(&id, vec!["x".to_owned()], None);

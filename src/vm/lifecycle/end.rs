@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_power_off_is_success_even_when_it_was_asked_for() {
+    fn a_requested_power_off_is_success() {
         for phase in [Phase::Running, Phase::Stopping] {
             let exit = exit(End::GuestShutdown, true, &row(phase, 10), 5);
             assert_eq!(
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn every_other_end_has_code_137_and_says_why() {
+    fn every_other_end_has_code_137_and_a_reason() {
         let ends = [
             (End::Destroyed, Phase::Stopping, "grace period"),
             (End::Destroyed, Phase::Running, "somebody destroyed"),

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_needs_two_samples_of_one_life() {
+    fn a_rate_needs_two_samples_of_one_run() {
         let first = Cpu::after(None, 1_000_000_000, 500);
         assert_eq!(first.rate, None);
         let second = Cpu::after(Some(first), 3_000_000_000, 1_000_000_500);

@@ -14,7 +14,7 @@ fn texts(pod: &SandboxConfig, config: &ContainerConfig) -> Vec<String> {
 }
 
 #[test]
-fn an_ordinary_pod_asks_for_nothing_that_it_does_not_get() {
+fn an_ordinary_pod_uses_no_unsupported_field() {
     let pod = SandboxConfig {
         annotations: BTreeMap::from([
             ("vmlet.dev/vcpu-count".to_owned(), "2".to_owned()),
@@ -114,7 +114,7 @@ fn a_device_that_is_no_disk_is_named() {
 }
 
 #[test]
-fn only_lost_data_are_refused_and_only_where_the_node_says_so() {
+fn only_lost_data_is_refused_and_only_if_the_node_is_configured_so() {
     let finding = |text: &str, loses_data| Finding {
         loses_data,
         ..Finding::new(text)

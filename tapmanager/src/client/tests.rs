@@ -40,7 +40,7 @@ fn bytes(reply: &Reply) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_call_returns_what_the_server_says() {
+async fn a_call_returns_the_reply_of_the_server() {
     let ids = Reply::Ok(Answer::Ids {
         ids: vec!["a".to_owned()],
     });
@@ -92,7 +92,7 @@ async fn what_is_not_the_protocol_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_absent_or_silent_is_told_apart() {
+async fn an_absent_server_differs_from_an_unresponsive_one() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
     let client = Client::new(&socket, SHORT);

@@ -105,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_without_memory_asks_for_nothing() {
+    fn a_booted_guest_requests_no_address() {
         let request = AddRequest::default();
         let all = attachments(&request, Path::new("/n"));
         assert_eq!(all, [attachment(&request, Path::new("/n"))]);
     }
 
     #[test]
-    fn a_guest_with_memory_asks_for_its_addresses_and_then_for_less() {
+    fn a_resumed_guest_requests_its_addresses_then_fewer() {
         let request = AddRequest {
             known_nics: vec![known("0a:58:0a:01:00:05", &["10.1.0.5", "fd00::5"])],
             ..AddRequest::default()
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_addresses_of_all_nics_are_asked_for_and_then_those_of_the_first() {
+    fn addresses_are_requested_for_all_nics_then_for_the_first() {
         let request = AddRequest {
             known_nics: vec![
                 known("0a:58:0a:01:00:05", &["10.1.0.5", "fd00::5"]),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_the_owners_choice_is_asked_for_and_a_resumed_guest_keeps_its_own() {
+    fn a_chosen_address_is_requested_and_a_resumed_guest_keeps_its_own() {
         let mut request = AddRequest {
             mac: "52:54:00:12:34:56".to_owned(),
             ..AddRequest::default()

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn each_family_is_told_its_own() {
+    fn each_address_family_gets_its_own_configuration() {
         let network = dual_stack();
         let (tap, six) = &ipv6_leases(&network, "vm-1")[0];
         let (bridge, four) = &leases(&network, "vm-1")[0];

@@ -69,7 +69,7 @@ fn bridge_result() -> Value {
 }
 
 #[test]
-fn a_plain_network_is_told_as_it_is() {
+fn a_plain_network_is_passed_on_unchanged() {
     let links = [link(
         "eth0",
         &["10.1.0.5/24"],
@@ -161,7 +161,7 @@ fn name_service_of_the_request_replaces_that_of_the_plugins() {
 }
 
 #[test]
-fn capabilities_are_passed_only_when_asked_for() {
+fn capabilities_are_passed_only_when_declared() {
     let mut request = request();
     assert!(
         attachment(&request, Path::new("/n"))
@@ -214,7 +214,7 @@ fn addresses_that_no_host_can_have_are_not_handed_on() {
 }
 
 #[test]
-fn a_network_without_a_word_about_it_is_that_of_a_connected_guest() {
+fn a_network_row_without_a_mode_is_of_a_connected_guest() {
     let network = network(&[link("eth0", &["10.1.0.5/24"], &[])], bridge_result()).unwrap();
     let recorded = serde_json::to_value(&network).unwrap();
     assert!(recorded.get("detached").is_none(), "{recorded}");

@@ -15,7 +15,7 @@ const UNHEARD: &str = "ip addr replace 10.88.7.99/24 dev nic0; \
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn a_guest_is_heard_from_its_own_address_only_also_after_a_restart() {
+async fn frames_pass_only_from_the_guests_own_address_also_after_a_restart() {
     let mut node = Node::start().await;
     let network = node.client().add(pod("one")).await.unwrap();
     let guest = boot(&node, &network, "guest").await;
@@ -41,7 +41,7 @@ async fn a_guest_is_heard_from_its_own_address_only_also_after_a_restart() {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn a_guest_that_routes_for_others_is_heard_from_any_address_also_after_a_restart() {
+async fn frames_of_a_routing_guest_pass_from_any_address_also_after_a_restart() {
     let mut node = Node::start().await;
     let mut request = pod("router");
     request.allow_spoofing = true;

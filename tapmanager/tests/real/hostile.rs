@@ -44,7 +44,7 @@ fn nonsense(seed: u64) -> Vec<u8> {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn a_thousand_malformed_messages_on_each_socket_harm_nobody() {
+async fn a_thousand_malformed_messages_on_each_socket_have_no_effect() {
     let node = Node::start().await;
     node.client().add(pod("one")).await.unwrap();
     let token = node.token("one").await;

@@ -119,7 +119,7 @@ async fn a_guest_gets_the_hardware_address_that_its_owner_chose() {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn a_plugin_that_knows_nothing_of_hardware_addresses_gets_no_say() {
+async fn a_plugin_without_the_mac_capability_does_not_change_the_mac_address() {
     let mut node = Node::new().await;
     let mut network = real_plugins(node.scratch.path());
     network["plugins"][0]["type"] = json!("ptp");

@@ -44,7 +44,7 @@ async fn refused(node: &Node, request: AddRequest) -> WireError {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn a_plugin_that_fails_is_undone_and_its_words_are_passed_on() {
+async fn a_failed_plugin_is_undone_and_its_message_is_passed_on() {
     let node = node_with(
         "if [ $CNI_COMMAND = ADD ]; then \
          echo '{\"cniVersion\":\"1.0.0\",\"code\":100,\"msg\":\"no more colours\"}'; exit 1; fi",
@@ -79,7 +79,7 @@ async fn a_plugin_that_hangs_is_ended_and_undone() {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn a_plugin_that_does_not_let_go_is_asked_again() {
+async fn a_plugin_whose_del_fails_is_called_again() {
     let node = node_with(
         "case $CNI_COMMAND in ADD) sed 's/.*\"prevResult\"://; s/,\"type\":.*//' ;; \
          DEL) [ -e $0.free ] || { echo '{\"code\":100,\"msg\":\"not yet\"}'; exit 1; } ;; esac",

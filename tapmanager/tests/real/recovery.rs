@@ -82,7 +82,7 @@ async fn after_a_reboot_every_network_is_detached_and_its_address_is_free_whatev
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn networks_whose_namespace_did_not_survive_are_detached_at_the_start() {
+async fn networks_without_their_namespace_are_detached_at_start() {
     let mut node = Node::start().await;
     let network = node.client().add(pod("one")).await.unwrap();
     node.kill().await;
@@ -176,7 +176,7 @@ async fn a_crash_at_any_point_is_repaired_by_repeating_the_request() {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn a_crash_that_nobody_repeats_is_undone_or_kept_whole() {
+async fn a_crash_without_a_retry_is_undone_or_complete() {
     let mut node = Node::start().await;
     for point in FAULT_POINTS {
         if !point.starts_with("tap.add.") {

@@ -85,7 +85,7 @@ async fn a_gateway_that_is_no_neighbour_serves_the_guest_as_it_serves_a_containe
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn one_address_and_no_more_words_are_enough() {
+async fn one_address_without_options_is_enough() {
     let make = "ip link add far0 type veth peer name tmp0; ip link set tmp0 netns $CNI_NETNS name eth0
         nsenter --net=$CNI_NETNS sh -ec 'ip link set eth0 mtu 1376 up; ip addr add 10.72.0.5/12 dev eth0
         ip route add default via 10.72.0.1 dev eth0; ip route add 224.0.0.0/4 dev eth0'

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_are_told_apart_by_who_wrote_what() {
+    fn writes_are_distinguished_by_field_manager() {
         let writes = [
             write("vmlet-controller", "create pods", 201),
             write("vmlet-controller", "create pods", 201),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_in_times_and_versions_alone_says_nothing_new() {
+    fn a_difference_in_times_and_versions_is_no_change() {
         let version = |number: &str, time: &str, reason: &str| {
             json!({
                 "metadata": { "resourceVersion": number, "managedFields": [number] },

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_is_read_from_the_line_that_says_ready() {
+    fn the_address_is_read_from_the_ready_line() {
         let (sender, console) = mpsc::channel();
         for line in ["VMLET-BOOTS 1", "x VMLET-GUEST-READY ip=10.88.0.2 "] {
             sender.send(line.to_owned()).unwrap();

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_links_that_somebody_added_are_leaks() {
+    fn only_added_links_are_leaks() {
         let links = ["lo", "node0", "cni0", "tunl0", "veth12ab"]
             .map(str::to_owned)
             .to_vec();

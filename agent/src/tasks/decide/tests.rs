@@ -95,7 +95,7 @@ fn ended_at(time: &str) -> VirtualMachineTaskStatus {
 }
 
 #[tokio::test]
-async fn a_new_task_is_run_once_the_daemon_has_told_of_its_tasks() {
+async fn a_new_task_runs_once_the_daemon_has_listed_its_tasks() {
     let entry = entry();
     assert_eq!(next("t-1", &entry, &world(None)), Next::Idle);
     let Next::Run(request) = step(&entry) else {
@@ -248,7 +248,7 @@ async fn a_task_without_object_is_cancelled_and_forgotten_but_only_after_a_whole
 }
 
 #[tokio::test]
-async fn work_whose_object_somebody_else_ended_is_cancelled() {
+async fn work_whose_object_was_ended_by_another_actor_is_cancelled() {
     let mut entry = entry();
     entry.object.as_mut().unwrap().status = ended_at("2026-01-02T03:04:00Z");
     entry.reported = reported(State::Running, 0);

@@ -18,7 +18,7 @@ fn shown(error: kube::Error) -> String {
 }
 
 #[test]
-fn every_refusal_says_what_happened_and_what_to_do() {
+fn every_refusal_states_the_problem_and_the_remedy() {
     let all = [
         status(404, "NotFound", "page not found", ""),
         status(404, "NotFound", "not found", "web"),

@@ -119,7 +119,7 @@ fn a_key_may_be_given_by_its_file() {
 }
 
 #[test]
-fn applying_says_what_it_did() {
+fn apply_reports_its_result() {
     let vm = |uid: &str, generation: u32| -> VirtualMachine {
         serde_json::from_value(json!({
             "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachine", "spec": {"running": true},

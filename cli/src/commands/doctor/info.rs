@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn readiness_may_be_told_in_several_ways() {
+    fn readiness_is_read_in_several_forms() {
         for (text, expected) in [
             ("true", Part::Works(String::new())),
             ("false", Part::Broken("not reachable".into())),

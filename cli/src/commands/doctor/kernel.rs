@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_told_apart_by_what_opening_says() {
+    fn devices_are_classified_by_the_error_of_open() {
         assert_eq!(device(Path::new("/dev/null")), Device::Usable);
         assert_eq!(device(Path::new("/dev/no-such-device")), Device::Missing);
         assert!(matches!(device(Path::new("/dev")), Device::Broken(_)));

@@ -49,7 +49,7 @@ fn reasons(old: &VmletStatus, new: &VmletStatus) -> Vec<&'static str> {
 }
 
 #[test]
-fn an_installation_says_that_it_starts_and_then_that_it_is_ready_and_repeats_neither() {
+fn an_installation_reports_its_start_and_readiness_once() {
     let start = started();
     assert_eq!(reasons(&VmletStatus::default(), &start), ["Initializing"]);
     let ready = after(&start, well(), None);
@@ -58,7 +58,7 @@ fn an_installation_says_that_it_starts_and_then_that_it_is_ready_and_repeats_nei
 }
 
 #[test]
-fn of_what_got_worse_the_worst_is_told_once_with_the_words_of_its_condition() {
+fn the_worst_new_problem_is_one_event_with_the_message_of_its_condition() {
     let ready = after(&started(), well(), None);
     let rolling = Conditions {
         progressing: reported(Status::True, "2 of 3 pods"),
@@ -92,7 +92,7 @@ fn of_what_got_worse_the_worst_is_told_once_with_the_words_of_its_condition() {
 }
 
 #[test]
-fn another_message_about_the_same_trouble_is_no_event() {
+fn another_message_of_the_same_condition_is_no_event() {
     let trouble = |words| Conditions {
         degraded: reported(Status::True, words),
         ..well()

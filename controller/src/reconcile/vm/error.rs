@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_that_are_joined_are_each_told_once() {
+    fn joined_failures_appear_once_each() {
         let missing = |text: &str| anyhow::Error::from(Error::NotReady(text.to_owned()));
         let one = joined(vec![missing("a")]).unwrap();
         let two = joined(vec![missing("a"), Error::NoNode.into()]).unwrap();

@@ -34,7 +34,7 @@ fn a_slot_that_is_dropped_is_free_again() {
 }
 
 #[test]
-fn a_kept_slot_counts_for_others_only_and_not_for_ever() {
+fn a_reserved_slot_counts_for_other_machines_and_expires() {
     let slots = Slots::default();
     take(&slots, "a", Some("n"), ONE, 0).unwrap().keep();
     assert!(take(&slots, "b", None, ONE, TIMEOUT - 1).is_none());
@@ -69,7 +69,7 @@ fn pass_on(slots: &Slots, receiver: &mut Receiver<Key>, limits: Limits, now: i64
 }
 
 #[test]
-fn who_waits_is_woken_in_turn_and_keeps_his_slot_until_he_comes() {
+fn waiting_machines_are_woken_in_order_and_keep_a_reserved_slot() {
     let slots = Slots::default();
     let mut receiver = subscribe(&slots);
     let first = take(&slots, "a", None, ONE, 0).unwrap();
@@ -90,7 +90,7 @@ fn who_waits_is_woken_in_turn_and_keeps_his_slot_until_he_comes() {
 }
 
 #[test]
-fn who_waits_for_a_full_node_keeps_nobody_else_waiting() {
+fn a_wait_for_a_full_node_delays_no_other_machine() {
     let slots = Slots::default();
     let mut receiver = subscribe(&slots);
     let two = Limits {
@@ -110,7 +110,7 @@ fn who_waits_for_a_full_node_keeps_nobody_else_waiting() {
 
 /// What comes back to work begins with its share, not with all that was asked of it meanwhile.
 #[test]
-fn tasks_of_a_node_that_does_not_work_keep_its_own_machines_waiting_and_nobody_else() {
+fn tasks_of_a_broken_node_delay_only_its_own_machines() {
     let slots = Slots::default();
     let mut spec: crds::VirtualMachineTaskSpec = serde_json::from_value(serde_json::json!({
         "nodeName": "n", "vmName": "a", "vmUID": "a", "kind": "Provision",

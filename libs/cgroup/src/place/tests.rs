@@ -42,7 +42,7 @@ fn version_1_places_in_every_hierarchy_that_knows_the_pod() {
 }
 
 #[test]
-fn version_1_leaves_nobody_in_the_starters_cgroup_where_the_pod_has_none() {
+fn version_1_leaves_no_process_in_the_cgroup_of_its_starter() {
     let root = fake(&[
         "memory/kubepods/pod1/cgroup.procs",
         "devices/kubepods/cgroup.procs",

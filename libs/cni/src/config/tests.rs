@@ -21,7 +21,7 @@ fn list() -> Value {
 }
 
 #[test]
-fn a_list_keeps_its_order_and_what_nobody_knows() {
+fn a_list_keeps_its_order_and_unknown_fields() {
     let config = parse(&list()).unwrap();
     assert_eq!(config.name(), "net");
     assert_eq!(config.version().to_string(), "1.0.0");
@@ -87,7 +87,7 @@ fn a_configuration_with_one_fault_is_refused(#[case] name: &str, #[case] value: 
 }
 
 #[test]
-fn switches_may_be_words() {
+fn switches_may_be_strings() {
     let mut config = list();
     config["disableCheck"] = json!("True");
     config["disableGC"] = json!(true);

@@ -35,7 +35,7 @@ async fn attach(scratch: &Scratch, network: &NetworkConfig, ids: &[&str]) {
 }
 
 #[tokio::test]
-async fn collection_detaches_what_is_not_kept_and_tells_plugins_the_rest() {
+async fn gc_detaches_unlisted_networks_and_passes_the_rest_to_plugins() {
     let scratch = Scratch::new();
     scratch.plugin("first", WORKS);
     let network = network("1.1.0", &["first"]);
@@ -118,7 +118,7 @@ async fn what_cannot_be_detached_is_reported_and_stays_valid() {
 }
 
 #[tokio::test]
-async fn plugins_are_not_asked_to_collect_where_that_is_switched_off_or_unknown() {
+async fn gc_is_not_called_where_it_is_disabled_or_unknown() {
     let scratch = Scratch::new();
     scratch.plugin("first", WORKS);
     let shared = parse(&json!({
@@ -141,7 +141,7 @@ async fn plugins_are_not_asked_to_collect_where_that_is_switched_off_or_unknown(
 }
 
 #[tokio::test]
-async fn status_asks_plugins_from_the_version_on_that_knows_it() {
+async fn status_calls_plugins_that_support_it() {
     let scratch = Scratch::new();
     let full =
         "[ $CNI_COMMAND != STATUS ] || { echo '{\"code\":50,\"msg\":\"pool is empty\"}'; exit 1; }";

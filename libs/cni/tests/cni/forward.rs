@@ -51,7 +51,7 @@ async fn a_chain_is_added_forward_checked_forward_and_deleted_backward() {
 }
 
 #[tokio::test]
-async fn a_plugin_is_told_its_configuration_and_the_capabilities_it_declares() {
+async fn a_plugin_receives_its_configuration_and_declared_capabilities() {
     let scratch = Scratch::new();
     three(&scratch);
     let network = parse(

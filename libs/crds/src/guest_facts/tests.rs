@@ -36,7 +36,7 @@ fn facts_survive_being_written_and_read() {
 }
 
 #[test]
-fn words_of_a_newer_version_are_read_as_unknown() {
+fn values_of_a_newer_version_are_read_as_unknown() {
     let text =
         r#"{"power":"Migrating","agent":"Sleepy","future":1,"interfaces":[{"source":"Oracle"}]}"#;
     let facts = GuestFacts::from_json(text).unwrap();

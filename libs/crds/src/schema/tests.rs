@@ -51,7 +51,7 @@ fn every_string_list_map_and_number_has_a_bound() {
 }
 
 #[test]
-fn every_field_says_what_it_is() {
+fn every_field_has_a_description() {
     let mut silent = Vec::new();
     all(|path, schema| {
         let is_field = !path.ends_with("[]") && path.contains('.');

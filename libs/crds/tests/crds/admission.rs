@@ -68,7 +68,7 @@ fn every_policy_has_a_binding_that_denies_and_is_watched() {
 }
 
 #[test]
-fn what_a_policy_says_about_keys_is_what_the_names_say() {
+fn the_keys_of_a_policy_are_those_of_names() {
     let text: String = of_kind("ValidatingAdmissionPolicy")
         .unwrap()
         .iter()

@@ -82,7 +82,7 @@ async fn a_message_beyond_the_limit_is_an_error() {
 }
 
 #[tokio::test]
-async fn connecting_to_nobody_fails_at_once() {
+async fn a_connection_without_a_listener_fails_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let outcome = AsyncConnection::connect(&dir.path().join("none"));
     assert!(matches!(outcome, Err(Error::Connect { .. })));

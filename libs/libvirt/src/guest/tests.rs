@@ -80,7 +80,7 @@ async fn a_program_that_cannot_be_started_is_a_refusal() {
 }
 
 #[tokio::test]
-async fn a_file_is_read_and_closed_and_never_longer_than_asked_for() {
+async fn a_file_is_read_up_to_the_requested_length_and_closed() {
     let close = json!({});
     let hv = guest([
         json!(1000),

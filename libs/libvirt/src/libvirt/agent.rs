@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_turn_lasts_until_the_last_who_holds_it_has_let_go() {
+    async fn a_turn_ends_when_its_last_holder_drops_it() {
         let calls = Calls::new(Arc::new(Link::new(broadcast::channel(1).0)), 1);
         let (guest, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
         let short = Duration::from_millis(20);

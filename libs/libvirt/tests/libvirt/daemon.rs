@@ -249,7 +249,7 @@ fn hanging_emulator(libvirtd: &Libvirtd) -> (String, PathBuf) {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn starts_that_hang_keep_nobody_from_killing_a_machine_or_asking_for_versions() {
+async fn hanging_starts_do_not_block_kills_and_version_calls() {
     let libvirtd = Libvirtd::start().unwrap();
     let settings = Settings {
         call_deadline: TIMEOUT,

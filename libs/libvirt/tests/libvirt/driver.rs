@@ -25,7 +25,7 @@ async fn next(events: &mut Receiver<Event>) -> Event {
 }
 
 #[tokio::test]
-async fn a_domain_lives_and_dies_on_the_test_driver() {
+async fn the_test_driver_runs_and_ends_a_domain() {
     let hv = Libvirt::connect("test:///default".to_owned(), Settings::default());
     let mut events = hv.events();
     assert_eq!(next(&mut events).await, Event::Connected);

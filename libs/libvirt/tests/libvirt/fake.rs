@@ -25,7 +25,7 @@ async fn defined(hv: FakeHypervisor) -> FakeHypervisor {
 }
 
 #[tokio::test]
-async fn a_domain_goes_through_its_life() {
+async fn a_domain_is_defined_started_stopped_and_undefined() {
     let hv = defined(FakeHypervisor::default()).await;
     let mut events = hv.events();
     assert_eq!(
@@ -88,7 +88,7 @@ async fn a_refused_start_leaves_the_domain_off() {
 }
 
 #[tokio::test]
-async fn a_deaf_guest_stays_up_and_a_disconnected_one_ends_unseen() {
+async fn an_unresponsive_guest_keeps_running_and_a_disconnect_hides_an_end() {
     let hv = defined(FakeHypervisor::default().guest_ignores_shutdown()).await;
     hv.start(ID).await.unwrap();
     hv.shutdown(ID, Shutdown::Acpi).await.unwrap();

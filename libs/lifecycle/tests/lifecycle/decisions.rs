@@ -99,7 +99,7 @@ fn follows(decision: &Decision) -> &'static str {
 }
 
 #[test]
-fn every_line_of_the_table_comes_out_as_said() {
+fn every_row_of_the_table_has_its_decision() {
     let mut wrong = Vec::new();
     for line in lines() {
         for (index, given) in line.given.iter().enumerate() {
@@ -164,7 +164,7 @@ fn only_rows_of_a_receiver_have_no_counterpart() {
 
 /// A line that is marked as theirs must not hide a difference.
 #[test]
-fn unmarked_lines_show_the_word_of_the_table() {
+fn unmarked_lines_show_the_expectation_of_the_table() {
     for line in lines().iter().filter(|l| l.mark == "=") {
         let theirs = line.theirs[6];
         for word in line.word.split(" | ") {

@@ -168,7 +168,7 @@ fn a_container_that_waits_says_why(#[case] reason: &str, #[case] want: Option<Un
 #[rstest]
 #[case("Unschedulable", Phase::Scheduling, Some(Unstartable::Unschedulable))]
 #[case("SchedulingGated", Phase::Pending, None)]
-fn a_pod_without_a_node_says_why(
+fn an_unscheduled_pod_reports_the_reason(
     #[case] reason: &str,
     #[case] phase: Phase,
     #[case] want: Option<Unstartable>,
@@ -188,7 +188,7 @@ fn a_pod_without_a_node_says_why(
 }
 
 #[test]
-fn a_pod_that_says_nothing_is_pending() {
+fn a_pod_without_a_phase_is_pending() {
     let instance = Instance::from_pod(&Pod::default(), NodeState::Ready);
     assert_eq!(instance.phase, Phase::Pending);
 }
@@ -198,7 +198,10 @@ fn a_pod_that_says_nothing_is_pending() {
 #[case(json!([{"type": "DisruptionTarget", "status": "False"}]), false)]
 #[case(json!([{"type": "Ready", "status": "True"}]), false)]
 #[case(json!([{"type": "DisruptionTarget", "status": "True"}]), true)]
-fn a_pod_is_disrupted_when_its_condition_says_so(#[case] conditions: Value, #[case] want: bool) {
+fn a_disruption_condition_marks_the_pod_as_disrupted(
+    #[case] conditions: Value,
+    #[case] want: bool,
+) {
     let status = json!({"phase": "Running", "conditions": conditions});
     assert_eq!(read(status, NodeState::Ready).disrupted, want);
 }

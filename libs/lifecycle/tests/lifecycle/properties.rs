@@ -261,7 +261,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_machine_has_one_instance_and_comes_to_its_wish(history in events()) {
+    fn a_machine_has_one_instance_and_reaches_its_desired_state(history in events()) {
         let mut world = World::new();
         for event in &history {
             world.happens(event);

@@ -160,7 +160,7 @@ fn request(case: &Case, verb_: Verb) -> Result<Change, lifecycle::verbs::Conflic
 }
 
 #[test]
-fn every_verb_writes_what_the_table_says() {
+fn every_verb_writes_the_change_of_the_table() {
     let mut wrong = Vec::new();
     for line in TABLE.lines().filter(|line| !line.is_empty()) {
         let [given, verb_, want] = line.split('|').map(str::trim).collect::<Vec<_>>()[..] else {

@@ -69,7 +69,7 @@ fn option(answer: &Message, code: OptionCode) -> Option<DhcpOption> {
 }
 
 #[test]
-fn an_offer_says_everything_that_cni_said() {
+fn an_offer_contains_the_whole_cni_result() {
     let answer = answer_to(&lease(), &request(MessageType::Discover)).unwrap();
     assert_eq!(answer.opcode(), Opcode::BootReply);
     assert_eq!(

@@ -71,7 +71,7 @@ fn names(frames: &[(&'static str, Bytes)]) -> BTreeSet<String> {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn neighbours_hear_what_the_guest_may_say_and_nothing_else() {
+async fn only_allowed_frames_reach_the_neighbours() {
     let pod = Pod::with(guarded()).await;
     let (good, bad) = (honest(pod.mac()), hostile(pod.mac()));
     let received = pod
@@ -83,7 +83,7 @@ async fn neighbours_hear_what_the_guest_may_say_and_nothing_else() {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn an_open_guest_may_say_anything_but_ask_others_for_its_configuration() {
+async fn an_unfiltered_guest_may_send_anything_but_dhcp_and_router_requests() {
     let pod = Pod::with(Guard::Open).await;
     let (good, bad) = (honest(pod.mac()), hostile(pod.mac()));
     let received = pod
@@ -192,7 +192,7 @@ async fn neighbours_reach_the_guest_but_do_not_configure_it() {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn nobody_reaches_the_sockets_of_the_namespace_but_our_server() {
+async fn only_our_server_receives_on_the_sockets_of_the_namespace() {
     for guard in [guarded(), Guard::Open] {
         let pod = Pod::with(guard).await;
         let sockets = pod.pod.run(|| {

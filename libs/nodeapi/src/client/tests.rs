@@ -186,7 +186,7 @@ async fn a_call_without_answer_ends_at_its_deadline_but_a_quiet_stream_stays() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_peer_that_accepts_and_says_nothing() {
+async fn a_peer_that_accepts_and_never_replies_times_out() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("node.sock");
     let listener = UnixListener::bind(&path).unwrap();

@@ -257,7 +257,7 @@ fn a_plain_key_is_taken_as_it_is() {
 }
 
 #[test]
-fn a_source_that_nobody_read_is_no_empty_one() {
+fn an_unread_source_differs_from_an_empty_one() {
     let data = parse(&[("ssh-keys-source", "secret/keys")])
         .unwrap()
         .unwrap();

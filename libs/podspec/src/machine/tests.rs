@@ -21,7 +21,7 @@ fn machine(pairs: &[(&str, &str)], resources: PodResources) -> Result<Machine, A
 }
 
 #[test]
-fn a_pod_that_says_nothing_gets_the_defaults() {
+fn a_pod_without_settings_gets_the_defaults() {
     let machine = machine(&[], PodResources::default()).unwrap();
     assert_eq!(
         (machine.vcpus, machine.memory),

@@ -59,7 +59,7 @@ async fn pages_are_had_by_get_and_nothing_else_is() {
 }
 
 #[tokio::test]
-async fn a_reader_that_says_nothing_keeps_others_waiting_only_for_a_while() {
+async fn an_idle_reader_delays_others_for_a_bounded_time() {
     let stop = CancellationToken::new();
     let limits = Limits {
         head: Duration::from_millis(200),
@@ -72,7 +72,7 @@ async fn a_reader_that_says_nothing_keeps_others_waiting_only_for_a_while() {
 }
 
 #[tokio::test]
-async fn readers_that_say_nothing_do_not_hold_up_the_end() {
+async fn idle_readers_do_not_delay_the_shutdown() {
     let stop = CancellationToken::new();
     let server = Server::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = server.address().unwrap();

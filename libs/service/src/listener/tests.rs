@@ -31,7 +31,7 @@ async fn the_socket_and_its_directory_are_made_with_narrow_modes() {
 }
 
 #[tokio::test]
-async fn a_socket_nobody_answers_on_is_replaced() {
+async fn a_socket_without_a_listener_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("vmlet.sock");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());

@@ -34,7 +34,7 @@ fn at(seconds: u64) -> Duration {
 }
 
 #[test]
-fn a_dispatch_is_told_with_its_class_its_wait_and_whether_it_was_due_by_age() {
+fn a_dispatch_is_recorded_with_class_wait_and_ageing() {
     let mut queue = ageing();
     queue.push(at(0), "old", Options::at(7));
     queue.push(at(690), "new", Options::at(100));

@@ -274,7 +274,7 @@ async fn a_stop_lets_running_handlers_end_and_drops_those_that_do_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_waits_for_a_key_is_told_of_the_shutdown() {
+async fn a_shutdown_ends_the_wait_for_a_key() {
     let queue = queue();
     let waiting = queue.clone();
     let next = tokio::spawn(async move { waiting.next().await });

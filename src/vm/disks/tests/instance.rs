@@ -103,7 +103,7 @@ async fn a_disk_held_by_a_container_that_is_gone_is_taken_back() {
 }
 
 #[tokio::test]
-async fn saved_memory_is_resumed_once_and_by_nobody_else() {
+async fn saved_memory_is_resumed_once_by_its_own_machine() {
     let node = node().await;
     let early = create(&node, "early", &[("restore", "true")]).await;
     assert!(matches!(
@@ -131,7 +131,7 @@ async fn saved_memory_is_resumed_once_and_by_nobody_else() {
 
 /// Otherwise the memory would name a device that is not there, and could not be resumed.
 #[tokio::test]
-async fn a_resumed_guest_has_the_nics_that_it_had_whatever_its_pod_says_by_then() {
+async fn a_resumed_guest_keeps_its_nics_when_the_pod_has_changed() {
     let node = node().await;
     let detached = async |name: &str, all: &[(&str, &str)]| {
         let id = started(&node, name, all).await;
@@ -151,7 +151,7 @@ async fn a_resumed_guest_has_the_nics_that_it_had_whatever_its_pod_says_by_then(
 }
 
 #[tokio::test]
-async fn a_hardware_address_is_asked_for_at_a_boot_and_kept_by_a_resumed_guest() {
+async fn a_mac_address_is_requested_at_boot_and_kept_at_resume() {
     let node = node().await;
     let mac = ("mac-address", "52:54:00:12:34:5A");
     let first = started(&node, "first", &[mac]).await;

@@ -65,7 +65,7 @@ async fn a_guest_finds_its_data_on_a_second_disk_until_its_container_is_gone() {
 }
 
 #[tokio::test]
-async fn a_guest_is_called_as_its_pod_says_else_by_the_pods_name() {
+async fn the_host_name_comes_from_the_pod_spec_or_the_pod_name() {
     let node = Node::new().await;
     for (host_name, called) in [("db-1", "db-1"), ("", "web")] {
         let mut pod = node.pod("web");
@@ -82,7 +82,7 @@ async fn a_guest_is_called_as_its_pod_says_else_by_the_pods_name() {
 }
 
 #[tokio::test]
-async fn a_pod_that_asks_for_nothing_has_one_disk() {
+async fn a_pod_without_volumes_has_one_disk() {
     let node = Node::new().await;
     let id = node.started().await;
     assert!(!node.containers.paths().seed(&id).exists());
@@ -91,7 +91,7 @@ async fn a_pod_that_asks_for_nothing_has_one_disk() {
 }
 
 #[tokio::test]
-async fn an_image_of_nobody_is_removed() {
+async fn an_unused_image_is_removed() {
     let node = Node::new().await;
     let stray = node.containers.paths().seed(&ContainerId::generate());
     for path in [&stray, &stray.with_extension("new")] {
@@ -121,7 +121,7 @@ async fn what_a_secret_holds_is_in_the_image_and_nowhere_else() {
 }
 
 #[tokio::test]
-async fn a_container_whose_source_is_missing_is_not_made_and_may_be_tried_again() {
+async fn a_container_without_its_source_is_not_created_and_may_be_retried() {
     let node = Node::new().await;
     let data = [("ssh-keys-source", "secret/keys")];
     let pod = node.annotated("web", &data).await;

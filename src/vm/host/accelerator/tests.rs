@@ -188,7 +188,7 @@ async fn without_a_device_nothing_is_run() {
 }
 
 #[test]
-fn settings_are_three_words() {
+fn a_setting_has_three_values() {
     for (word, setting) in [
         ("auto", Setting::Auto),
         ("kvm", Setting::Kvm),

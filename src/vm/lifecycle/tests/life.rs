@@ -15,7 +15,7 @@ use crate::vm::state::Phase;
 const GRACE: Duration = Duration::from_secs(600);
 
 #[tokio::test]
-async fn a_machine_lives_and_leaves_nothing() {
+async fn a_machine_is_created_run_and_deleted_without_leftovers() {
     let node = Node::new().await;
     let id = node.created().await;
     assert_eq!(node.phase(&id), Phase::Created);
@@ -64,7 +64,7 @@ async fn a_second_machine_waits_until_the_first_has_ended_and_boots_the_same_dis
 }
 
 #[tokio::test]
-async fn a_guest_that_powers_off_has_exited_with_all_its_words() {
+async fn a_guest_that_powers_off_has_its_whole_console_output() {
     let node = Node::new().await;
     let id = node.started().await;
     let console = node.containers.paths().console_file(&id);
@@ -81,7 +81,7 @@ async fn a_guest_that_powers_off_has_exited_with_all_its_words() {
 }
 
 #[tokio::test]
-async fn an_emulator_that_dies_has_exited_with_137_and_a_reason() {
+async fn a_killed_emulator_has_exited_with_137_and_a_reason() {
     let node = Node::new().await;
     let id = node.started().await;
     node.hypervisor.crash(id.domain());

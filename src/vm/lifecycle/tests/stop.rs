@@ -90,7 +90,7 @@ async fn a_shorter_stop_cuts_a_longer_one_and_a_longer_one_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_stop_without_grace_asks_nobody() {
+async fn a_stop_without_grace_sends_no_acpi_event() {
     let node = Node::new().await;
     let id = node.started().await;
     ends(stop(&node, &id, Duration::ZERO)).await.unwrap();

@@ -40,7 +40,7 @@ fn ways(node: &Node) -> Vec<Option<Shutdown>> {
 }
 
 #[tokio::test]
-async fn a_guest_is_asked_by_its_agent_or_else_by_the_button_and_not_again_once_it_reboots() {
+async fn a_reboot_is_requested_by_agent_or_acpi_until_the_guest_reboots() {
     let with_agent = FakeHypervisor::default().agent_answering([]);
     for (hypervisor, how) in [
         (with_agent, Shutdown::Agent),
@@ -55,7 +55,7 @@ async fn a_guest_is_asked_by_its_agent_or_else_by_the_button_and_not_again_once_
 }
 
 #[tokio::test]
-async fn a_guest_that_does_not_hear_is_asked_until_the_time_is_over() {
+async fn an_unresponsive_guest_gets_requests_until_the_timeout() {
     for (hypervisor, how, times) in [
         (unresponsive(), Shutdown::Acpi, 11),
         (unresponsive().agent_answering([]), Shutdown::Agent, 3),
@@ -71,7 +71,7 @@ async fn a_guest_that_does_not_hear_is_asked_until_the_time_is_over() {
 }
 
 #[tokio::test]
-async fn a_guest_that_hears_later_counts_as_well() {
+async fn a_guest_that_responds_late_is_accepted() {
     let (node, _) = machine(unresponsive()).await;
     let reboot = node.containers.reboot(vm(), Instant::now() + TIMEOUT);
     let later = async {
@@ -86,7 +86,7 @@ async fn a_guest_that_hears_later_counts_as_well() {
 }
 
 #[tokio::test]
-async fn a_machine_that_ends_or_is_stopped_meanwhile_is_not_asked_any_more() {
+async fn an_ended_or_stopped_machine_gets_no_more_requests() {
     let (node, id) = machine(unresponsive()).await;
     let reboot = node.containers.reboot(vm(), Instant::now() + TIMEOUT);
     let stop = node.containers.stop(&id, Duration::from_millis(20));
@@ -98,7 +98,7 @@ async fn a_machine_that_ends_or_is_stopped_meanwhile_is_not_asked_any_more() {
 }
 
 #[tokio::test]
-async fn a_paused_guest_is_not_asked() {
+async fn a_paused_guest_gets_no_requests() {
     let (node, _) = machine(FakeHypervisor::default()).await;
     node.containers.pause(vm()).await.unwrap();
     let reboot = node.containers.reboot(vm(), Instant::now() + TIMEOUT);

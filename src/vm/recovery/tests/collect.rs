@@ -106,7 +106,7 @@ async fn the_files_of_every_row_stay() {
 }
 
 #[tokio::test]
-async fn an_image_pinned_for_nobody_is_let_go() {
+async fn an_image_pinned_without_a_user_is_unpinned() {
     let node = Node::new().await;
     let id = node.created().await;
     let sandbox = node.row(&id).sandbox.clone();

@@ -8,7 +8,7 @@ use crate::testkit::Node;
 use crate::vm::state::Phase;
 
 #[tokio::test]
-async fn after_a_reboot_nothing_runs_or_is_ready_and_nobody_had_to_answer() {
+async fn after_a_reboot_nothing_runs_or_is_ready_without_any_call() {
     let node = Node::new().await;
     let running = node.started().await;
     node.prints(&running, "last words\n");

@@ -55,7 +55,7 @@ async fn a_machine_that_ended_unseen_is_recorded_as_it_ended() {
 }
 
 #[tokio::test]
-async fn a_machine_that_nobody_knows_any_more_has_ended_somehow() {
+async fn a_machine_unknown_to_libvirt_has_ended() {
     let (node, id) = with_running(Phase::Running).await;
     node.hypervisor.lose(id.domain());
     node.containers.reconcile().await.unwrap();
@@ -110,7 +110,7 @@ async fn a_machine_that_runs_against_all_expectation_is_ended_and_its_row_stays(
 }
 
 #[tokio::test]
-async fn what_somebody_works_on_is_left_to_them_and_nobody_waits() {
+async fn a_key_in_work_is_skipped_without_waiting() {
     let (node, id) = with_created(Phase::Creating).await;
     let held = node.locks.lock(node.row(&id).sandbox.as_str()).await;
     let round = tokio::time::timeout(TIMEOUT, node.containers.reconcile()).await;

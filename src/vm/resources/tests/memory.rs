@@ -47,7 +47,7 @@ async fn crashed(node: &Node, id: &ContainerId) -> (i32, String) {
 }
 
 #[tokio::test]
-async fn an_emulator_that_the_kernel_killed_says_oom_killed_also_after_a_restart_of_the_daemon() {
+async fn an_oom_kill_is_reported_also_after_a_restart_of_the_daemon() {
     let node = Node::new().await;
     let pod = Pod::make(&node, 3);
     let id = started(&node).await;

@@ -73,7 +73,7 @@ async fn what_cannot_be_done_is_refused_and_not_stored() {
 }
 
 #[tokio::test]
-async fn the_pod_may_not_outgrow_its_machine_while_that_lives() {
+async fn a_resize_beyond_the_machine_is_refused_while_it_runs() {
     let node = Node::new().await;
     let id = node.started().await;
     let sandbox = node.row(&id).sandbox.clone();

@@ -111,7 +111,7 @@ async fn without_helpers_the_last_figures_stay_with_their_own_time() {
 }
 
 #[tokio::test]
-async fn a_libvirt_that_hangs_keeps_nobody_waiting() {
+async fn a_hanging_libvirt_blocks_no_request() {
     let node = Node::new().await;
     let id = node.started().await;
     node.hypervisor.hang_stats(true);
@@ -125,7 +125,7 @@ async fn a_libvirt_that_hangs_keeps_nobody_waiting() {
 }
 
 #[tokio::test]
-async fn what_does_not_run_uses_neither_cpu_nor_memory_and_asks_nobody() {
+async fn a_stopped_machine_has_no_usage_and_causes_no_call() {
     let node = Node::new().await;
     let id = node.created().await;
     let snapshot = node.containers.stats().await;

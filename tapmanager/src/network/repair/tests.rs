@@ -141,7 +141,7 @@ fn routes(lease: &[(&str, Option<&str>)]) -> Vec<String> {
 }
 
 #[test]
-fn a_gateway_that_is_no_neighbour_is_told_as_it_is() {
+fn a_gateway_outside_the_subnet_is_passed_on_unchanged() {
     let calico = [("169.254.1.1/32", None), ("0.0.0.0/0", Some("169.254.1.1"))];
     assert_eq!(routes(&calico), ["169.254.1.1/32 ", "default 169.254.1.1"]);
     assert_eq!(routes(&calico[1..]), ["default 169.254.1.1"]);

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn every_program_dies_and_every_wish_is_made_in_twenty_minutes_of_rounds() {
+    fn twenty_minutes_of_rounds_kill_every_program_and_use_every_desired_state() {
         let all = rounds(1, 100);
         for program in PROGRAMS {
             assert!(
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_off_is_never_asked_to_save_its_memory() {
+    fn a_powered_off_machine_gets_no_save_task() {
         let mut script = Script::new(3, 4);
         let mut desired = [DesiredState::FIRST; 4];
         for _ in 0..500 {

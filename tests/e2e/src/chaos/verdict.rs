@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_back_off_is_told_from_a_short_one() {
+    fn a_long_back_off_is_distinguished_from_a_short_one() {
         let vm = |seconds| {
             let retry = Timestamp::now() + Duration::from_secs(seconds);
             json!({ "status": { "startFailure": { "retryAfterTimestamp": retry.to_string() } } })

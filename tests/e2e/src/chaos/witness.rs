@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_was_silently_made_anew_is_found() {
+    fn a_recreated_disk_is_detected() {
         let logs = [("vm_1", boot("a", 1)), ("vm_2", boot("b", 1))];
         let error = seen(&logs).unwrap().verdict(&creations(1)).unwrap_err();
         assert!(error.to_string().contains("was made 1 times"), "{error}");
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_was_rotated_keeps_what_it_said() {
+    fn a_rotated_log_keeps_its_earlier_lines() {
         let mut seen = seen(&[("vm_1", boot("a", 1))]).unwrap();
         seen.read(log("vm_1"), "t stdout F VMLET-TICK 900 uptime=900.5\n")
             .unwrap();

@@ -55,7 +55,7 @@ fn a_slow_machine_has_longer_deadlines_and_a_quick_one_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_never_comes_ends_with_the_words_that_the_runner_knows() {
+async fn a_missed_deadline_has_the_message_that_the_runner_expects() {
     let looks = Cell::new(0);
     let never = eventually(DEADLINE, "the moon", || async {
         looks.set(looks.get() + 1);

@@ -58,7 +58,7 @@ fn condition(pod: &Pod, kind: &str) -> Option<(String, Option<Time>)> {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn a_pod_says_what_its_machine_is_and_chatter_is_silent() -> Result<()> {
+async fn a_pod_carries_guest_facts_and_repeats_cause_no_write() -> Result<()> {
     let control = Control::up().await?;
     let scratch = tempfile::tempdir()?;
     let mut agent = Agent::prepare(&control, scratch.path(), "n1").await?;
@@ -152,7 +152,7 @@ async fn a_pod_says_what_its_machine_is_and_chatter_is_silent() -> Result<()> {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn the_lease_of_a_node_is_fresh_and_tells_of_a_daemon_that_goes_away() -> Result<()> {
+async fn the_lease_of_a_node_is_renewed_and_reports_a_stopped_daemon() -> Result<()> {
     let control = Control::up().await?;
     let scratch = tempfile::tempdir()?;
     let mut agent = Agent::prepare(&control, scratch.path(), "n1").await?;

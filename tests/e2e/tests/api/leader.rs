@@ -18,8 +18,7 @@ const LOST: i32 = 75;
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root"]
-async fn of_two_controllers_one_acts_and_one_that_slept_through_its_lease_ends_without_a_word()
--> Result<()> {
+async fn of_two_controllers_one_acts_and_one_that_lost_its_lease_writes_nothing() -> Result<()> {
     let control = Control::up().await?;
     let config = control.stack().dir().join("lease.toml");
     std::fs::write(&config, LEASE)?;

@@ -71,7 +71,7 @@ fn denied(answer: Answer, words: &str) {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn users_can_neither_do_harm_nor_what_only_others_may_do() -> anyhow::Result<()> {
+async fn users_cannot_change_protected_fields_and_objects() -> anyhow::Result<()> {
     let control = Control::up().await?;
     cases!(
         &control,

@@ -222,7 +222,7 @@ async fn log_in(control: &Control, ctl: &Ctl, vms: &Api<VirtualMachine>) -> Resu
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn machines_are_made_listed_and_told_about() -> Result<()> {
+async fn machines_are_created_listed_and_watched() -> Result<()> {
     let control = Control::up().await?;
     let ctl = Ctl::new(&control)?;
     let made = ctl.ok("create vm web --image debian --memory 64Mi --label tier=web --apply")?;
@@ -328,7 +328,7 @@ async fn machines_are_made_listed_and_told_about() -> Result<()> {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn verbs_change_the_wish_or_the_queue() -> Result<()> {
+async fn verbs_change_the_desired_state_or_the_queue() -> Result<()> {
     let control = Control::up().await?;
     let ctl = Ctl::new(&control)?;
     let machines = Machines::new(&control)?;
@@ -433,7 +433,7 @@ async fn verbs_change_the_wish_or_the_queue() -> Result<()> {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn of_writers_at_the_same_moment_one_is_heard_and_the_others_are_told() -> Result<()> {
+async fn of_concurrent_writers_one_succeeds_and_the_others_get_a_conflict() -> Result<()> {
     let control = Control::up().await?;
     let ctl = Ctl::new(&control)?;
     let machines = Machines::new(&control)?;
@@ -489,7 +489,7 @@ async fn of_writers_at_the_same_moment_one_is_heard_and_the_others_are_told() ->
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn errors_say_what_to_do() -> Result<()> {
+async fn errors_contain_the_next_step() -> Result<()> {
     let control = Control::bare().await?;
     let ctl = Ctl::new(&control)?;
     let missing = ctl.refused("list")?;

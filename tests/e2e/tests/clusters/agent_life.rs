@@ -18,7 +18,7 @@ const BOOT: Duration = Duration::from_secs(600);
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn a_machine_lives_well_with_an_agent_that_dies_under_each_of_its_tasks() -> Result<()> {
+async fn a_machine_survives_a_killed_agent_during_each_task() -> Result<()> {
     let env = TestEnvironment::up().await?;
     let (cluster, vm) = (env.cluster(), env.machine(1));
     let stack = cluster.stack();

@@ -14,7 +14,7 @@ const LONG: &str = "VMLET_TEST_LONG";
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn machines_become_what_their_objects_say_whatever_dies() -> Result<()> {
+async fn machines_reach_their_desired_state_while_programs_are_killed() -> Result<()> {
     let is_long = std::env::var(LONG).is_ok_and(|value| value == "1");
     let (minutes, machines) = if is_long { (20, 10) } else { (3, 6) };
     let plan = Plan {

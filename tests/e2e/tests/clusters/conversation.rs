@@ -73,7 +73,7 @@ const COMPRESSION: &str = "grpc-accept-encoding";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs root"]
-async fn kubelet_and_containerd_say_the_same_bytes_through_the_proxy() -> Result<()> {
+async fn the_proxy_passes_the_same_bytes_between_kubelet_and_containerd() -> Result<()> {
     let cluster = Cluster::with(Options {
         no_vmlet: true,
         ..Options::default()

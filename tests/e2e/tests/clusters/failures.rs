@@ -24,7 +24,7 @@ const CONTROLLER: &str = "vmlet-controller";
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn machines_outlive_those_who_look_after_them() -> Result<()> {
+async fn machines_outlive_their_controller_and_agent() -> Result<()> {
     let cluster = Cluster::up()?;
     cluster.machine_basics()?;
     leader_change(&cluster)

@@ -21,7 +21,7 @@ const AHEAD: i64 = 10;
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn a_guest_reboots_in_its_pod_or_is_reset_and_keeps_no_other_wish_waiting() -> Result<()> {
+async fn a_guest_reboots_in_its_pod_or_is_reset_without_delaying_other_changes() -> Result<()> {
     let cluster = Cluster::up()?;
     cluster.machine_basics()?;
     let spec = json!({ "powerState": "PoweredOn", "powerOffTimeout": "300s" });

@@ -16,7 +16,7 @@ const GONE: Duration = Duration::from_secs(180);
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn images_of_machines_follow_the_pull_policies_and_fail_with_words() -> Result<()> {
+async fn image_pulls_follow_the_pull_policy_and_fail_with_clear_errors() -> Result<()> {
     let cluster = Cluster::up()?;
     cluster.apply(&container_pod("box", "exec sleep 100000"))?;
     never(&cluster).await.context("Never, before any pull")?;

@@ -56,7 +56,7 @@ struct Budget {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn every_run_strategy_keeps_its_word() -> Result<()> {
+async fn every_run_strategy_is_honoured() -> Result<()> {
     let cluster = Cluster::up()?;
     cluster.machine_basics()?;
     cluster.await_inspected(UP).await?;

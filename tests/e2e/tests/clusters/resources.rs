@@ -23,7 +23,7 @@ const LIMIT: u64 = 128 * MIB;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 #[ignore = "needs root"]
-async fn a_machine_lives_and_dies_by_the_limits_of_its_pod_and_by_its_node() -> Result<()> {
+async fn a_machine_obeys_the_limits_of_its_pod_and_ends_with_its_node() -> Result<()> {
     let cluster = Arc::new(Cluster::up()?);
     // Side by side, since each mostly waits.
     let shared = Arc::clone(&cluster);

@@ -15,7 +15,7 @@ const BOOT: Duration = Duration::from_secs(180);
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn crictl_takes_a_pod_through_its_whole_life() -> Result<()> {
+async fn crictl_runs_a_pod_from_creation_to_removal() -> Result<()> {
     let stack = Stack::up()?;
     stack.cri().await?.await_ready().await?;
     ensure!(stack.crictl(&["version"])?.contains("RuntimeName:  vmlet"));

@@ -14,7 +14,7 @@ const BOOT: Duration = Duration::from_secs(180);
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn qemu_is_born_in_the_cgroup_of_its_pod() -> Result<()> {
+async fn qemu_starts_in_the_cgroup_of_its_pod() -> Result<()> {
     let stack = Stack::up()?;
     let cri = stack.cri().await?;
     cri.await_ready().await?;

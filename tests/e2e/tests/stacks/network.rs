@@ -120,7 +120,7 @@ fn counted(stack: &Stack, comment: &str) -> Result<u64> {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn a_hostile_guest_is_not_heard() -> Result<()> {
+async fn frames_of_a_hostile_guest_are_dropped() -> Result<()> {
     let stack = Stack::up()?;
     let cri = stack.cri().await?;
     cri.await_ready().await?;

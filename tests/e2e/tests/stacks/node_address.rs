@@ -29,7 +29,7 @@ fn pod(name: &str, stack: &Stack, restore: bool) -> PodOptions {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn a_resumed_guest_whose_address_is_taken_learns_the_new_one_at_once() -> Result<()> {
+async fn a_resumed_guest_gets_a_new_address_when_its_own_is_taken() -> Result<()> {
     let stack = Stack::up()?;
     let (cri, node) = (stack.cri().await?, stack.node().await?);
     cri.await_ready().await?;

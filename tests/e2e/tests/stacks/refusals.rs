@@ -226,7 +226,7 @@ async fn a_plugin_chain_that_fails_half_way_is_undone() -> Result<()> {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn noise_on_the_socket_harms_nobody() -> Result<()> {
+async fn noise_on_the_socket_has_no_effect() -> Result<()> {
     let stack = Stack::up()?;
     let cri = stack.cri().await?;
     cri.await_ready().await?;

@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root"]
-async fn twenty_pods_live_and_die_in_parallel() -> Result<()> {
+async fn twenty_pods_start_and_stop_in_parallel() -> Result<()> {
     let stack = Arc::new(Stack::up()?);
     stack.cri().await?.await_ready().await?;
     let image = stack.image()?.to_owned();

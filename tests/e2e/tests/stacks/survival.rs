@@ -105,7 +105,7 @@ async fn requests_fail_with_a_sentence_while_libvirt_is_away() -> Result<()> {
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn a_guest_that_powers_off_exits_at_once_and_a_killed_one_says_137() -> Result<()> {
+async fn a_guest_that_powers_off_exits_at_once_and_a_killed_one_has_code_137() -> Result<()> {
     let stack = Stack::up()?;
     let cri = stack.cri().await?;
     cri.await_ready().await?;

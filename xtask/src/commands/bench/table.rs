@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_row_over_its_budget_says_why() {
+    fn only_a_row_over_its_budget_has_a_reason() {
         let row = |most| Row::one("x", "MiB", 3.0).within(Figure::P50, most, "because");
         assert!(row(2.0).cells().contains(&"because".to_owned()));
         assert!(!row(3.0).cells().contains(&"because".to_owned()));

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn kubernetes_is_told_its_version_in_pieces() {
+    fn the_kubernetes_version_is_parsed_from_its_parts() {
         let flags = kubernetes_version("v1.36.3");
         assert!(
             flags.contains("version.gitMajor=1 ")

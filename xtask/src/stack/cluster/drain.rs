@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn crictl_tells_a_running_sandbox_from_a_stopped_one() {
+    fn crictl_shows_running_and_stopped_sandboxes() {
         let list: Sandboxes = serde_json::from_str(
             r#"{"items": [
                 {"id": "a", "metadata": {"name": "x", "namespace": "n", "uid": "u"}, "state": "SANDBOX_READY"},

@@ -149,7 +149,7 @@ mod tests {
     use crate::stack::cluster::Guests;
 
     #[test]
-    fn every_node_has_its_certificate_and_nobody_else_can_read_a_key() {
+    fn every_node_has_its_certificate_and_keys_are_private() {
         let folder = tempfile::tempdir().unwrap();
         let plan = Plan {
             nodes: 2,

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_runtimes_made_below_a_pod_is_told_from_what_kubelet_made() {
+    fn cgroups_of_runtimes_differ_from_those_of_kubelet() {
         let pod = Path::new("/sys/fs/cgroup/cpu/vmlet-0/kubepods/burstable/pod1234");
         assert!(is_pod(pod));
         assert!(!is_pod(pod.parent().unwrap()));

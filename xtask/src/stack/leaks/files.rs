@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_libvirtd_still_tells_its_domains() {
+    fn a_killed_libvirtd_still_lists_its_domains() {
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout::existing(dir.path()).unwrap();
         fs::create_dir_all(layout.path("libvirt/etc/qemu")).unwrap();

@@ -59,7 +59,7 @@ fn an_image_that_is_ready_has_no_message() {
 }
 
 #[test]
-fn one_that_is_not_ready_says_why() {
+fn a_program_that_is_not_ready_reports_the_reason() {
     insta::assert_snapshot!(render(&rows(), Columns::default()), @r"
     NAME    SCOPE      TYPE   SIZE  NODES  READY               AGE  MESSAGE
     broken  namespace  -      -     -      False: Unreachable  60m  no answer from registry.example�[2J

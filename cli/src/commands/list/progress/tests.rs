@@ -30,7 +30,7 @@ fn pod(node: Option<&str>, state: impl Into<Value>) -> Value {
 }
 
 #[test]
-fn the_way_of_a_machine_is_told_step_by_step() {
+fn the_progress_of_a_machine_is_shown_step_by_step() {
     let starting = || json!({"printableStatus": "Starting"});
     let none = || json!([]);
     let all = [
@@ -94,7 +94,7 @@ fn the_way_of_a_machine_is_told_step_by_step() {
 }
 
 #[test]
-fn what_holds_a_machine_up_is_told_in_the_words_of_whoever_knows() {
+fn an_obstacle_is_reported_with_the_message_of_its_source() {
     let condition = |kind: &str, message: &str| {
         json!({"type": kind, "status": "False", "reason": "NotReady", "message": message,
             "lastTransitionTime": "2026-01-01T12:00:00Z"})
@@ -128,7 +128,7 @@ fn what_holds_a_machine_up_is_told_in_the_words_of_whoever_knows() {
 }
 
 #[test]
-fn a_machine_that_stops_says_how_long_its_guest_may_take() {
+fn a_stopping_machine_reports_the_end_of_its_grace_period() {
     let mut pods = pod(Some("n"), json!({"running": {}}));
     pods[0]["metadata"]["deletionTimestamp"] = json!("2026-01-01T12:05:00Z");
     for word in ["Stopping", "Terminating"] {

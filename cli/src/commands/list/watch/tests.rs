@@ -23,7 +23,7 @@ fn task(percent: u32) -> VirtualMachineTask {
 }
 
 #[test]
-fn a_line_is_printed_when_it_says_something_new() {
+fn a_changed_line_is_printed() {
     let mut screen = Screen::new(
         Columns {
             progress: true,

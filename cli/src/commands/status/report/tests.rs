@@ -66,7 +66,7 @@ fn a_machine_with_everything() {
 }
 
 #[test]
-fn a_machine_that_nobody_has_looked_at_yet() {
+fn a_machine_without_a_status() {
     let mut vm = machine(json!({}));
     vm.status = None;
     let report = Report {

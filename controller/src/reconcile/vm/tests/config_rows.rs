@@ -27,7 +27,7 @@ fn cpus(bench: &Bench) -> Value {
 }
 
 #[tokio::test]
-async fn g1a_a_lost_node_is_waited_for_and_nothing_is_made_anew() {
+async fn g1a_a_lost_node_is_waited_for_and_nothing_is_created_again() {
     let mut bench = Bench::new();
     bench.running(json!({})).await;
     bench.remove(NODES, "n1");
@@ -81,7 +81,7 @@ async fn g1b_a_network_that_is_missing_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_cluster_without_multus_is_told_from_one_without_the_network() {
+async fn a_cluster_without_multus_differs_from_one_without_the_network() {
     let mut bench = Bench::new();
     bench.server.lock().unwrap().unknown = vec!["k8s.cni".to_owned()];
     let interfaces = json!([{ "name": "a", "networkRef": "blue" }]);

@@ -155,7 +155,7 @@ async fn a_placeholder_that_was_evicted_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_machine_that_does_not_fit_where_its_disk_is_says_what_does_not_fit() {
+async fn an_unschedulable_machine_reports_what_its_node_lacks() {
     let mut bench = Bench::new();
     bench.created(json!({})).await;
     bench.settle().await.ok();

@@ -26,7 +26,7 @@ async fn a_host_name_is_the_pods_and_so_the_guests() {
 }
 
 #[tokio::test]
-async fn the_first_interfaces_hardware_address_is_told_to_the_node() {
+async fn the_mac_address_of_the_first_interface_is_on_the_pod() {
     let eth0 = json!({ "name": "eth0", "macAddr": "52:54:00:12:34:5A" });
     let bench = networked(json!({ "interfaces": [eth0] })).await;
     let reported = &bench.pod()["metadata"]["annotations"]["vmlet.dev/mac-address"];

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::flow::Flow;
 
 #[tokio::test]
-async fn the_pod_of_a_paused_machine_is_let_go_once_its_end_is_on_record() {
+async fn the_pod_of_a_paused_machine_is_released_once_its_end_is_recorded() {
     let mut bench = Bench::new();
     bench.running(json!({})).await;
     let paused = json!({ "metadata": { "annotations": { "vmlet.dev/paused": "" } } });

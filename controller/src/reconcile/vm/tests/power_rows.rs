@@ -89,7 +89,7 @@ async fn w1d_going_off_is_delayed_too() {
 }
 
 #[tokio::test]
-async fn w2a_a_machine_that_anybody_paused_keeps_its_power() {
+async fn w2a_a_paused_machine_keeps_its_power_state() {
     let mut bench = machine_that_is("PoweredOn", json!({})).await;
     bench.edit(VMS, "vm", power_state("PoweredOff"));
     bench.edit(
@@ -344,7 +344,7 @@ async fn w5a_hard_leaves_one_second_so_that_the_pod_outlives_the_domain() {
 }
 
 #[tokio::test]
-async fn w5b_soft_leaves_a_deaf_guest_on_and_says_so() {
+async fn w5b_soft_leaves_an_unresponsive_guest_on_and_reports_it() {
     let mut bench = going_off("Soft").await;
     assert_eq!(bench.task("GuestShutdown")["spec"]["timeoutSeconds"], 90);
     bench.task_ends("GuestShutdown", "Error");
@@ -384,7 +384,7 @@ async fn a_guest_that_obeys_a_soft_stop_is_off() {
 }
 
 #[tokio::test]
-async fn w5c_try_soft_gives_a_deaf_guest_its_time() {
+async fn w5c_try_soft_gives_an_unresponsive_guest_its_grace_period() {
     let mut bench = going_off("TrySoft").await;
     assert_eq!(bench.pod()["metadata"]["deletionGracePeriodSeconds"], 90);
     assert!(bench.tasks("GuestShutdown").is_empty());

@@ -132,7 +132,7 @@ async fn a_new_process_lets_the_last_answer_stand_until_it_has_its_own() {
 }
 
 #[tokio::test]
-async fn a_guest_without_a_probe_is_ready_from_its_first_sign_of_life() {
+async fn a_guest_without_a_probe_is_ready_after_its_first_lease_or_agent_start() {
     for sign in [
         json!({ "power": "On", "agent": "Connected" }),
         json!({ "power": "On", "interfaces": [{ "name": "eth0", "addresses": ["10.1.0.7/24"] }] }),
@@ -172,7 +172,7 @@ async fn a_guest_that_stays_silent_gets_a_hint_after_two_minutes() {
 }
 
 #[tokio::test]
-async fn a_machine_without_a_network_and_one_of_a_mute_image_need_no_sign() {
+async fn a_machine_without_network_or_with_a_silent_image_is_ready_when_it_runs() {
     let mut bench = Bench::new();
     let alone = json!({ "spec": { "network": { "disabled": true } } });
     bench.booting(alone).await;

@@ -80,7 +80,7 @@ async fn r2a_the_mode_is_read_without_regard_to_case() {
 }
 
 #[tokio::test]
-async fn r2b_another_word_is_the_plain_way() {
+async fn r2b_an_unknown_mode_is_the_default() {
     assert_eq!(
         mode_of(json!({ "vmlet.dev/fast-deploy": "off" }), None).await,
         Mode::Plain
@@ -148,7 +148,7 @@ async fn r4a_a_machine_that_waits_for_a_cache_is_woken_by_it() {
 }
 
 #[tokio::test]
-async fn r4c_a_machine_that_is_not_created_is_looked_at_again_after_ten_seconds() {
+async fn r4c_a_machine_that_is_not_created_is_requeued_after_ten_seconds() {
     let mut bench = Bench::with(quick());
     bench.machine(json!({}));
     assert_eq!(seconds(&bench.pass().await), Some(10));
@@ -159,14 +159,14 @@ async fn r4c_a_machine_that_is_not_created_is_looked_at_again_after_ten_seconds(
 }
 
 #[tokio::test]
-async fn what_has_an_event_is_looked_at_without_one_after_a_minute() {
+async fn a_machine_that_waits_for_an_event_is_requeued_after_a_minute() {
     let mut bench = Bench::new();
     bench.machine(json!({}));
     assert_eq!(seconds(&bench.pass().await), Some(60));
 }
 
 #[tokio::test]
-async fn r4d_without_signals_a_machine_without_address_is_looked_at_again() {
+async fn r4d_without_signals_a_machine_without_address_is_requeued() {
     let mut bench = Bench::with(quick());
     bench.running(json!({})).await;
     assert_eq!(seconds(&bench.pass().await), Some(10));
@@ -199,7 +199,7 @@ async fn r5b_a_pass_that_can_do_nothing_waits_for_an_event() {
 }
 
 #[tokio::test]
-async fn r5c_what_is_due_later_is_looked_at_then() {
+async fn r5c_a_later_due_time_is_the_requeue_time() {
     let mut bench = Bench::new();
     let at = "2027-01-15T08:00:05Z";
     let key = "vmlet.dev.protected/apply-power-state-time";

@@ -215,7 +215,7 @@ async fn s51_a_machine_of_the_same_name_takes_a_running_orphan_over() {
 }
 
 #[tokio::test]
-async fn s52_a_pod_of_somebody_else_is_left_alone() {
+async fn s52_a_pod_of_another_owner_is_not_changed() {
     let mut bench = Bench::new();
     bench.created(json!({})).await;
     bench.put(PODS, json!({
@@ -367,7 +367,7 @@ async fn s56_data_volumes_are_made_owned_and_kept() {
 }
 
 #[tokio::test]
-async fn s56_an_unowned_data_volume_is_adopted_and_without_cdi_a_condition_says_so() {
+async fn s56_an_unowned_data_volume_is_adopted_and_without_cdi_a_condition_reports_it() {
     let mut bench = Bench::new();
     bench.claim("dv", "Bound");
     bench.put(
@@ -411,7 +411,7 @@ async fn a_data_volume_that_was_collected_is_not_made_again(#[case] metadata: Va
 }
 
 #[tokio::test]
-async fn s57_an_edited_machine_says_that_it_needs_a_restart() {
+async fn s57_an_edited_machine_has_the_condition_restart_required() {
     let mut bench = Bench::new();
     bench.running(json!({})).await;
     bench.edit(VMS, "vm", json!({ "spec": { "powerOffMode": "Hard" } }));

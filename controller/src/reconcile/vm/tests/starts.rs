@@ -247,7 +247,7 @@ async fn an_end_with_a_long_story_is_recorded() {
 
 /// A node that refuses every pod must not be asked again as fast as it refuses.
 #[tokio::test]
-async fn a_provisioning_pod_that_fails_is_not_made_anew_at_once() {
+async fn a_failed_placeholder_pod_is_not_recreated_at_once() {
     let mut bench = Bench::new();
     bench.machine(json!({}));
     bench.settle().await.ok();
@@ -298,7 +298,7 @@ async fn a_provisioning_pod_that_fails_is_not_made_anew_at_once() {
 }
 
 #[tokio::test]
-async fn a_disk_that_a_lost_node_was_making_says_so() {
+async fn a_disk_on_a_lost_node_has_a_condition() {
     let mut bench = Bench::new();
     bench.provisioning(json!({})).await;
     bench.remove(NODES, "n1");

@@ -164,7 +164,7 @@ async fn both_families_come_from_the_same_interface() {
 }
 
 #[tokio::test]
-async fn s3a_a_paused_label_shows_who_did_it() {
+async fn s3a_the_paused_label_shows_the_cause() {
     let mut bench = Bench::new();
     bench.running(json!({})).await;
     bench.edit(

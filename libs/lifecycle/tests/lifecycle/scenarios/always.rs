@@ -200,7 +200,7 @@ fn s18_a_restart_replaces_the_instance_and_empties_the_queue() {
 #[rstest]
 #[case("Stop≠")]
 #[case("Stop∅")]
-fn s19_a_stop_for_nobody_is_taken_away(#[case] queue: &str) {
+fn s19_a_stop_without_an_instance_is_removed(#[case] queue: &str) {
     let decision = Case::parse(&format!("Always running {queue}")).pass();
     assert_eq!(decision.action, Action::Nothing);
     assert_eq!(decision.status.state_change_requests, []);

@@ -83,7 +83,7 @@ fn s04_a_halted_machine_without_instance_is_left_alone() {
 }
 
 #[test]
-fn s05_a_halted_machine_is_stopped_once_and_then_let_go() {
+fn s05_a_halted_machine_is_stopped_once_and_then_released() {
     let mut case = Case::parse("Halted running -");
     let deletion = Action::Delete {
         uid: UID.into(),

@@ -29,7 +29,7 @@ fn s34_a_start_is_kept_until_the_instance_is_seen() {
 }
 
 #[test]
-fn s35_an_instance_that_started_paused_stays_paused_until_it_is_told_otherwise() {
+fn s35_an_instance_that_started_paused_stays_paused_until_it_is_unpaused() {
     let mut case = Case::parse("Manual none Start:paused");
     assert_eq!(case.step().action, Action::Patch(Patch::Paused));
     case.spec.paused = true;
@@ -224,7 +224,7 @@ fn powering_off_a_suspended_machine_drops_its_memory_unless_only_the_guest_may()
 }
 
 #[test]
-fn modes_say_how_an_instance_is_ended() {
+fn the_power_off_mode_selects_how_an_instance_ends() {
     let mut case = Case::parse("PoweredOff running -");
     case.spec.power_off_timeout = Some("1m30s".into());
     let uid = || UID.to_owned();

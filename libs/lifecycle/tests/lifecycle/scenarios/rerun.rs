@@ -48,7 +48,7 @@ fn s25_a_guest_that_powers_off_stays_down() {
 }
 
 #[test]
-fn s25_a_first_run_that_nobody_saw_running_is_not_repeated() {
+fn s25_a_first_run_that_was_not_observed_is_not_repeated() {
     let mut case = Case::parse("RerunOnFailure none - status=none");
     assert!(creates(&mut case));
     after(&mut case, "succeeded/ran");
@@ -166,7 +166,7 @@ fn s31_a_guest_that_powered_off_before_its_pod_was_deleted_stays_down() {
 }
 
 #[test]
-fn s32_a_stop_of_a_failed_instance_is_heard() {
+fn s32_a_stop_of_a_failed_instance_is_honoured() {
     let mut case = Case::parse("RerunOnFailure failed/ran Stop=");
     case.step();
     case.instance = None;

@@ -95,7 +95,7 @@ fn s45_paused_is_a_condition_while_it_lasts() {
 #[case(Unstartable::ErrImagePull, Word::ErrImagePull)]
 #[case(Unstartable::ImagePullBackOff, Word::ImagePullBackOff)]
 #[case(Unstartable::InvalidImageName, Word::InvalidImageName)]
-fn s46_obstacles_have_words_of_their_own(#[case] obstacle: Unstartable, #[case] want: Word) {
+fn s46_obstacles_have_their_own_status(#[case] obstacle: Unstartable, #[case] want: Word) {
     let mut case = Case::parse("Always scheduled -");
     case.instance.as_mut().unwrap().unstartable = Some(obstacle);
     assert_eq!(case.pass().status.printable_status, Some(want));

@@ -74,7 +74,7 @@ fn ours() -> Vec<(String, u32)> {
 }
 
 #[test]
-fn a_solicitation_is_offered_everything_that_cni_said() {
+fn an_advertise_contains_the_whole_cni_result() {
     let answer = answer_to(&request(
         MessageType::Solicit,
         None,
@@ -97,7 +97,7 @@ fn a_solicitation_is_offered_everything_that_cni_said() {
 }
 
 #[test]
-fn a_client_in_a_hurry_gets_its_addresses_at_once() {
+fn a_rapid_commit_gets_its_addresses_at_once() {
     let rapid = vec![association(9, &[]), DhcpOption::RapidCommit];
     let answer = answer_to(&request(MessageType::Solicit, None, rapid)).unwrap();
     assert_eq!(answer.msg_type(), MessageType::Reply);
@@ -106,7 +106,7 @@ fn a_client_in_a_hurry_gets_its_addresses_at_once() {
 }
 
 #[test]
-fn the_host_name_is_told_to_those_who_ask() {
+fn the_host_name_is_sent_to_clients_that_request_it() {
     let wanted = DhcpOption::ORO(ORO {
         opts: vec![OptionCode::ClientFqdn],
     });
@@ -151,7 +151,7 @@ fn a_request_is_judged_by_its_kind_and_server(
 }
 
 #[test]
-fn a_client_must_say_who_it_is() {
+fn a_request_without_a_client_id_is_refused() {
     let mut nobody = Message::new_with_id(MessageType::Solicit, [1, 2, 3]);
     nobody.opts_mut().insert(association(1, &[]));
     assert_eq!(answer_to(&nobody), None);
@@ -173,7 +173,7 @@ fn an_address_of_another_network_ends_when_it_is_renewed() {
 #[case::an_old_one(&["fd00:66::6"], Some(Status::NotOnLink))]
 #[case::both(&["fd00:7::5", "fd00:66::6"], Some(Status::NotOnLink))]
 #[case::none(&[], None)]
-fn a_client_that_was_away_is_told_whether_its_addresses_are_right(
+fn a_confirm_is_answered_with_whether_the_addresses_are_right(
     #[case] held: &[&str],
     #[case] expected: Option<Status>,
 ) {
@@ -213,7 +213,7 @@ fn there_is_one_association_with_addresses_and_nothing_else() {
 }
 
 #[test]
-fn an_answer_fits_the_smallest_packet_whatever_is_asked() {
+fn a_reply_fits_the_smallest_packet_for_any_request() {
     let many = (0..40)
         .map(|n| association(n, &["fd00:66::6"; 20]))
         .collect();

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_is_told_from_other_objects() {
+    fn the_secret_is_distinguished_from_other_objects() {
         let secret = r#"{"qom-type":"secret","id":"masterKey0","file":"/d/master-key.aes"}"#;
         assert_eq!(secret_file(secret), Some("/d/master-key.aes".into()));
         assert_eq!(

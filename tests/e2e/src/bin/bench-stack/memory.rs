@@ -61,7 +61,7 @@ mod tests {
     use super::kib;
 
     #[test]
-    fn resident_memory_is_read_from_the_kernels_words() {
+    fn resident_memory_is_read_from_proc_status() {
         let status = "Name:\tvmlet\nVmPeak:\t  99 kB\nVmRSS:\t   12345 kB\nRssAnon:\t 1 kB\n";
         assert_eq!(kib(status, "VmRSS:"), Some(12345.0));
         assert_eq!(kib("Name:\tkthreadd\n", "VmRSS:"), None);
