@@ -209,7 +209,7 @@ impl App {
             self.images.settle().await;
         };
         if tokio::time::timeout(deadline, settled).await.is_err() {
-            tracing::warn!("requests in progress are abandoned; the next start settles them");
+            tracing::warn!("requests in progress abandoned: the next start settles them");
         }
         self.containers.release_consoles().await;
     }

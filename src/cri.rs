@@ -45,7 +45,7 @@ pub enum Error {
 /// Serves until `stop` is done, then gives requests in progress the configured time to end.
 pub async fn serve(app: App, config: &Config, stop: impl Future<Output = ()>) -> Result<(), Error> {
     let listener = Listener::bind(&config.listen).await?;
-    tracing::info!(socket = %config.listen, outcome = "serving", "cri");
+    tracing::info!(socket = %config.listen, "CRI server started");
     let runtime = runtime::Runtime::new(app.clone(), config);
     let images = image::Images::new(app);
     let grace = config.shutdown.timeout.get();
@@ -83,7 +83,7 @@ async fn serve_services<R: RuntimeService, I: ImageService>(
     match ended {
         Ok(ended) => ended.map_err(Error::Serve),
         Err(_) => {
-            tracing::warn!(?grace, outcome = "abandoned", "requests that did not end");
+            tracing::warn!(?grace, "unfinished requests abandoned");
             Ok(())
         }
     }

@@ -111,8 +111,7 @@ impl Images {
             images = rows.entries.len(),
             lost = lost.len(),
             collected,
-            outcome = "opened",
-            "image store"
+            "image store opened"
         );
         Ok(Self {
             inner: Arc::new(Inner {

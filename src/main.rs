@@ -46,7 +46,7 @@ fn run(config: &Config) -> ExitCode {
     match daemon::run(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            tracing::error!(error = one_line(&e), outcome = "failed", "vmlet");
+            tracing::error!(error = one_line(&e), "daemon failed");
             ExitCode::FAILURE
         }
     }

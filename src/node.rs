@@ -81,7 +81,7 @@ pub async fn serve<P: Platform>(
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let listener = Listener::bind(&config.node.endpoint).await?;
-    tracing::info!(socket = %config.node.endpoint, outcome = "serving", "node API");
+    tracing::info!(socket = %config.node.endpoint, "node API server started");
     let stopping = CancellationToken::new();
     let service = NodeServer::new(Service::new(services, config, stopping.clone()))
         .max_decoding_message_size(MAX_MESSAGE)

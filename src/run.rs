@@ -58,11 +58,11 @@ fn allow_open_files() {
             tracing::warn!(
                 limit,
                 enough = ENOUGH_FILES,
-                "few open files are allowed: raise the hard limit for many machines"
+                "open file limit is low: raise the hard limit for many machines"
             );
         }
-        Ok(limit) => tracing::debug!(limit, "open files allowed"),
-        Err(e) => tracing::warn!(error = crate::one_line(&e), "open files"),
+        Ok(limit) => tracing::debug!(limit, "open file limit set"),
+        Err(e) => tracing::warn!(error = crate::one_line(&e), "open file limit not set"),
     }
 }
 
@@ -73,7 +73,7 @@ async fn serve(config: &Config) -> Result<(), Error> {
     let mut deadline = None;
     let shutdown = async {
         ending.received().await;
-        tracing::info!(outcome = "told to end", "vmlet");
+        tracing::info!("shutdown requested");
         deadline = Some(Instant::now() + grace);
     };
     let served = Box::pin(serve_both(&app, config, shutdown)).await;
@@ -82,7 +82,7 @@ async fn serve(config: &Config) -> Result<(), Error> {
         deadline.saturating_duration_since(Instant::now())
     });
     app.stop(left).await;
-    tracing::info!(outcome = "ended", "vmlet");
+    tracing::info!("daemon stopped");
     served
 }
 

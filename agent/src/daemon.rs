@@ -114,7 +114,7 @@ pub(crate) async fn follow<T: StreamEvent>(
         }
         if !was_away {
             was_away = true;
-            tracing::warn!(outcome = "away", what = T::WHAT, error = ended, "daemon");
+            tracing::warn!(what = T::WHAT, error = ended, "daemon stream ended");
         }
         reconnected();
         let pause = backoff.failed(Instant::now());
@@ -139,10 +139,10 @@ async fn once<T: StreamEvent>(
     let opened = T::open(daemon.clone()).await;
     let mut stream = opened.map_err(|status| status_message(&status))?;
     tracing::info!(
-        outcome = if *was_away { "back" } else { "connected" },
+        reconnected = *was_away,
         what = T::WHAT,
         version = info.version,
-        "daemon"
+        "daemon connected"
     );
     *was_away = false;
     if events.send(Event::Connected(Box::new(info))).await.is_err() {

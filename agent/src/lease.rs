@@ -72,7 +72,7 @@ impl Renewal {
                 Err(error) => {
                     if !complaining {
                         complaining = true;
-                        tracing::warn!(outcome = "failed", error, "lease");
+                        tracing::warn!(error, "node lease not written");
                     }
                     SOON
                 }
@@ -129,7 +129,7 @@ impl Renewal {
 /// The kernel's boot id; empty when it cannot be read.
 pub(crate) fn boot_id(file: &Path) -> String {
     boot_id::read(file).unwrap_or_else(|e| {
-        tracing::warn!(outcome = "failed", file = %file.display(), error = %e, "boot id");
+        tracing::warn!(file = %file.display(), error = %e, "boot ID not read");
         String::new()
     })
 }

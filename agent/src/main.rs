@@ -51,7 +51,7 @@ fn serve(config: Config) -> Result<(), Box<dyn Error>> {
         let ending = Ending::watch()?;
         let shutdown = async move {
             ending.received().await;
-            tracing::info!(outcome = "told to end", "agent");
+            tracing::info!("shutdown requested");
         };
         agent::run(config, shutdown)
             .await

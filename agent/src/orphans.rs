@@ -57,11 +57,7 @@ impl Finder {
             if let Err(error) = self.next(&mut suspects).await {
                 // What memory has may not be on record: the next round reads the record.
                 suspects = None;
-                tracing::warn!(
-                    outcome = "failed",
-                    error,
-                    "look for disks without a machine"
-                );
+                tracing::warn!(error, "search for orphaned disks failed");
             }
         }
     }
@@ -142,7 +138,7 @@ impl Finder {
             "no virtual machine {name} has the disk {uid} ({} bytes) any more: {removal}",
             disk.allocated_bytes
         );
-        tracing::warn!(vm = uid, name, outcome = "orphaned", "disk: {removal}");
+        tracing::warn!(vm = uid, name, "orphaned disk found: {removal}");
         let about = About {
             namespace: "default",
             object: ObjectReference {
@@ -169,8 +165,7 @@ impl Finder {
         tracing::warn!(
             vm = disk.vm_uid,
             name = disk.vm_name,
-            outcome = "removed",
-            "disk of no machine"
+            "orphaned disk removed"
         );
         match tokio::time::timeout(ANSWER, self.daemon.run_task(request)).await {
             Ok(Ok(_)) => Ok(()),

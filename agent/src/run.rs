@@ -154,7 +154,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     };
     parts.spawn(ending(renewal.run(stop.clone()), &stop));
     parts.close();
-    tracing::info!(outcome = "started", manager = tasks::FIELD_MANAGER, "agent");
+    tracing::info!(manager = tasks::FIELD_MANAGER, "agent started");
 
     let is_requested = tokio::select! {
         () = shutdown => true,

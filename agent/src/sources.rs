@@ -95,22 +95,9 @@ impl Resolver {
         let found = find(&self.client, &self.node, &wanted).await;
         let (namespace, pod, name) = (&wanted.pod_namespace, &wanted.pod_name, &wanted.name);
         match &found {
-            Ok(_) => tracing::info!(
-                namespace,
-                pod,
-                name,
-                outcome = "read",
-                "source of guest data"
-            ),
+            Ok(_) => tracing::info!(namespace, pod, name, "guest data read"),
             Err(reason) => {
-                tracing::warn!(
-                    namespace,
-                    pod,
-                    name,
-                    outcome = "refused",
-                    reason,
-                    "source of guest data"
-                );
+                tracing::warn!(namespace, pod, name, reason, "guest data refused");
             }
         }
         self.metrics.source(found.is_ok());
@@ -125,7 +112,7 @@ impl Resolver {
         if let Err(status) = notified.await {
             tracing::warn!(
                 error = status_message(&status),
-                "the daemon did not take guest data"
+                "guest data not accepted by the daemon"
             );
         }
     }

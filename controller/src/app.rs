@@ -76,11 +76,11 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), Error> {
     let own = client::client(&api, Fence::open(), &metrics)?;
     let mut lease = Lease::new(own, &config.namespace, &config.lease, &identity);
     let fence = if config.lease.enabled {
-        tracing::info!(identity, outcome = "wanted", "lease");
+        tracing::info!(identity, "lease requested");
         if !lease.acquire(&stop).await {
             return Ok(());
         }
-        tracing::info!(identity, outcome = "held", "lease");
+        tracing::info!(identity, "lease acquired");
         lease.fence()
     } else {
         Fence::open()

@@ -95,7 +95,7 @@ impl Events {
         // A full queue loses the event, as documented; a closed one means that the process ends.
         if self.queue.try_send(reported).is_err() {
             self.lost.inc();
-            tracing::debug!(reason, message, outcome = "lost", "event");
+            tracing::debug!(reason, message, "event dropped");
         }
     }
 }
@@ -127,7 +127,7 @@ pub async fn write(client: Client, instance: String, mut queue: Queue, metrics: 
             Err(elapsed) => elapsed.to_string(),
         };
         metrics.events_lost.inc();
-        tracing::debug!(error, reason = event.reason, outcome = "lost", "event");
+        tracing::debug!(error, reason = event.reason, "event dropped");
     }
 }
 

@@ -31,7 +31,7 @@ pub async fn serve(
 ) -> Result<impl Future<Output = ()>, Error> {
     let server = Server::bind(address).await?;
     let address = server.address().unwrap_or(address);
-    tracing::info!(%address, outcome = "serving", "health");
+    tracing::info!(%address, "health server started");
     let page = move |path: &str| page(path, &metrics);
     Ok(server.serve(LIMITS, CancellationToken::new(), page))
 }

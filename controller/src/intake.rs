@@ -75,7 +75,7 @@ impl Intake {
         let adds = changes.iter().flat_map(|change| self.adds(change));
         self.queue.push_all(adds.map(|add| {
             let (by, priority) = (kind_of::<K>(), add.priority);
-            tracing::debug!(key = %add.key, priority, by, outcome = "queued", "intake");
+            tracing::debug!(key = %add.key, priority, by, outcome = "queued", "pass queued");
             (add.key, Options::at(add.priority))
         }));
         let images = changes.iter();

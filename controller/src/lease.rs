@@ -74,7 +74,7 @@ impl Lease {
             match self.attempt().await {
                 Ok(true) => return true,
                 Ok(false) => {}
-                Err(error) => tracing::warn!(error = chain(&error), outcome = "failed", "lease"),
+                Err(error) => tracing::warn!(error = chain(&error), "lease not renewed"),
             }
             tokio::select! {
                 () = stop.cancelled() => return false,
@@ -98,7 +98,7 @@ impl Lease {
                     self.fence.close();
                     return Lost;
                 }
-                Err(error) => tracing::warn!(error = chain(&error), outcome = "failed", "lease"),
+                Err(error) => tracing::warn!(error = chain(&error), "lease not renewed"),
             }
         }
     }
@@ -113,7 +113,7 @@ impl Lease {
         let params = PostParams::default();
         let write = self.api.replace(&name, &params, &lease);
         match timeout(self.settings.retry.get(), write).await {
-            Ok(Ok(_)) => tracing::info!(outcome = "released", "lease"),
+            Ok(Ok(_)) => tracing::info!("lease released"),
             // It ends by itself.
             Ok(Err(error)) => tracing::warn!(error = chain(&error), "lease not released"),
             Err(_) => tracing::warn!(error = %Trouble::Silent, "lease not released"),

@@ -54,7 +54,7 @@ fn run(config: Config) -> Result<ExitCode, Box<dyn Error>> {
         let shutdown = stop.clone();
         tokio::spawn(async move {
             ending.received().await;
-            tracing::info!(outcome = "told to end", "controller");
+            tracing::info!("shutdown requested");
             shutdown.cancel();
         });
         Ok::<_, Box<dyn Error>>(Box::pin(app::run(config, stop)).await)
@@ -63,11 +63,11 @@ fn run(config: Config) -> Result<ExitCode, Box<dyn Error>> {
     runtime.shutdown_background();
     Ok(match ended {
         Ok(()) => {
-            tracing::info!(outcome = "ended", "controller");
+            tracing::info!("controller stopped");
             ExitCode::SUCCESS
         }
         Err(error) => {
-            tracing::error!(error = one_line(&error), outcome = "stopped", "controller");
+            tracing::error!(error = one_line(&error), "controller failed");
             error.exit_code()
         }
     })

@@ -70,7 +70,7 @@ pub async fn run<P, F>(
         let (context, rules, pass) = (context.clone(), Arc::clone(&rules), pass.clone());
         let span = tracing::info_span!("vm", key = %popped.key, priority = popped.priority);
         // Said while keys are handed out: their passes begin in whichever order the runtime polls them.
-        span.in_scope(|| tracing::debug!(outcome = "dispatched", "pass"));
+        span.in_scope(|| tracing::debug!(outcome = "dispatched", "pass dispatched"));
         async move {
             let _active = context.metrics.queue.active();
             let ended = pass(context.clone(), popped.key.clone()).await;
@@ -84,7 +84,7 @@ pub async fn run<P, F>(
 /// Returns when every store has been filled once.
 async fn ready(stores: Stores) {
     match stores.ready().await {
-        Ok(()) => tracing::info!(stores = ?stores.sizes(), outcome = "ready", "stores"),
+        Ok(()) => tracing::info!(stores = ?stores.sizes(), "stores filled"),
         // Their watches have ended, and so will the process.
         Err(_) => std::future::pending().await,
     }
@@ -105,27 +105,27 @@ fn verdict(context: &Context, rules: &Profile, key: &Key, ended: flow::Outcome) 
 fn outcome_of(ended: flow::Outcome) -> Outcome {
     match ended {
         Ok(Flow::Continue) => {
-            tracing::debug!(outcome = "done", "pass");
+            tracing::debug!(outcome = "done", "pass completed");
             Outcome::Ok
         }
         Ok(Flow::Done(what)) => {
-            tracing::debug!(reason = what, outcome = "done", "pass");
+            tracing::debug!(reason = what, outcome = "done", "pass completed");
             Outcome::Ok
         }
         Ok(Flow::RequeueAfter(after)) => {
-            tracing::debug!(again = ?after, outcome = "done", "pass");
+            tracing::debug!(again = ?after, outcome = "done", "pass completed");
             Outcome::After(after)
         }
         Ok(Flow::Waiting(reason)) => {
-            tracing::info!(reason, outcome = "waits", "pass");
+            tracing::info!(reason, outcome = "waiting", "pass waits");
             Outcome::Terminal
         }
         Err(error @ PassError::Conflict(_)) => {
-            tracing::debug!(reason = %error, outcome = "again", "pass");
+            tracing::debug!(reason = %error, outcome = "retried", "pass repeated");
             Outcome::Requeue
         }
         Err(error) => {
-            tracing::warn!(error = one_line(&error), outcome = "failed", "pass");
+            tracing::warn!(error = one_line(&error), outcome = "failed", "pass failed");
             Outcome::Error
         }
     }

@@ -117,11 +117,11 @@ impl Shell {
                     Ok(None) => return,
                     Err(error) => {
                         self.metrics.watch_error(kind);
-                        tracing::warn!(kind, error = one_line(&error), outcome = "broke off", "watch");
+                        tracing::warn!(kind, error = one_line(&error), "watch interrupted");
                     }
                 },
                 _ = due => {
-                    tracing::debug!(kind, outcome = "told again", "resync");
+                    tracing::debug!(kind, "resync completed");
                     self.intake.take(&feed.resync());
                 }
             }

@@ -97,7 +97,7 @@ impl Backend {
             };
             let unsent = error.take_message();
             let error = error.into_error();
-            tracing::debug!(backend = %self.name, %error, outcome = "failed", "send");
+            tracing::debug!(backend = %self.name, %error, "request not sent");
             self.link.discard(generation);
             match unsent {
                 Some(unsent) if again => request = unsent,

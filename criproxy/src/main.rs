@@ -76,10 +76,10 @@ async fn serve(config: Config) -> Ended {
     let ending = Ending::watch()?;
     let shutdown = async move {
         ending.received().await;
-        tracing::info!(outcome = "told to end", "criproxy");
+        tracing::info!("shutdown requested");
     };
     criproxy::serve(config, shutdown).await?;
-    tracing::info!(outcome = "ended", "criproxy");
+    tracing::info!("CRI proxy stopped");
     Ok(ExitCode::SUCCESS)
 }
 

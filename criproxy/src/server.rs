@@ -94,7 +94,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         tokio::spawn(metrics::serve(settings.listen, metrics, stop.clone()).await?);
     }
     proxy.watch(&stop);
-    tracing::info!(listen = %config.listen.display(), outcome = "serving", "criproxy");
+    tracing::info!(listen = %config.listen.display(), "CRI proxy started");
 
     let connections = TaskTracker::new();
     let mut shutdown = pin!(shutdown);
@@ -113,18 +113,10 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     connections.close();
     let drained = tokio::time::timeout(config.limits.drain.get(), connections.wait()).await;
     let left = connections.len();
-    tracing::info!(
-        left,
-        outcome = if drained.is_ok() {
-            "drained"
-        } else {
-            "cut off"
-        },
-        "calls"
-    );
+    tracing::info!(left, drained = drained.is_ok(), "calls in progress ended");
     let flushed = tokio::task::spawn_blocking(move || proxy.flush(FLUSH)).await;
     if !matches!(flushed, Ok(true)) {
-        tracing::warn!(outcome = "not flushed", "state directory");
+        tracing::warn!("state directory not flushed");
     }
     Ok(())
 }
@@ -186,7 +178,7 @@ async fn connection(stream: UnixStream, proxy: Arc<Proxy>, stop: CancellationTok
     let socket = match Socket::new(stream) {
         Ok(socket) => socket,
         Err(error) => {
-            tracing::warn!(%error, outcome = "given up", "connection of a client");
+            tracing::warn!(%error, "client connection closed after errors");
             return;
         }
     };
@@ -200,6 +192,6 @@ async fn connection(stream: UnixStream, proxy: Arc<Proxy>, stop: CancellationTok
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, outcome = "broken", "connection of a client");
+        tracing::debug!(%error, "client connection failed");
     }
 }

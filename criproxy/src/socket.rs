@@ -176,7 +176,7 @@ pub(crate) async fn drive<F: Future>(work: Pin<&mut F>, outgoing: &Outgoing) -> 
         }
         others_first = true;
         if let Poll::Ready(Err(error)) = waiting.poll_leave(cx) {
-            tracing::debug!(%error, outcome = "lost", "write");
+            tracing::debug!(%error, "write to a client failed");
             waiting.bytes.clear();
             // The connection learns it from its next read; what cannot be shut is shut already.
             let _ = waiting.socket.shutdown(Shutdown::Both);

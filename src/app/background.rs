@@ -38,7 +38,7 @@ impl App {
             let chosen = containers.choose_accelerator().await;
             if let Err(e) = &chosen {
                 let error = crate::one_line(e);
-                tracing::error!(error, "no virtual machine can be started");
+                tracing::error!(error, "node cannot start virtual machines");
             }
             chosen.is_ok()
         };
@@ -74,7 +74,7 @@ impl App {
         match self.containers.reconcile().await {
             Ok(complete) => complete,
             Err(e) => {
-                tracing::warn!(error = crate::one_line(&e), "reconcile containers");
+                tracing::warn!(error = crate::one_line(&e), "containers not reconciled");
                 false
             }
         }
@@ -84,7 +84,7 @@ impl App {
     async fn reconcile_sandboxes(&self) -> bool {
         let outcome = self.sandboxes.reconcile().await;
         if let Err(e) = &outcome {
-            tracing::warn!(error = crate::one_line(e), "reconcile sandboxes");
+            tracing::warn!(error = crate::one_line(e), "pod sandboxes not reconciled");
         }
         outcome.is_ok()
     }

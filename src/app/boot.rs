@@ -19,7 +19,7 @@ impl App {
     /// Draws the consequences of a reboot, if there was one.
     pub(super) async fn settle_boot(&self, db: &Db, file: &Path) -> Result<(), Error> {
         let Some(now) = read(file) else {
-            tracing::warn!(file = %file.display(), "the node does not say which boot this is");
+            tracing::warn!(file = %file.display(), "boot ID not available");
             return Ok(());
         };
         let before = node::boot(db).await?;

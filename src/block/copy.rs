@@ -48,7 +48,7 @@ impl Blocks {
             (Plan::Boot(extent) | Plan::Write(_, extent), _) => extent,
         };
         self.record(device, extent).await?;
-        tracing::info!(container = %container, %device, node = %node.display(), offset = extent.offset, size = extent.size, outcome = "prepared", "device");
+        tracing::info!(container = %container, %device, node = %node.display(), offset = extent.offset, size = extent.size, "block device prepared");
         Ok(())
     }
 
@@ -106,12 +106,12 @@ impl Blocks {
         let file = mark(file, Marker::Writing(digest)).await.map_err(failed)?;
         faultpoint::point("vm.block.begun");
         let claim = file.try_clone().map_err(failed)?;
-        tracing::info!(container = %container, %device, image = %digest, bytes = image.virtual_size, outcome = "begun", "image is written to a device");
+        tracing::info!(container = %container, %device, image = %digest, bytes = image.virtual_size, "image copy to a block device started");
         let mut reported = 0;
         let progress = |percent: u8| {
             if percent >= reported + STEP {
                 reported = percent / STEP * STEP;
-                tracing::info!(container = %container, %device, percent, "image is written to a device");
+                tracing::info!(container = %container, %device, percent, "image copy to a block device in progress");
             }
         };
         let base = Base {

@@ -107,7 +107,7 @@ impl Blocks {
             // Looked up after the node was found: the record is older than the node.
             let mut held = self.records.all().into_iter();
             if !held.any(|held| self.node(held.device) == path) {
-                tracing::warn!(node = %path.display(), "a device of nobody is removed");
+                tracing::warn!(node = %path.display(), "unowned device node removed");
                 remove_node(&path).await?;
             }
         }

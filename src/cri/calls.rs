@@ -136,14 +136,14 @@ impl Call {
         let kept = response.extensions().get::<Status>();
         let read = || Status::from_header_map(response.headers());
         let Some(status) = kept.cloned().or_else(read).filter(|s| s.code() != Code::Ok) else {
-            tracing::debug!(outcome = "ok", ?took, "call");
+            tracing::debug!(code = "Ok", ?took, "CRI call completed");
             return;
         };
         let (code, error) = (status.code(), status.message());
         if is_expected(&self.method, code) {
-            tracing::debug!(outcome = ?code, error, ?took, "call");
+            tracing::debug!(?code, error, ?took, "CRI call failed");
         } else {
-            tracing::warn!(outcome = ?code, error, ?took, "call");
+            tracing::warn!(?code, error, ?took, "CRI call failed");
         }
     }
 }
@@ -152,7 +152,7 @@ impl Drop for Call {
     fn drop(&mut self) {
         if !self.ended {
             let took = self.since.elapsed();
-            tracing::info!(outcome = "the client went away", ?took, "call");
+            tracing::info!(?took, "CRI call cancelled by the client");
         }
     }
 }

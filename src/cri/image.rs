@@ -116,7 +116,7 @@ impl ImageService for Images {
             .as_ref()
             .is_some_and(|auth| *auth != v1::AuthConfig::default())
         {
-            tracing::warn!(pod = uid, "image pull secrets are not used");
+            tracing::warn!(pod = uid, "image pull secrets ignored");
             self.app.containers.secrets_unused(&uid);
         }
         if images::is_none(&name) {

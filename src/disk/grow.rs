@@ -22,7 +22,7 @@ impl Disks {
             true
         });
         larger.await?;
-        tracing::info!(%vm, bytes = size, outcome = "larger", "disk");
+        tracing::info!(%vm, bytes = size, "disk grown");
         Ok(())
     }
 }

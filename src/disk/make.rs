@@ -101,7 +101,7 @@ impl Disks {
             self.let_image_go(desired.vm).await?;
         }
         progress(100);
-        tracing::info!(vm = %desired.vm, image = desired.image, linked = desired.linked, outcome = "made", "disk");
+        tracing::info!(vm = %desired.vm, image = desired.image, linked = desired.linked, "disk created");
         Ok(())
     }
 

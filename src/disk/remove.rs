@@ -45,7 +45,7 @@ impl Disks {
         }
         faultpoint::point("node.delete.recorded");
         self.take_away(vm, Phase::Deleting).await?;
-        tracing::info!(%vm, outcome = "removed", "disk");
+        tracing::info!(%vm, "disk removed");
         Ok(())
     }
 
@@ -64,7 +64,7 @@ impl Disks {
     fn tell_unrecorded(&self, vm: VmUid, file: &Path) {
         let reported = self.unrecorded.lock();
         if reported.unwrap_or_else(PoisonError::into_inner).insert(vm) {
-            tracing::warn!(%vm, file = %file.display(), "a disk without a record is left alone");
+            tracing::warn!(%vm, file = %file.display(), "unrecorded disk left in place");
         }
     }
 
@@ -98,7 +98,7 @@ impl Disks {
                 self.tell_unrecorded(vm, &file);
                 continue;
             }
-            tracing::warn!(%vm, "a disk that was never whole is removed");
+            tracing::warn!(%vm, "incomplete disk removed");
             self.remove_files(vm).await?;
         }
         Ok(())

@@ -23,7 +23,7 @@ pub(super) fn client(settings: &Settings) -> Result<Client> {
     match builder(settings).tls_certs_merge(own).build() {
         Ok(client) => Ok(client),
         Err(error) => {
-            tracing::warn!(%error, "no system certificates: https works only with a CA file");
+            tracing::warn!(%error, "no system certificates found: https needs a CA file");
             let none = builder(settings).tls_certs_only(std::iter::empty());
             none.build().map_err(|e| Error::Client(Arc::new(e)))
         }

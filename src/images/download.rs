@@ -94,7 +94,7 @@ impl Downloader {
         loop {
             match attempt().await {
                 Err(error) if retries < RETRIES && error.is_passing() => {
-                    tracing::debug!(%error, retries, "transfer interrupted");
+                    tracing::debug!(%error, retries, "image download interrupted");
                     tokio::time::sleep(self.retry_wait * 2_u32.pow(retries)).await;
                     retries += 1;
                 }

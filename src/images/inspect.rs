@@ -35,7 +35,7 @@ impl Inner {
             location: location.clone(),
             reason,
         })?;
-        tracing::info!(%name, location, format = disk.format.as_str(), outcome = "inspected", "image");
+        tracing::info!(%name, location, format = disk.format.as_str(), "image inspected");
         Ok(Inspected {
             format: disk.format,
             virtual_bytes: disk.virtual_size,

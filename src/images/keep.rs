@@ -35,7 +35,7 @@ impl Inner {
                     faultpoint::point("images.remove.unlinked");
                 }
                 drop(held);
-                tracing::info!(%digest, pinned, outcome = "removed", "image");
+                tracing::info!(%digest, pinned, "image removed");
                 Ok(())
             };
             return self.detached(removal).await;
@@ -106,7 +106,7 @@ impl Inner {
         let store = self.store.clone();
         let there = tokio::task::spawn_blocking(move || store.holds(digest, size)).await?;
         if !there {
-            tracing::warn!(%digest, "image file is gone from disk");
+            tracing::warn!(%digest, "image file missing");
             rows::lost(&self.db, vec![digest]).await?;
             self.catalog.change(|rows| rows.forget(digest));
         }

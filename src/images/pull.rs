@@ -187,7 +187,7 @@ impl Inner {
         let image = self.catalog.image(digest);
         drop(held);
         let (name, location) = (&desired.name, desired.source.location());
-        tracing::info!(%digest, %name, location, size = facts.size, outcome = "pulled", "image");
+        tracing::info!(%digest, %name, location, size = facts.size, "image pulled");
         image.ok_or_else(|| Error::Absent {
             reference: digest.to_string(),
         })

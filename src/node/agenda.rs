@@ -127,7 +127,7 @@ impl<P: Platform> Agenda<P> {
         let (there, new) = self.records.insert(task.clone()).await?;
         faultpoint::point("node.task.recorded");
         if new {
-            tracing::info!(task = %uid, %vm, kind = task.work.kind(), outcome = "taken", "task");
+            tracing::info!(task = %uid, %vm, kind = task.work.kind(), "task accepted");
         } else if (there.vm, &there.work) != (task.vm, &task.work) {
             return Err(Refused::Other(uid));
         }

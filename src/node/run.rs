@@ -41,7 +41,7 @@ type Outcome = Result<Option<Inspected>, Failure>;
 impl<P: Platform> Agenda<P> {
     pub(super) async fn carry_out(&self, task: &Arc<Task>, cancel: CancellationToken) {
         if let Err(e) = self.to_end(task, cancel).await {
-            tracing::error!(task = %task.uid, error = crate::one_line(&e), again_in = ?RETRY, "record a task");
+            tracing::error!(task = %task.uid, error = crate::one_line(&e), again_in = ?RETRY, "task not recorded");
             tokio::time::sleep(RETRY).await;
         }
     }
@@ -85,7 +85,7 @@ impl<P: Platform> Agenda<P> {
         if let Some(task) = ended.await? {
             let (state, kind) = (task.state, task.work.kind());
             let error = task.failure.as_ref().map(|f| f.message.as_str());
-            tracing::info!(task = %task.uid, vm = %task.vm, kind, outcome = ?state, error, "task");
+            tracing::info!(task = %task.uid, vm = %task.vm, kind, ?state, error, "task ended");
         }
         faultpoint::point("node.task.ended");
         Ok(())
@@ -119,7 +119,7 @@ impl<P: Platform> Agenda<P> {
             }
             (None, Work::Save) => {
                 if let Err(e) = self.containers.abort_save(task.vm).await {
-                    tracing::info!(task = %task.uid, error = crate::one_line(&e), "stop a save");
+                    tracing::info!(task = %task.uid, error = crate::one_line(&e), "save not stopped");
                 }
                 // It was too late, or it fails now.
                 work.await.ok().map(Ok)

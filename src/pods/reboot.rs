@@ -22,8 +22,7 @@ impl<P: Platform> Sandboxes<P> {
         }
         tracing::info!(
             sandboxes = ready.len(),
-            outcome = "not ready",
-            "reboot of the node"
+            "pod sandboxes marked not ready after a node reboot"
         );
         Ok(())
     }

@@ -50,7 +50,7 @@ impl<P: Platform> Sandboxes<P> {
             Phase::Stopped => Ok(()),
         };
         settled.inspect_err(|e| {
-            tracing::warn!(sandbox = %sandbox.id, error = crate::one_line(e), "reconcile");
+            tracing::warn!(sandbox = %sandbox.id, error = crate::one_line(e), "pod sandbox not reconciled");
         })
     }
 
@@ -71,7 +71,7 @@ impl<P: Platform> Sandboxes<P> {
             source,
         })?;
         if network.is_none() && self.table.get(id).is_some_and(|s| s.phase == Phase::Ready) {
-            tracing::warn!(sandbox = %id, "the network of a ready sandbox is gone");
+            tracing::warn!(sandbox = %id, "network of a ready pod sandbox missing");
             self.stop_to_end(id).await?;
         }
         Ok(())
@@ -95,14 +95,14 @@ impl<P: Platform> Sandboxes<P> {
             Ok(gone) => {
                 *collected = true;
                 if !gone.is_empty() {
-                    tracing::warn!(sandboxes = ?gone, "networks without a sandbox are removed");
+                    tracing::warn!(sandboxes = ?gone, "networks without a pod sandbox removed");
                 }
             }
             // A later round tries again; what a plugin cannot collect blocks nobody.
             Err(e) => {
                 tracing::warn!(
                     error = crate::one_line(&e),
-                    "collect networks without a sandbox"
+                    "networks without a pod sandbox not removed"
                 );
             }
         }

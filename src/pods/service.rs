@@ -124,7 +124,7 @@ impl<P: Platform> Sandboxes<P> {
         self.move_on(&id, Event::NetworkUp, "made ready", Some(network))
             .await?;
         faultpoint::point("sandbox.run.ready");
-        tracing::info!(sandbox = %id, outcome = "ready", "sandbox");
+        tracing::info!(sandbox = %id, "pod sandbox created");
         Ok(id)
     }
 
@@ -171,7 +171,7 @@ impl<P: Platform> Sandboxes<P> {
             Err(e) => Err(e),
         };
         if let Err(e) = undone {
-            tracing::warn!(sandbox = %id, error = crate::one_line(&e), "a failed sandbox is undone later");
+            tracing::warn!(sandbox = %id, error = crate::one_line(&e), "failed pod sandbox not undone yet");
         }
     }
 
@@ -207,7 +207,7 @@ impl<P: Platform> Sandboxes<P> {
                 .await?;
         }
         faultpoint::point("sandbox.stop.stopped");
-        tracing::info!(sandbox = %id, outcome = "stopped", "sandbox");
+        tracing::info!(sandbox = %id, "pod sandbox stopped");
         Ok(())
     }
 
@@ -238,7 +238,7 @@ impl<P: Platform> Sandboxes<P> {
         self.take_network_down(id).await?;
         self.table.remove(id).await?;
         faultpoint::point("sandbox.remove.gone");
-        tracing::info!(sandbox = %id, outcome = "removed", "sandbox");
+        tracing::info!(sandbox = %id, "pod sandbox removed");
         Ok(())
     }
 

@@ -44,7 +44,7 @@ fn start() -> Result<ExitCode, ExitCode> {
         return settings::print(&settings::show(&effective));
     }
     run(&effective.config).map_err(|error| {
-        tracing::error!(error = format!("{error:#}"), "stopped");
+        tracing::error!(error = format!("{error:#}"), "tapmanager failed");
         ExitCode::FAILURE
     })?;
     Ok(ExitCode::SUCCESS)
@@ -68,10 +68,13 @@ fn allow_open_files() {
             tracing::warn!(
                 limit,
                 enough = ENOUGH_FILES,
-                "few open files are allowed: raise the hard limit for many sandboxes"
+                "open file limit is low: raise the hard limit for many sandboxes"
             );
         }
-        Ok(limit) => tracing::debug!(limit, "open files allowed"),
-        Err(error) => tracing::warn!(error = telemetry::one_line(&error), "open files"),
+        Ok(limit) => tracing::debug!(limit, "open file limit set"),
+        Err(error) => tracing::warn!(
+            error = telemetry::one_line(&error),
+            "open file limit not set"
+        ),
     }
 }

@@ -193,7 +193,7 @@ fn boot(file: &std::path::Path) -> String {
     match boot_id::read(file) {
         Ok(id) => id.chars().take(MAX_ID).collect(),
         Err(error) => {
-            tracing::warn!(file = %file.display(), error = %error, "the node does not say which boot this is");
+            tracing::warn!(file = %file.display(), error = %error, "boot ID not available");
             String::new()
         }
     }

@@ -83,13 +83,13 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
         tasks.clone(),
     ));
     tracing::info!(control = %config.control_socket.display(),
-        handoff = %config.handoff_socket.display(), outcome = "ready", "sockets");
+        handoff = %config.handoff_socket.display(), "tapmanager started");
 
     ending.received().await;
     stop.cancel();
     tasks.close();
     let finished = tokio::time::timeout(GRACE, tasks.wait()).await.is_ok();
-    tracing::info!(finished, outcome = "stopped", "networks stay up");
+    tracing::info!(finished, "tapmanager stopped, networks kept");
     Ok(())
 }
 
@@ -129,12 +129,7 @@ async fn accept<F, S>(
         let connection = match connection {
             Ok(connection) => connection,
             Err(error) => {
-                tracing::warn!(
-                    socket,
-                    error = one_line(&error),
-                    outcome = "failed",
-                    "accept"
-                );
+                tracing::warn!(socket, error = one_line(&error), "accept failed");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -152,18 +147,12 @@ async fn accept<F, S>(
                     socket,
                     pid,
                     uid,
-                    outcome = "refused",
                     reason = "this user may not use the socket",
-                    "peer"
+                    "connection refused"
                 );
             }
             Err(error) => {
-                tracing::warn!(
-                    socket,
-                    error = one_line(&error),
-                    outcome = "refused",
-                    "peer"
-                );
+                tracing::warn!(socket, error = one_line(&error), "connection refused");
             }
         }
     }
@@ -182,7 +171,7 @@ async fn receive(connection: &AsyncConnection, deadline: Duration) -> Received {
         // Nobody is to send descriptors; they are closed here.
         Ok(Ok(Some(message))) => Received::Bytes(message.bytes),
         Ok(Err(error)) => {
-            tracing::debug!(error = one_line(&error), outcome = "closed", "connection");
+            tracing::debug!(error = one_line(&error), "connection closed");
             Received::Nothing
         }
         Ok(Ok(None)) | Err(_) => Received::Nothing,

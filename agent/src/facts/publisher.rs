@@ -210,12 +210,12 @@ impl Publisher {
                 let wait = entry.backoff.failed(now);
                 // What the pod says may have changed all the same.
                 entry.published = None;
-                tracing::warn!(outcome = "failed", pod = uid, error, again_in = ?wait, "guest facts");
+                tracing::warn!(pod = uid, error, again_in = ?wait, "guest facts not written");
             }
         }
         if let Some(error) = failed {
             let wait = entry.backoff.failed(now);
-            tracing::warn!(outcome = "failed", pod = uid, error, again_in = ?wait, "events of a pod");
+            tracing::warn!(pod = uid, error, again_in = ?wait, "pod events not written");
         }
     }
 

@@ -31,7 +31,7 @@ impl Owner {
                 Ok(Some(found)) => found.uid().map(|uid| reference(node, uid)),
                 Ok(None) => return Err(format!("there is no Node {node}")),
                 Err(error) => {
-                    tracing::debug!(outcome = "failed", error = one_line(&error), "node");
+                    tracing::debug!(error = one_line(&error), "node not read");
                     None
                 }
             };

@@ -115,7 +115,7 @@ impl Engine {
                         self.health.api(false);
                         if !complaining {
                             complaining = true;
-                            tracing::warn!(outcome = "failed", error = one_line(&e), "watch of tasks");
+                            tracing::warn!(error = one_line(&e), "task watch failed");
                         }
                     }
                     None => break,
@@ -227,7 +227,7 @@ impl Engine {
         entry.busy = false;
         if let Done::Failed(error) = done {
             let wait = entry.backoff.failed(now);
-            tracing::warn!(outcome = "failed", uid, error, again_in = ?wait, "task");
+            tracing::warn!(uid, error, again_in = ?wait, "task status not written");
             return;
         }
         entry.backoff.reset();
@@ -250,11 +250,11 @@ impl Engine {
                     if is_final(&status) {
                         self.metrics.ended(&object.kind(), &status);
                         tracing::info!(
-                            outcome = ?status.state,
+                            state = ?status.state,
                             kind = object.kind(),
                             task = format!("{}/{}", object.namespace, object.name),
-                            message = status.message,
-                            "task"
+                            result = status.message,
+                            "task ended"
                         );
                     }
                 }

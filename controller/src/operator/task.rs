@@ -130,7 +130,7 @@ impl Operator {
         let rules = Rules::ours(object.spec.strict);
         let summary = consolidate(&found.components, upgrade, &rules);
         if summary.upgraded {
-            tracing::info!(version = self.version, outcome = "complete", "upgrade");
+            tracing::info!(version = self.version, "upgrade completed");
             status::record(&mut new, &self.version);
         }
         status::summarize(&mut new, &summary, generation, &now);
@@ -239,7 +239,7 @@ async fn follow<E: std::fmt::Display>(
                     }
                 }
                 Some(Ok(object)) => report(operator.refuse(&object).await.err()),
-                Some(Err(error)) => tracing::debug!(%error, "watch of vmlets"),
+                Some(Err(error)) => tracing::debug!(%error, "vmlets watch failed"),
                 None => return,
             },
             Some(()) = parts.next() => next = next.min(last + LEAST),
@@ -260,8 +260,8 @@ async fn follow<E: std::fmt::Display>(
 
 fn report(error: Option<Error>) {
     match error {
-        None => tracing::debug!(outcome = "done", "status"),
-        Some(error) => tracing::warn!(error = %one_line(&error), outcome = "failed", "status"),
+        None => tracing::debug!("installation status computed"),
+        Some(error) => tracing::warn!(error = %one_line(&error), "installation status not written"),
     }
 }
 

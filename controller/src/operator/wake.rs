@@ -94,7 +94,7 @@ fn changes<K: ResourceExt>(
         let changed = match event {
             Ok(event) => seen.take(&event, &essence),
             Err(error) => {
-                tracing::debug!(%error, "watch of the installation's parts");
+                tracing::debug!(%error, "watch of the installation's objects failed");
                 false
             }
         };

@@ -63,7 +63,7 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
 pub async fn follow_agents(ctx: &Context, wake: &mpsc::Sender<Key>) {
     loop {
         for node in ctx.stores.agents.lost().await {
-            tracing::info!(node, outcome = "silent", "agent");
+            tracing::info!(node, "agent lease expired");
             for key in node_tasks::waiting(ctx, &node) {
                 // Nobody who would receive it: the process ends.
                 let _ = wake.send(key).await;
@@ -109,7 +109,7 @@ async fn look_at_present(ctx: &Context, key: &Key) -> Outcome {
         (Ok(_), Err(error)) => Err(error),
         (Err(error), Ok(())) => Err(error),
         (Err(first), Err(error)) => {
-            tracing::warn!(vm = %key, %error, outcome = "not written", "machine");
+            tracing::warn!(vm = %key, %error, "machine status not written");
             Err(first)
         }
     }

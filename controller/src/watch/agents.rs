@@ -34,12 +34,7 @@ impl Shell {
                 Ok(None) => return,
                 Err(error) => {
                     self.metrics.watch_error(NAME);
-                    tracing::warn!(
-                        kind = NAME,
-                        error = one_line(&error),
-                        outcome = "broke off",
-                        "watch"
-                    );
+                    tracing::warn!(kind = NAME, error = one_line(&error), "watch interrupted");
                 }
             }
         }

@@ -72,11 +72,7 @@ impl Shell {
             if !self.await_definition(&client, late).await {
                 return;
             }
-            tracing::info!(
-                definition = late.definition(),
-                outcome = "appeared",
-                "watch"
-            );
+            tracing::info!(definition = late.definition(), "watched kind installed");
             let intake = self.intake.clone();
             // Listed: only now is the kind certain to be served.
             let stream = stream.inspect_ok(move |event| {
@@ -104,8 +100,7 @@ impl Shell {
                     tracing::warn!(
                         kind = definition,
                         error = one_line(&error),
-                        outcome = "broke off",
-                        "watch"
+                        "watch interrupted"
                     );
                 }
             }

@@ -166,7 +166,7 @@ impl Link {
         tokio::spawn(async move {
             let ended = connection.await;
             let reason = ended.err().map(|e| e.to_string());
-            tracing::debug!(socket = %socket.display(), reason, outcome = "ended", "connection");
+            tracing::debug!(socket = %socket.display(), reason, "runtime connection ended");
             drop_sender(&current, &up, generation);
         });
         Ok((sender, generation))

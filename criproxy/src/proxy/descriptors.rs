@@ -66,7 +66,7 @@ impl Accepted {
                 Some(keys) if *keys == descriptor.label_keys => {}
                 Some(_) => {
                     let name = descriptor.name;
-                    tracing::warn!(metric = %name, outcome = "dropped", "labels differ");
+                    tracing::warn!(metric = %name, "metric descriptor dropped: labels differ");
                 }
             }
         }

@@ -154,7 +154,7 @@ impl Proxy {
             LastKnown::Lost => Err(backend.unavailable(&failure.reason())),
             LastKnown::Known(all) => {
                 let reason = failure.reason();
-                tracing::debug!(backend = %backend.name, ?kind, reason, outcome = "stale", "list");
+                tracing::debug!(backend = %backend.name, ?kind, reason, "stale list served");
                 self.metrics.stale(&backend.name, call.name);
                 if is_complete(message) {
                     return Ok(all);
@@ -187,12 +187,7 @@ impl Proxy {
             let had_some = matches!(self.memory.last_list(index, kind), LastKnown::Known(_));
             if !secondary.believes(object, list.is_empty(), had_some) {
                 let name = &*secondary.backend.name;
-                tracing::warn!(
-                    backend = name,
-                    ?kind,
-                    outcome = "doubted",
-                    "list without anything"
-                );
+                tracing::warn!(backend = name, ?kind, "empty list ignored");
                 return false;
             }
         }

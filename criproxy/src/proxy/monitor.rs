@@ -53,10 +53,10 @@ impl Proxy {
             // One event per change, not per attempt.
             let reason = met.as_ref().err().map(Failure::reason);
             match (&met, &reason) {
-                (Ok(_), _) => tracing::info!(backend = %name, outcome = "connected", "runtime"),
+                (Ok(_), _) => tracing::info!(backend = %name, "runtime connected"),
                 (_, reason) if *reason == reported => {}
                 (_, Some(reason)) => {
-                    tracing::warn!(backend = %name, reason, outcome = "away", "runtime");
+                    tracing::warn!(backend = %name, reason, "runtime unavailable");
                 }
                 (_, None) => {}
             }
@@ -65,7 +65,7 @@ impl Proxy {
                 Ok(generation) => {
                     self.metrics.connected(name, true);
                     backend.link.ended(generation).await;
-                    tracing::warn!(backend = %name, outcome = "disconnected", "runtime");
+                    tracing::warn!(backend = %name, "runtime disconnected");
                 }
                 Err(_) => tokio::time::sleep(PAUSE).await,
             }
@@ -118,11 +118,7 @@ impl Proxy {
         let same = ours.zip(theirs).map(|(ours, theirs)| ours == theirs);
         if same == Some(false) {
             let name = &*secondary.backend.name;
-            tracing::warn!(
-                backend = name,
-                outcome = "kept",
-                "cgroup driver is not the primary's"
-            );
+            tracing::warn!(backend = name, "cgroup driver differs from the primary's");
         }
         let known = &secondary.same_cgroup_driver;
         *known.lock().unwrap_or_else(PoisonError::into_inner) = same;

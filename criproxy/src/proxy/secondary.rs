@@ -124,12 +124,7 @@ impl Secondary {
                 since.elapsed() >= grace
             } else {
                 let name = &*self.backend.name;
-                tracing::warn!(
-                    backend = name,
-                    ?object,
-                    outcome = "doubted",
-                    "list without anything"
-                );
+                tracing::warn!(backend = name, ?object, "empty list ignored");
                 trust.doubted = Some(Instant::now());
                 grace.is_zero()
             };

@@ -135,7 +135,7 @@ impl Loader<'_> {
         }
         for kind in [Kind::Sandbox, Kind::Container] {
             if self.rebooted && cache.connected && cache.list(kind).is_none() {
-                tracing::warn!(backend = %self.name(backend), ?kind, "lost before the reboot: nothing runs");
+                tracing::warn!(backend = %self.name(backend), ?kind, "list of an earlier boot dropped");
                 cache.set_list(kind, Bytes::new());
                 self.loaded.dirty.insert(Slot::List(backend, kind));
             }
@@ -230,7 +230,7 @@ impl Loader<'_> {
 }
 
 fn warn_lost(path: &Path, reason: &(dyn std::error::Error + 'static)) {
-    tracing::warn!(path = %path.display(), error = reason, "counts as lost");
+    tracing::warn!(path = %path.display(), error = reason, "unreadable state file ignored");
 }
 
 /// Nanoseconds since the epoch.

@@ -123,7 +123,7 @@ impl Memory {
                 state.drop_statuses(owner, kind);
             }),
             Err(malformed) => {
-                tracing::warn!(backend = owner.0, ?kind, error = %malformed, "list not remembered");
+                tracing::warn!(backend = owner.0, ?kind, error = %malformed, "list not stored");
             }
         }
     }
@@ -163,7 +163,7 @@ impl Memory {
                 tracing::warn!(
                     backend = owner.0,
                     ?kind,
-                    "answer without the status asked for"
+                    "reply without the requested status"
                 );
                 return;
             }

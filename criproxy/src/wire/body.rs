@@ -97,7 +97,7 @@ impl Tap {
             }
             Some(Err(error)) => {
                 let name = &self.backend;
-                tracing::debug!(backend = %name, %error, outcome = "broken", "answer");
+                tracing::debug!(backend = %name, %error, "reply interrupted");
                 let status = Status::unavailable(format!("runtime {name} broke off its answer"));
                 self.ended(Code::Unavailable);
                 Poll::Ready(Some(Frame::trailers(refusal_trailers(&status))))

@@ -193,7 +193,7 @@ impl Cache {
 fn understood(path: &Path) -> Result<Option<Entry>, CacheError> {
     match read(path) {
         Err(error @ CacheError::Format { .. }) => {
-            tracing::warn!(path = %path.display(), %error, "cni cache entry passed over");
+            tracing::warn!(path = %path.display(), %error, "CNI cache entry ignored");
             Ok(None)
         }
         other => other,

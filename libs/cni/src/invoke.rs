@@ -162,8 +162,7 @@ impl Invoker {
             network = call.network,
             command = <&str>::from(call.command),
             took = ?started.elapsed(),
-            outcome = if outcome.is_ok() { "done" } else { "failed" },
-            "cni plugin"
+            ok = outcome.is_ok(), "CNI plugin called"
         );
         outcome.map_err(|failure| call.failed(failure))
     }

@@ -121,7 +121,7 @@ impl Listener {
                 Ok((stream, _)) if self.admits(&stream) => return stream,
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::warn!(target: LOG, %error, outcome = "retried", "accept");
+                    tracing::warn!(target: LOG, %error, "accept failed");
                     tokio::time::sleep(ACCEPT_BACKOFF).await;
                 }
             }
@@ -133,11 +133,11 @@ impl Listener {
             Ok(peer) if self.allowed.contains(&peer.uid()) => true,
             Ok(peer) => {
                 let (uid, pid) = (peer.uid(), peer.pid());
-                tracing::warn!(target: LOG, uid, pid, outcome = "refused", "connection of another user");
+                tracing::warn!(target: LOG, uid, pid, "connection of another user refused");
                 false
             }
             Err(error) => {
-                tracing::warn!(target: LOG, %error, outcome = "refused", "connection without credentials");
+                tracing::warn!(target: LOG, %error, "connection without credentials refused");
                 false
             }
         }

@@ -183,7 +183,7 @@ impl<K: Hash + Eq + Clone, M: Metrics> Pool<K, M> {
             self.high -= 1;
         }
         if matches!(tally, Tally::Timeout | Tally::Panic) {
-            tracing::error!(?tally, took = ?flight.since.elapsed(), "a worker failed");
+            tracing::error!(?tally, took = ?flight.since.elapsed(), "worker panicked");
         }
         let settlement = verdict.settle(flight.priority);
         let now = self.queue.now();
@@ -213,7 +213,7 @@ impl<K: Hash + Eq + Clone, M: Metrics> Pool<K, M> {
             self.settle(ended);
         }
         if !tasks.is_empty() {
-            tracing::warn!(left = tasks.len(), "workers did not end in time");
+            tracing::warn!(left = tasks.len(), "workers still running at the deadline");
         }
         tasks.shutdown().await;
         self.refresh();

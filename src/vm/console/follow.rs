@@ -144,7 +144,7 @@ impl Follow {
         let now = Instant::now();
         if self.trouble.take().is_some() {
             let log = self.paths.log.display();
-            tracing::info!(%log, "console log goes on");
+            tracing::info!(%log, "console log resumed");
         }
         self.unread |= batch.more;
         self.not_before = if batch.more {
@@ -164,7 +164,7 @@ impl Follow {
         if self.trouble.is_none() {
             let log = self.paths.log.display();
             let error: &dyn std::error::Error = error;
-            tracing::warn!(%log, error, "console log held back, the guest goes on");
+            tracing::warn!(%log, error, "console log not written, guest output kept");
         }
         self.trouble = Some(pause);
         self.unread = true;
@@ -222,7 +222,7 @@ impl Follow {
         if let Ok(Err(error)) = self.blocking(Transfer::save).await {
             let raw = self.paths.raw.display();
             let error: &dyn std::error::Error = &error;
-            tracing::warn!(%raw, error, "console position not saved, the last batch will be repeated");
+            tracing::warn!(%raw, error, "console position not saved: lines may repeat");
         }
     }
 

@@ -47,7 +47,7 @@ impl LogFile {
                 mark.length = mark.length.min(last.length);
             } else if let Err(error) = cut_rotated(path, last) {
                 let log = path.display();
-                tracing::warn!(%log, %error, "rotated console log not examined, lines may repeat");
+                tracing::warn!(%log, %error, "rotated console log not read: lines may repeat");
             }
         }
         Ok(Self {

@@ -76,7 +76,7 @@ impl PositionFile {
             Ok(position) => Ok(Some(position)),
             Err(error) => {
                 let file = self.live.display();
-                tracing::warn!(%file, %error, "console position unreadable, starting over");
+                tracing::warn!(%file, %error, "console position not readable: log restarts");
                 Ok(None)
             }
         }

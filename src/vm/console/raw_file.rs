@@ -118,7 +118,7 @@ impl RawFile {
             Err(errno) => {
                 self.punched = u64::MAX;
                 SAID.call_once(|| {
-                    tracing::warn!(error = %errno, "consumed console bytes keep their disk space");
+                    tracing::warn!(error = %errno, "disk space of the console file not released");
                 });
             }
         }

@@ -62,7 +62,7 @@ impl Transfer {
             other => {
                 if other.is_some() {
                     let raw = paths.raw.display();
-                    tracing::warn!(%raw, size, "raw console file was replaced, read from its start");
+                    tracing::warn!(%raw, size, "raw console file replaced: read from its start");
                 }
                 let offset = raw.first_byte().map_err(failed)?;
                 let (line_open, log) = other.map_or((false, None), |p| (p.line_open, p.log));
@@ -188,7 +188,7 @@ impl Transfer {
         }
         let raw = self.paths.raw.display();
         tracing::warn!(%raw, size, was = self.position.offset,
-            "raw console file was cut, read from its start");
+            "raw console file truncated: read from its start");
         self.position.offset = self.raw.first_byte().map_err(failed)?.min(size);
         self.raw.forget_holes();
         self.is_saved = false;

@@ -104,7 +104,7 @@ impl Hub {
                 Ok(events) => self.wake(&events),
                 Err(Errno::EINTR) => {}
                 Err(errno) => {
-                    tracing::error!(error = %errno, "console watch ended, logs stand still");
+                    tracing::error!(error = %errno, "console watch failed: logs are not updated");
                     return;
                 }
             }

@@ -41,7 +41,7 @@ impl<P: Platform> Containers<P> {
                 if wanted.container_path == "/" {
                     return Err(block::Error::NotBlock(path.to_owned()).into());
                 }
-                tracing::warn!(device = %path.display(), "no block device: the machine does not get it");
+                tracing::warn!(device = %path.display(), "device is not a block device: not attached to the machine");
                 continue;
             };
             let disk = BlockDisk {

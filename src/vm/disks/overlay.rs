@@ -31,7 +31,7 @@ impl<P: Platform> Containers<P> {
         let allowed = self.settings.unknown_image == UnknownImage::Pull;
         let name = &image.user_specified_image;
         if allowed && !name.is_empty() && self.known(&sandbox.id, image).is_none() {
-            tracing::info!(sandbox = %sandbox.id, "the image's id is not ours: it is pulled by its name");
+            tracing::info!(sandbox = %sandbox.id, "image ID unknown: image pulled by its name");
             let locator = Locator::of_pod(name, &sandbox.config.annotations)?;
             images.pull(locator).await?;
         }

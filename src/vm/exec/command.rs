@@ -172,7 +172,7 @@ impl<H: Hypervisor> Run<H> {
         };
         if let Ok(Err(e)) = forgotten {
             tracing::warn!(
-                domain = %self.domain, error = crate::one_line(&e), "a command may run on in its guest"
+                domain = %self.domain, error = crate::one_line(&e), "command may still run in the guest"
             );
         }
     }
@@ -198,7 +198,7 @@ impl<H: Hypervisor> Run<H> {
         let remove = "exec rm -f \"$1.1\" \"$1.2\"";
         let removed = self.script(remove, &[&self.stem]).await;
         if let Err(e) = removed {
-            tracing::debug!(domain = %self.domain, error = crate::one_line(&e), "clear a guest's files");
+            tracing::debug!(domain = %self.domain, error = crate::one_line(&e), "command files not removed from the guest");
         }
     }
 

@@ -19,7 +19,7 @@ impl<P: Platform> Containers<P> {
         let settings = &self.settings;
         let choose = || async {
             let choice = accelerator::choose(settings.accelerator, &settings.host()).await?;
-            tracing::info!(accelerator = %choice.accelerator, reason = %choice.reason, "chosen");
+            tracing::info!(accelerator = %choice.accelerator, reason = %choice.reason, "accelerator chosen");
             Ok::<_, Error>(choice)
         };
         let chosen = self.accelerator.get_or_try_init(choose).await;

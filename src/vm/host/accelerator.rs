@@ -137,7 +137,7 @@ impl Host {
             _ => {}
         }
         let verdict = probe::kvm(self).await;
-        tracing::info!(?verdict, "accelerator probe");
+        tracing::info!(?verdict, "accelerator probe completed");
         cache::store(&self.cache_dir, &key, &verdict).await;
         verdict
     }

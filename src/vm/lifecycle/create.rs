@@ -87,7 +87,7 @@ impl<P: Platform> Containers<P> {
             .await?;
         self.remember_answer(&id);
         faultpoint::point("vm.create.created");
-        tracing::info!(sandbox = %sandbox.id, container = %id, outcome = "created", "container");
+        tracing::info!(sandbox = %sandbox.id, container = %id, "container created");
         Ok(id)
     }
 
@@ -159,7 +159,7 @@ impl<P: Platform> Containers<P> {
         let gone = self
             .move_on(row, Event::Superseded, "superseded", ended)
             .await?;
-        tracing::info!(container = %row.id, attempt, outcome = "superseded", "container");
+        tracing::info!(container = %row.id, attempt, "container replaced by a newer attempt");
         self.let_go(&gone).await
     }
 

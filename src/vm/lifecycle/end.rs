@@ -65,7 +65,7 @@ impl<P: Platform> Containers<P> {
             }
         };
         if let Some(Exit { code, reason, .. }) = &row.exit {
-            tracing::info!(container = %id, outcome = "exited", code, reason, "container");
+            tracing::info!(container = %id, code, reason, "container exited");
         }
         faultpoint::point("vm.stop.exited");
         Ok(Some(row))
@@ -87,7 +87,7 @@ impl<P: Platform> Containers<P> {
             return;
         };
         if let Err(e) = self.on_stopped(row, end).await {
-            tracing::warn!(container = %row.id, error = crate::one_line(&e), "record an end");
+            tracing::warn!(container = %row.id, error = crate::one_line(&e), "container exit not recorded");
         }
     }
 
@@ -115,10 +115,10 @@ impl<P: Platform> Containers<P> {
     /// Writes what is left of the console to the log and stops following.
     pub(in crate::vm) async fn drain(&self, row: &Container) {
         if let Err(e) = self.follow(row).await {
-            tracing::warn!(container = %row.id, error = crate::one_line(&e), "open the console once more");
+            tracing::warn!(container = %row.id, error = crate::one_line(&e), "console not reopened");
         }
         if let Err(e) = self.consoles.finish(&row.id).await {
-            tracing::warn!(container = %row.id, error = crate::one_line(&e), "write the rest of the console");
+            tracing::warn!(container = %row.id, error = crate::one_line(&e), "end of the console output not written");
         }
     }
 

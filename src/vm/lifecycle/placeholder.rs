@@ -21,7 +21,7 @@ impl<P: Platform> Containers<P> {
         let row = self
             .move_on(&row, Event::Started, "started", |row| row.started_at = now)
             .await?;
-        tracing::info!(container = %row.id, outcome = "holds a place", "container");
+        tracing::info!(container = %row.id, "placeholder container started");
         Ok(())
     }
 

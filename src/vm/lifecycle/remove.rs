@@ -55,7 +55,7 @@ impl<P: Platform> Containers<P> {
         self.parts.table.remove(id).await?;
         self.forget_answer(id);
         faultpoint::point("vm.remove.gone");
-        tracing::info!(container = %id, outcome = "removed", "container");
+        tracing::info!(container = %id, "container removed");
         Ok(())
     }
 }

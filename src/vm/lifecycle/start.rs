@@ -78,14 +78,14 @@ impl<P: Platform> Containers<P> {
             .await?;
         faultpoint::point("vm.start.running");
         let (took, Waits { define, start }) = (begun.elapsed(), waits);
-        tracing::info!(container = %id, ?took, ?define, ?start, outcome = "running", "container");
+        tracing::info!(container = %id, ?took, ?define, ?start, "container started");
         let score = row.resources().oom_score_adj;
         if score != 0 {
             self.prefer_for_kill(&row, score).await;
         }
         // Its end may have come before anybody expected it.
         if let Err(e) = self.end_if_inactive(&row).await {
-            tracing::warn!(container = %id, error = crate::one_line(&e), "look after a start");
+            tracing::warn!(container = %id, error = crate::one_line(&e), "container start not verified");
         }
         Ok(())
     }
@@ -252,9 +252,9 @@ impl<P: Platform> Containers<P> {
             self.record_start_error(row, &error).await
         };
         if let Err(e) = settled {
-            tracing::warn!(container = %id, error = crate::one_line(&e), "a failed start is settled later");
+            tracing::warn!(container = %id, error = crate::one_line(&e), "failed container start not settled yet");
         }
-        tracing::warn!(container = %id, outcome = "failed", repeat, error = crate::one_line(&error), "start");
+        tracing::warn!(container = %id, repeat, error = crate::one_line(&error), "container start failed");
         error
     }
 
@@ -315,7 +315,7 @@ impl<P: Platform> Containers<P> {
         let row = self
             .move_on(row, Event::Started, "adopted", |row| row.started_at = now)
             .await?;
-        tracing::info!(container = %row.id, outcome = "adopted", "container");
+        tracing::info!(container = %row.id, "running container adopted");
         if let Some(State::Inactive(end)) = state {
             self.ended(&row.id, end).await?;
         }

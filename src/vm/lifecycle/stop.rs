@@ -85,7 +85,7 @@ impl<P: Platform> Containers<P> {
         let (this, id) = (Arc::clone(self), id.clone());
         self.parts.tasks.spawn(async move {
             if let Err(e) = this.run_stop(&id).await {
-                tracing::warn!(container = %id, error = crate::one_line(&e), "stop");
+                tracing::warn!(container = %id, error = crate::one_line(&e), "container stop failed");
             }
             this.stoppers
                 .lock()
@@ -146,13 +146,13 @@ impl<P: Platform> Containers<P> {
         let domain = row.domain();
         let hypervisor = &self.parts.hypervisor;
         let by_agent = hypervisor.shutdown(domain, Shutdown::Agent).await;
-        tracing::debug!(container = %id, agent = by_agent.is_ok(), "asked the guest to power off");
+        tracing::debug!(container = %id, agent = by_agent.is_ok(), "power-off requested from the guest");
         if by_agent.is_ok() {
             tokio::time::sleep(ASK_AGAIN).await;
         }
         loop {
             if let Err(e) = hypervisor.shutdown(domain, Shutdown::Acpi).await {
-                tracing::debug!(container = %id, error = %e, "press the power button");
+                tracing::debug!(container = %id, error = %e, "ACPI power button event failed");
             }
             tokio::time::sleep(ASK_AGAIN).await;
         }

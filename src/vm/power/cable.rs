@@ -35,7 +35,7 @@ impl<P: Platform> Containers<P> {
             match self.set_cable(row, &nic, Cable::Pulled).await {
                 Ok(()) => pulled.push(nic),
                 Err(e) => {
-                    tracing::warn!(container = %row.id, nic, error = crate::one_line(&e), "pull a cable");
+                    tracing::warn!(container = %row.id, nic, error = crate::one_line(&e), "link not set down");
                 }
             }
         }
@@ -51,16 +51,16 @@ impl<P: Platform> Containers<P> {
         for nic in pulled.0 {
             let plugging = async {
                 while let Err(e) = self.set_cable(row, &nic, Cable::PluggedIn).await {
-                    tracing::warn!(container = %row.id, nic, error = crate::one_line(&e), again_in = ?AGAIN, "plug a cable in");
+                    tracing::warn!(container = %row.id, nic, error = crate::one_line(&e), again_in = ?AGAIN, "link not set up");
                     if !e.is_unavailable() {
                         return;
                     }
                     tokio::time::sleep(AGAIN).await;
                 }
-                tracing::info!(container = %row.id, nic, outcome = "told", "new address of a guest");
+                tracing::info!(container = %row.id, nic, "guest notified of its new address");
             };
             if tokio::time::timeout(TIMEOUT, plugging).await.is_err() {
-                tracing::error!(container = %row.id, nic, outcome = "pulled", "the cable of a guest");
+                tracing::error!(container = %row.id, nic, "link of the guest left down");
             }
         }
     }

@@ -68,7 +68,7 @@ impl<P: Platform> Containers<P> {
         // A reboot that is asked for next must not take this event for its own.
         let seen = async { while events.recv().await != Ok(Event::Reset(domain)) {} };
         if tokio::time::timeout(ECHO, seen).await.is_err() {
-            tracing::info!(%domain, "libvirt did not tell of a reset");
+            tracing::info!(%domain, "no reset event received from libvirt");
         }
         Ok(())
     }
@@ -78,7 +78,7 @@ impl<P: Platform> Containers<P> {
         let driver = &self.parts.hypervisor;
         loop {
             let by_agent = driver.reboot(domain, Shutdown::Agent).await;
-            tracing::debug!(%domain, agent = by_agent.is_ok(), "asked the guest to reboot");
+            tracing::debug!(%domain, agent = by_agent.is_ok(), "reboot requested from the guest");
             let timeout = match by_agent {
                 Ok(()) => OBEYS,
                 Err(_) => ASK_AGAIN,
@@ -86,7 +86,7 @@ impl<P: Platform> Containers<P> {
             if by_agent.is_err()
                 && let Err(e) = driver.reboot(domain, Shutdown::Acpi).await
             {
-                tracing::debug!(%domain, error = %e, "press the power button");
+                tracing::debug!(%domain, error = %e, "ACPI power button event failed");
             }
             tokio::time::sleep(timeout).await;
         }

@@ -42,7 +42,7 @@ impl<P: Platform> Containers<P> {
         if !self.is_ours(domain).await? {
             return Ok(());
         }
-        tracing::warn!(domain = %domain.name, "a domain of ours without a container is removed");
+        tracing::warn!(domain = %domain.name, "domain without a container removed");
         self.forget_domain(domain.uuid).await
     }
 
@@ -63,7 +63,7 @@ impl<P: Platform> Containers<P> {
             if let Some(holder) = &disk.holder
                 && self.parts.table.get(holder).is_none()
             {
-                tracing::warn!(vm = %disk.vm, container = %holder, "a disk held by nobody is taken back");
+                tracing::warn!(vm = %disk.vm, container = %holder, "disk of a missing container released");
                 self.remove_machine_seed(disk.vm).await?;
                 self.parts.disks.give_back(disk.vm, holder).await?;
             }
@@ -71,7 +71,7 @@ impl<P: Platform> Containers<P> {
         let blocks = &self.parts.blocks;
         for holder in blocks.holders() {
             if self.parts.table.get(&holder).is_none() {
-                tracing::warn!(container = %holder, "devices held by nobody are taken back");
+                tracing::warn!(container = %holder, "devices of a missing container released");
                 blocks.give_back(&holder).await?;
             }
         }
@@ -85,7 +85,7 @@ impl<P: Platform> Containers<P> {
             let sandbox = owner.parse::<SandboxId>();
             let needed = sandbox.is_ok_and(|id| self.parts.sandboxes.get(&id).is_some());
             if !needed && !self.parts.disks.needs_pin(&owner) {
-                tracing::warn!(sandbox = %owner, "an image pinned for nobody is let go");
+                tracing::warn!(sandbox = %owner, "image of a missing pod sandbox unpinned");
                 self.parts.images.unpin(&owner).await?;
             }
         }
@@ -103,7 +103,7 @@ async fn collect_files<R: Row>(directory: &Path, table: &Table<R>) -> Result<()>
         if Paths::owner(&name).is_some_and(|beginning| has_row(table, beginning)) {
             continue;
         }
-        tracing::warn!(file = %name, of = R::Kind::NOUN, "files without an owner are removed");
+        tracing::warn!(file = %name, of = R::Kind::NOUN, "files without an owner removed");
         let path = entry.path();
         let kind = entry.file_type().await.map_err(failed())?;
         let removed = if kind.is_dir() {

@@ -35,7 +35,10 @@ impl<P: Platform> Containers<P> {
         while let Some(one) = ends.next().await {
             outcome = outcome.and(one);
         }
-        tracing::info!(containers = count, outcome = "exited", "reboot of the node");
+        tracing::info!(
+            containers = count,
+            "containers marked exited after a node reboot"
+        );
         outcome
     }
 

@@ -77,7 +77,7 @@ impl<P: Platform> Containers<P> {
             Phase::Removing => self.remove_stopped(&row).await,
         };
         settled.inspect_err(|e| {
-            tracing::warn!(container = %id, error = crate::one_line(e), "reconcile");
+            tracing::warn!(container = %id, error = crate::one_line(e), "container not reconciled");
         })?;
         Ok(true)
     }

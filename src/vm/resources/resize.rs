@@ -57,7 +57,7 @@ impl<P: Platform> Containers<P> {
             self.parts.table.change(id, row.phase, change).await?;
             return Err(e);
         }
-        tracing::info!(container = %id, outcome = "changed", "resources");
+        tracing::info!(container = %id, "resources changed");
         Ok(())
     }
 
@@ -89,9 +89,9 @@ impl<P: Platform> Containers<P> {
         };
         match tokio::task::spawn_blocking(work).await {
             Ok(Some(Err(e))) => {
-                tracing::warn!(container = %row.id, error = %e, "threads that stay on other CPUs");
+                tracing::warn!(container = %row.id, error = %e, "CPU set not applied to all threads");
             }
-            Ok(None) => tracing::debug!(container = %row.id, "no process to move"),
+            Ok(None) => tracing::debug!(container = %row.id, "no process found for the CPU set"),
             _ => {}
         }
     }
@@ -110,9 +110,11 @@ impl<P: Platform> Containers<P> {
         };
         match tokio::task::spawn_blocking(write).await {
             Ok(Some(Err(e))) => {
-                tracing::debug!(container = %row.id, score, error = %e, "oom_score_adj");
+                tracing::debug!(container = %row.id, score, error = %e, "oom_score_adj not set");
             }
-            Ok(None) => tracing::debug!(container = %row.id, score, "no process for oom_score_adj"),
+            Ok(None) => {
+                tracing::debug!(container = %row.id, score, "no process found for oom_score_adj")
+            }
             _ => {}
         }
     }

@@ -38,7 +38,7 @@ impl Sandboxes {
                     return Err(Failure::Invalid(words));
                 }
                 _ => {
-                    tracing::info!(sandbox = id, phase = ?live.entry.phase, outcome = "replaced", "leftover");
+                    tracing::info!(sandbox = id, phase = ?live.entry.phase, "leftover network replaced");
                     self.take_down(&mut slot).await?;
                 }
             }
@@ -68,20 +68,18 @@ impl Sandboxes {
                     ?address,
                     ?took,
                     ?plugins,
-                    outcome = "added",
-                    "network"
+                    "network added"
                 );
                 Ok(network)
             }
             Err(failure) => {
                 tracing::warn!(sandbox = id, error = one_line(&failure), took = ?started.elapsed(),
-                    outcome = "failed", "network");
+                    "network not added");
                 if let Err(undo) = self.take_down(&mut slot).await {
                     tracing::warn!(
                         sandbox = id,
                         error = one_line(&undo),
-                        outcome = "kept",
-                        "leftover"
+                        "leftover network not removed"
                     );
                 }
                 Err(failure)
@@ -110,8 +108,7 @@ impl Sandboxes {
                     tracing::info!(
                         sandbox,
                         error = one_line(&error),
-                        outcome = "asked for less",
-                        "address of the guest"
+                        "CNI ADD repeated without the known address"
                     );
                 }
                 outcome => return outcome.map_err(Failure::Attach),
@@ -155,8 +152,7 @@ impl Sandboxes {
             tracing::warn!(
                 sandbox,
                 link,
-                outcome = "deaf",
-                "address of a resumed guest"
+                "address of a resumed guest cannot be kept on this link"
             );
         }
         let network = network::describe(
@@ -169,7 +165,7 @@ impl Sandboxes {
         .map_err(Failure::Network)?;
         for repair in network::repairs(&entry.links, &result.parsed, &network) {
             let sandbox = &entry.request.id;
-            tracing::info!(sandbox, repair, outcome = "repaired", "CNI result");
+            tracing::info!(sandbox, repair, "CNI result repaired");
         }
         self.journal.put(entry).await?;
         let guards = network::guards(&entry.request, &network);

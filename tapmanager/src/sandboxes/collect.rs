@@ -28,17 +28,12 @@ impl Sandboxes {
             }
         }
         if let Err(failure) = self.collect_attachments().await {
-            tracing::warn!(
-                error = one_line(&failure),
-                outcome = "skipped",
-                "collection of attachments"
-            );
+            tracing::warn!(error = one_line(&failure), "CNI garbage collection skipped");
         }
         tracing::info!(
             removed = gone.len(),
             kept = keep.len(),
-            outcome = "done",
-            "collection"
+            "CNI garbage collection completed"
         );
         gone
     }
@@ -65,8 +60,7 @@ impl Sandboxes {
         for error in outcome.errors {
             tracing::warn!(
                 error = one_line(&error),
-                outcome = "failed",
-                "collection by a plugin"
+                "CNI garbage collection by a plugin failed"
             );
         }
         Ok(())

@@ -29,15 +29,14 @@ impl Sandboxes {
         }
         match self.take_down(&mut slot).await {
             Ok(()) => {
-                tracing::info!(sandbox = id, took = ?started.elapsed(), outcome = "removed", "network");
+                tracing::info!(sandbox = id, took = ?started.elapsed(), "network removed");
                 Ok(())
             }
             Err(failure) => {
                 tracing::warn!(
                     sandbox = id,
                     error = one_line(&failure),
-                    outcome = "kept",
-                    "network"
+                    "network not removed"
                 );
                 Err(failure)
             }
@@ -96,8 +95,7 @@ async fn put_back(ns: &Namespace, links: &[bridge_setup::LinkRecord], id: &str) 
         tracing::warn!(
             sandbox = id,
             error = one_line(&error),
-            outcome = "skipped",
-            "links of plugins"
+            "links of plugins not restored"
         );
     }
 }

@@ -32,8 +32,7 @@ impl Sandboxes {
                     tracing::warn!(
                         file = id,
                         error = one_line(&failure),
-                        outcome = "ignored",
-                        "journal"
+                        "journal entry ignored"
                     );
                     continue;
                 }
@@ -42,19 +41,14 @@ impl Sandboxes {
                 Loaded::Entry(entry) => *entry,
                 Loaded::Broken(why) => {
                     // It may be the network of a running guest, so it goes only when somebody says so.
-                    tracing::error!(
-                        sandbox = id,
-                        error = why,
-                        outcome = "kept",
-                        "journal entry unreadable"
-                    );
+                    tracing::error!(sandbox = id, error = why, "unreadable journal entry kept");
                     *slot = Some(Live::closed(self.unreadable(&id)));
                     continue;
                 }
             };
             let lost = entry.is_of_another_boot(&self.boot);
             if lost {
-                tracing::info!(sandbox = id, outcome = "lost", "network of an earlier boot");
+                tracing::info!(sandbox = id, "network of an earlier boot dropped");
             }
             let up = entry.phase == Phase::Up && !lost;
             *slot = Some(Live::closed(entry));
@@ -66,7 +60,7 @@ impl Sandboxes {
             let this = Arc::clone(self);
             tasks.spawn(async move { this.finish(&id, slot).await });
         }
-        tracing::info!(serving, leftovers, outcome = "read", "journal");
+        tracing::info!(serving, leftovers, "journal read");
         Ok(())
     }
 
@@ -96,8 +90,7 @@ impl Sandboxes {
                 tracing::error!(
                     sandbox = id,
                     error = one_line(&error),
-                    outcome = "closed",
-                    "network"
+                    "network not recovered, guest cut off"
                 );
                 return true;
             }
@@ -107,8 +100,7 @@ impl Sandboxes {
             tracing::error!(
                 sandbox = id,
                 error = one_line(&failure),
-                outcome = "kept",
-                "packet filter"
+                "packet filter not refreshed"
             );
         }
         match Servers::start(&found, network, &entry.request.hostname).await {
@@ -117,8 +109,7 @@ impl Sandboxes {
                 tracing::error!(
                     sandbox = id,
                     error = one_line(&error),
-                    outcome = "silent",
-                    "servers of addresses"
+                    "address servers not started"
                 );
             }
         }
@@ -132,13 +123,12 @@ impl Sandboxes {
         // Whoever reads the log finds the sandbox free.
         drop(slot);
         match outcome {
-            Ok(()) => tracing::info!(sandbox = id, outcome = "undone", "leftover"),
+            Ok(()) => tracing::info!(sandbox = id, "leftover network removed"),
             Err(failure) => {
                 tracing::warn!(
                     sandbox = id,
                     error = one_line(&failure),
-                    outcome = "kept",
-                    "leftover"
+                    "leftover network not removed"
                 );
             }
         }

@@ -40,7 +40,7 @@ impl Sandboxes {
         self.journal.put(entry).await?;
         faultpoint::point("tap.start.token");
         self.remember_start(entry);
-        tracing::info!(sandbox = id, outcome = "allowed", "start");
+        tracing::info!(sandbox = id, "start prepared");
         Ok(token)
     }
 
@@ -87,8 +87,7 @@ impl Sandboxes {
             sandbox = id,
             pid,
             nics = nics.len(),
-            outcome = "handed over",
-            "start"
+            "tap descriptors handed over"
         );
         Ok((nics, taps))
     }

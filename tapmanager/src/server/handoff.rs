@@ -21,7 +21,7 @@ pub(super) async fn serve(connection: AsyncConnection, sandboxes: Arc<Sandboxes>
     let (reply, taps) = match answer(&connection, &sandboxes, &bytes).await {
         Ok((nics, taps)) => (HandoffReply::Ok { nics }, taps),
         Err(error) => {
-            tracing::warn!(reason = error.message, outcome = "refused", "hand-off");
+            tracing::warn!(reason = error.message, "hand-off refused");
             (HandoffReply::Error(error), Vec::new())
         }
     };
@@ -30,9 +30,9 @@ pub(super) async fn serve(connection: AsyncConnection, sandboxes: Arc<Sandboxes>
     match tokio::time::timeout(HELLO_DEADLINE, connection.send(&bytes, &fds)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
-            tracing::warn!(error = one_line(&error), outcome = "lost", "hand-off");
+            tracing::warn!(error = one_line(&error), "hand-off failed");
         }
-        Err(_) => tracing::warn!(outcome = "lost", "hand-off not taken"),
+        Err(_) => tracing::warn!("hand-off not received by the peer"),
     }
 }
 

@@ -41,7 +41,8 @@ async fn a_resumed_guest_gets_its_addresses_back_and_without_them_others() {
     let (mac, given) = addresses(&other);
     assert_eq!(mac, MAC);
     assert_ne!(given, address);
-    node.logged("asked for less").await;
+    node.logged("CNI ADD repeated without the known address")
+        .await;
     for id in ["again", "other"] {
         node.client().check(id).await.unwrap();
         node.client().del(id).await.unwrap();
@@ -89,7 +90,8 @@ async fn a_resumed_guest_gets_its_addresses_of_both_families_back() {
     let two = known("two", &[&given, &strange]);
     let two = node.client().add(two).await.unwrap();
     assert_eq!(all(&two), given);
-    node.logged("asked for less").await;
+    node.logged("CNI ADD repeated without the known address")
+        .await;
     for id in ["two", "other"] {
         node.client().del(id).await.unwrap();
     }

@@ -184,7 +184,7 @@ impl Node {
             }
         });
         self.child = Some(child);
-        self.logged("outcome=\"ready\"").await;
+        self.logged("tapmanager started").await;
     }
 
     /// Waits for a line of the log that holds `text`.

@@ -89,7 +89,7 @@ async fn networks_without_their_namespace_are_detached_at_start() {
     // A reboot takes the mount and, as it is on a tmpfs, the file.
     Namespace::delete(&network.netns).await.unwrap();
     node.launch().await;
-    node.logged("outcome=\"undone\"").await;
+    node.logged("leftover network removed").await;
     assert_eq!(node.client().list().await.unwrap(), Vec::<String>::new());
     node.becomes_clean().await;
 }

@@ -35,7 +35,7 @@ fn repairs(node: &Node) -> Vec<String> {
     let log = node.log();
     let lines = log
         .lines()
-        .filter(|line| line.contains("outcome=\"repaired\""));
+        .filter(|line| line.contains("CNI result repaired"));
     lines.map(str::to_owned).collect()
 }
 

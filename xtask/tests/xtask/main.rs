@@ -10,4 +10,5 @@
 )]
 
 mod edges;
+mod logs;
 mod units;

@@ -57,7 +57,7 @@ impl Aggregate {
             }
             again @ (Ok(Flow::RequeueAfter(_)) | Err(PassError::Conflict(_))) => {
                 if let Err(error) = self.end() {
-                    tracing::warn!(error = format!("{error:#}"), outcome = "failed", "update");
+                    tracing::warn!(error = format!("{error:#}"), "machine update failed");
                 }
                 ControlFlow::Break(again)
             }

@@ -125,7 +125,7 @@ impl Runtime {
                 container = attachment.container_id,
                 %error,
                 cause,
-                "failed attachment not undone, kept in the cache"
+                "failed attachment not undone, cache entry kept"
             );
         }
     }

@@ -87,7 +87,7 @@ impl Calls {
                 | Error::NoDomain(_),
             ) => Ok(()),
             Err(error) if self.is_off(domain).await? => {
-                tracing::debug!(%domain, %error, "guest was off before the reply");
+                tracing::debug!(%domain, %error, "guest powered off before the reply");
                 Ok(())
             }
             Err(error) => Err(error),

@@ -191,7 +191,7 @@ pub(super) async fn supervise(
         match opened {
             Ok(session) => {
                 pause = FIRST_PAUSE;
-                tracing::info!(outcome = "connected", "libvirt");
+                tracing::info!("libvirt connected");
                 let _ = link.put(Ok(Arc::new(session)));
                 link.emit(Event::Connected);
                 let end = tokio::select! {
@@ -201,11 +201,11 @@ pub(super) async fn supervise(
                 let old = link.put(Err(end.unwrap_or("closed").to_owned()));
                 tokio::task::spawn_blocking(move || drop(old));
                 let Some(reason) = end else { return };
-                tracing::warn!(outcome = "disconnected", reason, "libvirt");
+                tracing::warn!(reason, "libvirt disconnected");
                 link.emit(Event::Disconnected);
             }
             Err(reason) => {
-                tracing::debug!(outcome = "unreachable", reason, "libvirt");
+                tracing::debug!(reason, "libvirt unreachable");
                 let _ = link.put(Err(reason));
             }
         }

@@ -30,7 +30,7 @@ pub(super) fn ensure() -> Result<(), String> {
 fn run() {
     loop {
         if let Err(error) = virt::event::event_run_default_impl() {
-            tracing::error!(error = %error, "libvirt event loop");
+            tracing::error!(error = %error, "libvirt event loop failed");
             std::thread::park_timeout(PAUSE_AFTER_ERROR);
         }
     }

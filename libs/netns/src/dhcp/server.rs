@@ -107,7 +107,7 @@ async fn serve(socket: UdpSocket, lease: Lease) {
         let length = match socket.recv_from(&mut buffer).await {
             Ok((length, _)) => length,
             Err(error) => {
-                tracing::debug!(%error, mac = %lease.mac, "DHCP socket");
+                tracing::debug!(%error, mac = %lease.mac, "DHCP socket failed");
                 tokio::time::sleep(PAUSE_AFTER_ERROR).await;
                 continue;
             }
@@ -117,7 +117,7 @@ async fn serve(socket: UdpSocket, lease: Lease) {
         };
         let kind = request.opts().msg_type();
         if kind == Some(MessageType::Decline) {
-            tracing::warn!(mac = %lease.mac, address = %lease.address, "guest declines its address");
+            tracing::warn!(mac = %lease.mac, address = %lease.address, "address declined by the guest");
         }
         let Some(answer) = reply(&lease, &request) else {
             continue;
@@ -129,10 +129,10 @@ async fn serve(socket: UdpSocket, lease: Lease) {
         targets.extend(Some(answer.ciaddr()).filter(|ip| *ip == lease.address.addr()));
         for target in targets {
             if let Err(error) = socket.send_to(&bytes, (target, CLIENT_PORT)).await {
-                tracing::debug!(%error, mac = %lease.mac, %target, "DHCP answer");
+                tracing::debug!(%error, mac = %lease.mac, %target, "DHCP reply not sent");
             }
         }
         tracing::debug!(mac = %lease.mac, address = %lease.address, request = ?kind,
-            answer = ?answer.opts().msg_type(), "DHCP");
+            answer = ?answer.opts().msg_type(), "DHCP reply sent");
     }
 }

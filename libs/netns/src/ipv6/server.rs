@@ -130,7 +130,7 @@ impl Nic {
                         tokio::time::sleep(PAUSE_AFTER_FRAME).await;
                     }
                     Err(error) => {
-                        tracing::debug!(%error, mac = %self.lease.mac, "packet socket");
+                        tracing::debug!(%error, mac = %self.lease.mac, "packet socket failed");
                         tokio::time::sleep(PAUSE_AFTER_ERROR).await;
                     }
                 },
@@ -148,13 +148,13 @@ impl Nic {
         let found = match gateway::link_locals(&self.node, &self.lease).await {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(mac = %self.lease.mac, %error, outcome = "kept", "gateways");
+                tracing::warn!(mac = %self.lease.mac, %error, "gateways not refreshed");
                 return false;
             }
         };
         if found.len() < hops.len() && !self.warned {
             let unknown: Vec<_> = hops.iter().filter(|hop| !found.contains_key(hop)).collect();
-            tracing::warn!(mac = %self.lease.mac, ?unknown, outcome = "no route", "gateways");
+            tracing::warn!(mac = %self.lease.mac, ?unknown, "gateways not found");
             self.warned = true;
         }
         let old: BTreeSet<Ipv6Addr> = self.routers.values().copied().collect();
@@ -176,7 +176,7 @@ impl Nic {
         for advert in &adverts {
             self.send(advert);
         }
-        tracing::debug!(mac = %self.lease.mac, count = adverts.len(), "router advertisement");
+        tracing::debug!(mac = %self.lease.mac, count = adverts.len(), "router advertisement sent");
     }
 
     fn send(&self, advert: &Advert) {
@@ -190,7 +190,7 @@ impl Nic {
         };
         let kind = request.msg_type();
         if kind == dhcproto::v6::MessageType::Decline {
-            tracing::warn!(mac = %self.lease.mac, addresses = ?self.lease.addresses, "guest declines its addresses");
+            tracing::warn!(mac = %self.lease.mac, addresses = ?self.lease.addresses, "addresses declined by the guest");
         }
         let Some(answer) = super::reply(&self.lease, &request) else {
             return;
@@ -198,13 +198,13 @@ impl Nic {
         let bytes = super::encode(&answer);
         let frame = bytes.and_then(|bytes| frame::dhcp(self.lease.mac, from, &bytes));
         self.put(frame.as_deref());
-        tracing::debug!(mac = %self.lease.mac, request = ?kind, answer = ?answer.msg_type(), "DHCPv6");
+        tracing::debug!(mac = %self.lease.mac, request = ?kind, answer = ?answer.msg_type(), "DHCPv6 reply sent");
     }
 
     fn put(&self, frame: Option<&[u8]>) {
         // No frame: the lease says more than can be encoded. No success: nobody has the tap yet.
         if let Some(Err(error)) = frame.map(|frame| self.frames.send(frame)) {
-            tracing::debug!(%error, mac = %self.lease.mac, "frame for the guest");
+            tracing::debug!(%error, mac = %self.lease.mac, "frame not sent to the guest");
         }
     }
 }

@@ -116,7 +116,7 @@ pub(super) async fn store(dir: &Path, key: &Key, verdict: &Verdict) {
         verdict: verdict.clone(),
     };
     if let Err(error) = write(dir, &entry).await {
-        tracing::warn!(%error, "the accelerator probe will run again at the next start");
+        tracing::warn!(%error, "accelerator probe result not saved");
     }
 }
 

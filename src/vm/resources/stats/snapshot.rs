@@ -135,11 +135,19 @@ async fn answered<T, E: std::error::Error>(
     match tokio::time::timeout(DEADLINE, request).await {
         Ok(Ok(answer)) => Some(answer),
         Ok(Err(e)) => {
-            tracing::debug!(whom, error = crate::one_line(&e), "no statistics");
+            tracing::debug!(
+                whom,
+                error = crate::one_line(&e),
+                "statistics not available"
+            );
             None
         }
         Err(_) => {
-            tracing::debug!(whom, error = "no answer in time", "no statistics");
+            tracing::debug!(
+                whom,
+                error = "no answer in time",
+                "statistics not available"
+            );
             None
         }
     }

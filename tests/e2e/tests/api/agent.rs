@@ -276,7 +276,9 @@ async fn results_wait_for_an_api_server_that_is_away() -> Result<()> {
     let failures = || {
         let log = env.agent.log();
         let lines = log.lines().filter(|line| line.contains(&uid(&task)));
-        lines.filter(|line| line.contains("failed")).count()
+        lines
+            .filter(|line| line.contains("task status not written"))
+            .count()
     };
     let before = failures();
     eventually(SOON, "a record that fails", || async {

@@ -318,6 +318,6 @@ fn looks(controller: &Controller) -> usize {
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines
-        .filter(|line| line["message"] == "status" && line["outcome"] == "done")
+        .filter(|line| line["message"] == "installation status computed")
         .count()
 }

@@ -134,7 +134,7 @@ async fn networks(pass: &mut Pass<'_>) -> Flow {
         // The network wakes the machine when it appears; one that could not be read does not.
         Err(missing) => {
             let (vm, why) = (pass.key, missing.message);
-            tracing::debug!(%vm, why, outcome = "waits for networks", "machine");
+            tracing::debug!(%vm, why, "machine waits for networks");
             Flow::RequeueAfter(pass.ctx.config.runner.recheck.get())
         }
     }

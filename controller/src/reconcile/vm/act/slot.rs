@@ -24,7 +24,7 @@ pub(crate) fn is_being_made(pass: &Pass<'_>) -> Flow {
 
 /// The machine is woken when there is a slot for it.
 pub(crate) fn no_slot(pass: &Pass<'_>) -> Flow {
-    tracing::debug!(vm = %pass.key, outcome = "waits for a slot", "machine");
+    tracing::debug!(vm = %pass.key, "machine waits for a create slot");
     Flow::RequeueAfter(pass.ctx.config.runner.recheck.get())
 }
 

@@ -1,19 +1,18 @@
 //! Reads durations from the events that our programs log as text.
 //!
-//! Invariant: an event is one line that has the id and the outcome.
+//! Invariant: an event is one line that has the ID and the message.
 //! Failure: an event or a field that is not there is named.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// The field `name` of the event about `id` with this outcome.
-pub(crate) fn field(log: &str, id: &str, outcome: &str, name: &str) -> Result<Duration> {
-    let outcome = format!("outcome=\"{outcome}\"");
+/// The field `name` of the event about `id` with this message.
+pub(crate) fn field(log: &str, id: &str, message: &str, name: &str) -> Result<Duration> {
     let line = log
         .lines()
-        .find(|line| line.contains(id) && line.contains(&outcome))
-        .with_context(|| format!("no event with {outcome} about {id}"))?;
+        .find(|line| line.contains(id) && line.contains(message))
+        .with_context(|| format!("no event {message:?} about {id}"))?;
     let start = format!("{name}=");
     line.split_whitespace()
         .find_map(|word| word.strip_prefix(&start))
@@ -46,14 +45,14 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_read_from_the_event_with_the_id_and_the_outcome() {
-        let log = "t INFO x: start container=a outcome=\"created\" took=1ms\n\
-                   t INFO x: container container=b took=9ms outcome=\"running\"\n\
-                   t INFO x: container container=a took=2ms start=1.5ms outcome=\"running\"\n";
-        let start = field(log, "container=a", "running", "start").unwrap();
+    fn a_field_is_read_from_the_event_with_the_id_and_the_message() {
+        let log = "t INFO x: container created container=a took=1ms\n\
+                   t INFO x: container started container=b took=9ms\n\
+                   t INFO x: container started container=a took=2ms start=1.5ms\n";
+        let start = field(log, "container=a", "container started", "start").unwrap();
         assert_eq!(start, Duration::from_micros(1500));
-        let error = field(log, "container=a", "running", "define").unwrap_err();
+        let error = field(log, "container=a", "container started", "define").unwrap_err();
         assert!(error.to_string().contains("no define"), "{error}");
-        assert!(field(log, "container=c", "running", "took").is_err());
+        assert!(field(log, "container=c", "container started", "took").is_err());
     }
 }

@@ -51,9 +51,9 @@ fn add(
     calls: Calls,
 ) -> Result<()> {
     let daemon = stack.log_from("vmlet", seen.0)?;
-    let running = |name| field(&daemon, &booted.container, "running", name);
+    let running = |name| field(&daemon, &booted.container, "container started", name);
     let tapmanager = stack.log_from("vmlet-tapmanager", seen.1)?;
-    let added = |name| field(&tapmanager, &booted.sandbox, "added", name);
+    let added = |name| field(&tapmanager, &booted.sandbox, "network added", name);
 
     let plugins = added("plugins")?;
     let libvirt = running("define")? + running("start")?;
