@@ -232,7 +232,7 @@ fn claim(state: &Path) -> Result<File, Error> {
     }
 }
 
-/// Directories that QEMU's user may pass through and nobody may list.
+/// Directories that QEMU's user may traverse and no user may list.
 fn prepare_directories(state: &Path) -> Result<(), Error> {
     let paths = vm::Paths::new(state);
     let (disks, devices) = (Disks::directory_of(state), Blocks::directory_of(state));

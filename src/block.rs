@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   written by us     ┌─ 1 MiB: marker ─┬─ the guest's disk: the image's content, then what the guest wrote ─┐
-//!   anybody else's    ┌─ the guest's disk, from the first byte ──────────────────────────────────────────────┐
+//!   another user's    ┌─ the guest's disk, from the first byte ──────────────────────────────────────────────┐
 //! ```
 //!
 //! Invariant: a device has one container at most, whatever path it is named by, or several that only read it; only QEMU's

@@ -1,8 +1,8 @@
 //! Objects of the cluster that the daemon cannot read itself: it says what it waits for, and the agent beside it answers.
 //!
-//! Invariant: an answer goes to whoever waits for that very question of this process, and nowhere else; what is in an
+//! Invariant: an answer goes to the caller that waits for that very request of this process, and nowhere else; what is in an
 //! object stays in memory and out of messages.
-//! Failure: [`Error`]: what the agent says, or that nobody answered in time. The question is forgotten with whoever asked.
+//! Failure: [`Error`]: the error of the agent, or no answer in time. The request is removed when its caller is dropped.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use podspec::{Content, Source};
 use tokio::sync::{oneshot, watch};
 use uuid::Uuid;
 
-/// Time for an answer; kubelet's own patience with the call around it is two minutes.
+/// Timeout for an answer; kubelet's timeout of the call around it is two minutes.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Most bytes of an object: the API server keeps none that is larger.
@@ -73,7 +73,7 @@ struct Question {
     answer: oneshot::Sender<Answer>,
 }
 
-/// Forgets a question when whoever asked is gone.
+/// Removes a request when its caller is dropped.
 struct PendingRequest<'a>(&'a Sources, Uuid);
 
 impl Default for Sources {
@@ -122,11 +122,11 @@ impl Sources {
             .collect()
     }
 
-    /// Answers a question; nothing happens when nobody waits for that any more.
+    /// Answers a request; nothing happens when its caller does not wait any more.
     pub fn answer(&self, id: Uuid, answer: Answer) {
         let question = self.open().remove(&id);
         if let Some(question) = question {
-            // Whoever asked may have gone this moment.
+            // The caller may have been dropped at this moment.
             let _ = question.answer.send(answer);
             self.changed();
         }

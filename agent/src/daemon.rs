@@ -1,6 +1,6 @@
-//! Follows a stream of the daemon for ever, over its restarts.
+//! Follows a stream of the daemon indefinitely, also over restarts of the daemon.
 //!
-//! Invariant: whoever listens hears [`Event::Connected`] first, then items, [`Event::Synced`] once all that was known
+//! Invariant: the receiver gets [`Event::Connected`] first, then items, [`Event::Synced`] once all that was known
 //! has been told, and [`Event::Lost`] before anything of the next connection.
 //! Failure: a daemon that is away or hangs is `Lost`; attempts go on with growing pauses.
 
@@ -94,7 +94,7 @@ impl StreamEvent for SourceEvent {
     }
 }
 
-/// Follows until `stop`, or until nobody listens any more.
+/// Follows until `stop`, or until the receiver is dropped.
 pub(crate) async fn follow<T: StreamEvent>(
     daemon: Daemon,
     events: Sender<Event<T>>,
@@ -125,7 +125,7 @@ pub(crate) async fn follow<T: StreamEvent>(
     }
 }
 
-/// One connection. `Ok` when nobody listens any more, else why it ended.
+/// One connection. `Ok` when the receiver was dropped, else why the connection ended.
 async fn once<T: StreamEvent>(
     daemon: &Daemon,
     events: &Sender<Event<T>>,

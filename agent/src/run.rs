@@ -61,7 +61,7 @@ pub enum Error {
     /// The health server.
     #[error("health server")]
     Health(#[source] admin_http::Error),
-    /// A part ended although nobody told it to.
+    /// A part ended although no shutdown was requested.
     #[error("a part of the agent ended by itself")]
     Ended,
 }

@@ -83,7 +83,7 @@ impl Resolver {
                 })) => {
                     under_way.spawn(self.clone().answer(wanted));
                 }
-                // The daemon forgets its questions when it dies, and what is on the way is an answer to nobody.
+                // The requests of the daemon end with its process, and the replies in flight have no receiver.
                 Some(_) => {}
                 None => return,
             }

@@ -1,4 +1,4 @@
-//! What goes on without anybody asking: events are acted upon, rows are compared with the world.
+//! Background tasks: they act on events, and compare rows with the actual state.
 //!
 //! Invariant: events are listened to before the first look, so that nothing happens unseen in between; the
 //! two comparisons do not wait for each other.

@@ -27,7 +27,7 @@ use crate::images::{Digest, Image};
 const STEP: u8 = 10;
 
 impl Blocks {
-    /// Makes a device that the container has fit to boot from, as the wish says.
+    /// Makes a device that the container holds bootable, as the desired content requires.
     pub async fn prepare(
         &self,
         device: Number,

@@ -37,7 +37,7 @@ pub enum Error {
         /// Who has it.
         holder: ContainerId,
     },
-    /// The kernel says that somebody else on the node has it.
+    /// The kernel reports that another user of the node has it.
     #[error(
         "device {0} is busy: it is mounted on the node, part of another device, or an earlier copy still writes to it"
     )]

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the record names the holders before our node of the device exists, and until after it is gone; a holder
 //! lets go only after its domain is gone. Of a device with several holders none may write.
-//! Failure: a node that cannot be made leaves the record to whoever drops the container.
+//! Failure: a node that cannot be created leaves the record; removing the container removes it.
 
 use std::fs::Permissions;
 use std::io::ErrorKind;
@@ -127,7 +127,7 @@ fn make_node(
     (uid, gid): (u32, u32),
     read_only: bool,
 ) -> std::io::Result<()> {
-    // What an earlier container left is nobody's: the record says so.
+    // The node of an earlier container is not in use: the record says so.
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
         _ => {}
@@ -148,7 +148,7 @@ async fn remove_node(path: &Path) -> Result<()> {
     }
 }
 
-/// Runs what may wait for a disk where that holds nobody up.
+/// Runs work that may block on a disk where it delays no other task.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> std::io::Result<T> {

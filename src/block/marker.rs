@@ -2,7 +2,7 @@
 //!
 //! Invariant: what is read back equals what was written; nothing of a device is believed but the exact words. They fit into one
 //! sector, which a device writes whole or not at all.
-//! Failure: none: what is not understood is somebody else's.
+//! Failure: none: a marker that cannot be parsed belongs to another program.
 
 use crate::images::Digest;
 

@@ -1,4 +1,4 @@
-//! What is to be done with a device, from what is on it and what is wished. Pure.
+//! What to do with a device, from its content and the desired content. Pure.
 //!
 //! Invariant: content that no marker of ours stands before is never written over; what a kept machine wrote is not either.
 //! Failure: [`Error`] says what is in the way.

@@ -114,7 +114,7 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Whether the same request may succeed later without anybody's help.
+    /// Whether the same request may succeed later without a change by a user.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Busy { .. } | Self::InUse { .. } | Self::Db(_) | Self::Files(_) => true,

@@ -1,6 +1,6 @@
 //! One machine at a time on a disk.
 //!
-//! Invariant: the record names the holder before the file does, and until after it; whoever lets go has seen the domain
+//! Invariant: the record names the holder before the file does, and until after it; a holder releases it after the domain
 //! gone.
 //! Failure: a file that cannot be written gives the disk back.
 

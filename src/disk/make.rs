@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Part of the progress that bringing the image is, in percent.
 const BRINGING: u8 = 60;
 
-/// The disk that somebody wants.
+/// The disk that a request specifies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DesiredDisk {
     /// The machine that it belongs to.
@@ -42,7 +42,7 @@ pub struct DesiredDisk {
 }
 
 impl Disks {
-    /// Makes a disk, or finds it made. Whoever drops the future is to [undo](Self::undo). `progress` is told percents.
+    /// Creates a disk, or finds it complete. A caller that drops the future must [undo](Self::undo) it. `progress` gets percents.
     pub async fn make(
         &self,
         desired: &DesiredDisk,
@@ -162,7 +162,7 @@ impl Disks {
         tokio::fs::create_dir_all(&folder)
             .await
             .map_err(files::failed("make", &folder))?;
-        // QEMU's user may pass through, nobody may list.
+        // QEMU's user may traverse it, no user may list it.
         tokio::fs::set_permissions(&folder, Permissions::from_mode(0o711))
             .await
             .map_err(files::failed("open", &folder))?;
@@ -196,7 +196,7 @@ impl Disks {
     }
 }
 
-/// Whether both are of one wish, so that one may go on where the other was left.
+/// Whether both have the same desired state, so that one may continue where the other stopped.
 fn is_same(there: &Disk, wanted: &Disk) -> bool {
     there.image == wanted.image && there.linked == wanted.linked
 }

@@ -71,14 +71,14 @@ impl Disks {
                 memory.phase = MemoryPhase::Whole;
                 true
             }
-            // Somebody else settled it, and may have used it already.
+            // Another caller settled it, and may have used it already.
             _ => false,
         });
         whole.await?;
         Ok(self.get(vm).is_some_and(|disk| disk.has_memory()))
     }
 
-    /// Records that the guest is about to go on from the memory; once, and never from what somebody discards.
+    /// Records that the guest is about to resume from the memory; once, and never while another caller discards it.
     pub async fn use_memory(&self, vm: VmUid) -> Result<()> {
         let used = self.records.change(&vm, |disk| {
             let whole = disk.has_memory();

@@ -17,7 +17,7 @@ pub struct Disk {
     pub name: String,
     /// Where it is in its life.
     pub phase: Phase,
-    /// The image's name as it was wished.
+    /// The image's name as it was requested.
     pub image: String,
     /// `sha256:…` of the image; empty until it is here.
     pub digest: String,

@@ -26,7 +26,7 @@ impl Disks {
         }
     }
 
-    /// Removes a disk that nobody has, with the memory beside it; success when there is none.
+    /// Removes a disk that has no holder, with the memory beside it; success when there is none.
     pub async fn delete(&self, vm: VmUid) -> Result<()> {
         let Some(disk) = self.get(vm) else {
             return self.remove_files(vm).await;
@@ -79,7 +79,7 @@ impl Disks {
     }
 
     /// Removes the directories of disks that no record accounts for and that were never whole. A record is there before
-    /// its files and goes after them: a whole disk without one is somebody's data, and the database was lost.
+    /// its files and goes after them: a complete disk without one is a user's data, and the database was lost.
     pub async fn collect(&self) -> Result<()> {
         let failed = || files::failed("look through", &self.root);
         let mut entries = tokio::fs::read_dir(&self.root).await.map_err(failed())?;

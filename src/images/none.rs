@@ -2,7 +2,7 @@
 //!
 //! Invariant: kubelet insists on an image for each container, and on its presence; this one is always here, has no
 //! file, and nothing can be made from it.
-//! Failure: none; whoever looks it up in the store does not find it.
+//! Failure: none; a lookup in the store does not find it.
 
 use sha2::{Digest as _, Sha256};
 

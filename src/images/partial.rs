@@ -1,6 +1,6 @@
 //! A download in progress on disk: the bytes so far, and a note that says what they are part of.
 //!
-//! Invariant: whoever holds a [`Partial`] holds the file's lock, so nobody else writes to it; the hash
+//! Invariant: the holder of a [`Partial`] holds the file's lock, so no other process writes to it; the hash
 //! covers exactly the bytes in the file. A partial is only continued in the boot that wrote it (a power cut
 //! may leave zeros where bytes were) and only if the server's validator is strong.
 //! Failure: I/O errors go up; an unusable partial or note is forgotten and the download starts anew.
@@ -88,7 +88,7 @@ pub(super) struct Partial {
 }
 
 impl Partial {
-    /// Opens or creates `<dir>/<key>.part`, waits until nobody else writes to it, and hashes what is there.
+    /// Opens or creates `<dir>/<key>.part`, waits until no other writer is left, and hashes its content.
     /// `boot_id_file` says which boot this is. Blocks.
     pub(super) fn open(dir: &Path, key: &str, boot_id_file: &Path) -> io::Result<Self> {
         let path = dir.join(key).with_extension(PART);

@@ -16,7 +16,7 @@ pub struct Progress {
     pub total: Option<u64>,
 }
 
-/// Written by the download, read by whoever asks.
+/// Written by the download, read by any caller.
 #[derive(Debug)]
 pub(super) struct Meter {
     received: AtomicU64,

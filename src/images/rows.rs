@@ -201,7 +201,7 @@ pub(super) async fn pinned(db: &Db, owner: String, digest: Digest) -> Result<Dig
     Ok(written.await?)
 }
 
-/// Removes a pin, and the row of a removed image that nobody pins any more.
+/// Removes a pin, and the row of a removed image without any other pin.
 pub(super) async fn unpinned(db: &Db, owner: String, digest: Digest) -> Result<()> {
     let written = db.write(move |t| {
         t.execute("DELETE FROM image_pins WHERE owner = ?1", [owner])?;

@@ -110,7 +110,7 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        // The map's and ours: nobody else is left.
+        // The references of the map and of this member: no other member is left.
         self.clear(|flight| Arc::strong_count(flight) <= 2);
     }
 }

@@ -1,7 +1,7 @@
 //! The image files on disk.
 //!
-//! Invariant: below the store's directory, `data/<hex>` is a complete, checked, immutable file that anybody
-//! may read but nobody may list; `partial/` is for the daemon alone and on the same file system.
+//! Invariant: below the store's directory, `data/<hex>` is a complete, checked, immutable file that every user
+//! may read but no user may list; `partial/` is for the daemon alone and on the same file system.
 //! Failure: I/O errors go up and name the path.
 
 use std::collections::{HashMap, HashSet};
@@ -16,7 +16,7 @@ use super::digest::Digest;
 use super::error::{Error, Result};
 use super::partial::{NOTE, PART, remove_if_there};
 
-/// A download that nobody continued for this long is given up.
+/// A download that was not continued for this long is deleted.
 const STALE: Duration = Duration::from_secs(24 * 60 * 60);
 /// What `stat` counts in.
 const BLOCK: u64 = 512;

@@ -75,7 +75,7 @@ pub struct Db {
 impl Db {
     /// Opens or creates the database file and applies missing migrations. Blocks; call at start-up.
     pub fn open(path: &Path) -> Result<Self> {
-        // Annotations may say what nobody else should read; SQLite's other files take this one's mode.
+        // Annotations may contain text that other users must not read; SQLite's other files take this one's mode.
         private(path).map_err(|source| Error::Private {
             path: path.into(),
             source,

@@ -1,6 +1,6 @@
 //! A small table of records without phases, kept as JSON, and the view of it that lists are answered from.
 //!
-//! Invariant: the view changes only after the record is committed, and always then, also when whoever asked has gone
+//! Invariant: the view changes only after the record is committed, and always then, also when the caller was dropped
 //! meanwhile; records are changed one after the other, each from what the one before left. A power cut undoes nothing
 //! that was answered.
 //! Failure: the database's own; then nothing changed.
@@ -122,7 +122,7 @@ impl<R: Record> RecordStore<R> {
         self.view.changes()
     }
 
-    /// Wakes whoever waits for changes.
+    /// Wakes all tasks that wait for changes.
     pub fn touch(&self) {
         self.view.touch();
     }

@@ -1,6 +1,6 @@
 //! A table of rows with a life cycle, and the view of it that lists are answered from.
 //!
-//! Invariant: the view changes only after the row is committed, and always then, also when whoever asked has gone
+//! Invariant: the view changes only after the row is committed, and always then, also when the caller was dropped
 //! meanwhile, in commit order; a row changes only from the phase that its writer saw, so that two writers never overwrite
 //! each other.
 //! Failure: [`TableError::Raced`] when the row is no longer in the expected phase or gone: nothing changed.
@@ -40,7 +40,7 @@ pub trait Row: Clone + Send + Sync + 'static {
 /// A row that cannot be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// Somebody else changed or removed the row meanwhile.
+    /// Another writer changed or removed the row meanwhile.
     #[error("{noun} {id} changed meanwhile: it is no longer {expected}")]
     Raced {
         /// What the id names.
@@ -190,7 +190,7 @@ impl<R: Row> Table<R> {
         }
     }
 
-    /// Changes whenever a row does: wait on it to see the effect of somebody else's work.
+    /// Changes whenever a row does: wait on it to see the effect of another task's work.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.view.changes()
     }

@@ -1,6 +1,6 @@
 //! What lists are answered from, and the end of every change to it.
 //!
-//! Invariant: what was committed is published, also when whoever asked has gone meanwhile.
+//! Invariant: what was committed is published, also when the caller was dropped meanwhile.
 //! Failure: the database's own.
 
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ impl<K: Ord, R> View<K, R> {
         self.touch();
     }
 
-    /// Wakes whoever waits for changes.
+    /// Wakes all tasks that wait for changes.
     pub(super) fn touch(&self) {
         self.generation.send_modify(|generation| *generation += 1);
     }
@@ -51,7 +51,7 @@ impl<K: Ord, R> View<K, R> {
     }
 }
 
-/// Runs a change to its end, even if the caller goes away: what is committed is published, and whoever waits for its
+/// Runs a change to its end, even if the caller is dropped: what is committed is published, and a task that waits for its
 /// turn gets it.
 pub(super) async fn finish<T: Send + 'static>(
     change: impl Future<Output = db::Result<T>> + Send + 'static,

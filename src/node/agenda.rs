@@ -21,7 +21,7 @@ use crate::platform::Platform;
 use crate::tasks::Tasks;
 use crate::vm::Containers;
 
-/// Most tasks that are remembered; those that ended are forgotten by whoever recorded their result.
+/// Maximum number of tasks that are stored; ended ones are removed by the client that recorded their result.
 const MOST: usize = 10_000;
 
 /// Images that are looked at where they come from at once: each is one short request.
@@ -179,7 +179,7 @@ impl<P: Platform> Agenda<P> {
                 self.tasks.spawn(async move {
                     this.carry_out(&task, cancel.unwrap_or_default()).await;
                     this.active().remove(&task.uid);
-                    // Whoever waits for this machine has its turn now.
+                    // The next task of this machine can start now.
                     this.records.touch();
                 });
             }

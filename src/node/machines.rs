@@ -35,7 +35,7 @@ const ABREAST: usize = 2;
 /// Whether a guest's agent answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Agent {
-    /// Nobody has asked yet.
+    /// The guest was not queried yet.
     #[default]
     NoInfo,
     /// It does not answer.

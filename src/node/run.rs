@@ -29,7 +29,7 @@ const RETRY: Duration = Duration::from_secs(10);
 /// Steps in which percents are recorded.
 const STEP: u8 = 5;
 
-/// When a guest is asked to power off or to reboot and nobody says for how long.
+/// Timeout of a guest for power off and reboot when the request has none.
 const TIMEOUT: u32 = 300;
 
 /// Longest time for that, in seconds: a week, as for `spec.powerOffTimeout` of a machine.
@@ -103,7 +103,7 @@ impl<P: Platform> Agenda<P> {
                 () = &mut reported => {}
             }
         };
-        // What nobody polls any more must hold nothing that others wait for.
+        // A future that is not polled any more must not hold what others wait for.
         drop(reported);
         match (outcome, &task.work) {
             (Some(Err(failure)), Work::Provision { .. }) => {
@@ -271,7 +271,7 @@ mod tests {
         let (agenda, cancel) = (agenda(node).await, CancellationToken::new());
         let held = node.hold_writes().await;
         let mut attempt = Box::pin(agenda.attempt(task, &cancel));
-        // Nobody else gets the turn then.
+        // No other task gets the turn then.
         while poll!(Box::pin(node.disks.undo(uid(7)))).is_ready() {
             assert!(poll!(&mut attempt).is_pending());
             tokio::task::yield_now().await;

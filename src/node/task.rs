@@ -33,7 +33,7 @@ pub struct Task {
     pub work: Work,
     /// How it stands.
     pub state: State,
-    /// Somebody wants it to stop.
+    /// Its cancellation was requested.
     pub cancelled: bool,
     /// How far it is, in percent.
     pub percent: u8,

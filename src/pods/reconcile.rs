@@ -1,7 +1,7 @@
 //! Makes rows and networks agree again after a crash, a reboot or a loss.
 //!
 //! Invariant: only half-done work and networks without a sandbox are touched; a ready sandbox with its
-//! network stays as it is, and so does what somebody works on at the moment.
+//! network stays as it is, and so does one that another task works on at the moment.
 //! Failure: trouble with one sandbox does not keep the others from being looked at; the first error is
 //! returned, and the caller repeats the round. While the owner of networks is away nothing is done.
 
@@ -55,7 +55,7 @@ impl<P: Platform> Sandboxes<P> {
     }
 
     async fn reconcile_creating(&self, sandbox: &Sandbox) -> Result<()> {
-        // Whoever still makes it holds this lock.
+        // A request that still creates it holds this lock.
         match self.locks.try_lock(&sandbox.config.metadata.identity()) {
             Some(_attempt) => self.settle_creating(&sandbox.id).await,
             None => Ok(()),
@@ -98,7 +98,7 @@ impl<P: Platform> Sandboxes<P> {
                     tracing::warn!(sandboxes = ?gone, "networks without a pod sandbox removed");
                 }
             }
-            // A later round tries again; what a plugin cannot collect blocks nobody.
+            // A later round tries again; what a plugin cannot collect blocks no other network.
             Err(e) => {
                 tracing::warn!(
                     error = crate::one_line(&e),

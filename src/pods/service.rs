@@ -136,7 +136,7 @@ impl<P: Platform> Sandboxes<P> {
         };
         match found.phase {
             Phase::Ready if found.config == *config => Ok(Some(found.id.clone())),
-            // Nobody makes it any more: this request holds the attempt's lock.
+            // No other request creates it any more: this request holds the attempt's lock.
             Phase::Creating => {
                 self.settle_creating(&found.id).await?;
                 Ok(None)

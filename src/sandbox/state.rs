@@ -34,11 +34,11 @@ pub enum Phase {
 pub enum Event {
     /// The network is made.
     NetworkUp,
-    /// Somebody wants it stopped, or making it failed.
+    /// A stop was requested, or its creation failed.
     StopRequested,
     /// Machine and network are gone.
     NetworkDown,
-    /// Somebody wants it removed.
+    /// A removal was requested.
     RemoveRequested,
 }
 

@@ -139,7 +139,7 @@ impl Follower {
         let _ = timeout(STOP_DEADLINE, stopped).await;
     }
 
-    /// Whether it copies nothing any more although nobody told it to end: start another one.
+    /// Whether copying has ended although it was not requested: start another one.
     pub fn is_ended(&self) -> bool {
         self.task.is_finished()
     }
@@ -170,7 +170,7 @@ impl Follower {
     }
 }
 
-/// Removes the raw file and the position, once nobody follows them; the log is kubelet's. Missing
+/// Removes the raw file and the position, once no follower is left; the log is kubelet's. Missing
 /// files are fine.
 pub async fn remove(paths: &Paths) -> Result<()> {
     let raw = paths.raw.clone();

@@ -17,7 +17,7 @@ use crate::block::Extent;
 
 /// Variable with the one-time token by which `vmwrapper` collects its descriptors.
 ///
-/// The domain's XML shows it to whoever may read that: root, and users of libvirt's read-only socket where there
+/// The domain's XML shows it to all users who may read it: root, and users of libvirt's read-only socket where there
 /// is one. It is worth one start, short-lived, and taken only from QEMU's user.
 pub const START_TOKEN: &str = "VMLET_START_TOKEN";
 /// Variable with the path of the hand-off socket.

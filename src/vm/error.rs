@@ -111,7 +111,7 @@ pub enum Error {
     /// No machine runs for a virtual machine.
     #[error("virtual machine {0} does not run on this node")]
     NotRunning(podspec::VmUid),
-    /// A guest that stands still hears nobody.
+    /// A paused guest cannot respond to requests.
     #[error("virtual machine {0} is paused: let it run first")]
     Paused(podspec::VmUid),
     /// A file or directory of the container could not be made or removed.

@@ -1,6 +1,6 @@
 //! The containers of this node, each a virtual machine.
 //!
-//! Invariant: whoever changes a container holds its sandbox's lock, except for recording its end, which
+//! Invariant: a task that changes a container holds its sandbox's lock, except for recording its end, which
 //! has a lock of its own; each effect is announced by a phase that is stored before it.
 //! Failure: a request that fails half-way is undone, or leaves a phase that the next one settles.
 
@@ -286,7 +286,7 @@ impl<P: Platform> Containers<P> {
         self.settings.defaults
     }
 
-    /// Held by whoever records the end of a container, or works on its console while it runs.
+    /// Held while the end of a container is recorded, or its console is worked on while it runs.
     pub(super) async fn end_lock(&self, id: &ContainerId) -> Guard {
         self.parts.locks.lock(&format!("end of {id}")).await
     }

@@ -41,19 +41,19 @@ pub enum Phase {
 pub enum Event {
     /// Its disk is there.
     Prepared,
-    /// Somebody wants it to run.
+    /// A start was requested.
     StartRequested,
     /// The start was undone and may be repeated.
     StartUndone,
     /// The emulator runs.
     Started,
-    /// Somebody wants it to stop.
+    /// A stop was requested.
     StopRequested,
     /// It was never started, and a later attempt takes its place.
     Superseded,
     /// The emulator ended, or could not be started at all.
     Ended,
-    /// Somebody wants it removed.
+    /// A removal was requested.
     RemoveRequested,
 }
 

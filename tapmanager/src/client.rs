@@ -182,7 +182,7 @@ impl Client {
             };
             all.extend(sandboxes);
             match more {
-                // Whoever does not get on would ask for ever.
+                // A loop without progress would call indefinitely.
                 Some(next) if next > after => after = next,
                 _ => return Ok(all),
             }

@@ -6,7 +6,7 @@
 //!                        DEL, namespace lost
 //! ```
 //!
-//! Invariant: whoever works on a sandbox holds its slot's lock, so requests for one sandbox are
+//! Invariant: a task that works on a sandbox holds its slot's lock, so requests for one sandbox are
 //! serialised and others go on; the journal says at least what exists.
 //! Failure: a step that fails leaves an entry that DEL, a repeated ADD or the next start finishes.
 
@@ -106,7 +106,7 @@ impl Sandboxes {
     pub(crate) fn list(&self) -> Vec<String> {
         let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let occupied = |slot: &Arc<AsyncMutex<Option<Live>>>| {
-            // Somebody is at work on it: it has, had or will have a part of a network.
+            // Another request works on it: it has, had or will have a part of a network.
             slot.try_lock().map_or(true, |live| live.is_some())
         };
         let mut ids: Vec<String> = slots
@@ -167,7 +167,7 @@ impl Sandboxes {
         }
         let slot = {
             let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-            // Empty ones that nobody waits for are of no use; they would pile up.
+            // Empty ones without waiting requests are removed; they would pile up.
             slots.retain(|_, slot| {
                 Arc::strong_count(slot) > 1 || slot.try_lock().map_or(true, |live| live.is_some())
             });

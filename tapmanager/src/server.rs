@@ -2,7 +2,7 @@
 //!
 //! Invariant: a peer is judged by the kernel's word about its user before a byte of it is read; messages,
 //! connections and waits are bounded; a request that has begun is finished even if its peer goes away.
-//! Failure: a peer that breaks the rules gets [`ErrorCode::Invalid`] and loses its connection, nobody else's.
+//! Failure: a peer that breaks the rules gets [`ErrorCode::Invalid`] and loses its own connection only.
 
 mod control;
 mod handoff;
@@ -168,7 +168,7 @@ enum Received {
 
 async fn receive(connection: &AsyncConnection, deadline: Duration) -> Received {
     match tokio::time::timeout(deadline, connection.recv(MAX_MESSAGE)).await {
-        // Nobody is to send descriptors; they are closed here.
+        // Clients must not send descriptors; they are closed here.
         Ok(Ok(Some(message))) => Received::Bytes(message.bytes),
         Ok(Err(error)) => {
             tracing::debug!(error = one_line(&error), "connection closed");

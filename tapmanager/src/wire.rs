@@ -245,7 +245,7 @@ pub struct Network {
     pub cni_network: String,
     /// The final CNI result as the last plugin printed it.
     pub cni_result: serde_json::Value,
-    /// The guest has none of these NICs: nobody is behind the pod's addresses.
+    /// The guest has none of these NICs: there is no host behind the pod's addresses.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub detached: bool,
 }

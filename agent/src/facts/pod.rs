@@ -97,7 +97,7 @@ pub(super) async fn publish(
     let params = PatchParams::apply(FIELD_MANAGER).force();
     faultpoint::point("agent.facts.write");
     match call(api.patch_status(&pod.name, &params, &Patch::Apply(&patch))).await {
-        // Somebody who changes the annotation on its way must not make us write it again and again.
+        // Another writer that changes the annotation must not cause a write for each of its writes.
         Ok(written) => Wrote::Written(Published {
             facts: Some(facts.clone()),
             ..Published::of(&written)

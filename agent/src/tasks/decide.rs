@@ -78,7 +78,7 @@ pub(super) enum Next {
     Idle,
     /// Nothing until then.
     At(Instant),
-    /// Nobody knows of the task any more.
+    /// Neither the daemon nor the API server has the task any more.
     Drop,
     /// Send it to the daemon.
     Run(Box<RunTaskRequest>),
@@ -143,7 +143,7 @@ fn ended(entry: &Entry, object: &Object, world: &World<'_>) -> Next {
         Some(_) if world.daemon.is_none() => Next::Idle,
         Some(reported) if report::is_final(reported) => Next::Forget,
         Some(_) if entry.cancel_asked => Next::Idle,
-        // Somebody else ended the object: the work is no longer wanted.
+        // Another client ended the object: the work is no longer needed.
         Some(_) => Next::Cancel,
         None if !object.ours || object.going => Next::Idle,
         None => {

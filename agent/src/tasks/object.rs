@@ -23,7 +23,7 @@ pub(super) struct Object {
     pub(super) status: VirtualMachineTaskStatus,
     /// When it was made, by the API server's clock, in seconds since the epoch.
     pub(super) made: i64,
-    /// Somebody deletes it.
+    /// It has a deletion timestamp.
     pub(super) going: bool,
     /// Its status is of an agent of ours.
     pub(super) ours: bool,
@@ -60,7 +60,7 @@ impl Object {
         })
     }
 
-    /// Somebody wants it to stop.
+    /// Its cancellation was requested.
     pub(super) fn is_cancelled(&self) -> bool {
         self.going || self.spec.as_ref().is_ok_and(|spec| spec.cancel)
     }

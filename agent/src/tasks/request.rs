@@ -1,4 +1,4 @@
-//! From the object's wish to the daemon's words.
+//! Converts the specification of a task object to a request of the daemon's node API.
 //!
 //! Invariant: the same spec always gives the same request, so that one sent twice is recognised; `cancel` is no
 //! part of it.

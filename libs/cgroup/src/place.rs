@@ -1,7 +1,7 @@
 //! Puts a process into the cgroup of its pod.
 //!
 //! Invariant: a [`PodCgroup`] names a directory below the mount, never outside it.
-//! Afterwards the process is in no cgroup of whoever started it.
+//! Afterwards the process is in no cgroup of the program that started it.
 //! Failure: it is an error when no hierarchy has the pod's directory. On version 1, kubelet makes pod
 //! directories only where it accounts; in the other hierarchies the process goes to the directory that
 //! comes nearest. Left where it was, it would end with the container of its starter: runtimes look for a

@@ -157,7 +157,7 @@ impl Cache {
         Ok(found)
     }
 
-    /// As [`Self::all`], but a file that cannot be understood is an error: somebody else's attachment
+    /// As [`Self::all`], but a file that cannot be parsed is an error: another runtime's attachment
     /// may be in it.
     pub(crate) fn every(&self) -> Result<Vec<Entry>, CacheError> {
         self.files()?

@@ -31,7 +31,7 @@ pub struct Settings {
     pub conf_dir: PathBuf,
     /// Directories of plugins, searched in order.
     pub bin_dirs: Vec<PathBuf>,
-    /// Directory of the cache. It belongs to this runtime alone: what it holds and nobody wants to keep
+    /// Directory of the cache. It belongs to this runtime alone: entries that the caller does not list
     /// is taken down.
     pub cache_dir: PathBuf,
     /// What each plugin call is given.

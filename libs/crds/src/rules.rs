@@ -1,6 +1,6 @@
 //! Validation rules that several kinds share, in the words of CEL.
 //!
-//! Invariant: a rule names the field in its message, so that whoever reads the refusal knows what to change.
+//! Invariant: a rule names the field in its message, so that the reader of a refusal knows what to change.
 //! Failure: none; an expression that the API server does not take makes the tests of `deploy/crds/` fail.
 
 use kube::core::{Message, Reason, Rule};

@@ -75,7 +75,7 @@ impl Connection {
 
     /// How long each later call may wait; `None` lifts the limit. A call that began is not affected.
     pub fn set_deadline(&self, deadline: Option<Duration>) -> Result<()> {
-        // The kernel reads zero as "for ever", so the shortest limit is a microsecond.
+        // The kernel treats zero as "no limit", so the shortest limit is a microsecond.
         let micros = deadline.map_or(0, |d| {
             i64::try_from(d.as_micros()).unwrap_or(i64::MAX).max(1)
         });

@@ -1,7 +1,7 @@
 //! Messages with file descriptors over `SOCK_SEQPACKET` unix sockets.
 //!
 //! Invariant: bytes and descriptors of a message travel together or not at all; every descriptor that
-//! arrives is owned (and close-on-exec) before anybody can look at it, so an error never leaks one.
+//! arrives is owned (and close-on-exec) before any other code can use it, so an error never leaks one.
 //! Failure: a message that was cut short, in bytes or in descriptors, is an error, never a shorter
 //! message; a peer that goes away is `None` on receive and an error on send.
 

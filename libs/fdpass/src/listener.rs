@@ -1,8 +1,8 @@
 //! The listening end: a socket file that appears complete, or not at all.
 //!
 //! Invariant: the path is never visible with other permissions than asked for; only a socket on which
-//! nobody answers is ever replaced.
-//! Failure: the path stays as it was. A crash can leave `.NAME.PID.N` beside it, which nobody opens.
+//! no process listens is ever replaced.
+//! Failure: the path stays as it was. A crash can leave `.NAME.PID.N` beside it, which no process opens.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -36,12 +36,12 @@ impl Listener {
         let temporary = temporary(path)?;
         let fd = sys::seqpacket(SockFlag::empty()).map_err(|errno| failed(errno.into()))?;
         bind(fd.as_raw_fd(), &address(&temporary)?).map_err(|errno| failed(errno.into()))?;
-        // Nobody can connect before `listen`, so the bits are right from the first moment.
+        // No client can connect before `listen`, so the mode is right from the start.
         std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(mode))
             .and_then(|()| listen(&fd, Backlog::MAXCONN).map_err(Into::into))
             .and_then(|()| std::fs::rename(&temporary, path))
             .map_err(|source| {
-                // The error that matters is on its way; a left-over name harms nobody.
+                // The important error is returned already; a left-over name has no effect.
                 let _ = std::fs::remove_file(&temporary);
                 failed(source)
             })?;
@@ -75,7 +75,7 @@ impl AsFd for Listener {
     }
 }
 
-/// Succeeds when `path` is free or a socket on which nobody listens.
+/// Succeeds when `path` is free or a socket on which no process listens.
 fn refuse_occupied(path: &Path) -> Result<()> {
     let in_use = |reason| {
         Err(Error::InUse {

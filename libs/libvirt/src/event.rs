@@ -10,7 +10,7 @@ use virt::sys;
 
 use crate::{End, Event, Pause, Power, State};
 
-/// The event that a life-cycle signal stands for, if it matters to anybody.
+/// The event for a life cycle signal of libvirt, `None` for signals that have no consequence.
 pub(crate) fn from_lifecycle(domain: Uuid, event: c_int, detail: c_int) -> Option<Event> {
     match event.cast_unsigned() {
         sys::VIR_DOMAIN_EVENT_STARTED => Some(Event::Started(domain)),
@@ -64,7 +64,7 @@ pub(crate) fn power(state: sys::virDomainState, reason: c_int) -> Power {
             | sys::VIR_DOMAIN_PAUSED_SNAPSHOT
             | sys::VIR_DOMAIN_PAUSED_SHUTTING_DOWN
             | sys::VIR_DOMAIN_PAUSED_STARTING_UP => Pause::Passing,
-            // Also "migration": what a restored guest waits with until somebody lets it run.
+            // Also "migration": the state of a restored guest until it is resumed.
             _ => Pause::Asked,
         }),
         _ => Power::On,

@@ -158,7 +158,7 @@ pub enum Power {
 /// Why a guest does not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pause {
-    /// Somebody wanted that.
+    /// A client requested it.
     Asked,
     /// Its disk failed.
     IoError,
@@ -171,7 +171,7 @@ pub enum Pause {
 pub enum End {
     /// The guest powered itself off.
     GuestShutdown,
-    /// Somebody destroyed the domain.
+    /// A client destroyed the domain.
     Destroyed,
     /// The guest crashed or the emulator died.
     Crashed,

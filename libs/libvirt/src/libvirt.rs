@@ -369,7 +369,7 @@ fn unless_off(domain: &Domain, result: Result<(), VirtError>) -> Result<(), Virt
         Err(error) if error.code().is(ErrorNumber::OperationInvalid) => match domain.is_active() {
             Ok(false) => Ok(()),
             Ok(true) => Err(error),
-            // Somebody undefined it meanwhile: the caller decides what that means.
+            // Another client undefined it meanwhile: the caller decides what that means.
             Err(gone) => Err(gone),
         },
         other => other,

@@ -79,7 +79,7 @@ pub enum Action {
 /// A change of the specification that a request asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patch {
-    /// Replace the wish (and forget the remembered one).
+    /// Replace the desired state (and remove the remembered one).
     DesiredState(DesiredState),
     /// Set `spec.paused`.
     Paused,
@@ -88,7 +88,7 @@ pub enum Patch {
 /// How an instance is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// By deleting the pod with so many seconds of grace; 0 asks nobody.
+    /// By deleting the pod with so many seconds of grace; 0 sends the guest no request.
     Delete(u32),
     /// Only by the guest, which has so many seconds.
     Guest(u32),

@@ -1,7 +1,7 @@
 //! One pass over one machine.
 //!
 //! Invariant: everything that the step relies on later is in the status that is written before it.
-//! Failure: two spellings of the wish: nothing is done, and the failure says so.
+//! Failure: two fields with a desired state: nothing is done, and the failure says so.
 
 use std::time::Duration;
 
@@ -122,7 +122,7 @@ fn power_state(m: &Machine<'_>) -> Option<PowerState> {
         Phase::Running => Some(PowerState::PoweredOn),
         Phase::Unknown => old,
         _ if instance.end == Some(EndCause::Saved) => Some(PowerState::Suspended),
-        // Its guest ran, so what had been saved was used up even if nobody saw it run.
+        // Its guest ran, so the saved memory was used up even if the guest was never observed running.
         _ if instance.ever_ran() => Some(PowerState::PoweredOff),
         _ => old
             .filter(|o| *o == PowerState::Suspended)
@@ -223,7 +223,7 @@ fn stand(m: &Machine<'_>, instance: &Instance) -> Action {
     }
 }
 
-/// Nobody can say what such a machine is to do; what it has goes on.
+/// The desired state of such a machine is ambiguous; an instance that it has keeps running.
 fn contradictory(m: &Machine<'_>, now: &Time, error: &DesiredStateError) -> Decision {
     let is_deleted = m.meta.deletion != Deletion::No;
     if is_deleted {

@@ -36,7 +36,7 @@ pub struct Instance {
     pub uid: String,
     /// Where it stands.
     pub phase: Phase,
-    /// Somebody deletes it.
+    /// It has a deletion timestamp.
     pub deleting: bool,
     /// Seconds that the deletion leaves it, when it is being deleted.
     pub grace_seconds: Option<i64>,

@@ -51,7 +51,7 @@ pub struct Meta {
     pub generation: i64,
     /// Whether and how it is being deleted.
     pub deletion: Deletion,
-    /// The wish that a suspended machine goes back to: [`DesiredState::remembered`] of its annotations.
+    /// The desired state that a suspended machine returns to: [`DesiredState::remembered`] of its annotations.
     pub resume: Option<DesiredState>,
 }
 
@@ -67,7 +67,7 @@ pub enum Deletion {
     Orphan,
 }
 
-/// What decides about a start besides the wish, and what this process has sent but not seen yet.
+/// What decides about a start besides the desired state, and what this process has sent but not observed yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StartPreconditions {
     /// A write whose effect the watch has not shown yet. Nothing is done meanwhile.

@@ -68,7 +68,7 @@ fn duration(text: &str) -> Option<Duration> {
     (!text.is_empty()).then_some(total)
 }
 
-/// How an instance is ended. Without a guest that runs there is nobody to ask.
+/// How an instance is ended. Without a running guest there is nothing that could receive a request.
 pub(crate) fn ending(spec: &VirtualMachineSpec, has_guest: bool) -> Ending {
     let seconds = power_off_seconds(spec);
     match spec.power_off_mode.unwrap_or_default() {

@@ -19,7 +19,7 @@ fn earlier<'a>(m: &Machine<'a>, instance: &Instance) -> Option<&'a InstanceStatu
     m.status.instance.as_ref().filter(|i| i.uid == instance.uid)
 }
 
-/// Whether somebody who may do so asked for the end of this instance before it came.
+/// Whether the end of this instance was requested, by a caller with that right, before it came.
 pub(crate) fn is_end_wanted(m: &Machine<'_>, head: Head) -> bool {
     let earlier = m.instance.and_then(|instance| earlier(m, instance));
     head == Head::Stop || earlier.is_some_and(|e| e.afterwards.is_some())

@@ -1,7 +1,7 @@
 //! The queue of requests: what its head means, and when it is done.
 //!
 //! Invariant: only the head is looked at, and a pass takes away at most one.
-//! Failure: a request that nobody can have meant (a Stop without UID) is taken away.
+//! Failure: a request that has no meaning (a Stop without UID) is removed.
 
 use crds::vm::{StateChangeAction, StateChangeRequest};
 

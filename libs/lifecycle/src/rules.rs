@@ -125,11 +125,11 @@ pub(crate) const fn step_of_deletion(seen: Seen) -> Step {
     }
 }
 
-/// Whether an end that nobody asked for was the guest's own and a clean one.
+/// Whether an end that was not requested was the guest's own and a clean one.
 pub(crate) fn ended_well(instance: &Instance) -> bool {
     let is_guests = match &instance.end {
         Some(EndCause::GuestShutdown | EndCause::Saved) => true,
-        // A word that is not the daemon's: the exit code has to do, if nobody was deleting the pod.
+        // A reason that is not the daemon's: the exit code decides, if the pod was not being deleted.
         Some(EndCause::Other(_)) => !instance.deleting,
         _ => false,
     };

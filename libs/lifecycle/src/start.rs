@@ -11,7 +11,7 @@ use crate::phase::Phase;
 use crate::requests::Head;
 use crate::strategy::{DesiredStateError, Strategy};
 
-/// The power state that the wish comes to at this moment; what the queue's priority asks for.
+/// The power state that follows from the desired state at this moment; the input of the queue's priority.
 pub fn desired_power_state(
     spec: &VirtualMachineSpec,
     status: &VirtualMachineStatus,
@@ -78,7 +78,7 @@ pub(crate) fn is_called_off(status: &VirtualMachineStatus) -> bool {
     })
 }
 
-/// What follows the last instance; one whose end nobody wanted and nobody saw is to be replaced.
+/// What follows the last instance; one whose end was neither requested nor observed is to be replaced.
 fn afterwards(status: &VirtualMachineStatus) -> Option<Afterwards> {
     let last = status.instance.as_ref()?;
     if last.afterwards.is_none() && !has_ended(last) {

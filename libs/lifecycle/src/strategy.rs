@@ -71,7 +71,7 @@ impl DesiredState {
     /// The fields of a specification that spell the desired state; it has at most one of them.
     pub const FIELDS: [&str; 3] = ["powerState", "runStrategy", "running"];
 
-    /// The wish of a specification, `None` when it has none.
+    /// The desired state of a specification, `None` when it has none.
     pub fn of(spec: &VirtualMachineSpec) -> Result<Option<Self>, DesiredStateError> {
         let spelled = [
             ("powerState", spec.power_state.map(Self::PowerState)),

@@ -60,8 +60,8 @@ fn refuse<T>(sentence: impl Into<String>) -> Result<T, Conflict> {
 
 /// What the verb writes.
 ///
-/// A machine that spells its wish as `runStrategy` or `running` is suspended by `powerState: Suspended` and
-/// an annotation that remembers the old wish; resuming brings it back.
+/// A machine whose desired state is in `runStrategy` or `running` is suspended by `powerState: Suspended` and
+/// an annotation that stores the former desired state; resuming restores it.
 pub fn verb(
     spec: &crds::VirtualMachineSpec,
     status: &crds::VirtualMachineStatus,
@@ -170,7 +170,7 @@ impl Subject<'_> {
         }
     }
 
-    /// A machine that is being deleted: all that is left to ask for is less patience with its guest.
+    /// A machine that is being deleted: the only possible request is a shorter grace period.
     fn shorten_grace(&self, verb: Verb) -> Verdict {
         let live = self.instance.filter(|i| !i.phase.is_final());
         match (verb, live) {
@@ -305,7 +305,7 @@ impl Subject<'_> {
         }
         let back = self.meta.resume.unwrap_or_else(|| self.desired_state.on());
         if back.strategy() == Strategy::Manual {
-            // The request outlives the change of wish, which the controller makes with it.
+            // The request outlives the change of the desired state, which the controller makes with it.
             return self.enqueue(vec![start(false)]);
         }
         Ok(Change {

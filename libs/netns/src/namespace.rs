@@ -173,7 +173,7 @@ where
     std::thread::Builder::new()
         .name("netns".to_owned())
         .spawn(move || {
-            // A receiver that is gone belongs to a cancelled caller; there is nobody to tell.
+            // A dropped receiver belongs to a cancelled caller; the result is not needed.
             let _ = tx.send(job());
         })
         .map_err(Error::Thread)?;

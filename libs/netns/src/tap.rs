@@ -27,7 +27,7 @@ pub enum Error {
     /// There is no device of that name.
     #[error("tap {0} does not exist")]
     Missing(String),
-    /// Somebody, such as a running QEMU, has the tap open.
+    /// A process, such as a running QEMU, has the tap open.
     #[error("tap {0} is in use by another process")]
     Busy(String),
     /// The kernel refuses to attach to or make the tap.

@@ -1,6 +1,6 @@
 //! The annotations of a pod that Vmlet reads, under its own names and the predecessor's.
 //!
-//! Invariant: when both names of a setting are present, ours wins. Values are text from whoever made the
+//! Invariant: when both names of a setting are present, ours wins. Values are text from the user who created the
 //! pod: length-checked here, parsed by the setting's type.
 //! Failure: [`AnnotationError`] names the annotation as the user wrote it, its value and what is allowed.
 
@@ -64,7 +64,7 @@ keys! {
     Network = "vmlet.dev/network";
     /// Hardware address of the guest's first NIC.
     MacAddress = "vmlet.dev/mac-address";
-    /// Whether the guest may send as anybody. Only for whoever may set annotations of a `.protected` domain.
+    /// Whether the guest may send with any source address. Only for users who may set annotations of a `.protected` domain.
     AllowSpoofing = "vmlet.dev.protected/allow-spoofing";
     /// UID of the VirtualMachine object whose disk is booted.
     VmDisk = "vmlet.dev/vm-disk";
@@ -72,7 +72,7 @@ keys! {
     Role = "vmlet.dev/role";
     /// Whether saved memory is resumed.
     Restore = "vmlet.dev/restore";
-    /// Whether the guest waits for somebody to let it run.
+    /// Whether the guest starts paused, until it is resumed.
     StartPaused = "vmlet.dev/start-paused";
     /// UUID that the hypervisor knows the machine by.
     InstanceUuid = "vmlet.dev/instance-uuid";

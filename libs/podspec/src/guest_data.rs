@@ -26,7 +26,7 @@ const AUTHORIZED_KEYS: &str = "authorized_keys";
 /// Longest instance id, in bytes.
 const MAX_INSTANCE_ID: usize = 128;
 
-/// The wishes of a pod that has any.
+/// The guest data settings of a pod that has any.
 #[derive(Clone, Default, PartialEq)]
 pub struct GuestData {
     instance_id: Option<String>,
@@ -40,7 +40,7 @@ pub struct GuestData {
     ssh_source: Option<(Source, String)>,
 }
 
-/// A map as somebody wrote it, and what it means.
+/// A map as the user wrote it, and what it means.
 #[derive(Clone, PartialEq)]
 struct Written {
     text: String,

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a [`VmUid`] is a UUID in its one canonical spelling, fit for file names; an [`Instance`] asks for nothing
 //! that contradicts itself.
-//! Failure: an [`AnnotationError`] that names the annotation. Annotations are text from whoever made the pod.
+//! Failure: an [`AnnotationError`] that names the annotation. Annotations are text from the user who created the pod.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,7 +39,7 @@ pub struct Instance {
     pub role: Role,
     /// Its first start resumes the memory that was saved beside the disk.
     pub restore: bool,
-    /// The guest does not run before somebody says so.
+    /// The guest starts paused and runs when it is resumed.
     pub start_paused: bool,
     /// The UUID that the hypervisor knows the machine by.
     pub instance_uuid: Option<Uuid>,

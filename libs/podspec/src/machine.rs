@@ -71,9 +71,9 @@ pub struct Machine {
     /// The board.
     #[serde(default)]
     pub machine_type: MachineType,
-    /// Wished size of the root disk in bytes; the image's virtual size wins when it is larger.
+    /// Requested size of the root disk in bytes; the image's virtual size is used when it is larger.
     pub root_size: Option<u64>,
-    /// Wished SMBIOS system UUID.
+    /// Requested SMBIOS system UUID.
     pub system_uuid: Option<Uuid>,
 }
 

@@ -148,7 +148,7 @@ impl Claim {
     /// Removes the socket unless another server has taken its place.
     pub fn release(self) {
         if self.inode.is_some() && self.inode == inode(&self.path) {
-            // Whoever finds it sees that nobody answers, and replaces it.
+            // The next server finds that no process listens on it, and replaces it.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -159,7 +159,7 @@ fn inode(path: &Path) -> Option<(u64, u64)> {
     Some((metadata.dev(), metadata.ino()))
 }
 
-/// Whether the name may be taken: nothing is there, or a socket on which nobody answers.
+/// Whether the name may be taken: it is free, or a socket on which no process listens.
 async fn check_free(path: &Path) -> Result<(), Error> {
     let failed = |source| Error::Make {
         step: "look at",

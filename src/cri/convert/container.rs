@@ -19,7 +19,7 @@ const MOST_MOUNTS: usize = 1024;
 const MOST_DEVICES: usize = 256;
 const MOST_HUGEPAGE_SIZES: usize = 64;
 
-/// Longest grace period that is kept; nobody waits longer than ten years.
+/// Maximum grace period; a longer one (over ten years) has no use.
 pub(super) const LONGEST_GRACE: u64 = 10 * 365 * 86_400;
 
 /// What a client asks for.

@@ -1,6 +1,6 @@
 //! Requests that reach into a running machine.
 //!
-//! Invariant: a command that nobody waits for any more is killed: the request's end is its end.
+//! Invariant: a command whose caller has disconnected is killed: the end of the request is its end.
 //! Failure: statuses from [`status`](crate::cri::status).
 
 use cri_proto::v1;

@@ -254,7 +254,7 @@ async fn a_compressed_body_is_refused() {
 #[tokio::test]
 async fn a_missing_listener_is_reported() {
     let env = TestEnvironment::new().await;
-    // Bound, so that it is nobody else's, and without a listener.
+    // Bound, so that no other process gets it, and without a listener.
     let mute = tokio::net::TcpSocket::new_v4().unwrap();
     mute.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let port = mute.local_addr().unwrap().port();

@@ -90,7 +90,7 @@ impl Follow {
                 }
                 Wake::Command(Some(Command::Reopen(reply))) => {
                     let outcome = self.reopen().await;
-                    // Nobody listens when the caller's deadline has passed.
+                    // The receiver was dropped when the caller's deadline has passed.
                     let _ = reply.send(outcome);
                 }
                 Wake::Command(Some(Command::Finish(mut reply, deadline))) => {
@@ -191,7 +191,7 @@ impl Follow {
         Ok(())
     }
 
-    /// Copies everything to the end of the raw file; the caller knows that nobody writes any more.
+    /// Copies everything to the end of the raw file; the caller knows that QEMU does not write any more.
     async fn drain(
         &mut self,
         reply: &mut oneshot::Sender<Result<()>>,

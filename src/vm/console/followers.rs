@@ -11,7 +11,7 @@ use podspec::ContainerId;
 
 use super::{Follower, Paths, Result};
 
-/// Whoever works on a container's follower holds its slot.
+/// A task that works on a container's follower holds its slot.
 type Slot = Arc<tokio::sync::Mutex<Option<Follower>>>;
 
 /// The followers by container.

@@ -62,7 +62,7 @@ impl LogFile {
         &self.mark
     }
 
-    /// Whether the file still has a name; otherwise nobody would read what is written.
+    /// Whether the file still has a name; otherwise its content could not be read.
     pub(super) fn has_name(&self) -> io::Result<bool> {
         Ok(self.file.metadata()?.nlink() > 0)
     }
@@ -79,7 +79,7 @@ impl LogFile {
             .and_then(|()| self.file.stream_position());
         match written {
             Ok(end) => {
-                // Not the sum: somebody may have emptied the file meanwhile.
+                // Not the sum: another process may have truncated the file meanwhile.
                 self.mark.length = end;
                 Ok(())
             }

@@ -89,7 +89,7 @@ impl RawFile {
         Ok(bytes)
     }
 
-    /// Where the bytes begin that nobody has punched out; the length when there are none.
+    /// Offset of the first byte that was not punched out; the length when there is none.
     pub(super) fn first_byte(&self) -> io::Result<u64> {
         match lseek(&self.file, 0, Whence::SeekData) {
             Ok(offset) => Ok(offset.unsigned_abs()),

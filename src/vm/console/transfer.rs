@@ -158,7 +158,7 @@ impl Transfer {
         })
     }
 
-    /// Nothing unsaved, and a log that somebody can see.
+    /// Nothing unsaved, and a log that has a name.
     fn ready(&mut self) -> Result<()> {
         self.save()?;
         let has_name = self

@@ -4,7 +4,7 @@
 //! programs of a user, by default), watches are many.
 //!
 //! Invariant: a write after [`Watch::on`] returned makes [`Watch::changed`] return once more; a
-//! descriptor is in the table as long as somebody watches it.
+//! descriptor is in the table as long as a follower watches it.
 //! Failure: creating a watch says why. Events that the kernel had to drop wake everybody.
 
 use std::collections::HashMap;

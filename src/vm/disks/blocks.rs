@@ -78,7 +78,7 @@ impl<P: Platform> Containers<P> {
         Ok(())
     }
 
-    /// Ends the copies to devices in a sandbox that goes: nobody is to wait for them.
+    /// Ends the copies to devices in a sandbox that is removed: no request may wait for them.
     pub(in crate::vm) fn cancel_copies(&self, sandbox: &SandboxId) {
         for row in self.of_sandbox(sandbox) {
             if row.phase == Phase::Creating {

@@ -85,7 +85,7 @@ impl<P: Platform> Containers<P> {
         tokio::fs::create_dir_all(&directory)
             .await
             .map_err(files::failed("make", &directory))?;
-        // QEMU's user may pass through, nobody may list.
+        // QEMU's user may traverse it, no user may list it.
         let mode = std::fs::Permissions::from_mode(0o711);
         tokio::fs::set_permissions(&directory, mode)
             .await

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a machine has a bounded number, so that one with commands that hang takes nothing from the others;
 //! so has the node, since each may hold two streams of output.
-//! Failure: none; whoever finds no slot waits, for as long as the caller lets it.
+//! Failure: none; a command without a slot waits, up to the caller's deadline.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,7 +43,7 @@ impl Slots {
     pub(super) async fn take(&self, id: &ContainerId) -> Slot {
         let machine = {
             let mut machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
-            // Permits hold a reference, and so does whoever waits for one.
+            // Permits hold a reference, and so does each waiting task.
             machines.retain(|_, slots| Arc::strong_count(slots) > 1);
             let new = || Arc::new(Semaphore::new(PER_MACHINE));
             Arc::clone(machines.entry(id.clone()).or_insert_with(new))

@@ -132,7 +132,7 @@ impl Host {
         };
         match cache::load(&self.cache_dir, &key).await {
             Some(executed @ Verdict::Executed { .. }) => return executed,
-            // Whoever demands KVM may just have mended it.
+            // An operator who requires KVM may just have repaired it.
             Some(failed) if setting == Setting::Auto => return failed,
             _ => {}
         }

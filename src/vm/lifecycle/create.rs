@@ -2,7 +2,7 @@
 //!
 //! Invariant: a container that is CREATED has its root disk; one that is refused leaves nothing. A container that
 //! was never started gives way to a later attempt of the same name, as kubelet makes one after a failed start.
-//! Failure: a row in phase Creating that nobody works on is dropped by the next request for its sandbox.
+//! Failure: a row in phase Creating without a request in progress is dropped by the next request for its sandbox.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -121,7 +121,7 @@ impl<P: Platform> Containers<P> {
     ) -> Result<Option<ContainerId>> {
         for row in self.of_sandbox(sandbox) {
             match row.phase {
-                // Nobody works on it any more: this request holds the sandbox's lock.
+                // No other request works on it any more: this request holds the sandbox's lock.
                 Phase::Creating => self.drop_creating(&row).await?,
                 Phase::Created if row.spec.config == *config && !self.was_answered(&row.id) => {
                     self.remember_answer(&row.id);

@@ -76,7 +76,7 @@ impl<P: Platform> Containers<P> {
         row.phase.runs().then_some(row)
     }
 
-    /// Acts on what the hypervisor says; unknown domains are somebody else's.
+    /// Acts on events of the hypervisor; unknown domains belong to other programs.
     pub async fn on_event(&self, event: HypervisorEvent) {
         let HypervisorEvent::Stopped(domain, end) = event else {
             return;

@@ -31,7 +31,7 @@ impl<P: Platform> Containers<P> {
             };
             let _lock = self.parts.locks.lock(row.sandbox.as_str()).await;
             match self.parts.table.get(id) {
-                // Somebody started it before the lock was ours; that happens once in its life.
+                // It was started before this request got the lock; that happens at most once.
                 Some(row) if row.phase.may_run() => {}
                 Some(row) => return self.remove_stopped(&row).await,
                 None => return Ok(()),

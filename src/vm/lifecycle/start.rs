@@ -83,7 +83,7 @@ impl<P: Platform> Containers<P> {
         if score != 0 {
             self.prefer_for_kill(&row, score).await;
         }
-        // Its end may have come before anybody expected it.
+        // Its end may have come before the start was recorded.
         if let Err(e) = self.end_if_inactive(&row).await {
             tracing::warn!(container = %id, error = crate::one_line(&e), "container start not verified");
         }
@@ -229,7 +229,7 @@ impl<P: Platform> Containers<P> {
     }
 
     /// Follows the console of a container into its log, unless that is done already. The caller holds the
-    /// sandbox's lock, or the end's once the machine runs, so that nobody follows what has ended.
+    /// sandbox's lock, or the end's once the machine runs, so that no follower starts for an ended machine.
     pub(in crate::vm) async fn follow(&self, row: &Container) -> Result<()> {
         Ok(self.consoles.follow(&row.id, self.console(row)).await?)
     }
@@ -244,7 +244,7 @@ impl<P: Platform> Containers<P> {
     /// Undoes a start that failed; decides whether it may be repeated.
     async fn failed_start(&self, row: &Container, error: Error) -> Error {
         let id = &row.id;
-        // Whoever hands out the descriptors may have died under the wrapper.
+        // The tapmanager may have restarted during the hand-off.
         let repeat = error.is_transient() || !self.network_answers().await;
         let settled = if repeat {
             self.undo_start(row).await.map(drop)
@@ -304,7 +304,7 @@ impl<P: Platform> Containers<P> {
                 self.follow(row).await?;
                 self.settle_resume(row).await?;
             }
-            // It ran, and ended before anybody could take note.
+            // It ran, and ended before its start was recorded.
             Some(State::Inactive(End::GuestShutdown | End::Crashed | End::Saved)) => {}
             // It was never started, or destroyed by an undoing that was cut short.
             Some(State::Inactive(End::Destroyed | End::Unknown)) | None => {

@@ -122,7 +122,7 @@ impl<P: Platform> Containers<P> {
                 Some(row) => row,
                 None => return Ok(()),
             };
-            // Never later, also when somebody turns the wall clock back.
+            // Never later, also when the wall clock is set back.
             kill_at = kill_at.min(Instant::now() + clock::until(row.kill_at));
         }
     }

@@ -1,7 +1,7 @@
 //! Tells a guest that came back from saved memory that its addresses are others: its cable is pulled, and plugged in again.
 //!
 //! Invariant: a cable is pulled before the guest runs one instruction, so that it says nothing from an address that is
-//! somebody else's, and stays so until the guest can have seen it; then its DHCP client asks, and is told the new address.
+//! in use by another guest, and stays so until the guest can have noticed; then its DHCP client requests a lease and gets the new address.
 //! Failure: what cannot be pulled stays, and the guest learns its address when its lease renews; what cannot be plugged in
 //! again is tried for [`TIMEOUT`] and logged.
 

@@ -1,7 +1,7 @@
 //! Discards saved memory.
 //!
 //! Invariant: memory that was discarded is never resumed, and memory that a start takes back is not discarded: whichever
-//! comes second is refused. While somebody discards, the disk gets no new container and the one that has it does not start.
+//! comes second is refused. While one caller discards, the disk gets no new container and the one that has it does not start.
 //! Failure: [`disk::Error::Restoring`]; what was begun and not ended is memory that counts as used.
 
 use podspec::VmUid;
@@ -61,7 +61,7 @@ impl<P: Platform> Containers<P> {
         row.is_some_and(|row| row.phase == Phase::Starting)
     }
 
-    /// Held by whoever gives the disk of a virtual machine to a container, or discards what lies beside it. Taken after the
+    /// Held while the disk of a virtual machine is given to a container, or what is beside it is discarded. Taken after the
     /// sandbox's lock.
     pub(in crate::vm) async fn disk_lock(&self, vm: VmUid) -> Guard {
         self.parts.locks.lock(&format!("disk of {vm}")).await

@@ -1,8 +1,8 @@
 //! Reboots and resets a guest in the emulator that it has.
 //!
-//! Invariant: success is the hypervisor's word that the guest boots anew, whoever made it. The container stays.
-//! Failure: [`Error::NotRunning`] when the machine ends instead, [`Error::Paused`] for a guest that could hear nobody. A
-//! reboot that nobody saw, since the connection was lost just then, is followed by another.
+//! Invariant: success means that the hypervisor reported a reset, by any cause. The container stays.
+//! Failure: [`Error::NotRunning`] when the machine ends instead, [`Error::Paused`] for a guest that cannot respond. A
+//! reboot that was not observed, since the connection was lost just then, is followed by another.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -33,7 +33,7 @@ impl<P: Platform> Containers<P> {
         let driver = &self.parts.hypervisor;
         let (mut events, mut changes) = (driver.events(), self.parts.table.changes());
         let row = self.running_vm(vm)?;
-        // Whoever stops it meanwhile wins.
+        // A concurrent stop has precedence.
         let runs = || {
             let now = self.parts.table.get(&row.id);
             now.is_some_and(|row| row.phase == Phase::Running)

@@ -1,6 +1,6 @@
 //! Starts a machine from saved memory.
 //!
-//! Invariant: the guest comes back paused; before it runs one instruction the memory counts as used, so that nobody ever
+//! Invariant: the guest is restored paused; before it runs one instruction the memory counts as used, so that no start ever
 //! resumes it again on a disk that has moved on.
 //! Failure: until then the memory stays and the start may be repeated. A machine that was lost between the two boots
 //! afresh next time, as after a power cut.

@@ -71,7 +71,7 @@ impl<P: Platform> Containers<P> {
         let Err(error) = written else {
             return Ok(());
         };
-        // Nobody knows what libvirt has done when it is away.
+        // When libvirt is unavailable, the state of its call is unknown.
         if let Ok(Some(Power::On | Power::Paused(Pause::Asked | Pause::IoError))) =
             driver.power(row.domain()).await
         {

@@ -14,7 +14,7 @@ use crate::vm::error::Result;
 use crate::vm::model::{Container, Exit};
 use crate::vm::service::Containers;
 
-/// Exit code of a container whose end nobody saw, as containerd gives it after a reboot.
+/// Exit code of a container whose end was not observed, as containerd gives it after a reboot.
 const UNKNOWN: i32 = 255;
 
 /// Containers that are looked at at once: reading what is left of a console takes its time.

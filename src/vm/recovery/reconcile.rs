@@ -1,6 +1,6 @@
 //! Makes rows and domains agree: at start-up, after libvirt was away, and now and then.
 //!
-//! Invariant: a machine that runs under a row is ended only if somebody asked for that; what somebody
+//! Invariant: a machine that runs under a row is ended only if its end was requested; what another task
 //! works on at the moment is left to them.
 //! Failure: trouble with one container does not keep the others from being looked at; the first error is
 //! returned, and the caller repeats the round.

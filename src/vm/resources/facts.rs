@@ -39,7 +39,7 @@ impl<P: Platform> Containers<P> {
         }
     }
 
-    /// How many running machines would end with the containers of the daemon's own pod, because nobody moved
+    /// How many running machines would end with the containers of the daemon's own pod, because they were not moved
     /// their processes out of its cgroup.
     pub async fn bound(&self) -> u32 {
         let mut running = self.list();

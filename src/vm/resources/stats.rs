@@ -1,7 +1,7 @@
 //! What machines have used.
 //!
 //! Invariant: one look at a time, and at most one in [`FRESH`]: however many clients ask, libvirt gets one request for
-//! all domains, the owner of networks one per few hundred sandboxes, and nobody is asked about one machine. A client
+//! all domains, the tapmanager one per few hundred sandboxes, and no call is made for a single machine. A client
 //! waits at most [`TIMEOUT`].
 //! Failure: what cannot be had is absent, or as old as its own time says; a look that takes too long goes on
 //! for the next client, and this one gets the last one.
@@ -168,7 +168,7 @@ impl<P: Platform> Containers<P> {
         }
     }
 
-    /// A look, unless somebody else has just had one.
+    /// A snapshot, unless another task has just taken one.
     async fn look_once(&self) -> Arc<Snapshot> {
         let _turn = self.meter.turn.lock().await;
         let last = self.meter.last();

@@ -1,8 +1,8 @@
-//! Takes down every network that nobody names any more.
+//! Removes every network that the caller does not list.
 //!
 //! Invariant: only sandboxes of our journal are taken down; CNI is asked to collect only while nothing
 //! is being attached, and is told to keep every attachment that is known.
-//! Failure: what cannot be taken down is left for the next time, and keeps nobody from the rest.
+//! Failure: a network that cannot be removed is left for the next time, and the rest is removed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

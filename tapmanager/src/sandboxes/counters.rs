@@ -1,6 +1,6 @@
 //! How much traffic the guests have had.
 //!
-//! Invariant: nobody is waited for: a sandbox that is being worked on is left out this time. Directions are the
+//! Invariant: the call waits for no lock: a sandbox that another request works on is omitted this time. Directions are the
 //! guest's: what its tap receives is what it has sent.
 //! Failure: a namespace that cannot be read is left out.
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: when [`Sandboxes::recover`] returns, every network that still exists serves again, and
 //! whatever is to be undone is locked, so that no request meets it half-way.
-//! Failure: one sandbox that cannot be recovered is logged and keeps nobody from the rest.
+//! Failure: a sandbox that cannot be recovered is logged, and the rest is recovered.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl Sandboxes {
             let entry = match loaded {
                 Loaded::Entry(entry) => *entry,
                 Loaded::Broken(why) => {
-                    // It may be the network of a running guest, so it goes only when somebody says so.
+                    // It may be the network of a running guest, so it is removed only on request.
                     tracing::error!(sandbox = id, error = why, "unreadable journal entry kept");
                     *slot = Some(Live::closed(self.unreadable(&id)));
                     continue;
@@ -120,7 +120,7 @@ impl Sandboxes {
 
     async fn finish(&self, id: &str, mut slot: Slot) {
         let outcome = self.take_down(&mut slot).await;
-        // Whoever reads the log finds the sandbox free.
+        // A reader of this log line finds the sandbox unlocked.
         drop(slot);
         match outcome {
             Ok(()) => tracing::info!(sandbox = id, "leftover network removed"),

@@ -9,7 +9,7 @@ use crate::guest::run;
 use crate::network::boot;
 use crate::node::{Node, pod};
 
-/// Asks the node with an address of nobody's; the shell succeeds when the node does not answer.
+/// Calls the node from an unassigned address; the shell succeeds when the node does not answer.
 const UNHEARD: &str = "ip addr replace 10.88.7.99/24 dev nic0; \
                        ! busybox ping -c 1 -W 1 -I 10.88.7.99 10.88.7.1";
 

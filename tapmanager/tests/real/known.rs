@@ -36,7 +36,7 @@ async fn a_resumed_guest_gets_its_addresses_back_and_without_them_others() {
     let again = node.client().add(resumed("again", &address)).await.unwrap();
     assert_eq!(addresses(&again), (MAC.to_owned(), address.clone()));
 
-    // Somebody has the address by now.
+    // Another host has the address by now.
     let other = node.client().add(resumed("other", &address)).await.unwrap();
     let (mac, given) = addresses(&other);
     assert_eq!(mac, MAC);
@@ -66,7 +66,7 @@ async fn a_resumed_guest_gets_its_addresses_of_both_families_back() {
     let given = all(&first);
     assert_eq!(given.len(), 2, "{given:?}");
     node.client().del("first").await.unwrap();
-    // Somebody comes and goes: the next addresses would be others.
+    // Another pod is created and removed: the next addresses would be others.
     node.client().add(pod("other")).await.unwrap();
 
     let known = |id: &str, nics: &[&[String]]| AddRequest {

@@ -9,7 +9,7 @@ use crate::node::{Node, pod};
 use tapmanager::client::Error;
 use tapmanager::wire::{ErrorCode, HandoffReply, Network, PortMapping};
 
-/// What the guest sends, and nobody answers, is counted as sent by it.
+/// Frames of the guest that get no answer are counted as sent by it.
 async fn count(node: &Node, guest: &Guest) {
     let counted = async || {
         let all = node.client().counters().await.unwrap();

@@ -65,7 +65,7 @@ fn files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, ConfigError> {
             .extension()
             .and_then(|e| e.to_str())
             .unwrap_or_default();
-        // A pipe or device with a fitting name would block whoever opens it.
+        // Opening a pipe or device with a matching name would block.
         if extensions.contains(&extension) && path.is_file() {
             found.push(path);
         }

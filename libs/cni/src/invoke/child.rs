@@ -1,6 +1,6 @@
 //! One child process: standard input written, both outputs read, the end awaited, all at the same time.
 //!
-//! Invariant: whoever drops the future, or lets the deadline pass, leaves no process of the group behind.
+//! Invariant: when the future is dropped, or the deadline passes, no process of the group is left.
 //! Failure: output beyond the limit is an error on standard output and dropped on standard error.
 
 use std::io::ErrorKind;

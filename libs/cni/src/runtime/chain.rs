@@ -171,7 +171,7 @@ pub(super) fn plugin_input(
     Value::Object(config).to_string().into_bytes()
 }
 
-/// The older of the two conventions for wished addresses, for plugins that do not declare the capability.
+/// The older of the two conventions for requested addresses, for plugins that do not declare the capability.
 fn ask_for_addresses(config: &mut Map<String, Value>, ips: &Value) {
     let args = config
         .entry("args")

@@ -1,4 +1,4 @@
-//! Takes down what nobody wants to keep.
+//! Removes the attachments that the caller does not list (CNI GC).
 //!
 //! Invariant: only attachments of our own cache are detached; plugins are told every attachment that is
 //! valid, ours and our neighbours', before they may collect anything.

@@ -19,7 +19,7 @@ use crate::scratch::{Scratch, WORKS, chain, network, parse};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Starts a child, tells the pipe that both run, and waits for ever.
+/// Starts a child, writes to the pipe that both run, and waits indefinitely.
 const HANGS: &str = "exec 3>$HERE/pipe; sleep 1000 & echo started >&3; wait";
 
 async fn failure(scratch: &Scratch, deadline: Duration) -> InvokeError {
@@ -129,7 +129,7 @@ async fn a_process_that_a_plugin_leaves_behind_does_not_hold_up_the_result() {
     let scratch = Scratch::new();
     let pipe = scratch.path("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    // Keeps standard output open until somebody opens the pipe for writing.
+    // Keeps standard output open until another process opens the pipe for writing.
     scratch.plugin(
         "lasting",
         &format!("{WORKS}\n[ $CNI_COMMAND != ADD ] || cat $HERE/pipe &"),

@@ -1,4 +1,4 @@
-//! The machine's network wishes.
+//! The network part of a machine's specification.
 //!
 //! Invariant: an absent network means enabled with one default interface.
 //! Failure: an interface that cannot be made shows in `VirtualMachineNetworkReady`.

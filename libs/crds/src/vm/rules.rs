@@ -1,6 +1,6 @@
 //! What the API server forbids about machines, in the words of CEL.
 //!
-//! Invariant: "on" and "off" here are wishes, whichever of the three spellings they have.
+//! Invariant: "on" and "off" here are desired states, in any of the three fields.
 //! Failure: none; `tests/e2e/tests/api/rules.rs` breaks each of them.
 
 /// Names become labels and host names.
@@ -37,7 +37,7 @@ pub(super) const MACHINE_TYPE_NOT_LOWERED: &str = "!has(oldSelf.spec.minMachineT
     int(self.status.machineType.split('-')[2].split('.')[0]) * 1000 + int(self.status.machineType.split('.')[1]) < \
     int(oldSelf.spec.minMachineType.split('-')[2].split('.')[0]) * 1000 + int(oldSelf.spec.minMachineType.split('.')[1])";
 
-/// The wish, before or after the edit, or what was observed: any of them is enough.
+/// The desired state before or after the edit, or the observed state: any of them is enough.
 pub(super) const MACHINE_TYPE_WHILE_OFF: &str = "(has(self.spec.minMachineType) == has(oldSelf.spec.minMachineType) && \
     (!has(self.spec.minMachineType) || self.spec.minMachineType == oldSelf.spec.minMachineType)) || \
     [self.spec, oldSelf.spec].exists(s, (has(s.powerState) && s.powerState != 'PoweredOn') || \

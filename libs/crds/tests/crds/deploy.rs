@@ -1,6 +1,6 @@
 //! `deploy/crds/` and the ends of `docs/kinds/*.md` are what the types say.
 //!
-//! Invariant: nobody edits them by hand.
+//! Invariant: the files are generated and never edited by hand.
 //! Failure: the names of files that differ; `cargo xtask crds` writes them anew.
 
 #[path = "../../examples/crds/pages.rs"]

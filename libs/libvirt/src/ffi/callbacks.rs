@@ -100,7 +100,7 @@ impl Subscription {
     /// Says whether the driver has close callbacks at all: those without a daemon have none.
     fn register_close(&self) -> Result<bool, Error> {
         // SAFETY: the connection is alive for the whole call, since `self` holds a reference; `on_close`
-        // has the type that C expects; the opaque value is a number that nobody dereferences, so that
+        // has the type that C expects; the opaque value is a number that is never dereferenced, so that
         // there is nothing to free.
         let result = unsafe {
             sys::virConnectRegisterCloseCallback(

@@ -39,7 +39,7 @@ pub(crate) fn all(connect: &Connect) -> Result<Vec<DomainStats>, Error> {
     if list.is_null() {
         return Ok(Vec::new());
     }
-    // SAFETY: libvirt has just returned a list of `count` pointers to records; nobody else knows it, and it
+    // SAFETY: libvirt has just returned a list of `count` pointers to records; no other code has it, and it
     // stays as it is until it is freed below.
     let records = unsafe { std::slice::from_raw_parts(list, count) };
     let copies = records.iter().filter_map(|record| copy(*record)).collect();

@@ -1,7 +1,7 @@
 //! The QEMU guest agent, which is whatever the guest wants it to be.
 //!
 //! Invariant: one command per guest at a time; the rest of a guest's callers wait without a permit. An agent that
-//! answered last time never waits for one that did not. Replies are bounded and parsed before anybody sees them.
+//! answered last time never waits for one that did not. Replies are bounded and parsed before callers get them.
 //! Failure: [`Error::NoAgent`] when there is none, [`Error::Agent`] when it is silent or talks nonsense,
 //! [`Error::AgentForbids`] and [`Error::Refused`] when the agent itself answered that it will not.
 
@@ -68,7 +68,7 @@ impl Calls {
         }
         let begun = Instant::now();
         // Kept until the order is out: one that waits for its turn in vain is silent, too, and was never sent. Nor
-        // does a command of somebody else's come between, whose end libvirt would have to wait for first.
+        // does a command of another client come between, whose end libvirt would have to wait for first.
         let turn = Arc::new(self.turn_within(domain, PING).await?);
         let ping = json!({"execute": "guest-ping"});
         let left = PING.saturating_sub(begun.elapsed());
@@ -116,7 +116,7 @@ impl Calls {
         self.ask_in_turn(domain, command, left, turn).await
     }
 
-    /// One command by whoever has the turn.
+    /// One command; the caller holds the turn of the domain.
     async fn ask_in_turn(
         &self,
         domain: Uuid,
@@ -175,8 +175,8 @@ fn command_guest(
 ) -> Result<Result<String, String>, VirtError> {
     let domain = connect.lookup_domain_by_uuid(domain)?;
     let seconds = whole_seconds(time);
-    // Otherwise a dead agent costs five seconds before the command is even sent, or as little as somebody
-    // before us was content with. A driver that cannot do it is only slower.
+    // Otherwise a call to an agent that has ended takes five seconds before the command is even sent, or the timeout that an
+    // earlier client has set. A driver without this call is only slower.
     let _ = ffi::set_agent_timeout(&domain, seconds.min(whole_seconds(LIBVIRT_TIMEOUT)));
     match domain.qemu_agent_command(command, seconds, 0) {
         Ok(reply) => Ok(Ok(reply)),
@@ -193,7 +193,7 @@ fn has_answered(reply: &Result<Result<String, String>, VirtError>) -> bool {
     }
 }
 
-/// Whether libvirt says that nobody can answer: the domain has no agent's channel, is paused or off.
+/// Whether libvirt says that no agent can answer: the domain has no agent channel, is paused or off.
 fn is_mute(error: &VirtError) -> bool {
     error.code().is_any(vec![
         ErrorNumber::ArgumentUnsupported,

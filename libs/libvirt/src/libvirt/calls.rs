@@ -2,7 +2,7 @@
 //!
 //! Invariant: a permit stays with the blocking thread, so that calls which outlive their deadline still count;
 //! at most `parallel` threads per lane are ever inside libvirt.
-//! Failure: no session, no permit in time, or no answer in time; then nobody knows what libvirt did.
+//! Failure: no session, no permit in time, or no answer in time; then the effect in libvirt is unknown.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,7 +51,7 @@ pub(super) struct Calls {
     /// Those whose agent answered when it was last asked.
     pub(super) known: Domains,
     /// Those whose power button was pressed for a reboot, and not since for anything else: libvirt boots them anew when they
-    /// power off, whoever asked for that.
+    /// power off, for any caller.
     pub(super) rebooting: Domains,
     /// One per domain with agent calls under way.
     pub(super) channels: Mutex<HashMap<Uuid, Arc<tokio::sync::Mutex<()>>>>,
@@ -134,7 +134,7 @@ impl Calls {
                 let _held = (permit, turn);
                 let result = f(borrowed.connect());
                 let sorted = result.map_err(|e| sort(&e, context, borrowed.is_alive()));
-                // Before the permit: whoever gets it finds a connection.
+                // Before the permit: its holder finds a connection.
                 drop(borrowed);
                 sorted
             };

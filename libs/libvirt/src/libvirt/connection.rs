@@ -38,7 +38,7 @@ pub(super) struct Link {
 pub(super) struct Session {
     // Subscriptions go before the connections that they are registered on.
     _subscriptions: Vec<Subscription>,
-    /// By lane, those that nobody uses.
+    /// Idle connections, by lane.
     idle: [Mutex<Vec<Connect>>; Lane::COUNT],
     signals: UnboundedSender<Signal>,
 }
@@ -95,7 +95,7 @@ impl Link {
     }
 
     fn emit(&self, event: Event) {
-        // Nobody listening is fine: events are hints, listeners reconcile when they come.
+        // No listener is fine: events are hints, listeners reconcile when they subscribe.
         let _ = self.events.send(event);
     }
 }
@@ -124,7 +124,7 @@ impl Session {
         open().map_err(|e| readable(e.message()))
     }
 
-    /// A connection of this lane that nobody uses; `None` only when more are asked for than there are permits.
+    /// An idle connection of this lane; `None` only when more are requested than there are permits.
     pub(super) fn borrow(self: Arc<Self>, lane: Lane) -> Option<Borrowed> {
         let connect = self.idle(lane).pop()?;
         Some(Borrowed {
@@ -228,7 +228,7 @@ async fn open(
     std::thread::Builder::new()
         .name("libvirt-open".to_owned())
         .spawn(move || {
-            // If nobody waits any more, the session is closed here.
+            // If no caller waits any more, the session is closed here.
             drop(answer.send(Session::open(&uri, parallel, &signals)));
         })
         .map_err(|e| format!("cannot start a thread: {e}"))?;

@@ -239,7 +239,7 @@ fn hanging_emulator(libvirtd: &Libvirtd) -> (String, PathBuf) {
         hung.display(),
         pipe.display()
     );
-    // By another process: were it open for writing here while a parallel test forks, nobody could execute it.
+    // By another process: were it open for writing here while a parallel test forks, it could not be executed.
     let write = "printf %s \"$2\" >\"$1\" && chmod 755 \"$1\"";
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", write, "sh"]).arg(&script).arg(text);

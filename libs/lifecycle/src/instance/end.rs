@@ -39,7 +39,7 @@ pub enum EndCause {
     OomKilled,
     /// The node or the cluster took it away.
     Host(String),
-    /// The pod is gone, and nobody saw its end.
+    /// The pod was deleted, and its end was not observed.
     Lost,
     /// Something else, with its word.
     Other(String),

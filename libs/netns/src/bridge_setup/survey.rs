@@ -102,7 +102,7 @@ fn check(link: &Link) -> Result<Mac, Error> {
     }
 }
 
-/// Whether what the kernel calls `pci` is a part of a device that belongs to somebody else.
+/// Whether what the kernel calls `pci` is a part of a device that belongs to another driver.
 fn is_virtual_function(devices: &Path, pci: &str) -> bool {
     let plain = |b: u8| b.is_ascii_hexdigit() || matches!(b, b':' | b'.');
     pci.bytes().all(plain) && devices.join(pci).join("physfn").exists()

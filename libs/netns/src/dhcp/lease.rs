@@ -16,13 +16,13 @@ use crate::mac::Mac;
 pub(super) const LEASE_SECONDS: u32 = 86_400;
 /// Seconds after which the client asks to keep it.
 pub(super) const RENEW_SECONDS: u32 = 43_200;
-/// Seconds after which the client asks anybody.
+/// Seconds after which the client requests from any server.
 pub(super) const REBIND_SECONDS: u32 = 64_800;
 
 /// What one NIC is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// The NIC; nobody else is answered.
+    /// The NIC; no other client gets an answer.
     pub mac: Mac,
     /// Its address with the prefix of its subnet.
     pub address: Ipv4Net,

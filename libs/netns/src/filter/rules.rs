@@ -1,7 +1,7 @@
 //! The text of the packet filter.
 //!
 //! Invariant: what a guest says is judged by what it may say: a frame, or a part of one, that cannot be
-//! read is dropped. Everything is judged before the bridge looks at it, so nobody, neighbour or
+//! read is dropped. Frames are checked before the bridge processes them, so no host, neighbour or
 //! namespace, hears what is not allowed.
 //! Failure: none; names of links must be plain (see `bridge_setup`), the rest is numbers.
 
@@ -117,7 +117,7 @@ fn guard(number: usize, mac: Mac, addresses: &[IpAddr]) -> String {
              \x20   ether type ip ip saddr {own} meta l4proto != udp return\n"
         );
     }
-    // Whoever has no address yet asks for one; that never leaves the pod.
+    // A guest without an address requests one; the request never leaves the pod.
     let _ = writeln!(
         frames,
         "    ether type ip ip saddr 0.0.0.0 udp sport 68 udp dport 67 return"

@@ -2,7 +2,7 @@
 //!
 //! Invariant: bytes of the guest reach the option parser only after [`decode`] has dropped every option
 //! that we do not read; what is copied into an answer is bounded. A guest holds the addresses of the lease
-//! or none, whatever identifiers it shows: there is nobody else on its link.
+//! or none, whatever identifiers it shows: there is no other client on its link.
 //! Failure: whatever is malformed or not for us gets no answer.
 
 use std::net::Ipv6Addr;

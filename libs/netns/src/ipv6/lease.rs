@@ -13,7 +13,7 @@ use crate::mac::Mac;
 /// What one NIC is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// The NIC; nobody else is answered.
+    /// The NIC; no other client gets an answer.
     pub mac: Mac,
     /// Its addresses with the prefixes of their subnets.
     pub addresses: Vec<Ipv6Net>,

@@ -202,7 +202,7 @@ impl Nic {
     }
 
     fn put(&self, frame: Option<&[u8]>) {
-        // No frame: the lease says more than can be encoded. No success: nobody has the tap yet.
+        // No frame: the lease has more than can be encoded. No success: no process has the tap open yet.
         if let Some(Err(error)) = frame.map(|frame| self.frames.send(frame)) {
             tracing::debug!(%error, mac = %self.lease.mac, "frame not sent to the guest");
         }

@@ -98,7 +98,7 @@ pub(super) struct Frames(AsyncFd<OwnedFd>);
 impl Frames {
     /// Must be called on a tokio runtime.
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
-        // SAFETY: the socket is owned by the `AsyncFd`, which nobody can take out, so it stays open as long
+        // SAFETY: the socket is owned by the `AsyncFd`, which never gives it away, so it stays open as long
         // as it is watched.
         Ok(Self(unsafe { AsyncFd::register(socket) }?))
     }

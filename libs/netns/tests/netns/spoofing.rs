@@ -1,6 +1,6 @@
 //! What a hostile guest says, and who hears it.
 //!
-//! Invariant: the guest is whoever holds the tap, and writes frames to it as QEMU would; neighbours listen to
+//! Invariant: the test holds the tap in the place of the guest, and writes frames to it as QEMU would; neighbours listen to
 //! everything on the other end of the plugin's link. Each frame ends with its name.
 //! Failure: names of frames that got through, or did not.
 
@@ -94,7 +94,7 @@ async fn an_unfiltered_guest_may_send_anything_but_dhcp_and_router_requests() {
             &good[0],
         )
         .await;
-    // The bridge itself keeps what is for bridges, and IPv4 that nobody could read.
+    // The bridge itself drops frames for bridges, and IPv4 that cannot be parsed.
     let silent: BTreeSet<String> = names(&bad).difference(&received).cloned().collect();
     for name in [
         "DHCP discover",

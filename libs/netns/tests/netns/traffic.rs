@@ -113,7 +113,7 @@ pub(crate) fn honest(me: [u8; 6]) -> Vec<(&'static str, Bytes)> {
     ]
 }
 
-/// What nobody is to hear.
+/// Frames that must reach no host.
 #[allow(clippy::too_many_lines)] // a table
 pub(crate) fn hostile(me: [u8; 6]) -> Vec<(&'static str, Bytes)> {
     let other = mac("02:00:00:00:00:66");

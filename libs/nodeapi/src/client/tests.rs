@@ -1,4 +1,4 @@
-//! The client against a server of its own on a socket, and against sockets where nobody answers.
+//! The client against a server of its own on a socket, and against sockets without a listener.
 //!
 //! Invariant: every server ends with its test.
 //! Failure: a test that waits longer than its deadlines fails by its own limit.

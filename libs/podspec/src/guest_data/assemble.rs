@@ -1,6 +1,6 @@
 //! Makes the files that cloud-init reads.
 //!
-//! Invariant: the same wishes and sources give the same bytes. Text that need not be merged is passed on as it is.
+//! Invariant: the same settings and sources give the same bytes. Text that need not be merged is passed on as it is.
 //! Failure: [`GuestDataError`] names source and key.
 
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ pub struct NoCloud {
 /// A source that does not hold what is expected of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GuestDataError {
-    /// Nobody has read it.
+    /// It was not read yet.
     #[error("{0} has not been read")]
     Unread(Source),
     /// A key is missing.
@@ -65,7 +65,7 @@ pub enum GuestDataError {
 type Sources = BTreeMap<Source, Content>;
 
 impl GuestData {
-    /// The files, from the wishes and what [`Self::sources`] hold.
+    /// The files, from the settings and the content of [`Self::sources`].
     ///
     /// # Errors
     ///

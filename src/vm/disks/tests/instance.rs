@@ -1,6 +1,6 @@
 //! Containers of virtual machines: one disk, one domain, several pods one after the other.
 //!
-//! Invariant: nobody but the container that has the disk touches the domain; memory is used once.
+//! Invariant: only the container that holds the disk changes the domain; memory is used once.
 //! Failure: a test names what was touched, lost or allowed.
 
 use std::sync::Arc;

@@ -98,7 +98,7 @@ async fn write_disk(path: &Path) -> io::Result<std::fs::File> {
     let mut sector = [0; 512];
     sector[..CODE.len()].copy_from_slice(&CODE);
     sector[510..].copy_from_slice(&[0x55, 0xaa]);
-    // A link that somebody left there must not be followed.
+    // A symbolic link at this path must not be followed.
     if let Err(e) = fs::remove_file(path).await
         && e.kind() != io::ErrorKind::NotFound
     {

@@ -91,7 +91,7 @@ async fn end(node: &Node, sandbox: &podspec::SandboxId, id: &ContainerId) {
         node.containers.remove(id),
         node.sandboxes.remove(sandbox),
     );
-    // Whoever comes second may be told so, but can ask again.
+    // The second caller may get an error, but can repeat the call.
     let _ = (stopped, removed, gone);
     node.sandboxes.remove(sandbox).await.unwrap();
 }

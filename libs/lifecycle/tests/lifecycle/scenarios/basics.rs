@@ -1,4 +1,4 @@
-//! Wishes, generations and `Halted`: scenarios 1 to 9.
+//! Desired states, generations and `Halted`: scenarios 1 to 9.
 //!
 //! Invariant: three spellings, one meaning.
 //! Failure: the number is in the test's name.
