@@ -47,7 +47,7 @@ impl Colour {
         format!("\u{1b}[{}m{text}\u{1b}[0m", self as u8)
     }
 
-    /// Green runs, yellow is on its way, red needs somebody, blue and grey rest.
+    /// Green: running; yellow: changing; red: needs attention; blue and grey: off, paused or suspended.
     pub(crate) const fn of(word: Word) -> Self {
         match word {
             Word::Running => Self::Green,

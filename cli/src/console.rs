@@ -40,7 +40,7 @@ pub(crate) enum End {
 /// What the user says.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// Nothing, for ever.
+    /// No input, ever.
     None,
     /// Keys of a terminal; the escape key ends the session.
     Keys(mpsc::Receiver<Vec<u8>>),

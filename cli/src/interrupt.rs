@@ -1,6 +1,6 @@
-//! The user's wish to end: Ctrl-C, and the signals that mean the same.
+//! The user's interrupt: Ctrl-C, and the signals with the same meaning.
 //!
-//! Invariant: a signal that arrives while nobody waits is kept and seen by the next call.
+//! Invariant: a signal that arrives while no task waits is kept and seen by the next call.
 //! Failure: none after the handlers are in place.
 
 use std::io;

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         Err(error) => return report(&anyhow::Error::from(error).context("start")),
     };
     let outcome = runtime.block_on(commands::dispatch(args));
-    // A write to a terminal that nobody reads must not keep the process.
+    // A write to a terminal without a reader must not block the exit.
     runtime.shutdown_background();
     outcome.unwrap_or_else(|error| report(&error))
 }

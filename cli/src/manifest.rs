@@ -56,7 +56,7 @@ pub(crate) struct PodManifest {
     pub(crate) hostname: String,
     /// `None` for the node's own resolver settings.
     pub(crate) dns: Option<Dns>,
-    /// Seconds between the wish that the guest goes down and its end.
+    /// Seconds between the request to power off and the forced end of the guest.
     pub(crate) grace: u32,
     pub(crate) container: ContainerManifest,
     /// What is not acted on, one line each.

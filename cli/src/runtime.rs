@@ -1,6 +1,6 @@
 //! The daemon as the commands see it: one method per request, each with its deadline.
 //!
-//! Invariant: no request waits for ever, save a pull, which the daemon itself bounds.
+//! Invariant: every request has a timeout, except a pull, which the daemon itself bounds.
 //! Failure: [`CallError`] names the CRI method and gives the daemon's words and code.
 
 use std::collections::BTreeMap;

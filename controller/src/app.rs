@@ -33,7 +33,7 @@ const EX_TEMPFAIL: u8 = 75;
 /// Machines that are to be woken by a probe's answer or a free slot and may wait for that.
 const SIGNALS: usize = 256;
 
-/// Why the controller ended although nobody asked it to.
+/// Why the controller ended although no shutdown was requested.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The address for health and metrics cannot be used.

@@ -38,7 +38,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// A context with empty settings and the system's clock; events go nowhere until somebody takes them
+    /// A context with empty settings and the system's clock; events are dropped until a receiver takes them
     /// from the returned queue.
     #[must_use]
     pub fn new(client: Client, stores: Stores) -> (Self, crate::events::Queue) {

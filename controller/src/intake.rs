@@ -5,7 +5,7 @@
 //!
 //! Invariant: a pure function of the change and the stores; each key is named with the priority that the machine's
 //! present state deserves, not the changed object's.
-//! Failure: none; a change that concerns no machine wakes nobody.
+//! Failure: none; a change that concerns no machine causes no pass.
 
 mod mappers;
 #[cfg(test)]
@@ -100,7 +100,7 @@ impl Intake {
         }
     }
 
-    /// CDI's kind can be used now: whoever has templates may have waited for it.
+    /// CDI's kind can be used now: machines with templates may have waited for it.
     pub fn volumes_are_served(&self) {
         let all = self.stores.vms.state().into_iter();
         let waiting = all.filter(|vm| !vm.spec.data_volume_templates.is_empty());
@@ -162,7 +162,7 @@ pub fn facts<'a>(vm: &'a VirtualMachine, stores: &Stores) -> Facts<'a> {
     Facts::of(vm, wanted(vm, stores))
 }
 
-/// The power state that its wish comes to at this moment.
+/// The power state that follows from its desired state at this moment.
 fn wanted(vm: &VirtualMachine, stores: &Stores) -> Option<PowerState> {
     let pods = stores.pods_of(vm.metadata.uid.as_deref().unwrap_or_default());
     let pod = pods.iter().find(|pod| is_instance(pod));

@@ -5,7 +5,7 @@
 //! was seen, so clocks that differ between nodes do no harm.
 //!
 //! Invariant: at most one process believes that it holds the lease; a holder that could not renew stops believing
-//! before anybody else may take it ([`Fence`]).
+//! before another process may take it ([`Fence`]).
 //! Failure: a lease that was lost is never taken again by the same process: it ends, and starts clean.
 
 mod fence;
@@ -28,7 +28,7 @@ use state::{Election, Step};
 
 pub use fence::{Fence, FenceLayer, Lost};
 
-/// One process's wish for the lease.
+/// One process's candidacy for the lease.
 #[allow(missing_debug_implementations, reason = "clients have none")]
 pub struct Lease {
     api: Api<Object>,
@@ -93,7 +93,7 @@ impl Lease {
             sleep(self.settings.retry.get().min(left)).await;
             match self.attempt().await {
                 Ok(true) => {}
-                // Somebody else has it: there is nothing to wait for.
+                // Another process has it: there is nothing to wait for.
                 Ok(false) => {
                     self.fence.close();
                     return Lost;

@@ -36,7 +36,7 @@ pub(crate) enum Plan {
     Owned(Object),
     /// As [`Plan::Owned`]; what the owner said last serves while it is away.
     Status(Object),
-    /// As [`Plan::Owned`]; to all when nobody knows the object.
+    /// As [`Plan::Owned`]; to all when the owner of the object is unknown.
     End(Object),
     /// As [`Plan::End`]; afterwards the object is forgotten.
     Remove(Object),
@@ -50,7 +50,7 @@ pub(crate) enum Plan {
     List(Listing),
     /// To all, as streams.
     Stream(Listing),
-    /// By hints, else whoever has the image.
+    /// By hints, else the runtime that has the image.
     ImageStatus,
     /// By hints, else the primary.
     PullImage,

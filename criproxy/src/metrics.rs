@@ -1,7 +1,7 @@
 //! What the proxy counts: calls per runtime, method and code, their time, and the state of each connection.
 //!
 //! Invariant: labels come from fixed tables and the configuration, never from requests.
-//! Failure: none; a metric that nobody reads costs a few nanoseconds.
+//! Failure: none; a metric that is never read costs a few nanoseconds.
 
 use std::sync::Arc;
 use std::time::Instant;

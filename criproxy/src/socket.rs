@@ -1,4 +1,4 @@
-//! A Unix socket under HTTP/2 that costs few system calls and wakes nobody without need.
+//! A Unix socket under HTTP/2 that costs few system calls and no needless wake-ups.
 //!
 //! What HTTP/2 writes frame by frame is collected, and leaves in one piece when every task that was ready has had its
 //! turn: a request's headers with its message, an answer's headers with its data and trailers. The kernel is asked

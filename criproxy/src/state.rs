@@ -1,7 +1,7 @@
 //! What the proxy remembers of its backends: who owns which object, and what each has last said.
 //!
 //! Invariant: what a secondary has once owned is either answered as it was last known, or is [`LastKnown::Lost`];
-//! it never looks like nothing. A state is rewritten for a reboot before anybody can ask for it.
+//! it never looks empty. A state is rewritten for a reboot before any request can read it.
 //! Failure: only [`Memory::open`] can fail, when there is no directory to work in. A file that cannot be understood
 //! counts as lost; one that cannot be written is logged and tried again, and memory goes on serving.
 
@@ -34,7 +34,7 @@ pub use memory::Memory;
 pub struct BackendIndex(pub usize);
 
 impl BackendIndex {
-    /// The backend that owns whatever nobody else claims.
+    /// The backend that owns all objects that no other backend claims.
     pub const PRIMARY: Self = Self(0);
 }
 
@@ -72,7 +72,7 @@ pub enum Owner {
     /// For a sandbox or container the caller has to be more precise. For an image it is no error: several
     /// backends may hold the same one, and each has to be asked.
     Ambiguous,
-    /// Nobody that we know of.
+    /// No known owner.
     Unknown,
 }
 
@@ -91,7 +91,7 @@ pub enum LastKnown {
 }
 
 impl LastKnown {
-    /// How many objects it tells of; `None` when nobody knows.
+    /// The number of objects in it; `None` when it is unknown.
     pub fn count(&self) -> Option<usize> {
         match self {
             Self::NeverConnected | Self::OwnedNothing => Some(0),

@@ -78,7 +78,7 @@ impl ClusterArgs {
         };
         match read {
             Ok(config) => Ok(config),
-            // In a pod there is no kubeconfig; whoever names one wants no other.
+            // In a pod there is no kubeconfig; a kubeconfig that the user names is the only one that is used.
             Err(source) if is_named => Err(ClusterError::Kubeconfig(Box::new(source))),
             Err(source) => {
                 Config::incluster().map_err(|_| ClusterError::Kubeconfig(Box::new(source)))

@@ -124,7 +124,7 @@ pub(super) async fn ask_again(
 }
 
 /// Reads, decides, and writes what was decided. The queue goes first: a start that waits in it would undo
-/// a wish that says "off".
+/// a desired state that is "off".
 async fn request(
     cluster: &Cluster,
     name: &str,

@@ -260,7 +260,7 @@ impl Wakes for StorageClass {
     }
 }
 
-/// The object was there before: nobody waits for it, and what of it counts for machines cannot change.
+/// The object was in the first list: no machine waits for it, and its relevant fields cannot change.
 fn is_about_content<K>(change: &Change<K>) -> bool {
     matches!(change, Change::Updated { .. })
 }

@@ -1,7 +1,7 @@
 //! Who may write the lease, and what.
 //!
 //! ```text
-//!            nobody has it, or it did not change for its whole duration
+//!            it has no holder, or it did not change for its whole duration
 //! others' ─────────────────────────────────────────────────────────────► ours
 //!    ▲                        somebody else is named                       │
 //!    └─────────────────────────────────────────────────────────────────────┘
@@ -19,7 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 /// What to do after a look at the lease.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
-    /// Somebody else has it.
+    /// Another process has it.
     Wait,
     /// There is none.
     Create(Box<Lease>),

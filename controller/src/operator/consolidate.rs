@@ -70,7 +70,7 @@ pub struct Summary {
     pub health: Option<Health>,
     /// For managers of bundles.
     pub external: External,
-    /// Nobody has anything against it and no upgrade is under way; `None`: the pass did not get that far.
+    /// No component reports a finding and no upgrade is under way; `None`: the pass did not get that far.
     pub ready: Option<bool>,
     /// The upgrade is over: the running version may be recorded.
     pub upgraded: bool,
@@ -143,7 +143,7 @@ impl Kind {
         }
     }
 
-    /// What it is when nobody has anything against it.
+    /// Its status when no component reports a finding.
     pub(super) const fn good(self) -> Status {
         match self {
             Self::ReconcileComplete | Self::Available | Self::Upgradeable => Status::True,

@@ -32,7 +32,7 @@ use crate::metrics::Metrics;
 
 /// Least time between two passes, and so between two writes.
 const LEAST: Duration = Duration::from_secs(1);
-/// Time between passes when nothing happens: leases that are not renewed, and resources that nobody watches.
+/// Time between passes without a change: for leases that are not renewed, and resources without a watch.
 const USUAL: Duration = Duration::from_secs(30);
 /// Longest time between passes when something cannot be read or written.
 const LONGEST: Duration = Duration::from_secs(60);

@@ -43,7 +43,7 @@ pub struct Machine<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// The facts of a machine; `wanted` is the power state that `lifecycle` reads from its wish.
+    /// The facts of a machine; `wanted` is the power state that `lifecycle` derives from its desired state.
     #[must_use]
     pub fn of(vm: &'a VirtualMachine, wanted: Option<PowerState>) -> Self {
         let status = vm.status.as_ref();

@@ -65,7 +65,7 @@ pub async fn follow_agents(ctx: &Context, wake: &mpsc::Sender<Key>) {
         for node in ctx.stores.agents.lost().await {
             tracing::info!(node, "agent lease expired");
             for key in node_tasks::waiting(ctx, &node) {
-                // Nobody who would receive it: the process ends.
+                // The receiver was dropped: the process ends.
                 let _ = wake.send(key).await;
             }
         }

@@ -28,7 +28,7 @@ pub enum Answer {
     Yes,
     /// Not ready.
     No(&'static str),
-    /// Nobody knows.
+    /// There is no result yet.
     Unknown(&'static str),
 }
 
@@ -103,7 +103,7 @@ impl Prober {
         self.lock().probes.len()
     }
 
-    /// Whether nobody is probed.
+    /// Whether no machine is probed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -157,7 +157,7 @@ impl Prober {
                 .unwrap_or_else(PoisonError::into_inner)
                 .clone();
             if let Some(wake) = wake.filter(|_| is_new) {
-                // Nobody listens any more when the process ends.
+                // The receiver is dropped when the process ends.
                 let _ = wake.send(key.clone()).await;
             }
         }

@@ -1,7 +1,7 @@
 //! Which agents of nodes live: who renewed its lease a short while ago.
 //!
 //! Invariant: ages are measured by this process's own clock from the moment at which a renewal was seen, so that no
-//! other clock counts; nobody is called silent while nobody at all is heard, since then it is the API server or
+//! other clock counts; no agent is reported lost while no agent renews at all, since then the cause is the API server or
 //! our watch that is away.
 //! Failure: an agent that was never heard of lives until the leases were listed.
 
@@ -26,7 +26,7 @@ pub struct Agents(Arc<Mutex<State>>);
 struct State {
     /// By node.
     reports: HashMap<String, LastReport>,
-    /// When anybody was.
+    /// When the last report of any agent arrived.
     last: Option<Instant>,
     /// Nodes of the listing in progress.
     listed: HashSet<String>,
@@ -94,7 +94,7 @@ impl State {
         let lived = known.is_some_and(|known| now < known.end());
         let is_change = !lived || known.is_some_and(|known| known.task_kinds != report.task_kinds);
         if self.is_disconnected(now) {
-            // Whoever lived before the silence is given the time to say so.
+            // Agents that were not lost before the outage get time to renew.
             let all = self.reports.values_mut().filter(|one| !one.is_announced);
             all.for_each(|one| one.at = now);
         }
@@ -317,7 +317,7 @@ mod tests {
         let agents = Agents::default();
         assert!(agents.lives("b"), "nobody was listed");
         list(&agents, &[lease("a", 0, true), lease("b", 0, true)]);
-        // The lease is written, and renewed by nobody.
+        // The lease is written, and never renewed.
         pass_by(&agents, 39, |_| Some(lease("b", 0, true))).await;
         assert!(agents.lives("a") && agents.lives("b") && !agents.lives("c"));
         assert!(!ends_at_once(agents.lost()).await);

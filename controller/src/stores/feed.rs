@@ -46,7 +46,7 @@ pub enum Change<K> {
     Deleted {
         /// As it was last seen.
         last: Arc<K>,
-        /// The end itself was seen; otherwise it happened while nobody watched.
+        /// The deletion itself was observed; otherwise it happened between two watches.
         certain: bool,
     },
 }
@@ -100,7 +100,7 @@ impl<K: Indexed + Clone + Debug + Send + Sync + 'static> Feed<K> {
 
     /// Takes one event of the watch in; returns what changed, in order.
     pub fn apply(&mut self, event: Event<K>) -> Vec<Change<K>> {
-        // Nobody reads who wrote which field, and it is half of the memory.
+        // Field ownership is never read, and it is half of the memory.
         let event = event.modify(|object| object.managed_fields_mut().clear());
         match event {
             Event::Init => {
@@ -186,7 +186,7 @@ impl<K: Indexed + Clone + Debug + Send + Sync + 'static> Feed<K> {
                 old,
                 new: object,
             }],
-            // Deleted and made again while nobody watched.
+            // Deleted and created again between two watches.
             Some(last) => vec![
                 Change::Deleted {
                     last,

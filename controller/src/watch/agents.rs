@@ -1,7 +1,7 @@
 //! The leases of agents: who lives.
 //!
-//! Invariant: no object is kept; a renewal wakes nobody.
-//! Failure: as for every watch. While it is away nobody is called silent.
+//! Invariant: no object is kept; a renewal causes no pass.
+//! Failure: as for every watch. While it is interrupted no agent is reported lost.
 
 use std::pin::pin;
 

@@ -1,7 +1,7 @@
 //! Kinds of others, CDI's volumes and Multus' networks, which may be installed long after the controller has started.
 //!
-//! Invariant: the store is ready at once where nobody serves the kind; the kind is looked for by a watch of its one
-//! definition, never on a timer. Whoever waits for the kind itself is woken when it was listed then.
+//! Invariant: the store is ready at once if the API server does not serve the kind; a watch of its one definition finds
+//! the kind, never a timer. Machines that wait for the kind itself are woken when it was listed then.
 //! Failure: as for every watch. A kind that is taken away leaves the last known objects, and the watch comes back with it.
 
 use std::fmt::Debug;

@@ -1,6 +1,6 @@
 //! Whose an object is.
 //!
-//! Invariant: "nobody's" is said only when every runtime that could own it was asked; one that could not be asked
+//! Invariant: an object is reported as unowned only when every runtime that could own it was queried; one that could not be
 //! and may own it is named.
 //! Failure: [`Found`] tells all cases; there is no error beside.
 
@@ -23,7 +23,7 @@ pub(super) enum Found {
     One(BackendIndex),
     /// Several objects have ids that begin so.
     Ambiguous,
-    /// Nobody's, as these runtimes say.
+    /// Unowned, as these runtimes say.
     Nowhere(Vec<BackendIndex>),
     /// Perhaps this runtime's, which cannot be asked.
     Away(Status),

@@ -23,7 +23,7 @@ use crate::wire::{Body, FirstStatus, Image, ImageRequest, Opening, PullImage};
 const STATUS: &str = "/runtime.v1.ImageService/ImageStatus";
 
 impl Proxy {
-    /// By hints, else whoever has it, the primary first.
+    /// By hints, else the runtime that has it, the primary first.
     pub(super) async fn image_status(
         &self,
         call: &Call,
@@ -114,7 +114,7 @@ impl Proxy {
         }))
     }
 
-    /// All that have the image; the primary when nobody has.
+    /// All that have the image; the primary when none has.
     async fn image_holders(
         &self,
         call: &Call,

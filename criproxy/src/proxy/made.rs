@@ -1,6 +1,6 @@
 //! What a secondary has made just now, as its next list would have it.
 //!
-//! Invariant: built from the request alone: nobody is asked again while the answer waits.
+//! Invariant: built from the request alone: no runtime is queried again while the answer waits.
 //! Failure: `None` for a request that cannot be decoded; then the next list tells.
 
 use std::time::{SystemTime, UNIX_EPOCH};

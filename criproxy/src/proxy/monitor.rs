@@ -101,7 +101,7 @@ impl Proxy {
         Ok(generation)
     }
 
-    /// Tells a secondary what it missed, and asks what nobody asks it otherwise.
+    /// Sends a secondary the calls that it missed, and makes the calls that kubelet does not make to it.
     async fn catch_up(&self, secondary: &Secondary) {
         let missed = &self.runtime_config;
         let missed = missed

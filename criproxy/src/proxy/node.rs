@@ -165,7 +165,7 @@ impl Proxy {
     }
 }
 
-/// Who stands between, for whoever asks for everything.
+/// Information about the proxy itself, for verbose status requests.
 fn own_version() -> Bytes {
     let version = env!("CARGO_PKG_VERSION").as_bytes();
     let entry = [tagged(1, OWN_VERSION.as_bytes()), tagged(2, version)].concat();

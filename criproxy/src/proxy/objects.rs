@@ -1,6 +1,6 @@
 //! Calls about one sandbox or container.
 //!
-//! Invariant: what is passed on is what came. Stop and remove succeed for an object that nobody has only when all
+//! Invariant: requests and replies are passed on unchanged. Stop and remove succeed for an unknown object only when all
 //! that may have it say so.
 //! Failure: the owner's own error; `Unavailable` when the owner is away and its last word does not serve.
 
@@ -98,7 +98,7 @@ impl Proxy {
         failure.into_response(&secondary.backend)
     }
 
-    /// To the owner; to all who may have it when nobody knows it.
+    /// To the owner; to all possible owners when it is unknown.
     pub(super) async fn end(
         &self,
         call: &Call,

@@ -33,7 +33,7 @@ pub(super) struct Secondary {
     pub(super) id_suffix: Option<String>,
     /// Its last answer about itself.
     pub(super) node_status: Mutex<Option<Bytes>>,
-    /// Whether it spells cgroups as the primary does; `None` before anybody knows.
+    /// Whether it formats cgroup paths as the primary does; `None` until that is known.
     pub(super) same_cgroup_driver: Mutex<Option<bool>>,
     breaker: Breaker,
     limit: Duration,

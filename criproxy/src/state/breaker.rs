@@ -33,7 +33,7 @@ pub enum BreakerState {
     HalfOpen,
 }
 
-/// The right to make one call. Say how it went; dropping it says that nobody knows.
+/// The right to make one call. Its holder reports the result; dropping it means that the result is unknown.
 #[derive(Debug)]
 #[must_use = "a call without a verdict teaches nothing"]
 pub struct Permit {
@@ -156,7 +156,7 @@ impl Permit {
 }
 
 impl Drop for Permit {
-    /// A trial that nobody has judged makes room for the next one at once.
+    /// A trial without a result makes room for the next one at once.
     fn drop(&mut self) {
         let mut inner = self.breaker.lock();
         if inner.phase == self.phase && matches!(inner.state, State::HalfOpen) {

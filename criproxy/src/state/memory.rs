@@ -32,7 +32,7 @@ impl Memory {
     ///
     /// The first backend is the primary. Each has a directory of its name in `dir`; under another name it is
     /// another backend. When `boot_id` is not that of the files, machines have ended: sandboxes are not ready
-    /// and containers have exited. An empty `boot_id` means that nobody knows.
+    /// and containers have exited. An empty `boot_id` means that the boot is unknown.
     ///
     /// # Errors
     /// Names that cannot name a directory or are there twice, and directories that cannot be made.

@@ -127,7 +127,7 @@ impl Owners {
             .map(BackendIndex)
     }
 
-    /// Forgets an object, whoever has it; true if anybody had.
+    /// Removes an object, whichever backend has it; true if one had it.
     pub(super) fn forget(&mut self, kind: Kind, id: &str) -> bool {
         let id = key(kind, id);
         let mut had = false;

@@ -15,7 +15,7 @@ const NOT_READY: u64 = 1;
 /// `CONTAINER_EXITED`.
 const EXITED: u64 = 2;
 
-/// Exit code of a container that the reboot ended: how it ended nobody saw, and the daemon will say the same.
+/// Exit code of a container that the reboot ended: its end was not observed, and the daemon reports the same code.
 const EXIT_CODE: u64 = 255;
 
 /// Reason of a container that the reboot ended.

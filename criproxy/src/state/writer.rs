@@ -174,7 +174,7 @@ impl Shared {
         }
     }
 
-    /// Waits for the next round, not at all when somebody is in a hurry and the disk works.
+    /// Waits for the next round, not at all when a caller waits for the write and the disk works.
     fn pause(&self, state: MutexGuard<'_, State>, time: Duration, failing: bool) {
         let calm = |state: &mut State| !(state.closing || !failing && state.hurried());
         let waited = self.wake.wait_timeout_while(state, time, calm);

@@ -149,7 +149,7 @@ impl Fake {
         self.with(|state| state.events.as_ref().unwrap().send(event).unwrap());
     }
 
-    /// Whether somebody listens.
+    /// Whether the proxy is subscribed.
     pub(crate) fn is_subscribed(&self) -> bool {
         self.with(|state| state.events.as_ref().unwrap().receiver_count() > 0)
     }

@@ -27,7 +27,7 @@ const RUN: &str = "/runtime.v1.RuntimeService/RunPodSandbox";
 
 type Seen = Arc<Mutex<Vec<(HeaderMap, Bytes)>>>;
 
-/// A message whose field 1 is `id` and that has a field which nobody knows.
+/// A message whose field 1 is `id` and that has an unknown field.
 fn message(id: &str) -> Vec<u8> {
     let known = v1::StopContainerRequest {
         container_id: id.into(),
@@ -265,7 +265,7 @@ async fn a_list_of_sixteen_mebibytes_passes_with_unknown_fields() {
     };
     let containers = vec![container];
     let mut list = v1::ListContainersResponse { containers }.encode_to_vec();
-    // Field 500, which nobody knows, of nearly 16 MiB.
+    // Field 500, an unknown one, of nearly 16 MiB.
     let size = 16 * 1024 * 1024 - 4096;
     list.extend(criproxy::wire::tagged(500, &vec![7; size]));
     let list = Bytes::from(list);

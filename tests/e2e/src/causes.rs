@@ -61,7 +61,7 @@ impl<'a> History<'a> {
         Ok(self.cluster.stack().writes()?.len())
     }
 
-    /// Writes by anybody of objects in the namespace since a mark.
+    /// All writes of objects in the namespace since a mark.
     pub fn since(&self, mark: usize) -> Result<Vec<Write>> {
         let mut writes = self.cluster.stack().writes()?.split_off(mark);
         writes.retain(|write| write.namespace() == NAMESPACE);

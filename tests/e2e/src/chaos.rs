@@ -1,4 +1,4 @@
-//! Chaos: machines whose wishes change at random, while programs die at random; at the end every machine
+//! Chaos: the desired states of machines change at random, while programs are killed at random; at the end every machine
 //! must be as its object says, no disk may ever have had two machines, and nothing may be left.
 //!
 //! Invariant: the same seed makes the same choices in the same order; each is told before it is made.
@@ -24,7 +24,7 @@ use crate::{Cluster, eventually};
 
 /// Making and starting all of them takes a while on a small host.
 const RUNNING: Duration = Duration::from_secs(900);
-/// After the last blow all machines become as wished within this time; mostly that is seconds, but kubelet
+/// After the last kill all machines reach their desired state within this time; mostly that is seconds, but kubelet
 /// and the controller may stand in a back-off of five minutes.
 const SETTLED: Duration = Duration::from_secs(600);
 /// The daemon forgets a task once its object is gone.
@@ -33,7 +33,7 @@ const FORGOTTEN: Duration = Duration::from_secs(180);
 /// What to do, and for how long.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// How long programs die and wishes change.
+    /// How long programs are killed and desired states change.
     pub duration: Duration,
     /// Of the choices.
     pub seed: u64,
@@ -99,7 +99,7 @@ async fn play(cluster: &Cluster, plan: Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// Wishes first: what the blow interrupts is their fulfilment.
+/// Changes first: the kill interrupts their effects.
 async fn play_round(cluster: &Cluster, machines: &mut Machines, round: &Round) -> Result<u32> {
     machines.tell_all(cluster).await?;
     for change in &round.changes {

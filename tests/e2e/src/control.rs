@@ -26,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(180);
 /// Whose fields the harness sets.
 const MANAGER: &str = "e2e";
 
-/// Somebody who asks the API server, other than the administrator.
+/// A user of the API server, other than the administrator.
 #[derive(Debug, Clone)]
 pub struct Who {
     user: String,
@@ -116,7 +116,7 @@ impl Control {
         Client::try_from(self.config.clone()).context("make a client")
     }
 
-    /// A client that acts as somebody else.
+    /// A client that acts as another user.
     pub fn client_as(&self, who: &Who) -> Result<Client> {
         let mut config = self.config.clone();
         config.auth_info.impersonate = Some(who.user.clone());
@@ -129,7 +129,7 @@ impl Control {
         Ok(Objects::new(self.client()?, namespace))
     }
 
-    /// The same for somebody else.
+    /// The same for another user.
     pub fn objects_as(&self, who: &Who, namespace: &str) -> Result<Objects> {
         Ok(Objects::new(self.client_as(who)?, namespace))
     }

@@ -141,7 +141,7 @@ impl Answer {
     }
 }
 
-/// A body whose length nobody announces, as gRPC's have none.
+/// A body without an announced length, as gRPC's have none.
 fn frames<const N: usize>(frames: [Frame<Bytes>; N]) -> Body {
     StreamBody::new(tokio_stream::iter(frames.map(Ok))).boxed()
 }

@@ -39,7 +39,7 @@ pub fn image(reference: &str) -> Value {
     })
 }
 
-/// A machine of the class `tiny` from the image `guest`, with the wish that is given (`{"running": true}`, say).
+/// A machine of the class `tiny` from the image `guest`, with these fields in its specification (`{"running": true}`, say).
 pub fn machine(name: &str, fields: &Value) -> Value {
     let mut spec = json!({
         "imageName": "guest",

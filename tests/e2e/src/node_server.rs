@@ -31,7 +31,7 @@ use tonic::{Request, Response, Status};
 pub enum Manner {
     /// It succeeds at once.
     Succeed,
-    /// It runs until the test says otherwise, or somebody cancels it.
+    /// It runs until the test ends it, or it is cancelled.
     Hold,
     /// It is refused as invalid.
     Refuse,
@@ -54,7 +54,7 @@ struct Known {
     manner: Manner,
     kinds: Vec<String>,
     tasks: BTreeMap<String, (RunTaskRequest, TaskStatus)>,
-    /// How often each uid began, for ever.
+    /// How often each UID was started, over the lifetime of the server.
     began: BTreeMap<String, u32>,
     machines: BTreeMap<String, Machine>,
     disks: BTreeMap<String, Disk>,

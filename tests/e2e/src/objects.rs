@@ -20,7 +20,7 @@ static KINDS: LazyLock<Vec<CustomResourceDefinitionSpec>> = LazyLock::new(|| {
 /// What the API server says about an object: the object, or the sentence of the refusal.
 pub type Answer = std::result::Result<Value, String>;
 
-/// Objects in one namespace, as somebody sees them.
+/// Objects in one namespace, as one user sees them.
 #[derive(Clone)]
 pub struct Objects {
     client: Client,

@@ -1,4 +1,4 @@
-//! `chaos`: programs die and wishes change at random, on a cluster of its own.
+//! `chaos`: programs are killed and desired states change at random, on a cluster of its own.
 //!
 //! Invariant: everything it needs is built first; the seed is printed, and repeats a run.
 //! Failure: exit code 1 with the finding.

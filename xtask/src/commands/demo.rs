@@ -102,7 +102,7 @@ fn forward(follower: &mut Child) -> Result<mpsc::Receiver<String>> {
         for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
             let line = printable(&line);
             let mut terminal = std::io::stdout().lock();
-            // The demonstration goes on when nobody looks any more.
+            // The demonstration continues when its output is closed.
             let _ = writeln!(terminal, "  console | {line}");
             let _ = sender.send(line);
         }
@@ -159,7 +159,7 @@ fn wait_for_the_end(mut follower: Child, console: &mpsc::Receiver<String>) -> Re
             Ok(_) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                // Whoever is left is taken down with the stack.
+                // Remaining programs are stopped with the stack.
                 let _ = follower.kill();
                 bail!("the VM did not end within {} s", STOP_TIMEOUT.as_secs());
             }

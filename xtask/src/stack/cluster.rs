@@ -58,10 +58,10 @@ pub(crate) struct Plan {
 pub(crate) enum Guests {
     /// libvirtd, vmlet-tapmanager and vmlet run.
     Vmlet,
-    /// Only containerd, kubelet and the proxy do; whoever deploys Vmlet listens below `/run/vmlet`.
+    /// Only containerd, kubelet and the proxy do; programs deployed by tests listen below `/run/vmlet`.
     Deployed,
     /// There is no node at all, only the API: etcd and the API server. The controller-manager and the scheduler
-    /// are started by `restart` when somebody wants them.
+    /// are started by `restart` when a test needs them.
     NoNode,
 }
 

@@ -19,7 +19,7 @@ use crate::run;
 
 const PROGRAM: &str = "/usr/sbin/libvirtd";
 
-/// Where systemd is asked to take a new QEMU into a scope of its own. Nobody may move QEMU: its cgroup is
+/// libvirt calls systemd here to move a new QEMU into a scope of its own. QEMU must not be moved: its cgroup is
 /// its pod's.
 const SYSTEM_BUS: &str = "/run/dbus";
 

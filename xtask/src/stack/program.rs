@@ -107,7 +107,7 @@ impl Program {
     /// How long it may take to follow SIGTERM.
     pub(crate) fn grace(self) -> Duration {
         match self {
-            // They wait for clients that mean to stay for ever.
+            // They wait for clients that keep their connections open.
             Self::Etcd | Self::KubeApiserver => Duration::from_secs(1),
             _ => Duration::from_secs(15),
         }

@@ -1,7 +1,7 @@
 //! Owns the programs of one stack: starts and stops them on request, collects whatever dies below it.
 //!
 //! Invariant: it is the reaper of all descendants and collects at once, since libvirt waits until a QEMU
-//! that it killed is really gone; a program that died stays dead until somebody asks for it.
+//! that it killed has really ended; a program that ended is started only on request.
 //! Failure: when it is killed the programs live on without a reaper; `down` still finds them by their pid
 //! files.
 
@@ -54,7 +54,7 @@ pub(crate) fn run(layout: Layout) -> Result<()> {
         .spawn(move || accept(&listener, &children, &quit))?;
 
     println!("{}", serde_json::to_string(&Ports { images, api })?);
-    // Also ends when the control thread is gone: without it nobody could end us.
+    // Also ends when the control thread has ended: without it no client could stop us.
     let _ = quitting.recv();
     Ok(())
 }

@@ -90,7 +90,7 @@ fn take_down_node(layout: &Layout, logs: Logs) -> Result<Vec<Leak>> {
     Ok(found)
 }
 
-/// Removes the pods of a cluster's node, once nobody makes new ones. True if there were any.
+/// Removes the pods of a cluster's node, once no new ones are created. True if there were any.
 fn empty(layout: &Layout, record: &Record, supervised: bool) -> bool {
     let Some(node) = &record.node else {
         return false;

@@ -156,7 +156,7 @@ pub(crate) fn render(rows: &[Row], columns: Columns, coloured: bool) -> String {
     std::iter::once(table.header()).chain(lines).collect()
 }
 
-/// The wish in its owner's spelling.
+/// The desired state in the field that its owner uses.
 pub(crate) fn desired_state(vm: &VirtualMachine) -> String {
     match DesiredState::of(&vm.spec) {
         Ok(Some(desired_state)) => desired_state.to_string(),

@@ -1,7 +1,7 @@
 //! The end of a run: nothing stays behind.
 //!
 //! Invariant: sandboxes are found by the uid of this run, so that one whose id never reached us is
-//! removed too, and nobody else's ever is.
+//! removed too, and no other object ever is.
 //! Failure: said on stderr with the command that repeats it; the run's own outcome stands.
 
 use crate::commands::rm::remove_log;

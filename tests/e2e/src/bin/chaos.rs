@@ -11,7 +11,7 @@ use clap::Parser;
 use e2e::Cluster;
 use e2e::chaos::{Plan, run};
 
-/// Kills programs and changes wishes at random; then every machine must be as its object says.
+/// Kills programs and changes desired states at random; then every machine must match its object.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Minutes of chaos.

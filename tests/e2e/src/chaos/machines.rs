@@ -1,6 +1,6 @@
-//! The machines of a chaos run: their objects are made what is wished, also past an API server that dies.
+//! The machines of a chaos run: writes their desired states, also across a killed API server.
 //!
-//! Invariant: wishes reach an object in their order; those of a machine whose old object still goes are kept
+//! Invariant: desired states reach an object in their order; those of a machine whose old object still exists are kept
 //! until it is gone, and only the last one of them counts.
 //! Failure: what the API server said last.
 
@@ -59,7 +59,7 @@ impl Machines {
         })
     }
 
-    /// Names and wishes.
+    /// Names and desired states.
     pub(super) fn desired_states(&self) -> impl Iterator<Item = (String, DesiredState)> {
         self.desired.iter().enumerate().map(|(n, w)| (name(n), *w))
     }
@@ -72,7 +72,7 @@ impl Machines {
             .collect()
     }
 
-    /// Whether every object says what is wished.
+    /// Whether every object has its desired state.
     pub(super) fn are_up_to_date(&self) -> bool {
         !self.waiting.contains(&true)
     }
@@ -84,7 +84,7 @@ impl Machines {
         self.announce(cluster, change.machine).await
     }
 
-    /// Another wish makes up for the failed starts that the machine waits for.
+    /// Another desired state ends the back-off of failed starts.
     pub(super) async fn end_back_off(&mut self, cluster: &Cluster, named: &str) -> Result<()> {
         let mut desired_states = self.desired_states();
         let Some(machine) = desired_states.position(|(name, _)| name == named) else {
@@ -119,7 +119,7 @@ impl Machines {
         Ok(())
     }
 
-    /// One step towards an object that says what is wished.
+    /// One step towards an object with the desired state.
     async fn announce(&mut self, cluster: &Cluster, machine: usize) -> Result<()> {
         let desired = self.desired[machine];
         let taken = eventually(TAKEN, "the API server takes a wish", || async {

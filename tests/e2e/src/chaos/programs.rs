@@ -1,7 +1,7 @@
 //! The programs that die, and what brings them back.
 //!
 //! Invariant: a program ends only because it was killed, except a controller whose lease is lost: it stops in
-//! order, and whoever supervises it starts it again. Kubernetes' scheduler is none of ours.
+//! order, and its supervisor starts it again. Kubernetes' scheduler is not one of our programs.
 //! Failure: a program that ended by itself, by name.
 
 use anyhow::{Context, Result, ensure};

@@ -41,7 +41,7 @@ pub(super) struct DesiredState {
     pub(super) class: &'static str,
 }
 
-/// A change of one wish.
+/// A change of one desired state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Change {
     /// Number of the machine.

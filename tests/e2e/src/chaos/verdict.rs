@@ -23,12 +23,12 @@ use crate::wait::scaled;
 const EVERY: Duration = Duration::from_secs(2);
 /// Of what is printed while it is awaited, in characters.
 const BEGINNING: usize = 120;
-/// What nobody needs to wait for: back-offs end after up to five minutes.
+/// The maximum wait: back-offs end after up to five minutes.
 const LONG_BACK_OFF: Duration = Duration::from_secs(20);
 /// A guest that runs says so every second; one that boots among nine others on a busy host, in a while.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(600);
 
-/// Waits until everything is as wished. Machines whose back-off is long get another wish, which ends it: how long one
+/// Waits until every machine is in its desired state. Machines with a long back-off get another desired state, which ends it: how long one
 /// waits is nothing that chaos could prove.
 pub(super) async fn settle(
     cluster: &Cluster,
@@ -67,7 +67,7 @@ pub(super) async fn settle(
     }
 }
 
-/// Waits until every guest that runs has said something new; everything must have stayed as wished.
+/// Waits until every running guest has written a new line; every machine must have stayed in its desired state.
 pub(super) async fn guests_live(cluster: &Cluster, machines: &Machines) -> Result<()> {
     let deadline = Instant::now() + scaled(SIGN_OF_LIFE)?;
     let mut pause = tokio::time::interval(EVERY);
@@ -214,7 +214,7 @@ impl Objects {
     }
 }
 
-/// Whether the next start of a machine is further away than anybody should wait for.
+/// Whether the next start of a machine is later than the test can wait.
 fn has_long_back_off(vm: &Value) -> bool {
     let retry = text(&vm["status"]["startFailure"]["retryAfterTimestamp"]).parse::<Timestamp>();
     retry.is_ok_and(|retry| retry > Timestamp::now() + LONG_BACK_OFF)

@@ -1,7 +1,7 @@
 //! Who used which disk: what guests themselves counted, and which emulators had a disk open.
 //!
 //! The test guest gives its disk a name at its first boot (`VMLET-DISK`), counts boots on it (`VMLET-BOOTS`), and
-//! cries (`VMLET-DISK-TAKEN`) when somebody else writes to it.
+//! writes `VMLET-DISK-TAKEN` when another guest writes to it.
 //!
 //! Invariant: looks every second for as long as it lives, so that no log comes and goes unread; each look
 //! remembers what it saw.

@@ -27,7 +27,7 @@ const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroup
 const LAST: &str = "e2e-last";
 
 impl Control {
-    /// Lets somebody do whatever an administrator of namespaces does, in all of them.
+    /// Gives a user the rights of an administrator of namespaces, in all of them.
     pub async fn grant(&self, who: &Who) -> Result<()> {
         self.bind(who, None).await
     }

@@ -47,7 +47,7 @@ fn read_as(kind: &str, object: &Value) -> Result<()> {
     }
 }
 
-/// Random machines seldom have exactly one wish and one image; their other fields are to be read too.
+/// Random machines seldom have exactly one desired state and one image; their other fields are to be read too.
 fn without_contradictions(spec: &mut Value) {
     if let Some(fields) = spec.as_object_mut() {
         for field in [
@@ -226,7 +226,7 @@ pub(super) async fn metadata_that_cannot_be_read_is_refused(control: &Control) -
             "{time}: {answer:?}"
         );
     }
-    // Whoever creates an object owns all of it, since now.
+    // The creator of an object owns all its fields, since now.
     for time in [
         "9999-12-31T23:59:59Z",
         "0000-01-01T00:00:00Z",

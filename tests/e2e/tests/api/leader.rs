@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 const TIMEOUT: Duration = Duration::from_secs(240);
-/// Nobody loses it because the machine is busy for some seconds.
+/// No leader loses it because the host is busy for some seconds.
 const LEASE: &str = "[lease]\nduration = \"20s\"\nrenew_deadline = \"15s\"\nretry = \"1s\"\n";
 /// What a controller that lost its lease ends with.
 const LOST: i32 = 75;
@@ -57,7 +57,7 @@ async fn of_two_controllers_one_acts_and_one_that_lost_its_lease_writes_nothing(
         first.tail()
     );
 
-    // One that is told to end gives the lease back: nobody waits for its end.
+    // A leader that is shut down releases the lease: the next one does not wait for its end.
     let third = control.controller("third", &flags).await?;
     ensure!(!is_leader(&third).await?, "two lead");
     let begun = Instant::now();

@@ -63,7 +63,7 @@ async fn what_a_user_waits_for_goes_before_a_restart_storm_and_before_routine_wo
     let resync = 30 + count / 100;
     std::fs::write(&config, format!("[runner]\nresync = \"{resync}s\"\n"))?;
     let workers = WORKERS.to_string();
-    // Nobody else leads, and the test lets the controller sleep for as long as it likes.
+    // There is no other leader, and the test suspends the controller for as long as it needs.
     let flags = ["--lease-enabled", "false", "--runner-workers", &workers];
     let mut table = vec![Spent::heading()];
     let controller = control.controller("controller", &flags).await?;
@@ -249,7 +249,7 @@ async fn address(controller: &Controller, vms: &Api<VirtualMachine>) -> Result<(
         set_status(vms, LONE, &json!({ "network": address })).await?;
         queued(controller, seen, priority).await?;
     }
-    // Without a network nobody waits for an address.
+    // Without a network no machine waits for an address.
     let seen = controller.with_lines(<[Line]>::len)?;
     set_status(vms, LONE, &json!({ "network": { "primaryIP4": null } })).await?;
     queued(controller, seen, 97).await?;

@@ -414,7 +414,7 @@ async fn only_the_controller_speaks_for_the_controller(control: &Control) -> any
         "written by the controller",
     );
 
-    // Pods that would boot from the disk of somebody else's machine, or take its identity.
+    // Pods that would boot from the disk of another user's machine, or take its identity.
     let pod = |part: &str, key: &str, value: &str| {
         json!({ "metadata": { "name": "p", part: { key: value } }, "spec": {
             "containers": [{ "name": "vm", "image": "vmlet.dev/debian" }],

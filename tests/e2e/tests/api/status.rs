@@ -230,7 +230,7 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
     );
     apply(&sets, "vmlet-node", set(1)).await?;
 
-    // A resource of somebody else counts when it is listed.
+    // A resource of another product counts when it is listed.
     let other = json!([{"apiVersion": "apps/v1", "kind": "Deployment", "namespace": NAMESPACE, "name": "absent"}]);
     apply(&api, "default", object(other)).await?;
     await_condition(

@@ -40,7 +40,7 @@ async fn a_machine_survives_a_killed_agent_during_each_task() -> Result<()> {
     vm.crash("Unpause", plain(), "agent.task.record").await?;
     env.await_facts("vm", Power::On).await?;
 
-    // Each of them once, whoever died.
+    // Each of them once, whichever process was killed.
     for (kind, point, boots) in [
         ("GuestReboot", "agent.task.ran", &[1, 2][..]),
         ("Reset", "agent.task.run", &[1, 2, 3]),

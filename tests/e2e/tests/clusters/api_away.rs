@@ -1,6 +1,6 @@
-//! The API server is away for a minute, in which guests change their state and nobody can write it down.
+//! The API server is stopped for a minute, in which guests change their state and no change can be written.
 //!
-//! Invariant: a machine that nobody looks after runs on; afterwards each is as its object says, by one instance
+//! Invariant: machines keep running meanwhile; afterwards each matches its object, by one instance
 //! on one disk.
 //! Failure: the machine, its pod and its tasks are shown.
 
@@ -42,7 +42,7 @@ async fn guests_change_their_state_while_the_api_server_is_away() -> Result<()> 
     let away = tokio::time::Instant::now();
     cluster.power_off_inside("ends")?;
     cluster.kill_emulator("dies")?;
-    // It cannot renew its lease. Whoever runs it starts it again, also without an API server.
+    // It cannot renew its lease. Its supervisor starts it again, also without an API server.
     let controller = stack.pid(CONTROLLER)?;
     eventually(DOWN, "the end of the controller", || async {
         ensure!(stack.pid(CONTROLLER).ok() != Some(controller), "it lives");

@@ -1,6 +1,6 @@
 //! Machines and the failures of those who look after them: controllers and agent.
 //!
-//! Invariant: while nobody looks after it a machine runs on; afterwards it is as its object says, by one
+//! Invariant: a machine keeps running without controller and agent; afterwards it matches its object, by one
 //! instance on one disk.
 //! Failure: the step is named; the machine, its pod and its tasks are shown.
 

@@ -52,7 +52,7 @@ async fn a_guest_reboots_in_its_pod_or_is_reset_without_delaying_other_changes()
     let restarts = &status["status"]["containerStatuses"][0]["restartCount"];
     ensure!(*restarts == 0, "restarted {restarts} times");
 
-    // Somebody loses patience with one that is asked to reboot.
+    // A user forces the reboot of a guest that was requested to reboot.
     cluster.await_commands(NAME, UP).await?;
     Guest::of(cluster.stack(), NAME)?.become_unresponsive()?;
     let mode = json!({ "restartMode": "Soft", "powerOffTimeout": format!("{PATIENT}s") });

@@ -36,7 +36,7 @@ for f in /sbin/shutdown /etc/acpi/PWRF/00000080; do
 done
 "#;
 
-/// Takes its time, so that whoever does not wait for it is seen.
+/// Takes long enough that a caller that does not wait for it is detected.
 const BEFORE_STOP: &str =
     "echo begin >>/boot/order; echo VMLET-PRESTOP >/dev/console; sleep 5; echo end >>/boot/order";
 

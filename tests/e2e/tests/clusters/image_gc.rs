@@ -1,4 +1,4 @@
-//! kubelet's collector of images, made hungry: what machines use stays, what nobody uses goes.
+//! kubelet's image garbage collection with a low threshold: images in use stay, unused ones are removed.
 //!
 //! Invariant: kubelet itself removes the unused image; the test only pulls it.
 //! Failure: the images that are there, beside those that should be; pods, events and logs follow.

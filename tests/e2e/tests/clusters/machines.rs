@@ -1,4 +1,4 @@
-//! Machines live as their wishes say: each run strategy and power state, with guests that power off, crash
+//! Machines follow their desired states: each run strategy and power state, with guests that power off, crash
 //! or are deleted, and with a node that is drained.
 //!
 //! Invariant: the disk counts every boot, so that a machine made anew would show; the pod's UID tells one
@@ -118,7 +118,7 @@ async fn await_sign_of_life(cluster: &Cluster, name: &str) -> Result<()> {
         .await
 }
 
-/// Powered off by its guest it stays down; killed, or deleted by somebody else, it comes back.
+/// Powered off by its guest it stays off; killed, or deleted by another user, it restarts.
 async fn rerun_on_failure(cluster: &Cluster) -> Result<()> {
     let name = "rerun";
     cluster.apply(&machine(name, &json!({ "runStrategy": "RerunOnFailure" })))?;
@@ -156,7 +156,7 @@ async fn manual(cluster: &Cluster) -> Result<()> {
     vmletctl(cluster, &["start", name])?;
     cluster.await_word(name, "Running", UP).await?;
     cluster.await_agent(name, UP).await?;
-    // A guest that does not listen has minutes, unless somebody loses patience.
+    // A guest that ignores ACPI has minutes, unless a user forces the stop.
     Guest::of(cluster.stack(), name)?.become_unresponsive()?;
     vmletctl(cluster, &["stop", name])?;
     cluster.await_word(name, "Stopping", DOWN).await?;
@@ -260,7 +260,7 @@ async fn power(cluster: &Cluster) -> Result<()> {
     delete(cluster, name).await
 }
 
-/// What a machine wishes of its network is done, so that no condition says otherwise.
+/// The network settings of a machine are applied, and no condition contradicts them.
 fn no_word_of_a_network(vm: &Value) -> Result<()> {
     if let Ok(unsupported) = condition(vm, "UnsupportedFeatures") {
         let message = unsupported["message"].as_str().unwrap_or_default();

@@ -280,7 +280,7 @@ impl Node<'_> {
             .await_condition("node/node1", "condition=Ready=False", READY)
     }
 
-    /// The guest answers, whoever reads its console.
+    /// The guest responds, whichever client reads its console.
     async fn machine_runs_on(&self) -> Result<()> {
         let url = format!("http://{}/", self.cluster.pod_ip("machine")?);
         let page = self.cluster.stack().fetch(&url, READY).await?;

@@ -2,7 +2,7 @@
 //! and all together, with machines and containers running.
 //!
 //! Invariant: the guest's own clock proves that it ran on; kubelet counts no restart; the Services answer all the time,
-//! without a single miss: what carries their packets is the kernel, QEMU and the containers, which nobody restarts.
+//! without a single failed request: their packets pass the kernel, QEMU and the containers, which are not restarted.
 //! Failure: the program and the way it went down are named; pods, events and logs follow.
 
 use std::time::Duration;

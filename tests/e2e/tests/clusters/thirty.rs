@@ -103,7 +103,7 @@ async fn begin(cluster: &Cluster, wave: usize) -> Result<()> {
             pod["metadata"]["labels"] = json!({ "app": "thirty" });
             pod["spec"]["terminationGracePeriodSeconds"] = json!(1);
             let container = &mut pod["spec"]["containers"][0];
-            // A guest that is paused answers nobody.
+            // A paused guest does not respond.
             container["readinessProbe"].take();
             pod
         })

@@ -130,7 +130,7 @@ async fn long_output(cri: &Cri, id: &str) -> Result<()> {
     let left = cri.shell(id, "ls -A /tmp").await?;
     ensure!(left == "m", "{left}");
 
-    // More than anybody takes: the command is not stopped by it, and the answer fits into a message.
+    // More than the limit: the command is not stopped by it, and the answer fits into a message.
     let line = "head -c 20000000 /dev/zero && echo all >/tmp/done";
     let answer = cri.exec(id, &["sh", "-c", line], 300).await?;
     let size = answer.stdout.len();

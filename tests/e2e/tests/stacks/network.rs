@@ -1,7 +1,7 @@
 //! Networks with real guests: hostile ones, and the plugins that clusters use.
 //!
 //! Invariant: guests get their orders by the QEMU guest agent; what gets out of a pod is counted on the
-//! node's bridge, before anybody there could act on it.
+//! node's bridge, before any host there could act on it.
 //! Failure: the guest's own words, or the counters.
 
 use std::time::Duration;
@@ -92,7 +92,7 @@ fn node(stack: &Stack, command: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Counts on the pods' bridge what `guest` (its address) says, and what nobody may say.
+/// Counts on the pods' bridge the frames of `guest` (its address), and forbidden frames.
 fn spy(stack: &Stack, guest: &str) -> Result<()> {
     let rules = format!(
         "table bridge spy {{ chain heard {{ type filter hook prerouting priority -300; \
@@ -158,7 +158,7 @@ async fn frames_of_a_hostile_guest_are_dropped() -> Result<()> {
         .order("ip -6 addr add fe80::1/64 dev $nic; ping6 -c 1 -W 1 -I $nic ff02::1")
         .await?;
 
-    // A server, and somebody who asks for one.
+    // A server, and a client that requests a lease from it.
     let server = "mkdir -p /run/d; : >/run/d/leases; printf 'interface %s\\nstart 10.88.99.50\\n\
                   end 10.88.99.60\\nlease_file /run/d/leases\\npidfile /run/d/pid\\n' $nic >/run/d/conf; \
                   udhcpd -f /run/d/conf >/run/d/log 2>&1 & sleep 1; kill -0 $!";

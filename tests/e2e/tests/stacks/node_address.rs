@@ -1,4 +1,4 @@
-//! A guest that comes back from saved memory when its address is somebody else's.
+//! A guest that is restored from saved memory when its address belongs to another pod.
 //!
 //! Invariant: it sees its cable pulled and plugged in, so that a client which watches for that asks anew; the new address
 //! works long before the lease would have been renewed.
@@ -50,7 +50,7 @@ async fn a_resumed_guest_gets_a_new_address_when_its_own_is_taken() -> Result<()
     cri.stop_pod(&sandbox).await?;
     cri.remove_pod(&sandbox).await?;
 
-    // Somebody else has it by now.
+    // Another pod has it by now.
     let lease = stack.dir().join("cni/ipam/vmlet").join(&old);
     std::fs::write(&lease, "somebody\r\neth0")?;
     let second = pod("after", &stack, true);

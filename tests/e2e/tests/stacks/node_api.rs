@@ -1,6 +1,6 @@
 //! Virtual machines whose disks and memory outlive their pods.
 //!
-//! Invariant: what a guest wrote is there in its next pod; what it had in memory too, when that was saved; nobody else
+//! Invariant: what a guest wrote is there in its next pod; what it had in memory too, when that was saved; no other machine
 //! gets at its disk.
 //! Failure: the test says what was lost or allowed.
 
@@ -80,7 +80,7 @@ async fn what_a_guest_wrote_is_there_in_its_next_pod() -> Result<()> {
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
 
-    // No pod boots from a disk that nobody made.
+    // No pod boots from a disk that was not created.
     cri.pull(&image).await?;
     let first = pod("first", &stack, &[]);
     let sandbox = cri.run(first.sandbox()).await?;
@@ -128,7 +128,7 @@ async fn what_a_guest_wrote_is_there_in_its_next_pod() -> Result<()> {
     })
     .await?;
 
-    // While it runs its disk is nobody else's, and is not removed.
+    // While it runs no other container gets its disk, and the disk is not removed.
     let second = pod("second", &stack, &[]);
     let other = cri.run(second.sandbox()).await?;
     let both = Box::pin(cri.create(&other, second.container(&image, 0), second.sandbox())).await;
@@ -235,7 +235,7 @@ async fn a_suspended_guest_goes_on_where_it_was() -> Result<()> {
     let sandbox = cri.run(second.sandbox()).await?;
     let created = Box::pin(cri.create(&sandbox, second.container(&image, 0), second.sandbox()));
     let container = created.await?;
-    // Whoever discards the memory while the guest comes back from it is too late.
+    // A discard during the restore is refused.
     let late = discard_during_start(&node, &container, uid(9));
     let (started, late) = tokio::join!(cri.start(&container), Box::pin(late));
     started?;

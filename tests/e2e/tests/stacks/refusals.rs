@@ -284,7 +284,7 @@ async fn another_user_gets_nothing_even_through_an_open_socket() -> Result<()> {
     stack.down()
 }
 
-/// Runs vmletctl as somebody whom `setpriv` makes of us.
+/// Runs vmletctl as another user, by `setpriv`.
 fn vmletctl(stack: &Stack, how: &[&str], arguments: &[&str]) -> Result<std::process::Output> {
     let program = stack.dir().join("bin/vmletctl");
     let mut command = std::process::Command::new("setpriv");

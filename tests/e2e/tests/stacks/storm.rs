@@ -12,7 +12,7 @@ use e2e::{Cri, PodOptions, Stack, in_time};
 const PODS: usize = 20;
 const CLIENTS: usize = 4;
 
-/// Far more than any request needs, and far less than for ever.
+/// Far more than any request needs, and still bounded.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 #[tokio::test(flavor = "multi_thread")]

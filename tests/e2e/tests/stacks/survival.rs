@@ -86,7 +86,7 @@ async fn requests_fail_with_a_sentence_while_libvirt_is_away() -> Result<()> {
     .await?;
     ensure!(refused.code() == tonic::Code::Unavailable, "{refused:?}");
     ensure!(refused.message().contains("libvirt"), "{refused:?}");
-    // The daemon need not be connected again: a request waits for that, and is refused after its patience only.
+    // The daemon need not be connected again: a request waits for that, and is refused after its timeout only.
     stack.restart("libvirtd")?;
     let hasty = eventually(BOOT, "the start", || async {
         let begun = Instant::now();

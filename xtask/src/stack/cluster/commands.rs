@@ -160,7 +160,7 @@ pub(super) fn kubectl(node: &Node) -> Command {
 }
 
 fn is_ready(layout: &Layout, node: &Node) -> Result<()> {
-    // Cheap, and spares a process as long as nobody listens.
+    // Cheap, and spares a process as long as no server listens.
     listens(layout, node.api_port)?;
     let ready = run::output(kubectl(node).args(["get", "--raw", "/readyz"]))?;
     ensure!(ready.trim() == "ok", "{ready}");

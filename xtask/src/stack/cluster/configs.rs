@@ -16,7 +16,7 @@ use crate::pod_images;
 use crate::stack::program::CNI_BIN_DIR;
 use crate::stack::{Layout, config};
 
-/// What pods are told to ask; nobody answers there unless a test puts a server behind it.
+/// The name server of pods; no server answers there unless a test starts one.
 const CLUSTER_DNS: &str = "10.96.0.10";
 /// Where a deployed daemon listens.
 const DEPLOYED_SOCKET: &str = "/run/vmlet/vmlet.sock";

@@ -22,7 +22,7 @@ pub(crate) fn serve(layout: &Layout, port: u16) -> Result<u16> {
             for client in outside.incoming().flatten() {
                 let netns = netns.clone();
                 std::thread::spawn(move || {
-                    // Nobody listens while the API server is away; the client sees its connection end.
+                    // No server listens while the API server is stopped; the client sees its connection end.
                     let _ = relay(client, &netns, port);
                 });
             }

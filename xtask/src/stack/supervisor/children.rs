@@ -113,7 +113,7 @@ impl Children {
         )
     }
 
-    /// Collects children and orphans for ever.
+    /// Reaps children and orphans until the process ends.
     pub(crate) fn collect(&self) {
         loop {
             // First look, then collect under the lock: see the invariant.
@@ -155,7 +155,7 @@ impl Children {
         if let Some(program) = program {
             table.running.remove(&program);
             table.ended.insert(program, describe(status));
-            // Nobody may signal this number any more.
+            // This number must not be signalled any more.
             let _ = fs::remove_file(self.layout.pid_file(program.name()));
         }
         self.changed.notify_all();

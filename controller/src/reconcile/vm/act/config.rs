@@ -70,7 +70,7 @@ fn wants_suspended(pass: &Pass<'_>) -> bool {
     pass.vm.spec.power_state == Some(crds::PowerState::Suspended)
 }
 
-/// Somebody who may stop everything paused the machine.
+/// A user with the right to stop all machines paused the machine.
 pub(crate) fn is_admin_paused(pass: &Pass<'_>) -> bool {
     pass.has(names::ADMIN_PAUSED) || pass.vm.labels().contains_key(names::PAUSED_LABEL)
 }

@@ -1,7 +1,7 @@
 //! Pods made and deleted.
 //!
 //! Invariant: a deletion names the pod's UID and leaves a machine at least one second, so that the object outlives the
-//! domain; a pod of somebody else is never touched.
+//! domain; a pod of another owner is never changed.
 //! Failure: what the API server says, by name of the pod.
 
 use crds::names;
@@ -71,7 +71,7 @@ pub(crate) async fn delete(pass: &mut Pass<'_>, pod: &Pod, seconds: u32) -> Outc
         return Ok(());
     }
     if pods::is_deleting(pod) && is_machine {
-        // Before the API server knows of the shorter time: from then on nobody comes here again.
+        // Before the API server has the shorter time: from then on no pass reaches this line again.
         shorten_grace::request(pass, pod, seconds).await?;
     }
     let params = DeleteParams::background()

@@ -100,7 +100,7 @@ async fn act(pass: &mut Pass<'_>, action: &Action) -> Outcome {
         } => {
             let mut task = of(pass, TaskKind::GuestShutdown)?;
             task.timeout_seconds = Some(*timeout_seconds);
-            // Asked anew when the wish is.
+            // Requested again when the desired state changes.
             let generation = pass.vm.metadata.generation.unwrap_or_default();
             let seed = format!("{uid}/{generation}");
             Ok(then(tasks::ensure(pass, task, &seed).await?))
@@ -135,7 +135,7 @@ const fn then(progress: Progress) -> Flow {
     }
 }
 
-/// Pauses or lets run on. The pod says by a condition whether it stands still, so that the same wish comes
+/// Pauses or resumes. A condition of the pod says whether it is paused, so that the same desired state comes
 /// again until it does.
 async fn turn(pass: &mut Pass<'_>, kind: TaskKind, uid: &str) -> Outcome {
     let generation = pass.vm.metadata.generation.unwrap_or_default();

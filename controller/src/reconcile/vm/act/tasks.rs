@@ -1,6 +1,6 @@
 //! Work that nodes do for a machine.
 //!
-//! Invariant: a task's name follows from what it is for, so that the same wish never becomes two tasks.
+//! Invariant: a task's name follows from its purpose, so that the same desired state never becomes two tasks.
 //! Failure: a failed task is shown, kept for a while, and then replaced.
 
 use std::sync::Arc;
@@ -65,7 +65,7 @@ pub(crate) fn all(pass: &Pass<'_>) -> Vec<Arc<VirtualMachineTask>> {
 }
 
 /// A task of the machine that is not final and that others wait for, if there is one. One that cuts the power of
-/// an instance is in nobody's way: it leaves the next one alone.
+/// an instance blocks no other task: it does not affect the next instance.
 pub(crate) fn live(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
     let mut open = all(pass).into_iter().filter(|t| !t.is_final());
     open.find(|t| t.spec.kind != TaskKind::PowerOff)
@@ -175,7 +175,7 @@ async fn create_at(
     api.create(&PostParams::default(), &task).await.map(drop)
 }
 
-/// The machine waits for a task that nobody works on, perhaps for ever.
+/// The machine waits for a task that no agent works on, perhaps indefinitely.
 pub(crate) fn unresponsive_agent(pass: &Pass<'_>) -> Option<Failure> {
     let agents = &pass.ctx.stores.agents;
     let mut open = all(pass).into_iter().filter(|task| !task.is_final());
@@ -208,7 +208,7 @@ pub(crate) async fn delete(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outcom
     node_tasks::remove(pass.ctx, task).await
 }
 
-/// Deletes tasks that ended long ago and succeeded, or whose wish is gone.
+/// Deletes tasks that ended long ago and succeeded, or whose desired state has changed.
 pub(crate) async fn sweep(pass: &Pass<'_>) -> Outcome<()> {
     for task in all(pass) {
         let age = node_tasks::age(&task, pass.seconds()).filter(|_| task.is_final());

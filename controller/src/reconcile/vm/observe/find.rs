@@ -1,7 +1,7 @@
 //! Which pod is the machine.
 //!
 //! Invariant: at most one live pod is the machine's; two are an error that a person must look into.
-//! Failure: a pod of the same name that somebody else controls is never touched.
+//! Failure: a pod of the same name with another controller is never changed.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ fn candidates(pass: &Pass<'_>) -> Vec<Arc<Pod>> {
     near
 }
 
-/// Takes over a running pod of the same name that nobody controls.
+/// Adopts a running pod of the same name without a controller.
 async fn adopt(pass: &mut Pass<'_>) -> Outcome<Option<Arc<Pod>>> {
     let Some(pod) = pass.ctx.stores.pods.get(&pass.key.reference()) else {
         return Ok(None);

@@ -67,7 +67,7 @@ async fn exists(pass: &Pass<'_>, namespace: &str, name: &str) -> Result<(), Miss
     let client = pass.ctx.client.clone();
     let api = Api::<PartialObjectMeta<NetworkAttachmentDefinition>>::namespaced(client, namespace);
     let found = match api.get_opt(name).await {
-        // Nobody serves the kind: the path itself is unknown, which is said in other words than of an object.
+        // The API server does not serve the kind: the path itself is unknown, which has another message than a missing object.
         Err(error) if is_gone(&error) => {
             let what = format!(
                 "network {namespace}/{name}: the cluster does not serve k8s.cni.cncf.io/v1: install Multus"

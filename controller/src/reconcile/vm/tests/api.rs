@@ -33,7 +33,7 @@ pub(super) struct State {
     pub(super) most_pods: Option<usize>,
     /// Namespaces that are being deleted: nothing can be created there.
     pub(super) ending: Vec<String>,
-    /// Collections that nobody serves.
+    /// Collections that the API server does not serve.
     pub(super) unknown: Vec<String>,
 }
 
@@ -216,7 +216,7 @@ impl State {
         self.store(place, &old, new)
     }
 
-    /// Takes a changed object in, whoever changed it.
+    /// Stores a changed object, from any writer.
     pub(super) fn store(&mut self, place: &Place, old: &Value, mut new: Value) -> Answer {
         new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
         if new == *old {

@@ -347,7 +347,7 @@ impl Bench {
         panic!("never settles: {:?}", self.writes());
     }
 
-    /// A machine whose root disk is to be made by a task that nobody has begun.
+    /// A machine whose root disk is to be created by a task that no agent has started.
     pub(super) async fn provisioning(&mut self, changes: Value) -> String {
         let uid = self.machine(changes);
         self.settle().await.ok();

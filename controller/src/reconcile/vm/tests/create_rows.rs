@@ -197,7 +197,7 @@ async fn a_node_that_leaves_after_a_disk_could_not_be_made_there_is_given_up() {
     assert_eq!(bench.task("Provision")["spec"]["nodeName"], "n2");
 }
 
-/// A task that nobody works on would keep its slot for ever.
+/// A task that no agent works on would keep its slot indefinitely.
 #[tokio::test]
 async fn a_node_that_is_away_holds_no_slot_that_another_machine_waits_for() {
     for is_gone in [false, true] {

@@ -243,7 +243,7 @@ async fn x5_the_disk_goes_after_the_pod_and_then_everything_is_forgotten() {
     assert!(!has_series(&bench));
 }
 
-/// Nobody is left who could end the task, and the disk went with the node.
+/// No agent is left that could end the task, and the disk was lost with the node.
 #[tokio::test]
 async fn a_machine_goes_although_the_node_that_was_making_its_disk_is_gone() {
     let mut bench = Bench::new();

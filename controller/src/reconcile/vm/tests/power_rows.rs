@@ -437,7 +437,7 @@ async fn w6a_a_running_machine_is_suspended_by_its_node() {
     );
 }
 
-/// Admission refuses the wish; one that got in anyway changes nothing.
+/// Admission refuses this desired state; an object that has it anyway causes no change.
 #[tokio::test]
 async fn w6b_a_machine_that_is_off_has_no_memory_to_save() {
     let mut bench = machine_that_is("PoweredOff", json!({})).await;

@@ -102,7 +102,7 @@ async fn b1e_a_probe_that_is_removed_is_forgotten() {
     assert_eq!(bench.condition_text("Ready"), "True/PodReady");
 }
 
-/// A new leader has probed nobody yet: that is no news about the machines.
+/// A new leader has probed no machine yet: that is no change of the machines.
 #[tokio::test]
 async fn a_new_process_lets_the_last_answer_stand_until_it_has_its_own() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

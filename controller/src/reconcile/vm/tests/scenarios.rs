@@ -171,7 +171,7 @@ async fn s50_an_orphaned_machine_goes_at_once_and_its_guest_stays() {
         json!(["orphan"])
     );
     assert!(bench.pod()["metadata"]["deletionTimestamp"].is_null());
-    // Later its pod ends, and nobody is left to record it.
+    // Later its pod ends, and there is no machine to record the end in.
     bench.remove(VMS, "vm");
     bench.pass().await.ok();
     assert_eq!(
@@ -273,7 +273,7 @@ async fn s54_a_shorter_grace_cuts_a_longer_one_short() {
     bench.writes();
     bench.settle().await.ok();
     assert_eq!(bench.pod()["metadata"]["deletionGracePeriodSeconds"], 1);
-    // kubelet does not look again: its node is asked, and before the pod shows that nobody needs to.
+    // kubelet does not read it again: the task goes to the node before the pod has the shorter time.
     let task = bench.task("PowerOff")["spec"].clone();
     assert_eq!(task["nodeName"], "n1");
     assert_eq!(task["instanceUID"], uid);

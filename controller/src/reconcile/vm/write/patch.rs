@@ -107,7 +107,7 @@ async fn apply_status(
 async fn pop_request(pass: &mut Pass<'_>) -> Outcome<()> {
     let requests = pass.seen().map(|s| s.state_change_requests.as_slice());
     let queue = "/status/stateChangeRequests";
-    // No list and an empty one are two things to whoever tests before writing: it is never left empty.
+    // A missing and an empty list differ for a writer that tests before it writes: the list is never left empty.
     let operations = match requests.unwrap_or_default() {
         [] => return Ok(()),
         [only] => json!([
@@ -191,7 +191,7 @@ async fn add_metadata(pass: &mut Pass<'_>) -> Outcome<()> {
     }
 }
 
-/// Removes labels, annotations and the finalizer that the draft no longer has, whoever set them.
+/// Removes labels, annotations and the finalizer that the draft no longer has, from any writer.
 async fn remove_metadata(pass: &mut Pass<'_>) -> Outcome<()> {
     let mut operations = Vec::new();
     let mut remove = |map: &str, key: &str, value: &str| {

@@ -1,6 +1,6 @@
 //! Tells when a file was first written to.
 //!
-//! Invariant: watches from before whoever writes is started, so that nothing is missed.
+//! Invariant: watches from before the writer is started, so that nothing is missed.
 //! Failure: nothing was written in time.
 
 use std::ffi::OsString;

@@ -1,4 +1,4 @@
-//! The stack that is measured, which somebody else brought up.
+//! The stack that is measured, which the caller has brought up.
 //!
 //! Invariant: reaches only what lies below the stack's directory.
 //! Failure: what is missing is named.

@@ -1,6 +1,6 @@
 //! Addresses.
 //!
-//! Invariant: a primary address is one that others can use and that somebody has proved: the guest agent, a
+//! Invariant: a primary address is one that other hosts can use and that was confirmed: by the guest agent, a
 //! lease that the guest took, or the image's word that the pod's address will do.
 //! Failure: nothing proved: no primary address, and the machine waits for one.
 
@@ -20,7 +20,7 @@ pub(crate) fn is_enabled(vm: &VirtualMachine) -> bool {
 }
 
 pub(super) fn run(pass: &mut Pass<'_>, facts: Option<&GuestFacts>) {
-    // Without a NIC nobody is behind the pod's addresses.
+    // Without a NIC there is no host behind the pod's addresses.
     let intended = if is_enabled(&pass.vm) {
         intended(pass)
     } else {

@@ -46,7 +46,7 @@ fn evaluate(pass: &Pass<'_>, probe: &ReadinessProbe, facts: Option<&GuestFacts>)
     published::evaluate(&probe.guest_info, facts)
 }
 
-/// What is on record of this very instance: that a new process has probed nobody yet is no news of the machine.
+/// The recorded answer of this instance: a new process without any probe result does not change the status.
 fn recorded(pass: &Pass<'_>) -> Option<Answer> {
     let status = pass.base.status.as_ref()?;
     let instance = status.instance.as_ref()?;
@@ -70,7 +70,7 @@ fn colour(facts: Option<&GuestFacts>) -> Option<Option<HeartbeatThreshold>> {
     match facts.agent {
         AgentState::NoInfo => None,
         AgentState::NotRunning => Some(None),
-        // Standing vCPUs answer nobody, whatever was heard last.
+        // A guest with paused vCPUs cannot respond, whatever the last answer was.
         AgentState::Connected if facts.power == Power::Paused => {
             Some(Some(HeartbeatThreshold::Yellow))
         }
