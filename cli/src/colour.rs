@@ -1,10 +1,11 @@
-//! Colours for people who look at a terminal.
+//! Colours of terminal output.
 //!
-//! Invariant: output that is piped has none unless it is asked for.
+//! Invariant: piped output has none unless the user requests colours.
 //! Failure: none.
 
 use std::io::IsTerminal;
 
+use anstyle::{AnsiColor, Color, Style};
 use clap::ValueEnum;
 use crds::vm::PrintableStatus as Word;
 
@@ -31,20 +32,27 @@ impl When {
     }
 }
 
-/// The number of a terminal colour.
+/// The colour of a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Colour {
-    Red = 31,
-    Green = 32,
-    Yellow = 33,
-    Blue = 34,
-    Grey = 90,
+    Red,
+    Green,
+    Yellow,
+    Blue,
+    Grey,
 }
 
 impl Colour {
     /// The text in this colour.
     pub(crate) fn paint(self, text: &str) -> String {
-        format!("\u{1b}[{}m{text}\u{1b}[0m", self as u8)
+        let style = Style::new().fg_color(Some(Color::Ansi(match self {
+            Self::Red => AnsiColor::Red,
+            Self::Green => AnsiColor::Green,
+            Self::Yellow => AnsiColor::Yellow,
+            Self::Blue => AnsiColor::Blue,
+            Self::Grey => AnsiColor::BrightBlack,
+        })));
+        format!("{style}{text}{style:#}")
     }
 
     /// Green: running; yellow: changing; red: needs attention; blue and grey: off, paused or suspended.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: health says that the process serves and nothing about the cluster: a controller that waits for the
 //! lease, or for an API server that is away, is healthy.
-//! Failure: that of [`pages`]: the address cannot be used; a client that is slow loses its connection.
+//! Failure: that of [`service::admin_http`]: the address cannot be used; a client that is slow loses its connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! How the whole installation stands: the status of the `Vmlet` object.
 //!
-//! [`adapters`] turn what Kubernetes knows of our parts into the four conditions of a component; [`consolidate`]
+//! [`adapters`] turn what Kubernetes knows of our parts into the four conditions of a component; [`consolidate()`]
 //! makes five conditions, one word of health and the state of an upgrade from them.
 //!
 //! Invariant: nothing is installed or repaired here; the process's own readiness never depends on the result.

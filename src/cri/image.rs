@@ -1,7 +1,7 @@
 //! The image service.
 //!
 //! Invariant: one short method per RPC: decode, call, encode.
-//! Failure: statuses from [`status`](super::status); an image that is not here is an empty answer.
+//! Failure: statuses from [`super::status`]; an image that is not here is an empty answer.
 
 use cri_proto::v1;
 use cri_proto::v1::image_service_server::ImageService;

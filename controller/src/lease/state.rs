@@ -3,7 +3,7 @@
 //! ```text
 //!            it has no holder, or it did not change for its whole duration
 //! others' ─────────────────────────────────────────────────────────────► ours
-//!    ▲                        somebody else is named                       │
+//!    ▲                     it names another process                        │
 //!    └─────────────────────────────────────────────────────────────────────┘
 //! ```
 //!

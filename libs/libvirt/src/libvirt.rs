@@ -3,7 +3,7 @@
 //! Invariant: a call takes a permit and a connection, runs on the blocking pool and has a deadline. Four kinds of
 //! call have their own connections and permits, so that none waits for another: ending machines and looking at
 //! them; the rest of the life cycle; agents that answer; agents that may not.
-//! Failure: without a connection every call fails at once with [`Error::Unavailable`]; a supervisor keeps
+//! Failure: without a connection every call fails at once with [`crate::Error::Unavailable`]; a supervisor keeps
 //! reconnecting and says so with events.
 
 use std::path::PathBuf;

@@ -7,7 +7,7 @@
 //! A macvlan lets in only frames for its own address. It keeps it, and the bridge is told that the address
 //! is behind the tap.
 //!
-//! Invariant: [`survey`] changes nothing and its records suffice to [`restore`], so they are to be saved
+//! Invariant: [`survey()`] changes nothing and its records suffice to [`restore`], so they are to be saved
 //! before [`apply`]; the filter is in force before the first port is attached.
 //! Failure: `apply` stops at the first step that fails; `restore` works whatever was done so far, tries
 //! every step and reports the first that failed.

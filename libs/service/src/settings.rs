@@ -2,7 +2,7 @@
 //!
 //! A program describes its settings by one type with the derives of serde and schemars ([`Settings`]). Everything else
 //! follows from that type: the keys of the file, a variable and a flag for each key ([`Flags`]), `config show`
-//! ([`show`]) and the reference page ([`check_page`]).
+//! ([`show()`]) and the reference page ([`check_page`]).
 //!
 //! Invariant: only a file that was named must exist; every value that is given is used, or refused with its source.
 //! Failure: [`Error`] in one line; the program prints it and exits with [`UNUSABLE`].

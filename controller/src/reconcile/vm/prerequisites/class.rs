@@ -1,6 +1,6 @@
 //! The size of a machine: from its class, or written into itself.
 //!
-//! Invariant: a class counts as it was when the machine took it over; see [`config`](super::super::config).
+//! Invariant: a class counts as it was when the machine took it over; see `act::config`.
 //! Failure: a class that is missing, served by another controller, or makes no sense.
 
 use std::collections::BTreeMap;
