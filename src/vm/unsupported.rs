@@ -12,7 +12,7 @@ use std::fmt;
 use std::fs::File;
 use std::sync::{MutexGuard, PoisonError};
 
-use podspec::unknown_annotations;
+use podspec::{Annotations, is_url_image_name, unknown_annotations};
 use serde::{Deserialize, Serialize};
 use tapmanager::wire::Network;
 
@@ -165,6 +165,7 @@ pub(super) fn of_request(pod: &SandboxConfig, config: &ContainerConfig) -> Vec<F
             "resolver options do not reach the guest, since DHCP has none: {options}"
         )));
     }
+    all.extend(of_image_url(pod, config));
     for annotations in [&pod.annotations, &config.annotations] {
         all.extend(unknown_annotations(annotations).into_iter().map(|unknown| {
             let name = unknown.name;
@@ -177,6 +178,19 @@ pub(super) fn of_request(pod: &SandboxConfig, config: &ContainerConfig) -> Vec<F
     all.dedup();
     all.truncate(MOST);
     all
+}
+
+/// A URL of an image beside an image name that is not made of a URL.
+fn of_image_url(pod: &SandboxConfig, config: &ContainerConfig) -> Option<Finding> {
+    let image = &config.image;
+    let names = [&image.image, &image.user_specified_image];
+    let has_url = !matches!(Annotations::new(&pod.annotations).image_url(), Ok(None));
+    (has_url && !names.iter().any(|name| is_url_image_name(name))).then(|| {
+        Finding::new(
+            "annotation vmlet.dev/image-url is not used: it needs an image name vmlet.dev/url/HASH, \
+             HASH being the SHA-256 of the URL",
+        )
+    })
 }
 
 /// Addresses that DHCP cannot give.

@@ -69,6 +69,31 @@ fn each_thing_that_is_not_given_is_named() {
 }
 
 #[test]
+fn the_url_of_an_image_needs_an_image_name_made_of_it() {
+    let url = (
+        "vmlet.dev/image-url".to_owned(),
+        "https://h.org/a".to_owned(),
+    );
+    let pod = SandboxConfig {
+        annotations: BTreeMap::from([url]),
+        ..SandboxConfig::default()
+    };
+    let with_name = |name: &str| {
+        let mut config = ContainerConfig::default();
+        config.image.image = "sha256:0123".to_owned();
+        config.image.user_specified_image = name.to_owned();
+        texts(&pod, &config)
+    };
+    let name = podspec::url_image_name("https://h.org/a");
+    assert_eq!(with_name(&name), Vec::<String>::new());
+    let found = with_name("h.org/a");
+    assert!(
+        found[0].contains("vmlet.dev/image-url is not used"),
+        "{found:?}"
+    );
+}
+
+#[test]
 fn names_and_findings_are_bounded_and_printable() {
     let names = |count: usize| (0..count).map(|n| format!("N{n}")).collect::<Vec<_>>();
     assert_eq!(listed(&names(0)), None);
