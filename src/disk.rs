@@ -43,7 +43,7 @@ pub struct Disks {
     records: RecordStore<Disk>,
     images: Arc<Images>,
     root: PathBuf,
-    /// Disks without a record that were told of.
+    /// Disks without a record that were logged.
     unrecorded: Mutex<BTreeSet<VmUid>>,
 }
 

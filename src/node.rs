@@ -62,7 +62,7 @@ pub struct Identity {
 /// What the calls of the node API use.
 #[derive(Debug)]
 pub struct Services<P: Platform> {
-    /// Tells this daemon from others, and this boot from the one before.
+    /// Distinguishes this daemon from others, and this boot from the one before.
     pub identity: Identity,
     /// Tasks.
     pub agenda: Arc<Agenda<P>>,

@@ -39,7 +39,7 @@ pub enum Error {
     Node(#[from] node::Error),
 }
 
-/// Runs the daemon until it is told to end.
+/// Runs the daemon until a shutdown is requested.
 pub fn run(config: &Config) -> Result<(), Error> {
     allow_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -1,7 +1,7 @@
 //! Follows a stream of the daemon indefinitely, also over restarts of the daemon.
 //!
 //! Invariant: the receiver gets [`Event::Connected`] first, then items, [`Event::Synced`] once all that was known
-//! has been told, and [`Event::Lost`] before anything of the next connection.
+//! was sent, and [`Event::Lost`] before anything of the next connection.
 //! Failure: a daemon that is away or hangs is `Lost`; attempts go on with growing pauses.
 
 use std::pin::Pin;
@@ -21,20 +21,20 @@ use tonic::{Status, Streaming};
 /// The daemon's client; clones share a connection.
 pub(crate) type Daemon = NodeClient<Channel>;
 
-/// What is heard of a stream.
+/// An item or a change of state of a stream.
 #[derive(Debug)]
 pub(crate) enum Event<T> {
     /// A daemon answered; everything it knows follows.
     Connected(Box<InfoResponse>),
     /// Something it knows.
     Item(T),
-    /// All that it knew has been told.
+    /// The daemon has sent everything that it had.
     Synced,
     /// It is away.
     Lost,
 }
 
-/// A message that may say that all has been told.
+/// A message that may mark the end of the initial list.
 pub(crate) trait StreamEvent: Sized + Send + 'static {
     /// For log lines.
     const WHAT: &'static str;
@@ -42,7 +42,7 @@ pub(crate) trait StreamEvent: Sized + Send + 'static {
     /// Opens the stream.
     fn open(daemon: Daemon) -> Opening<Self>;
 
-    /// Whether everything known has been told before this message.
+    /// Whether the initial list is complete before this message.
     fn synced(&self) -> bool;
 }
 

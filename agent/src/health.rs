@@ -1,7 +1,7 @@
 //! Whether the agent works, and the HTTP server that says so.
 //!
 //! Invariant: `/healthz` is 200 while the process serves; `/readyz` is 200 while the tasks were listed, the API
-//! server's watch works and the daemon has told of its tasks. A slow reader costs one task until a deadline.
+//! server's watch works and the daemon has listed its tasks. A slow reader costs one task until a deadline.
 //! Failure: [`Error`] when the address cannot be had; later trouble ends single connections.
 
 use std::net::SocketAddr;
@@ -40,7 +40,7 @@ impl Health {
         self.api.store(works, Ordering::Relaxed);
     }
 
-    /// Whether the daemon has told of its tasks.
+    /// Whether the daemon has listed its tasks.
     pub(crate) fn daemon(&self, notified: bool) {
         self.daemon.store(notified, Ordering::Relaxed);
     }

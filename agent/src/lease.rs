@@ -1,8 +1,8 @@
-//! Renews this node's lease and tells on it what runs here.
+//! Renews this node's lease and writes the node facts to it.
 //!
 //! Invariant: facts are asked for right before each renewal, within deadlines that leave time for it; the Node owns
 //! its lease, so that Kubernetes collects the lease of a node that was removed.
-//! Failure: a part that does not answer is told as such; a lease that cannot be written is tried again soon.
+//! Failure: a part that does not respond is reported as such; a lease that cannot be written is retried soon.
 
 mod owner;
 mod proxy;

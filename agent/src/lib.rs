@@ -1,4 +1,4 @@
-//! The Kubernetes-facing half of a node: runs tasks through the daemon's node API, tells what is known of guests
+//! The Kubernetes-facing half of a node: runs tasks through the daemon's node API, reports what is known of guests
 //! and of the node, reads what guest data come from.
 //!
 //! Invariant: nothing is kept on disk; what a restart must know is in the daemon or in the API server.

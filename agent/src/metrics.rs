@@ -112,7 +112,7 @@ impl Metrics {
         self.writes.get_or_create(&Write { what, outcome }).inc();
     }
 
-    /// The daemon was told what an object holds, or why it is not to be had.
+    /// The daemon received the content of an object, or the reason why it is not available.
     pub(crate) fn source(&self, found: bool) {
         let outcome = if found { "read" } else { "refused" };
         self.sources.get_or_create(&Answer { outcome }).inc();

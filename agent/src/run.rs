@@ -1,4 +1,4 @@
-//! Puts the parts together and runs them until told to stop.
+//! Connects the parts and runs them until a shutdown is requested.
 //!
 //! Invariant: the only place where parts meet; when one of them ends by itself, all end.
 //! Failure: [`Error`] names the part that could not be started.

@@ -129,7 +129,7 @@ pub(crate) fn log_path(pod: &PodManifest) -> String {
     format!("{}/0.log", pod.container.name)
 }
 
-/// CPU in thousandths and memory in bytes to what the kernel is told, as kubelet computes it.
+/// CPU in thousandths and memory in bytes to cgroup values, as kubelet computes them.
 fn resources(cpu: Share, memory: Share) -> LinuxContainerResources {
     // The manifest bounds both far below the largest i64.
     let wire = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Invariant: before the lease is held nothing is watched and nothing is written; after it is lost nothing is.
-//! Failure: [`Error`] says what ended it; the exit code tells whether a restart is all that is needed.
+//! Failure: [`Error`] says what ended it; the exit code says whether a restart is enough.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub enum Error {
     /// The address for health and metrics cannot be used.
     #[error(transparent)]
     Health(#[from] admin_http::Error),
-    /// The API server cannot be reached as told.
+    /// The API server cannot be reached with this configuration.
     #[error(transparent)]
     Client(#[from] client::Error),
     /// Another controller acts now, or this one could not renew.

@@ -24,7 +24,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Longest silence of a connection that something is expected from. Watches are ended by the server before that.
 const SILENCE: Duration = Duration::from_mins(6);
 
-/// The API server cannot be reached as told.
+/// The API server cannot be reached with this configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file is no kubeconfig.

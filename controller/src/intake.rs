@@ -64,7 +64,7 @@ impl Intake {
         }
     }
 
-    /// Who is to be told of the leases of agents.
+    /// The receiver of the leases of agents.
     #[must_use]
     pub fn agents(&self) -> Agents {
         self.stores.agents.clone()

@@ -151,7 +151,7 @@ impl Lease {
                 self.election.written(lease, self.epoch.elapsed());
                 Ok(true)
             }
-            // Another process was quicker; the next look tells who. A holder is not lost by that alone.
+            // Another process was faster; the next read shows which. A holder does not lose the lease by that alone.
             Err(error) if is_conflict(&error) => match self.election.is_held() {
                 true => Err(Trouble::Write(error)),
                 false => Ok(false),

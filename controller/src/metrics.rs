@@ -79,7 +79,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// The same, telling of the machines and tasks in these stores too.
+    /// The same, with series of the machines and tasks in these stores.
     #[must_use]
     pub fn of(stores: &Stores) -> Self {
         let mut metrics = Self::default();

@@ -90,7 +90,7 @@ async fn ready(stores: Stores) {
     }
 }
 
-/// What the queue is told.
+/// The verdict for the queue.
 fn verdict(context: &Context, rules: &Profile, key: &Key, ended: flow::Outcome) -> Verdict {
     let vm = context.stores.vm(key);
     let verdict = Verdict::from(outcome_of(ended));

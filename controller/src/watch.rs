@@ -36,7 +36,7 @@ struct Shell {
 }
 
 /// Starts all watches; they end with the returned set. `namespace`: the controller's own. `resync`: how often every
-/// machine is told of again.
+/// machine is announced again.
 pub fn start(
     client: &Client,
     namespace: &str,

@@ -2,7 +2,7 @@
 //!
 //! Invariant: what belongs to one backend passes as the bytes that it is; a backend that is down never looks
 //! like one that has no pods.
-//! Failure: the gRPC code of the answer tells; trouble with one backend stays with the calls that need it.
+//! Failure: the gRPC code of the reply; an error of one backend affects only the calls that need it.
 
 mod backend;
 pub mod check;

@@ -1,6 +1,6 @@
 //! The proxy `vmlet-criproxy`: arguments, configuration, logging, run.
 //!
-//! Invariant: no logic here; the exit code tells why it ended: 0 asked to, 1 it failed or a runtime that `check`
+//! Invariant: no logic here; the exit code says why it ended: 0 on request, 1 it failed or a runtime that `check`
 //! asked did not answer, 64 unusable configuration or command line.
 //! Failure: one line on standard error, or one event once logging works.
 
@@ -67,7 +67,7 @@ fn run(work: impl Future<Output = Ended>) -> Ended {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build()?;
     let ended = runtime.block_on(work);
-    // Calls that are cut off are told so by the end of their connection.
+    // Calls that are cut off see the end of their connection.
     runtime.shutdown_background();
     ended
 }

@@ -54,7 +54,7 @@ impl From<vm::Error> for Status {
     }
 }
 
-/// For images that are or should be here; a failed [`pull`] is told differently.
+/// For images that are or should be in the store; a failed [`pull`] has another code.
 impl From<images::Error> for Status {
     fn from(error: images::Error) -> Self {
         status(image_code(&error), &error)

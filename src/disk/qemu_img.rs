@@ -59,7 +59,7 @@ pub async fn overlay(path: &Path, base: Base<'_>, size: u64) -> Result<(), Faile
     settle(path, outcome).await
 }
 
-/// Makes a disk of `size` bytes, at least the image's, that holds all of `base`; `progress` is told percents.
+/// Creates a disk of `size` bytes, at least the image's, that holds all of `base`; `progress` gets percents.
 pub async fn copy(
     path: &Path,
     base: Base<'_>,

@@ -101,7 +101,7 @@ impl Rows {
         }
     }
 
-    /// Removes a pin; tells whether nothing needs the image any more, which is forgotten then.
+    /// Removes a pin; returns whether nothing needs the image any more, which is removed then.
     pub(super) fn unpin(&mut self, owner: &str, digest: Digest) -> bool {
         self.pins.remove(owner);
         let listed = self

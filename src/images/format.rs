@@ -1,6 +1,6 @@
 //! What kind of disk a downloaded file is, and whether QEMU may ever see it.
 //!
-//! Invariant: only a file that this module accepted enters the store, and QEMU is always told the format
+//! Invariant: only a file that this module accepted enters the store, and QEMU always gets the format
 //! found here instead of guessing it.
 //! Failure: [`Error`] says what the file is and what to do about it.
 

@@ -20,7 +20,7 @@ pub fn is_none(name: &str) -> bool {
     }
 }
 
-/// What clients are told of it.
+/// The image as clients see it.
 pub fn none() -> Image {
     Image {
         digest: digest_of_nothing(),

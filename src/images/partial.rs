@@ -59,7 +59,7 @@ pub(super) struct Note {
     /// Host and path, for people who look into the directory.
     pub(super) location: String,
     pub(super) validators: Validators,
-    /// Size of the whole file, if the server told.
+    /// Size of the whole file, if the server sent it.
     pub(super) total: Option<u64>,
     /// Boot in which the bytes were written.
     boot: String,
@@ -120,7 +120,7 @@ impl Partial {
         &self.file
     }
 
-    /// All bytes are there, as far as the server told.
+    /// All bytes are there, as far as the server's size says.
     pub(super) fn is_whole(&self) -> bool {
         self.received > 0 && self.note.total == Some(self.received)
     }
@@ -148,7 +148,7 @@ impl Partial {
         Ok(())
     }
 
-    /// Brings all bytes to the disk and tells their digest. Blocks.
+    /// Syncs all bytes to the disk and returns their digest. Blocks.
     pub(super) fn finish(&mut self) -> io::Result<Digest> {
         self.file.set_permissions(Permissions::from_mode(0o644))?;
         self.file.sync_all()?;

@@ -12,7 +12,7 @@ const UNKNOWN: u64 = u64::MAX;
 pub struct Progress {
     /// Bytes on disk.
     pub received: u64,
-    /// Bytes of the whole file, if the server told.
+    /// Bytes of the whole file, if the server sent its size.
     pub total: Option<u64>,
 }
 

@@ -176,7 +176,7 @@ pub(super) async fn removed(db: &Db, digest: Digest) -> Result<()> {
     Ok(written.await?)
 }
 
-/// Forgets an image whose file is gone, with its names. Pins stay: their owners must hear of the loss.
+/// Removes an image whose file is missing, with its names. Pins stay: their owners must learn of the loss.
 pub(super) async fn lost(db: &Db, digests: Vec<Digest>) -> Result<()> {
     let written = db.write(move |t| {
         for digest in digests {
@@ -187,7 +187,7 @@ pub(super) async fn lost(db: &Db, digests: Vec<Digest>) -> Result<()> {
     Ok(written.await?)
 }
 
-/// Pins an image unless `owner` has a pin already; tells what is pinned.
+/// Pins an image unless `owner` has a pin already; returns what is pinned.
 pub(super) async fn pinned(db: &Db, owner: String, digest: Digest) -> Result<Digest> {
     let written = db.write(move |t| {
         t.execute(

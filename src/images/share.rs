@@ -91,7 +91,7 @@ impl Leadership {
         &self.membership.flight.meter
     }
 
-    /// Tells everybody. Pulls that begin later download anew.
+    /// Publishes the outcome to all members. Pulls that begin later download again.
     pub(super) fn publish(mut self, outcome: Outcome) {
         self.membership.clear(|_| true);
         *self.outcome = Some(outcome);

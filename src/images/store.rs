@@ -87,7 +87,7 @@ impl Store {
         remove_if_there(&path).map_err(Error::io("remove image", path))
     }
 
-    /// Removes image files that are not `wanted`, and partial downloads that will not be continued; tells
+    /// Removes image files that are not `wanted`, and partial downloads that will not be continued; returns
     /// how many files went. For the start, before anything is pulled. Blocks.
     pub(super) fn collect(&self, wanted: &HashSet<Digest>) -> Result<usize> {
         let mut unwanted = Vec::new();

@@ -12,7 +12,7 @@ use super::db::{self, Db};
 const INSTALLATION: &str = "installation";
 const BOOT: &str = "boot";
 
-/// The id that tells our domains from those of another daemon on the same libvirt; made at the first call.
+/// The ID that distinguishes our domains from those of another daemon on the same libvirt; made at the first call.
 pub async fn installation(db: &Db) -> db::Result<String> {
     db.write(|t| {
         if let Some(id) = get(t, INSTALLATION)? {

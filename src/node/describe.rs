@@ -1,4 +1,4 @@
-//! Machines as the node API tells them.
+//! Machines as messages of the node API.
 //!
 //! Invariant: made of rows and of what is known; nothing is asked.
 //! Failure: none; what is not known is empty.

@@ -16,7 +16,7 @@ use uuid::Uuid;
 /// Time for one answer.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// Most NICs, and most addresses of one, that are told.
+/// Maximum number of NICs, and of addresses of one, that are reported.
 const INTERFACES: usize = 16;
 const ADDRESSES: usize = 32;
 

@@ -14,17 +14,17 @@ use tonic::Status;
 /// Messages that wait for a slow client.
 const BACKLOG: usize = 64;
 
-/// How a change is told.
+/// A change, as a message.
 pub(super) enum Change<'a, K, V> {
     /// It is new or has changed.
     Is(&'a V),
     /// It is gone.
     Gone(&'a K),
-    /// Everything that was there has been told.
+    /// The initial list is complete.
     Synced,
 }
 
-/// Tells what `look` sees, now and whenever one of `changes` fires.
+/// Sends what `look` returns, now and whenever one of `changes` fires.
 pub(super) fn stream<K, V, M>(
     mut changes: Vec<watch::Receiver<u64>>,
     look: impl Fn() -> BTreeMap<K, V> + Send + 'static,

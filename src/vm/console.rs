@@ -76,7 +76,7 @@ impl Default for Settings {
     }
 }
 
-/// Copies one console to its log until it is told to end. Dropping it means [`Follower::stop`]
+/// Copies one console to its log until it is stopped. Dropping it means [`Follower::stop`]
 /// without waiting; the raw file is free for another follower a little later.
 #[derive(Debug)]
 pub struct Follower {

@@ -25,7 +25,7 @@ pub const HANDOFF_SOCKET: &str = "VMLET_HANDOFF_SOCKET";
 /// Variable with the path of the emulator that `vmwrapper` becomes.
 pub const EMULATOR: &str = "VMLET_EMULATOR";
 
-/// Everything that tells one domain from another.
+/// Everything that distinguishes one domain from another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DomainSpec {
     /// libvirt's identity of the domain, and the guest's system UUID unless [`Self::system_uuid`] is set.

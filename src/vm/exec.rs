@@ -72,7 +72,7 @@ pub enum Error {
         .0.as_secs()
     )]
     NotStarted(Duration),
-    /// The agent is there, and mute; the guest may hang.
+    /// The agent is connected, and unresponsive; the guest may hang.
     #[error("the QEMU guest agent in the virtual machine does not answer any more")]
     Silent(#[source] libvirt::Error),
     /// The agent does not know the command any more.

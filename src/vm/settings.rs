@@ -30,7 +30,7 @@ pub struct Settings {
     pub boot_id_file: PathBuf,
     /// Where cgroups are mounted.
     pub cgroup_root: PathBuf,
-    /// What tells our domains from those of another daemon on the same libvirt.
+    /// Distinguishes our domains from those of another daemon on the same libvirt.
     pub installation: String,
     /// What applies when a pod says nothing.
     pub defaults: Defaults,

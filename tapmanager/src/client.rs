@@ -16,7 +16,7 @@ use crate::wire::{
     StartRequest, Status, WireError,
 };
 
-/// Calls that run plugins get this much more than others, unless told otherwise: a chain of plugins
+/// Calls that run plugins get this much more than others, unless set otherwise: a chain of plugins
 /// with a minute each, undone once.
 const PLUGIN_DEADLINE: Duration = Duration::from_secs(300);
 

@@ -1,4 +1,4 @@
-//! Why a request was not carried out, and how that is told to the peer.
+//! Why a request failed, and the error that the peer gets.
 //!
 //! Invariant: every failure maps to one [`ErrorCode`] here and nowhere else; the message holds the whole
 //! chain of causes, and so the plugin's own words.

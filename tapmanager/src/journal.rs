@@ -123,7 +123,7 @@ impl Entry {
 pub(crate) enum Loaded {
     /// A sandbox.
     Entry(Box<Entry>),
-    /// Something else, for this reason; the name of the file still tells the sandbox.
+    /// Something else, for this reason; the name of the file still contains the sandbox.
     Broken(String),
 }
 

@@ -35,7 +35,7 @@ const MAX_CONNECTIONS: usize = 128;
 const HELLO_DEADLINE: Duration = Duration::from_secs(5);
 /// For the next request of a peer, and for it to take an answer.
 const IDLE_DEADLINE: Duration = Duration::from_secs(60);
-/// For requests that run when the program is told to end.
+/// For requests that run when a shutdown is requested.
 const GRACE: Duration = Duration::from_secs(10);
 /// After a failed accept, of descriptors run out say.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -239,7 +239,7 @@ pub struct Network {
     /// One entry per link of the pod, and so per NIC of a guest that is not detached; never empty. The first
     /// belongs to `eth0`.
     pub nics: Vec<Nic>,
-    /// What the guest is told about name servers.
+    /// The name servers for the guest.
     pub dns: Dns,
     /// Name of the CNI network.
     pub cni_network: String,

@@ -22,7 +22,7 @@ const PROTOCOL_VERSION: u32 = 1;
 /// Largest message in bytes.
 const MAX_MESSAGE: usize = 128 * 1024;
 
-/// What virtio-net can be told: the least of IPv4 up to its 16-bit field.
+/// The range of MTUs of virtio-net: the minimum of IPv4 up to its 16-bit field.
 const MTU: std::ops::RangeInclusive<u32> = 68..=65_535;
 
 #[derive(Debug, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! Asks the CRI proxy how it is.
 //!
 //! Invariant: one question with a short deadline; the answer is bounded by the reader of the facts.
-//! Failure: a proxy that does not answer is told as not reachable, with the reason.
+//! Failure: a proxy that does not respond is reported as unreachable, with the reason.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::daemon::status_message;
 
 /// Longest wait for the proxy, which itself waits at most 2 s for a runtime.
 const TIMEOUT: Duration = Duration::from_secs(4);
-/// Where the proxy tells its version.
+/// Key of the proxy's version in its verbose status.
 const VERSION: &str = "vmlet-criproxy/version";
 /// Whether it reaches the daemon.
 const READY: &str = "VmletRuntimeReady";
@@ -23,7 +23,7 @@ const READY: &str = "VmletRuntimeReady";
 /// The proxy's client.
 pub(crate) struct Proxy {
     client: RuntimeServiceClient<Channel>,
-    /// Its version when it last told it.
+    /// Its version, from its last response.
     version: String,
 }
 

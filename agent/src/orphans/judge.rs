@@ -42,7 +42,7 @@ pub(super) struct Suspects {
 }
 
 impl Suspects {
-    /// Takes over what a round found; true when that is news.
+    /// Stores the findings of a round; true when they changed.
     pub(super) fn found<'a>(
         &mut self,
         uids: impl Iterator<Item = &'a str>,

@@ -48,7 +48,7 @@ pub(super) struct Entry {
     pub(super) cancel_asked: bool,
     /// An effect is under way.
     pub(super) busy: bool,
-    /// Its place among all tasks; none until a list that told of it is complete.
+    /// Its place among all tasks; none until the list that contains it is complete.
     pub(super) place: Option<u64>,
     /// After failed effects.
     pub(super) backoff: Backoff,
@@ -59,7 +59,7 @@ pub(super) struct Entry {
 pub(super) struct World<'a> {
     /// The API server's list was complete once.
     pub(super) listed: bool,
-    /// Kinds that the daemon offers, once it has told of all its tasks; none while it is away.
+    /// Kinds that the daemon offers, once it has listed all its tasks; none while it is unavailable.
     pub(super) daemon: Option<&'a [String]>,
     /// Shortest time between writes of progress.
     pub(super) progress: Duration,

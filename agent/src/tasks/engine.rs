@@ -1,7 +1,7 @@
 //! The loop: events in, one step per task out.
 //!
 //! Invariant: entries are touched by this loop alone; a list counts once it is complete.
-//! Failure: none of its own; when it is told to stop it waits a little for what is under way.
+//! Failure: none of its own; at a shutdown it waits a little for requests in progress.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ pub(crate) struct Engine {
     connection: u64,
     /// Kinds that the daemon offers.
     kinds: Vec<String>,
-    /// Whether the daemon of this connection has told of all its tasks.
+    /// Whether the daemon of this connection has listed all its tasks.
     synced: bool,
     effects: Effects,
     under_way: JoinSet<(Uid, Done)>,

@@ -1,7 +1,7 @@
 //! Which of a machine's tasks is sent to the daemon first: it runs them in the order in which they arrive.
 //!
-//! Invariant: tasks that a watch tells of stand in the order in which it does, which is that of their creation; only
-//! those that one list tells of stand in that of their times, which have seconds and a clock. A task is sent once all
+//! Invariant: tasks from a watch are in the order of its events, which is that of their creation; only
+//! those of one list are in the order of their times, which have seconds and a clock. A task is sent once all
 //! that stand before it have been taken, refused or ended.
 //! Failure: tasks of one list that were made in the same second stand in the order of their names.
 
@@ -17,7 +17,7 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// A watch told of this one.
+    /// A watch event contained this task.
     pub(super) fn notified(&mut self, entry: &mut Entry) {
         if entry.place.is_none() {
             self.last += 1;

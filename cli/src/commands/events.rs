@@ -1,4 +1,4 @@
-//! `events`: what was told about a machine, its pods and its tasks.
+//! `events`: the events of a machine, its pods and its tasks.
 //!
 //! Invariant: the oldest comes first; an event that repeats is one line with a count.
 //! Failure: the cluster's.
@@ -49,7 +49,7 @@ pub(crate) async fn run(args: &EventsArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was told about the machine and what belongs to it, oldest first.
+/// The events of the machine and its objects, oldest first.
 pub(super) async fn about(cluster: &Cluster, name: &str) -> Result<Vec<EventRow>, ClusterError> {
     let api: Api<Event> = cluster.api();
     let events = api

@@ -47,7 +47,7 @@ pub(crate) async fn run(endpoint: &Endpoint, args: &RmArgs) -> anyhow::Result<Ex
 async fn log_files(runtime: &Runtime, pod: &Pod) -> Vec<PathBuf> {
     let mut paths = Vec::new();
     for container in &pod.containers {
-        // A container that is gone meanwhile has nothing left to tell.
+        // A container that was removed meanwhile has no more output.
         let status = runtime.container_status(&container.id, false).await.ok();
         let path = status
             .and_then(|s| s.status)

@@ -97,7 +97,7 @@ pub(crate) async fn run(endpoint: &Endpoint, args: RunArgs) -> anyhow::Result<Ex
     outcome
 }
 
-/// Two pods of one name could not be told apart by the other commands.
+/// The other commands could not distinguish two pods with one name.
 async fn refuse_second(runtime: &Runtime, pod: &PodManifest) -> anyhow::Result<()> {
     let others = runtime.sandboxes(crate::request::name_labels(pod)).await?;
     let Some(other) = others.into_iter().next() else {

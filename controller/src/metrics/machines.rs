@@ -15,7 +15,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::stores::{Key, Stores};
 
-/// Tells of the machines in the stores.
+/// Series of the machines in the stores.
 pub(super) struct Machines(Stores);
 
 impl Machines {

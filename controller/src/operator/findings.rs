@@ -1,4 +1,4 @@
-//! What components have against the good news.
+//! Findings of components against the conditions.
 //!
 //! Invariant: one entry per type decides status and reason; messages keep everybody's words, in visiting order.
 //! Failure: a message that grows beyond the limit is cut.
@@ -39,7 +39,7 @@ impl Entry {
 /// Everything that was collected in a pass.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// Against the good news.
+    /// Findings, by condition type.
     pub(super) bad: BTreeMap<Kind, Entry>,
     /// Neither good nor bad.
     pub(super) unknown: BTreeMap<Kind, Entry>,

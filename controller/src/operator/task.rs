@@ -1,6 +1,6 @@
 //! The task that keeps the status true.
 //!
-//! Invariant: a status is written only when it changed, and at most once a second; events tell only of what was
+//! Invariant: a status is written only when it changed, and at most once a second; events report only what was
 //! written; the process's readiness does not depend on it.
 //! Failure: a pass that could not read or write everything is repeated after a delay that grows to a minute.
 
@@ -47,7 +47,7 @@ pub struct Operator {
     pub client: Client,
     /// Where the health goes.
     pub metrics: Arc<Metrics>,
-    /// Where transitions are told.
+    /// Where transitions are reported.
     pub events: Events,
     /// Now.
     pub clock: Clock,
@@ -149,7 +149,7 @@ impl Operator {
         Ok(())
     }
 
-    /// Tells an object of another name that it does not count.
+    /// Sets a condition on an object of another name: it has no effect.
     ///
     /// # Errors
     ///

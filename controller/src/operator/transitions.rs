@@ -1,6 +1,6 @@
-//! What the status of the installation has to tell as events: the way from one status to the next.
+//! The events of a change of the installation's status.
 //!
-//! Invariant: a function of two statuses; equal conditions tell nothing, so that an event stands for a transition
+//! Invariant: a function of two statuses; equal conditions cause no event, so that an event stands for a transition
 //! and a controller that takes over repeats none.
 //! Failure: none. Texts are those of the conditions, bounded there.
 
@@ -31,7 +31,7 @@ impl Transition {
     }
 }
 
-/// What a new status tells that the old one did not: at most one thing about an upgrade, then one about how the
+/// The transitions from the old status to the new one: at most one about an upgrade, then one about how the
 /// installation stands.
 pub(super) fn transitions(old: &VmletStatus, new: &VmletStatus) -> Vec<Transition> {
     if old.conditions.is_empty() {

@@ -58,7 +58,7 @@ pub(super) fn wakes(client: &Client, namespace: &str) -> Wakes {
     ])
 }
 
-/// Objects of which every change counts: their metadata tells.
+/// Objects of which every change counts: their metadata shows it.
 fn versions<K>(api: Api<PartialObjectMeta<K>>) -> BoxStream<'static, ()>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + Sync + 'static,

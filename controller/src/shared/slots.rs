@@ -220,7 +220,7 @@ impl Slots {
                 continue;
             }
             let node = waiting.node.as_deref();
-            // Who cannot be told now stays in the line.
+            // A machine that cannot be notified now stays in the line.
             if used.has_room(node, limits) && wake.try_send(waiting.key.clone()).is_ok() {
                 used.add(node);
                 woken.push((waiting.uid.clone(), waiting.node.clone()));

@@ -3,7 +3,7 @@
 //! Invariant: ages are measured by this process's own clock from the moment at which a renewal was seen, so that no
 //! other clock counts; no agent is reported lost while no agent renews at all, since then the cause is the API server or
 //! our watch that is away.
-//! Failure: an agent that was never heard of lives until the leases were listed.
+//! Failure: an agent without any report counts as running until the leases were listed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,10 +15,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::runtime::watcher::Event;
 use tokio::time::{Instant, sleep_until};
 
-/// How long an agent counts that is not heard, or that does not reach its daemon.
+/// How long an agent counts as running without a renewal, or without a connection to its daemon.
 const TIMEOUT: Duration = Duration::from_secs(LEASE_SECONDS.unsigned_abs() as u64);
 
-/// Who was heard, and when. Clones share their content.
+/// The last report of each agent. Clones share their content.
 #[derive(Clone, Debug, Default)]
 pub struct Agents(Arc<Mutex<State>>);
 
@@ -43,12 +43,12 @@ struct LastReport {
     machine_types: Vec<String>,
     /// Kinds of task that its daemon runs, as [`crds::TaskKind`] spells them.
     task_kinds: Vec<String>,
-    /// Its silence was told.
+    /// Its loss was announced.
     is_announced: bool,
 }
 
 impl LastReport {
-    /// When it counts no more, unless it is heard before that.
+    /// When it is lost, unless it renews before that.
     fn end(&self) -> Instant {
         let since = self.alone.map_or(self.at, |alone| alone.min(self.at));
         since + TIMEOUT
@@ -173,7 +173,7 @@ impl Agents {
         Some(newest.to_owned())
     }
 
-    /// The nodes whose agents live no more, when there are some; tells of each silence once.
+    /// The nodes whose agents are lost, when there are some; announces each loss once.
     pub async fn lost(&self) -> Vec<String> {
         loop {
             let now = Instant::now();

@@ -61,7 +61,7 @@ impl<K> Change<K> {
         }
     }
 
-    /// Nothing happened to the object: a first listing or a resync told of it.
+    /// The object did not change: a first listing or a resync contained it.
     pub fn is_routine(&self) -> bool {
         match self {
             Self::Created { initial, .. } => *initial,
@@ -125,7 +125,7 @@ impl<K: Indexed + Clone + Debug + Send + Sync + 'static> Feed<K> {
                 let known = self.store.get(&ObjectRef::from_obj(object));
                 self.writer.apply_watcher_event(&event);
                 K::file(object, true, &self.index);
-                // Told of once already, by a listing that missed it.
+                // Announced already, by a listing that did not contain it.
                 let is_news = known.is_some();
                 let last = Arc::new(object.clone());
                 is_news

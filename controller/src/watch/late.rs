@@ -108,7 +108,7 @@ impl Shell {
     }
 }
 
-/// No answer is the same as no: the definition's watch tells the rest.
+/// No response is treated as "no": the definition's watch reports the rest.
 async fn is_served(client: &Client, late: Late) -> bool {
     let list = tokio::time::timeout(TIMEOUT, client.list_api_group_resources(late.api)).await;
     let mut kinds = list.into_iter().flatten().flat_map(|list| list.resources);

@@ -17,7 +17,7 @@ use super::answer::merge;
 use super::{Call, Proxy};
 use crate::wire::{Body, tagged};
 
-/// Names, and their labels' names, that kubelet was told.
+/// Names, and their labels' names, that kubelet has received.
 #[derive(Debug, Default)]
 pub(super) struct Accepted(Mutex<Option<BTreeMap<String, Vec<String>>>>);
 

@@ -1,7 +1,7 @@
 //! Container events of all runtimes in one endless stream.
 //!
 //! Invariant: messages of a runtime pass whole and as they came. The stream outlives restarts of runtimes: what
-//! happened meanwhile is found by comparing lists, and told as events.
+//! happened meanwhile is found by comparing lists, and sent as events.
 //! Failure: `Unimplemented` when the primary says so, and its other refusals; a secondary without events is polled.
 
 use std::pin::pin;
@@ -33,7 +33,7 @@ use snapshot::{Change, Snapshot};
 /// Events on their way to the client.
 const ROOM: usize = 100;
 
-/// Time between two looks at a runtime that tells no events or is away.
+/// Interval of the lists of a runtime that sends no events or is unavailable.
 const PAUSE: Duration = Duration::from_secs(1);
 
 const POD_STATUS: &str = "/runtime.v1.RuntimeService/PodSandboxStatus";
@@ -50,7 +50,7 @@ type Seen = Mutex<Option<Snapshot>>;
 enum End {
     /// The client has gone.
     Gone,
-    /// The runtime refuses to tell any.
+    /// The runtime refuses to send any.
     Refused(Box<Refused>),
     /// The connection broke, or the stream did.
     Broken,
@@ -185,7 +185,7 @@ impl Proxy {
         }
     }
 
-    /// Tells what has changed since the last look.
+    /// Sends the changes since the last snapshot.
     async fn catch_up_with(
         &self,
         backend: &Backend,

@@ -2,7 +2,7 @@
 //!
 //! Invariant: an object is reported as unowned only when every runtime that could own it was queried; one that could not be
 //! and may own it is named.
-//! Failure: [`Found`] tells all cases; there is no error beside.
+//! Failure: [`Found`] has all cases; there is no error beside.
 
 use bytes::Bytes;
 use futures_util::future::join_all;

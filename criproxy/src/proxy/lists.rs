@@ -90,7 +90,7 @@ impl Proxy {
         }
         let primary = self.primary.unary(call.name, call.copy(message));
         let parts = async {
-            // The primary's request leaves first: it has the most to tell, and works while we write the others.
+            // The primary's request leaves first: its list is the longest, and it works while we write the others.
             tokio::task::yield_now().await;
             let parts = self.secondaries.iter();
             join_all(parts.map(|s| self.part(s, call, listing, message))).await

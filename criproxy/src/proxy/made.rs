@@ -1,7 +1,7 @@
 //! What a secondary has made just now, as its next list would have it.
 //!
 //! Invariant: built from the request alone: no runtime is queried again while the answer waits.
-//! Failure: `None` for a request that cannot be decoded; then the next list tells.
+//! Failure: `None` for a request that cannot be decoded; then the next list contains the object.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -33,7 +33,7 @@ const STATUS_STATUS: u32 = 1;
 const STATUS_INFO: u32 = 2;
 const STATUS_HANDLERS: u32 = 3;
 
-/// Key of the verbose status under which the proxy tells its own version.
+/// Key of the proxy's own version in the verbose status.
 const OWN_VERSION: &str = "vmlet-criproxy/version";
 
 impl Proxy {

@@ -112,7 +112,7 @@ impl Secondary {
     }
 
     /// Whether a complete list is believed. One without anything from a runtime that had something, the first on its
-    /// connection, is doubted for a while: a runtime that is still starting may tell it.
+    /// connection, is doubted for a while: a runtime that is still starting may return it.
     pub(super) fn believes(&self, object: Object, empty: bool, had_some: bool) -> bool {
         let generation = self.backend.link.generation();
         let grace = self.grace;

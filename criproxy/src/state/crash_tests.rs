@@ -1,7 +1,7 @@
 //! Files cut short, changed or left half replaced by a crash.
 //!
 //! Invariant: whatever a crash does to a list, it is known as it was or lost; never shorter, never nothing.
-//! Failure: panics tell at which byte.
+//! Failure: panics name the byte.
 
 use std::fs;
 use std::path::{Path, PathBuf};

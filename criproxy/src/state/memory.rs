@@ -17,7 +17,7 @@ use super::load::{self, Place};
 use super::writer::{Shared, State};
 use super::{BackendIndex, BackendSpec, Error, Kind, LastKnown, Owner, entries, files, writer};
 
-/// Longest boot id that is told from others.
+/// Maximum length of a boot ID that is compared.
 const MAX_BOOT_ID: usize = 128;
 
 /// What is remembered of the backends. Dropping it writes what is left to write.
@@ -60,7 +60,7 @@ impl Memory {
         Ok(Self { shared, writer })
     }
 
-    /// A backend has answered that it has made this object, or has told its status.
+    /// A backend has replied that it has created this object, or has reported its status.
     pub fn learn(&self, kind: Kind, id: &str, owner: BackendIndex) {
         self.shared.change(|state| {
             if state.owners.learn(kind, id, owner, Instant::now()) {

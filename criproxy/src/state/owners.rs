@@ -1,7 +1,7 @@
 //! The learned map: which backend has which sandbox, container, image and pod.
 //!
 //! Invariant: what was learned goes before what an id looks like. An object stays known until a complete list of
-//! its backend leaves it out, and at least [`GRACE`] from when it was first heard of: a list may be older than it.
+//! its backend leaves it out, and at least [`GRACE`] from when it was first reported: a list may be older than it.
 //! Failure: none; an id that is empty or longer than [`MAX_NAME`] is not learned.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map};
@@ -22,7 +22,7 @@ pub(super) const POD_GRACE: Duration = Duration::from_secs(600);
 /// Most objects of one kind and backend that are remembered without a list that mentions them.
 const MAX_UNLISTED: usize = 10_000;
 
-/// Shortest id that is full, so that its end may tell the owner.
+/// Shortest ID that is complete, so that its end may name the owner.
 const FULL_ID: usize = 32;
 
 /// What precedes the hex digits of an image id; people leave it out.

@@ -44,7 +44,7 @@ pub(crate) enum Body {
     Made(mpsc::Receiver<Frame<Bytes>>),
 }
 
-/// Told how a passing answer ends.
+/// Notified of the end of a passing reply.
 pub(crate) trait Ending: Send + std::fmt::Debug {
     /// Whether [`Ending::data`] wants to see the bytes.
     fn wants_data(&self) -> bool {

@@ -123,7 +123,7 @@ fn head(chunks: &VecDeque<Bytes>) -> [u8; PREFIX] {
     head
 }
 
-/// The length that a prefix tells.
+/// The length in a prefix.
 fn length(head: &[u8; PREFIX]) -> Result<usize, Unreadable> {
     let [flag, length @ ..] = *head;
     if flag != 0 {

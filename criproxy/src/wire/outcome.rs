@@ -1,7 +1,7 @@
-//! How a call ended, as gRPC tells it in headers and trailers.
+//! How a call ended, from gRPC's headers and trailers.
 //!
 //! Invariant: an answer of our own has the shape that a gRPC server gives a call without messages.
-//! Failure: none; what cannot be told becomes `Unknown`.
+//! Failure: none; what cannot be decoded becomes `Unknown`.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response};

@@ -135,7 +135,7 @@ impl Fake {
         self.with(|state| state.images.insert(id.into(), image));
     }
 
-    /// From now on it tells events.
+    /// From now on it sends events.
     pub(crate) fn tell_events(&self) {
         self.with(|state| state.events = Some(tokio::sync::broadcast::channel(100).0));
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a call ends by its deadline, and then nothing of the plugin's process group is left; the
 //! child sees only the variables of the specification and a fixed `PATH`, never our own environment.
-//! Failure: each way a plugin can misbehave is a variant of [`Failure`] that can be told from others. A
+//! Failure: each way a plugin can misbehave is a separate variant of [`Failure`]. A
 //! process that leaves the group (a daemon) is not followed.
 
 mod child;

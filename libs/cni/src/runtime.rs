@@ -64,7 +64,7 @@ impl Runtime {
     }
 
     /// Caches of other runtimes on the node (`/var/lib/cni`) whose attachments plugins must not collect
-    /// when [`Self::gc`] tells them what is valid. They are only read.
+    /// when [`Self::gc`] passes the valid attachments to plugins. They are only read.
     #[must_use]
     pub fn with_neighbours(mut self, cache_dirs: impl IntoIterator<Item = PathBuf>) -> Self {
         self.neighbours = cache_dirs.into_iter().map(Cache::new).collect();

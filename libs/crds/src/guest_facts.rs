@@ -15,7 +15,7 @@ use crate::text::{host_name, printable};
 
 /// Pod condition: the vCPUs of the guest are paused.
 pub const POD_PAUSED: &str = "vmlet.dev/Paused";
-/// Pod condition: the guest agent answers. Unknown without any news of it.
+/// Pod condition: the guest agent responds. Unknown without any report of it.
 pub const POD_GUEST_AGENT_CONNECTED: &str = "vmlet.dev/GuestAgentConnected";
 /// Pod condition: the guest has an address that others can reach it by.
 pub const POD_GUEST_NETWORK_READY: &str = "vmlet.dev/GuestNetworkReady";
@@ -96,7 +96,7 @@ pub enum AgentState {
     NoInfo,
 }
 
-/// The guest's system as its agent tells it.
+/// The guest's operating system as its agent reports it.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GuestOs {

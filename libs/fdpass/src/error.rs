@@ -56,7 +56,7 @@ pub enum Error {
     /// The peer's identity could not be read.
     #[error("read peer credentials")]
     Credentials(#[source] io::Error),
-    /// A message without bytes cannot be told from the end of a connection, so none is sent.
+    /// A message without bytes looks like the end of a connection, so none is sent.
     #[error("a message needs at least one byte")]
     Empty,
     /// More descriptors than fit in one message, see [`crate::MAX_DESCRIPTORS`].

@@ -51,7 +51,7 @@ const fn is_silence(code: ErrorNumber) -> bool {
     )
 }
 
-/// An agent that is there and mute, or none at all: libvirt has one code for both.
+/// An agent that is connected and unresponsive, or none at all: libvirt has one code for both.
 fn silence(reason: String) -> Error {
     let absent = ["is not connected", "not available due to an error"];
     if absent.iter().any(|words| reason.contains(words)) {

@@ -2,7 +2,7 @@
 //!
 //! Invariant: it answers as the real one does: idempotent where the seam says so, the same errors, the same
 //! events. What happens to a guest happens because a test said so.
-//! Failure: knobs make starts fail, guests deaf, or the connection go away.
+//! Failure: knobs make starts fail, guests unresponsive, or the connection close.
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
@@ -154,7 +154,7 @@ impl FakeHypervisor {
         self.lock().stats_calls
     }
 
-    /// The CPUs that a domain was last told to use.
+    /// The CPU set of a domain, as last requested.
     pub fn pinned(&self, domain: Uuid) -> Vec<u32> {
         let inner = self.lock();
         inner

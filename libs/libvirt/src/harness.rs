@@ -152,7 +152,7 @@ impl Libvirtd {
         text.get(from..).unwrap_or(&text).to_owned()
     }
 
-    /// A number in a pid file may have passed to a stranger: our emulators name our directory.
+    /// A number in a pid file may belong to another program by now: the command lines of our emulators contain our directory.
     fn is_ours(&self, pid: i32) -> bool {
         let cmdline = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&cmdline).contains("/var/lib/libvirt/qemu/domain-")

@@ -43,7 +43,7 @@ pub trait Hypervisor: Send + Sync + 'static {
     fn start_paused(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
     /// Asks the guest to power off and returns at once.
     fn shutdown(&self, domain: Uuid, how: Shutdown) -> impl Future<Output = Result<()>> + Send;
-    /// Asks the guest to reboot and returns at once; [`Event::Reset`] tells that it does. A guest that hears the button
+    /// Requests a reboot from the guest and returns at once; [`Event::Reset`] reports it. A guest that handles the power button
     /// powers off, and the hypervisor boots it anew.
     fn reboot(&self, domain: Uuid, how: Shutdown) -> impl Future<Output = Result<()>> + Send;
     /// Presses the reset button.
@@ -107,7 +107,7 @@ pub trait Hypervisor: Send + Sync + 'static {
     fn connected(&self) -> impl Future<Output = ()> + Send {
         async {
             let mut events = self.events();
-            // Events that were missed may have been the one; the next look tells.
+            // Missed events may have been the one; the next query shows it.
             while !self.is_connected() {
                 if let Err(RecvError::Closed) = events.recv().await {
                     return;

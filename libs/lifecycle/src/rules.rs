@@ -11,7 +11,7 @@ use crate::phase::Phase;
 use crate::requests::Head;
 use crate::strategy::Strategy;
 
-/// An instance, as far as the table tells its states apart.
+/// An instance, in the states that the table distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// There is none.

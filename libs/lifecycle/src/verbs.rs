@@ -1,8 +1,8 @@
 //! What a user's verbs write.
 //!
 //! Invariant: a stop may replace whatever waits in the queue; nothing else may replace anything but a stop, or a
-//! restart by one in more of a hurry.
-//! Every patch tests what it replaces, so that of two writers one is told.
+//! restart by one with a shorter grace period.
+//! Every patch tests what it replaces, so that of two writers one gets a conflict.
 //! Failure: [`Conflict`] with a sentence for the user; nothing is written then.
 
 use std::collections::BTreeMap;

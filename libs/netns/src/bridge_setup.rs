@@ -4,7 +4,7 @@
 //!  before            after
 //!  eth0 (MAC, IP)    eth0 (other MAC, no IP) ── vmbr0 ── vmtap0 ── guest's NIC (MAC, IP)
 //! ```
-//! A macvlan lets in only frames for its own address. It keeps it, and the bridge is told that the address
+//! A macvlan lets in only frames for its own address. It keeps it, and the bridge learns that the address
 //! is behind the tap.
 //!
 //! Invariant: [`survey()`] changes nothing and its records suffice to [`restore`], so they are to be saved

@@ -1,4 +1,4 @@
-//! Tells a guest by DHCPv4 the address that CNI gave its pod.
+//! Sends a guest by DHCPv4 the address that CNI gave its pod.
 //!
 //! Invariant: the lease is the CNI result; the server never chooses an address, and answers no client but
 //! the NIC that the lease names.

@@ -1,11 +1,11 @@
-//! Tells a guest the IPv6 addresses that CNI gave its pod: router advertisements and DHCPv6.
+//! Sends a guest the IPv6 addresses that CNI gave its pod: router advertisements and DHCPv6.
 //!
 //! The advertisements come in the name of the pod's gateways, so that the guest's default route leads to
 //! them and not to us; the address itself comes by DHCPv6, so that the guest has that one and no other
 //! (docs/adr/0008 weighs the alternatives).
 //!
 //! Invariant: the lease is the CNI result; no address is ever chosen here, and no prefix is offered for
-//! the guest to choose one. The namespace's own IPv6 stays off: everything is said and heard as frames on
+//! the guest to choose one. The namespace's own IPv6 stays off: everything is sent and received as frames on
 //! the guest's tap.
 //! Failure: if the server dies, guests keep routes for 18 hours and addresses for 24; new ones get none.
 

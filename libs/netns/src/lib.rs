@@ -1,5 +1,5 @@
 //! The network of one pod as seen from inside its namespace: the namespace itself, the links in it,
-//! the bridge and tap that lead to the guest, and the servers that tell the guest its addresses.
+//! the bridge and tap that lead to the guest, and the servers that configure the guest's addresses.
 //!
 //! Invariant: no thread of the caller ever changes its namespace; whatever must run inside one runs on
 //! a thread of its own that ends afterwards. Sockets made inside stay there and are driven from outside.

@@ -143,7 +143,7 @@ impl Server {
     }
 }
 
-/// One connection. A reader that goes away or is too slow is no news.
+/// One connection. A reader that disconnects or is too slow is not logged.
 async fn converse(stream: TcpStream, limits: Limits, page: &impl Fn(&str) -> Option<Page>) {
     let service = service_fn(|request: Request<Incoming>| {
         let answer = answer(request.method(), request.uri().path(), page);

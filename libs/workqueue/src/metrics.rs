@@ -1,4 +1,4 @@
-//! What the queue tells about itself.
+//! What the queue reports about itself.
 //!
 //! The usual series that a sink makes of it: `workqueue_depth`, `workqueue_adds_total`, `workqueue_retries_total`,
 //! `workqueue_queue_duration_seconds`, `workqueue_work_duration_seconds`, `workqueue_unfinished_work_seconds`,

@@ -116,7 +116,7 @@ impl<K: Hash + Eq + Clone, M: Metrics> Pool<K, M> {
         self.config.workers.max(1)
     }
 
-    /// Starts as many handlers as may run; tells when the next key becomes ready.
+    /// Starts as many handlers as may run; returns when the next key becomes ready.
     fn hand_out<H, F>(
         &mut self,
         tasks: &mut JoinSet<Option<Verdict>>,

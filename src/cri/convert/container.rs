@@ -145,7 +145,7 @@ pub(in crate::cri) fn resources(
     })
 }
 
-/// What clients are told of a phase.
+/// The CRI state of a phase.
 pub(in crate::cri) const fn state(phase: Phase) -> v1::ContainerState {
     match phase {
         Phase::Creating | Phase::Created | Phase::Starting => v1::ContainerState::ContainerCreated,

@@ -136,7 +136,7 @@ pub(super) fn namespaces(field: &str, options: v1::NamespaceOption) -> Result<Na
     })
 }
 
-/// What clients are told of a phase.
+/// The CRI state of a phase.
 pub(in crate::cri) const fn state(phase: Phase) -> v1::PodSandboxState {
     match phase {
         Phase::Ready => v1::PodSandboxState::SandboxReady,
@@ -187,7 +187,7 @@ pub(in crate::cri) fn status(sandbox: &Sandbox) -> v1::PodSandboxStatus {
     }
 }
 
-/// Addresses are told only while they are the pod's.
+/// Addresses are reported only while they are the pod's.
 fn network(sandbox: &Sandbox) -> v1::PodSandboxNetworkStatus {
     let network = sandbox.network.as_ref();
     let network = network.filter(|_| sandbox.phase == Phase::Ready);

@@ -1,4 +1,4 @@
-//! Tests of filters, and of what lists and statuses tell.
+//! Tests of filters, and of the fields of lists and statuses.
 //!
 //! Invariant: rows are plain values; nothing is looked up.
 //! Failure: a failing test names the part of the filter.

@@ -20,7 +20,7 @@ const PROTOCOL: &str = "0.1.0";
 /// Exists where systemd is the init process.
 const SYSTEMD: &str = "/run/systemd/system";
 
-/// What kubelet is told.
+/// The node status for kubelet.
 pub(super) fn cgroup_driver(setting: CgroupDriver) -> v1::CgroupDriver {
     match setting {
         CgroupDriver::Systemd => v1::CgroupDriver::Systemd,

@@ -2,7 +2,7 @@
 //!
 //! Invariant: all I/O happens on blocking threads; a job that was begun ends, also if its caller goes away,
 //! and the file stays locked until then.
-//! Failure: a full disk is told apart from other I/O errors.
+//! Failure: a full disk is distinguished from other I/O errors.
 
 use std::io;
 use std::path::{Path, PathBuf};

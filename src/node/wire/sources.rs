@@ -12,7 +12,7 @@ use super::Invalid;
 use crate::node::watch::Change;
 use crate::sources::{Answer, MOST_BYTES, Wanted};
 
-/// How a change of the open questions is told.
+/// A change of the open requests, as a message.
 pub(in crate::node) fn source_event(change: &Change<'_, Uuid, (Uuid, Wanted)>) -> v1::SourceEvent {
     let none = v1::SourceEvent::default();
     match change {

@@ -78,7 +78,7 @@ impl Follow {
         follow
     }
 
-    /// Follows until told otherwise. A dropped handle means stop.
+    /// Follows until it is stopped. A dropped handle means stop.
     pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         loop {
             match self.wake(&mut commands).await {

@@ -1,4 +1,4 @@
-//! Tells followers that their file was written to.
+//! Notifies followers of writes to their file.
 //!
 //! One inotify instance and one thread serve the whole process: instances are few (128 for all
 //! programs of a user, by default), watches are many.

@@ -21,7 +21,7 @@ use crate::vm::state::Phase;
 
 /// Longest serial number of a virtio disk.
 const SERIAL: usize = 20;
-/// Hexadecimal digits that tell two names from each other.
+/// Hexadecimal digits that distinguish two names.
 const HASH: usize = 8;
 
 impl<P: Platform> Containers<P> {

@@ -22,7 +22,7 @@ use crate::vm::error::Result;
 use crate::vm::model::{Container, ContainerConfig};
 use crate::vm::service::Containers;
 
-/// By what a guest tells the disk from others: `/dev/disk/by-id/virtio-vmlet-seed`.
+/// The serial number by which a guest finds the disk: `/dev/disk/by-id/virtio-vmlet-seed`.
 pub(super) const SERIAL: &str = "vmlet-seed";
 
 impl<P: Platform> Containers<P> {

@@ -2,7 +2,7 @@
 //!
 //! Invariant: `run.sh` bounds what the agent has to carry and keeps more aside for us to fetch; `kill.sh` ends
 //! whatever `run.sh` started. Between them and us are only guest-exec and guest-exec-status.
-//! Failure: what the agent refuses is told by its step; silence is borne for a while, also libvirt's.
+//! Failure: a refusal of the agent names its step; missing replies are tolerated for a while, also libvirt's.
 
 use std::sync::Arc;
 use std::time::Duration;

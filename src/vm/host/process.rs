@@ -19,7 +19,7 @@ const LONGEST: u64 = 128 * 1024;
 /// Nanoseconds of a clock tick as the kernel shows them to processes: always a hundredth of a second on Linux.
 const TICK: u64 = 10_000_000;
 
-/// The option by which libvirt tells QEMU the domain's UUID.
+/// The option by which libvirt passes the domain's UUID to QEMU.
 const UUID_OPTION: &[u8] = b"-uuid";
 
 /// Emulators that were found.
@@ -39,7 +39,7 @@ struct Process {
 /// What one process uses; memory in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::vm) struct Resident {
-    /// CPU time of all threads in nanoseconds; what libvirt tells, too.
+    /// CPU time of all threads in nanoseconds, as libvirt reports it, too.
     pub(in crate::vm) cpu_nanoseconds: u64,
     /// Pages that are in memory.
     pub(in crate::vm) bytes: u64,

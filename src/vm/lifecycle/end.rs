@@ -1,7 +1,7 @@
 //! Records how a machine ended, and clears away what only a running machine needs.
 //!
 //! Invariant: the log is complete before the container is EXITED; the end is recorded once, and before
-//! libvirt forgets the domain that tells how it came.
+//! libvirt removes the domain with the cause of the end.
 //! Failure: an end that cannot be recorded is found again by reconciliation.
 
 use std::sync::Arc;
@@ -173,7 +173,7 @@ impl<P: Platform> Containers<P> {
     }
 }
 
-/// What clients are told about an end.
+/// The end as clients see it.
 fn exit(end: End, killed_for_memory: bool, row: &Container, finished_at: i64) -> Exit {
     let error = |message: &str| Exit {
         code: KILLED,

@@ -22,7 +22,7 @@ use crate::vm::model::Container;
 use crate::vm::service::Containers;
 use crate::vm::state::{Event, Phase};
 
-/// How often the guest is asked: one that is still booting does not hear the first time.
+/// Interval of the requests to the guest: a booting guest ignores the first ones.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// How long after a kill its confirmation is waited for.

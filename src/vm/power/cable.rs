@@ -1,4 +1,4 @@
-//! Tells a guest that came back from saved memory that its addresses are others: its cable is pulled, and plugged in again.
+//! Notifies a guest restored from saved memory of new addresses: its link is set down and up again.
 //!
 //! Invariant: a cable is pulled before the guest runs one instruction, so that it says nothing from an address that is
 //! in use by another guest, and stays so until the guest can have noticed; then its DHCP client requests a lease and gets the new address.

@@ -18,7 +18,7 @@ use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::service::Containers;
 use crate::vm::state::Phase;
 
-/// How often the guest is asked: one that is still booting does not hear the first time.
+/// Interval of the requests to the guest: a booting guest ignores the first ones.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Time for a guest whose agent took the order to come down before it is asked once more.

@@ -96,7 +96,7 @@ impl<P: Platform> Containers<P> {
         }
     }
 
-    /// Tells the kernel how soon a machine is to be killed when the node runs out of memory, as far as the kernel lets
+    /// Sets how soon the kernel kills a machine when the node runs out of memory, as far as the kernel lets
     /// us: less than before needs a capability.
     pub(in crate::vm) async fn prefer_for_kill(&self, row: &Container, score: i64) {
         let (processes, user) = (Arc::clone(&self.meter.processes), self.settings.uid);

@@ -5,7 +5,7 @@
 //! families and NICs, in the ways that the bridge and host-local plugins understand; a network that cannot give them gives
 //! others.
 //! Failure: a hardware address that is none is refused. A link that cannot carry a foreign one keeps its own: a guest
-//! that boots is refused then; one that goes on is not heard until it takes that one, which is logged.
+//! that boots is refused then; frames of one that is restored are dropped until it uses that address, which is logged.
 
 use std::net::IpAddr;
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! What the guest's NICs are told: a network as leases of the two servers.
+//! The configuration of the guest's NICs: a network as leases of the two servers.
 //!
-//! Invariant: each family is told its own addresses, routes and name servers; a NIC without an address of
+//! Invariant: each family gets its own addresses, routes and name servers; a NIC without an address of
 //! a family is not served by that family's server.
 //! Failure: what is of the wrong family, or no address at all, is left out.
 
@@ -11,7 +11,7 @@ use netns::dhcp::Lease;
 use netns::ipv6;
 use tapmanager::wire::{Network, Nic, Route};
 
-/// What DHCP tells each NIC that has an IPv4 address, with the bridge to tell it on.
+/// The DHCP lease of each NIC that has an IPv4 address, with its bridge.
 pub(crate) fn leases(network: &Network, hostname: &str) -> Vec<(String, Lease)> {
     let dns: Vec<Ipv4Addr> = network
         .dns
@@ -50,7 +50,7 @@ pub(crate) fn leases(network: &Network, hostname: &str) -> Vec<(String, Lease)> 
     network.nics.iter().filter_map(lease).collect()
 }
 
-/// What router advertisements and DHCPv6 tell each NIC that has an IPv6 address, with the tap to tell it on.
+/// The router advertisement and DHCPv6 lease of each NIC that has an IPv6 address, with its tap.
 pub(crate) fn ipv6_leases(network: &Network, hostname: &str) -> Vec<(String, ipv6::Lease)> {
     let servers = network.dns.servers.iter();
     let dns: Vec<Ipv6Addr> = servers.filter_map(|s| s.parse().ok()).collect();

@@ -1,7 +1,7 @@
 //! Removes every network that the caller does not list.
 //!
 //! Invariant: only sandboxes of our journal are taken down; CNI is asked to collect only while nothing
-//! is being attached, and is told to keep every attachment that is known.
+//! is being attached, and gets the list of every known attachment.
 //! Failure: a network that cannot be removed is left for the next time, and the rest is removed.
 
 use std::collections::BTreeSet;

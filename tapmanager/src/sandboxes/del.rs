@@ -62,7 +62,7 @@ impl Sandboxes {
                 put_back(&ns, &entry.links, &entry.request.id).await
             }
             Some(_) => {}
-            // Plugins are to be told that it is gone, so there must be no file either.
+            // Plugins must see that it no longer exists, so there must be no file either.
             None => Namespace::delete(&entry.netns).await?,
         }
         faultpoint::point("tap.del.links");

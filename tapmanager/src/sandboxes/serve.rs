@@ -1,4 +1,4 @@
-//! The servers that tell a guest its addresses.
+//! The servers that configure a guest's addresses.
 //!
 //! Invariant: what is served is the recorded network; dropping the value ends both servers.
 //! Failure: one server that cannot start is an error; the other one ends with it.

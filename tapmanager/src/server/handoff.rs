@@ -1,6 +1,6 @@
 //! The socket of `vmwrapper`: one message each way.
 //!
-//! Invariant: without a valid token nothing is told, not even which sandboxes there are.
+//! Invariant: without a valid token the reply contains nothing, not even which sandboxes there are.
 //! Failure: the answer names the reason; the connection is closed after it in any case.
 
 use std::os::fd::{AsFd, OwnedFd};

@@ -133,7 +133,7 @@ async fn the_process_is_in_the_pods_cgroup_before_it_has_a_descriptor() {
     node.client().del("one").await.unwrap();
 }
 
-/// What this program hears on `socket` as user `uid`.
+/// What this program receives on `socket` as user `uid`.
 async fn knock(scratch: &Scratch, socket: std::path::PathBuf, uid: u32) -> String {
     let program = scratch.path().join("stranger");
     if !program.exists() {

@@ -1,7 +1,7 @@
 //! The plugins that clusters use, one by one, with guests behind the links that they leave.
 //!
 //! Invariant: the plugins are the real ones, on pairs and bridges of the node's own namespace.
-//! Failure: what the guest was told, the program's log, or what was left behind.
+//! Failure: the configuration of the guest, the program's log, or what was left behind.
 
 use netns::Namespace;
 use serde_json::{Value, json};
@@ -201,7 +201,7 @@ async fn bandwidth_limits_are_in_force_on_the_nodes_end_and_go_with_the_pod() {
     ] {
         let mut came = Vec::new();
         let is_limited = |came: &usize| *came > limit / 4 && *came < limit * 4;
-        // A second in which this machine stood still tells nothing.
+        // A second in which this host was suspended has no meaning.
         while came.len() < 5 && !came.last().is_some_and(is_limited) {
             came.push(flood(from, to, address).await);
         }

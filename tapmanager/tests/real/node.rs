@@ -223,7 +223,7 @@ impl Node {
         self.ended().await;
     }
 
-    /// Tells the program to end.
+    /// Requests the program to end.
     pub(crate) async fn terminate(&mut self) -> ExitStatus {
         let pid = i32::try_from(self.child.as_ref().unwrap().id().unwrap()).unwrap();
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGTERM).unwrap();

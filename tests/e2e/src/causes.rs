@@ -1,7 +1,7 @@
 //! What the controller wrote about machines, and why.
 //!
 //! What it makes and removes for a start is always the same. How often it writes a status is not: where everything is
-//! slow, others say in several steps what they say in one elsewhere, and each step is news.
+//! slow, others report in several steps what they report in one elsewhere, and each step is a change.
 //!
 //! Invariant: every write makes a version that says something new, so that a write without a cause shows; and there are
 //! more of them than usual only by as many as there are more of the others'.
@@ -154,7 +154,7 @@ fn shown<'w>(writes: impl IntoIterator<Item = &'w Write>) -> String {
     lines.collect()
 }
 
-/// A version without its times and without what tells it from others anyway.
+/// A version without its times and without its identifiers.
 fn essence(version: &Value) -> Value {
     let mut version = version.clone();
     if let Some(metadata) = version["metadata"].as_object_mut() {

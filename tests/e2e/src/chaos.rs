@@ -1,7 +1,7 @@
 //! Chaos: the desired states of machines change at random, while programs are killed at random; at the end every machine
 //! must be as its object says, no disk may ever have had two machines, and nothing may be left.
 //!
-//! Invariant: the same seed makes the same choices in the same order; each is told before it is made.
+//! Invariant: the same seed makes the same choices in the same order; each is printed before it is made.
 //! Failure: names the machine or the finding; what programs and objects said is kept in `target/chaos/SEED`.
 
 mod evidence;

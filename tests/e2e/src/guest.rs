@@ -42,7 +42,7 @@ impl<'a> Guest<'a> {
         self.stack.crictl(&arguments)
     }
 
-    /// From now on it hears neither its agent nor the power button when it is to power off, until [`Self::hear`].
+    /// From now on it ignores agent and power button when it is to power off, until [`Self::hear`].
     /// May be repeated.
     pub fn become_unresponsive(&self) -> Result<()> {
         let replace = "[ -e $f.kept ] || mv $f $f.kept; printf '#!/bin/sh\\n' >$f; chmod +x $f";

@@ -1,7 +1,7 @@
 //! The pods that cluster tests are made of.
 //!
 //! Invariant: they are plain values, so that a test changes what it is about and nothing else.
-//! Failure: none here; the API server tells what it refuses.
+//! Failure: none here; the API server reports what it refuses.
 
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ pub fn vm_pod(name: &str) -> Value {
     })
 }
 
-/// An ordinary pod that runs a shell script in the tool image; it ends at once when told to.
+/// An ordinary pod that runs a shell script in the tool image; it ends at once on SIGTERM.
 pub fn container_pod(name: &str, script: &str) -> Value {
     json!({
         "apiVersion": "v1",

@@ -20,7 +20,7 @@ pub struct NodeApi {
     pub node: NodeClient<Channel>,
 }
 
-/// Tasks of one test, with uids that tell them apart.
+/// Tasks of one test, with distinct UIDs.
 pub fn uid(number: u32) -> String {
     format!("7b0e4a7e-2a61-4d0e-8a53-0c7a{number:08x}")
 }

@@ -1,7 +1,7 @@
-//! A daemon's node API in this process: keeps what it is told over its own restarts, as the daemon keeps it in its
+//! A daemon's node API in this process: keeps its tasks over its own restarts, as the daemon keeps them in its
 //! database, and does nothing to any machine.
 //!
-//! Invariant: a uid is run once however often it is sent; what was forgotten is gone; a stream tells all that is
+//! Invariant: a UID is run once however often it is sent; a forgotten task is removed; a stream sends all that is
 //! known, then `synced`, then every change.
 //! Failure: while it is stopped, calls fail as with a daemon that is away.
 

@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait for an answer: emulated guests are slow on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Fetches until it is told to end.
+/// Fetches until it is stopped.
 #[derive(Debug)]
 pub struct Poller {
     stop: Sender<()>,
@@ -50,9 +50,9 @@ impl Poller {
         })
     }
 
-    /// Ends; gives the number of answers, or tells every miss.
+    /// Ends; returns the number of replies, or an error with every miss.
     pub fn end(self) -> Result<usize> {
-        // A thread that is gone already tells so below.
+        // A thread that has ended already shows it below.
         let _ = self.stop.send(());
         let url = self.url;
         let polled = self.thread.join();

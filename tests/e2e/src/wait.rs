@@ -56,7 +56,7 @@ where
     }
 }
 
-/// Awaits something that tells of its end itself, a stream say.
+/// Awaits something that signals its end itself, such as a stream.
 pub async fn in_time<T>(
     within: Duration,
     what: &str,

@@ -1,4 +1,4 @@
-//! `down`: takes a node stack down and tells what it left behind.
+//! `down`: stops a node stack and reports what it left behind.
 //!
 //! Invariant: afterwards nothing of the stack is left, leaks or not.
 //! Failure: exit code 1 with every leak by name.

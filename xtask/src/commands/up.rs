@@ -1,6 +1,6 @@
 //! `up`: a node stack for hands-on work.
 //!
-//! Invariant: when it returns, CRI answers and `DIR/env.sh` tells how to reach it.
+//! Invariant: when it returns, CRI responds and `DIR/env.sh` has its address.
 //! Failure: nothing is left of a stack that did not come up.
 
 use std::path::PathBuf;
@@ -168,7 +168,7 @@ impl Build {
         no_build: false,
     };
 
-    /// Builds our programs as told; returns the folder that holds them.
+    /// Builds our programs with the given options; returns the folder that holds them.
     pub(crate) fn programs(self) -> Result<PathBuf> {
         let profile = if self.release { "release" } else { "debug" };
         if !self.no_build {

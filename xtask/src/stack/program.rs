@@ -1,4 +1,4 @@
-//! The programs of a stack: their command lines, the socket that tells that they answer, and how one
+//! The programs of a stack: their command lines, the socket that shows that they respond, and how one
 //! process turns into them.
 //!
 //! Invariant: each runs in the stack's network namespace; libvirtd also in a mount namespace of its own.
@@ -23,7 +23,7 @@ use crate::run;
 /// Where distributions put the CNI plugins.
 pub(crate) const CNI_BIN_DIR: &str = "/usr/lib/cni";
 
-/// The variable that tells which stack a process belongs to.
+/// The variable that names the stack of a process.
 pub(crate) const OWNER: &str = "VMLET_STACK_DIR";
 
 /// One supervised program.

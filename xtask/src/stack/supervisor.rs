@@ -20,7 +20,7 @@ use super::control::{self, Ports, Reply, Request};
 use super::{Layout, Record, cluster, http};
 use crate::workspace;
 
-/// Serves until it is told to quit. Prints its ports on stdout when all is ready.
+/// Serves until it receives a quit request. Prints its ports on stdout when all is ready.
 pub(crate) fn run(layout: Layout) -> Result<()> {
     // Fails only for the leader of a process group, which we then are anyway.
     let _ = setsid();

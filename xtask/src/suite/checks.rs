@@ -11,7 +11,7 @@ use super::count::Count;
 use super::part::Part;
 use crate::{run, workspace};
 
-/// The line by which `cargo xtask critest` tells its counts.
+/// The line in which `cargo xtask critest` prints its counts.
 const CRITEST: &str = "critest: ";
 
 /// One of them.

@@ -56,7 +56,7 @@ impl Sum for Count {
     }
 }
 
-/// The form that test runners end with; the report tells of unsteady tests in lines of their own.
+/// The form that test runners end with; the report lists unsteady tests in lines of their own.
 impl fmt::Display for Count {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{} passed, {} failed", self.passed, self.failed)

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// What tells one version of a file from another: inode, time of the last change in nanoseconds, length.
+/// What distinguishes one version of a file from another: inode, time of the last change in nanoseconds, length.
 type Version = Option<(u64, i64, i64, u64)>;
 
 /// Programs as they were at one moment.

@@ -264,7 +264,7 @@ fn cgroup(cgroup: Cgroup) -> Finding {
     }
 }
 
-/// Nothing is said when the daemon does not tell where its images are.
+/// There is no finding when the daemon does not report where its images are.
 fn disk(facts: &Facts) -> Option<Finding> {
     let disk = facts.disk.as_ref()?;
     let free = disk.available_bytes;

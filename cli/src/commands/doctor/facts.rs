@@ -29,7 +29,7 @@ pub(super) struct Facts {
     pub(super) cgroup: Cgroup,
     /// Of the file system that holds images; `None` when it is not known.
     pub(super) disk: Option<Disk>,
-    /// Both are empty when the daemon is there and does not tell where it looks.
+    /// Both are empty when the daemon responds and does not report its paths.
     pub(super) cni_config: Option<CniDir>,
     pub(super) cni_plugins: Vec<CniDir>,
 }

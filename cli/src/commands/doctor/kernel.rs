@@ -1,7 +1,7 @@
 //! What the running kernel offers, found without changing it.
 //!
 //! Invariant: a feature counts as present when the kernel holds it now, as available when a module can
-//! bring it, and as unknown when the node does not tell.
+//! provide it, and as unknown when the node does not show it.
 //! Failure: files that cannot be read leave the answer open.
 
 use std::fs;
@@ -27,7 +27,7 @@ pub(super) enum Device {
     Broken(String),
 }
 
-/// Files in which a kernel tells what it has.
+/// Files in which a kernel lists its features.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     /// Loaded modules, one a line.

@@ -39,7 +39,7 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     let all = args.all_namespaces;
     let machines: Api<VirtualMachine> = cluster.api_of(all);
-    // A watch would retry what can never succeed; the first answer tells.
+    // A watch would retry what can never succeed; the first response shows that.
     let first = ListParams {
         limit: Some(1),
         ..args.params()

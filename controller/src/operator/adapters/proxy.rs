@@ -1,7 +1,7 @@
 //! The proxy on each node: what kubelet talks to.
 //!
 //! Invariant: a proxy that fails is a fault at once, for every pod of its node depends on it.
-//! Failure: a node whose agent was told that it has no proxy does not count.
+//! Failure: a node whose agent is configured without a proxy does not count.
 
 use super::{NodeView, conditions, names};
 use crate::operator::component::Conditions;

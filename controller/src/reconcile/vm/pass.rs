@@ -20,7 +20,7 @@ use crate::context::{Context, Key};
 use crate::reconcile::vm::observe::mode::Mode;
 use crate::shared::prober::Answer;
 
-/// How long news of progress may wait for the next step, with which it is one write.
+/// How long a change of progress may wait for the next step, so that both are one write.
 const PROGRESS: Duration = Duration::from_secs(1);
 /// Longest message of a condition, in bytes.
 const LONGEST_MESSAGE: usize = 2048;

@@ -69,7 +69,7 @@ impl Snapshot {
             .map(|(id, _)| id.as_str())
     }
 
-    /// Takes an event that was told over.
+    /// Applies an event that was sent on.
     pub(super) fn apply(&mut self, event: &Bytes) {
         let Ok(event) = v1::ContainerEventResponse::decode(event.clone()) else {
             return;

@@ -33,7 +33,7 @@ pub(super) struct Ended {
     pub(super) stderr: Vec<u8>,
 }
 
-/// Kills the whole group unless it was told that the child has ended by itself.
+/// Kills the whole group unless the child has ended by itself.
 struct Group(Option<Pid>);
 
 impl Drop for Group {
@@ -129,7 +129,7 @@ async fn feed(stdin: Option<ChildStdin>, input: &[u8]) -> Result<(), Failure> {
         return Ok(());
     };
     match stdin.write_all(input).await {
-        // A plugin that does not read its configuration has its reasons; its status tells.
+        // A plugin may leave its configuration unread; its status decides.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::Talk(error)),
         _ => Ok(()),
     }

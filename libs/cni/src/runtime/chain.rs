@@ -1,4 +1,4 @@
-//! Walks a chain of plugins, and builds what each is told.
+//! Calls a chain of plugins, and builds the input of each.
 //!
 //! Invariant: a plugin gets its own configuration, plus the network's name and version, the previous
 //! result, of the capability values those that it declares, and addresses to ask for in any case.

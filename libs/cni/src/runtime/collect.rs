@@ -1,6 +1,6 @@
 //! Removes the attachments that the caller does not list (CNI GC).
 //!
-//! Invariant: only attachments of our own cache are detached; plugins are told every attachment that is
+//! Invariant: only attachments of our own cache are detached; plugins receive every attachment that is
 //! valid, ours and our neighbours', before they may collect anything.
 //! Failure: one attachment or plugin that fails does not keep the others from their turn; all failures
 //! are in the outcome. When a neighbour's cache cannot be read, plugins are not asked at all.

@@ -1,6 +1,6 @@
 //! STATUS and GC: asking before, and cleaning up after.
 //!
-//! Invariant: plugins hear of every valid attachment before they may collect.
+//! Invariant: plugins receive every valid attachment before they may collect.
 //! Failure: an attachment missing from the list that plugins get.
 
 use cni::{AttachmentId, ErrorKind, Failure, NetworkConfig};

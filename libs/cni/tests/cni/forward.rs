@@ -1,4 +1,4 @@
-//! Plugins that work: what they are told, in which order.
+//! Plugins that work: their input, and their order.
 //!
 //! Invariant: what a plugin reads is compared in full.
 //! Failure: a key too many or too few.

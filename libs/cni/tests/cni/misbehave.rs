@@ -1,6 +1,6 @@
-//! Plugins that do not do what they should: each way is told apart, named, and costs bounded time.
+//! Plugins that misbehave: each way has its own error, and takes bounded time.
 //!
-//! Invariant: a pipe that the plugin and all its children hold open tells when the last of them is gone.
+//! Invariant: a pipe that the plugin and all its children hold open closes when the last of them has ended.
 //! Failure: a process left behind keeps the pipe open, and the test ends at its deadline.
 
 use std::os::unix::fs::OpenOptionsExt;

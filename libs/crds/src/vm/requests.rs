@@ -1,7 +1,7 @@
 //! The queue of start and stop requests in a machine's status.
 //!
 //! Invariant: verbs append, the controller pops; only the first element is ever acted upon.
-//! Failure: a second writer loses the `test` of its JSON patch and is told so.
+//! Failure: a second writer fails the `test` of its JSON patch and gets a conflict.
 
 use std::collections::BTreeMap;
 

@@ -28,7 +28,7 @@ const PING: Duration = Duration::from_secs(2);
 const SHUTDOWN_REFUSAL: Duration = Duration::from_secs(1);
 /// What a call may take beyond the time that libvirt gives the guest.
 const MARGIN: Duration = Duration::from_secs(2);
-/// libvirt waits so long for an agent to synchronise unless told to be quicker.
+/// libvirt's timeout for the synchronisation with an agent, unless it is set shorter.
 const LIBVIRT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The turn with a guest: it is over when the caller and the thread that speaks to the guest have let go of it.

@@ -1,6 +1,6 @@
 //! Why an instance does not get on.
 //!
-//! Invariant: only obstacles that have a word of their own in `printableStatus` are told apart.
+//! Invariant: only obstacles with a value of their own in `printableStatus` are distinguished.
 //! Failure: none.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition};

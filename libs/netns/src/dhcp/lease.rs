@@ -1,4 +1,4 @@
-//! What one NIC is told, and the options that say it.
+//! The configuration of one NIC, and the DHCP options with it.
 //!
 //! Invariant: a client that follows the options reaches its gateway even when that lies outside its
 //! subnet, because an on-link route to it precedes every route that uses it.
@@ -19,7 +19,7 @@ pub(super) const RENEW_SECONDS: u32 = 43_200;
 /// Seconds after which the client requests from any server.
 pub(super) const REBIND_SECONDS: u32 = 64_800;
 
-/// What one NIC is told.
+/// The configuration of one NIC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     /// The NIC; no other client gets an answer.

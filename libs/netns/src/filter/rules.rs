@@ -2,7 +2,7 @@
 //!
 //! Invariant: what a guest says is judged by what it may say: a frame, or a part of one, that cannot be
 //! read is dropped. Frames are checked before the bridge processes them, so no host, neighbour or
-//! namespace, hears what is not allowed.
+//! namespace, receives a forbidden frame.
 //! Failure: none; names of links must be plain (see `bridge_setup`), the rest is numbers.
 
 use std::fmt::Write as _;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a guest that follows them has no address but by DHCPv6 (no prefix is autonomous), and
 //! reaches each destination by the next hop of the lease: what a gateway routes is said with that
-//! gateway's link-local address as source. No link-layer address is told; the guest asks the gateway.
+//! gateway's link-local address as source. It has no link-layer address; the guest requests it from the gateway.
 //! Failure: a route whose next hop has no known link-local address is left out, and so is what does not
 //! fit the smallest packet of IPv6.
 
@@ -46,7 +46,7 @@ pub struct Advert {
 /// What is to be said about `lease`; `routers` gives the link-local address of next hops.
 ///
 /// The first advertisement describes the link. It comes from a default router if there is one, so that a
-/// guest that hears just one hears the most important one.
+/// guest that receives just one receives the most important one.
 #[must_use]
 pub fn adverts(lease: &Lease, routers: &BTreeMap<Ipv6Addr, Ipv6Addr>) -> Vec<Advert> {
     let mut voices: Vec<Advert> = Vec::new();
@@ -125,7 +125,7 @@ fn prefix(net: &Ipv6Net) -> Vec<u8> {
     option
 }
 
-/// All routes are written in the long form, so that they can be told apart again.
+/// All routes are written in the long form, so that they can be distinguished again.
 const ROUTE_SIZE: usize = 24;
 
 fn route(net: &Ipv6Net) -> Vec<u8> {

@@ -26,7 +26,7 @@ const RENEW_SECONDS: u32 = LEASE_SECONDS / 2;
 const REBIND_SECONDS: u32 = LEASE_SECONDS / 5 * 4;
 /// RFC 8415 allows a DUID no more.
 const MAX_DUID: usize = 130;
-/// Addresses of the lease that are told; more would not fit.
+/// Maximum number of addresses of the lease that are sent; more would not fit.
 const MAX_ADDRESSES: usize = 16;
 /// What fits the smallest packet of IPv6.
 const LIMIT: usize = 1280 - 48;

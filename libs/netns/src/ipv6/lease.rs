@@ -1,4 +1,4 @@
-//! What one NIC is told.
+//! The configuration of one NIC.
 //!
 //! Invariant: a subnet is on the link only if the lease says so by a prefix or a route without next hop.
 //! Failure: names that are none are left out, never cut.
@@ -10,7 +10,7 @@ use ipnet::Ipv6Net;
 use crate::dhcp::{domain, is_host_name};
 use crate::mac::Mac;
 
-/// What one NIC is told.
+/// The configuration of one NIC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     /// The NIC; no other client gets an answer.

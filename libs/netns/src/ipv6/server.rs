@@ -21,7 +21,7 @@ use super::lease::Lease;
 use super::socket::{self, Frames};
 use crate::namespace::{self, Namespace};
 
-/// How often guests are told without having asked.
+/// Interval of unsolicited advertisements.
 const PERIOD: Duration = Duration::from_secs(300);
 /// How often a gateway that is not known is looked for, and how long an answer is believed.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);

@@ -1,6 +1,6 @@
 //! A socket for frames on one tap.
 //!
-//! Invariant: it hears only what the guest sends and only what the filter lets through, so that the
+//! Invariant: it receives only what the guest sends and only what the filter lets through, so that the
 //! guest's traffic costs nothing here; what it sends goes to the guest and passes no bridge and no
 //! packet filter. The only `unsafe` of IPv6 is in this file: addresses and one option of packet sockets have no
 //! safe form.
@@ -23,7 +23,7 @@ use tokio::io::unix::AsyncFd;
 pub(super) fn open(tap: &str) -> io::Result<OwnedFd> {
     let index = nix::net::if_::if_nametoindex(tap)?;
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    // Without a protocol nothing is heard until the filter is there and the link is chosen.
+    // Without a protocol nothing is received until the filter is set and the link is chosen.
     let socket = socket(AddressFamily::Packet, SockType::Raw, flags, None)?;
     SockRef::from(&socket).attach_filter(&filter())?;
     ignore_outgoing(&socket)?;

@@ -1,8 +1,8 @@
 //! A guest that learns its IPv6 from us: by its kernel from router advertisements, by `dhclient` from
 //! DHCPv6.
 //!
-//! Invariant: the guest's kernel is set up as distributions do; nothing but our servers tells it anything.
-//! Failure: the test prints what the guest was told.
+//! Invariant: the guest's kernel is set up as distributions do; only our servers configure it.
+//! Failure: the test prints the configuration that the guest received.
 
 use std::net::{Ipv6Addr, SocketAddrV6};
 use std::time::Duration;
@@ -48,7 +48,7 @@ fn lease(record: &bridge_setup::LinkRecord) -> Lease {
     }
 }
 
-/// A guest in the place of the pod's link, and the server that tells it.
+/// A guest in the place of the pod's link, and its server.
 async fn plug(dir: &Scratch, pod: &Namespace, node: &Namespace) -> (Guest, Server) {
     let net = Kernel::open(pod).await.unwrap();
     bridge_setup::prepare(&net).await.unwrap();
@@ -69,7 +69,7 @@ async fn a_guest_gets_its_ipv6_address_and_routes_through_the_gateway_of_its_pod
     let (pod, node) = pod(&dir).await;
     let (guest, server) = plug(&dir, &pod, &node).await;
 
-    // A DHCPv6 server outside would hear every request that gets out.
+    // A DHCPv6 server outside would receive every request that gets out.
     let ears = node
         .run(|| std::net::UdpSocket::bind("[::]:547"))
         .await

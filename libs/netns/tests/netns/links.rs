@@ -1,7 +1,7 @@
 //! A pod's network with a real DHCP client behind its tap and a listening neighbour before its link.
 //!
 //! Invariant: pod, guest and neighbour are namespaces made by the test, which go with its directory.
-//! Failure: the test prints what the guest was told.
+//! Failure: the test prints the configuration that the guest received.
 
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
@@ -62,7 +62,7 @@ async fn a_guest_gets_its_lease_and_reaches_its_gateway_and_no_dhcp_leaves() {
     let server = Server::start(&pod, leases).await.unwrap();
     let tap = open_tap(&pod, &records[0].tap).await.unwrap();
     assert!(tap.as_raw_fd() > 2);
-    // A DHCP server outside that would hear every request that gets out.
+    // A DHCP server outside that would receive every request that gets out.
     let ears = outside
         .run(|| std::net::UdpSocket::bind("0.0.0.0:67"))
         .await

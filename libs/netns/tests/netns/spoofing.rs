@@ -1,4 +1,4 @@
-//! What a hostile guest says, and who hears it.
+//! Frames of a hostile guest, and which hosts receive them.
 //!
 //! Invariant: the test holds the tap in the place of the guest, and writes frames to it as QEMU would; neighbours listen to
 //! everything on the other end of the plugin's link. Each frame ends with its name.

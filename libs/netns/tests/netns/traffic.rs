@@ -15,7 +15,7 @@ pub(crate) const NODES: &str = "ff02::1";
 /// The link-local address that belongs to the guest's MAC address.
 const LINK_LOCAL: &str = "fe80::aa:ff:fe00:5";
 
-/// What neighbours are to hear.
+/// Frames that neighbours must receive.
 pub(crate) fn honest(me: [u8; 6]) -> Vec<(&'static str, Bytes)> {
     let text = b"twelve bytes";
     let four = |to, kind, fragment, body: &[u8]| {

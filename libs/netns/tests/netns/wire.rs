@@ -37,7 +37,7 @@ impl Wire {
         Self::on(tap, TAP_HEADER)
     }
 
-    /// The end that is the link `name` of `ns`, where everything is heard.
+    /// The end that is the link `name` of `ns`, where all frames are received.
     pub(crate) async fn link(ns: &Namespace, name: &'static str) -> Self {
         let open = move || {
             let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;

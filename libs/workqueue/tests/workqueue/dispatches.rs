@@ -1,7 +1,7 @@
-//! What a sink of metrics is told when a key is handed out.
+//! What a metrics sink receives when a key is dispatched.
 //!
 //! Invariant: time is an argument.
-//! Failure: the assertion shows what was told.
+//! Failure: the assertion shows what was recorded.
 
 use std::time::Duration;
 

@@ -38,7 +38,7 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
     timeout(Duration::from_hours(1), what).await.unwrap()
 }
 
-/// Runs one worker that answers each pass with the next verdict, and tells when each pass took place and at which
+/// Runs one worker that ends each pass with the next verdict, and records when each pass took place and at which
 /// priority.
 async fn passes(queue: &Queue, verdicts: Vec<Verdict>) -> Vec<(Duration, i64)> {
     let stop = CancellationToken::new();

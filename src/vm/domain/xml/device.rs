@@ -47,7 +47,7 @@ struct Stats {
 }
 
 impl Controller {
-    /// libvirt adds a USB controller unless it is told not to.
+    /// libvirt adds a USB controller unless the XML forbids it.
     pub(super) const fn no_usb() -> Self {
         Self {
             kind: "usb",

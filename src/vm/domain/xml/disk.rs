@@ -141,7 +141,7 @@ impl Disk {
                 Backing::file(text(base)?, *base_format),
             ),
         };
-        // A guest's writes are on the device when it is told so, and nothing is kept twice.
+        // A guest's completed writes are on the device, and nothing is cached twice.
         let is_device = kind == "block";
         Ok(Self {
             kind,

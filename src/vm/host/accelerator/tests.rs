@@ -108,7 +108,7 @@ async fn what_qemu_complains_of_is_the_reason() {
 #[tokio::test]
 async fn a_guest_that_hangs_is_killed_at_the_deadline() {
     let mut fake = FakeEmulator::doing("echo $$ >\"$(dirname $0)/pid\"; exec sleep 600");
-    // By then it has told who it is.
+    // By then it has identified itself.
     fake.host.deadline = Duration::from_secs(6);
     let choice = fake.choose(Setting::Auto).await.unwrap();
     assert_eq!(choice.accelerator, Accelerator::Tcg);

@@ -1,4 +1,4 @@
-//! Guests that are asked to reboot: those that hear, that do not, and that end instead.
+//! Reboot requests: guests that respond, that do not, and that end instead.
 //!
 //! Invariant: success means that the hypervisor saw the guest boot anew.
 //! Failure: a test prints how the guest was asked.

@@ -1,4 +1,4 @@
-//! Ends for want of memory, told by the counter of the pod's cgroup.
+//! Ends by lack of memory, found by the counter of the pod's cgroup.
 //!
 //! Invariant: the cgroup is a directory that looks like one of version 2.
 //! Failure: an exit with the wrong reason.

@@ -77,7 +77,7 @@ impl Machines {
         !self.waiting.contains(&true)
     }
 
-    /// Takes a change and tells the API server, again and again while that is away.
+    /// Stores a change and writes it to the API server, again and again while that is unavailable.
     pub(super) async fn change(&mut self, cluster: &Cluster, change: Change) -> Result<()> {
         self.desired[change.machine] = change.desired;
         self.waiting[change.machine] = true;
@@ -109,7 +109,7 @@ impl Machines {
         self.change(cluster, change).await
     }
 
-    /// Tells what could not be told before.
+    /// Writes what could not be written before.
     pub(super) async fn tell_all(&mut self, cluster: &Cluster) -> Result<()> {
         for machine in 0..self.desired.len() {
             if self.waiting[machine] {

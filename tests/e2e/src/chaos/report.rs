@@ -1,6 +1,6 @@
 //! What happened in a chaos run, for people.
 //!
-//! Invariant: each round is told before it is played, so that the last line names what broke.
+//! Invariant: each round is printed before it runs, so that the last line names what broke.
 //! Failure: none.
 
 use std::collections::BTreeMap;

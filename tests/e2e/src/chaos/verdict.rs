@@ -145,7 +145,7 @@ fn differences(cluster: &Cluster, machines: &Machines, seen: &Objects) -> Result
     Ok(wrong)
 }
 
-/// A machine that was told to save its memory while it was down has none to save.
+/// A machine that was suspended while it was off has no memory to save.
 fn fulfils(word: &str, has_memory: bool, desired: DesiredState) -> bool {
     match desired.mode {
         Mode::On | Mode::Always | Mode::RerunOnFailure => word == "Running" && !has_memory,
@@ -245,7 +245,7 @@ fn last_ticks(cluster: &Cluster) -> Result<Vec<(String, Option<u64>)>> {
         .collect())
 }
 
-/// Enough of a difference to tell it from others.
+/// Enough of a difference to distinguish it from others.
 fn beginning(difference: &str) -> String {
     difference.chars().take(BEGINNING).collect()
 }

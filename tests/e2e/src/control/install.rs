@@ -127,7 +127,7 @@ impl Control {
         self.default_account("default").await
     }
 
-    /// Creates the policies of `deploy/admission`, and after them one that tells when all are in force.
+    /// Creates the policies of `deploy/admission`, and after them one that shows when all are in force.
     pub(super) async fn create_policies(&self) -> Result<()> {
         let client = self.client()?;
         let folder = deploy().join("admission");

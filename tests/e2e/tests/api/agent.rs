@@ -252,7 +252,7 @@ async fn progress_is_shown_and_a_cancel_or_a_deletion_reaches_the_daemon() -> Re
     env.daemon.stop()?;
     let fourth = env.create("fourth", TaskKind::Reset).await?;
     env.cancel("fourth").await?;
-    // One that ran all the time might hear of the cancel only after it had met the daemon.
+    // One that ran all the time might receive the cancellation only after it had connected to the daemon.
     env.agent.kill()?;
     env.agent.start()?;
     env.daemon.start()?;

@@ -101,7 +101,7 @@ async fn a_pod_carries_guest_facts_and_repeats_cause_no_write() -> Result<()> {
     })
     .await?;
 
-    // The guest tells of itself, then says the same again and again.
+    // The guest reports its facts, then repeats them.
     machine.agent = nodeapi::v1::Agent::Connected.into();
     machine.host_name = "vm-1".to_owned();
     machine.interfaces = vec![Interface {

@@ -44,7 +44,7 @@ async fn story(control: &Control) -> Result<()> {
     let kind = definition("cdi.kubevirt.io", "v1beta1", "DataVolume", "datavolumes");
     cluster.apply(&kind)?;
     says("False NotReady:").await?;
-    // Nothing but the volume itself tells the controller of this.
+    // Only the volume itself shows this to the controller.
     let patch = r#"{"status":{"phase":"Failed"}}"#;
     let arguments = [
         "patch",

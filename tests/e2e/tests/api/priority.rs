@@ -193,7 +193,7 @@ async fn users(
         power_on(vms, &old).await?;
         changes.extend([(new, 100), (old, 99)]);
     }
-    // It hears of them now if it was stopped.
+    // It receives them now if it was stopped.
     controller.signal(Signal::SIGCONT)?;
     let mut waits = Vec::new();
     let mut first = None;

@@ -251,7 +251,7 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
         Ok(())
     })
     .await?;
-    // No status waits for the event that tells of it.
+    // No status write waits for the write of its event.
     eventually(SOON, "event Upgraded", || async {
         let events = events(&client).await?;
         let upgraded = |event: &Event| event.reason.as_deref() == Some("Upgraded");
@@ -264,7 +264,7 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
     control.down()
 }
 
-/// What was told of the installation so far, oldest first.
+/// The events of the installation so far, oldest first.
 async fn events(client: &Client) -> Result<Vec<Event>> {
     let api = Api::<Event>::namespaced(client.clone(), "default");
     let mut events = api.list(&ListParams::default()).await?.items;
@@ -276,7 +276,7 @@ async fn events(client: &Client) -> Result<Vec<Event>> {
     Ok(events)
 }
 
-/// Waits until the newest thing told is this, about an installation that began by `Initializing`.
+/// Waits until the newest event is this one, of an installation that began with `Initializing`.
 async fn await_event(client: &Client, wanted: &str) -> Result<Event> {
     eventually(SOON, &format!("event {wanted}"), || async {
         let events = events(client).await?;

@@ -26,7 +26,7 @@ async fn disks_are_made_and_removed_by_an_agent_that_is_killed_at_each_step() ->
         points.len() > 7,
         "the sources have crash points: {points:?}"
     );
-    // Of what takes no time there is no progress to tell, and nothing to cancel; deletions come below.
+    // A task that takes no time has no progress, and cannot be cancelled; deletions come below.
     for other in ["progress", "cancel", "delete"] {
         let point = format!("agent.task.{other}");
         ensure!(points.remove(&point), "there is no {point}");

@@ -134,7 +134,7 @@ async fn inside(cluster: &Cluster, script: &str) -> Result<String> {
     cluster.run_inside("vm", &["sh", "-c", script], BOOT).await
 }
 
-/// The agent tells of its node every few seconds, and each agent only what it has seen itself.
+/// The agent reports its node every few seconds, and each agent only what it has observed itself.
 async fn await_node_facts(cluster: &Cluster) -> Result<()> {
     eventually(SOON, "the node's facts", || async {
         let lease = cluster.get_json(&["-n", "vmlet-system", "lease", "vmlet-node-node1"])?;

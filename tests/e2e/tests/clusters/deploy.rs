@@ -192,7 +192,7 @@ fn undeploy(cluster: &Cluster) -> Result<()> {
         .map(drop)
 }
 
-/// What `docs/operations.md` tells to do on a node that is to be rid of Vmlet. The state directory itself is a
+/// The steps of `docs/operations.md` that remove Vmlet from a node. The state directory itself is a
 /// mount here; the rest undoes [`connect_to_network`].
 fn remove_state(cluster: &Cluster) -> Result<()> {
     on_node(

@@ -147,7 +147,7 @@ async fn await_other_leader(cluster: &Cluster, than: &str) -> Result<()> {
     .await
 }
 
-/// Another controller with the same rights; the audit log tells its writes from the first one's, because it
+/// Another controller with the same rights; the audit log distinguishes its writes from the first one's, because it
 /// is the administrator who acts as the same account.
 fn second_controller(cluster: &Cluster) -> Result<Child> {
     let stack = cluster.stack();

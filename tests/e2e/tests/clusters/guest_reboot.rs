@@ -1,6 +1,6 @@
 //! A guest is rebooted when its owner names a time, in the pod that it has.
 //!
-//! Invariant: the disk counts every boot; the pod's UID and its restarts tell that the machine stayed.
+//! Invariant: the disk counts every boot; the pod's UID and its restarts show that the machine stayed.
 //! Failure: the step is named; the machine, its pod and its tasks are shown.
 
 use std::time::Duration;
@@ -29,7 +29,7 @@ async fn a_guest_reboots_in_its_pod_or_is_reset_without_delaying_other_changes()
     cluster.await_word(NAME, "Running", UP).await?;
     let pod = cluster.pod_uid(NAME)?;
 
-    // It may still boot, and is asked until it hears, but not before the time that its owner named.
+    // It may still boot, and gets requests until it responds, but not before the time that its owner set.
     let at = restart(&cluster, json!({ "restartMode": "Soft" }), AHEAD)?;
     await_restarted(&cluster, &at).await?;
     cluster.await_boots(NAME, &[1, 2], UP).await?;

@@ -1,6 +1,6 @@
 //! What people see of a machine: logs in every form, states, figures, and sentences where something is missing.
 //!
-//! Invariant: the guest's counter tells whether a log is whole and in order.
+//! Invariant: the guest's counter shows whether a log is whole and in order.
 //! Failure: the step is named, with what kubectl printed; pods, events and logs follow.
 
 use std::fs;
@@ -278,7 +278,7 @@ async fn previous(cluster: &Cluster) -> Result<()> {
         !log.contains("VMLET-BOOTS 2") && !ticks(&log).is_empty(),
         "{log}"
     );
-    // kubelet tells the API server after it knows itself.
+    // kubelet writes to the API server after it knows itself.
     eventually(READY, "the status and the events", || async {
         let pod = cluster.get_json(&["pod", "machine"])?;
         let status = &pod["status"]["containerStatuses"][0];

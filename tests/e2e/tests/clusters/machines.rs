@@ -1,7 +1,7 @@
 //! Machines follow their desired states: each run strategy and power state, with guests that power off, crash
 //! or are deleted, and with a node that is drained.
 //!
-//! Invariant: the disk counts every boot, so that a machine made anew would show; the pod's UID tells one
+//! Invariant: the disk counts every boot, so that a recreated machine would show; the pod's UID distinguishes one
 //! instance from the next.
 //! Failure: the step is named; the machine, its pod and its tasks are shown.
 
@@ -23,7 +23,7 @@ const MAC: &str = "52:54:00:12:34:5a";
 const GIB: u64 = 1 << 30;
 const UP: Duration = Duration::from_secs(300);
 const DOWN: Duration = Duration::from_secs(180);
-/// A start, which ends when the guest has told of itself: four writes until the machine runs, one that is left to
+/// A start, which ends when the guest has reported its facts: four writes until the machine runs, one that is left to
 /// circumstances, and two more, when the guest has an address and when its agent answers.
 const START: Budget = Budget {
     acts: &[("create pods", 1)],

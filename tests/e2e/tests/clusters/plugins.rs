@@ -130,7 +130,7 @@ async fn use_ptp(node: &Stack) -> Result<()> {
     }
     plugin.insert("type".to_owned(), json!("ptp"));
     std::fs::write(&file, list.to_string())?;
-    // Vmlet reads it for each pod, containerd when it hears of the change.
+    // Vmlet reads it for each pod, containerd when it is notified of the change.
     eventually(READY, "a containerd that knows its plugin", || async {
         let info = node.crictl_at(Endpoint::Containerd, &["info"])?;
         let info: Value = serde_json::from_str(&info)?;

@@ -134,7 +134,7 @@ impl Node<'_> {
         self.heal().await
     }
 
-    /// A daemon that has lost its state, and cannot reach anything that would tell of its pods.
+    /// A daemon that has lost its state, and cannot reach anything that knows its pods.
     async fn secondary_comes_back_empty(&self) -> Result<()> {
         self.stop_vmlet().await?;
         let file = self.dir().join("vmlet.toml");

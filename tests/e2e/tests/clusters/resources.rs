@@ -174,7 +174,7 @@ async fn eviction(cluster: &Cluster) -> Result<()> {
     settings["evictionPressureTransitionPeriod"] = json!("1s");
     fs::write(&path, settings.to_string())?;
     cluster.stack().restart("kubelet")?;
-    // A guest that powers off in time has succeeded, as a container would have: the condition tells why it went.
+    // A guest that powers off in time has succeeded, as a container would have: the condition contains the cause.
     cluster.await_condition("pod/evicted", "condition=DisruptionTarget", READY)?;
     let pod = cluster.get_json(&["pod", "evicted"])?;
     let conditions = pod["status"]["conditions"]

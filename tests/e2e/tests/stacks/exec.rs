@@ -260,7 +260,7 @@ async fn an_agent_that_hangs_delays_neither_other_guests_nor_its_own_end() -> Re
     let (_, well) = Box::pin(cri.boot(&PodOptions::named("well", &stack), stack.image()?)).await?;
     cri.await_agent(&well).await?;
     let mut console = Console::open(&stack, &mute)?;
-    // The sum tells its answer from what was typed.
+    // The sum distinguishes its output from what was typed.
     console.type_line("kill -STOP $(pidof qemu-ga) && echo it-stands-still-$((40+2))")?;
     let log = PodOptions::named("mute", &stack).log(0);
     await_text(&log, "it-stands-still-42", SOON).await?;
@@ -292,7 +292,7 @@ async fn an_agent_that_hangs_delays_neither_other_guests_nor_its_own_end() -> Re
     down(stack, &cri).await
 }
 
-/// Asks a machine whose agent is mute to run a command, again and again until the machine is off.
+/// Runs a command in a machine with an unresponsive agent, again and again until the machine is off.
 async fn ask_to_the_end(cri: Cri, mute: String) -> Result<()> {
     loop {
         let answer = cri.exec(&mute, &["true"], 60).await;

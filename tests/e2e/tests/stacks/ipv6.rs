@@ -48,7 +48,7 @@ fn configure(stack: &Stack, subnets: &[(&str, &str)]) -> Result<()> {
     Ok(std::fs::write(&file, list.to_string())?)
 }
 
-/// The addresses of a sandbox as its status tells them: the primary one first.
+/// The addresses of a sandbox in its status: the primary one first.
 async fn addresses(cri: &Cri, sandbox: &str) -> Result<Vec<String>> {
     let network = cri.sandbox(sandbox).await?.network.context("no network")?;
     let further = network.additional_ips.into_iter().map(|ip| ip.ip);
@@ -89,7 +89,7 @@ async fn both_families(stack: &Stack, cri: &Cri, image: &str) -> Result<()> {
         "{ips:?}"
     );
     let ready = boot(cri, &pod, &sandbox, image).await?;
-    // The guest does not wait for a router that may not exist: its page is what tells of IPv6.
+    // The guest does not wait for a router that may not exist: its page shows when IPv6 is configured.
     ensure!(ready.contains(&format!("ip={four} ")), "{ready}");
     if let Some((_, found)) = ready.split_once("ip6=") {
         ensure!(found.trim() == six, "{ready}");
@@ -99,7 +99,7 @@ async fn both_families(stack: &Stack, cri: &Cri, image: &str) -> Result<()> {
         ensure!(stack.fetch(page, BOOT).await?.contains("both"), "{page}");
     }
     let guest = Guest::of(stack, "both")?;
-    // An address is there before all that was told with it is.
+    // An address is there before the rest of its configuration.
     eventually(BOOT, "all that the guest is told", || async {
         check(&guest, six)
     })

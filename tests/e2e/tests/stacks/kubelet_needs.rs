@@ -141,7 +141,7 @@ async fn the_guest_learns_its_name_and_its_name_servers() -> Result<()> {
     cri.start(&container).await?;
     await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
     let mut console = Console::open(&stack, &container)?;
-    // The sum tells the end of the answer from what was typed.
+    // The sum distinguishes the end of the output from what was typed.
     let words =
         "hostname; cat /etc/resolv.conf; cat /sys/class/net/*/address; echo end-of-$((40+2))";
     console.type_line(words)?;

@@ -117,7 +117,7 @@ async fn what_a_guest_wrote_is_there_in_its_next_pod() -> Result<()> {
         "{reported:?}"
     );
 
-    // What the guest publishes is told, with the next facts.
+    // Published values are reported with the next facts.
     let publish = "mkdir -p /run/vmlet && echo app.state=up > /run/vmlet/guestinfo";
     Guest::of(&stack, "first")?.run(&["sh", "-c", publish])?;
     eventually(BOOT, "what the guest publishes", || async {
@@ -164,7 +164,7 @@ async fn what_a_guest_wrote_is_there_in_its_next_pod() -> Result<()> {
     cri.start(&container).await?;
     await_text(&second.log(0), "VMLET-BOOTS 2", BOOT).await?;
 
-    // A guest that does not hear is not rebooted by being asked.
+    // A guest that ignores requests does not reboot on request.
     cri.await_agent(&container).await?;
     Guest::of(&stack, "second")?.become_unresponsive()?;
     let reboot = |timeout_seconds| Kind::GuestReboot(v1::GuestReboot { timeout_seconds });
@@ -174,10 +174,10 @@ async fn what_a_guest_wrote_is_there_in_its_next_pod() -> Result<()> {
         status.state() == State::Error && status.transient && status.message.contains(words),
         "{status:?}"
     );
-    // Reset: the same container boots once more, and hears again, since the guest's programs are in memory.
+    // Reset: the same container boots once more, and responds again, since the guest's programs are in memory.
     node.done(&uid(4), VM, Kind::Reset(v1::Reset {}), TASK)
         .await?;
-    // While it boots it hears nothing, and is asked until it does.
+    // While it boots it ignores requests, and gets them until it responds.
     node.done(&uid(5), VM, reboot(600), 2 * BOOT).await?;
     await_text(&second.log(0), "VMLET-BOOTS 3", BOOT).await?;
     await_text(&second.log(0), "VMLET-BOOTS 4", BOOT).await?;

@@ -32,7 +32,7 @@ async fn after_a_reboot_the_pod_comes_back_and_nothing_is_orphaned() -> Result<(
 
     reboot(&stack, &container).await?;
 
-    // Before libvirt or networks are there, kubelet is told what is true.
+    // Before libvirt or networks are available, kubelet gets the true status.
     stack.restart("vmlet")?;
     let cri = stack.cri().await?;
     let status = cri.container(&container).await?;

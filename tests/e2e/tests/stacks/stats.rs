@@ -1,7 +1,7 @@
-//! What a real guest uses, as clients are told, and what happens to one that uses too much.
+//! The usage of a real guest, as clients see it, and what happens to one that uses too much.
 //!
 //! Invariant: each figure is compared with what was done to the guest, or with the kernel's own files.
-//! Failure: the figures that were told.
+//! Failure: the reported figures.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

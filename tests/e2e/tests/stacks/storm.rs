@@ -71,7 +71,7 @@ async fn full_cycle(cri: &Cri, pod: &PodOptions, image: &str) -> Result<()> {
         cri.start(&container)
     );
     a.and(b).context("StopContainer")?;
-    // The third came too early or too late, and was told so.
+    // The third came too early or too late, and was refused.
     let _ = c;
     let (a, b, c) = tokio::join!(
         cri.remove(&container),

@@ -1,4 +1,4 @@
-//! The command lines of a cluster's programs, and how each tells that it works.
+//! The command lines of a cluster's programs, and how each shows that it works.
 //!
 //! Invariant: every port is inside the node's network namespace.
 //! Failure: a program that does not answer yet is not ready, whatever the reason.

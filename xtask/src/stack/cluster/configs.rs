@@ -39,7 +39,7 @@ pub(super) fn write_all(layout: &Layout, node: &Node) -> Result<()> {
     )
 }
 
-/// Where the API server is told what to write into `audit.log`.
+/// The audit policy of the API server: what it writes into `audit.log`.
 pub(super) fn audit_policy(layout: &Layout) -> PathBuf {
     layout.path("audit.json")
 }

@@ -145,7 +145,7 @@ pub(crate) fn first_size(pass: &mut Pass<'_>) -> Outcome<()> {
     size(pass, false, false).map(|_| ())
 }
 
-/// Records what the machine is to have; returns whether that is news.
+/// Records the desired hardware of the machine; returns whether it changed.
 fn size(pass: &mut Pass<'_>, is_on: bool, starts: bool) -> Outcome<bool> {
     let resize = pass.ctx.config.machines.resize;
     let class = match prerequisites::class(pass) {

@@ -184,7 +184,7 @@ async fn waits_for_node(pass: &mut Pass<'_>, pod: &Pod) -> Outcome<()> {
 
 fn waits_for_image(pass: &mut Pass<'_>, pod: &Pod) {
     let waiting = pods::waiting(pod);
-    // What kubelet says of every pod before it has pulled the image is no news.
+    // What kubelet reports of every pod before it has pulled the image is no change.
     if let Some((reason, message)) = waiting.filter(|(reason, _)| *reason != "ContainerCreating") {
         let text = match message {
             "" => reason.to_owned(),

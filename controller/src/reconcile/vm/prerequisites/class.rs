@@ -102,7 +102,7 @@ pub(crate) fn of_class(spec: &VirtualMachineClassSpec, class: (String, String)) 
     }
 }
 
-/// UID and generation: what tells one content of a class from the next.
+/// UID and generation: they distinguish one content of a class from the next.
 pub(crate) fn revision(class: &VirtualMachineClass) -> String {
     let generation = class.metadata.generation.unwrap_or_default();
     format!("{}/{generation}", class.uid().unwrap_or_default())

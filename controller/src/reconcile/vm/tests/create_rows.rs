@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::reconcile::vm::follow_agents;
 use crate::stores::Key;
 
-/// One machine is made at a time; also, whose turn is told.
+/// One machine is created at a time; the next one is woken.
 fn one_slot() -> (Bench, Receiver<Key>) {
     let mut config = Config::default();
     config.machines.creates = 1;

@@ -1,4 +1,4 @@
-//! Tells when a file was first written to.
+//! Measures when a file was first written to.
 //!
 //! Invariant: watches from before the writer is started, so that nothing is missed.
 //! Failure: nothing was written in time.

@@ -14,7 +14,7 @@ use rusqlite::{Connection, params};
 use crate::samples::Samples;
 use crate::stack::Stack;
 
-/// For a daemon that is told to end.
+/// For a daemon that shuts down.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `?1` copies of sandbox `?2`. Ids are 56 digits that count, then the tag of all our ids.

@@ -1,4 +1,4 @@
-//! What a pod tells the node's runtime.
+//! The annotations of a pod, for the node's runtime.
 //!
 //! Invariant: a key is there only when it says something; Secrets are named, never copied.
 //! Failure: none.

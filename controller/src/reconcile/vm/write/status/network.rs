@@ -58,7 +58,7 @@ fn intended(pass: &Pass<'_>) -> Vec<IpAddr> {
     ips.filter_map(|ip| ip.ip.parse().ok()).collect()
 }
 
-/// The image says that its guests take the pod's address without a word; told to the pod at its start.
+/// The image declares that its guests use the pod's address without a DHCP request; the pod's annotation says so at its start.
 pub(super) fn assures_pod_ip(pass: &Pass<'_>) -> bool {
     let pod = pass.view.pod.as_deref();
     let reported =
