@@ -27,7 +27,7 @@ const FIRST: Duration = Duration::from_secs(5);
 /// How long an answer stands for a helper that is late. kubelet gives a runtime up after 30 s.
 const FRESH: Duration = Duration::from_secs(20);
 
-/// Asks libvirt and the owner of networks.
+/// Queries libvirt and the tapmanager.
 #[derive(Debug)]
 pub struct Health<P: Platform> {
     hypervisor: Arc<P::Hypervisor>,
@@ -42,7 +42,7 @@ pub struct Health<P: Platform> {
 pub struct Report {
     /// The versions of libvirt and QEMU.
     pub hypervisor: Result<Versions, String>,
-    /// What the owner of networks says.
+    /// What the tapmanager says.
     pub network: Result<Status, String>,
     /// The accelerator, once it is chosen.
     pub accelerator: Option<Choice>,
@@ -66,7 +66,7 @@ impl<P: Platform> Health<P> {
         }
     }
 
-    /// Asks all helpers at once.
+    /// Queries all helpers at once.
     pub async fn check(&self) -> Report {
         let (hypervisor, network, obstacle) = tokio::join!(
             self.versions.query(self.hypervisor.versions()),

@@ -129,7 +129,7 @@ impl Images {
         })
     }
 
-    /// Brings the image that a name means now into the store. The server is asked each time, but an
+    /// Brings the image that a name means now into the store. The server gets a request each time, but an
     /// unchanged file is not sent again; with a digest in the name, content that is here is enough. Pulls of one
     /// URL at the same time share one download. Dropping the future stops the download (unless others wait
     /// for it) and keeps what was received for the next pull.

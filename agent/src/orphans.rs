@@ -155,7 +155,7 @@ impl Finder {
         event::report(self.client.clone(), &self.node, &about, &[text]).await
     }
 
-    /// Asks the daemon; the next round finds out whether it is done.
+    /// Calls the daemon; the next round finds out whether it is done.
     async fn remove(&mut self, disk: &Disk) -> Result<(), String> {
         let request = RunTaskRequest {
             uid: Uuid::new_v4().to_string(),

@@ -20,7 +20,7 @@ use clap_complete::env::{CompleteEnv, Shells};
 
 use crate::args::{self, OF_THE_NODE};
 
-/// The variable by which the scripts of `vmletctl completion` ask for candidates; it holds the shell's name.
+/// The variable by which the scripts of `vmletctl completion` request candidates; it holds the shell's name.
 const ASKED_BY: &str = "VMLETCTL_COMPLETE";
 /// The program that kubectl runs for candidates of `kubectl vmlet`: vmletctl by another name.
 const ASKED_BY_KUBECTL: &str = "kubectl_complete-vmlet";
@@ -42,7 +42,7 @@ enum Kind {
 /// Where names come from.
 type Names = Arc<dyn Fn(Kind) -> Vec<String> + Send + Sync>;
 
-/// Answers a shell or kubectl that asks for candidates. `None`: this process is to run a command.
+/// Answers a shell or kubectl that requests candidates. `None`: this process is to run a command.
 pub(crate) fn answer() -> Option<ExitCode> {
     let words: Vec<_> = env::args_os().collect();
     let called = words.first().map(Path::new).and_then(Path::file_name);

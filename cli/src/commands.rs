@@ -1,4 +1,4 @@
-//! One module per verb; each parses its arguments, asks the daemon and prints.
+//! One module per verb; each parses its arguments, calls the daemon and prints.
 //!
 //! Invariant: a command connects only after its arguments have been checked.
 //! Failure: errors go up to `main`, which prints them once.

@@ -113,7 +113,7 @@ async fn print(
     }
 }
 
-/// Ends some time after the input has; begins anew with every output.
+/// Ends some time after the input has; begins again with every output.
 async fn silence(input_done: &mut watch::Receiver<bool>) {
     if input_done.wait_for(|done| *done).await.is_err() {
         std::future::pending::<()>().await;

@@ -229,7 +229,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Asks the guest to go down and kills it after `grace` seconds; 0 kills at once.
+    /// Requests the guest to go down and kills it after `grace` seconds; 0 kills at once.
     pub(crate) async fn stop_container(&self, id: &str, grace: u32) -> Result<()> {
         let request = StopContainerRequest {
             container_id: id.to_owned(),

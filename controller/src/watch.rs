@@ -1,8 +1,8 @@
 //! The watches: thin shells that carry events from the API server to the feeds and on to the queue.
 //!
-//! Invariant: each store has one watch; a change is in its store before it is in the queue; nothing is asked for on
+//! Invariant: each store has one watch; a change is in its store before it is in the queue; nothing is requested on
 //! a timer; image caches and the leases of agents count in the controller's own namespace only. Kinds of CDI and Multus may come later: their definitions are watched until then.
-//! Failure: a watch that breaks off begins anew after a delay that grows to 30 s, and is counted; until it is
+//! Failure: a watch that breaks off begins again after a delay that grows to 30 s, and is counted; until it is
 //! back its store shows what was last known.
 
 mod agents;

@@ -34,7 +34,7 @@ pub struct Report {
     pub well: bool,
 }
 
-/// Asks everyone.
+/// Calls all runtimes.
 pub async fn report(config: &Config) -> Report {
     let mut text = String::new();
     let listening = query(config, &config.listen, "the proxy").await;

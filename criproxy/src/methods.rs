@@ -40,7 +40,7 @@ pub(crate) enum Plan {
     End(Object),
     /// As [`Plan::End`]; afterwards the object is forgotten.
     Remove(Object),
-    /// To the runtime that the pod asks for.
+    /// To the runtime that the pod requests.
     RunSandbox,
     /// As [`Plan::RunSandbox`], from a checkpoint.
     RestorePod,

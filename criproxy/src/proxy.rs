@@ -1,7 +1,7 @@
 //! What is done with each call.
 //!
 //! Invariant: a call ends with the answer of the runtime that it belongs to, or with the reason why that runtime
-//! cannot be asked. A list is complete or an error.
+//! cannot be queried. A list is complete or an error.
 //! Failure: `Unavailable` when a runtime that is needed is away, `InvalidArgument` for contradictory hints and
 //! unreadable requests; everything else comes from the runtimes.
 
@@ -185,7 +185,7 @@ impl Proxy {
         self.secondaries.get(index.0.checked_sub(1)?)
     }
 
-    /// Asks one runtime: the primary for as long as the caller waits, others briefly.
+    /// Calls one runtime: the primary for as long as the caller waits, others briefly.
     async fn query(
         &self,
         index: BackendIndex,

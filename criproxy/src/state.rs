@@ -76,7 +76,7 @@ pub enum Owner {
     Unknown,
 }
 
-/// What is known of a backend's objects while it cannot be asked.
+/// What is known of a backend's objects while it cannot be queried.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LastKnown {
     /// It has never answered: it is not installed yet, and owns nothing.

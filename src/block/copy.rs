@@ -2,7 +2,7 @@
 //!
 //! Invariant: marked as being written and synced, written, synced, marked as whole and synced, in this order. The device is
 //! open exclusively meanwhile, also in the program that writes: a copy that outlives the daemon keeps the next one away.
-//! Failure: the mark "being written" stays, and the next attempt begins anew.
+//! Failure: the mark "being written" stays, and the next attempt begins again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Seek, SeekFrom};

@@ -32,7 +32,7 @@ pub enum Error {
     /// No image of the store has this name or id.
     #[error("no image {reference:?} in the store; pull it first")]
     Absent {
-        /// What was asked for.
+        /// What was requested.
         reference: String,
     },
     /// A sandbox's image was lost from disk behind our back; pulling the same content brings it back.

@@ -3,7 +3,7 @@
 //! Invariant: the holder of a [`Partial`] holds the file's lock, so no other process writes to it; the hash
 //! covers exactly the bytes in the file. A partial is only continued in the boot that wrote it (a power cut
 //! may leave zeros where bytes were) and only if the server's validator is strong.
-//! Failure: I/O errors go up; an unusable partial or note is forgotten and the download starts anew.
+//! Failure: I/O errors go up; an unusable partial or note is forgotten and the download starts again.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};

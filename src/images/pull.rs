@@ -1,7 +1,7 @@
 //! From a name to an image in the store.
 //!
 //! Invariant: what a pull has recorded survives its caller; what it has not recorded is collected or
-//! continued later. The server is asked each time, unless the name has a digest that is here already.
+//! continued later. The server gets a request each time, unless the name has a digest that is here already.
 //! Failure: every participant of a shared download gets its error; the partial stays if it is of use.
 
 use std::sync::Arc;
@@ -111,7 +111,7 @@ impl Inner {
                         return Ok(Arrival::Known(image));
                     }
                 }
-                // Only asked for with a known digest; without one, ask for everything.
+                // Only requested with a known digest; without one, request everything.
                 (Fetched::Unchanged, None) => {}
             }
         }

@@ -134,7 +134,7 @@ impl<P: Platform> Agenda<P> {
         Ok(there)
     }
 
-    /// Asks a task to stop; returns how it stands.
+    /// Requests a task to stop; returns how it stands.
     pub async fn cancel(&self, uid: TaskUid) -> Result<Arc<Task>, Refused> {
         let request = self.records.change(&uid, |task| {
             let open = !task.state.is_end();

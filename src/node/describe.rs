@@ -1,6 +1,6 @@
 //! Machines as messages of the node API.
 //!
-//! Invariant: made of rows and of what is known; nothing is asked.
+//! Invariant: made of rows and of what is known; no call is made.
 //! Failure: none; what is not known is empty.
 
 use std::collections::BTreeMap;

@@ -53,7 +53,7 @@ pub(super) async fn answers(driver: &impl Hypervisor, domain: Uuid) -> Result<bo
     }
 }
 
-/// Asks the guest's agent; what it does not say is empty.
+/// Queries the guest's agent; what it does not say is empty.
 pub(super) async fn gather(driver: &impl Hypervisor, domain: Uuid) -> Reply {
     let mut reply = Reply::default();
     if let Ok(name) = query(driver, domain, "guest-get-host-name").await {

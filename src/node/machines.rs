@@ -1,6 +1,6 @@
 //! What is known of machines beyond their rows: whether they run, and what their guests say.
 //!
-//! Invariant: power follows libvirt's events, and is asked for again after each connection. A guest is asked for facts
+//! Invariant: power follows libvirt's events, and is requested again after each connection. A guest is requested facts
 //! at most every [`PERIOD`], few guests at once, and none holds another one up for longer than its own deadlines.
 //! Failure: what cannot be had is absent, or as it was.
 
@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_secs(5);
 /// How long a guest counts as booting.
 const BOOT: i64 = 180_000_000_000;
 
-/// Guests that are asked at once: their agents may be silent.
+/// Guests that are queried at once: their agents may be silent.
 const ABREAST: usize = 2;
 
 /// Whether a guest's agent answers.
@@ -53,7 +53,7 @@ pub(super) struct Known {
     pub(super) machine_type: String,
 }
 
-/// The machines that run, and when their guests were asked.
+/// The machines that run, and when their guests were queried.
 #[derive(Debug)]
 pub struct Machines<P: Platform> {
     pub(super) containers: Arc<Containers<P>>,
@@ -145,7 +145,7 @@ impl<P: Platform> Machines<P> {
         }
     }
 
-    /// Asks libvirt whether a guest runs.
+    /// Queries libvirt whether a guest runs.
     async fn refresh(&self, domain: Uuid) {
         let all = self.containers.list().into_iter();
         let Some(row) = all
@@ -165,7 +165,7 @@ impl<P: Platform> Machines<P> {
         }
     }
 
-    /// Asks the guests whose turn it is, and forgets those that do not run any more.
+    /// Queries the guests whose turn it is, and forgets those that do not run any more.
     async fn query_guests(self: &Arc<Self>) {
         let running = self.running();
         self.lock()

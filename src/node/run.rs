@@ -35,7 +35,7 @@ const TIMEOUT: u32 = 300;
 /// Longest time for that, in seconds: a week, as for `spec.powerOffTimeout` of a machine.
 const LONGEST_TIMEOUT: u32 = 7 * 24 * 60 * 60;
 
-/// How an attempt ended: with what was found out about an image, where that was asked for.
+/// How an attempt ended: with what was found out about an image, where that was requested.
 type Outcome = Result<Option<Inspected>, Failure>;
 
 impl<P: Platform> Agenda<P> {

@@ -74,7 +74,7 @@ pub enum Work {
     },
     /// Removes the disk.
     DeleteDisk,
-    /// Asks the guest to power off.
+    /// Requests the guest to power off.
     GuestShutdown {
         /// How long, in seconds.
         timeout: u32,
@@ -86,7 +86,7 @@ pub enum Work {
         /// UID of the pod.
         pod: String,
     },
-    /// Asks the guest to reboot.
+    /// Requests the guest to reboot.
     GuestReboot {
         /// How long, in seconds; 0 in rows of older versions.
         #[serde(default)]

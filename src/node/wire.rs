@@ -37,7 +37,7 @@ pub(super) fn uid(field: &'static str, text: &str) -> Result<TaskUid, Invalid> {
     text.parse().map_err(|reason| Invalid { field, reason })
 }
 
-/// The task that a request asks for.
+/// The task that a request requests.
 pub(super) fn task(request: v1::RunTaskRequest) -> Result<(TaskUid, VmUid, Work), Invalid> {
     use v1::run_task_request::Kind;
     let (task, vm) = (uid("uid", &request.uid)?, uid("vm_uid", &request.vm_uid)?);

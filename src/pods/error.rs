@@ -12,7 +12,7 @@ use crate::tasks::Aborted;
 /// A request about a sandbox that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The same pod attempt has a sandbox already, and it is not the one asked for.
+    /// The same pod attempt has a sandbox already, and it is not the one requested.
     #[error("pod {identity} has a sandbox already: {id}, {phase}; remove it first")]
     Exists {
         /// Namespace, name, UID and attempt.
@@ -49,7 +49,7 @@ pub enum Error {
         #[source]
         source: tapmanager::client::Error,
     },
-    /// The owner of networks does not say what there is.
+    /// The tapmanager does not say what there is.
     #[error("ask for all networks")]
     Networks(#[source] tapmanager::client::Error),
     /// The machine in the sandbox could not be stopped or removed.

@@ -1,4 +1,4 @@
-//! What a sandbox asks of the owner of networks.
+//! What a sandbox asks of the tapmanager.
 //!
 //! Invariant: limits of bandwidth are within what plugins and the kernel take.
 //! Failure: [`Error::Bandwidth`] and [`Error::Annotation`] name what makes no sense.
@@ -12,7 +12,7 @@ use crate::sandbox::{self, DnsConfig, Protocol, Sandbox};
 /// Least and largest burst in bits: packets of several segments must fit, and plugins must accept it.
 const BURST: std::ops::RangeInclusive<u64> = (256 * 1024 * 8)..=(i32::MAX as u64);
 
-/// What the owner of networks needs to know about a sandbox. A guest that goes on from saved memory has the NICs that it
+/// What the tapmanager needs to know about a sandbox. A guest that goes on from saved memory has the NICs that it
 /// had then, or none, whatever its pod says now.
 ///
 /// # Errors

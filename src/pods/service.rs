@@ -3,7 +3,7 @@
 //! Invariant: one request at a time per sandbox; each effect is announced by a phase that is stored
 //! before it, and every step can be repeated.
 //! Failure: a sandbox whose making failed is undone at once; when even that fails its row stays in phase
-//! Creating, unseen by clients, and is undone as soon as the owner of networks answers.
+//! Creating, unseen by clients, and is undone as soon as the tapmanager answers.
 
 use std::sync::Arc;
 
@@ -164,7 +164,7 @@ impl<P: Platform> Sandboxes<P> {
     }
 
     /// After a failure: nothing is left, or a row that the next request for the same attempt, or
-    /// reconciliation, settles once the owner of networks is back.
+    /// reconciliation, settles once the tapmanager is back.
     async fn undo(&self, id: &SandboxId) {
         let undone = match self.take_network_down(id).await {
             Ok(()) => self.table.remove(id).await.map_err(Error::from),

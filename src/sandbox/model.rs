@@ -20,13 +20,13 @@ pub struct Sandbox {
     pub phase: Phase,
     /// Nanoseconds since the epoch.
     pub created_at: i64,
-    /// What the client asked for.
+    /// What the client requested.
     pub config: SandboxConfig,
     /// Its network, once made.
     pub network: Option<Network>,
 }
 
-/// What a client asks for.
+/// What a client requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxConfig {
     /// Names of the pod.

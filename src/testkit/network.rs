@@ -104,7 +104,7 @@ impl FakeNetwork {
         self.lock().collections
     }
 
-    /// What was asked for, in order.
+    /// What was requested, in order.
     pub(crate) fn added(&self) -> Vec<AddRequest> {
         self.lock().added.clone()
     }

@@ -112,7 +112,7 @@ impl Follower {
         Ok(Self { commands, task })
     }
 
-    /// Opens the log at its path anew, after kubelet renamed it. When this returns the new file
+    /// Opens the log at its path again, after kubelet renamed it. When this returns the new file
     /// exists and everything later goes there. Repeatable.
     pub async fn reopen(&self) -> Result<()> {
         in_time(self.send(Command::Reopen)).await

@@ -1,7 +1,7 @@
 //! What a domain is made of, before it is XML.
 //!
 //! Invariant: plain values that the service has already checked; the description decides nothing that
-//! the pod may ask for, it only fixes what all our domains share.
+//! the pod may request, it only fixes what all our domains share.
 //! Failure: none here; a text that XML cannot carry is refused where it is written.
 
 use std::fmt;

@@ -66,7 +66,7 @@ pub enum Error {
         "this node's QEMU has no machine type {wanted}: ask for {newest} or an older one, or update QEMU"
     )]
     MachineType {
-        /// What the pod asks for.
+        /// What the pod requests.
         wanted: podspec::MachineType,
         /// The newest that there is.
         newest: String,
@@ -126,7 +126,7 @@ pub enum Error {
     /// The description of the domain could not be written.
     #[error("describe the domain")]
     Describe(#[source] super::domain::xml::Error),
-    /// The owner of networks did not allow the start.
+    /// The tapmanager did not allow the start.
     #[error("prepare the network of sandbox {id} for a start")]
     Network {
         /// The sandbox.

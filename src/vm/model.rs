@@ -38,7 +38,7 @@ pub struct Container {
     pub oom_kills: i64,
     /// Resources after an update; see [`Self::resources`].
     pub updated: Option<LinuxResources>,
-    /// What was asked for, and what was made of it.
+    /// What was requested, and what was made of it.
     pub spec: Spec,
 }
 
@@ -73,7 +73,7 @@ impl Container {
 /// The part of a container that never changes after its creation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
-    /// What the client asked for.
+    /// What the client requested.
     pub config: ContainerConfig,
     /// The machine it describes.
     pub machine: Machine,
@@ -90,7 +90,7 @@ pub struct Spec {
     pub image_digest: String,
     /// Absolute path of the CRI log.
     pub log_path: PathBuf,
-    /// What the pod asks for and the guest does not get, in sentences.
+    /// What the pod requests and the guest does not get, in sentences.
     #[serde(default)]
     pub unsupported: Vec<String>,
 }
@@ -125,7 +125,7 @@ pub struct Exit {
     pub message: String,
 }
 
-/// What a client asks for.
+/// What a client requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerConfig {
     /// Names of the container.
@@ -183,7 +183,7 @@ pub struct Mount {
     pub host_path: String,
     /// Whether the guest may not write.
     pub readonly: bool,
-    /// Whether SELinux relabelling was asked for.
+    /// Whether SELinux relabelling was requested.
     pub selinux_relabel: bool,
     /// Number of the CRI propagation mode.
     pub propagation: i32,

@@ -45,7 +45,7 @@ impl<P: Platform> Containers<P> {
         running.next().ok_or(Error::NotRunning(vm))
     }
 
-    /// Asks the guest to power off until it has, or until `deadline`; true when it is off.
+    /// Requests the guest to power off until it has, or until `deadline`; true when it is off.
     pub async fn shut_down(&self, vm: VmUid, deadline: Instant) -> Result<bool> {
         let mut changes = self.parts.table.changes();
         let Ok(row) = self.running_vm(vm) else {

@@ -178,7 +178,7 @@ impl<P: Platform> Containers<P> {
             .await
     }
 
-    /// Asks the guest to power off and kills it after `grace`; returns when it has ended.
+    /// Requests the guest to power off and kills it after `grace`; returns when it has ended.
     pub async fn stop(self: &Arc<Self>, id: &ContainerId, grace: Duration) -> Result<()> {
         let (this, id) = (Arc::clone(self), id.clone());
         self.parts

@@ -28,7 +28,7 @@ pub enum Phase {
     Starting,
     /// Its machine runs.
     Running,
-    /// Its machine runs, was asked to power off, and will be killed in the end.
+    /// Its machine runs, was requested to power off, and will be killed in the end.
     Stopping,
     /// Its machine ended.
     Exited,

@@ -25,7 +25,7 @@ const RECONNECT: Duration = Duration::from_secs(5);
 /// Time between two looks for it.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A call that was not answered with what it asked for.
+/// A call that was not answered with what it requested.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The tapmanager does not run, or cannot take another connection.
@@ -191,7 +191,7 @@ impl Client {
 
     async fn call(&self, request: &Request, deadline: Duration) -> Result<Answer, Error> {
         let timeout = match request {
-            // What is asked for is how it is now.
+            // What is requested is how it is now.
             Request::Status | Request::Counters { .. } => Duration::ZERO,
             _ => RECONNECT.min(deadline / 2),
         };

@@ -42,7 +42,7 @@ pub(crate) struct Entry {
     version: u32,
     /// How far it has got.
     pub(crate) phase: Phase,
-    /// What was asked for.
+    /// What was requested.
     pub(crate) request: AddRequest,
     /// Path of the namespace.
     pub(crate) netns: PathBuf,

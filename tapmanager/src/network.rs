@@ -24,7 +24,7 @@ pub(crate) use known::{adopt, attachments, macs};
 pub(crate) use leases::{ipv6_leases, leases};
 pub(crate) use repair::repairs;
 
-/// Name of the link that plugins are asked for.
+/// Name of the link that plugins are requested.
 pub(crate) const LINK: &str = "eth0";
 
 /// What plugins left is no network.
@@ -39,7 +39,7 @@ pub(crate) enum Error {
     OwnMac(String),
 }
 
-/// What CNI is asked for.
+/// What CNI is requested.
 pub(crate) fn attachment(request: &AddRequest, netns: &Path) -> cni::Attachment {
     let args = [
         ("IgnoreUnknown", "1"),

@@ -96,7 +96,7 @@ pub struct AddRequest {
     pub known_nics: Vec<KnownNic>,
 }
 
-/// A NIC as a guest knows it. Plugins are asked for the same addresses; the hardware address is kept in any case.
+/// A NIC as a guest knows it. Plugins are requested the same addresses; the hardware address is kept in any case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownNic {
@@ -213,7 +213,7 @@ pub struct WireError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
-    /// The message is malformed or asks for something impossible.
+    /// The message is malformed or requests something impossible.
     Invalid,
     /// The two sides speak different protocol versions.
     Version,
@@ -270,7 +270,7 @@ impl Network {
 pub struct Nic {
     /// Name of the plugin's link in the pod's namespace, such as `eth0`.
     pub link: String,
-    /// The MAC address of the guest's NIC: the one that was asked for, or the one that the plugin gave the link.
+    /// The MAC address of the guest's NIC: the one that was requested, or the one that the plugin gave the link.
     /// Lower case, colons.
     pub mac: String,
     /// Largest packet in bytes.

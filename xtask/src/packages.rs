@@ -53,7 +53,7 @@ const OPTIONAL: &[&str] = &["libvirt-daemon-driver-qemu"];
 /// Installed packages and their versions.
 pub(crate) type Installed = BTreeMap<String, String>;
 
-/// Asks dpkg which of `names` are installed.
+/// Queries dpkg which of `names` are installed.
 pub(crate) fn installed(names: &[&str]) -> Result<Installed> {
     let mut query = run::command("dpkg-query");
     query.args([

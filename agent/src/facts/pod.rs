@@ -32,7 +32,7 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Events about what the pod asks for and its guest does not get.
+    /// Events about what the pod requests and its guest does not get.
     pub(super) fn not_given(&self) -> About<'_> {
         About {
             namespace: &self.namespace,

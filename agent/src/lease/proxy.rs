@@ -1,4 +1,4 @@
-//! Asks the CRI proxy how it is.
+//! Queries the status of the CRI proxy.
 //!
 //! Invariant: one question with a short deadline; the answer is bounded by the reader of the facts.
 //! Failure: a proxy that does not respond is reported as unreachable, with the reason.

@@ -1,6 +1,6 @@
 //! Which pods get what they name.
 //!
-//! Invariant: no API server is asked; what it does is in the tests of a cluster.
+//! Invariant: no API server is called; what it does is in the tests of a cluster.
 //! Failure: a message with the verdict.
 
 use rstest::rstest;

@@ -44,7 +44,7 @@ pub(super) struct Entry {
     pub(super) written_at: Option<Instant>,
     /// The daemon will never run it, and why.
     pub(super) refused: Option<String>,
-    /// The daemon of this connection was asked to stop it.
+    /// The daemon of this connection was requested to stop it.
     pub(super) cancel_asked: bool,
     /// An effect is under way.
     pub(super) busy: bool,
@@ -82,7 +82,7 @@ pub(super) enum Next {
     Drop,
     /// Send it to the daemon.
     Run(Box<RunTaskRequest>),
-    /// Ask the daemon to stop it.
+    /// Request the daemon to stop it.
     Cancel,
     /// Write the status.
     Record(Box<VirtualMachineTaskStatus>),

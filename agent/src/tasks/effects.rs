@@ -32,7 +32,7 @@ pub(super) struct Effects {
 pub(super) enum Done {
     /// How the task stands in the daemon.
     Stands(TaskStatus),
-    /// The daemon was asked to stop it, and how it stands.
+    /// The daemon was requested to stop it, and how it stands.
     Cancelling(TaskStatus),
     /// The daemon does not know it.
     Unknown,

@@ -1,7 +1,7 @@
 //! From flags and kubeconfig to a client.
 //!
 //! Invariant: the order is kubectl's: `--kubeconfig`, `KUBECONFIG`, `~/.kube/config`, the pod's account.
-//! Failure: no usable configuration; nothing was asked of any server yet.
+//! Failure: no usable configuration; no request was sent yet.
 //!
 //! A watch is silent for as long as nothing changes, so that the deadline of answers is not that of watches. A guest
 //! may print nothing for any time, so that a log that is followed has none.
@@ -26,7 +26,7 @@ pub(crate) struct Cluster {
 }
 
 impl ClusterArgs {
-    /// Makes a client. Asks the server nothing.
+    /// Makes a client. Sends no request.
     pub(crate) async fn connect(&self) -> Result<Cluster, ClusterError> {
         self.connect_within(self.request_timeout.0).await
     }

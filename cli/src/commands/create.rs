@@ -1,4 +1,4 @@
-//! `create vm`: writes a manifest, and applies it when asked to.
+//! `create vm`: writes a manifest, and applies it on request.
 //!
 //! Invariant: what is printed is what `--apply` would send.
 //! Failure: a combination that the schema forbids is refused by the server, with its sentence.

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::each;
 use crate::cluster::{Cluster, ClusterArgs, ClusterError, Names, seconds};
 
-/// How often a verb is decided anew when the machine changed meanwhile.
+/// How often a verb is decided again when the machine changed meanwhile.
 const ATTEMPTS: u32 = 5;
 
 /// Options of all power commands.

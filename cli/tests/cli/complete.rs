@@ -1,4 +1,4 @@
-//! Completion as shells and kubectl ask for it.
+//! Completion as shells and kubectl request it.
 //!
 //! Invariant: there is no cluster, so that no name is found.
 //! Failure: a word too many would end up in a command line.

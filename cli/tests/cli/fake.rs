@@ -1,7 +1,7 @@
 //! A CRI runtime with one table of sandboxes and one of containers, on a socket.
 //!
 //! Invariant: every request is recorded, in order of arrival, before it is answered.
-//! Failure: whatever the scenario asks for.
+//! Failure: whatever the scenario requests.
 
 mod images;
 mod runtime;

@@ -1,7 +1,7 @@
 //! What wakes the task that keeps the status: changes of the parts that the status is made of.
 //!
 //! Invariant: frequent changes without information (heartbeats of nodes, renewals of leases) cause no pass.
-//! Failure: a watch that breaks off begins anew after a delay that grows to 30 s; a pass by time sees what it missed.
+//! Failure: a watch that breaks off begins again after a delay that grows to 30 s; a pass by time sees what it missed.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

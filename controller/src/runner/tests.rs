@@ -1,6 +1,6 @@
 //! From how a pass ended to what becomes of its key.
 //!
-//! Invariant: time is paused; no API server is asked.
+//! Invariant: time is paused; no API server is called.
 //! Failure: the assertion shows the verdict or the passes.
 
 use std::sync::{Arc, Mutex};

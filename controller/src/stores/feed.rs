@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Invariant: the store holds an object before its change is returned, and no longer when its end is.
-//! Failure: a listing that is broken off changes nothing; the next `Init` begins it anew.
+//! Failure: a listing that is broken off changes nothing; the next `Init` begins it again.
 
 use std::collections::HashSet;
 use std::fmt::Debug;

@@ -19,7 +19,7 @@ use crate::state::{BackendIndex, Kind};
 use crate::wire::{Body, Opening, RestorePod, RunPodSandbox, SandboxConfig, keep_fields, refusal};
 
 impl Proxy {
-    /// To the runtime that the pod asks for.
+    /// To the runtime that the pod requests.
     pub(super) async fn run_sandbox(
         self: &Arc<Self>,
         call: &Call,
@@ -38,7 +38,7 @@ impl Proxy {
         self.make_sandbox(call, opening, message, &pod).await
     }
 
-    /// To the runtime that the pod asks for.
+    /// To the runtime that the pod requests.
     pub(super) async fn restore_pod(
         self: &Arc<Self>,
         call: &Call,

@@ -25,7 +25,7 @@ pub(super) enum Found {
     Ambiguous,
     /// Unowned, as these runtimes say.
     Nowhere(Vec<BackendIndex>),
-    /// Perhaps this runtime's, which cannot be asked.
+    /// Perhaps this runtime's, which cannot be queried.
     Away(Status),
 }
 

@@ -195,7 +195,7 @@ impl Proxy {
         true
     }
 
-    /// Whether what a secondary says on its present connection is believed; asks for a complete list to find out.
+    /// Whether what a secondary says on its present connection is believed; requests a complete list to find out.
     pub(super) async fn trusts(&self, secondary: &Secondary, object: Object) -> bool {
         let index = secondary.backend.index;
         let last = self.memory.last_list(index, object.kind());
@@ -223,7 +223,7 @@ impl Proxy {
     }
 }
 
-/// Whether a list request asks for everything: without a filter, or with an empty one.
+/// Whether a list request requests everything: without a filter, or with an empty one.
 pub(super) fn is_complete(message: &[u8]) -> bool {
     matches!(message, [] | [0x0a, 0x00])
 }

@@ -45,7 +45,7 @@ impl Proxy {
             running.end(code_of(&parts.headers).unwrap_or(Code::Unknown));
             return Ok(Response::from_parts(parts, Body::Empty));
         }
-        // Secondaries are asked for whole lists: those are bounded, and what is remembered of them is the same.
+        // Secondaries are requested whole lists: those are bounded, and what is remembered of them is the same.
         let others = self.secondaries.iter();
         let others = join_all(others.map(|s| self.part(s, call, listing, message))).await;
         let (frames, body) = mpsc::channel(ROOM);

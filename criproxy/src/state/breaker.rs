@@ -78,7 +78,7 @@ impl Breaker {
         }
     }
 
-    /// Asks for one call.
+    /// Requests one call.
     ///
     /// # Errors
     /// [`Refused`] while it is open, or half open with the trial under way.

@@ -69,7 +69,7 @@ impl Memory {
         });
     }
 
-    /// A pod will live on this backend: call it before its sandbox is asked for.
+    /// A pod will live on this backend: call it before its sandbox is requested.
     pub fn learn_uid(&self, pod_uid: &str, owner: BackendIndex) {
         self.shared
             .change(|state| state.owners.learn_uid(pod_uid, owner, Instant::now()));

@@ -120,7 +120,7 @@ impl Fake {
         self.with(|state| std::mem::take(&mut state.calls))
     }
 
-    /// Whether a call was made since [`Fake::calls`] was last asked.
+    /// Whether a call was made since [`Fake::calls`] was last queried.
     pub(crate) fn was_called(&self, call: &str) -> bool {
         self.with(|state| state.calls.iter().any(|c| c == call))
     }

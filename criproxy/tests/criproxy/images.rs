@@ -1,7 +1,7 @@
 //! Whose an image is.
 //!
 //! Invariant: each test is a row of the table of image hints.
-//! Failure: the assertion shows which runtime was asked.
+//! Failure: the assertion shows which runtime was called.
 
 use cri_proto::v1;
 use rstest::rstest;

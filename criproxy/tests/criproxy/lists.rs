@@ -1,6 +1,6 @@
 //! Lists of both runtimes in one.
 //!
-//! Invariant: each entry appears once, whichever way it is asked for.
+//! Invariant: each entry appears once, whichever way it is requested.
 //! Failure: the assertion shows the ids.
 
 use cri_proto::v1;

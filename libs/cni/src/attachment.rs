@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::text::is_name;
 
-/// Capability: addresses to ask for, a list of texts. Plugins that do not declare it find them in `args.cni.ips`, the other
+/// Capability: addresses to request, a list of texts. Plugins that do not declare it find them in `args.cni.ips`, the other
 /// convention for the same, which host-local understands.
 pub const IPS: &str = "ips";
 
@@ -40,7 +40,7 @@ pub struct AttachmentId {
     pub ifname: String,
 }
 
-/// Why an attachment cannot be asked for.
+/// Why an attachment cannot be requested.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachmentError {
     /// Not a container id by the specification's rule.
@@ -66,7 +66,7 @@ impl Attachment {
         }
     }
 
-    /// Whether plugins can be asked for it.
+    /// Whether plugins can be requested it.
     pub fn validate(&self) -> Result<(), AttachmentError> {
         self.id().validate()?;
         let path = self.netns.to_str();

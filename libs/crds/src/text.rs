@@ -1,6 +1,6 @@
 //! Text that a guest or a node said, cut to what may be stored and shown.
 //!
-//! Invariant: the result is printable ASCII and at most as long as asked for.
+//! Invariant: the result is printable ASCII and at most as long as requested.
 //! Failure: none; what does not fit is left out.
 
 /// At most `limit` bytes of `text`: printable ASCII without the rest, no space at the ends.

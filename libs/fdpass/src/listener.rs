@@ -1,6 +1,6 @@
 //! The listening end: a socket file that appears complete, or not at all.
 //!
-//! Invariant: the path is never visible with other permissions than asked for; only a socket on which
+//! Invariant: the path is never visible with other permissions than requested; only a socket on which
 //! no process listens is ever replaced.
 //! Failure: the path stays as it was. A crash can leave `.NAME.PID.N` beside it, which no process opens.
 

@@ -85,7 +85,7 @@ impl FakeHypervisor {
         self
     }
 
-    /// Guests stay as they are when asked to power off or to reboot.
+    /// Guests stay as they are on request to power off or to reboot.
     #[must_use]
     pub fn guest_ignores_shutdown(self) -> Self {
         self.lock().guest_ignores = true;
@@ -149,7 +149,7 @@ impl FakeHypervisor {
         Arc::clone(&self.restores).write_owned().await
     }
 
-    /// How often statistics were asked for.
+    /// How often statistics were requested.
     pub fn stats_calls(&self) -> usize {
         self.lock().stats_calls
     }

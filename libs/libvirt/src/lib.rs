@@ -41,10 +41,10 @@ pub trait Hypervisor: Send + Sync + 'static {
     fn start(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
     /// The same, but the guest does not run before [`Self::resume`].
     fn start_paused(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
-    /// Asks the guest to power off and returns at once.
+    /// Requests the guest to power off and returns at once.
     fn shutdown(&self, domain: Uuid, how: Shutdown) -> impl Future<Output = Result<()>> + Send;
     /// Requests a reboot from the guest and returns at once; [`Event::Reset`] reports it. A guest that handles the power button
-    /// powers off, and the hypervisor boots it anew.
+    /// powers off, and the hypervisor boots it again.
     fn reboot(&self, domain: Uuid, how: Shutdown) -> impl Future<Output = Result<()>> + Send;
     /// Presses the reset button.
     fn reset(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
@@ -70,7 +70,7 @@ pub trait Hypervisor: Send + Sync + 'static {
     ) -> impl Future<Output = Result<()>> + Send;
     /// More about what a domain is doing than [`Self::state`]; `None` when it does not exist.
     fn power(&self, domain: Uuid) -> impl Future<Output = Result<Option<Power>>> + Send;
-    /// What libvirt made of the machine type that was asked for; `None` when it does not say or no such domain exists.
+    /// What libvirt made of the machine type that was requested; `None` when it does not say or no such domain exists.
     fn machine_type(&self, domain: Uuid) -> impl Future<Output = Result<Option<String>>> + Send;
     /// Kills the emulator; success when it does not run or does not exist. Success is the proof that it has ended:
     /// just after libvirt's restart the event may be missing.
@@ -117,7 +117,7 @@ pub trait Hypervisor: Send + Sync + 'static {
     }
 }
 
-/// How to ask a guest to power off.
+/// How to request a guest to power off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shutdown {
     /// By the QEMU guest agent.

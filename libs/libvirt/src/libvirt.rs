@@ -241,7 +241,7 @@ impl Hypervisor for Libvirt {
         let reply = match how {
             Shutdown::Agent => {
                 if self.calls.rebooting.has(domain) {
-                    // Otherwise libvirt would boot the guest anew.
+                    // Otherwise libvirt would boot the guest again.
                     absent_is_fine(self.press_to_power_off(domain).await)?;
                 }
                 self.calls.agent_shutdown(domain).await

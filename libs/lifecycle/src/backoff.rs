@@ -53,7 +53,7 @@ pub fn left(failure: Option<&StartFailure>, now: &Time) -> Option<Duration> {
     Duration::try_from(left).ok().filter(|left| !left.is_zero())
 }
 
-/// The record after a pass that saw `instance`. `is_wanted`: its owner asked for its end.
+/// The record after a pass that saw `instance`. `is_wanted`: its owner requested its end.
 #[must_use]
 pub(crate) fn account(
     old: Option<&StartFailure>,

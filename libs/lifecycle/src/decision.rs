@@ -46,7 +46,7 @@ pub enum Action {
         /// Seconds that the guest has.
         grace_seconds: u32,
     },
-    /// Ask the guest to power off, by a task, and leave the pod alone.
+    /// Request the guest to power off, by a task, and leave the pod alone.
     Shutdown {
         /// UID of the pod.
         uid: String,
@@ -76,7 +76,7 @@ pub enum Action {
     RemoveFinalizer,
 }
 
-/// A change of the specification that a request asked for.
+/// A change of the specification that a request requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patch {
     /// Replace the desired state (and remove the remembered one).

@@ -38,7 +38,7 @@ fn is_for(stop: &StateChangeRequest, instance: Option<&Instance>) -> bool {
     instance.is_some_and(|i| stop.uid.as_deref() == Some(&i.uid))
 }
 
-/// Whether the head asks for a start with standing vCPUs.
+/// Whether the head requests a start with standing vCPUs.
 pub(crate) fn wants_paused(requests: &[StateChangeRequest]) -> bool {
     requests.first().is_some_and(|head| {
         head.action == StateChangeAction::Start
@@ -46,7 +46,7 @@ pub(crate) fn wants_paused(requests: &[StateChangeRequest]) -> bool {
     })
 }
 
-/// The grace that the head, a Stop, asks for.
+/// The grace that the head, a Stop, requests.
 pub(crate) fn grace(requests: &[StateChangeRequest]) -> Option<u32> {
     requests.first()?.data.get(GRACE)?.parse().ok()
 }

@@ -96,7 +96,7 @@ pub(crate) fn step(strategy: Strategy, seen: Seen, facts: Facts) -> Step {
         (Halted, Starting | Running | Unknown, _) => Step::End(StayDown),
         (Halted | Suspended, Ended, _) => Step::Remove(StayDown),
         (Suspended, Running, _) => Step::Save,
-        // What does not run yet has no memory to save; what is silent cannot be asked.
+        // What does not run yet has no memory to save; what is silent cannot be queried.
         (Suspended, Starting | Unknown, _) => Step::Nothing,
 
         (_, Absent, _) if facts.starts => Step::Create,

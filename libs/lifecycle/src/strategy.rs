@@ -27,7 +27,7 @@ pub enum Strategy {
 }
 
 impl Strategy {
-    /// The strategy that a specification asks for; none of the spellings: `Halted`.
+    /// The strategy that a specification requests; none of the spellings: `Halted`.
     pub fn of(spec: &VirtualMachineSpec) -> Result<Self, DesiredStateError> {
         Ok(DesiredState::of(spec)?.map_or(Self::Halted, DesiredState::strategy))
     }

@@ -3,7 +3,7 @@
 //! Invariant: every call has a deadline until its first answer; a daemon that hangs ends its streams within
 //! [`Deadlines::silence`], since it answers no pings.
 //! Failure: [`Error`] for an endpoint that is none. A daemon that is away is `Unavailable` at the call, and each
-//! call tries anew.
+//! call tries again.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -12,7 +12,7 @@ use crate::annotations::{AnnotationError, Annotations, Key};
 /// The NICs that a guest is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connection {
-    /// One for each link that plugins leave; the first has this hardware address, if one is asked for.
+    /// One for each link that plugins leave; the first has this hardware address, if one is requested.
     Pod(Option<StationMac>),
     /// None. The pod itself has its network all the same.
     None,

@@ -1,6 +1,6 @@
 //! Which virtual machine of a cluster a pod stands for, and what its start is to be.
 //!
-//! Invariant: a [`VmUid`] is a UUID in its one canonical spelling, fit for file names; an [`Instance`] asks for nothing
+//! Invariant: a [`VmUid`] is a UUID in its one canonical spelling, fit for file names; an [`Instance`] requests nothing
 //! that contradicts itself.
 //! Failure: an [`AnnotationError`] that names the annotation. Annotations are text from the user who created the pod.
 

@@ -1,4 +1,4 @@
-//! The virtual machine that a pod asks for.
+//! The virtual machine that a pod requests.
 //!
 //! Invariant: a [`Machine`] can be built: CPU count and memory are within what QEMU starts.
 //! Failure: an [`AnnotationError`] for a value the pod gave; pod resources that are too small for any

@@ -1,4 +1,4 @@
-//! The signals by which a program is asked to end: SIGTERM and SIGINT.
+//! The signals by which a program is requested to end: SIGTERM and SIGINT.
 //!
 //! Invariant: once [`Ending`] exists the signals do not end the process any more; one that arrives before it is waited
 //! for is kept.

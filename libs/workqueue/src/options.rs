@@ -1,4 +1,4 @@
-//! What a push asks for, and what a queue is made with.
+//! What a push requests, and what a queue is made with.
 //!
 //! Invariant: the defaults are those of the published queue, with ageing as the one addition.
 //! Failure: none.
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::Limiter;
 
-/// What a push asks for.
+/// What a push requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Higher goes first. A key that is queued already keeps the higher of both.

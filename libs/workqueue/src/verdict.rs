@@ -43,7 +43,7 @@ impl From<Outcome> for Verdict {
 /// What the queue does with a key that comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settlement {
-    /// The key's back-off starts anew.
+    /// The key's back-off starts again.
     pub(crate) forget: bool,
     /// The key is queued again.
     pub(crate) push: Option<Options>,

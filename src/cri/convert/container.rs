@@ -22,7 +22,7 @@ const MOST_HUGEPAGE_SIZES: usize = 64;
 /// Maximum grace period; a longer one (over ten years) has no use.
 pub(super) const LONGEST_GRACE: u64 = 10 * 365 * 86_400;
 
-/// What a client asks for.
+/// What a client requests.
 pub(in crate::cri) fn config(config: Option<v1::ContainerConfig>) -> Result<ContainerConfig> {
     let config = config.ok_or_else(|| Invalid::missing("config"))?;
     let metadata = config

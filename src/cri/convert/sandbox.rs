@@ -20,7 +20,7 @@ pub(in crate::cri) const HANDLER: &str = "vmlet";
 const MOST_PORTS: usize = 1024;
 const MOST_DNS_WORDS: usize = 64;
 
-/// What a client asks for.
+/// What a client requests.
 pub(in crate::cri) fn config(request: v1::RunPodSandboxRequest) -> Result<SandboxConfig> {
     let v1::RunPodSandboxRequest {
         config,

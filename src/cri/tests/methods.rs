@@ -1,4 +1,4 @@
-//! Which methods of the CRI the daemon has: its own services, asked for every method that the protocol lists.
+//! Which methods of the CRI the daemon has: its own services, requested every method that the protocol lists.
 //!
 //! Invariant: helpers are away, so that requests without content reach nothing outside the scratch directory.
 //! Failure: the methods that differ from the list are named, and a refusal that does not say what it refuses.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: at most [`HEAD`] bytes are kept, and no more are waited for, also from a server that knows no ranges; the
 //! connection goes with the reply.
-//! Failure: as of a download; a head that breaks off is asked for again.
+//! Failure: as of a download; a head that breaks off is requested again.
 
 use reqwest::header::{self, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode};
@@ -22,7 +22,7 @@ pub(in crate::images) struct Head {
 }
 
 impl Request<'_> {
-    /// Asks once for the head of the file.
+    /// Sends one request for the head of the file.
     pub(super) async fn peek(&self) -> Result<Head> {
         let response = self.send(headers()).await?;
         let headers = response.headers();

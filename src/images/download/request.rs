@@ -15,7 +15,7 @@ use super::super::error::{Error, Result};
 use super::super::translate::{Source, location};
 use super::{Downloader, reply};
 
-/// The bytes of a file, as a downloader asks for them.
+/// The bytes of a file, as a downloader requests them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request<'a> {
     pub(super) downloader: &'a Downloader,
@@ -64,7 +64,7 @@ impl Request<'_> {
         }
     }
 
-    /// What a status means that was not asked for.
+    /// What a status means that was not requested.
     pub(super) fn refusal(&self, response: &Response) -> Error {
         let code = response.status();
         let (location, status) = (location(response.url()), code.to_string());

@@ -38,7 +38,7 @@ pub(super) struct Transfer<'a> {
 }
 
 impl Transfer<'_> {
-    /// Asks once. `known` are the validators of a file that we have already.
+    /// Sends one request. `known` are the validators of a file that we have already.
     pub(super) async fn attempt(&self, known: Option<&Validators>) -> Result<Ending> {
         let (received, whole, note) = self
             .partial
@@ -71,7 +71,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// The server does not continue what we have: ask for everything.
+    /// The server does not continue what we have: request everything.
     async fn start_over(&self) -> Result<Ending> {
         let response = self.request.send(headers(&Plan::Everything)).await?;
         match response.status() {

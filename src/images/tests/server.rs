@@ -1,7 +1,7 @@
 //! An HTTP(S) server on loopback that behaves, or misbehaves as a script says.
 //!
 //! Invariant: each request takes one step off the script; with an empty script files are served as RFC 9110
-//! says, with ranges and conditions. What was asked is remembered.
+//! says, with ranges and conditions. Requests are recorded.
 //! Failure: a broken connection is what some steps are for.
 
 use std::collections::{HashMap, VecDeque};

@@ -21,7 +21,7 @@ use super::{Error, Paths, Result, Settings, on_thread};
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LAST: Duration = Duration::from_secs(10);
 
-/// What the handle asks for.
+/// What the handle requests.
 #[derive(Debug)]
 pub(super) enum Command {
     Reopen(oneshot::Sender<Result<()>>),

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the texts of the records, with a newline after each full one, are the input bytes in
 //! order, except that one carriage return before a newline is dropped. Records depend on the bytes,
-//! not on how they arrived, unless the caller asks for a flush. No text is longer than [`MAX_TEXT`]
+//! not on how they arrived, unless the caller requests a flush. No text is longer than [`MAX_TEXT`]
 //! and none holds a newline.
 //! Failure: none; every byte sequence has records.
 

@@ -92,7 +92,7 @@ impl Transfer {
         &self.raw
     }
 
-    /// Makes the log exist at its path, opening it anew: after its rotation, what follows goes there.
+    /// Makes the log exist at its path, opening it again: after its rotation, what follows goes there.
     pub(super) fn reopen(&mut self) -> Result<()> {
         let log = LogFile::open(&self.paths.log, self.position.log.as_ref()).map_err(|source| {
             Error::OpenLog {

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a container takes its devices after its row is there, and gives them back when its domain is gone; the root
 //! disk is prepared before the container is CREATED.
-//! Failure: [`crate::vm::Error::Block`]; nothing is left then but a device whose copy is begun anew.
+//! Failure: [`crate::vm::Error::Block`]; nothing is left then but a device whose copy is begun again.
 
 use std::path::Path;
 

@@ -23,7 +23,7 @@ async fn answering(answers: impl IntoIterator<Item = Value>) -> Node {
     Node::with(FakeHypervisor::default().agent_answering(answers)).await
 }
 
-/// What the agent was asked to run, and what for.
+/// What the agent was requested to run, and what for.
 fn scripts(node: &Node) -> Vec<String> {
     let commands = node.hypervisor.agent_commands();
     let runs = commands.iter().filter(|c| c["execute"] == "guest-exec");

@@ -31,7 +31,7 @@ pub enum Accelerator {
     Tcg,
 }
 
-/// What the configuration asks for.
+/// What the configuration requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Setting {

@@ -191,7 +191,7 @@ pub(in crate::vm) fn instance(sandbox: &Sandbox, config: &ContainerConfig) -> Re
     Ok(Instance::from_pod(&annotations, &sandbox.config.labels)?)
 }
 
-/// The machine that the pod and its container ask for; the container's limits win over the pod's.
+/// The machine that the pod and its container request; the container's limits win over the pod's.
 fn machine(
     sandbox: &Sandbox,
     config: &ContainerConfig,

@@ -101,7 +101,7 @@ impl<P: Platform> Containers<P> {
         }
     }
 
-    /// Asks libvirt whether the machine still runs, and records its end if not.
+    /// Queries libvirt whether the machine still runs, and records its end if not.
     pub(in crate::vm) async fn end_if_inactive(&self, row: &Container) -> Result<()> {
         let id = &row.id;
         let state = self.parts.hypervisor.state(row.domain()).await;

@@ -1,6 +1,6 @@
 //! Starts the machine of a container.
 //!
-//! Invariant: before libvirt is asked for anything, the phase is Starting; a machine that runs under a
+//! Invariant: before libvirt is requested anything, the phase is Starting; a machine that runs under a
 //! row in Starting is adopted, one that does not is undone, by the next request or at start-up.
 //! Failure: when a helper is missing the container stays CREATED and the call may be repeated; when the
 //! machine itself cannot start the container is EXITED with reason `StartError`.
@@ -32,7 +32,7 @@ use crate::vm::state::{Event, Phase};
 /// Exit code of a container that never ran, as containerd gives it.
 pub(super) const NEVER_RAN: i32 = 128;
 
-/// Time for the owner of networks to show that it is there.
+/// Time for the tapmanager to show that it is there.
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// How long a start waited for libvirt.

@@ -132,7 +132,7 @@ impl<P: Platform> Containers<P> {
         (row.phase == Phase::Stopping).then_some(row)
     }
 
-    /// Asks the guest to power off, agent first, until the caller stops listening.
+    /// Requests the guest to power off, agent first, until the caller stops listening.
     async fn keep_requesting(&self, row: &Container) -> Infallible {
         if clock::until(row.kill_at).is_zero() {
             return std::future::pending().await;
@@ -140,7 +140,7 @@ impl<P: Platform> Containers<P> {
         self.ask_for_ever(row).await
     }
 
-    /// Asks the guest to power off, agent first, again and again.
+    /// Requests the guest to power off, agent first, again and again.
     pub(in crate::vm) async fn ask_for_ever(&self, row: &Container) -> Infallible {
         let id = &row.id;
         let domain = row.domain();

@@ -28,7 +28,7 @@ const OBEYS: Duration = Duration::from_secs(10);
 const ECHO: Duration = Duration::from_secs(2);
 
 impl<P: Platform> Containers<P> {
-    /// Asks the guest to reboot until it boots anew, or until `deadline`; true when it does.
+    /// Requests the guest to reboot until it boots again, or until `deadline`; true when it does.
     pub async fn reboot(&self, vm: VmUid, deadline: Instant) -> Result<bool> {
         let driver = &self.parts.hypervisor;
         let (mut events, mut changes) = (driver.events(), self.parts.table.changes());
@@ -65,7 +65,7 @@ impl<P: Platform> Containers<P> {
         let mut events = driver.events();
         let pressed = driver.reset(domain).await;
         pressed.map_err(hypervisor("reset"))?;
-        // A reboot that is asked for next must not take this event for its own.
+        // A reboot that is requested next must not take this event for its own.
         let seen = async { while events.recv().await != Ok(Event::Reset(domain)) {} };
         if tokio::time::timeout(ECHO, seen).await.is_err() {
             tracing::info!(%domain, "no reset event received from libvirt");
@@ -73,7 +73,7 @@ impl<P: Platform> Containers<P> {
         Ok(())
     }
 
-    /// By the agent, or else by the power button, after which the hypervisor boots the guest anew.
+    /// By the agent, or else by the power button, after which the hypervisor boots the guest again.
     async fn keep_requesting_reboot(&self, domain: Uuid) -> Infallible {
         let driver = &self.parts.hypervisor;
         loop {

@@ -1,6 +1,6 @@
 //! What is known of a container beyond its row, for verbose answers.
 //!
-//! Invariant: nothing is asked of libvirt or the guest; the process is looked for in the kernel's list.
+//! Invariant: no call is made of libvirt or the guest; the process is looked for in the kernel's list.
 //! Failure: none; what is not known is absent.
 
 use std::path::PathBuf;

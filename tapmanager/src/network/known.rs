@@ -1,7 +1,7 @@
 //! Addresses that a guest is to have whatever plugins say. One that goes on from saved memory has its NICs already:
 //! hardware addresses, and leases that it believes in. One that boots may have a hardware address of its owner's choice.
 //!
-//! Invariant: of IP addresses what plugins give counts. They are asked for the guest's own addresses first, those of all
+//! Invariant: of IP addresses what plugins give counts. They are requested the guest's own addresses first, those of all
 //! families and NICs, in the ways that the bridge and host-local plugins understand; a network that cannot give them gives
 //! others.
 //! Failure: a hardware address that is none is refused. A link that cannot carry a foreign one keeps its own: a guest
@@ -17,7 +17,7 @@ use tapmanager::wire::{AddRequest, KnownNic};
 
 use super::attachment;
 
-/// What CNI is asked for, the most wanted first; the next one counts when a plugin refuses the one before.
+/// What CNI is requested, the most wanted first; the next one counts when a plugin refuses the one before.
 pub(crate) fn attachments(request: &AddRequest, netns: &Path) -> Vec<cni::Attachment> {
     let plain = attachment(request, netns);
     let (mac, first) = match request.known_nics.first() {

@@ -1,6 +1,6 @@
 //! Removes every network that the caller does not list.
 //!
-//! Invariant: only sandboxes of our journal are taken down; CNI is asked to collect only while nothing
+//! Invariant: only sandboxes of our journal are taken down; CNI is requested to collect only while nothing
 //! is being attached, and gets the list of every known attachment.
 //! Failure: a network that cannot be removed is left for the next time, and the rest is removed.
 

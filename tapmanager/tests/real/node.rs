@@ -61,7 +61,7 @@ pub(crate) fn real_plugins(node: &Path) -> Value {
     })
 }
 
-/// What a pod asks for.
+/// What a pod requests.
 pub(crate) fn pod(id: &str) -> AddRequest {
     AddRequest {
         id: id.to_owned(),

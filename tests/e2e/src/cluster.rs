@@ -126,7 +126,7 @@ impl Cluster {
         self.apply_with(manifests, &[])
     }
 
-    /// Asks the API server whether it would take manifests; fields that it does not know are errors.
+    /// Queries the API server whether it would take manifests; fields that it does not know are errors.
     pub fn dry_run(&self, manifests: &(impl Display + ?Sized)) -> Result<()> {
         self.apply_with(manifests, &["--dry-run=server", "--validate=strict"])
     }

@@ -58,7 +58,7 @@ pub(crate) fn restart(layout: &Layout, program: Program) -> Result<()> {
     wait_for(layout, program)
 }
 
-/// Asks the supervisor to start a program.
+/// Requests the supervisor to start a program.
 pub(super) fn start(layout: &Layout, program: Program) -> Result<()> {
     control::call(layout, &Request::Start(program)).map(drop)
 }

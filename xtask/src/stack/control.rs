@@ -1,7 +1,7 @@
 //! The language between `xtask` commands and a stack's supervisor: one JSON request and one reply per
 //! connection, a line each.
 //!
-//! Invariant: a reply comes when what was asked for has happened.
+//! Invariant: a reply comes when what was requested has happened.
 //! Failure: a supervisor that is gone refuses the connection; what it refuses to do comes back as text.
 
 use std::io::{BufRead, BufReader, Write};
@@ -50,7 +50,7 @@ pub(crate) struct Ports {
     pub(crate) api: u16,
 }
 
-/// Asks the supervisor of a stack.
+/// Calls the supervisor of a stack.
 pub(crate) fn call(layout: &Layout, request: &Request) -> Result<Reply> {
     let socket = layout.supervisor_socket();
     let mut stream = UnixStream::connect(&socket).with_context(|| {

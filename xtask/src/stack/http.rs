@@ -138,7 +138,7 @@ fn value<'a>(request: &'a Request, name: &'static str) -> Option<&'a str> {
     Some(header.value.as_str())
 }
 
-/// A header that makes no sense, or that asks for several ranges, counts as absent: both are legal.
+/// A header that makes no sense, or that requests several ranges, counts as absent: both are legal.
 fn parse_range(header: &str, size: u64) -> Range {
     let Some((first, last)) = header
         .strip_prefix("bytes=")

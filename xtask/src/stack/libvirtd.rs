@@ -33,7 +33,7 @@ const BINDS: &[(&str, &str)] = &[
 ];
 
 /// Character devices of the private `/dev`. No `kvm`, unless it has proved that it runs guests: a device
-/// that only opens makes libvirt probe QEMU anew at every call.
+/// that only opens makes libvirt probe QEMU again at every call.
 const DEVICES: &[(&str, u64, u64)] = &[
     ("null", 1, 3),
     ("zero", 1, 5),

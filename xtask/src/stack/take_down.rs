@@ -50,7 +50,7 @@ fn take_down_node(layout: &Layout, logs: Logs) -> Result<Vec<Leak>> {
         .map(|reply| reply.supervisor)
         .ok();
     let left_running = empty(layout, &record, supervisor.is_some());
-    // libvirtd must live to be asked for domains, and to be the parent of nothing.
+    // libvirtd must run to be queried for domains, and to be the parent of nothing.
     let mut rest = record.programs();
     rest.retain(|program| *program != Program::Libvirtd);
     if supervisor.is_some() {

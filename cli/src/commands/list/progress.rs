@@ -47,7 +47,7 @@ pub(crate) fn progress(vm: &VirtualMachine, around: &Around, now: Timestamp) -> 
     }
 }
 
-/// Until when a guest that is asked to power off may take.
+/// Until when a guest that is requested to power off may take.
 fn timeout(around: &Around) -> Option<String> {
     let pods = around.pods.iter();
     let until = pods

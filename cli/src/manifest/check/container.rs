@@ -98,7 +98,7 @@ pub(super) fn container(
     })
 }
 
-/// As the API server does: a name that may come to mean another image is always asked for.
+/// As the API server does: a name that may come to mean another image is always requested.
 fn default_pull_policy(image: &str) -> PullPolicy {
     if image.contains('@') {
         return PullPolicy::IfNotPresent;

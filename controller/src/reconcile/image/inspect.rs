@@ -6,7 +6,7 @@
 //!   └────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Invariant: one task for each generation of the image; a generation that was answered is not asked for again.
+//! Invariant: one task for each generation of the image; a generation that was answered is not requested again.
 //! Failure: without a node that can do it the image stays unknown, which keeps no machine from using it.
 
 use std::sync::Arc;

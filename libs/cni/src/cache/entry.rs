@@ -100,7 +100,7 @@ impl Entry {
         NetworkConfig::parse(&self.config)
     }
 
-    /// The attachment as it was asked for.
+    /// The attachment as it was requested.
     pub(crate) fn attachment(&self) -> Attachment {
         Attachment {
             container_id: self.container_id.clone(),

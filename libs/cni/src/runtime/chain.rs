@@ -1,7 +1,7 @@
 //! Calls a chain of plugins, and builds the input of each.
 //!
 //! Invariant: a plugin gets its own configuration, plus the network's name and version, the previous
-//! result, of the capability values those that it declares, and addresses to ask for in any case.
+//! result, of the capability values those that it declares, and addresses to request in any case.
 //! Failure: a walk stops at the first plugin that fails, or goes on and reports the first at its end.
 
 use std::time::{Duration, Instant};

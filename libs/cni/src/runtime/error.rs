@@ -11,7 +11,7 @@ pub enum Error {
     /// There is no usable network, or the one in the cache cannot be read.
     #[error("find the network")]
     Network(#[source] ConfigError),
-    /// The attachment cannot be asked for.
+    /// The attachment cannot be requested.
     #[error("attachment is not valid")]
     Attachment(#[source] AttachmentError),
     /// The link is attached already.
@@ -42,7 +42,7 @@ pub enum Error {
 /// What kind of failure an [`Error`] is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The caller asked for something impossible.
+    /// The caller requested something impossible.
     Invalid,
     /// The container is not attached.
     NotFound,

@@ -11,7 +11,7 @@ use crds::schema::definitions;
 use crds::vm::fields::{Actor, Effect, FIELDS};
 use serde_json::Value;
 
-/// What follows this line is written anew.
+/// What follows this line is written again.
 const MARK: &str = "<!-- from here on: cargo xtask crds -->\n";
 /// Fields that are Kubernetes' own: their pages are elsewhere.
 const FOREIGN: [&str; 4] = [

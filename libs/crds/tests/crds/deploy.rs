@@ -1,7 +1,7 @@
 //! `deploy/crds/` and the ends of `docs/kinds/*.md` are what the types say.
 //!
 //! Invariant: the files are generated and never edited by hand.
-//! Failure: the names of files that differ; `cargo xtask crds` writes them anew.
+//! Failure: the names of files that differ; `cargo xtask crds` writes them again.
 
 #[path = "../../examples/crds/pages.rs"]
 mod pages;

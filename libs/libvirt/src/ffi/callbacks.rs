@@ -27,13 +27,13 @@ pub(crate) enum Signal {
         event: c_int,
         detail: c_int,
     },
-    /// A guest began to boot anew in the emulator that it had: it rebooted, or was reset.
+    /// A guest began to boot again in the emulator that it had: it rebooted, or was reset.
     Reset { domain: Uuid },
     /// The connection is closed; the number is libvirt's reason.
     Closed { reason: c_int },
 }
 
-/// Which callbacks a subscription asks for.
+/// Which callbacks a subscription requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Everything,

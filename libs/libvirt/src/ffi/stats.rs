@@ -1,7 +1,7 @@
 //! Statistics of all domains in one call.
 //!
 //! Invariant: the list that libvirt allocates is copied and freed before anything else can happen; only
-//! values that need neither QEMU's monitor nor the domain's job are asked for, so that no hung emulator
+//! values that need neither QEMU's monitor nor the domain's job are requested, so that no hung emulator
 //! can hold the call up.
 //! Failure: libvirt's own error. What a driver does not know is absent.
 
@@ -52,7 +52,7 @@ pub(crate) fn all(connect: &Connect) -> Result<Vec<DomainStats>, Error> {
 fn copy(record: sys::virDomainStatsRecordPtr) -> Option<DomainStats> {
     let mut uuid = [0; sys::VIR_UUID_BUFLEN as usize];
     // SAFETY: the record is an element of the list that libvirt returned and has not been freed; it holds a
-    // reference to its domain. The buffer is as long as libvirt's contract asks for.
+    // reference to its domain. The buffer is as long as libvirt's contract requests.
     let (record, found) = unsafe {
         let record = record.as_ref()?;
         (record, sys::virDomainGetUUID(record.dom, uuid.as_mut_ptr()))

@@ -22,7 +22,7 @@ use crate::{Error, Result, ffi};
 
 /// Longest reply that is parsed; libvirt's own protocol carries no longer string.
 const MAX_REPLY: usize = 4 << 20;
-/// Time for an agent to show that it is there before it is asked to power off.
+/// Time for an agent to show that it is there before it is requested to power off.
 const PING: Duration = Duration::from_secs(2);
 /// Time given to a refusal. An agent that obeys a shutdown does not answer.
 const SHUTDOWN_REFUSAL: Duration = Duration::from_secs(1);
@@ -52,12 +52,12 @@ impl Calls {
         parse(&reply)
     }
 
-    /// Asks the agent to power the guest off.
+    /// Requests the agent to power the guest off.
     pub(super) async fn agent_shutdown(&self, domain: Uuid) -> Result<()> {
         self.agent_order(domain, "powerdown").await
     }
 
-    /// Asks the agent to reboot the guest.
+    /// Requests the agent to reboot the guest.
     pub(super) async fn agent_reboot(&self, domain: Uuid) -> Result<()> {
         self.agent_order(domain, "reboot").await
     }

@@ -48,9 +48,9 @@ pub(super) struct Calls {
     urgent: Arc<Semaphore>,
     agents: Arc<Semaphore>,
     unresponsive_agents: Arc<Semaphore>,
-    /// Those whose agent answered when it was last asked.
+    /// Those whose agent answered when it was last queried.
     pub(super) known: Domains,
-    /// Those whose power button was pressed for a reboot, and not since for anything else: libvirt boots them anew when they
+    /// Those whose power button was pressed for a reboot, and not since for anything else: libvirt boots them again when they
     /// power off, for any caller.
     pub(super) rebooting: Domains,
     /// One per domain with agent calls under way.

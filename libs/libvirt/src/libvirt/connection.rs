@@ -58,7 +58,7 @@ pub(super) enum Lane {
     Control,
     /// Ending machines, and looking at them.
     Urgent,
-    /// Guest agents that answered when they were last asked.
+    /// Guest agents that answered when they were last queried.
     Agents,
     /// Guest agents that were never asked, or were silent then.
     UnresponsiveAgents,

@@ -250,7 +250,7 @@ impl World {
     }
 }
 
-/// 2,000, or as many as `PROPTEST_CASES` asks for.
+/// 2,000, or as many as `PROPTEST_CASES` requests.
 fn cases() -> u32 {
     let is_set = std::env::var_os("PROPTEST_CASES").is_some();
     let requested = ProptestConfig::default().cases;

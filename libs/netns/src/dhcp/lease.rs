@@ -46,7 +46,7 @@ impl Lease {
         let mut options = vec![DhcpOption::SubnetMask(self.address.netmask())];
         let classless = self.classless_routes();
         // Clients must ignore the router when they understand classless routes (RFC 3442), so it is
-        // there only for those that do not ask for them.
+        // there only for those that do not request them.
         let understands =
             requested.is_none_or(|list| list.contains(&OptionCode::ClasslessStaticRoute));
         if let Some(gateway) = self.gateway

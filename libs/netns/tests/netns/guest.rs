@@ -102,7 +102,7 @@ impl Guest {
         }
     }
 
-    /// Asks for a lease with `udhcpc` and returns the variables of its script.
+    /// Requests a lease with `udhcpc` and returns the variables of its script.
     pub(crate) async fn lease(&self, arguments: &str) -> BTreeMap<String, String> {
         let script = self.dir.join("udhcpc.sh");
         let report = self.dir.join("lease");

@@ -138,7 +138,7 @@ async fn a_guest_gets_its_ipv6_address_and_routes_through_the_gateway_of_its_pod
     drop(server);
 }
 
-/// Asks for routers as a kernel does, without forgetting what it knows.
+/// Requests routers as a kernel does, without forgetting what it knows.
 async fn solicit(dir: &Scratch) {
     let guest = Namespace::open(&dir.path().join("guest")).unwrap().unwrap();
     let ask = || -> std::io::Result<usize> {

@@ -37,7 +37,7 @@ pub(crate) async fn routed(guest: &Guest) -> String {
         .await
 }
 
-/// Asks for a lease and returns the variables of the client's script.
+/// Requests a lease and returns the variables of the client's script.
 pub(crate) async fn dhclient(guest: &Guest, dir: &Path) -> BTreeMap<String, String> {
     let at = |name: &str| dir.join(name).display().to_string();
     write_program(&guest.namespace(), &dir.join("dhclient.sh"), SCRIPT).await;

@@ -120,7 +120,7 @@ fn strict() -> Config {
     }
 }
 
-/// 2,000, or as many as `PROPTEST_CASES` asks for.
+/// 2,000, or as many as `PROPTEST_CASES` requests.
 fn cases() -> u32 {
     let is_set = std::env::var_os("PROPTEST_CASES").is_some();
     let cases = ProptestConfig::default().cases;

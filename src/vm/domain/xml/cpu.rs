@@ -47,7 +47,7 @@ impl Cpu {
         Self { mode }
     }
 
-    /// Whether libvirt compares the guest's CPU with what it asked for. It does not where that is simply
+    /// Whether libvirt compares the guest's CPU with what it requested. It does not where that is simply
     /// everything.
     pub(super) fn is_verified(&self) -> bool {
         self.mode == HOST_MODEL

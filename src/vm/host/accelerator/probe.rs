@@ -88,7 +88,7 @@ pub(super) async fn time(host: &Host, accelerator: Accelerator) -> Result<Durati
         Ok(mut child) => judge(host, watch(&mut child, host.deadline).await),
         Err(e) => Err(format!("{} cannot be run: {e}", host.emulator.display())),
     };
-    // The next probe writes it anew.
+    // The next probe writes it again.
     let _ = fs::remove_file(&disk).await;
     result.map(|()| begun.elapsed())
 }

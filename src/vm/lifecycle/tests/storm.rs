@@ -60,7 +60,7 @@ async fn live(node: &Node, n: usize) {
         let (one, other) = tokio::join!(start(), start());
         one.and(other).unwrap();
         match attempt {
-            // The guest goes down just when it is asked to.
+            // The guest goes down just when it is requested to.
             0 => {
                 let off = async { node.hypervisor.power_off(id.domain()) };
                 let (stopped, ()) = tokio::join!(node.containers.stop(&id, HOUR), off);

@@ -1,6 +1,6 @@
 //! Reboot requests: guests that respond, that do not, and that end instead.
 //!
-//! Invariant: success means that the hypervisor saw the guest boot anew.
+//! Invariant: success means that the hypervisor saw the guest boot again.
 //! Failure: a test prints how the guest was asked.
 
 use std::time::Duration;

@@ -259,7 +259,7 @@ async fn address(controller: &Controller, vms: &Api<VirtualMachine>) -> Result<(
     queued(controller, seen, -2).await
 }
 
-/// Machines that exist and are off, as a controller that is started anew finds them.
+/// Machines that exist and are off, as a controller that is started again finds them.
 async fn make_herd(vms: &Api<VirtualMachine>, count: usize) -> Result<()> {
     let begun = Instant::now();
     let mut making = JoinSet::new();

@@ -9,7 +9,7 @@ use anyhow::Result;
 use e2e::Cluster;
 use e2e::chaos::{Plan, run};
 
-/// Asks for the long form.
+/// Requests the long form.
 const LONG: &str = "VMLET_TEST_LONG";
 
 #[tokio::test]

@@ -16,7 +16,7 @@ const UP: Duration = Duration::from_secs(300);
 const DOWN: Duration = Duration::from_secs(180);
 /// Seconds that a guest has for a reboot, so that nothing but another request ends it here.
 const PATIENT: i64 = 3600;
-/// Seconds until a restart that is asked for in advance; the request takes less, even on a busy machine.
+/// Seconds until a restart that is requested in advance; the request takes less, even on a busy machine.
 const AHEAD: i64 = 10;
 
 #[tokio::test]
@@ -69,7 +69,7 @@ async fn a_guest_reboots_in_its_pod_or_is_reset_without_delaying_other_changes()
     cluster.down()
 }
 
-/// Asks for a restart so many seconds from now, and returns when that is.
+/// Requests a restart so many seconds from now, and returns when that is.
 fn restart(cluster: &Cluster, mut how: Value, ahead: i64) -> Result<String> {
     let at = Timestamp::from_second(Timestamp::now().as_second() + ahead)?.to_string();
     how["nextRestartTime"] = json!(at);
@@ -77,7 +77,7 @@ fn restart(cluster: &Cluster, mut how: Value, ahead: i64) -> Result<String> {
     Ok(at)
 }
 
-/// When the only task that made the guest boot anew was made.
+/// When the only task that made the guest boot again was made.
 fn begun(cluster: &Cluster) -> Result<Timestamp> {
     let tasks = cluster.get_json(&["virtualmachinetasks"])?;
     let mut tasks = tasks["items"].as_array().context("no list")?.iter();
@@ -97,7 +97,7 @@ async fn await_restarted(cluster: &Cluster, at: &str) -> Result<()> {
         .await
 }
 
-/// Kinds and states of the tasks that made the guest boot anew.
+/// Kinds and states of the tasks that made the guest boot again.
 fn ends(cluster: &Cluster) -> Result<Vec<(String, String)>> {
     let tasks = cluster.get_json(&["virtualmachinetasks"])?;
     let tasks = tasks["items"].as_array().context("no list")?;

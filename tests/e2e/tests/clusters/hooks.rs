@@ -83,7 +83,7 @@ fn sicken(cluster: &Cluster, name: &str) -> Result<()> {
     guest.run(&["touch", "/tmp/sick"]).map(drop)
 }
 
-/// Each start has its hook after it, each stop before the guest is asked to power off.
+/// Each start has its hook after it, each stop before the guest is requested to power off.
 async fn restarted(cluster: &Cluster, name: &str, hook: &[&str]) -> Result<()> {
     await_restart(cluster, name).await?;
     cluster.await_ready(&format!("pod/{name}"), READY)?;
@@ -146,7 +146,7 @@ async fn await_restart(cluster: &Cluster, pod: &str) -> Result<()> {
     .await
 }
 
-/// What hooks and orders have written. A guest may be asked to power off more than once.
+/// What hooks and orders have written. A guest may be requested to power off more than once.
 fn order(cluster: &Cluster, pod: &str) -> Result<Vec<String>> {
     let text = Guest::of(cluster.stack(), pod)?.run(&["cat", "/boot/order"])?;
     let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();

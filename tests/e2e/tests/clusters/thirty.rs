@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Cluster, Endpoint, Load, Quiet, eventually, vm_pod};
 use serde_json::{Value, json};
 
-/// Asks for the long form.
+/// Requests the long form.
 const LONG: &str = "VMLET_TEST_LONG";
 const WAVES: usize = 4;
 const WAVES_IN_LONG: usize = 10;

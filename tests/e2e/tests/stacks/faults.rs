@@ -1,4 +1,4 @@
-//! kill -9 at every crash point of the daemon and of the owner of networks.
+//! kill -9 at every crash point of the daemon and of the tapmanager.
 //!
 //! Invariant: after a restart the same request succeeds, and after removal nothing is left.
 //! Failure: the test names the crash point, and what was refused or left.

@@ -192,7 +192,7 @@ async fn sigterm_ends_the_daemon_and_no_machine() -> Result<()> {
         Ok(())
     })
     .await?;
-    // A guest that is asked to power off does so; one whose grace was over would have been killed.
+    // A guest that is requested to power off does so; one whose grace was over would have been killed.
     cri.stop(&container, 600).await?;
     let status = cri.container(&container).await?;
     ensure!(

@@ -1,6 +1,6 @@
 //! A guest that is restored from saved memory when its address belongs to another pod.
 //!
-//! Invariant: it sees its cable pulled and plugged in, so that a client which watches for that asks anew; the new address
+//! Invariant: it sees its cable pulled and plugged in, so that a client which watches for that asks again; the new address
 //! works long before the lease would have been renewed.
 //! Failure: the test says which address did not answer.
 

@@ -142,7 +142,7 @@ async fn what_a_guest_wrote_is_there_in_its_next_pod() -> Result<()> {
         "{status:?}"
     );
 
-    // A guest that is asked to power off does; its pod goes, the disk stays.
+    // A guest that is requested to power off does; its pod goes, the disk stays.
     let ask = Kind::GuestShutdown(v1::GuestShutdown {
         timeout_seconds: 600,
     });

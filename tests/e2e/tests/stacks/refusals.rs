@@ -1,6 +1,6 @@
 //! Bad input from every side: refused with a clear error, and nothing is left of it.
 //!
-//! Invariant: the daemon and the owner of networks go on serving.
+//! Invariant: the daemon and the tapmanager go on serving.
 //! Failure: a wrong code, an error without the word that helps, or a leftover.
 
 use std::io::{Read, Write};

@@ -56,7 +56,7 @@ pub(super) fn admit(layout: &Layout, node: &Node) -> Result<()> {
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
-    // Made anew, so that the mode is ours.
+    // Made again, so that the mode is ours.
     if path.exists() {
         fs::remove_file(path).with_context(|| format!("remove {}", path.display()))?;
     }

@@ -1,4 +1,4 @@
-//! Keys and certificates of a cluster, made anew for each.
+//! Keys and certificates of a cluster, made again for each.
 //!
 //! Invariant: private keys are readable by root only; every name under which a server is reached is in its
 //! certificate.

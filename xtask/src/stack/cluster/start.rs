@@ -38,7 +38,7 @@ pub(crate) fn bring_up_node(layout: &Layout, node: &Node, plan: &Plan) -> Result
     boot(layout, node)
 }
 
-/// Connects a node again after its network namespace was made anew.
+/// Connects a node again after its network namespace was made again.
 pub(crate) fn rejoin(node: &Node) -> Result<()> {
     let control = Layout::existing(&node.control)?;
     for number in 2..=MAX_NODES {

@@ -63,7 +63,7 @@ pub(crate) fn enter(layout: &Layout) -> Result<()> {
     propagate(MsFlags::MS_SHARED)
 }
 
-/// Makes the next programs believe that the machine was booted anew.
+/// Makes the next programs believe that the machine was booted again.
 pub(crate) fn new_boot_id(layout: &Layout) -> Result<()> {
     let id = fs::read_to_string("/proc/sys/kernel/random/uuid").context("make a boot id")?;
     fs::write(layout.path(BOOT_ID), id).context("write the boot id")

@@ -158,7 +158,7 @@ async fn discard(pass: &mut Pass<'_>) -> Outcome {
     }
 }
 
-/// Writes the desired state that a request asked for into the specification, and removes its other spellings: the API
+/// Writes the desired state that a request contains into the specification, and removes the other fields: the API
 /// server refuses a machine with two.
 async fn change_specification(pass: &mut Pass<'_>, change: Patch) -> Outcome {
     let spec = match change {

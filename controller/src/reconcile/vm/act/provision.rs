@@ -7,7 +7,7 @@
 //! Invariant: the node is on record before a task exists there; it changes only while no disk can exist, or when the
 //! node left after the task had failed. Until the disk is made the machine follows its image: what was begun for another
 //! source of it ends.
-//! Failure: a placeholder that failed is made anew after a while, on the same node once one is on record.
+//! Failure: a placeholder that failed is made again after a while, on the same node once one is on record.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>, prerequisites: &Prerequisites, slot
             make(pass, prerequisites, &node, slot).await
         }
         Some(pod) if pods::phase(&pod) == "Failed" => replace_failed(pass, &pod).await,
-        // One that was made anew may find its node full.
+        // One that was made again may find its node full.
         Some(pod) if pods::node(&pod).is_none() => {
             waits_for_node(pass, &pod).await.map(|()| Flow::Continue)
         }

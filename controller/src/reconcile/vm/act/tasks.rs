@@ -189,7 +189,7 @@ pub(crate) fn unresponsive_agent(pass: &Pass<'_>) -> Option<Failure> {
     })
 }
 
-/// Asks a task to stop.
+/// Requests a task to stop.
 pub(crate) async fn cancel(pass: &Pass<'_>, task: &VirtualMachineTask) -> Outcome<()> {
     if task.spec.cancel {
         return Ok(());

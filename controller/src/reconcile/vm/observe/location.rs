@@ -1,6 +1,6 @@
 //! A machine is where its disk is.
 //!
-//! Invariant: a machine whose disk cannot be reached is left as it is: nothing is made anew elsewhere.
+//! Invariant: a machine whose disk cannot be reached is left as it is: nothing is made again elsewhere.
 //! Failure: `VirtualMachineLocationValid` is False, and the node's next event wakes the machine.
 
 use crds::conditions::{LOCATION_VALID, Status};

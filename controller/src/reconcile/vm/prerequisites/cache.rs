@@ -31,7 +31,7 @@ pub(crate) fn is_ready(pass: &mut Pass<'_>) -> bool {
     };
     let parts: Vec<_> = location.split(',').collect();
     let [node, store, format] = parts[..] else {
-        // A value in another format: asked for anew by the next pass.
+        // A value in another format: requested again by the next pass.
         forget(pass);
         return false;
     };

@@ -275,7 +275,7 @@ async fn a_class_that_shrank_leaves_a_machine_the_memory_that_it_has() {
     assert_eq!(resources["requests"]["memory"], "512Mi");
 }
 
-/// The API server refuses a pod that asks for more than it may use.
+/// The API server refuses a pod that requests more than it may use.
 #[tokio::test]
 async fn a_class_that_reserves_more_than_the_guests_memory_gets_a_pod() {
     let mut bench = Bench::new();

@@ -245,7 +245,7 @@ async fn an_end_with_a_long_story_is_recorded() {
     assert!(reported.message.unwrap().starts_with('ä'));
 }
 
-/// A node that refuses every pod must not be asked again as fast as it refuses.
+/// A node that refuses every pod must not be queried again as fast as it refuses.
 #[tokio::test]
 async fn a_failed_placeholder_pod_is_not_recreated_at_once() {
     let mut bench = Bench::new();

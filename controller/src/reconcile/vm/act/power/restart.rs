@@ -89,7 +89,7 @@ pub(super) async fn make_way(pass: &mut Pass<'_>, action: &Action) -> Outcome<()
     if matches!(action, Action::Wait(_) | Action::Patch(_)) {
         return Ok(());
     }
-    // A guest that is powered off boots anew when it is started again.
+    // A guest that is powered off boots again when it is started again.
     if matches!(action, Action::Delete { .. } | Action::Shutdown { .. })
         && let Ok(Restart::Due(at)) = wanted(pass)
     {
@@ -103,7 +103,7 @@ pub(super) async fn make_way(pass: &mut Pass<'_>, action: &Action) -> Outcome<()
     Ok(())
 }
 
-/// The guest did not reboot, or could not be asked.
+/// The guest did not reboot, or could not be queried.
 fn has_failed(pass: &Pass<'_>, at: &Time) -> bool {
     let name = node_tasks::name(&pass.key.name, TaskKind::GuestReboot, &at.0.to_string());
     let task = tasks::find(pass, &name);

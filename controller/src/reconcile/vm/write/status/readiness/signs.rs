@@ -19,7 +19,7 @@ const BOOT: i64 = 120;
 pub(super) fn awaited(pass: &mut Pass<'_>, facts: Option<&GuestFacts>) -> Option<&'static str> {
     let runs = pass.view.pod.as_deref().is_some_and(pods::runs);
     let is_asked = pass.vm.spec.readiness_probe.is_some();
-    // What it had in memory includes its addresses, which it does not have to ask for again.
+    // What it had in memory includes its addresses, which it does not have to request again.
     let pod = pass.view.pod.as_deref();
     let is_resumed = pod.is_some_and(|p| pods::annotation(p, names::RESTORE) == Some("true"));
     if !runs || is_asked || is_resumed || !is_enabled(&pass.vm) || assures_pod_ip(pass) {
