@@ -1,7 +1,7 @@
 //! Puts the daemon together: the only place where services meet their real helpers.
 //!
-//! Invariant: services are built and rows are loaded before the first request; helpers that are away are
-//! waited for in the background, never at start-up.
+//! Invariant: services are built and rows are loaded before the first request; helpers that are
+//! away are waited for in the background, never at start-up.
 //! Failure: [`Error`] names the part that keeps the daemon from starting.
 
 use std::fs::{File, OpenOptions, TryLockError};
@@ -202,7 +202,8 @@ impl App {
         }
     }
 
-    /// Ends the background work; machines run on. Waits at most `deadline` for requests in progress.
+    /// Ends the background work; machines run on. Waits at most `deadline` for requests in
+    /// progress.
     pub async fn stop(self, deadline: Duration) {
         let settled = async {
             self.tasks.wait().await;

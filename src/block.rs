@@ -5,10 +5,12 @@
 //!   another user's    ┌─ the guest's disk, from the first byte ──────────────────────────────────────────────┐
 //! ```
 //!
-//! Invariant: a device has one container at most, whatever path it is named by, or several that only read it; only QEMU's
-//! user gets at it, by a node below our own directory that goes with the container's domain. The marker says that an image is whole only after all
-//! of it has reached the device, and says beforehand that one is being written.
-//! Failure: [`Error`]; a copy cut short is begun again, content that is not ours is never written over.
+//! Invariant: a device has one container at most, whatever path it is named by, or several that
+//! only read it; only QEMU's user gets at it, by a node below our own directory that goes with the
+//! container's domain. The marker says that an image is whole only after all of it has reached the
+//! device, and says beforehand that one is being written.
+//! Failure: [`Error`]; a copy cut short is begun again, content that is not ours is never written
+//! over.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -43,7 +45,8 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Reads what is recorded; `root` is the directory of our nodes, which must exist; user and group are QEMU's.
+    /// Reads what is recorded; `root` is the directory of our nodes, which must exist; user and
+    /// group are QEMU's.
     pub async fn open(db: Db, root: PathBuf, uid: u32, gid: u32) -> metadata::Result<Self> {
         Ok(Self {
             records: RecordStore::load(db).await?,
@@ -65,8 +68,8 @@ impl Blocks {
         self.root.join(device.to_string())
     }
 
-    /// The part of the device that is the disk of this container; `None` when it has not got the device, or when the
-    /// device is not prepared.
+    /// The part of the device that is the disk of this container; `None` when it has not got the
+    /// device, or when the device is not prepared.
     pub fn extent(&self, device: Number, container: &ContainerId) -> Option<Extent> {
         let held = self.records.get(&device)?;
         held.is_of(container).then_some(held.extent)?

@@ -1,7 +1,7 @@
 //! The daemon's settings.
 //!
-//! Invariant: a [`Config`] that was checked is complete and valid; nothing outside this module reads the environment or
-//! depends on the source of a value.
+//! Invariant: a [`Config`] that was checked is complete and valid; nothing outside this module
+//! reads the environment or depends on the source of a value.
 //! Failure: a sentence that names the keys.
 
 mod check;
@@ -28,8 +28,8 @@ pub struct Config {
     pub listen: AbsolutePath,
     /// Directory of the database, images, disks and console files.
     pub state_dir: AbsolutePath,
-    /// File that contains the boot ID of the node. After a reboot, the daemon treats all recorded machines and
-    /// networks as gone. Only tests need a file other than the one of the kernel.
+    /// File that contains the boot ID of the node. After a reboot, the daemon treats all recorded
+    /// machines and networks as gone. Only tests need a file other than the one of the kernel.
     pub boot_id_file: AbsolutePath,
     /// Log output of the daemon on standard error.
     pub log: Log,
@@ -53,11 +53,12 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cri {
-    /// cgroup driver that the daemon reports to kubelet: `systemd`, `cgroupfs`, or `auto`, which is `systemd` on
-    /// nodes that run it. It must match the cgroup driver of the other runtime on the node.
+    /// cgroup driver that the daemon reports to kubelet: `systemd`, `cgroupfs`, or `auto`, which is
+    /// `systemd` on nodes that run it. It must match the cgroup driver of the other runtime on the
+    /// node.
     pub cgroup_driver: CgroupDriver,
-    /// Mount point of the cgroup file system. The daemon reads the resource usage of pods there and writes
-    /// nothing.
+    /// Mount point of the cgroup file system. The daemon reads the resource usage of pods there and
+    /// writes nothing.
     pub cgroup_root: AbsolutePath,
 }
 
@@ -71,9 +72,9 @@ pub struct Libvirt {
     pub call_timeout: Timespan,
     /// Timeout for libvirt to start an emulator, from 1s to 24h.
     pub start_timeout: Timespan,
-    /// Concurrent calls to libvirt for each of four kinds (life cycle, ends, agents that answer, other agents);
-    /// further calls wait. Keep four times this value below `max_workers` of `libvirtd.conf`, which defaults to
-    /// 20.
+    /// Concurrent calls to libvirt for each of four kinds (life cycle, ends, agents that answer,
+    /// other agents); further calls wait. Keep four times this value below `max_workers` of
+    /// `libvirtd.conf`, which defaults to 20.
     pub parallel_calls: Count,
 }
 
@@ -103,8 +104,8 @@ pub struct Network {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Vm {
-    /// How guests are executed: `kvm`, `tcg` (software emulation), or `auto`, which is `kvm` if a guest runs with
-    /// it.
+    /// How guests are executed: `kvm`, `tcg` (software emulation), or `auto`, which is `kvm` if a
+    /// guest runs with it.
     pub accelerator: Accelerator,
     /// Path of QEMU.
     pub emulator: AbsolutePath,
@@ -116,13 +117,13 @@ pub struct Vm {
     pub default_vcpus: Cpus,
     /// Memory of a machine whose pod has neither a memory limit nor an annotation.
     pub default_memory: Memory,
-    /// Memory for QEMU itself in a pod that has a memory limit and no RuntimeClass, such as a pod for Virtlet.
-    /// The daemon raises the limit of the pod's cgroup by this amount. For other pods, the overhead of the
-    /// RuntimeClass does this and informs the scheduler.
+    /// Memory for QEMU itself in a pod that has a memory limit and no RuntimeClass, such as a pod
+    /// for Virtlet. The daemon raises the limit of the pod's cgroup by this amount. For other pods,
+    /// the overhead of the RuntimeClass does this and informs the scheduler.
     pub memory_overhead: Size,
-    /// How the daemon treats a pod with writable mounts, which do not reach the guest, so that data written there
-    /// would be lost: `refuse` the container, or `warn` with an event on the pod. Everything else that does not
-    /// reach the guest is always reported with such an event.
+    /// How the daemon treats a pod with writable mounts, which do not reach the guest, so that data
+    /// written there would be lost: `refuse` the container, or `warn` with an event on the pod.
+    /// Everything else that does not reach the guest is always reported with such an event.
     pub unsupported: Unsupported,
 }
 
@@ -138,14 +139,15 @@ pub struct Images {
     pub max_virtual_size: Size,
     /// Maximum time without data from a server during a download, from 1s to 24h.
     pub stall_timeout: Timespan,
-    /// PEM file with certificate authorities that are trusted in addition to those of the system; empty for none.
+    /// PEM file with certificate authorities that are trusted in addition to those of the system;
+    /// empty for none.
     pub ca_file: OptionalPath,
-    /// How the daemon treats a container whose image ID is not in this store because another runtime assigned it:
-    /// `pull` the image by its name in the pod, or `refuse` the container.
+    /// How the daemon treats a container whose image ID is not in this store because another
+    /// runtime assigned it: `pull` the image by its name in the pod, or `refuse` the container.
     pub unknown_id: UnknownId,
-    /// Image names that are translated to URLs. Each entry has a `url` and either `name`, for this name only,
-    /// or `prefix`, for all names below it. An image that is specified by its URL has the name
-    /// `host[:port]/path` here.
+    /// Image names that are translated to URLs. Each entry has a `url` and either `name`, for this
+    /// name only, or `prefix`, for all names below it. An image that is specified by its URL has
+    /// the name `host[:port]/path` here.
     pub translations: Vec<Translation>,
 }
 

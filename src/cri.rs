@@ -1,8 +1,9 @@
 //! The CRI server: what kubelet and crictl talk to.
 //!
-//! Invariant: generated types stay in here; a method decodes, calls a service and encodes. No peer but our
-//! own user is served, and nothing that a peer sends ends the server.
-//! Failure: [`Error`] when the socket cannot be had; a failed request gets a gRPC status from [`status`].
+//! Invariant: generated types stay in here; a method decodes, calls a service and encodes. No peer
+//! but our own user is served, and nothing that a peer sends ends the server.
+//! Failure: [`Error`] when the socket cannot be had; a failed request gets a gRPC status from
+//! [`status`].
 
 use std::future::Future;
 use std::time::Duration;

@@ -7,8 +7,9 @@
 //!                      └──► (none)└──┘ lock, unlock; memory: Writing ─► Whole ─► Resumed ─► (none)
 //! ```
 //!
-//! Invariant: a disk has its name only when all of it is written; the image under it is pinned from before the disk is
-//! made until after it is gone; one container has it at most. Memory that a guest has gone on from is never used again.
+//! Invariant: a disk has its name only when all of it is written; the image under it is pinned from
+//! before the disk is made until after it is gone; one container has it at most. Memory that a
+//! guest has gone on from is never used again.
 //! Failure: [`Error`]; a step cut short is finished by its repetition, or undone.
 
 use std::collections::BTreeSet;

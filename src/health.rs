@@ -1,7 +1,8 @@
 //! Whether the daemon's helpers do their part.
 //!
-//! Invariant: a check asks the helpers themselves, and always ends within [`FIRST`]. A helper that is late
-//! still counts as it last answered, for [`FRESH`]: a busy node is no broken node. What it answers counts at once.
+//! Invariant: a check asks the helpers themselves, and always ends within [`FIRST`]. A helper that
+//! is late still counts as it last answered, for [`FRESH`]: a busy node is no broken node. What it
+//! answers counts at once.
 //! Failure: none; what does not answer is reported as a sentence.
 
 mod recent;
@@ -21,7 +22,8 @@ use crate::vm::accelerator::Choice;
 /// Longest wait for a helper that answered not long ago: clients poll every few seconds.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// Longest wait for a helper of which nothing is known: libvirt's first answer may take it a look at QEMU.
+/// Longest wait for a helper of which nothing is known: libvirt's first answer may take it a look
+/// at QEMU.
 const FIRST: Duration = Duration::from_secs(5);
 
 /// How long an answer stands for a helper that is late. kubelet gives a runtime up after 30 s.

@@ -1,7 +1,7 @@
 //! The image store: disks by name, pulled over HTTP(S), kept by content.
 //!
-//! Invariant: an image in the lists has a complete, checked file; a pinned file stays until its owner
-//! lets go, whatever happens to names. Look-ups and lists never touch disk or database.
+//! Invariant: an image in the lists has a complete, checked file; a pinned file stays until its
+//! owner lets go, whatever happens to names. Look-ups and lists never touch disk or database.
 //! Failure: [`Error`]; a pull that failed or was dropped is continued by the next one.
 
 use std::collections::HashSet;
@@ -87,8 +87,9 @@ struct Inner {
 }
 
 impl Images {
-    /// Opens the store: makes its directories, forgets images whose file is gone or has another size, and
-    /// removes files that nothing needs. Downloads of the last day that can be continued stay.
+    /// Opens the store: makes its directories, forgets images whose file is gone or has another
+    /// size, and removes files that nothing needs. Downloads of the last day that can be continued
+    /// stay.
     pub async fn open(db: Db, settings: Settings) -> Result<Self> {
         let translator = Translator::new(settings.protocol, settings.translations.clone())?;
         let max_virtual_bytes = settings.max_virtual_bytes;
@@ -129,22 +130,23 @@ impl Images {
         })
     }
 
-    /// Brings the image that a name means now into the store. The server gets a request each time, but an
-    /// unchanged file is not sent again; with a digest in the name, content that is here is enough. Pulls of one
-    /// URL at the same time share one download. Dropping the future stops the download (unless others wait
-    /// for it) and keeps what was received for the next pull.
+    /// Brings the image that a name means now into the store. The server gets a request each time,
+    /// but an unchanged file is not sent again; with a digest in the name, content that is here is
+    /// enough. Pulls of one URL at the same time share one download. Dropping the future stops the
+    /// download (unless others wait for it) and keeps what was received for the next pull.
     pub async fn pull(&self, image: impl Into<Locator<'_>>) -> Result<Image> {
         self.inner.pull(image.into()).await
     }
 
-    /// Says what the image is from its first bytes, as the server has it now; nothing is kept. The server is asked
-    /// as by a pull, also when the image is here.
+    /// Says what the image is from its first bytes, as the server has it now; nothing is kept. The
+    /// server is asked as by a pull, also when the image is here.
     pub async fn inspect(&self, image: impl Into<Locator<'_>>) -> Result<Inspected> {
         self.inner.inspect(image.into()).await
     }
 
-    /// Finds an image by `sha256:<hex>`, bare hexadecimal digits, `name` (meaning `:latest`), `name:tag`,
-    /// `name@sha256:<hex>`, or by 12 or more first digits of the id that only one image has.
+    /// Finds an image by `sha256:<hex>`, bare hexadecimal digits, `name` (meaning `:latest`),
+    /// `name:tag`, `name@sha256:<hex>`, or by 12 or more first digits of the id that only one image
+    /// has.
     pub fn find(&self, reference: &str) -> Option<Image> {
         let digest = self.inner.catalog.resolve(reference)?;
         self.inner.catalog.image(digest)
@@ -155,14 +157,15 @@ impl Images {
         self.inner.catalog.list()
     }
 
-    /// Removes an image with all its names; afterwards it is neither listed nor found. Its file stays as
-    /// long as it is pinned. That there is no such image is fine.
+    /// Removes an image with all its names; afterwards it is neither listed nor found. Its file
+    /// stays as long as it is pinned. That there is no such image is fine.
     pub async fn remove(&self, reference: &str) -> Result<()> {
         self.inner.remove(reference).await
     }
 
-    /// Keeps the image that `reference` means for `owner` until [`Images::unpin`]. An owner has one pin: a
-    /// repetition yields the image that is pinned already, whatever `reference` means by then.
+    /// Keeps the image that `reference` means for `owner` until [`Images::unpin`]. An owner has one
+    /// pin: a repetition yields the image that is pinned already, whatever `reference` means by
+    /// then.
     pub async fn pin(&self, owner: &str, reference: &str) -> Result<Image> {
         self.inner.pin(owner, reference).await
     }
@@ -179,8 +182,8 @@ impl Images {
             .read(|rows| rows.pins.keys().cloned().collect())
     }
 
-    /// Ends the pin of `owner`, and removes the image's file if nothing needs it any more. Without a pin
-    /// there is nothing to do.
+    /// Ends the pin of `owner`, and removes the image's file if nothing needs it any more. Without
+    /// a pin there is nothing to do.
     pub async fn unpin(&self, owner: &str) -> Result<()> {
         self.inner.unpin(owner).await
     }

@@ -1,7 +1,7 @@
 //! What the daemon remembers: rows in SQLite, and a view of them in memory.
 //!
-//! Invariant: one writer; a row is written before the effect that it announces; readers see the view and
-//! never wait for the disk.
+//! Invariant: one writer; a row is written before the effect that it announces; readers see the
+//! view and never wait for the disk.
 //! Failure: an error here fails the request; the row stays as it was.
 
 mod db;

@@ -1,6 +1,7 @@
 //! The seam to the owner of pod networks.
 //!
-//! Invariant: `add` and `del` may be repeated; after `del` nothing of the sandbox's network is left.
+//! Invariant: `add` and `del` may be repeated; after `del` nothing of the sandbox's network is
+//! left.
 //! Failure: the client's error says whether the tapmanager could not be reached or refused.
 
 use std::future::Future;

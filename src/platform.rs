@@ -1,6 +1,7 @@
 //! What the services stand on: who runs machines, and who makes their networks.
 //!
-//! Invariant: all services of a process stand on one platform; `app` has the real one, tests have one that keeps state only.
+//! Invariant: all services of a process stand on one platform; `app` has the real one, tests have
+//! one that keeps state only.
 //! Failure: none here.
 
 use std::fmt::Debug;

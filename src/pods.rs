@@ -1,8 +1,10 @@
-//! Makes, stops and removes pod sandboxes: their rows, their networks, and with them the machines in them.
+//! Makes, stops and removes pod sandboxes: their rows, their networks, and with them the machines
+//! in them.
 //!
-//! Invariant: at most one sandbox exists per pod attempt; a READY sandbox has a network with an address.
-//! Failure: a half-made or half-removed sandbox is finished or undone by the next request that meets it,
-//! or at start-up.
+//! Invariant: at most one sandbox exists per pod attempt; a READY sandbox has a network with an
+//! address.
+//! Failure: a half-made or half-removed sandbox is finished or undone by the next request that
+//! meets it, or at start-up.
 
 mod error;
 mod network;

@@ -1,6 +1,7 @@
 //! From start to end of the daemon.
 //!
-//! Invariant: virtual machines run on whatever happens here; SIGTERM and SIGINT end it in order and in time.
+//! Invariant: virtual machines run on whatever happens here; SIGTERM and SIGINT end it in order and
+//! in time.
 //! Failure: [`Error`] names the part that makes service impossible.
 
 use std::future::Future;

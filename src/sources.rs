@@ -1,8 +1,10 @@
-//! Objects of the cluster that the daemon cannot read itself: it says what it waits for, and the agent beside it answers.
+//! Objects of the cluster that the daemon cannot read itself: it says what it waits for, and the
+//! agent beside it answers.
 //!
-//! Invariant: an answer goes to the caller that waits for that very request of this process, and nowhere else; what is in an
-//! object stays in memory and out of messages.
-//! Failure: [`Error`]: the error of the agent, or no answer in time. The request is removed when its caller is dropped.
+//! Invariant: an answer goes to the caller that waits for that very request of this process, and
+//! nowhere else; what is in an object stays in memory and out of messages.
+//! Failure: [`Error`]: the error of the agent, or no answer in time. The request is removed when
+//! its caller is dropped.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

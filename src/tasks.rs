@@ -1,8 +1,8 @@
 //! Work that goes on when the client that requested it goes away.
 //!
 //! Invariant: every task runs under one tracker, so that shutdown can wait for all of them.
-//! Failure: [`Aborted`] when the task panicked or the runtime is going down; what it had recorded is
-//! finished or undone at the next start.
+//! Failure: [`Aborted`] when the task panicked or the runtime is going down; what it had recorded
+//! is finished or undone at the next start.
 
 use std::future::Future;
 

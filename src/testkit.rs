@@ -1,8 +1,8 @@
-//! A node for the tests of services: real rows, images, disks and consoles; a hypervisor and networks that
-//! only keep state.
+//! A node for the tests of services: real rows, images, disks and consoles; a hypervisor and
+//! networks that only keep state.
 //!
-//! Invariant: everything lies in a scratch directory that goes with the node; libvirt's events arrive as they
-//! do in the daemon.
+//! Invariant: everything lies in a scratch directory that goes with the node; libvirt's events
+//! arrive as they do in the daemon.
 //! Failure: waits have a deadline and panic after it.
 
 use std::fs::OpenOptions;

@@ -1,8 +1,8 @@
 //! Containers, each of which is a virtual machine.
 //!
 //! Invariant: a sandbox has at most one container that is not EXITED; EXITED is final.
-//! Failure: a half-made, half-started or half-removed container is finished or undone by the next request
-//! that meets it, or at start-up.
+//! Failure: a half-made, half-started or half-removed container is finished or undone by the next
+//! request that meets it, or at start-up.
 
 pub mod console;
 mod disks;

@@ -1,6 +1,7 @@
 //! Our domain definitions before the real libvirt and the real QEMU.
 //!
-//! Invariant: libvirtd is the test's own; the guest is a boot sector that writes one letter per timer tick.
+//! Invariant: libvirtd is the test's own; the guest is a boot sector that writes one letter per
+//! timer tick.
 //! Failure: a definition that libvirt refuses, rewrites or runs otherwise than meant.
 
 #![allow(

@@ -1,7 +1,7 @@
 //! Follows a stream of the daemon indefinitely, also over restarts of the daemon.
 //!
-//! Invariant: the receiver gets [`Event::Connected`] first, then items, [`Event::Synced`] once all that was known
-//! was sent, and [`Event::Lost`] before anything of the next connection.
+//! Invariant: the receiver gets [`Event::Connected`] first, then items, [`Event::Synced`] once all
+//! that was known was sent, and [`Event::Lost`] before anything of the next connection.
 //! Failure: a daemon that is away or hangs is `Lost`; attempts go on with growing pauses.
 
 use std::pin::Pin;

@@ -1,7 +1,7 @@
 //! Events that the agent creates.
 //!
-//! Invariant: one event for each object and text: its name is made from both, so that another attempt, or another agent,
-//! creates none.
+//! Invariant: one event for each object and text: its name is made from both, so that another
+//! attempt, or another agent, creates none.
 //! Failure: the API server's words; what was created already stays.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

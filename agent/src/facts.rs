@@ -1,6 +1,8 @@
-//! Reports to the API server what the daemon knows of machines and guests: an annotation and conditions on their pods.
+//! Reports to the API server what the daemon knows of machines and guests: an annotation and
+//! conditions on their pods.
 //!
-//! Invariant: a pod is written only when something changed; facts of one machine never reach another one's pod.
+//! Invariant: a pod is written only when something changed; facts of one machine never reach
+//! another one's pod.
 //! Failure: a write that fails is repeated with growing pauses; a pod that is gone is left alone.
 
 mod machine;

@@ -1,7 +1,8 @@
 //! Whether the agent works, and the HTTP server that says so.
 //!
-//! Invariant: `/healthz` is 200 while the process serves; `/readyz` is 200 while the tasks were listed, the API
-//! server's watch works and the daemon has listed its tasks. A slow reader costs one task until a deadline.
+//! Invariant: `/healthz` is 200 while the process serves; `/readyz` is 200 while the tasks were
+//! listed, the API server's watch works and the daemon has listed its tasks. A slow reader costs
+//! one task until a deadline.
 //! Failure: [`Error`] when the address cannot be had; later trouble ends single connections.
 
 use std::net::SocketAddr;

@@ -1,8 +1,9 @@
 //! Renews this node's lease and writes the node facts to it.
 //!
-//! Invariant: facts are requested right before each renewal, within deadlines that leave time for it; the Node owns
-//! its lease, so that Kubernetes collects the lease of a node that was removed.
-//! Failure: a part that does not respond is reported as such; a lease that cannot be written is retried soon.
+//! Invariant: facts are requested right before each renewal, within deadlines that leave time for
+//! it; the Node owns its lease, so that Kubernetes collects the lease of a node that was removed.
+//! Failure: a part that does not respond is reported as such; a lease that cannot be written is
+//! retried soon.
 
 mod owner;
 mod proxy;

@@ -1,7 +1,8 @@
-//! The Kubernetes-facing half of a node: runs tasks through the daemon's node API, reports what is known of guests
-//! and of the node, reads what guest data come from.
+//! The Kubernetes-facing half of a node: runs tasks through the daemon's node API, reports what is
+//! known of guests and of the node, reads what guest data come from.
 //!
-//! Invariant: nothing is kept on disk; what a restart must know is in the daemon or in the API server.
+//! Invariant: nothing is kept on disk; what a restart must know is in the daemon or in the API
+//! server.
 //! Failure: while either of them is away, the rest goes on and what was missed is done later.
 
 pub mod config;

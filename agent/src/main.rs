@@ -1,7 +1,7 @@
 //! The agent `vmlet-agent`: arguments, configuration, logging, run.
 //!
-//! Invariant: no logic here; the exit code says why it ended: 0 on request, 1 it failed, 64 unusable configuration
-//! or command line.
+//! Invariant: no logic here; the exit code says why it ended: 0 on request, 1 it failed, 64
+//! unusable configuration or command line.
 //! Failure: one line on standard error, or one event once logging works.
 
 use std::error::Error;

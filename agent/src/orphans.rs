@@ -1,10 +1,12 @@
 //! Disks on this node whose machine no longer exists.
 //!
-//! A disk is a *suspect* when the API server says that no machine has it, and an *orphan* when it still says so an hour
-//! later. The agent reports an orphan, and removes it after a configured time. The agent records the time at which a disk became
-//! a suspect in an annotation of the node's lease, and reads it after a restart.
+//! A disk is a *suspect* when the API server says that no machine has it, and an *orphan* when it
+//! still says so an hour later. The agent reports an orphan, and removes it after a configured
+//! time. The agent records the time at which a disk became a suspect in an annotation of the node's
+//! lease, and reads it after a restart.
 //!
-//! Invariant: nothing is concluded from a round in which any answer is missing; a disk that a container has is never a suspect.
+//! Invariant: nothing is concluded from a round in which any answer is missing; a disk that a
+//! container has is never a suspect.
 //! Failure: logged, and the next round looks again.
 
 mod judge;
@@ -103,8 +105,8 @@ impl Finder {
         }
     }
 
-    /// Whether the machine of that name has the disk: its own, or one that it adopted. A disk without a name counts as owned:
-    /// its machine cannot be looked up.
+    /// Whether the machine of that name has the disk: its own, or one that it adopted. A disk
+    /// without a name counts as owned: its machine cannot be looked up.
     async fn has_machine(&self, disk: &Disk) -> Result<bool, String> {
         let Some((namespace, name)) = disk.vm_name.split_once('/') else {
             return Ok(true);

@@ -1,8 +1,9 @@
 //! Reads the ConfigMaps and Secrets that the daemon waits for before it makes a guest.
 //!
-//! Invariant: an object is read only for a pod of this node that names it in its own namespace; what is in it goes to
-//! the daemon and nowhere else, no log, no event.
-//! Failure: an answer that says what is missing; kubelet makes the container again, and the daemon asks again.
+//! Invariant: an object is read only for a pod of this node that names it in its own namespace;
+//! what is in it goes to the daemon and nowhere else, no log, no event.
+//! Failure: an answer that says what is missing; kubelet makes the container again, and the daemon
+//! asks again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -83,7 +84,8 @@ impl Resolver {
                 })) => {
                     under_way.spawn(self.clone().answer(wanted));
                 }
-                // The requests of the daemon end with its process, and the replies in flight have no receiver.
+                // The requests of the daemon end with its process, and the replies in flight have
+                // no receiver.
                 Some(_) => {}
                 None => return,
             }

@@ -1,8 +1,8 @@
-//! Runs the VirtualMachineTasks of this node: what the API server wants and what the daemon knows flow together
-//! here, one step per task at a time.
+//! Runs the VirtualMachineTasks of this node: what the API server wants and what the daemon knows
+//! flow together here, one step per task at a time.
 //!
-//! Invariant: all state is rebuilt from both sides at each start and after each loss; one effect per task is under
-//! way at most.
+//! Invariant: all state is rebuilt from both sides at each start and after each loss; one effect
+//! per task is under way at most.
 //! Failure: an effect that fails is repeated with growing pauses; other tasks do not wait for it.
 
 mod decide;

@@ -1,7 +1,8 @@
 //! The command line.
 //!
-//! Invariant: every option is documented here, and nothing else reads the environment for it. What belongs to a
-//! kind of verbs (the cluster's flags, the node's socket) may stand before the verb, too, and is shown only with these.
+//! Invariant: every option is documented here, and nothing else reads the environment for it. What
+//! belongs to a kind of verbs (the cluster's flags, the node's socket) may stand before the verb,
+//! too, and is shown only with these.
 //! Failure: clap prints usage and exits with 2.
 
 use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -19,7 +20,8 @@ as in kubectl), such as `vmletctl list --help`. The help of each node command li
 daemon, such as `vmletctl node ps --help`.
 Exit codes: 0 success; 1 refused or failed; 2 invalid command line.";
 
-/// Manages the virtual machines of a Kubernetes cluster, and the pods of this node without Kubernetes.
+/// Manages the virtual machines of a Kubernetes cluster, and the pods of this node without
+/// Kubernetes.
 #[derive(Debug, Parser)]
 #[command(name = "vmletctl", version, after_help = AFTER)]
 pub(crate) struct Args {
@@ -109,15 +111,16 @@ pub(crate) enum Command {
     Create(create::CreateArgs),
     /// Start virtual machines.
     ///
-    /// Changes the desired state of a machine whose desired state is off; sends a start request to a machine that
-    /// starts on request; resumes a suspended machine.
+    /// Changes the desired state of a machine whose desired state is off; sends a start request to
+    /// a machine that starts on request; resumes a suspended machine.
     Start(power::StartArgs),
     /// Stop virtual machines: send each guest a power-off request.
     ///
-    /// Changes the desired state of a machine that always runs to off; sends a stop request to a machine that starts
-    /// on request. The disk is kept.
+    /// Changes the desired state of a machine that always runs to off; sends a stop request to a
+    /// machine that starts on request. The disk is kept.
     Stop(power::StopArgs),
-    /// Restart virtual machines: send each guest a power-off request, then start a new pod with the same disk.
+    /// Restart virtual machines: send each guest a power-off request, then start a new pod with the
+    /// same disk.
     Restart(power::RestartArgs),
     /// Suspend virtual machines: save their memory to disk and delete their pods.
     Suspend(power::VerbArgs),
@@ -133,8 +136,8 @@ pub(crate) enum Command {
     Delete(delete::DeleteArgs),
     /// Log in to the guest of a virtual machine with the local ssh program.
     ///
-    /// The address must be reachable from this computer. Addresses of the pod network are reachable on the nodes, and
-    /// where that network is routed.
+    /// The address must be reachable from this computer. Addresses of the pod network are reachable
+    /// on the nodes, and where that network is routed.
     Ssh(ssh::SshArgs),
     /// Print a shell completion script for commands and names.
     Completion(completion::CompletionArgs),

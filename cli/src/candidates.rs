@@ -1,7 +1,9 @@
-//! Completion of command lines: verbs and options, and the names of machines, images, classes and namespaces.
+//! Completion of command lines: verbs and options, and the names of machines, images, classes and
+//! namespaces.
 //!
 //! Invariant: the cluster is asked only when the word under the cursor can be such a name.
-//! Failure: nothing is offered and nothing is said, since a shell would show it in the middle of a command line.
+//! Failure: nothing is offered and nothing is said, since a shell would show it in the middle of a
+//! command line.
 
 mod ask;
 mod line;
@@ -20,7 +22,8 @@ use clap_complete::env::{CompleteEnv, Shells};
 
 use crate::args::{self, OF_THE_NODE};
 
-/// The variable by which the scripts of `vmletctl completion` request candidates; it holds the shell's name.
+/// The variable by which the scripts of `vmletctl completion` request candidates; it holds the
+/// shell's name.
 const ASKED_BY: &str = "VMLETCTL_COMPLETE";
 /// The program that kubectl runs for candidates of `kubectl vmlet`: vmletctl by another name.
 const ASKED_BY_KUBECTL: &str = "kubectl_complete-vmlet";
@@ -92,8 +95,8 @@ fn names_for(words: &[OsString]) -> Names {
     Arc::new(move |kind| ask::names(kind, &cluster))
 }
 
-/// The candidates as kubectl reads them: one a line, its description behind a tab, and a directive at the end.
-/// The last word is the one under the cursor.
+/// The candidates as kubectl reads them: one a line, its description behind a tab, and a directive
+/// at the end. The last word is the one under the cursor.
 fn for_kubectl(mut words: Vec<OsString>, names: &Names) -> String {
     if words.len() < 2 {
         words.push(OsString::new());
@@ -147,7 +150,8 @@ fn described(words: &[OsString], names: &Names) -> Command {
     with_names(command, names, wants_option)
 }
 
-/// Options stay behind names and verbs unless one is begun: else a sole name would never be completed.
+/// Options stay behind names and verbs unless one is begun: else a sole name would never be
+/// completed.
 fn with_names(command: Command, names: &Names, wants_option: bool) -> Command {
     let full = command.get_bin_name().unwrap_or_default();
     let verb = full.strip_prefix(PROGRAM).unwrap_or(full).trim().to_owned();
@@ -155,8 +159,8 @@ fn with_names(command: Command, names: &Names, wants_option: bool) -> Command {
     let is_named = |arg: &Arg| arg.is_positional() && kind(arg).is_some();
     let has_words = command.has_subcommands() || command.get_arguments().any(is_named);
     let behind = has_words && !wants_option;
-    // Of a verb and its aliases one is offered, the first of the alphabet, unless the aliases are hidden.
-    // Clap takes static names; the process ends with this answer.
+    // Of a verb and its aliases one is offered, the first of the alphabet, unless the aliases are
+    // hidden. Clap takes static names; the process ends with this answer.
     let aliases = command.get_visible_aliases().map(str::to_owned);
     let aliases: Vec<&'static str> = aliases.map(|alias| &*alias.leak()).collect();
     command

@@ -1,6 +1,7 @@
 //! A cluster: how to reach it, and what its answers mean to a user.
 //!
-//! Invariant: every request but a followed log has a deadline; no command reads more of the environment than kubectl does.
+//! Invariant: every request but a followed log has a deadline; no command reads more of the
+//! environment than kubectl does.
 //! Failure: [`ClusterError`], each with advice.
 
 mod connect;
@@ -19,7 +20,8 @@ pub(crate) use machine::Found;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Cluster")]
 pub(crate) struct ClusterArgs {
-    /// Path to the kubeconfig file [default: KUBECONFIG, ~/.kube/config, or the pod's service account].
+    /// Path to the kubeconfig file [default: KUBECONFIG, ~/.kube/config, or the pod's service
+    /// account].
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<std::path::PathBuf>,
     /// Context of the kubeconfig.
@@ -40,8 +42,8 @@ pub(crate) struct ClusterArgs {
     /// Group to impersonate; may be repeated.
     #[arg(long = "as-group", value_name = "GROUP", requires = "impersonate")]
     pub(crate) impersonate_groups: Vec<String>,
-    /// Maximum time for the API server to answer, such as 10s or 1m; a number without unit is in seconds, 0 means no
-    /// limit.
+    /// Maximum time for the API server to answer, such as 10s or 1m; a number without unit is in
+    /// seconds, 0 means no limit.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = deadline)]
     pub(crate) request_timeout: Deadline,
 }

@@ -55,7 +55,8 @@ impl Colour {
         format!("{style}{text}{style:#}")
     }
 
-    /// Green: running; yellow: changing; red: needs attention; blue and grey: off, paused or suspended.
+    /// Green: running; yellow: changing; red: needs attention; blue and grey: off, paused or
+    /// suspended.
     pub(crate) const fn of(word: Word) -> Self {
         match word {
             Word::Running => Self::Green,

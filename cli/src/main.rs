@@ -1,7 +1,9 @@
-//! `vmletctl`: works with virtual machines of a cluster, runs VM pods without Kubernetes, and checks nodes.
+//! `vmletctl`: works with virtual machines of a cluster, runs VM pods without Kubernetes, and
+//! checks nodes.
 //!
 //! Invariant: results go to stdout, everything else to stderr, so that output can be piped.
-//! Failure: one line that names the step, one that says what to do where that is known, exit code 1.
+//! Failure: one line that names the step, one that says what to do where that is known, exit code
+//! 1.
 
 mod args;
 mod candidates;

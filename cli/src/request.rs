@@ -1,6 +1,7 @@
 //! From a manifest to CRI requests, with the labels and annotations that kubelet would set.
 //!
-//! Invariant: the pod's labels and annotations pass unchanged; ours are added under kubelet's names.
+//! Invariant: the pod's labels and annotations pass unchanged; ours are added under kubelet's
+//! names.
 //! Failure: none; the manifest has been checked.
 
 use std::collections::BTreeMap;

@@ -54,7 +54,8 @@ impl CallError {
     /// Whether the daemon could not be reached, which a restart of it explains.
     pub(crate) fn is_unavailable(&self) -> bool {
         match self {
-            // A status that the daemon sent has no source; one that stands for a broken connection has.
+            // A status that the daemon sent has no source; one that stands for a broken connection
+            // has.
             Self::Refused { status, .. } => {
                 status.code() == Code::Unavailable || std::error::Error::source(status).is_some()
             }

@@ -5,7 +5,8 @@
 //!                                                             └─ lease lost ─► end at once, exit code 75
 //! ```
 //!
-//! Invariant: before the lease is held nothing is watched and nothing is written; after it is lost nothing is.
+//! Invariant: before the lease is held nothing is watched and nothing is written; after it is lost
+//! nothing is.
 //! Failure: [`Error`] says what ended it; the exit code says whether a restart is enough.
 
 use std::process::ExitCode;

@@ -1,7 +1,8 @@
 //! How the API server is reached.
 //!
 //! Invariant: every request is counted; what a pass writes goes through the fence.
-//! Failure: [`Error`] names the step; a connection that cannot be made in time is an error of the request.
+//! Failure: [`Error`] names the step; a connection that cannot be made in time is an error of the
+//! request.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +22,8 @@ use crate::metrics::Metrics;
 
 /// Longest time until a connection is there.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Longest silence of a connection that something is expected from. Watches are ended by the server before that.
+/// Longest silence of a connection that something is expected from. Watches are ended by the server
+/// before that.
 const SILENCE: Duration = Duration::from_mins(6);
 
 /// The API server cannot be reached with this configuration.

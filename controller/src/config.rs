@@ -23,8 +23,8 @@ pub use check::Contradiction;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Path to the kubeconfig file. Defaults to the file in `KUBECONFIG` or, without it, the in-cluster
-    /// configuration.
+    /// Path to the kubeconfig file. Defaults to the file in `KUBECONFIG` or, without it, the
+    /// in-cluster configuration.
     pub kubeconfig: Option<PathBuf>,
     /// Namespace of the controller's own objects, such as its lease.
     pub namespace: String,
@@ -52,8 +52,8 @@ pub struct Runner {
     pub pass_timeout: Timespan,
     /// Interval at which every machine is reconciled even without a change.
     pub resync: Timespan,
-    /// Delay after which a machine that is not created yet is reconciled even if the event that it waits for has not
-    /// arrived.
+    /// Delay after which a machine that is not created yet is reconciled even if the event that it
+    /// waits for has not arrived.
     pub recheck: Timespan,
     /// Initial delay before a failed pass is repeated.
     pub retry_min: Timespan,
@@ -69,8 +69,8 @@ pub struct Runner {
 pub struct Priority {
     /// Priorities that differ from the profile.
     pub levels: LevelOverrides,
-    /// Profile of priorities: `page` (documented) or `parity` (those in the source of the reference implementation).
-    /// `parity` disables `recompute`, `mapped_by_state` and `pod_contradicts`.
+    /// Profile of priorities: `page` (documented) or `parity` (those in the source of the reference
+    /// implementation). `parity` disables `recompute`, `mapped_by_state` and `pod_contradicts`.
     pub profile: Profile,
     /// Recomputes the priority of a machine from its current state when it is requeued.
     pub recompute: bool,
@@ -99,8 +99,8 @@ pub enum Profile {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Lease {
-    /// Whether the controller acquires the lease before it starts to reconcile. Disable it only if a single
-    /// controller runs.
+    /// Whether the controller acquires the lease before it starts to reconcile. Disable it only if
+    /// a single controller runs.
     pub enabled: bool,
     /// Name of the Lease object.
     pub name: String,
@@ -122,16 +122,16 @@ pub struct Machines {
     pub creates: usize,
     /// Root disks that are created concurrently on one node; at least 1.
     pub creates_per_node: usize,
-    /// New machines wait until the image cache in `namespace` describes their image. Must be false: this version has
-    /// no controller for image caches.
+    /// New machines wait until the image cache in `namespace` describes their image. Must be false:
+    /// this version has no controller for image caches.
     pub image_caches: bool,
-    /// The controller watches for information about guests. Without it, the controller reconciles machines that wait
-    /// for an address at intervals.
+    /// The controller watches for information about guests. Without it, the controller reconciles
+    /// machines that wait for an address at intervals.
     pub signals: bool,
     /// A machine that is off or starts is resized to the class that it newly references.
     pub resize: bool,
-    /// How root disks are created if the machine does not specify it: `direct`, `linked`, or empty for the ordinary
-    /// way.
+    /// How root disks are created if the machine does not specify it: `direct`, `linked`, or empty
+    /// for the ordinary way.
     pub fast_deploy: String,
 }
 

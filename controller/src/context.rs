@@ -1,7 +1,8 @@
 //! Everything that a pass may read and do.
 //!
 //! Invariant: reads come from stores that watches feed; a pass never lists from the API server.
-//! Failure: a store that is not ready yet holds the workers back (the runner waits for all of them).
+//! Failure: a store that is not ready yet holds the workers back (the runner waits for all of
+//! them).
 
 use std::sync::Arc;
 
@@ -21,7 +22,8 @@ pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 #[allow(missing_debug_implementations, reason = "clients and stores have none")]
 #[derive(Clone)]
 pub struct Context {
-    /// Writes, and the few live reads that must not be stale. Refuses to write once the lease is lost.
+    /// Writes, and the few live reads that must not be stale. Refuses to write once the lease is
+    /// lost.
     pub client: Client,
     /// Reads.
     pub stores: Stores,
@@ -38,8 +40,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// A context with empty settings and the system's clock; events are dropped until a receiver takes them
-    /// from the returned queue.
+    /// A context with empty settings and the system's clock; events are dropped until a receiver
+    /// takes them from the returned queue.
     #[must_use]
     pub fn new(client: Client, stores: Stores) -> (Self, crate::events::Queue) {
         let (events, queue) = Events::channel();

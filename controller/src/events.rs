@@ -1,7 +1,8 @@
 //! Kubernetes events: what users see with `kubectl describe`.
 //!
 //! Invariant: a pass never waits for an event to be written; the same event again becomes a count.
-//! Failure: events that the API server refuses, or that are more than the queue holds, are lost and counted.
+//! Failure: events that the API server refuses, or that are more than the queue holds, are lost and
+//! counted.
 
 use std::sync::Arc;
 use std::time::Duration;

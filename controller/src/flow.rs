@@ -1,10 +1,11 @@
 //! How a step of a pass, and a pass, ends.
 //!
-//! A step that does not fail says by its [`Flow`] whether the next one runs; a pass that does not fail says by it when the
-//! object is looked at again. [`crate::runner`] alone turns either into what the queue does.
+//! A step that does not fail says by its [`Flow`] whether the next one runs; a pass that does not
+//! fail says by it when the object is looked at again. [`crate::runner`] alone turns either into
+//! what the queue does.
 //!
-//! Invariant: success is `Ok`, whatever it leads to; only what went wrong, or has to be repeated because another writer was
-//! faster, is [`PassError`].
+//! Invariant: success is `Ok`, whatever it leads to; only what went wrong, or has to be repeated
+//! because another writer was faster, is [`PassError`].
 //! Failure: an ordinary error is retried with growing delays at the priority that the object had.
 
 use std::time::Duration;
@@ -37,7 +38,8 @@ pub(crate) use proceed;
 /// Why a pass did not come to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum PassError {
-    /// Another writer was faster, or the store is behind: the pass is repeated after the back-off, which is no failure.
+    /// Another writer was faster, or the store is behind: the pass is repeated after the back-off,
+    /// which is no failure.
     #[error("{0} changed meanwhile")]
     Conflict(&'static str),
     /// Failed; back-off applies.

@@ -1,8 +1,9 @@
 //! `/healthz`, `/readyz` and `/metrics` over HTTP.
 //!
-//! Invariant: health says that the process serves and nothing about the cluster: a controller that waits for the
-//! lease, or for an API server that is away, is healthy.
-//! Failure: that of [`service::admin_http`]: the address cannot be used; a client that is slow loses its connection.
+//! Invariant: health says that the process serves and nothing about the cluster: a controller that
+//! waits for the lease, or for an API server that is away, is healthy.
+//! Failure: that of [`service::admin_http`]: the address cannot be used; a client that is slow
+//! loses its connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +21,8 @@ const LIMITS: Limits = Limits {
     life: Duration::from_secs(60),
 };
 
-/// Listens, and logs where: the kernel chooses port 0. The returned future serves until it is dropped.
+/// Listens, and logs where: the kernel chooses port 0. The returned future serves until it is
+/// dropped.
 ///
 /// # Errors
 ///

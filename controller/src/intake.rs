@@ -1,10 +1,10 @@
 //! From changes in the stores to keys in the queue.
 //!
-//! Machines and images wake themselves; every other kind wakes the machines and images that it belongs to ([`Wakes`]).
-//! The table of all ways to be woken is in `docs/controller-events.md`.
+//! Machines and images wake themselves; every other kind wakes the machines and images that it
+//! belongs to ([`Wakes`]). The table of all ways to be woken is in `docs/controller-events.md`.
 //!
-//! Invariant: a pure function of the change and the stores; each key is named with the priority that the machine's
-//! present state deserves, not the changed object's.
+//! Invariant: a pure function of the change and the stores; each key is named with the priority
+//! that the machine's present state deserves, not the changed object's.
 //! Failure: none; a change that concerns no machine causes no pass.
 
 mod mappers;
@@ -84,7 +84,8 @@ impl Intake {
             .push_all(images.map(|key| (key, Options::default())));
     }
 
-    /// An agent lives that did not, or its daemon can do more: images without an answer may get one.
+    /// An agent lives that did not, or its daemon can do more: images without an answer may get
+    /// one.
     pub fn agents_can_do_more(&self) {
         let unanswered = |image: &Object| image.ready().is_none_or(|r| r.status != "True");
         let waiting = Object::all(&self.stores).filter(unanswered);
@@ -191,7 +192,8 @@ fn is_ready(node: &Node) -> bool {
     ready.any(|condition| condition.status == "True")
 }
 
-/// Whether the change is one of the machine's running pod, and says otherwise than the machine's status.
+/// Whether the change is one of the machine's running pod, and says otherwise than the machine's
+/// status.
 fn contradicted<K: Wakes>(vm: &VirtualMachine, change: &Change<K>) -> bool {
     let Some(pod) = K::as_pod(change.object()) else {
         return false;

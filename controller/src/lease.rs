@@ -1,12 +1,14 @@
 //! Which of several controllers acts.
 //!
-//! A Lease object names the holder. It is written only in the version that was read (`resourceVersion`), so of two
-//! that want it one is refused; and its age is measured with this process's own clock from the moment a change of it
-//! was seen, so clocks that differ between nodes do no harm.
+//! A Lease object names the holder. It is written only in the version that was read
+//! (`resourceVersion`), so of two that want it one is refused; and its age is measured with this
+//! process's own clock from the moment a change of it was seen, so clocks that differ between nodes
+//! do no harm.
 //!
-//! Invariant: at most one process believes that it holds the lease; a holder that could not renew stops believing
-//! before another process may take it ([`Fence`]).
-//! Failure: a lease that was lost is never taken again by the same process: it ends, and starts clean.
+//! Invariant: at most one process believes that it holds the lease; a holder that could not renew
+//! stops believing before another process may take it ([`Fence`]).
+//! Failure: a lease that was lost is never taken again by the same process: it ends, and starts
+//! clean.
 
 mod fence;
 mod state;
@@ -151,7 +153,8 @@ impl Lease {
                 self.election.written(lease, self.epoch.elapsed());
                 Ok(true)
             }
-            // Another process was faster; the next read shows which. A holder does not lose the lease by that alone.
+            // Another process was faster; the next read shows which. A holder does not lose the
+            // lease by that alone.
             Err(error) if is_conflict(&error) => match self.election.is_held() {
                 true => Err(Trouble::Write(error)),
                 false => Ok(false),

@@ -1,7 +1,8 @@
 //! What the controller counts.
 //!
-//! Invariant: names are in this file and its children; labels come from fixed tables, except for names of
-//! machines and nodes, whose series end with them, because they are made from the stores at each scrape.
+//! Invariant: names are in this file and its children; labels come from fixed tables, except for
+//! names of machines and nodes, whose series end with them, because they are made from the stores
+//! at each scrape.
 //! Failure: none; a metric that is never read costs a few nanoseconds.
 
 mod machines;

@@ -1,10 +1,13 @@
 //! How the whole installation stands: the status of the `Vmlet` object.
 //!
-//! [`adapters`] turn what Kubernetes knows of our parts into the four conditions of a component; [`consolidate()`]
-//! makes five conditions, one word of health and the state of an upgrade from them.
+//! [`adapters`] turn what Kubernetes knows of our parts into the four conditions of a component;
+//! [`consolidate()`] makes five conditions, one word of health and the state of an upgrade from
+//! them.
 //!
-//! Invariant: nothing is installed or repaired here; the process's own readiness never depends on the result.
-//! Failure: what cannot be looked at makes `ReconcileComplete` False, and everything else is still looked at.
+//! Invariant: nothing is installed or repaired here; the process's own readiness never depends on
+//! the result.
+//! Failure: what cannot be looked at makes `ReconcileComplete` False, and everything else is still
+//! looked at.
 
 pub mod adapters;
 pub mod assess;

@@ -1,10 +1,11 @@
 //! Which machine goes first.
 //!
-//! [`Profile::of`] is a cascade over plain facts; the first rule that matches gives the number. What comes after
-//! it are the ways an event reaches it: [`Event`] says which default applies, and when the cascade is not asked at
-//! all. `docs/priority.md` has the table for people.
+//! [`Profile::of`] is a cascade over plain facts; the first rule that matches gives the number.
+//! What comes after it are the ways an event reaches it: [`Event`] says which default applies, and
+//! when the cascade is not asked at all. `docs/priority.md` has the table for people.
 //!
-//! Invariant: the number depends on nothing but the event and the object; an unusable annotation is as good as none.
+//! Invariant: the number depends on nothing but the event and the object; an unusable annotation is
+//! as good as none.
 //! Failure: none; there is a number for everything.
 
 mod facts;
@@ -23,7 +24,8 @@ pub enum Event {
         /// In the first list.
         initial: bool,
     },
-    /// It changed. `unchanged`: only the time for another look came, the resource version is the same.
+    /// It changed. `unchanged`: only the time for another look came, the resource version is the
+    /// same.
     Update {
         /// Same resource version.
         unchanged: bool,
@@ -48,8 +50,9 @@ pub enum Mapped {
 }
 
 impl Profile {
-    /// The priority of an event about an object. For a deleted object, or an update without the new object, the
-    /// facts are those of the last known one; an event without any object is not worth a place in the queue.
+    /// The priority of an event about an object. For a deleted object, or an update without the new
+    /// object, the facts are those of the last known one; an event without any object is not worth
+    /// a place in the queue.
     #[must_use]
     pub fn of(&self, event: Event, facts: &Facts<'_>) -> i64 {
         let levels = &self.levels;
@@ -69,8 +72,8 @@ impl Profile {
         }
     }
 
-    /// The priority that an object which goes back to the queue deserves by its present state; `None`: it keeps
-    /// the one that it had.
+    /// The priority that an object which goes back to the queue deserves by its present state;
+    /// `None`: it keeps the one that it had.
     #[must_use]
     pub fn of_requeue(&self, facts: &Facts<'_>) -> Option<i64> {
         self.additions

@@ -1,8 +1,9 @@
 //! Passes over machines: from the queue to the reconciler and back.
 //!
-//! Invariant: nothing runs before every store was filled once; at most one pass per machine; how a pass ended
-//! becomes a verdict here and nowhere else.
-//! Failure: a pass that panics or overruns its time is counted, logged and repeated with a growing delay.
+//! Invariant: nothing runs before every store was filled once; at most one pass per machine; how a
+//! pass ended becomes a verdict here and nowhere else.
+//! Failure: a pass that panics or overruns its time is counted, logged and repeated with a growing
+//! delay.
 
 pub mod images;
 #[cfg(test)]
@@ -69,7 +70,8 @@ pub async fn run<P, F>(
     let handler = |popped: Popped<Key>| {
         let (context, rules, pass) = (context.clone(), Arc::clone(&rules), pass.clone());
         let span = tracing::info_span!("vm", key = %popped.key, priority = popped.priority);
-        // Said while keys are handed out: their passes begin in whichever order the runtime polls them.
+        // Said while keys are handed out: their passes begin in whichever order the runtime polls
+        // them.
         span.in_scope(|| tracing::debug!(outcome = "dispatched", "pass dispatched"));
         async move {
             let _active = context.metrics.queue.active();

@@ -1,7 +1,7 @@
 //! What passes share beside the cluster's objects.
 //!
-//! Invariant: a restart loses nothing of it that matters: slots are counted from tasks, probes begin again, and
-//! what was expected has been seen by the time the stores are full.
+//! Invariant: a restart loses nothing of it that matters: slots are counted from tasks, probes
+//! begin again, and what was expected has been seen by the time the stores are full.
 //! Failure: none.
 
 pub mod expectations;

@@ -1,7 +1,7 @@
 //! What the watches keep up to date, and how objects that belong together are found.
 //!
-//! Invariant: an object is in its store before a change is announced; an index entry may be ahead of or
-//! behind its store, so whatever it names is looked up, never trusted to exist.
+//! Invariant: an object is in its store before a change is announced; an index entry may be ahead
+//! of or behind its store, so whatever it names is looked up, never trusted to exist.
 //! Failure: none of its own; a watch that fails leaves the last known objects.
 
 mod agents;

@@ -1,9 +1,11 @@
 //! The watches: thin shells that carry events from the API server to the feeds and on to the queue.
 //!
-//! Invariant: each store has one watch; a change is in its store before it is in the queue; nothing is requested on
-//! a timer; image caches and the leases of agents count in the controller's own namespace only. Kinds of CDI and Multus may come later: their definitions are watched until then.
-//! Failure: a watch that breaks off begins again after a delay that grows to 30 s, and is counted; until it is
-//! back its store shows what was last known.
+//! Invariant: each store has one watch; a change is in its store before it is in the queue; nothing
+//! is requested on a timer; image caches and the leases of agents count in the controller's own
+//! namespace only. Kinds of CDI and Multus may come later: their definitions are watched until
+//! then.
+//! Failure: a watch that breaks off begins again after a delay that grows to 30 s, and is counted;
+//! until it is back its store shows what was last known.
 
 mod agents;
 mod late;
@@ -35,8 +37,8 @@ struct Shell {
     metrics: Arc<Metrics>,
 }
 
-/// Starts all watches; they end with the returned set. `namespace`: the controller's own. `resync`: how often every
-/// machine is announced again.
+/// Starts all watches; they end with the returned set. `namespace`: the controller's own. `resync`:
+/// how often every machine is announced again.
 pub fn start(
     client: &Client,
     namespace: &str,

@@ -1,8 +1,9 @@
 //! A runtime behind the proxy: its connection, and calls to it.
 //!
-//! Invariant: a call that ends before it was sent is sent once more on a new connection; one that was sent never is.
-//! Failure: [`Failure::Down`] when the runtime gave no answer, [`Failure::Refused`] with its answer as it came
-//! when it ended the call with an error.
+//! Invariant: a call that ends before it was sent is sent once more on a new connection; one that
+//! was sent never is.
+//! Failure: [`Failure::Down`] when the runtime gave no answer, [`Failure::Refused`] with its answer
+//! as it came when it ended the call with an error.
 
 use std::sync::Arc;
 use std::time::Duration;

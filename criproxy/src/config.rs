@@ -20,11 +20,12 @@ pub use check::Contradiction;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Unix socket for kubelet, with mode 0600. A path that ends with `run/crio/crio.sock` is refused, because kubelet
-    /// would treat the proxy as CRI-O.
+    /// Unix socket for kubelet, with mode 0600. A path that ends with `run/crio/crio.sock` is
+    /// refused, because kubelet would treat the proxy as CRI-O.
     #[serde(default = "listen")]
     pub listen: PathBuf,
-    /// Directory for the learned owners and the last known lists. Each proxy needs its own directory.
+    /// Directory for the learned owners and the last known lists. Each proxy needs its own
+    /// directory.
     #[serde(default = "state_dir")]
     pub state_dir: PathBuf,
     /// File that contains the boot ID of the kernel.
@@ -49,7 +50,8 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Primary {
-    /// Name of the runtime in messages and metrics, and as a value of `kubernetes.io/target-runtime`.
+    /// Name of the runtime in messages and metrics, and as a value of
+    /// `kubernetes.io/target-runtime`.
     pub name: String,
     /// CRI socket of the runtime.
     pub socket: PathBuf,
@@ -59,14 +61,16 @@ pub struct Primary {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Secondary {
-    /// Name of the runtime in messages, metrics, conditions and the state directory: 1 to 63 of `a-z`, `0-9` and `-`.
+    /// Name of the runtime in messages, metrics, conditions and the state directory: 1 to 63 of
+    /// `a-z`, `0-9` and `-`.
     pub name: String,
     /// CRI socket of the runtime.
     pub socket: PathBuf,
     /// RuntimeClass handlers that the runtime serves.
     #[serde(default)]
     pub handlers: Vec<String>,
-    /// Values of the annotation `kubernetes.io/target-runtime` that select the runtime. Defaults to its name.
+    /// Values of the annotation `kubernetes.io/target-runtime` that select the runtime. Defaults to
+    /// its name.
     pub target_runtimes: Option<Vec<String>>,
     /// Prefixes of the image names that belong to the runtime. The longest match decides.
     #[serde(default)]
@@ -93,7 +97,8 @@ pub struct Limits {
     pub connect_timeout: Timespan,
     /// Maximum time for calls in progress to finish when the proxy shuts down.
     pub drain: Timespan,
-    /// Time for which the proxy does not trust a secondary that returned without the sandboxes it had.
+    /// Time for which the proxy does not trust a secondary that returned without the sandboxes it
+    /// had.
     pub empty_grace: Timespan,
     /// Time for which the proxy requests no lists from a runtime that failed repeatedly.
     pub breaker_open: Timespan,

@@ -1,8 +1,9 @@
 //! One CRI endpoint for kubelet over several CRI runtimes: a primary and any number of others.
 //!
-//! Invariant: what belongs to one backend passes as the bytes that it is; a backend that is down never looks
-//! like one that has no pods.
-//! Failure: the gRPC code of the reply; an error of one backend affects only the calls that need it.
+//! Invariant: what belongs to one backend passes as the bytes that it is; a backend that is down
+//! never looks like one that has no pods.
+//! Failure: the gRPC code of the reply; an error of one backend affects only the calls that need
+//! it.
 
 mod backend;
 pub mod check;

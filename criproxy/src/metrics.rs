@@ -1,4 +1,5 @@
-//! What the proxy counts: calls per runtime, method and code, their time, and the state of each connection.
+//! What the proxy counts: calls per runtime, method and code, their time, and the state of each
+//! connection.
 //!
 //! Invariant: labels come from fixed tables and the configuration, never from requests.
 //! Failure: none; a metric that is never read costs a few nanoseconds.

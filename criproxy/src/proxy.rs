@@ -1,9 +1,9 @@
 //! What is done with each call.
 //!
-//! Invariant: a call ends with the answer of the runtime that it belongs to, or with the reason why that runtime
-//! cannot be queried. A list is complete or an error.
-//! Failure: `Unavailable` when a runtime that is needed is away, `InvalidArgument` for contradictory hints and
-//! unreadable requests; everything else comes from the runtimes.
+//! Invariant: a call ends with the answer of the runtime that it belongs to, or with the reason why
+//! that runtime cannot be queried. A list is complete or an error.
+//! Failure: `Unavailable` when a runtime that is needed is away, `InvalidArgument` for
+//! contradictory hints and unreadable requests; everything else comes from the runtimes.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -46,7 +46,8 @@ use crate::wire::{Body, Opening, Unreadable, read_opening, refusal};
 /// Longest wait for the message of a request that has begun.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest wait for the first message of a method that is not known: it may be one where the server speaks first.
+/// Longest wait for the first message of a method that is not known: it may be one where the server
+/// speaks first.
 const UNKNOWN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The proxy itself.

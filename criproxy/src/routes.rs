@@ -1,7 +1,7 @@
 //! Which runtime a new pod or an image is for, by what its owner wrote.
 //!
-//! Invariant: a pure function of configuration and request. Two hints for different runtimes, or one that no
-//! runtime is known for, are errors; they never mean the primary.
+//! Invariant: a pure function of configuration and request. Two hints for different runtimes, or
+//! one that no runtime is known for, are errors; they never mean the primary.
 //! Failure: [`Unclear`], which says what the author of the pod has to change.
 
 use std::collections::{BTreeMap, HashMap};

@@ -1,7 +1,8 @@
 //! From start to end of the proxy.
 //!
 //! Invariant: kubelet is listened to before anything else can be slow; no runtime is waited for.
-//! Failure: [`Error`] names what makes service impossible. Trouble with one connection ends that connection.
+//! Failure: [`Error`] names what makes service impossible. Trouble with one connection ends that
+//! connection.
 
 use std::convert::Infallible;
 use std::fs::{DirBuilder, File};
@@ -32,12 +33,13 @@ use crate::state::{self, BackendSpec, Memory};
 /// Calls at the same time on one connection; kubelet has one.
 const STREAMS: u32 = 4096;
 
-/// Longest time to write down what was learned last. What is not written is not known after a start, and lists of a
-/// secondary that is away fail then: a disk that is slow for a moment is waited for.
+/// Longest time to write down what was learned last. What is not written is not known after a
+/// start, and lists of a secondary that is away fail then: a disk that is slow for a moment is
+/// waited for.
 const FLUSH: Duration = Duration::from_secs(3);
 
-/// A timer set to a moment before that of every other costs a system call. With this one always ticking, the deadlines
-/// of calls are later.
+/// A timer set to a moment before that of every other costs a system call. With this one always
+/// ticking, the deadlines of calls are later.
 const PULSE: Duration = Duration::from_secs(1);
 
 /// Why there is no service.

@@ -1,11 +1,12 @@
 //! A Unix socket under HTTP/2 that costs few system calls and no needless wake-ups.
 //!
-//! What HTTP/2 writes frame by frame is collected, and leaves in one piece when every task that was ready has had its
-//! turn: a request's headers with its message, an answer's headers with its data and trailers. The kernel is asked
-//! about room to write only while there is none; else each read of the peer would wake us to say that there is some.
+//! What HTTP/2 writes frame by frame is collected, and leaves in one piece when every task that was
+//! ready has had its turn: a request's headers with its message, an answer's headers with its data
+//! and trailers. The kernel is asked about room to write only while there is none; else each read
+//! of the peer would wake us to say that there is some.
 //!
-//! Invariant: bytes leave in order, and never later than one turn of the scheduler after they were written. No more than
-//! [`MOST`] are kept.
+//! Invariant: bytes leave in order, and never later than one turn of the scheduler after they were
+//! written. No more than [`MOST`] are kept.
 //! Failure: the kernel's error, from the next write or from [`drive`].
 
 use std::io::{self, Write};
@@ -164,7 +165,8 @@ pub(crate) async fn drive<F: Future>(work: Pin<&mut F>, outgoing: &Outgoing) -> 
         let before = outgoing.lock().collected;
         let ended = work.as_mut().poll(cx);
         let mut waiting = outgoing.lock();
-        // Of a client's tasks only one writes. The others must not send what it has begun to collect.
+        // Of a client's tasks only one writes. The others must not send what it has begun to
+        // collect.
         ours |= waiting.collected != before;
         if !ours || waiting.bytes.is_empty() {
             return ended;

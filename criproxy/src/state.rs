@@ -1,9 +1,11 @@
 //! What the proxy remembers of its backends: who owns which object, and what each has last said.
 //!
-//! Invariant: what a secondary has once owned is either answered as it was last known, or is [`LastKnown::Lost`];
-//! it never looks empty. A state is rewritten for a reboot before any request can read it.
-//! Failure: only [`Memory::open`] can fail, when there is no directory to work in. A file that cannot be understood
-//! counts as lost; one that cannot be written is logged and tried again, and memory goes on serving.
+//! Invariant: what a secondary has once owned is either answered as it was last known, or is
+//! [`LastKnown::Lost`]; it never looks empty. A state is rewritten for a reboot before any request
+//! can read it.
+//! Failure: only [`Memory::open`] can fail, when there is no directory to work in. A file that
+//! cannot be understood counts as lost; one that cannot be written is logged and tried again, and
+//! memory goes on serving.
 
 mod breaker;
 mod cache;
@@ -69,8 +71,8 @@ pub enum Owner {
     One(BackendIndex),
     /// More than one backend has an object of that id, or objects whose ids begin like that.
     ///
-    /// For a sandbox or container the caller has to be more precise. For an image it is no error: several
-    /// backends may hold the same one, and each has to be asked.
+    /// For a sandbox or container the caller has to be more precise. For an image it is no error:
+    /// several backends may hold the same one, and each has to be asked.
     Ambiguous,
     /// No known owner.
     Unknown,
@@ -101,8 +103,8 @@ impl LastKnown {
     }
 }
 
-/// What a state directory remembers of a secondary, in the order of [`Kind::ALL`]. Blocks; changes nothing, so
-/// that it may be called while a proxy works there.
+/// What a state directory remembers of a secondary, in the order of [`Kind::ALL`]. Blocks; changes
+/// nothing, so that it may be called while a proxy works there.
 pub fn recall(dir: &Path, name: &str) -> [LastKnown; 3] {
     let cache = load::peek(dir, name);
     Kind::ALL.map(|kind| cache.last_list(kind))
@@ -111,7 +113,8 @@ pub fn recall(dir: &Path, name: &str) -> [LastKnown; 3] {
 /// What has to be known of a backend to remember things of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendSpec {
-    /// Its name, 1 to 63 of `[A-Za-z0-9._-]`, beginning with a letter or digit; names its directory.
+    /// Its name, 1 to 63 of `[A-Za-z0-9._-]`, beginning with a letter or digit; names its
+    /// directory.
     pub name: String,
     /// How the full ids of its sandboxes and containers end.
     pub id_suffix: Option<String>,

@@ -1,4 +1,5 @@
-//! gRPC as bytes: message frames, bodies, outcomes, and the few fields that decide where a call goes.
+//! gRPC as bytes: message frames, bodies, outcomes, and the few fields that decide where a call
+//! goes.
 //!
 //! Invariant: what is passed on is never decoded and encoded again; what is read is bounded.
 //! Failure: a value of this module's types; nothing here panics on any bytes.

@@ -1,7 +1,7 @@
 //! Compares the compiled protocol with the table of wire facts, line by line, in both directions.
 //!
-//! Invariant: the descriptor, written in the form of `tests/fixtures/cri-fields.tsv`, gives the same
-//! set of lines: every method, field and enum value, with number, type, label and streaming.
+//! Invariant: the descriptor, written in the form of `tests/fixtures/cri-fields.tsv`, gives the
+//! same set of lines: every method, field and enum value, with number, type, label and streaming.
 //! Failure: the lines missing from either side are printed.
 
 #![allow(

@@ -1,7 +1,7 @@
 //! Background tasks: they act on events, and compare rows with the actual state.
 //!
-//! Invariant: events are listened to before the first look, so that nothing happens unseen in between; the
-//! two comparisons do not wait for each other.
+//! Invariant: events are listened to before the first look, so that nothing happens unseen in
+//! between; the two comparisons do not wait for each other.
 //! Failure: a round that failed is repeated, at first soon and then less often.
 
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Whether the node was rebooted since the rows were last true.
 //!
 //! Invariant: a boot is recorded after its consequences, and before anything is served.
-//! Failure: a node that does not say which boot this is counts as not rebooted; reconciliation finds what is
-//! gone, only later.
+//! Failure: a node that does not say which boot this is counts as not rebooted; reconciliation
+//! finds what is gone, only later.
 
 use std::path::Path;
 

@@ -1,7 +1,8 @@
 //! Prepares a device: looks at it, and writes the image when that is due.
 //!
-//! Invariant: marked as being written and synced, written, synced, marked as whole and synced, in this order. The device is
-//! open exclusively meanwhile, also in the program that writes: a copy that outlives the daemon keeps the next one away.
+//! Invariant: marked as being written and synced, written, synced, marked as whole and synced, in
+//! this order. The device is open exclusively meanwhile, also in the program that writes: a copy
+//! that outlives the daemon keeps the next one away.
 //! Failure: the mark "being written" stays, and the next attempt begins again.
 
 use std::fs::{File, OpenOptions};

@@ -1,6 +1,7 @@
 //! Why a device cannot be a disk.
 //!
-//! Invariant: the variant names the step or the state, and what to do about it; the cause is the source.
+//! Invariant: the variant names the step or the state, and what to do about it; the cause is the
+//! source.
 //! Failure: see the variants.
 
 use std::path::PathBuf;

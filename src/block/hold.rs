@@ -1,7 +1,8 @@
 //! Who has a device.
 //!
-//! Invariant: the record names the holders before our node of the device exists, and until after it is gone; a holder
-//! lets go only after its domain is gone. Of a device with several holders none may write.
+//! Invariant: the record names the holders before our node of the device exists, and until after it
+//! is gone; a holder lets go only after its domain is gone. Of a device with several holders none
+//! may write.
 //! Failure: a node that cannot be created leaves the record; removing the container removes it.
 
 use std::fs::Permissions;

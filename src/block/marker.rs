@@ -1,7 +1,7 @@
 //! The first sector of a device that we wrote an image to.
 //!
-//! Invariant: what is read back equals what was written; nothing of a device is believed but the exact words. They fit into one
-//! sector, which a device writes whole or not at all.
+//! Invariant: what is read back equals what was written; nothing of a device is believed but the
+//! exact words. They fit into one sector, which a device writes whole or not at all.
 //! Failure: none: a marker that cannot be parsed belongs to another program.
 
 use crate::images::Digest;

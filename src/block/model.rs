@@ -1,6 +1,7 @@
 //! What is remembered of a device.
 //!
-//! Invariant: plain values. Numbers hold for one boot of the kernel, as do the containers that have the devices.
+//! Invariant: plain values. Numbers hold for one boot of the kernel, as do the containers that have
+//! the devices.
 //! Failure: none here.
 
 use std::fmt;
@@ -95,6 +96,7 @@ impl Record for Held {
 pub struct DesiredContent {
     /// The image that is written to it; `None` takes the device as it is.
     pub image: Option<Image>,
-    /// It belongs to a machine that outlives its pods: an image that was written once stays, whatever image is named.
+    /// It belongs to a machine that outlives its pods: an image that was written once stays,
+    /// whatever image is named.
     pub is_kept: bool,
 }

@@ -1,6 +1,7 @@
 //! What to do with a device, from its content and the desired content. Pure.
 //!
-//! Invariant: content that no marker of ours stands before is never written over; what a kept machine wrote is not either.
+//! Invariant: content that no marker of ours stands before is never written over; what a kept
+//! machine wrote is not either.
 //! Failure: [`Error`] says what is in the way.
 
 use super::error::{Error, Result};

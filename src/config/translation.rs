@@ -1,7 +1,7 @@
 //! Image names that stand for URLs, as a file gives them.
 //!
-//! Invariant: a translation has exactly one of name and prefix, and a URL; its credentials and query
-//! appear in no output.
+//! Invariant: a translation has exactly one of name and prefix, and a URL; its credentials and
+//! query appear in no output.
 //! Failure: a sentence at the line of the file.
 
 use std::fmt;
@@ -39,7 +39,8 @@ struct Written {
     /// All image names below this one are translated; the rest of the name is appended to the URL.
     #[serde(skip_serializing_if = "Option::is_none")]
     prefix: Option<String>,
-    /// URL of the image, or of all images below the prefix. `config show` omits credentials and the query.
+    /// URL of the image, or of all images below the prefix. `config show` omits credentials and the
+    /// query.
     url: String,
 }
 

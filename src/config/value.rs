@@ -1,6 +1,7 @@
 //! Types of values: parsed once, then trusted.
 //!
-//! Invariant: a value's text parses back to the same value, so that `config show` prints a usable file.
+//! Invariant: a value's text parses back to the same value, so that `config show` prints a usable
+//! file.
 //! Failure: a sentence that says what is allowed.
 
 use std::borrow::Cow;

@@ -1,8 +1,9 @@
 //! One span and one event per request, and a bound on requests in progress.
 //!
-//! Invariant: every request that arrives gets exactly one event: its outcome, or that the client went away. No refusal is
-//! without words.
-//! Failure: beyond the bound a request is refused at once with `ResourceExhausted`; it never queues.
+//! Invariant: every request that arrives gets exactly one event: its outcome, or that the client
+//! went away. No refusal is without words.
+//! Failure: beyond the bound a request is refused at once with `ResourceExhausted`; it never
+//! queues.
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -114,7 +115,8 @@ impl Call {
         }
     }
 
-    /// The transport refuses a method that no service has, and says nothing: a later protocol's, or a slip.
+    /// The transport refuses a method that no service has, and says nothing: a later protocol's, or
+    /// a slip.
     fn explained<R: Default>(&self, response: Response<R>) -> Response<R> {
         let status = Status::from_header_map(response.headers());
         match status {

@@ -1,7 +1,7 @@
 //! Wire messages to domain values and back.
 //!
-//! Invariant: a value that comes out of here is safe to store, log and hand on: required parts are there,
-//! texts are bounded and enumerations known. Labels and annotations are byte-identical.
+//! Invariant: a value that comes out of here is safe to store, log and hand on: required parts are
+//! there, texts are bounded and enumerations known. Labels and annotations are byte-identical.
 //! Failure: [`Invalid`] names the field as the API spells it, and what is allowed.
 
 pub(super) mod container;

@@ -1,7 +1,7 @@
 //! Filters of lists.
 //!
-//! Invariant: an object is listed when it fits every part of the filter; a part that is not given fits
-//! all. Ids may be given as prefixes that only one object has.
+//! Invariant: an object is listed when it fits every part of the filter; a part that is not given
+//! fits all. Ids may be given as prefixes that only one object has.
 //! Failure: none; a filter that nothing fits yields an empty list.
 
 use std::collections::BTreeMap;

@@ -27,8 +27,8 @@ impl Images {
         Self { app }
     }
 
-    /// Refuses an image for another container of a pod whose machine runs, such as `kubectl debug` adds: a pull would
-    /// only put off that answer.
+    /// Refuses an image for another container of a pod whose machine runs, such as `kubectl debug`
+    /// adds: a pull would only put off that answer.
     fn refuse_second_container(&self, pod_uid: &str, image: &str) -> Result<(), Status> {
         let Some(running) = self.app.containers.machine_of_pod(pod_uid) else {
             return Ok(());

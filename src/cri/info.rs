@@ -1,6 +1,7 @@
 //! The map of verbose answers.
 //!
-//! Invariant: one key, whose value is a JSON object: crictl embeds it, and fails when it is anything else.
+//! Invariant: one key, whose value is a JSON object: crictl embeds it, and fails when it is
+//! anything else.
 //! Failure: none.
 
 use std::collections::BTreeMap;

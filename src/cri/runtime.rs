@@ -1,7 +1,7 @@
 //! The runtime service: its table of contents.
 //!
-//! Invariant: one line per RPC; the work is in the module of its subject. A method that a machine cannot have answers
-//! `Unimplemented` with its name and what serves instead.
+//! Invariant: one line per RPC; the work is in the module of its subject. A method that a machine
+//! cannot have answers `Unimplemented` with its name and what serves instead.
 //! Failure: statuses from [`status`](super::status).
 
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Domain errors as gRPC statuses: the single map.
 //!
-//! Invariant: a message is the whole chain of causes on one bounded line, as kubelet shows it in events;
-//! codes are those that kubelet and crictl act on.
+//! Invariant: a message is the whole chain of causes on one bounded line, as kubelet shows it in
+//! events; codes are those that kubelet and crictl act on.
 //! Failure: none; what fits no other code is `Internal`.
 
 use std::error::Error as StdError;
@@ -16,7 +16,8 @@ use super::convert::Invalid;
 use crate::metadata::{self, LookupError};
 use crate::{block, disk, images, pods, sources, vm};
 
-/// What the kernel, SQLite and programs such as `qemu-img` say of a full disk; some give words only.
+/// What the kernel, SQLite and programs such as `qemu-img` say of a full disk; some give words
+/// only.
 const DISK_FULL: [&str; 3] = [
     "No space left on device",
     "Disk quota exceeded",
@@ -123,7 +124,8 @@ fn container_code(error: &vm::Error) -> Code {
     }
 }
 
-/// kubelet takes `DeadlineExceeded` for a probe that failed, and any other error for one that did not take place.
+/// kubelet takes `DeadlineExceeded` for a probe that failed, and any other error for one that did
+/// not take place.
 const fn exec_code(error: &vm::exec::Error) -> Code {
     use vm::exec::Error as E;
     match error {

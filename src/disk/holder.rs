@@ -1,7 +1,7 @@
 //! One machine at a time on a disk.
 //!
-//! Invariant: the record names the holder before the file does, and until after it; a holder releases it after the domain
-//! gone.
+//! Invariant: the record names the holder before the file does, and until after it; a holder
+//! releases it after the domain gone.
 //! Failure: a file that cannot be written gives the disk back.
 
 use std::io::ErrorKind;
@@ -42,7 +42,8 @@ impl Disks {
         Ok(disk)
     }
 
-    /// Whether a name means the image that the disk was made from: the same name, or the same content now.
+    /// Whether a name means the image that the disk was made from: the same name, or the same
+    /// content now.
     fn is_image_of(&self, disk: &Disk, image: &str) -> bool {
         let named = Reference::parse(image).ok();
         let same_name = named.is_some() && named == Reference::parse(&disk.image).ok();

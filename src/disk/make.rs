@@ -1,8 +1,9 @@
 //! Makes a disk from an image.
 //!
-//! Invariant: recorded, image pinned, written under another name, synced, renamed, declared ready, in this order; a
-//! disk that is ready is never touched.
-//! Failure: the caller undoes what was begun, or repeats it: each step is taken up where it was left.
+//! Invariant: recorded, image pinned, written under another name, synced, renamed, declared ready,
+//! in this order; a disk that is ready is never touched.
+//! Failure: the caller undoes what was begun, or repeats it: each step is taken up where it was
+//! left.
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -42,7 +43,8 @@ pub struct DesiredDisk {
 }
 
 impl Disks {
-    /// Creates a disk, or finds it complete. A caller that drops the future must [undo](Self::undo) it. `progress` gets percents.
+    /// Creates a disk, or finds it complete. A caller that drops the future must [undo](Self::undo)
+    /// it. `progress` gets percents.
     pub async fn make(
         &self,
         desired: &DesiredDisk,
@@ -201,7 +203,8 @@ fn is_same(there: &Disk, wanted: &Disk) -> bool {
     there.image == wanted.image && there.linked == wanted.linked
 }
 
-/// Gives a file its name once all of it is on the disk. libvirt hands it to QEMU's user while that runs.
+/// Gives a file its name once all of it is on the disk. libvirt hands it to QEMU's user while that
+/// runs.
 fn name_for_good(from: &Path, to: &Path, folder: &Path) -> std::io::Result<()> {
     let file = File::open(from)?;
     file.set_permissions(Permissions::from_mode(0o600))?;

@@ -1,7 +1,7 @@
 //! Saved memory beside a disk.
 //!
-//! Invariant: it has its name, and the phase Whole, only when all of it is written; before the guest goes on from it the
-//! phase is Resumed, which leads nowhere but to its removal.
+//! Invariant: it has its name, and the phase Whole, only when all of it is written; before the
+//! guest goes on from it the phase is Resumed, which leads nowhere but to its removal.
 //! Failure: a file that was not finished is removed; one that was is found again by its own mark.
 
 use std::fs::File;
@@ -26,8 +26,8 @@ impl Disks {
         self.folder(vm).join("memory.new")
     }
 
-    /// Records that memory is about to be written. What was left of an earlier attempt goes before that: it must never be
-    /// taken for the new one.
+    /// Records that memory is about to be written. What was left of an earlier attempt goes before
+    /// that: it must never be taken for the new one.
     pub async fn begin_memory(&self, vm: VmUid, nics: Vec<SavedNic>, paused: bool) -> Result<()> {
         self.drop_memory(vm).await?;
         self.remove_memory(vm).await?;
@@ -45,7 +45,8 @@ impl Disks {
         Ok(())
     }
 
-    /// Settles memory whose writing is over, however it ended: whole, or gone. True when it is whole.
+    /// Settles memory whose writing is over, however it ended: whole, or gone. True when it is
+    /// whole.
     pub async fn settle_memory(&self, vm: VmUid) -> Result<bool> {
         let disk = self.get(vm).ok_or(Error::Missing(vm))?;
         match disk.memory.as_ref().map(|memory| memory.phase) {
@@ -78,7 +79,8 @@ impl Disks {
         Ok(self.get(vm).is_some_and(|disk| disk.has_memory()))
     }
 
-    /// Records that the guest is about to resume from the memory; once, and never while another caller discards it.
+    /// Records that the guest is about to resume from the memory; once, and never while another
+    /// caller discards it.
     pub async fn use_memory(&self, vm: VmUid) -> Result<()> {
         let used = self.records.change(&vm, |disk| {
             let whole = disk.has_memory();

@@ -1,8 +1,8 @@
 //! Writes disks with `qemu-img`.
 //!
-//! Invariant: formats are named, never guessed; the program ends with the future that runs it. One that outlived an
-//! earlier process goes on with a file that has no name any more, or, when a disk grows, holds QEMU's lock of the image until
-//! it is done: no other process opens the disk before.
+//! Invariant: formats are named, never guessed; the program ends with the future that runs it. One
+//! that outlived an earlier process goes on with a file that has no name any more, or, when a disk
+//! grows, holds QEMU's lock of the image until it is done: no other process opens the disk before.
 //! Failure: [`Failed`] with the program's own words; what it wrote again is removed then.
 
 use std::fs::File;
@@ -23,7 +23,8 @@ const OVERLAY: Duration = Duration::from_secs(30);
 /// A copy that makes no progress for so long stands on a hung disk.
 const STALL: Duration = Duration::from_secs(120);
 
-/// The least that a device is expected to take in, in bytes per second: a hundredth of a large image may take its time.
+/// The least that a device is expected to take in, in bytes per second: a hundredth of a large
+/// image may take its time.
 const SLOWEST: u64 = 1 << 20;
 
 /// Longest part of the program's words that is kept, in characters.
@@ -59,7 +60,8 @@ pub async fn overlay(path: &Path, base: Base<'_>, size: u64) -> Result<(), Faile
     settle(path, outcome).await
 }
 
-/// Creates a disk of `size` bytes, at least the image's, that holds all of `base`; `progress` gets percents.
+/// Creates a disk of `size` bytes, at least the image's, that holds all of `base`; `progress` gets
+/// percents.
 pub async fn copy(
     path: &Path,
     base: Base<'_>,
@@ -99,8 +101,8 @@ pub struct Part<'a> {
     pub size: u64,
 }
 
-/// Writes all of `base`, of `size` bytes, to a part of a device, past the kernel's cache. `claim` stays open for as long as the
-/// program runs, even if it outlives this process.
+/// Writes all of `base`, of `size` bytes, to a part of a device, past the kernel's cache. `claim`
+/// stays open for as long as the program runs, even if it outlives this process.
 pub async fn write(
     part: Part<'_>,
     base: Base<'_>,
@@ -144,7 +146,8 @@ fn late(deadline: Duration) -> String {
     format!("qemu-img did not get on within {} s", deadline.as_secs())
 }
 
-/// Takes the name from what an earlier attempt left, which its program may still have open and locked.
+/// Takes the name from what an earlier attempt left, which its program may still have open and
+/// locked.
 async fn clear(path: &Path) -> Result<(), Failed> {
     match tokio::fs::remove_file(path).await {
         Err(e) if e.kind() != ErrorKind::NotFound => {

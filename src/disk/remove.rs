@@ -1,7 +1,7 @@
 //! Takes disks away.
 //!
-//! Invariant: the record says so before the first file goes, and goes last; without a record, only a task removes a disk
-//! that was whole.
+//! Invariant: the record says so before the first file goes, and goes last; without a record, only
+//! a task removes a disk that was whole.
 //! Failure: the record stays, and the removal is repeated.
 
 use std::io::ErrorKind;
@@ -78,8 +78,9 @@ impl Disks {
         }
     }
 
-    /// Removes the directories of disks that no record accounts for and that were never whole. A record is there before
-    /// its files and goes after them: a complete disk without one is a user's data, and the database was lost.
+    /// Removes the directories of disks that no record accounts for and that were never whole. A
+    /// record is there before its files and goes after them: a complete disk without one is a
+    /// user's data, and the database was lost.
     pub async fn collect(&self) -> Result<()> {
         let failed = || files::failed("look through", &self.root);
         let mut entries = tokio::fs::read_dir(&self.root).await.map_err(failed())?;

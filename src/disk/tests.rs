@@ -1,6 +1,7 @@
 //! Disks without machines: made, shared out, taken away; what a crash leaves.
 //!
-//! Invariant: real images and `qemu-img`, a database in a file, so that a second service finds what the first left.
+//! Invariant: real images and `qemu-img`, a database in a file, so that a second service finds what
+//! the first left.
 //! Failure: a test names what was left or lost.
 
 use podspec::ContainerId;

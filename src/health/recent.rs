@@ -1,7 +1,8 @@
 //! The last answer of a helper.
 //!
 //! Invariant: only an answer that came makes a new one; an error that came ends the old one.
-//! Failure: a helper that is late, and of which no fresh answer is known, is an error that names it.
+//! Failure: a helper that is late, and of which no fresh answer is known, is an error that names
+//! it.
 
 use std::error::Error;
 use std::future::Future;

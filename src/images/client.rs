@@ -1,7 +1,8 @@
 //! The HTTP client: whom it trusts and how far it follows.
 //!
-//! Invariant: at most ten redirects, never from https to http; the ring provider does the cryptography;
-//! a node without system certificates can still fetch over http and from authorities of its own.
+//! Invariant: at most ten redirects, never from https to http; the ring provider does the
+//! cryptography; a node without system certificates can still fetch over http and from authorities
+//! of its own.
 //! Failure: [`Error::Client`] and [`Error::Io`] for an unusable file of authorities, at start-up.
 
 use std::sync::Arc;

@@ -1,8 +1,11 @@
-//! One file over HTTP into a partial file: whole, continued, or found unchanged; or only its first bytes.
+//! One file over HTTP into a partial file: whole, continued, or found unchanged; or only its first
+//! bytes.
 //!
-//! Invariant: bytes are only appended to bytes of the same version of the file, which the server confirms
-//! by `If-Range`; size limits hold while streaming; passing troubles are retried, three times at most.
-//! Failure: the partial stays if the next pull can use it, and is removed if not (too large, disk full).
+//! Invariant: bytes are only appended to bytes of the same version of the file, which the server
+//! confirms by `If-Range`; size limits hold while streaming; passing troubles are retried, three
+//! times at most.
+//! Failure: the partial stays if the next pull can use it, and is removed if not (too large, disk
+//! full).
 
 use std::time::Duration;
 
@@ -55,8 +58,8 @@ impl Downloader {
         }
     }
 
-    /// Fetches `source` into `partial`. With `known`, the validators of a file that we have, an unchanged
-    /// file is not sent again. Dropping the future keeps what was received.
+    /// Fetches `source` into `partial`. With `known`, the validators of a file that we have, an
+    /// unchanged file is not sent again. Dropping the future keeps what was received.
     pub(super) async fn fetch(
         &self,
         source: &Source,

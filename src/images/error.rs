@@ -35,7 +35,8 @@ pub enum Error {
         /// What was requested.
         reference: String,
     },
-    /// A sandbox's image was lost from disk behind our back; pulling the same content brings it back.
+    /// A sandbox's image was lost from disk behind our back; pulling the same content brings it
+    /// back.
     #[error("image {digest}, pinned for {owner}, is gone from disk")]
     Vanished {
         /// The owner of the pin.
@@ -76,7 +77,8 @@ pub enum Error {
         #[source]
         source: Arc<reqwest::Error>,
     },
-    /// The server's certificate comes from no authority that this node trusts, or is for another host.
+    /// The server's certificate comes from no authority that this node trusts, or is for another
+    /// host.
     #[error("untrusted: cannot fetch {location}")]
     Untrusted {
         /// Host and path.
@@ -179,7 +181,8 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Whether the network or the server has troubles, so that the same request may succeed a moment later.
+    /// Whether the network or the server has troubles, so that the same request may succeed a
+    /// moment later.
     pub const fn is_passing(&self) -> bool {
         matches!(
             self,

@@ -1,7 +1,7 @@
 //! What kind of disk a downloaded file is, and whether QEMU may ever see it.
 //!
-//! Invariant: only a file that this module accepted enters the store, and QEMU always gets the format
-//! found here instead of guessing it.
+//! Invariant: only a file that this module accepted enters the store, and QEMU always gets the
+//! format found here instead of guessing it.
 //! Failure: [`Error`] says what the file is and what to do about it.
 
 use std::fs::File;
@@ -17,8 +17,8 @@ use super::qcow2;
 pub(super) const HEAD: u64 = 64 << 10;
 const SECTOR: u64 = 512;
 
-/// What stands at an offset of a raw disk that a guest can boot from: a boot sector, a partition table (for sectors of
-/// either size), or a CD's.
+/// What stands at an offset of a raw disk that a guest can boot from: a boot sector, a partition
+/// table (for sectors of either size), or a CD's.
 const BOOTABLE: &[(usize, &[u8])] = &[
     (510, &[0x55, 0xaa]),
     (512, b"EFI PART"),
@@ -45,8 +45,8 @@ impl Format {
         }
     }
 
-    /// Whether a disk that begins with `head` has what firmware looks for: a boot sector or a partition table. Only
-    /// QEMU could look into a qcow2 file, so that one counts as bootable.
+    /// Whether a disk that begins with `head` has what firmware looks for: a boot sector or a
+    /// partition table. Only QEMU could look into a qcow2 file, so that one counts as bootable.
     pub fn is_bootable(self, head: &[u8]) -> bool {
         let found = |(offset, magic): &(usize, &[u8])| {
             let at = head.get(*offset..).unwrap_or_default();
@@ -73,7 +73,8 @@ impl FromStr for Format {
 pub(super) struct Disk {
     /// How to read it.
     pub format: Format,
-    /// Size of the disk that a guest would see, in bytes; a multiple of 512. 0: that of a raw disk of unknown length.
+    /// Size of the disk that a guest would see, in bytes; a multiple of 512. 0: that of a raw disk
+    /// of unknown length.
     pub virtual_size: u64,
 }
 
@@ -121,7 +122,8 @@ pub fn head_of(file: &File) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// Judges a file by its first bytes and its length, where that is known; a raw disk without one has the size 0.
+/// Judges a file by its first bytes and its length, where that is known; a raw disk without one has
+/// the size 0.
 pub(super) fn judge(head: &[u8], length: Option<u64>, limit: u64) -> Result<Disk, Error> {
     if head.is_empty() {
         return Err(Error::Empty);
@@ -148,7 +150,8 @@ pub(super) fn judge(head: &[u8], length: Option<u64>, limit: u64) -> Result<Disk
     }
 }
 
-/// Formats by what stands at an offset. A raw disk begins with boot code or zeros, never with these.
+/// Formats by what stands at an offset. A raw disk begins with boot code or zeros, never with
+/// these.
 const FOREIGN: &[(usize, &[u8], &str)] = &[
     (0, b"KDMV", "a VMDK disk"),
     (0, b"COWD", "a VMDK disk"),

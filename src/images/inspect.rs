@@ -1,7 +1,8 @@
 //! What an image is, from its first bytes where it comes from.
 //!
-//! Invariant: what is accepted here is accepted by a pull, as far as its beginning and its length say; nothing is
-//! stored. A digest in the name says nothing about a beginning, so it is not checked.
+//! Invariant: what is accepted here is accepted by a pull, as far as its beginning and its length
+//! say; nothing is stored. A digest in the name says nothing about a beginning, so it is not
+//! checked.
 //! Failure: as of a pull.
 
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,8 @@ use super::locator::Locator;
 pub struct Inspected {
     /// How the disk is written.
     pub format: Format,
-    /// Size of the disk that a guest would see, in bytes; 0: the server does not say how long a raw file is.
+    /// Size of the disk that a guest would see, in bytes; 0: the server does not say how long a raw
+    /// file is.
     pub virtual_bytes: u64,
     /// Size of the file, in bytes; 0: the server does not say.
     pub file_bytes: u64,

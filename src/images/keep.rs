@@ -1,7 +1,7 @@
 //! What keeps an image file in the store, and what lets it go: names and pins.
 //!
-//! Invariant: rows change before the catalog, the catalog before the file, all under the digest's lock and
-//! in a task of their own, so that a caller who goes away leaves nothing half done.
+//! Invariant: rows change before the catalog, the catalog before the file, all under the digest's
+//! lock and in a task of their own, so that a caller who goes away leaves nothing half done.
 //! Failure: after a crash in between, the start finds a file that no row wants, and removes it.
 
 use std::sync::Arc;
@@ -94,8 +94,8 @@ impl Inner {
         self.detached(unpinning).await
     }
 
-    /// Whether an image and its file are there. An image whose file was lost behind our back is forgotten,
-    /// so that it can be pulled again. The caller holds the digest's lock.
+    /// Whether an image and its file are there. An image whose file was lost behind our back is
+    /// forgotten, so that it can be pulled again. The caller holds the digest's lock.
     pub(super) async fn is_sound(&self, digest: Digest) -> Result<bool> {
         let entry = self
             .catalog

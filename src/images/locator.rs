@@ -1,9 +1,10 @@
 //! Which image is meant, and where it is if its name does not say so.
 //!
-//! A name `vmlet.dev/url/<hash>` stands for a URL, which comes beside it: kubelet accepts no URL as an image's name.
+//! A name `vmlet.dev/url/<hash>` stands for a URL, which comes beside it: kubelet accepts no URL as
+//! an image's name.
 //!
-//! Invariant: a URL is fetched only under the name that is made of it, over http or https, and without credentials,
-//! which all who may read the pod could read. Nothing here shows its query.
+//! Invariant: a URL is fetched only under the name that is made of it, over http or https, and
+//! without credentials, which all who may read the pod could read. Nothing here shows its query.
 //! Failure: [`Error::InvalidName`] says what does not go together.
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! The image that is none: what a pod names whose root disk holds everything already.
 //!
-//! Invariant: kubelet insists on an image for each container, and on its presence; this one is always here, has no
-//! file, and nothing can be made from it.
+//! Invariant: kubelet insists on an image for each container, and on its presence; this one is
+//! always here, has no file, and nothing can be made from it.
 //! Failure: none; a lookup in the store does not find it.
 
 use sha2::{Digest as _, Sha256};

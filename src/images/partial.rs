@@ -1,9 +1,11 @@
 //! A download in progress on disk: the bytes so far, and a note that says what they are part of.
 //!
-//! Invariant: the holder of a [`Partial`] holds the file's lock, so no other process writes to it; the hash
-//! covers exactly the bytes in the file. A partial is only continued in the boot that wrote it (a power cut
-//! may leave zeros where bytes were) and only if the server's validator is strong.
-//! Failure: I/O errors go up; an unusable partial or note is forgotten and the download starts again.
+//! Invariant: the holder of a [`Partial`] holds the file's lock, so no other process writes to it;
+//! the hash covers exactly the bytes in the file. A partial is only continued in the boot that
+//! wrote it (a power cut may leave zeros where bytes were) and only if the server's validator is
+//! strong.
+//! Failure: I/O errors go up; an unusable partial or note is forgotten and the download starts
+//! again.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -88,8 +90,8 @@ pub(super) struct Partial {
 }
 
 impl Partial {
-    /// Opens or creates `<dir>/<key>.part`, waits until no other writer is left, and hashes its content.
-    /// `boot_id_file` says which boot this is. Blocks.
+    /// Opens or creates `<dir>/<key>.part`, waits until no other writer is left, and hashes its
+    /// content. `boot_id_file` says which boot this is. Blocks.
     pub(super) fn open(dir: &Path, key: &str, boot_id_file: &Path) -> io::Result<Self> {
         let path = dir.join(key).with_extension(PART);
         let file = open_locked(&path)?;
@@ -140,7 +142,8 @@ impl Partial {
         std::fs::rename(new, self.path.with_extension(NOTE))
     }
 
-    /// Adds bytes at the end. Blocks. After an error the file and the hash differ: only discard it then.
+    /// Adds bytes at the end. Blocks. After an error the file and the hash differ: only discard it
+    /// then.
     pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
         self.hasher.update(bytes);

@@ -1,8 +1,10 @@
 //! From a name to an image in the store.
 //!
-//! Invariant: what a pull has recorded survives its caller; what it has not recorded is collected or
-//! continued later. The server gets a request each time, unless the name has a digest that is here already.
-//! Failure: every participant of a shared download gets its error; the partial stays if it is of use.
+//! Invariant: what a pull has recorded survives its caller; what it has not recorded is collected
+//! or continued later. The server gets a request each time, unless the name has a digest that is
+//! here already.
+//! Failure: every participant of a shared download gets its error; the partial stays if it is of
+//! use.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The header of a qcow2 file, read by a sceptic.
 //!
-//! Invariant: an accepted file refers to no other file, is not encrypted, uses only features that we know,
-//! and its tables lie within the file.
+//! Invariant: an accepted file refers to no other file, is not encrypted, uses only features that
+//! we know, and its tables lie within the file.
 //! Failure: [`Error`] names the first thing that is wrong. Nothing here panics on any bytes.
 
 /// First bytes of every qcow file.
@@ -59,8 +59,8 @@ pub enum Error {
     OutOfRange(&'static str),
 }
 
-/// Checks the header in `head`, the first bytes (64 KiB, or all) of a file of `length` bytes, and returns the
-/// size in bytes of the disk in it.
+/// Checks the header in `head`, the first bytes (64 KiB, or all) of a file of `length` bytes, and
+/// returns the size in bytes of the disk in it.
 pub(super) fn virtual_size(head: &[u8], length: u64) -> Result<u64, Error> {
     let header = Header { head, length };
     let version = header.u32(4)?;

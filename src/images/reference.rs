@@ -1,7 +1,7 @@
 //! Image names as clients write them.
 //!
-//! Invariant: a [`Name`] has no credentials, query, fragment or dot segments, so it may be logged, stored
-//! and made into a URL; [`Reference::parse`] is the only way in.
+//! Invariant: a [`Name`] has no credentials, query, fragment or dot segments, so it may be logged,
+//! stored and made into a URL; [`Reference::parse`] is the only way in.
 //! Failure: [`Error::InvalidName`], with the sensitive parts of the offending text left out.
 
 use std::fmt;
@@ -58,7 +58,8 @@ impl Reference {
         Name::parse(text).map(Self::Named).map_err(refuse)
     }
 
-    /// The digits of a shortened id, if `text` can be one: 12 or more lower-case hexadecimal digits.
+    /// The digits of a shortened id, if `text` can be one: 12 or more lower-case hexadecimal
+    /// digits.
     pub fn id_prefix(text: &str) -> Option<&str> {
         let digits = text.strip_prefix("sha256:").unwrap_or(text);
         let hex = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');

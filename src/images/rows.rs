@@ -13,7 +13,8 @@ use super::error::Result;
 use super::partial::Validators;
 use crate::metadata::Db;
 
-/// Everything, for the start. A row that cannot be read counts as absent, so that its file is collected.
+/// Everything, for the start. A row that cannot be read counts as absent, so that its file is
+/// collected.
 pub(super) async fn load(db: &Db) -> Result<Rows> {
     let rows = db.write(|t| {
         let mut rows = Rows::default();
@@ -104,7 +105,8 @@ pub(super) async fn arrived(
     (source, validators): (String, Validators),
     names: Vec<String>,
 ) -> Result<()> {
-    // Both were lengths of files or checked against a limit; SQLite's integers are as large as those.
+    // Both were lengths of files or checked against a limit; SQLite's integers are as large as
+    // those.
     let size = i64::try_from(facts.size).unwrap_or(i64::MAX);
     let virtual_size = i64::try_from(facts.virtual_size).unwrap_or(i64::MAX);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -176,7 +178,8 @@ pub(super) async fn removed(db: &Db, digest: Digest) -> Result<()> {
     Ok(written.await?)
 }
 
-/// Removes an image whose file is missing, with its names. Pins stay: their owners must learn of the loss.
+/// Removes an image whose file is missing, with its names. Pins stay: their owners must learn of
+/// the loss.
 pub(super) async fn lost(db: &Db, digests: Vec<Digest>) -> Result<()> {
     let written = db.write(move |t| {
         for digest in digests {

@@ -90,8 +90,8 @@ pub enum Proxy {
 pub struct Translation {
     /// Names that it is for.
     pub pattern: Pattern,
-    /// Where they are. Without a scheme, [`Settings::protocol`] is put in front. May hold credentials and
-    /// a query; they appear in no message, log or file.
+    /// Where they are. Without a scheme, [`Settings::protocol`] is put in front. May hold
+    /// credentials and a query; they appear in no message, log or file.
     pub url: String,
 }
 
@@ -110,6 +110,7 @@ impl fmt::Debug for Translation {
 pub enum Pattern {
     /// This one name.
     Exact(String),
-    /// All names of which this is a prefix that ends at a `/`; the rest of the name is appended to the URL.
+    /// All names of which this is a prefix that ends at a `/`; the rest of the name is appended to
+    /// the URL.
     Prefix(String),
 }

@@ -1,7 +1,7 @@
 //! Pulls of one URL at the same time share one download.
 //!
-//! Invariant: of those at the table of one URL, one leads at a time; when it ends, its outcome is for all
-//! who sat down before. A leader that goes away without an outcome is followed by the next.
+//! Invariant: of those at the table of one URL, one leads at a time; when it ends, its outcome is
+//! for all who sat down before. A leader that goes away without an outcome is followed by the next.
 //! Failure: the leader's error is everybody's error.
 
 use std::collections::HashMap;

@@ -1,7 +1,8 @@
 //! The image files on disk.
 //!
-//! Invariant: below the store's directory, `data/<hex>` is a complete, checked, immutable file that every user
-//! may read but no user may list; `partial/` is for the daemon alone and on the same file system.
+//! Invariant: below the store's directory, `data/<hex>` is a complete, checked, immutable file that
+//! every user may read but no user may list; `partial/` is for the daemon alone and on the same
+//! file system.
 //! Failure: I/O errors go up and name the path.
 
 use std::collections::{HashMap, HashSet};
@@ -87,8 +88,8 @@ impl Store {
         remove_if_there(&path).map_err(Error::io("remove image", path))
     }
 
-    /// Removes image files that are not `wanted`, and partial downloads that will not be continued; returns
-    /// how many files went. For the start, before anything is pulled. Blocks.
+    /// Removes image files that are not `wanted`, and partial downloads that will not be continued;
+    /// returns how many files went. For the start, before anything is pulled. Blocks.
     pub(super) fn collect(&self, wanted: &HashSet<Digest>) -> Result<usize> {
         let mut unwanted = Vec::new();
         for (path, file) in entries(&self.data)? {

@@ -1,10 +1,10 @@
 //! From names to URLs, and from URLs to others.
 //!
-//! Invariant: an exact rule beats every prefix, a longer prefix a shorter one; the result is http or https
-//! with a host. The `vmlet.dev/` or `virtlet.cloud/` in front of a name never reaches the URL. Rules know a URL by its
-//! host and path; one that no rule is for is fetched as it is.
-//! Failure: [`Error::Translation`] for a rule that cannot work, at start-up; [`Error::InvalidName`] for a
-//! name that no rule matches and that is no location itself.
+//! Invariant: an exact rule beats every prefix, a longer prefix a shorter one; the result is http
+//! or https with a host. The `vmlet.dev/` or `virtlet.cloud/` in front of a name never reaches the
+//! URL. Rules know a URL by its host and path; one that no rule is for is fetched as it is.
+//! Failure: [`Error::Translation`] for a rule that cannot work, at start-up; [`Error::InvalidName`]
+//! for a name that no rule matches and that is no location itself.
 
 use std::fmt;
 
@@ -119,7 +119,8 @@ impl Translator {
     fn of_name(&self, name: &Name) -> Result<Source> {
         let given = name.repository();
         let bare = name.bare();
-        // A pod that is routed by its RuntimeClass or annotation may leave the prefix out, whatever the rule says.
+        // A pod that is routed by its RuntimeClass or annotation may leave the prefix out, whatever
+        // the rule says.
         let url = self
             .exact(|rule| rule == given)
             .or_else(|| self.exact(|rule| rule == bare))
@@ -173,8 +174,8 @@ impl Translator {
     }
 }
 
-/// What follows the prefix in a name, and how good a match it is: a longer prefix is better, of equal ones the one
-/// that is spelled as in the name.
+/// What follows the prefix in a name, and how good a match it is: a longer prefix is better, of
+/// equal ones the one that is spelled as in the name.
 fn below<'a>(prefix: &str, given: &'a str, bare: &'a str) -> Option<(Rank, &'a str)> {
     let folder = folder(prefix);
     let short = without_routing(&folder);

@@ -1,9 +1,9 @@
 //! One SQLite connection, used from blocking threads.
 //!
-//! Invariant: statements run one after the other, in WAL mode, with foreign keys on; the schema is the
-//! newest migration before the first statement.
-//! Failure: [`Error::Private`], [`Error::Open`] and [`Error::Migrate`] stop the start of the daemon; [`Error::Statement`]
-//! fails one request.
+//! Invariant: statements run one after the other, in WAL mode, with foreign keys on; the schema is
+//! the newest migration before the first statement.
+//! Failure: [`Error::Private`], [`Error::Open`] and [`Error::Migrate`] stop the start of the
+//! daemon; [`Error::Statement`] fails one request.
 
 use std::fs::{OpenOptions, Permissions};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -75,7 +75,8 @@ pub struct Db {
 impl Db {
     /// Opens or creates the database file and applies missing migrations. Blocks; call at start-up.
     pub fn open(path: &Path) -> Result<Self> {
-        // Annotations may contain text that other users must not read; SQLite's other files take this one's mode.
+        // Annotations may contain text that other users must not read; SQLite's other files take
+        // this one's mode.
         private(path).map_err(|source| Error::Private {
             path: path.into(),
             source,
@@ -123,8 +124,8 @@ impl Db {
         })
     }
 
-    /// Runs `work` in one transaction on a blocking thread; an error rolls it back. The death of this process undoes
-    /// nothing; a power cut may undo what was written last.
+    /// Runs `work` in one transaction on a blocking thread; an error rolls it back. The death of
+    /// this process undoes nothing; a power cut may undo what was written last.
     pub async fn write<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,

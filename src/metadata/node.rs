@@ -1,7 +1,7 @@
 //! Facts about this installation and its node.
 //!
-//! Invariant: the installation's id never changes as long as the database lives; the boot that is recorded is
-//! one whose consequences are all in the database.
+//! Invariant: the installation's id never changes as long as the database lives; the boot that is
+//! recorded is one whose consequences are all in the database.
 //! Failure: the database's own.
 
 use rusqlite::{OptionalExtension, Transaction};
@@ -12,7 +12,8 @@ use super::db::{self, Db};
 const INSTALLATION: &str = "installation";
 const BOOT: &str = "boot";
 
-/// The ID that distinguishes our domains from those of another daemon on the same libvirt; made at the first call.
+/// The ID that distinguishes our domains from those of another daemon on the same libvirt; made at
+/// the first call.
 pub async fn installation(db: &Db) -> db::Result<String> {
     db.write(|t| {
         if let Some(id) = get(t, INSTALLATION)? {

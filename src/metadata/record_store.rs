@@ -1,8 +1,9 @@
-//! A small table of records without phases, kept as JSON, and the view of it that lists are answered from.
+//! A small table of records without phases, kept as JSON, and the view of it that lists are
+//! answered from.
 //!
-//! Invariant: the view changes only after the record is committed, and always then, also when the caller was dropped
-//! meanwhile; records are changed one after the other, each from what the one before left. A power cut undoes nothing
-//! that was answered.
+//! Invariant: the view changes only after the record is committed, and always then, also when the
+//! caller was dropped meanwhile; records are changed one after the other, each from what the one
+//! before left. A power cut undoes nothing that was answered.
 //! Failure: the database's own; then nothing changed.
 
 use std::fmt::{Debug, Display};
@@ -55,7 +56,8 @@ impl<R: Record> RecordStore<R> {
         })
     }
 
-    /// Adds a record unless its name is taken; returns the one that has the name, and whether it is this one.
+    /// Adds a record unless its name is taken; returns the one that has the name, and whether it is
+    /// this one.
     pub async fn insert(&self, record: R) -> db::Result<(Arc<R>, bool)> {
         let turn = self.turn().await;
         if let Some(there) = self.get(&record.key()) {
@@ -64,7 +66,8 @@ impl<R: Record> RecordStore<R> {
         Ok((self.store(turn, record).await?, true))
     }
 
-    /// Changes a record; `None` when there is none, or when `change` returns false, which keeps it as it is.
+    /// Changes a record; `None` when there is none, or when `change` returns false, which keeps it
+    /// as it is.
     pub async fn change(
         &self,
         key: &R::Key,

@@ -1,9 +1,10 @@
 //! A table of rows with a life cycle, and the view of it that lists are answered from.
 //!
-//! Invariant: the view changes only after the row is committed, and always then, also when the caller was dropped
-//! meanwhile, in commit order; a row changes only from the phase that its writer saw, so that two writers never overwrite
-//! each other.
-//! Failure: [`TableError::Raced`] when the row is no longer in the expected phase or gone: nothing changed.
+//! Invariant: the view changes only after the row is committed, and always then, also when the
+//! caller was dropped meanwhile, in commit order; a row changes only from the phase that its writer
+//! saw, so that two writers never overwrite each other.
+//! Failure: [`TableError::Raced`] when the row is no longer in the expected phase or gone: nothing
+//! changed.
 
 use std::ops::Bound;
 use std::sync::Arc;

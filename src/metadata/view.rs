@@ -51,8 +51,8 @@ impl<K: Ord, R> View<K, R> {
     }
 }
 
-/// Runs a change to its end, even if the caller is dropped: what is committed is published, and a task that waits for its
-/// turn gets it.
+/// Runs a change to its end, even if the caller is dropped: what is committed is published, and a
+/// task that waits for its turn gets it.
 pub(super) async fn finish<T: Send + 'static>(
     change: impl Future<Output = db::Result<T>> + Send + 'static,
 ) -> db::Result<T> {

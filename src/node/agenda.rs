@@ -1,8 +1,10 @@
 //! The tasks, and whose turn it is.
 //!
-//! Invariant: one task per machine runs at a time, in the order of their arrival; few make disks, save memory or look at
-//! images at once. A task is recorded before it is answered, and as running before its first effect.
-//! Failure: what a killed daemon left running is carried on at the next start, or ended where that would do it twice.
+//! Invariant: one task per machine runs at a time, in the order of their arrival; few make disks,
+//! save memory or look at images at once. A task is recorded before it is answered, and as running
+//! before its first effect.
+//! Failure: what a killed daemon left running is carried on at the next start, or ended where that
+//! would do it twice.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +23,8 @@ use crate::platform::Platform;
 use crate::tasks::Tasks;
 use crate::vm::Containers;
 
-/// Maximum number of tasks that are stored; ended ones are removed by the client that recorded their result.
+/// Maximum number of tasks that are stored; ended ones are removed by the client that recorded
+/// their result.
 const MOST: usize = 10_000;
 
 /// Images that are looked at where they come from at once: each is one short request.

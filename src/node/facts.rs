@@ -1,6 +1,7 @@
 //! What a guest says of itself.
 //!
-//! Invariant: everything here comes from the guest, so all of it is bounded and printable, and nothing is believed.
+//! Invariant: everything here comes from the guest, so all of it is bounded and printable, and
+//! nothing is believed.
 //! Failure: an answer that is not of the expected form counts as none.
 
 mod published;

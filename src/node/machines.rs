@@ -1,7 +1,8 @@
 //! What is known of machines beyond their rows: whether they run, and what their guests say.
 //!
-//! Invariant: power follows libvirt's events, and is requested again after each connection. A guest is requested facts
-//! at most every [`PERIOD`], few guests at once, and none holds another one up for longer than its own deadlines.
+//! Invariant: power follows libvirt's events, and is requested again after each connection. A guest
+//! is requested facts at most every [`PERIOD`], few guests at once, and none holds another one up
+//! for longer than its own deadlines.
 //! Failure: what cannot be had is absent, or as it was.
 
 use std::collections::BTreeMap;

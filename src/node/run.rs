@@ -1,8 +1,9 @@
 //! Carries one task out.
 //!
-//! Invariant: the task is recorded as running before its first effect, and as ended after its last; percents are hints.
-//! Failure: every error ends the task with a sentence; only a database that fails leaves it to a later attempt, or to the
-//! next start.
+//! Invariant: the task is recorded as running before its first effect, and as ended after its last;
+//! percents are hints.
+//! Failure: every error ends the task with a sentence; only a database that fails leaves it to a
+//! later attempt, or to the next start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,8 @@ use crate::platform::Platform;
 /// How long a task waits for libvirt after the daemon's start.
 const CONNECT: Duration = Duration::from_secs(30);
 
-/// Time to the next attempt at a task that could not be recorded; others of its machine wait behind it.
+/// Time to the next attempt at a task that could not be recorded; others of its machine wait behind
+/// it.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// Steps in which percents are recorded.
@@ -216,14 +218,15 @@ impl<P: Platform> Agenda<P> {
         Err(Failure::new(&words, true))
     }
 
-    /// Just after the daemon's start the connection may not be there yet. Without one in time the task is tried all
-    /// the same, so that its failure says why.
+    /// Just after the daemon's start the connection may not be there yet. Without one in time the
+    /// task is tried all the same, so that its failure says why.
     pub(super) async fn await_hypervisor(&self) {
         let _ = timeout(CONNECT, self.hypervisor.connected()).await;
     }
 }
 
-/// How many seconds a guest has, and until when: they count from the start of the task, also across a restart.
+/// How many seconds a guest has, and until when: they count from the start of the task, also across
+/// a restart.
 fn deadline(task: &Task, timeout: u32) -> (u32, Instant) {
     let seconds = match timeout {
         0 => TIMEOUT,
@@ -266,7 +269,8 @@ mod tests {
         }
     }
 
-    /// Stops an attempt that waits for the database while it has the turn to write records of disks.
+    /// Stops an attempt that waits for the database while it has the turn to write records of
+    /// disks.
     async fn stop(node: &Node, task: &Task) {
         let (agenda, cancel) = (agenda(node).await, CancellationToken::new());
         let held = node.hold_writes().await;

@@ -42,8 +42,8 @@ pub struct Task {
     /// What an image is, once it was looked at; none in rows of older versions.
     #[serde(default)]
     pub image: Option<Inspected>,
-    /// Tasks of one machine run in this order. Clocks jump, so this is none; 0 in rows of older versions, which
-    /// are in the order of `created_at`.
+    /// Tasks of one machine run in this order. Clocks jump, so this is none; 0 in rows of older
+    /// versions, which are in the order of `created_at`.
     #[serde(default)]
     pub order: u64,
     /// Nanoseconds since the epoch.
@@ -62,7 +62,8 @@ pub enum Work {
     Provision {
         /// The image, as a pod would name it.
         image: String,
-        /// The URL that this name stands for, when it is made of one; none in rows of older versions.
+        /// The URL that this name stands for, when it is made of one; none in rows of older
+        /// versions.
         #[serde(default)]
         url: Option<String>,
         /// Least size in bytes; 0 for the image's.

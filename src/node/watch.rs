@@ -1,7 +1,7 @@
 //! Streams of everything there is, and then of every change.
 //!
-//! Invariant: a client gets each thing at least as it was after its last change; changes in between may be left out. The
-//! mark between the first things and the changes comes once.
+//! Invariant: a client gets each thing at least as it was after its last change; changes in between
+//! may be left out. The mark between the first things and the changes comes once.
 //! Failure: a client that does not read delays only itself; its stream ends with the server.
 
 use std::collections::BTreeMap;

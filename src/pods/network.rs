@@ -9,11 +9,12 @@ use tapmanager::wire::{AddRequest, Bandwidth, Dns, KnownNic, PortMapping};
 use super::error::Error;
 use crate::sandbox::{self, DnsConfig, Protocol, Sandbox};
 
-/// Least and largest burst in bits: packets of several segments must fit, and plugins must accept it.
+/// Least and largest burst in bits: packets of several segments must fit, and plugins must accept
+/// it.
 const BURST: std::ops::RangeInclusive<u64> = (256 * 1024 * 8)..=(i32::MAX as u64);
 
-/// What the tapmanager needs to know about a sandbox. A guest that goes on from saved memory has the NICs that it
-/// had then, or none, whatever its pod says now.
+/// What the tapmanager needs to know about a sandbox. A guest that goes on from saved memory has
+/// the NICs that it had then, or none, whatever its pod says now.
 ///
 /// # Errors
 /// An annotation that makes no sense.
@@ -71,8 +72,8 @@ fn bandwidth<'a>(
     let rate = |name| annotation(name).map(podspec::parse_quantity).transpose();
     let ingress = rate("kubernetes.io/ingress-bandwidth")?;
     let egress = rate("kubernetes.io/egress-bandwidth")?;
-    // A tenth of a second's worth. With no limit, as containers have it, a rate of some megabits would
-    // count from the second minute on, and the kernel's field for it overflows.
+    // A tenth of a second's worth. With no limit, as containers have it, a rate of some megabits
+    // would count from the second minute on, and the kernel's field for it overflows.
     let burst =
         |rate: Option<u64>| rate.map_or(0, |rate| (rate / 10).clamp(*BURST.start(), *BURST.end()));
     Ok((ingress.is_some() || egress.is_some()).then(|| Bandwidth {

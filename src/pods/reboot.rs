@@ -1,7 +1,8 @@
 //! What a reboot of the node has done to sandboxes.
 //!
-//! Invariant: after it no sandbox counts as ready: namespaces and taps do not survive a boot. What the network left
-//! behind (addresses that plugins lent, journal, cache) goes with the next reconciliation.
+//! Invariant: after it no sandbox counts as ready: namespaces and taps do not survive a boot. What
+//! the network left behind (addresses that plugins lent, journal, cache) goes with the next
+//! reconciliation.
 //! Failure: the first error; the whole is repeated at the next start.
 
 use super::error::Result;
@@ -10,7 +11,8 @@ use crate::platform::Platform;
 use crate::sandbox::state::{Event, Phase};
 
 impl<P: Platform> Sandboxes<P> {
-    /// Records that every sandbox lost its network when the node was rebooted. Before anything is served.
+    /// Records that every sandbox lost its network when the node was rebooted. Before anything is
+    /// served.
     pub async fn after_reboot(&self) -> Result<()> {
         let mut ready = self.table.all();
         ready.retain(|sandbox| sandbox.phase == Phase::Ready);

@@ -1,9 +1,9 @@
 //! Makes rows and networks agree again after a crash, a reboot or a loss.
 //!
-//! Invariant: only half-done work and networks without a sandbox are touched; a ready sandbox with its
-//! network stays as it is, and so does one that another task works on at the moment.
-//! Failure: trouble with one sandbox does not keep the others from being looked at; the first error is
-//! returned, and the caller repeats the round. While the tapmanager is away nothing is done.
+//! Invariant: only half-done work and networks without a sandbox are touched; a ready sandbox with
+//! its network stays as it is, and so does one that another task works on at the moment.
+//! Failure: trouble with one sandbox does not keep the others from being looked at; the first error
+//! is returned, and the caller repeats the round. While the tapmanager is away nothing is done.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -42,7 +42,8 @@ impl<P: Platform> Sandboxes<P> {
     async fn reconcile_one(&self, sandbox: &Sandbox, listed: &HashSet<String>) -> Result<()> {
         let settled = match sandbox.phase {
             Phase::Creating => self.reconcile_creating(sandbox).await,
-            // What is listed and not found is there and cannot be described: its machine may well run.
+            // What is listed and not found is there and cannot be described: its machine may well
+            // run.
             Phase::Ready if listed.contains(sandbox.id.as_str()) => Ok(()),
             Phase::Ready => self.reconcile_ready(&sandbox.id).await,
             Phase::Stopping => self.stop_to_end(&sandbox.id).await,
@@ -77,8 +78,8 @@ impl<P: Platform> Sandboxes<P> {
         Ok(())
     }
 
-    /// Takes down what belongs to no sandbox: once after the start, and later if there is any. New sandboxes
-    /// wait meanwhile, so that theirs is not taken for one.
+    /// Takes down what belongs to no sandbox: once after the start, and later if there is any. New
+    /// sandboxes wait meanwhile, so that theirs is not taken for one.
     async fn collect_networks(&self, networks: &[String]) {
         // While a network is being made there is a next time.
         let Ok(mut collected) = self.collected.try_write() else {

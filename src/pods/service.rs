@@ -2,8 +2,8 @@
 //!
 //! Invariant: one request at a time per sandbox; each effect is announced by a phase that is stored
 //! before it, and every step can be repeated.
-//! Failure: a sandbox whose making failed is undone at once; when even that fails its row stays in phase
-//! Creating, unseen by clients, and is undone as soon as the tapmanager answers.
+//! Failure: a sandbox whose making failed is undone at once; when even that fails its row stays in
+//! phase Creating, unseen by clients, and is undone as soon as the tapmanager answers.
 
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ pub struct Sandboxes<P: Platform> {
     pub(super) network: Arc<P::Network>,
     pub(super) containers: Arc<Containers<P>>,
     pub(super) locks: Locks,
-    /// Read while a network is made; written while networks without owner are collected. True when that
-    /// was done since the start.
+    /// Read while a network is made; written while networks without owner are collected. True when
+    /// that was done since the start.
     pub(super) collected: RwLock<bool>,
     tasks: Tasks,
 }

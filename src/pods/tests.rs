@@ -1,4 +1,5 @@
-//! Sandboxes on networks that only keep state, with real rows and machines of a fake hypervisor in them.
+//! Sandboxes on networks that only keep state, with real rows and machines of a fake hypervisor in
+//! them.
 //!
 //! Invariant: each test has a node of its own.
 //! Failure: the rule that was broken; waits have a deadline.

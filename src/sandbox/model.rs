@@ -51,7 +51,8 @@ pub struct SandboxConfig {
     pub namespaces: Namespaces,
     /// Resources of the whole pod, when given.
     pub resources: PodResources,
-    /// Bytes of memory that the pod may use on top of its containers' limits: the RuntimeClass's overhead.
+    /// Bytes of memory that the pod may use on top of its containers' limits: the RuntimeClass's
+    /// overhead.
     #[serde(default)]
     pub memory_overhead: i64,
 }

@@ -1,7 +1,8 @@
 //! Sandboxes as rows of the database.
 //!
 //! Invariant: what is read back equals what was written.
-//! Failure: a row that cannot be decoded stops the start of the daemon: guessing could lose a machine.
+//! Failure: a row that cannot be decoded stops the start of the daemon: guessing could lose a
+//! machine.
 
 use podspec::SandboxId;
 use rusqlite::{Transaction, params};

@@ -101,7 +101,8 @@ impl fmt::Display for Phase {
 mod tests {
     use super::*;
 
-    /// For each event the phases after Creating, Ready, Stopping, Stopped and Removing; `-` where it is refused.
+    /// For each event the phases after Creating, Ready, Stopping, Stopped and Removing; `-` where
+    /// it is refused.
     const TABLE: [(Event, &str); 4] = [
         (Event::NetworkUp, "ready - - - -"),
         (

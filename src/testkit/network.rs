@@ -1,6 +1,7 @@
 //! Networks of sandboxes that only keep state.
 //!
-//! Invariant: answers as the real owner of networks does: repeatable, and a refusal may leave a part behind.
+//! Invariant: answers as the real owner of networks does: repeatable, and a refusal may leave a
+//! part behind.
 //! Failure: knobs make it refuse, hang or go away.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,8 +4,8 @@
 //! restart. A [`Follower`] per running machine copies the bytes on as CRI log lines and gives the
 //! disk space of copied bytes back.
 //!
-//! Invariant: every byte is in the log once, also when the daemon is killed at any point and started
-//! again; at most one follower works on a raw file.
+//! Invariant: every byte is in the log once, also when the daemon is killed at any point and
+//! started again; at most one follower works on a raw file.
 //! Failure: trouble with the log or its disk is retried; the bytes wait in the raw file meanwhile.
 
 use std::io;
@@ -45,7 +45,8 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// The deadline for [`Follower::stop`], which belongs to the shutdown of the daemon.
 const STOP_DEADLINE: Duration = Duration::from_secs(3);
 
-/// Blocking threads for all consoles: enough for a fast disk, few of the runtime's when it is stuck.
+/// Blocking threads for all consoles: enough for a fast disk, few of the runtime's when it is
+/// stuck.
 static THREADS: Semaphore = Semaphore::const_new(32);
 
 /// The files of a console.
@@ -85,8 +86,8 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Starts following, from where an earlier follower of the same raw file stopped. The raw file is
-    /// created empty (mode 0600) when missing: start before QEMU does, and have libvirt append.
+    /// Starts following, from where an earlier follower of the same raw file stopped. The raw file
+    /// is created empty (mode 0600) when missing: start before QEMU does, and have libvirt append.
     ///
     /// Trouble with the log is not an error here: it is retried.
     pub async fn start(paths: Paths) -> Result<Self> {
@@ -118,16 +119,17 @@ impl Follower {
         in_time(self.send(Command::Reopen)).await
     }
 
-    /// The machine has ended: copies the rest, ends an unfinished line, saves the position and stops
-    /// following. The files stay; after an error the same can be tried again with a new follower.
+    /// The machine has ended: copies the rest, ends an unfinished line, saves the position and
+    /// stops following. The files stay; after an error the same can be tried again with a new
+    /// follower.
     pub async fn finish(self) -> Result<()> {
         let deadline = Instant::now() + DEADLINE;
         in_time(self.send(|reply| Command::Finish(reply, deadline))).await?;
         self.ended().await
     }
 
-    /// Stops following, at the end of the daemon: the machine goes on and a later follower takes over
-    /// here. Returns after a few seconds even if a disk is stuck.
+    /// Stops following, at the end of the daemon: the machine goes on and a later follower takes
+    /// over here. Returns after a few seconds even if a disk is stuck.
     pub async fn stop(self) {
         let stopped = async {
             // Fails when the task has ended before.

@@ -1,6 +1,8 @@
-//! What a machine boots from and finds its data on: its root disk, the node's devices, the seed image.
+//! What a machine boots from and finds its data on: its root disk, the node's devices, the seed
+//! image.
 //!
-//! Invariant: a disk is complete before its container is CREATED, and is given back or removed when its domain is gone.
+//! Invariant: a disk is complete before its container is CREATED, and is given back or removed when
+//! its domain is gone.
 //! Failure: a container whose disks cannot be had is not created; nothing is left then.
 
 mod blocks;

@@ -1,7 +1,7 @@
 //! What a domain is made of, before it is XML.
 //!
-//! Invariant: plain values that the service has already checked; the description decides nothing that
-//! the pod may request, it only fixes what all our domains share.
+//! Invariant: plain values that the service has already checked; the description decides nothing
+//! that the pod may request, it only fixes what all our domains share.
 //! Failure: none here; a text that XML cannot carry is refused where it is written.
 
 use std::fmt;
@@ -17,8 +17,8 @@ use crate::block::Extent;
 
 /// Variable with the one-time token by which `vmwrapper` collects its descriptors.
 ///
-/// The domain's XML shows it to all users who may read it: root, and users of libvirt's read-only socket where there
-/// is one. It is worth one start, short-lived, and taken only from QEMU's user.
+/// The domain's XML shows it to all users who may read it: root, and users of libvirt's read-only
+/// socket where there is one. It is worth one start, short-lived, and taken only from QEMU's user.
 pub const START_TOKEN: &str = "VMLET_START_TOKEN";
 /// Variable with the path of the hand-off socket.
 pub const HANDOFF_SOCKET: &str = "VMLET_HANDOFF_SOCKET";
@@ -28,7 +28,8 @@ pub const EMULATOR: &str = "VMLET_EMULATOR";
 /// Everything that distinguishes one domain from another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DomainSpec {
-    /// libvirt's identity of the domain, and the guest's system UUID unless [`Self::system_uuid`] is set.
+    /// libvirt's identity of the domain, and the guest's system UUID unless [`Self::system_uuid`]
+    /// is set.
     pub uuid: Uuid,
     /// libvirt's name of the domain; part of file names, so no slash.
     pub name: String,
@@ -78,7 +79,8 @@ pub enum CpuMode {
     /// All that the accelerator can do.
     #[default]
     Default,
-    /// The named model nearest to the host's. Software emulation has no such thing and does all it can.
+    /// The named model nearest to the host's. Software emulation has no such thing and does all it
+    /// can.
     HostModel,
 }
 
@@ -111,8 +113,8 @@ pub struct Disk {
 pub enum DiskSource {
     /// In a file.
     File(PathBuf),
-    /// In a file that holds only the differences from a base image. The base is read as it is: libvirt neither
-    /// probes it nor changes its owner, so QEMU's user must be able to read it.
+    /// In a file that holds only the differences from a base image. The base is read as it is:
+    /// libvirt neither probes it nor changes its owner, so QEMU's user must be able to read it.
     Overlay {
         /// The differences.
         path: PathBuf,

@@ -172,7 +172,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same request may succeed once a helper is back; nothing is decided by this failure.
+    /// Whether the same request may succeed once a helper is back; nothing is decided by this
+    /// failure.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Network { source, .. } => {

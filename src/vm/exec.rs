@@ -1,9 +1,10 @@
 //! Runs commands in guests, through the QEMU guest agent.
 //!
-//! Invariant: a command that did not end in time, or whose client went away, is killed with all that it started.
-//! Both streams come back byte for byte up to a bound that the guest keeps, so that no output, however long, can
-//! break the channel to the agent.
-//! Failure: [`Error`] says what is missing in the guest; a command's own exit code, whatever it is, is no failure.
+//! Invariant: a command that did not end in time, or whose client went away, is killed with all
+//! that it started. Both streams come back byte for byte up to a bound that the guest keeps, so
+//! that no output, however long, can break the channel to the agent.
+//! Failure: [`Error`] says what is missing in the guest; a command's own exit code, whatever it is,
+//! is no failure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +28,8 @@ use command::Run;
 /// What a command without a time-out gets.
 const LONGEST: Duration = Duration::from_secs(4 * 3600);
 
-/// In the first two minutes of a machine, in nanoseconds, its agent is waited for: the guest may still boot.
+/// In the first two minutes of a machine, in nanoseconds, its agent is waited for: the guest may
+/// still boot.
 const BOOT: i64 = 120 * 1_000_000_000;
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
@@ -90,9 +92,9 @@ pub enum Error {
 }
 
 impl<P: Platform> Containers<P> {
-    /// Runs a command in a running machine and waits for its end, and for its beginning while the guest boots.
-    /// Without a time-out it gets four hours. When the
-    /// returned future is dropped the command is killed.
+    /// Runs a command in a running machine and waits for its end, and for its beginning while the
+    /// guest boots. Without a time-out it gets four hours. When the returned future is dropped the
+    /// command is killed.
     pub async fn exec(
         self: &Arc<Self>,
         id: &ContainerId,

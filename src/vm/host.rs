@@ -1,6 +1,8 @@
-//! What the node has for machines: its processor and accelerator, and the processes that machines are.
+//! What the node has for machines: its processor and accelerator, and the processes that machines
+//! are.
 //!
-//! Invariant: nothing here changes a row, and nothing is assumed of the node that was not looked up.
+//! Invariant: nothing here changes a row, and nothing is assumed of the node that was not looked
+//! up.
 //! Failure: what is missing is absent or a sentence; see the modules.
 
 mod able;

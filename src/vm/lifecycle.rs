@@ -1,8 +1,10 @@
 //! The way of a container from its creation to its removal, as clients request it.
 //!
-//! Invariant: a phase is stored before the effect that it announces, and every effect can be repeated; only one request
-//! at a time works on a sandbox, and the end of a machine is recorded once.
-//! Failure: what a request leaves half-done is settled by the next one for the same sandbox, or by [`recovery`](super::recovery).
+//! Invariant: a phase is stored before the effect that it announces, and every effect can be
+//! repeated; only one request at a time works on a sandbox, and the end of a machine is recorded
+//! once.
+//! Failure: what a request leaves half-done is settled by the next one for the same sandbox, or by
+//! [`recovery`](super::recovery).
 
 pub(super) mod create;
 mod end;

@@ -1,7 +1,8 @@
 //! What is remembered of a container.
 //!
-//! Invariant: labels, annotations and metadata are kept byte for byte as the client gave them. Environment
-//! variables are not kept but their names: they may hold secrets, and the machine does not use them.
+//! Invariant: labels, annotations and metadata are kept byte for byte as the client gave them.
+//! Environment variables are not kept but their names: they may hold secrets, and the machine does
+//! not use them.
 //! Failure: none here; validation happened where the request was decoded.
 
 use std::collections::BTreeMap;
@@ -34,7 +35,8 @@ pub struct Container {
     pub kill_at: i64,
     /// How it ended.
     pub exit: Option<Exit>,
-    /// Processes of the pod's cgroup that had been killed for want of memory when the machine was started.
+    /// Processes of the pod's cgroup that had been killed for want of memory when the machine was
+    /// started.
     pub oom_kills: i64,
     /// Resources after an update; see [`Self::resources`].
     pub updated: Option<LinuxResources>,
@@ -48,7 +50,8 @@ impl Container {
         self.updated.as_ref().unwrap_or(&self.spec.config.resources)
     }
 
-    /// The UUID of its domain. Containers of one virtual machine share it: what is done by it needs the machine's disk.
+    /// The UUID of its domain. Containers of one virtual machine share it: what is done by it needs
+    /// the machine's disk.
     pub fn domain(&self) -> Uuid {
         let own = self.spec.instance.domain();
         own.unwrap_or_else(|| self.id.domain())
@@ -59,7 +62,8 @@ impl Container {
         self.spec.blocks.iter().find(|disk| disk.is_root())
     }
 
-    /// Whether it is a machine. A container that only holds the place of one boots nothing and has no domain.
+    /// Whether it is a machine. A container that only holds the place of one boots nothing and has
+    /// no domain.
     pub fn boots(&self) -> bool {
         self.spec.instance.role == Role::Machine
     }
@@ -116,8 +120,8 @@ impl BlockDisk {
 /// How a container ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
-    /// 0 when the guest powered itself off, 137 when it was killed or died, 128 when it never started, 255 when the node
-    /// was rebooted under it.
+    /// 0 when the guest powered itself off, 137 when it was killed or died, 128 when it never
+    /// started, 255 when the node was rebooted under it.
     pub code: i32,
     /// `Completed`, `Saved`, `Provisioned`, `Error`, `OOMKilled`, `StartError` or `Unknown`.
     pub reason: String,

@@ -1,7 +1,7 @@
 //! Where the files of machines are.
 //!
-//! Invariant: names are made of ids only, never of anything a client chose; directories on the way to a
-//! disk or a socket can be traversed, not listed, by QEMU's user.
+//! Invariant: names are made of ids only, never of anything a client chose; directories on the way
+//! to a disk or a socket can be traversed, not listed, by QEMU's user.
 //! Failure: none here.
 
 use std::path::{Path, PathBuf};

@@ -1,8 +1,10 @@
-//! What can be done with a machine beside starting and stopping its container, by the virtual machine that it is: pause,
-//! restart, and the memory that is saved, taken back or discarded.
+//! What can be done with a machine beside starting and stopping its container, by the virtual
+//! machine that it is: pause, restart, and the memory that is saved, taken back or discarded.
 //!
-//! Invariant: the container stays, and nothing here changes its phase: an end of the power is the stop of the container.
-//! Failure: [`Error::NotRunning`] when there is no such machine here; libvirt's own error otherwise.
+//! Invariant: the container stays, and nothing here changes its phase: an end of the power is the
+//! stop of the container.
+//! Failure: [`Error::NotRunning`] when there is no such machine here; libvirt's own error
+//! otherwise.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -66,8 +68,8 @@ impl<P: Platform> Containers<P> {
         }
     }
 
-    /// Ends the machine if it runs in this pod, as a stop of its container with this grace does: a stop that is under
-    /// way gets shorter, never longer.
+    /// Ends the machine if it runs in this pod, as a stop of its container with this grace does: a
+    /// stop that is under way gets shorter, never longer.
     pub async fn power_off(self: &Arc<Self>, vm: VmUid, pod: &str, grace: Duration) -> Result<()> {
         for row in self.parts.table.all() {
             let sandbox = self.parts.sandboxes.get(&row.sandbox);
@@ -93,7 +95,8 @@ impl<P: Platform> Containers<P> {
         runs.map_err(hypervisor("unpause"))
     }
 
-    /// Removes the disk of a virtual machine that does not run, and the memory beside it; success when there is none.
+    /// Removes the disk of a virtual machine that does not run, and the memory beside it; success
+    /// when there is none.
     pub async fn delete_disk(&self, vm: VmUid) -> Result<()> {
         let disks = &self.parts.disks;
         if let Some(holder) = disks.get(vm).and_then(|disk| disk.holder.clone()) {

@@ -1,7 +1,7 @@
 //! The containers of this node, each a virtual machine.
 //!
-//! Invariant: a task that changes a container holds its sandbox's lock, except for recording its end, which
-//! has a lock of its own; each effect is announced by a phase that is stored before it.
+//! Invariant: a task that changes a container holds its sandbox's lock, except for recording its
+//! end, which has a lock of its own; each effect is announced by a phase that is stored before it.
 //! Failure: a request that fails half-way is undone, or leaves a phase that the next one settles.
 
 use std::collections::{HashSet, VecDeque};

@@ -137,8 +137,8 @@ impl fmt::Display for Phase {
 mod tests {
     use super::*;
 
-    /// For each event the phases after Creating, Created, Starting, Running, Stopping, Exited and Removing; `-` where it
-    /// is refused.
+    /// For each event the phases after Creating, Created, Starting, Running, Stopping, Exited and
+    /// Removing; `-` where it is refused.
     const TABLE: [(Event, &str); 8] = [
         (Event::Prepared, "created - - - - - -"),
         (Event::StartRequested, "- starting - - - - -"),

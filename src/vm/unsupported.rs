@@ -1,7 +1,8 @@
 //! What a pod requests and a machine does not get.
 //!
-//! Invariant: what kubelet gives to every container (the token of the service account, `/etc/hosts`, the termination log,
-//! variables of Services, huge pages of 0 bytes) does not count. Values of variables are never kept or shown.
+//! Invariant: what kubelet gives to every container (the token of the service account,
+//! `/etc/hosts`, the termination log, variables of Services, huge pages of 0 bytes) does not count.
+//! Values of variables are never kept or shown.
 //! Failure: none here. What would lose data is refused as [`super::Error::Unsupported`] where
 //! the node's setting says so; the rest becomes an event of the pod, which the agent writes.
 
@@ -87,7 +88,8 @@ impl<P: Platform> Containers<P> {
         pods.push_back(pod_uid.chars().take(LONGEST).collect());
     }
 
-    /// Refuses a container whose guest would write to something that is not there, unless the node allows that.
+    /// Refuses a container whose guest would write to something that is not there, unless the node
+    /// allows that.
     pub(super) fn refuse_loss(&self, sandbox: &Sandbox, config: &ContainerConfig) -> Result<()> {
         let found = of_request(&sandbox.config, config);
         match lost(&found, self.settings.unsupported) {

@@ -1,7 +1,7 @@
 //! The daemon's way to the tapmanager: one connection per call.
 //!
-//! Invariant: every call ends by its deadline. A call that ends with [`Error::Deadline`] may still be
-//! carried out; all calls may be repeated.
+//! Invariant: every call ends by its deadline. A call that ends with [`Error::Deadline`] may still
+//! be carried out; all calls may be repeated.
 //! Failure: see [`Error`].
 
 use std::path::{Path, PathBuf};
@@ -20,7 +20,8 @@ use crate::wire::{
 /// with a minute each, undone once.
 const PLUGIN_DEADLINE: Duration = Duration::from_secs(300);
 
-/// How long a call waits for a tapmanager that is being started again, at most; half of its deadline at most, too.
+/// How long a call waits for a tapmanager that is being started again, at most; half of its
+/// deadline at most, too.
 const RECONNECT: Duration = Duration::from_secs(5);
 /// Time between two looks for it.
 const LOOK: Duration = Duration::from_millis(100);
@@ -57,7 +58,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the tapmanager that listens on `socket`. `deadline` is for calls that run no plugins.
+    /// A client of the tapmanager that listens on `socket`. `deadline` is for calls that run no
+    /// plugins.
     #[must_use]
     pub fn new(socket: impl Into<PathBuf>, deadline: Duration) -> Self {
         Self {
@@ -68,7 +70,8 @@ impl Client {
     }
 
     /// Changes the deadline of [`add`](Self::add), [`del`](Self::del), [`gc`](Self::gc) and
-    /// [`status`](Self::status), which run plugins: their number times the CNI timeout, and a margin.
+    /// [`status`](Self::status), which run plugins: their number times the CNI timeout, and a
+    /// margin.
     #[must_use]
     pub fn with_plugin_deadline(mut self, deadline: Duration) -> Self {
         self.plugin_deadline = deadline;

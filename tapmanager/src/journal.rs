@@ -1,9 +1,9 @@
 //! What must be known after a crash: one file per sandbox.
 //!
-//! Invariant: an entry on disk is whole (written beside, synced, renamed) and says at least as much as
-//! has been done; files are readable by root only, because they hold tokens.
-//! Failure: a file that does not parse is kept and reported as [`Loaded::Broken`]; it can be removed
-//! like any other.
+//! Invariant: an entry on disk is whole (written beside, synced, renamed) and says at least as much
+//! as has been done; files are readable by root only, because they hold tokens.
+//! Failure: a file that does not parse is kept and reported as [`Loaded::Broken`]; it can be
+//! removed like any other.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -97,7 +97,8 @@ fn seconds(time: SystemTime) -> u64 {
 }
 
 impl Entry {
-    /// Whether it was made in another boot than `now`: no namespace, tap or token of it can be left.
+    /// Whether it was made in another boot than `now`: no namespace, tap or token of it can be
+    /// left.
     pub(crate) fn is_of_another_boot(&self, now: &str) -> bool {
         !self.boot.is_empty() && !now.is_empty() && self.boot != now
     }

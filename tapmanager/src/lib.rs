@@ -8,8 +8,8 @@
 pub mod client;
 pub mod wire;
 
-/// Points at which a test may kill `vmlet-tapmanager` (crate `faultpoint`): one after every step that
-/// leaves something behind.
+/// Points at which a test may kill `vmlet-tapmanager` (crate `faultpoint`): one after every step
+/// that leaves something behind.
 pub const FAULT_POINTS: [&str; 12] = [
     "tap.add.journaled",
     "tap.add.netns",

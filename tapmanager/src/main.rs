@@ -1,7 +1,8 @@
 //! `vmlet-tapmanager`: owns the networks of pods that are virtual machines.
 //!
 //! Invariant: the program ends without touching any network; only requests take networks down.
-//! Failure: exit code 1 with one line when it cannot serve, 64 for unusable settings or command line.
+//! Failure: exit code 1 with one line when it cannot serve, 64 for unusable settings or command
+//! line.
 
 mod config;
 mod failure;

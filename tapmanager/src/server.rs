@@ -1,8 +1,10 @@
 //! The two sockets: who may speak on them, and in which order.
 //!
-//! Invariant: a peer is judged by the kernel's word about its user before a byte of it is read; messages,
-//! connections and waits are bounded; a request that has begun is finished even if its peer goes away.
-//! Failure: a peer that breaks the rules gets [`ErrorCode::Invalid`] and loses its own connection only.
+//! Invariant: a peer is judged by the kernel's word about its user before a byte of it is read;
+//! messages, connections and waits are bounded; a request that has begun is finished even if its
+//! peer goes away.
+//! Failure: a peer that breaks the rules gets [`ErrorCode::Invalid`] and loses its own connection
+//! only.
 
 mod control;
 mod handoff;

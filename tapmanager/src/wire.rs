@@ -1,9 +1,10 @@
-//! Messages between the daemon and `vmlet-tapmanager`, and between `vmwrapper` and the hand-off socket.
+//! Messages between the daemon and `vmlet-tapmanager`, and between `vmwrapper` and the hand-off
+//! socket.
 //!
-//! Invariant: one JSON document per `SOCK_SEQPACKET` message, at most [`MAX_MESSAGE`] bytes; the first
-//! request of a connection is [`Request::Hello`]; every request gets exactly one [`Reply`].
-//! Failure: a message that does not parse is answered with [`ErrorCode::Invalid`] and the connection is
-//! closed; nothing else happens. The page `docs/protocols.md` describes the exchange.
+//! Invariant: one JSON document per `SOCK_SEQPACKET` message, at most [`MAX_MESSAGE`] bytes; the
+//! first request of a connection is [`Request::Hello`]; every request gets exactly one [`Reply`].
+//! Failure: a message that does not parse is answered with [`ErrorCode::Invalid`] and the
+//! connection is closed; nothing else happens. The page `docs/protocols.md` describes the exchange.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -34,7 +35,8 @@ pub enum Request {
         /// Sandbox id.
         id: String,
     },
-    /// Checks that the network of a sandbox is as it was made: namespace, links, taps, addresses, DHCP. Answer: [`Answer::Done`].
+    /// Checks that the network of a sandbox is as it was made: namespace, links, taps, addresses,
+    /// DHCP. Answer: [`Answer::Done`].
     Check {
         /// Sandbox id.
         id: String,
@@ -46,7 +48,8 @@ pub enum Request {
     },
     /// Ids of all sandboxes with a network or a part of one. Answer: [`Answer::Ids`].
     List,
-    /// Takes down every network but those named, then runs CNI GC. Answer: [`Answer::Ids`]: what went.
+    /// Takes down every network but those named, then runs CNI GC. Answer: [`Answer::Ids`]: what
+    /// went.
     Gc {
         /// Sandbox ids that stay.
         keep: Vec<String>,
@@ -55,7 +58,8 @@ pub enum Request {
     Status,
     /// Allows one start of a virtual machine. Answer: [`Answer::Token`].
     PrepareStart(StartRequest),
-    /// Traffic of the guests, sandbox by sandbox in the order of their ids. Answer: [`Answer::Counters`].
+    /// Traffic of the guests, sandbox by sandbox in the order of their ids. Answer:
+    /// [`Answer::Counters`].
     Counters {
         /// Only sandboxes whose ids come after this one; empty for the first.
         after: String,
@@ -88,15 +92,18 @@ pub struct AddRequest {
     /// The guest has no NIC: its machine is handed none. The pod's network is made all the same.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub detached: bool,
-    /// Hardware address that the guest's first NIC is to have: lower case, colons; empty for that of the plugin.
+    /// Hardware address that the guest's first NIC is to have: lower case, colons; empty for that
+    /// of the plugin.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub mac: String,
-    /// The guest's NICs, when it has them already because it goes on from saved memory, `eth0` first.
+    /// The guest's NICs, when it has them already because it goes on from saved memory, `eth0`
+    /// first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub known_nics: Vec<KnownNic>,
 }
 
-/// A NIC as a guest knows it. Plugins are requested the same addresses; the hardware address is kept in any case.
+/// A NIC as a guest knows it. Plugins are requested the same addresses; the hardware address is
+/// kept in any case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownNic {
@@ -121,7 +128,8 @@ pub struct PortMapping {
     pub host_ip: String,
 }
 
-/// Traffic limits as the CNI `bandwidth` capability spells them: bits per second and bits; 0 is none.
+/// Traffic limits as the CNI `bandwidth` capability spells them: bits per second and bits; 0 is
+/// none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Bandwidth {
@@ -141,7 +149,8 @@ pub struct Bandwidth {
 pub struct StartRequest {
     /// Sandbox id.
     pub id: String,
-    /// The pod's cgroup as kubelet names it (`/kubepods/…`); empty leaves QEMU where libvirt starts it.
+    /// The pod's cgroup as kubelet names it (`/kubepods/…`); empty leaves QEMU where libvirt starts
+    /// it.
     pub cgroup_parent: String,
     /// Bytes of memory that this cgroup must allow at least; 0 leaves its limit as kubelet made it.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -236,8 +245,8 @@ pub struct Network {
     pub id: String,
     /// Path of the pod's network namespace.
     pub netns: PathBuf,
-    /// One entry per link of the pod, and so per NIC of a guest that is not detached; never empty. The first
-    /// belongs to `eth0`.
+    /// One entry per link of the pod, and so per NIC of a guest that is not detached; never empty.
+    /// The first belongs to `eth0`.
     pub nics: Vec<Nic>,
     /// The name servers for the guest.
     pub dns: Dns,
@@ -270,8 +279,8 @@ impl Network {
 pub struct Nic {
     /// Name of the plugin's link in the pod's namespace, such as `eth0`.
     pub link: String,
-    /// The MAC address of the guest's NIC: the one that was requested, or the one that the plugin gave the link.
-    /// Lower case, colons.
+    /// The MAC address of the guest's NIC: the one that was requested, or the one that the plugin
+    /// gave the link. Lower case, colons.
     pub mac: String,
     /// Largest packet in bytes.
     pub mtu: u32,

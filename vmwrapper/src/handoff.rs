@@ -1,9 +1,11 @@
 //! Trades a start token for the NICs of a sandbox.
 //!
-//! Invariant: whatever the other side says, a NIC that comes out of here has a unicast MAC address and an
-//! MTU that cannot be read as anything else on QEMU's command line, and exactly one descriptor.
-//! Failure: an answer that is late, malformed, or does not match its descriptors is refused as a whole.
-//! The types mirror the tap manager's; `tests/fixtures/handoff.json` holds both to the same text.
+//! Invariant: whatever the other side says, a NIC that comes out of here has a unicast MAC address
+//! and an MTU that cannot be read as anything else on QEMU's command line, and exactly one
+//! descriptor.
+//! Failure: an answer that is late, malformed, or does not match its descriptors is refused as a
+//! whole. The types mirror the tap manager's; `tests/fixtures/handoff.json` holds both to the same
+//! text.
 
 use std::fmt;
 use std::os::fd::OwnedFd;

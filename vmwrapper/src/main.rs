@@ -1,10 +1,10 @@
 //! The emulator that libvirt starts: fetches tap descriptors, then becomes QEMU.
 //!
 //! Invariant: without a start token (libvirt asking QEMU what it can do) QEMU runs with exactly the
-//! arguments given; with one, it runs with every NIC of the sandbox or not at all. QEMU never sees our
-//! variables, and no descriptor but its own.
-//! Failure: one line on standard error that begins with `vmwrapper: `, and exit code 1; libvirt puts the
-//! line into the error of the start.
+//! arguments given; with one, it runs with every NIC of the sandbox or not at all. QEMU never sees
+//! our variables, and no descriptor but its own.
+//! Failure: one line on standard error that begins with `vmwrapper: `, and exit code 1; libvirt
+//! puts the line into the error of the start.
 
 mod args;
 mod handoff;
@@ -56,8 +56,8 @@ fn run() -> Result<std::convert::Infallible, Error> {
         None => Vec::new(),
         Some(token) => fetch(&token)?,
     };
-    // From here to exec nothing else is opened, so these are the only descriptors that QEMU inherits
-    // beyond those it got from libvirt.
+    // From here to exec nothing else is opened, so these are the only descriptors that QEMU
+    // inherits beyond those it got from libvirt.
     for nic in &nics {
         fdpass::clear_cloexec(nic.tap.as_fd()).map_err(Error::Inherit)?;
     }

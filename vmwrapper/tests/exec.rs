@@ -1,7 +1,8 @@
-//! The wrapper as libvirt runs it, against a hand-off server of the test and a script in QEMU's place.
+//! The wrapper as libvirt runs it, against a hand-off server of the test and a script in QEMU's
+//! place.
 //!
-//! Invariant: each test has its own directory, socket and script; the server thread ends with its one
-//! connection or at a deadline.
+//! Invariant: each test has its own directory, socket and script; the server thread ends with its
+//! one connection or at a deadline.
 //! Failure: the script prints what it was given, so a wrong argument, variable or descriptor shows.
 
 // Helpers of tests fail the test by panicking.
@@ -19,8 +20,9 @@ use serde_json::{Value, json};
 
 const TOKEN: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-/// Prints its arguments, its variables and its descriptors. Not written by the test: a file that was open
-/// for writing a moment ago may still be so in the fork of another test's thread, and cannot be executed.
+/// Prints its arguments, its variables and its descriptors. Not written by the test: a file that
+/// was open for writing a moment ago may still be so in the fork of another test's thread, and
+/// cannot be executed.
 const EMULATOR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/qemu.sh");
 
 struct Scratch {

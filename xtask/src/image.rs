@@ -1,5 +1,5 @@
-//! Builds the guest image of the examples and tests: a disk that boots by BIOS from its own boot sector,
-//! made from distribution packages only.
+//! Builds the guest image of the examples and tests: a disk that boots by BIOS from its own boot
+//! sector, made from distribution packages only.
 //!
 //! Invariant: no loop device, no root; the finished image appears by one rename.
 //! Failure: names the step; the previous image stays in place.

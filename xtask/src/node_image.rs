@@ -1,8 +1,8 @@
-//! Builds the node image: our programs, libvirt, QEMU and the usual network tools, from distribution
-//! packages.
+//! Builds the node image: our programs, libvirt, QEMU and the usual network tools, from
+//! distribution packages.
 //!
-//! Invariant: the same packages, programs, scripts and tag give the same bytes; the machine's own package
-//! sources are the only ones asked.
+//! Invariant: the same packages, programs, scripts and tag give the same bytes; the machine's own
+//! package sources are the only ones asked.
 //! Failure: names the package, program or file that is missing; an older image stays in place.
 
 mod libraries;
@@ -20,8 +20,8 @@ use crate::oci::{self, Tree};
 use crate::stamp::Stamp;
 use crate::{run, workspace};
 
-/// The image's name, less its tag. It lies outside of what the proxy sends to Vmlet: the image belongs to
-/// the node's ordinary runtime.
+/// The image's name, less its tag. It lies outside of what the proxy sends to Vmlet: the image
+/// belongs to the node's ordinary runtime.
 pub(crate) const NAME: &str = "localhost/vmlet-node";
 
 /// Raised when the way of building changes in a manner that the stamp cannot see.
@@ -46,8 +46,8 @@ pub(crate) enum Profile {
     Release,
 }
 
-/// Builds the image from our programs, which have been built, when it is not there or its inputs have changed;
-/// returns the archive.
+/// Builds the image from our programs, which have been built, when it is not there or its inputs
+/// have changed; returns the archive.
 pub(crate) fn ensure(profile: Profile, tag: &str) -> Result<PathBuf> {
     let packages = packages::closure().context("list the packages")?;
     let stamp = inputs(profile, tag, &packages)?;

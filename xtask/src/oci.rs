@@ -1,7 +1,7 @@
 //! Writes container images as OCI archives that `ctr images import` reads.
 //!
-//! Invariant: the same tree, configuration and name give the same bytes, on every machine and at any
-//! time; the finished archive appears by one rename.
+//! Invariant: the same tree, configuration and name give the same bytes, on every machine and at
+//! any time; the finished archive appears by one rename.
 //! Failure: names the file that cannot be read or written; an older archive stays in place.
 
 mod archive;

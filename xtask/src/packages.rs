@@ -138,7 +138,8 @@ pub(crate) fn install(names: &[&str], backports: Option<&str>) -> Result<()> {
     }
 }
 
-/// The backports release to take QEMU and libvirt from, if this machine already took one of them there.
+/// The backports release to take QEMU and libvirt from, if this machine already took one of them
+/// there.
 pub(crate) fn backports() -> Result<Option<String>> {
     let from_backports = installed(VIRTUALISATION)?
         .values()

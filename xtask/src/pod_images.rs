@@ -1,7 +1,8 @@
-//! The container images of a test cluster's ordinary pods, made on this machine: there is no registry.
+//! The container images of a test cluster's ordinary pods, made on this machine: there is no
+//! registry.
 //!
-//! Invariant: a second call with the same inputs builds nothing; names lie outside of what the proxy sends
-//! to Vmlet.
+//! Invariant: a second call with the same inputs builds nothing; names lie outside of what the
+//! proxy sends to Vmlet.
 //! Failure: names the program or package that is missing.
 
 use std::fs;
@@ -71,7 +72,8 @@ fn tools() -> Result<Tree> {
     tree.copy("bin/busybox", 0o755, busybox)?;
     let applets = run::output(run::command(busybox).arg("--list"))?;
     for applet in applets.lines().filter(|applet| *applet != "busybox") {
-        // Names of one file, not symbolic links: a path that a pod masks must not take all others with it.
+        // Names of one file, not symbolic links: a path that a pod masks must not take all others
+        // with it.
         tree.name(format!("bin/{applet}"), "bin/busybox")?;
     }
     tree.copy("bin/pgrep", 0o755, &pgrep())?;

@@ -1,9 +1,9 @@
 //! Runs other programs: as root where needed, always with an error that repeats the command line.
 //!
-//! Invariant: nothing here reads the terminal; children get an empty stdin unless they are meant to be
-//! interactive.
-//! Failure: a program that is missing, fails or outlives its deadline is an error naming the command,
-//! its exit status and the end of what it said on stderr.
+//! Invariant: nothing here reads the terminal; children get an empty stdin unless they are meant to
+//! be interactive.
+//! Failure: a program that is missing, fails or outlives its deadline is an error naming the
+//! command, its exit status and the end of what it said on stderr.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;

@@ -3,7 +3,8 @@
 //!
 //! Invariant: everything a stack owns is below its directory, in its namespaces, or a child of its
 //! supervisor, so that `down` can find all of it.
-//! Failure: a stack that does not come up is taken down again; the error carries the log that explains it.
+//! Failure: a stack that does not come up is taken down again; the error carries the log that
+//! explains it.
 
 mod bring_up;
 mod cluster;

@@ -1,7 +1,7 @@
 //! Remembers from which inputs something was made, so that it is made again only when they change.
 //!
-//! Invariant: a stamp is written after its product is complete, so a crash in between means one more
-//! build, never a stale product.
+//! Invariant: a stamp is written after its product is complete, so a crash in between means one
+//! more build, never a stale product.
 //! Failure: an unreadable stamp counts as absent.
 
 use std::fs;

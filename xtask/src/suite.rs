@@ -2,15 +2,19 @@
 //!
 //! One run goes through these stages:
 //!
-//! 1. [`kit`] builds tools and images that only later stages need, at low priority, beside the others.
-//! 2. [`checks`] looks at form and lints; [`programs`] builds every test program and every program under test, once.
-//! 3. [`lanes`] runs [`job`]s side by side: first the tests of single crates, then node stacks and clusters, the longest
-//!    first, as many as [`weights`] says the machine can hold.
-//! 4. [`retry`] repeats the few tests that missed a deadline of a program which is not ours, with the machine under load.
-//! 5. [`frozen`] proves that no program was built or linked after stage 2; [`report`] says what took how long.
+//! 1. [`kit`] builds tools and images that only later stages need, at low priority, beside the
+//!    others.
+//! 2. [`checks`] looks at form and lints; [`programs`] builds every test program and every program
+//!    under test, once.
+//! 3. [`lanes`] runs [`job`]s side by side: first the tests of single crates, then node stacks and
+//!    clusters, the longest first, as many as [`weights`] says the machine can hold.
+//! 4. [`retry`] repeats the few tests that missed a deadline of a program which is not ours, with
+//!    the machine under load.
+//! 5. [`frozen`] proves that no program was built or linked after stage 2; [`report`] says what
+//!    took how long.
 //!
-//! Invariant: a job that started and did not end with a result line of its own has failed; so has a run in which more than
-//! [`retry::MOST`] tests passed only when they were repeated.
+//! Invariant: a job that started and did not end with a result line of its own has failed; so has a
+//! run in which more than [`retry::MOST`] tests passed only when they were repeated.
 //! Failure: a stage that cannot run counts as one failed test of its part, and the others go on.
 
 mod checks;

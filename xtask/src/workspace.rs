@@ -1,6 +1,7 @@
 //! Where things are in the checkout, and how cargo is called.
 //!
-//! Invariant: every path is absolute; nothing is written outside `target/` and the stack directories.
+//! Invariant: every path is absolute; nothing is written outside `target/` and the stack
+//! directories.
 //! Failure: only when this program was moved away from the checkout it was built in.
 
 use std::path::{Path, PathBuf};
@@ -34,8 +35,8 @@ pub(crate) fn guest_image() -> PathBuf {
 pub(crate) fn cargo() -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut cargo = run::command(program);
-    // Build scripts are run again when PATH changes: it must be the same as by hand.
-    // The same for what cargo says of the package that it runs: crates such as ring build again when it changes.
+    // Build scripts are run again when PATH changes: it must be the same as by hand. The same for
+    // what cargo says of the package that it runs: crates such as ring build again when it changes.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {

@@ -1,8 +1,9 @@
 //! Reads and writes what a pod says of its machine.
 //!
-//! Invariant: one apply writes annotation and conditions together; a condition's time changes only with its status.
-//! The uid in each write keeps it from another pod of the same name.
-//! Failure: [`Wrote::Failed`] for what may go better later; a pod that is gone is an answer, not a failure.
+//! Invariant: one apply writes annotation and conditions together; a condition's time changes only
+//! with its status. The uid in each write keeps it from another pod of the same name.
+//! Failure: [`Wrote::Failed`] for what may go better later; a pod that is gone is an answer, not a
+//! failure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

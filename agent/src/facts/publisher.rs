@@ -1,7 +1,7 @@
 //! The loop that keeps pods up to date with their machines.
 //!
-//! Invariant: one write per pod is under way at most, and one in the shortest time allowed, unless power or pause
-//! changed; chatter that changes no fact is silent.
+//! Invariant: one write per pod is under way at most, and one in the shortest time allowed, unless
+//! power or pause changed; chatter that changes no fact is silent.
 //! Failure: none of its own.
 
 use std::collections::HashMap;

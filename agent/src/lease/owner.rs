@@ -1,7 +1,7 @@
 //! The Node as the owner of its lease, as kubelet does it with its own.
 //!
-//! Invariant: a lease is never written for a Node that does not exist; a lease that was made again requests the
-//! Node again, because Nodes of one name come and go, and with each its lease.
+//! Invariant: a lease is never written for a Node that does not exist; a lease that was made again
+//! requests the Node again, because Nodes of one name come and go, and with each its lease.
 //! Failure: a Node that may not be read owns nothing, and its lease is written without an owner.
 
 use k8s_openapi::api::coordination::v1::Lease;

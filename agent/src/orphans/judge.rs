@@ -1,7 +1,7 @@
 //! What to do about disks without a machine: pure, from when each was first found.
 //!
-//! Invariant: when a round finds that a suspect has a machine, its time starts from zero. A clock that is set back delays
-//! reports and removals, and never brings them forward.
+//! Invariant: when a round finds that a suspect has a machine, its time starts from zero. A clock
+//! that is set back delays reports and removals, and never brings them forward.
 //! Failure: a record that cannot be read counts as none.
 
 use std::collections::{BTreeMap, BTreeSet};

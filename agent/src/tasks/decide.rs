@@ -11,8 +11,8 @@
 //!  vanished   ended               forget
 //! ```
 //!
-//! Invariant: an end is recorded before it is forgotten; nothing is run whose object says that it ended; nothing is
-//! concluded from a list that is not complete.
+//! Invariant: an end is recorded before it is forgotten; nothing is run whose object says that it
+//! ended; nothing is concluded from a list that is not complete.
 //! Failure: none; a peer that is away means waiting.
 
 use std::time::Duration;
@@ -59,7 +59,8 @@ pub(super) struct Entry {
 pub(super) struct World<'a> {
     /// The API server's list was complete once.
     pub(super) listed: bool,
-    /// Kinds that the daemon offers, once it has listed all its tasks; none while it is unavailable.
+    /// Kinds that the daemon offers, once it has listed all its tasks; none while it is
+    /// unavailable.
     pub(super) daemon: Option<&'a [String]>,
     /// Shortest time between writes of progress.
     pub(super) progress: Duration,

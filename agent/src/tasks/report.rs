@@ -1,7 +1,8 @@
 //! From the daemon's words to the object's status.
 //!
-//! Invariant: a status has whole seconds, at most 1 KiB of printable message and at most 100 percent, so that it
-//! compares equal after it was stored. A task never goes back to an earlier state while one connection lasts.
+//! Invariant: a status has whole seconds, at most 1 KiB of printable message and at most 100
+//! percent, so that it compares equal after it was stored. A task never goes back to an earlier
+//! state while one connection lasts.
 //! Failure: a state of a newer daemon is taken for `Running`: nothing final is made up.
 
 use crds::{InspectedImage, TaskState, VirtualMachineTaskStatus};

@@ -1,7 +1,7 @@
 //! Converts the specification of a task object to a request of the daemon's node API.
 //!
-//! Invariant: the same spec always gives the same request, so that one sent twice is recognised; `cancel` is no
-//! part of it.
+//! Invariant: the same spec always gives the same request, so that one sent twice is recognised;
+//! `cancel` is no part of it.
 //! Failure: a sentence for people: what this node cannot do, or what the spec lacks.
 
 use crds::{TaskKind, VirtualMachineTaskSpec};

@@ -1,7 +1,7 @@
 //! Names of objects of the cluster, as far as it gives them quickly.
 //!
-//! Invariant: who completes a word waits for [`ANSWER`] at most, whatever a resolver, a helper of the kubeconfig or the
-//! API server takes.
+//! Invariant: who completes a word waits for [`ANSWER`] at most, whatever a resolver, a helper of
+//! the kubeconfig or the API server takes.
 //! Failure: no names.
 
 use std::fmt::Debug;
@@ -53,7 +53,8 @@ async fn read(kind: Kind, args: &ClusterArgs) -> Result<Vec<String>, ClusterErro
     read.map_err(ClusterError::of)
 }
 
-/// One of the two kinds may be forbidden; an image of the namespace is taken for one of the cluster of the same name.
+/// One of the two kinds may be forbidden; an image of the namespace is taken for one of the cluster
+/// of the same name.
 async fn images(cluster: &Cluster) -> Vec<String> {
     let of_cluster = Api::<ClusterVirtualMachineImage>::all(cluster.client.clone());
     let (own, shared) = tokio::join!(

@@ -1,6 +1,7 @@
 //! The cluster that an unfinished command line chooses.
 //!
-//! Invariant: words are taken as a shell has them, unfinished: `~` is not replaced, and bash gives `=` as a word.
+//! Invariant: words are taken as a shell has them, unfinished: `~` is not replaced, and bash gives
+//! `=` as a word.
 //! Failure: none; a flag that cannot be understood counts as missing.
 
 use std::ffi::OsString;

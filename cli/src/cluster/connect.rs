@@ -1,10 +1,11 @@
 //! From flags and kubeconfig to a client.
 //!
-//! Invariant: the order is kubectl's: `--kubeconfig`, `KUBECONFIG`, `~/.kube/config`, the pod's account.
+//! Invariant: the order is kubectl's: `--kubeconfig`, `KUBECONFIG`, `~/.kube/config`, the pod's
+//! account.
 //! Failure: no usable configuration; no request was sent yet.
 //!
-//! A watch is silent for as long as nothing changes, so that the deadline of answers is not that of watches. A guest
-//! may print nothing for any time, so that a log that is followed has none.
+//! A watch is silent for as long as nothing changes, so that the deadline of answers is not that of
+//! watches. A guest may print nothing for any time, so that a log that is followed has none.
 
 use std::time::Duration;
 
@@ -78,7 +79,8 @@ impl ClusterArgs {
         };
         match read {
             Ok(config) => Ok(config),
-            // In a pod there is no kubeconfig; a kubeconfig that the user names is the only one that is used.
+            // In a pod there is no kubeconfig; a kubeconfig that the user names is the only one
+            // that is used.
             Err(source) if is_named => Err(ClusterError::Kubeconfig(Box::new(source))),
             Err(source) => {
                 Config::incluster().map_err(|_| ClusterError::Kubeconfig(Box::new(source)))

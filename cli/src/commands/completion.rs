@@ -1,6 +1,7 @@
 //! `completion`: a script that lets a shell complete our commands and names.
 //!
-//! Invariant: the script asks this program for each word, so that it fits the commands of any version.
+//! Invariant: the script asks this program for each word, so that it fits the commands of any
+//! version.
 //! Failure: none.
 
 use std::process::ExitCode;

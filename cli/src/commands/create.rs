@@ -18,7 +18,8 @@ use crate::cluster::{ClusterArgs, ClusterError};
 
 /// What to create.
 ///
-/// Create classes and images with kubectl: `kubectl explain vmclass.spec`, `kubectl explain vmimage.spec`.
+/// Create classes and images with kubectl: `kubectl explain vmclass.spec`, `kubectl explain
+/// vmimage.spec`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CreateArgs {
     /// Create a virtual machine, or print its manifest.
@@ -30,8 +31,8 @@ pub(crate) enum CreateArgs {
 pub(crate) struct VmArgs {
     /// Name of the machine.
     name: String,
-    /// VirtualMachineImage in the namespace or, if there is none, ClusterVirtualMachineImage from which the root disk
-    /// is made.
+    /// VirtualMachineImage in the namespace or, if there is none, ClusterVirtualMachineImage from
+    /// which the root disk is made.
     #[arg(long, value_name = "IMAGE", required_unless_present = "root_claim")]
     image: Option<String>,
     /// PersistentVolumeClaim to use as the root disk, instead of an image.
@@ -61,11 +62,12 @@ pub(crate) struct VmArgs {
     /// Secret that contains the cloud-init user data, and the key in it [default key: user-data].
     #[arg(long, value_name = "SECRET[/KEY]")]
     user_data: Option<String>,
-    /// SSH public key for the default user, or a file that contains it; may be repeated. The guest needs cloud-init.
+    /// SSH public key for the default user, or a file that contains it; may be repeated. The guest
+    /// needs cloud-init.
     #[arg(long, value_name = "KEY|FILE", value_parser = ssh_key)]
     ssh_key: Vec<String>,
-    /// NetworkAttachmentDefinition, `name` or `namespace/name`, of an additional NIC; may be repeated. The first NIC
-    /// is on the pod network.
+    /// NetworkAttachmentDefinition, `name` or `namespace/name`, of an additional NIC; may be
+    /// repeated. The first NIC is on the pod network.
     #[arg(long, value_name = "NETWORK", conflicts_with = "no_network")]
     network: Vec<String>,
     /// MAC address of the first NIC [default: derived from the pod].
@@ -77,15 +79,15 @@ pub(crate) struct VmArgs {
     /// Host name of the guest [default: the name of the machine].
     #[arg(long, value_name = "NAME")]
     hostname: Option<String>,
-    /// When the machine is ready: a TCP port of the guest opens, its guest agent answers, or it publishes a value
-    /// [default: at the first sign of life of the guest].
+    /// When the machine is ready: a TCP port of the guest opens, its guest agent answers, or it
+    /// publishes a value [default: at the first sign of life of the guest].
     #[arg(long, value_name = "tcp=PORT|heartbeat|info=KEY[=REGEX]", value_parser = probe)]
     readiness_probe: Option<ReadinessProbe>,
     /// Label of the machine; may be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
     label: Vec<(String, String)>,
-    /// Apply the manifest: create the machine, or update one that was created with --apply. Without this option, only
-    /// print the manifest as YAML.
+    /// Apply the manifest: create the machine, or update one that was created with --apply. Without
+    /// this option, only print the manifest as YAML.
     #[arg(long)]
     apply: bool,
     #[command(flatten)]
@@ -137,7 +139,8 @@ fn probe(text: &str) -> Result<ReadinessProbe, String> {
     Ok(probe)
 }
 
-/// A key has a space in it, between its type and the rest; the name of a file is taken for one otherwise.
+/// A key has a space in it, between its type and the rest; the name of a file is taken for one
+/// otherwise.
 fn ssh_key(text: &str) -> Result<String, String> {
     let is_key = text.trim().contains(' ');
     let key = if is_key {

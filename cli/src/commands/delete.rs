@@ -1,8 +1,8 @@
 //! `delete`: deletes virtual machines with their root disks.
 //!
 //! Invariant: only the object that was read is deleted, never another one of its name.
-//! Failure: the API server's; a machine that is being deleted already is a conflict, unless its guest is to be ended at
-//! once.
+//! Failure: the API server's; a machine that is being deleted already is a conflict, unless its
+//! guest is to be ended at once.
 
 use std::process::ExitCode;
 

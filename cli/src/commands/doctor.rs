@@ -3,8 +3,8 @@
 //! Gathers facts, from the daemon and from the node, and judges them apart from gathering.
 //!
 //! Invariant: every finding has a level; every one that is not ok says what to do.
-//! Failure: exit code 1 when a check fails, 2 when nothing could be checked. A daemon that is not there
-//! is a finding.
+//! Failure: exit code 1 when a check fails, 2 when nothing could be checked. A daemon that is not
+//! there is a finding.
 
 mod checks;
 mod facts;

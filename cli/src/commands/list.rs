@@ -39,7 +39,8 @@ pub(crate) struct ListArgs {
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
-    /// After listing, watch: print each machine again when it changes, with the progress of its image and its boot.
+    /// After listing, watch: print each machine again when it changes, with the progress of its
+    /// image and its boot.
     #[arg(short, long)]
     watch: bool,
     /// When to use colours.

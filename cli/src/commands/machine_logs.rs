@@ -1,7 +1,8 @@
 //! `logs`: the console log of a machine of the cluster, or of a VM pod, through the API server.
 //!
 //! Invariant: the guest's own bytes, in order; no more of them are held than arrive at once.
-//! Failure: a machine without a pod has no log, and the error says what to look at; a stream that breaks off is an error.
+//! Failure: a machine without a pod has no log, and the error says what to look at; a stream that
+//! breaks off is an error.
 
 use std::pin::pin;
 use std::process::ExitCode;
@@ -104,7 +105,8 @@ fn container(pod: &Pod) -> Option<String> {
     names.find(|name| *name == CONTAINER).or(first).cloned()
 }
 
-/// A log that is not there is refused with 400 and a sentence, such as one that waits for its container.
+/// A log that is not there is refused with 400 and a sentence, such as one that waits for its
+/// container.
 fn refused(namespace: &str, name: &str, error: kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) if status.code == 400 => {

@@ -1,7 +1,10 @@
-//! The verbs of a machine's power: `start`, `stop`, `restart`, `suspend`, `resume`, `pause`, `unpause`.
+//! The verbs of a machine's power: `start`, `stop`, `restart`, `suspend`, `resume`, `pause`,
+//! `unpause`.
 //!
-//! Invariant: a verb writes what was decided from what was read, or nothing: patches test what they replace.
-//! Failure: a machine in no state for the verb is a conflict with a reason; the other names are still done.
+//! Invariant: a verb writes what was decided from what was read, or nothing: patches test what they
+//! replace.
+//! Failure: a machine in no state for the verb is a conflict with a reason; the other names are
+//! still done.
 
 use std::process::ExitCode;
 
@@ -45,8 +48,8 @@ pub(crate) struct StopArgs {
     /// Power off immediately, without a request to the guest.
     #[arg(long, conflicts_with = "grace_period")]
     force: bool,
-    /// Time for the guest to power off before it is forced off, such as 20 (seconds), 20s or 2m [default:
-    /// spec.powerOffTimeout].
+    /// Time for the guest to power off before it is forced off, such as 20 (seconds), 20s or 2m
+    /// [default: spec.powerOffTimeout].
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     grace_period: Option<u32>,
     #[command(flatten)]
@@ -123,8 +126,8 @@ pub(super) async fn ask_again(
     request(cluster, name, verb, dry_run).await
 }
 
-/// Reads, decides, and writes what was decided. The queue goes first: a start that waits in it would undo
-/// a desired state that is "off".
+/// Reads, decides, and writes what was decided. The queue goes first: a start that waits in it
+/// would undo a desired state that is "off".
 async fn request(
     cluster: &Cluster,
     name: &str,

@@ -1,6 +1,7 @@
 //! `rm`: removes a pod with its disk and its log.
 //!
-//! Invariant: a running VM is removed only on explicit request; of the log's directories only empty ones are removed.
+//! Invariant: a running VM is removed only on explicit request; of the log's directories only empty
+//! ones are removed.
 //! Failure: the daemon's; a log that cannot be removed is reported and does not matter.
 
 use std::path::{Path, PathBuf};

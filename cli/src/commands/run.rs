@@ -3,7 +3,8 @@
 //! sandbox, image, container, start, follow; then stop and remove, whatever happened.
 //!
 //! Invariant: what this run has made is removed when it fails or ends, unless the user keeps it.
-//! Failure: [`RunError`], or the failed step; what could not be removed is named with a command to do so.
+//! Failure: [`RunError`], or the failed step; what could not be removed is named with a command to
+//! do so.
 
 mod launch;
 mod log_directory;
@@ -41,8 +42,8 @@ pub(crate) struct RunArgs {
     /// Remove the pod after its VM has ended (the default).
     #[arg(long, conflicts_with_all = ["detach", "keep"])]
     rm: bool,
-    /// Directory for console logs, with a subdirectory for each pod [default: vmlet-logs in the directory for
-    /// temporary files].
+    /// Directory for console logs, with a subdirectory for each pod [default: vmlet-logs in the
+    /// directory for temporary files].
     #[arg(long, value_name = "DIR")]
     log_dir: Option<PathBuf>,
 }
@@ -132,7 +133,8 @@ impl Run {
         Ok(verdict(&status))
     }
 
-    /// Shows the console until the VM has ended; the first interrupt asks it to, the second kills it.
+    /// Shows the console until the VM has ended; the first interrupt asks it to, the second kills
+    /// it.
     async fn follow(&mut self, started: &Launched) -> anyhow::Result<ContainerStatus> {
         let container = started.container.as_str();
         let mut out = tokio::io::stdout();

@@ -1,7 +1,9 @@
 //! `ssh`: logs in to the guest of a virtual machine with the ssh of this computer.
 //!
-//! Invariant: a host key is remembered for the machine, not for its address, which another machine may have later.
-//! Failure: a machine that has no address yet, or an ssh that is not installed, is an error that says what to do.
+//! Invariant: a host key is remembered for the machine, not for its address, which another machine
+//! may have later.
+//! Failure: a machine that has no address yet, or an ssh that is not installed, is an error that
+//! says what to do.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};

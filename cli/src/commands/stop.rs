@@ -20,8 +20,8 @@ const DEFAULT_GRACE: u32 = 30;
 pub(crate) struct StopArgs {
     #[command(flatten)]
     pod: PodArg,
-    /// Seconds for the guest to power off before it is killed; 0 kills it immediately [default: the grace period of
-    /// the pod].
+    /// Seconds for the guest to power off before it is killed; 0 kills it immediately [default: the
+    /// grace period of the pod].
     #[arg(short, long, value_name = "SECONDS")]
     timeout: Option<u32>,
 }

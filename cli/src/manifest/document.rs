@@ -1,7 +1,7 @@
 //! The document as it is written: fields that are acted on, fields that are refused, and the rest.
 //!
-//! Invariant: every field that is neither here nor refused ends up in an `unknown` map, so that it can be
-//! named in a warning.
+//! Invariant: every field that is neither here nor refused ends up in an `unknown` map, so that it
+//! can be named in a warning.
 //! Failure: a field of the wrong type is an error of the parser, with its place.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! Which machines and images a change of each kind concerns.
 //!
-//! Invariant: a change that no pass would act on wakes no object: a node's heartbeat, a task's progress.
+//! Invariant: a change that no pass would act on wakes no object: a node's heartbeat, a task's
+//! progress.
 //! Failure: none; an object that belongs to no machine wakes none.
 
 use std::collections::BTreeSet;
@@ -26,7 +27,8 @@ use crate::stores::{
 
 /// A kind whose changes wake machines.
 pub trait Wakes: Indexed + Sized {
-    /// The machines that a change concerns; those that do not exist are looked at too, for what they left.
+    /// The machines that a change concerns; those that do not exist are looked at too, for what
+    /// they left.
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key>;
 
     /// The images that a change concerns.
@@ -260,7 +262,8 @@ impl Wakes for StorageClass {
     }
 }
 
-/// The object was in the first list: no machine waits for it, and its relevant fields cannot change.
+/// The object was in the first list: no machine waits for it, and its relevant fields cannot
+/// change.
 fn is_about_content<K>(change: &Change<K>) -> bool {
     matches!(change, Change::Updated { .. })
 }

@@ -291,7 +291,8 @@ fn a_signal_about_a_machine_that_is_unknown_is_not_queued() {
     );
 }
 
-/// A machine on network `blue` of another namespace, with a claim `data` and a storage class of its own.
+/// A machine on network `blue` of another namespace, with a claim `data` and a storage class of its
+/// own.
 fn placed(name: &str) -> VirtualMachine {
     let mut vm = settled(name);
     vm.spec.storage_class = Some("fast".to_owned());

@@ -1,9 +1,9 @@
 //! What keeps a controller that lost its lease from writing.
 //!
-//! Invariant: a request that changes anything is sent only before the moment up to which the lease is certain; also
-//! by a process that was stopped for a while and believes that no time passed.
-//! Failure: [`Lost`], which every later attempt gets too. A request that is on its way when the lease ends may still
-//! arrive; names that exist once and versions in writes make that harmless.
+//! Invariant: a request that changes anything is sent only before the moment up to which the lease
+//! is certain; also by a process that was stopped for a while and believes that no time passed.
+//! Failure: [`Lost`], which every later attempt gets too. A request that is on its way when the
+//! lease ends may still arrive; names that exist once and versions in writes make that harmless.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};

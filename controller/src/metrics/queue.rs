@@ -1,6 +1,7 @@
 //! Series of the machines' queue, under the names that other controllers use.
 //!
-//! Invariant: the label `priority` is a configured level or `custom`, so that series neither grow nor drift.
+//! Invariant: the label `priority` is a configured level or `custom`, so that series neither grow
+//! nor drift.
 //! Failure: none.
 
 use std::time::Duration;

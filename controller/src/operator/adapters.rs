@@ -1,7 +1,8 @@
 //! What Kubernetes knows of our parts, as the four conditions of a component.
 //!
 //! Invariant: functions of objects alone; a dead machine is no fault of ours and is not counted.
-//! Failure: an object that does not exist has no conditions, which the consolidation knows how to judge.
+//! Failure: an object that does not exist has no conditions, which the consolidation knows how to
+//! judge.
 
 mod admission;
 mod definitions;

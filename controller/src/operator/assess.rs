@@ -1,10 +1,10 @@
 //! From what was read to components.
 //!
-//! Components are visited in the order in which an upgrade rolls them out: kinds, admission policies, controller,
-//! proxies, node side; then other resources as listed.
+//! Components are visited in the order in which an upgrade rolls them out: kinds, admission
+//! policies, controller, proxies, node side; then other resources as listed.
 //!
-//! Invariant: pure but for the memory that it is given; memory holds what no object contains: since when something is
-//! short, and how often containers started again.
+//! Invariant: pure but for the memory that it is given; memory holds what no object contains: since
+//! when something is short, and how often containers started again.
 //! Failure: what could not be read is a component that failed.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! What one component says of itself, in the four words that every component has.
 //!
-//! Invariant: a condition that a component does not report is absent, which is not the same as Unknown.
+//! Invariant: a condition that a component does not report is absent, which is not the same as
+//! Unknown.
 //! Failure: a component that could not be looked at carries the error instead of conditions.
 
 use crds::conditions::Status;
@@ -45,7 +46,8 @@ pub struct Component {
     pub name: String,
     /// What was found out.
     pub state: ComponentState,
-    /// It was created or changed by us in this pass, so that its conditions are not those of what it is now.
+    /// It was created or changed by us in this pass, so that its conditions are not those of what
+    /// it is now.
     pub touched: bool,
     /// It runs the version that it should.
     pub version_matches: bool,
@@ -81,7 +83,8 @@ impl ComponentCondition {
 }
 
 impl Conditions {
-    /// Conditions as objects have them: type, status and message. `None` when there are none at all.
+    /// Conditions as objects have them: type, status and message. `None` when there are none at
+    /// all.
     #[must_use]
     pub fn read(conditions: impl IntoIterator<Item = (String, String, String)>) -> Option<Self> {
         let mut all = Self::default();
@@ -105,8 +108,8 @@ impl Conditions {
         any.then_some(all)
     }
 
-    /// No word against an upgrade of the others: nothing is unavailable, under way or degraded, and all three are
-    /// reported. Whether it is upgradeable itself does not count.
+    /// No word against an upgrade of the others: nothing is unavailable, under way or degraded, and
+    /// all three are reported. Whether it is upgradeable itself does not count.
     #[must_use]
     pub fn ready_for_upgrade(&self) -> bool {
         let is = |reported: &Option<ComponentCondition>, bad| {

@@ -1,6 +1,7 @@
 //! Many components, five conditions.
 //!
-//! Invariant: a function of its input alone; every condition has a status and a reason in every pass.
+//! Invariant: a function of its input alone; every condition has a status and a reason in every
+//! pass.
 //! Failure: none; what could not be looked at is part of the input.
 
 use crds::Health;
@@ -29,7 +30,8 @@ pub enum Kind {
 pub struct Rules {
     /// A degraded component makes the whole unavailable. `spec.strict`.
     pub degraded_is_unavailable: bool,
-    /// What a component does not know, or does not say of Progressing and Degraded, counts as Unknown.
+    /// What a component does not know, or does not say of Progressing and Degraded, counts as
+    /// Unknown.
     pub unknown_blocks: bool,
     /// A component that was just created or changed is progressing.
     pub touched_progresses: bool,
@@ -70,7 +72,8 @@ pub struct Summary {
     pub health: Option<Health>,
     /// For managers of bundles.
     pub external: External,
-    /// No component reports a finding and no upgrade is under way; `None`: the pass did not get that far.
+    /// No component reports a finding and no upgrade is under way; `None`: the pass did not get
+    /// that far.
     pub ready: Option<bool>,
     /// The upgrade is over: the running version may be recorded.
     pub upgraded: bool,

@@ -1,6 +1,7 @@
 //! Findings of components against the conditions.
 //!
-//! Invariant: one entry per type decides status and reason; messages keep everybody's words, in visiting order.
+//! Invariant: one entry per type decides status and reason; messages keep everybody's words, in
+//! visiting order.
 //! Failure: a message that grows beyond the limit is cut.
 
 use std::collections::BTreeMap;
@@ -205,7 +206,8 @@ impl Findings {
             reason: reason.to_owned(),
             messages: Vec::new(),
         });
-        // A component that may not be upgraded because it is under way never takes the place of another reason.
+        // A component that may not be upgraded because it is under way never takes the place of
+        // another reason.
         if write == Write::Set {
             reason.clone_into(&mut entry.reason);
         }

@@ -1,7 +1,8 @@
 //! Reading everything that the status is made of.
 //!
 //! Invariant: one pass reads each object once; nothing is kept from one pass to the next.
-//! Failure: each read carries its own error, so that one that is refused hides nothing of the others.
+//! Failure: each read carries its own error, so that one that is refused hides nothing of the
+//! others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

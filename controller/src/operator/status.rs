@@ -1,7 +1,7 @@
 //! The status of the object, from the old one and what was found out.
 //!
-//! Invariant: equal input gives an equal status, so that a quiet system writes nothing; conditions of other types
-//! are left alone.
+//! Invariant: equal input gives an equal status, so that a quiet system writes nothing; conditions
+//! of other types are left alone.
 //! Failure: more related objects than the limit are cut, ours first.
 
 use crds::conditions::set;
@@ -65,8 +65,8 @@ pub fn record(status: &mut VmletStatus, version: &str) {
     }
 }
 
-/// The related objects, in the order in which they are looked at: each that was found, and each that is only away
-/// for now with the UID that it had. What is no longer looked at goes.
+/// The related objects, in the order in which they are looked at: each that was found, and each
+/// that is only away for now with the UID that it had. What is no longer looked at goes.
 #[must_use]
 pub fn related(
     old: &[RelatedObject],

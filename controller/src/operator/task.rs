@@ -1,8 +1,9 @@
 //! The task that keeps the status true.
 //!
-//! Invariant: a status is written only when it changed, and at most once a second; events report only what was
-//! written; the process's readiness does not depend on it.
-//! Failure: a pass that could not read or write everything is repeated after a delay that grows to a minute.
+//! Invariant: a status is written only when it changed, and at most once a second; events report
+//! only what was written; the process's readiness does not depend on it.
+//! Failure: a pass that could not read or write everything is repeated after a delay that grows to
+//! a minute.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -32,7 +33,8 @@ use crate::metrics::Metrics;
 
 /// Least time between two passes, and so between two writes.
 const LEAST: Duration = Duration::from_secs(1);
-/// Time between passes without a change: for leases that are not renewed, and resources without a watch.
+/// Time between passes without a change: for leases that are not renewed, and resources without a
+/// watch.
 const USUAL: Duration = Duration::from_secs(30);
 /// Longest time between passes when something cannot be read or written.
 const LONGEST: Duration = Duration::from_secs(60);

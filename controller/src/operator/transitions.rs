@@ -1,7 +1,7 @@
 //! The events of a change of the installation's status.
 //!
-//! Invariant: a function of two statuses; equal conditions cause no event, so that an event stands for a transition
-//! and a controller that takes over repeats none.
+//! Invariant: a function of two statuses; equal conditions cause no event, so that an event stands
+//! for a transition and a controller that takes over repeats none.
 //! Failure: none. Texts are those of the conditions, bounded there.
 
 use crds::VmletStatus;
@@ -31,8 +31,8 @@ impl Transition {
     }
 }
 
-/// The transitions from the old status to the new one: at most one about an upgrade, then one about how the
-/// installation stands.
+/// The transitions from the old status to the new one: at most one about an upgrade, then one about
+/// how the installation stands.
 pub(super) fn transitions(old: &VmletStatus, new: &VmletStatus) -> Vec<Transition> {
     if old.conditions.is_empty() {
         return vec![Transition::normal(

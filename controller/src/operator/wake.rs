@@ -1,7 +1,9 @@
 //! What wakes the task that keeps the status: changes of the parts that the status is made of.
 //!
-//! Invariant: frequent changes without information (heartbeats of nodes, renewals of leases) cause no pass.
-//! Failure: a watch that breaks off begins again after a delay that grows to 30 s; a pass by time sees what it missed.
+//! Invariant: frequent changes without information (heartbeats of nodes, renewals of leases) cause
+//! no pass.
+//! Failure: a watch that breaks off begins again after a delay that grows to 30 s; a pass by time
+//! sees what it missed.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -84,7 +86,8 @@ fn lease(lease: &Lease) -> String {
     json!([lease.labels(), lease.annotations()]).to_string()
 }
 
-/// One item for each event after which what counts of an object is another, or an object is new or gone.
+/// One item for each event after which what counts of an object is another, or an object is new or
+/// gone.
 fn changes<K: ResourceExt>(
     events: impl Stream<Item = Result<Event<K>, Error>>,
     essence: impl Fn(&K) -> String,

@@ -43,7 +43,8 @@ pub struct Machine<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// The facts of a machine; `wanted` is the power state that `lifecycle` derives from its desired state.
+    /// The facts of a machine; `wanted` is the power state that `lifecycle` derives from its
+    /// desired state.
     #[must_use]
     pub fn of(vm: &'a VirtualMachine, wanted: Option<PowerState>) -> Self {
         let status = vm.status.as_ref();
@@ -92,8 +93,8 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Whether a machine's pod, as its event shows it, says otherwise than the machine's status: the status has it on,
-/// and the pod has ended or (`None`) is gone.
+/// Whether a machine's pod, as its event shows it, says otherwise than the machine's status: the
+/// status has it on, and the pod has ended or (`None`) is gone.
 #[must_use]
 pub fn pod_contradicts(vm: &VirtualMachine, pod: Option<&Pod>) -> bool {
     let is_on = vm

@@ -1,4 +1,5 @@
-//! The numbers, and where the documented rules and those of the reference implementation's source differ.
+//! The numbers, and where the documented rules and those of the reference implementation's source
+//! differ.
 //!
 //! Invariant: both profiles run through the same function; a profile is a table, never code.
 //! Failure: none.
@@ -35,7 +36,8 @@ pub struct Levels {
     pub unchanged: i64,
 }
 
-/// Priorities that differ from the profile. Higher goes first; the defaults are those of the profile `page`.
+/// Priorities that differ from the profile. Higher goes first; the defaults are those of the
+/// profile `page`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LevelOverrides {
@@ -55,7 +57,8 @@ pub struct LevelOverrides {
     pub update: Option<i64>,
     /// The machine was deleted and is in no state that has a level of its own; -3 unless set.
     pub delete: Option<i64>,
-    /// The cause is outside the API server, and the machine is in no state that has a level of its own; -4 unless set.
+    /// The cause is outside the API server, and the machine is in no state that has a level of its
+    /// own; -4 unless set.
     pub generic: Option<i64>,
     /// The machine was in the first list, in any state; -1 unless set.
     pub initial: Option<i64>,
@@ -120,7 +123,8 @@ impl Levels {
         unchanged: -100,
     };
 
-    /// Every number, each once: what metrics name. Zero is that of mapped events without `mapped_by_state`.
+    /// Every number, each once: what metrics name. Zero is that of mapped events without
+    /// `mapped_by_state`.
     #[must_use]
     pub fn all(&self) -> Vec<i64> {
         let mut all = vec![

@@ -4,8 +4,8 @@
 //! source ─► name in pods ─► a node reads the first bytes ─► status: format, sizes, nodes that have it, Ready
 //! ```
 //!
-//! Invariant: a pass waits for no node; nothing is written when nothing changed. The task of an answer is deleted once the
-//! answer is on record.
+//! Invariant: a pass waits for no node; nothing is written when nothing changed. The task of an
+//! answer is deleted once the answer is on record.
 //! Failure: a pass that fails is repeated; what is wrong with the image shows in its `Ready`.
 
 mod inspect;
@@ -25,7 +25,8 @@ use self::nodes::Holders;
 pub(crate) use self::nodes::{keep_ours, names, repository};
 use self::object::Object;
 
-/// How soon an image without an answer is looked at again, for the case that the event that ends the wait is missed.
+/// How soon an image without an answer is looked at again, for the case that the event that ends
+/// the wait is missed.
 const RECHECK: Duration = Duration::from_secs(60);
 
 /// One pass.

@@ -1,6 +1,7 @@
 //! Tasks of nodes, for machines and for images.
 //!
-//! Invariant: a task's name follows from what it is for, so that the same desired state never becomes two tasks.
+//! Invariant: a task's name follows from what it is for, so that the same desired state never
+//! becomes two tasks.
 //! Failure: what the API server says of a deletion.
 
 use std::collections::BTreeSet;
@@ -58,7 +59,8 @@ pub(crate) fn waiting(ctx: &Context, node: &str) -> BTreeSet<Key> {
         .collect()
 }
 
-/// Deletes a task of any machine or image as it is known: one that changed meanwhile stays, and its event is on its way.
+/// Deletes a task of any machine or image as it is known: one that changed meanwhile stays, and its
+/// event is on its way.
 pub(crate) async fn remove_unchanged(ctx: &Context, task: &VirtualMachineTask) -> Outcome<()> {
     delete(ctx, task, task.resource_version()).await
 }
@@ -89,8 +91,8 @@ async fn delete(
     }
 }
 
-/// Seconds since it ended. The end is a time of the node's clock: one before the task was made, or in the future, says
-/// that the clock is wrong, and the task's own age counts.
+/// Seconds since it ended. The end is a time of the node's clock: one before the task was made, or
+/// in the future, says that the clock is wrong, and the task's own age counts.
 pub(crate) fn age(task: &VirtualMachineTask, now: i64) -> Option<i64> {
     let ended = task
         .status

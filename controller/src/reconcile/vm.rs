@@ -15,9 +15,10 @@
 //!
 //! [`normal`] and [`update`] hold the order of the steps; [`pass`] what they share.
 //!
-//! Invariant: what a pass found out is written at its end, also when it failed; nothing is written when nothing
-//! changed; no pass waits for a guest or a copy.
-//! Failure: the error of the steps is the result; one of the final write only when the steps had none.
+//! Invariant: what a pass found out is written at its end, also when it failed; nothing is written
+//! when nothing changed; no pass waits for a guest or a copy.
+//! Failure: the error of the steps is the result; one of the final write only when the steps had
+//! none.
 
 mod act;
 pub(crate) mod error;
@@ -58,8 +59,8 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     ended
 }
 
-/// Wakes those whom the silence of an agent concerns, which no pass has seen: who waits for a slot that was its, and
-/// whose work it has. Without end.
+/// Wakes those whom the silence of an agent concerns, which no pass has seen: who waits for a slot
+/// that was its, and whose work it has. Without end.
 pub async fn follow_agents(ctx: &Context, wake: &mpsc::Sender<Key>) {
     loop {
         for node in ctx.stores.agents.lost().await {
@@ -115,7 +116,8 @@ async fn look_at_present(ctx: &Context, key: &Key) -> Outcome {
     }
 }
 
-/// Conditions that depend on how the pass went. A pass that was not allowed to do anything says nothing.
+/// Conditions that depend on how the pass went. A pass that was not allowed to do anything says
+/// nothing.
 fn conclude(pass: &mut Pass<'_>, result: &Outcome) {
     let is_mine = pass.base.finalizers().iter().any(|f| f == names::FINALIZER);
     let is_leaving = !pass.vm.finalizers().iter().any(|f| f == names::FINALIZER);

@@ -1,6 +1,7 @@
 //! Passes over images: a queue of their own, so that images never hold up machines.
 //!
-//! Invariant: as for machines: nothing runs before every store was filled once; at most one pass per image.
+//! Invariant: as for machines: nothing runs before every store was filled once; at most one pass
+//! per image.
 //! Failure: a pass that fails or overruns its time is repeated with a growing delay.
 
 use std::sync::Arc;

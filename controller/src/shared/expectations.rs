@@ -1,8 +1,10 @@
 //! Writes whose effect the watches have not shown yet.
 //!
-//! Invariant: between a write and its event a machine is left alone, so that a lagging store makes neither a
-//! second pod nor a second deletion, nor a write of the machine that the API server refuses for its age.
-//! Failure: an event that never comes is forgotten after a while; names and preconditions protect then.
+//! Invariant: between a write and its event a machine is left alone, so that a lagging store makes
+//! neither a second pod nor a second deletion, nor a write of the machine that the API server
+//! refuses for its age.
+//! Failure: an event that never comes is forgotten after a while; names and preconditions protect
+//! then.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,8 @@
 //! TCP readiness probes.
 //!
-//! Invariant: one loop per machine with such a probe, and none for a machine that is off or gone; a bounded number of
-//! connections at the same time, in all and for one namespace; a loop ends when its probe changes.
+//! Invariant: one loop per machine with such a probe, and none for a machine that is off or gone; a
+//! bounded number of connections at the same time, in all and for one namespace; a loop ends when
+//! its probe changes.
 //! Failure: an address that cannot be reached is an answer. A changed answer wakes the machine.
 
 use std::collections::HashMap;
@@ -18,7 +19,8 @@ use crate::stores::Key;
 
 /// Connections that are tried at the same time.
 const AT_ONCE: usize = 256;
-/// The same for the machines of one namespace: what never answers is tried for as long as its owner likes.
+/// The same for the machines of one namespace: what never answers is tried for as long as its owner
+/// likes.
 const PER_NAMESPACE: usize = 16;
 
 /// An answer of a readiness probe; a sentence where it is not "yes".

@@ -1,11 +1,11 @@
 //! How many root disks are made at the same time, in the cluster and on a node, and who is next.
 //!
-//! Invariant: a machine that was let in counts until its task is final, whether or not the task is in the
-//! store already; with any setting at least one disk is made. Who found no slot is woken, in the order of the first
-//! attempts, when there is one for him.
-//! Failure: a pass that ends without a task gives its slot back when the reservation is dropped; one that was woken
-//! and never came loses his turn after a minute; tasks of a node that is away count for that node only, so that no
-//! more than its share begin when it is back.
+//! Invariant: a machine that was let in counts until its task is final, whether or not the task is
+//! in the store already; with any setting at least one disk is made. Who found no slot is woken, in
+//! the order of the first attempts, when there is one for him.
+//! Failure: a pass that ends without a task gives its slot back when the reservation is dropped;
+//! one that was woken and never came loses his turn after a minute; tasks of a node that is away
+//! count for that node only, so that no more than its share begin when it is back.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,8 @@ use crate::stores::Key;
 /// Seconds after which a reservation without a task in the store counts no more.
 const TIMEOUT: i64 = 60;
 
-/// Reservations that the store of tasks does not show yet, and who waits. Clones share their content.
+/// Reservations that the store of tasks does not show yet, and who waits. Clones share their
+/// content.
 #[derive(Clone, Debug, Default)]
 pub struct Slots(Arc<Mutex<State>>);
 

@@ -1,8 +1,8 @@
 //! Which agents of nodes live: who renewed its lease a short while ago.
 //!
-//! Invariant: ages are measured by this process's own clock from the moment at which a renewal was seen, so that no
-//! other clock counts; no agent is reported lost while no agent renews at all, since then the cause is the API server or
-//! our watch that is away.
+//! Invariant: ages are measured by this process's own clock from the moment at which a renewal was
+//! seen, so that no other clock counts; no agent is reported lost while no agent renews at all,
+//! since then the cause is the API server or our watch that is away.
 //! Failure: an agent without any report counts as running until the leases were listed.
 
 use std::collections::{HashMap, HashSet};
@@ -109,7 +109,8 @@ impl Agents {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one event of the watch of leases in; returns whether more may be done by agents than before.
+    /// Takes one event of the watch of leases in; returns whether more may be done by agents than
+    /// before.
     pub fn apply(&self, event: &Event<Lease>) -> bool {
         let now = Instant::now();
         let mut state = self.lock();
@@ -156,8 +157,8 @@ impl Agents {
         state.is_disconnected(now) || state.reports.get(node).is_some_and(|one| now < one.end())
     }
 
-    /// The newest machine type that there is instead, if this node, or every node without one, is known not to have
-    /// this one.
+    /// The newest machine type that there is instead, if this node, or every node without one, is
+    /// known not to have this one.
     #[must_use]
     pub fn lacks(&self, node: Option<&str>, machine_type: &str) -> Option<String> {
         let state = self.lock();

@@ -8,7 +8,8 @@
 //!                                    → Created, keys that are missing → Deleted{certain: false}
 //! ```
 //!
-//! Invariant: the store holds an object before its change is returned, and no longer when its end is.
+//! Invariant: the store holds an object before its change is returned, and no longer when its end
+//! is.
 //! Failure: a listing that is broken off changes nothing; the next `Init` begins it again.
 
 use std::collections::HashSet;

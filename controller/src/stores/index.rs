@@ -1,7 +1,7 @@
 //! Secondary keys: which machines name an object, which tasks and pods a machine has.
 //!
-//! Invariant: what an object is filed under is a function of that object alone; filing it again first takes
-//! it out of where it was.
+//! Invariant: what an object is filed under is a function of that object alone; filing it again
+//! first takes it out of where it was.
 //! Failure: none; an object without the label or field is filed nowhere.
 
 use std::collections::{BTreeSet, HashMap};
@@ -27,7 +27,8 @@ pub enum Relation {
     Class(Key),
     /// An image of a namespace, or of the cluster with an empty one.
     Image(Key),
-    /// Name of the image cache that the machine's label names; caches are in the controller's namespace.
+    /// Name of the image cache that the machine's label names; caches are in the controller's
+    /// namespace.
     ImageCache(String),
     /// A claim behind a volume.
     Claim(Key),

@@ -1,8 +1,11 @@
-//! Kinds of others, CDI's volumes and Multus' networks, which may be installed long after the controller has started.
+//! Kinds of others, CDI's volumes and Multus' networks, which may be installed long after the
+//! controller has started.
 //!
-//! Invariant: the store is ready at once if the API server does not serve the kind; a watch of its one definition finds
-//! the kind, never a timer. Machines that wait for the kind itself are woken when it was listed then.
-//! Failure: as for every watch. A kind that is taken away leaves the last known objects, and the watch comes back with it.
+//! Invariant: the store is ready at once if the API server does not serve the kind; a watch of its
+//! one definition finds the kind, never a timer. Machines that wait for the kind itself are woken
+//! when it was listed then.
+//! Failure: as for every watch. A kind that is taken away leaves the last known objects, and the
+//! watch comes back with it.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -125,7 +128,8 @@ fn is_established(definition: &CustomResourceDefinition) -> bool {
 mod tests {
     use super::*;
 
-    /// Every store must be ready before the first pass: a question without an answer would hold up all of them.
+    /// Every store must be ready before the first pass: a question without an answer would hold up
+    /// all of them.
     #[tokio::test(start_paused = true)]
     async fn an_api_server_that_does_not_answer_serves_no_data_volumes() {
         let silent = tower::service_fn(|_: http::Request<kube::client::Body>| {

@@ -1,6 +1,7 @@
 //! Every documented case of the installation's status, under the reference rules and under ours.
 //!
-//! Invariant: forty-eight numbered cases; each holds under all three sets of rules, with the lines that differ.
+//! Invariant: forty-eight numbered cases; each holds under all three sets of rules, with the lines
+//! that differ.
 //! Failure: names the line.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,8 @@
-//! The priority of every documented case, under the documented rules and under those of the reference source.
+//! The priority of every documented case, under the documented rules and under those of the
+//! reference source.
 //!
-//! Invariant: seventy numbered vectors; each is also played through a real object where one can hold it.
+//! Invariant: seventy numbered vectors; each is also played through a real object where one can
+//! hold it.
 //! Failure: names the line.
 
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! One HTTP/2 connection to a Unix socket, made again when it breaks.
 //!
-//! Invariant: at most one connection and one attempt at a time; after a failure the next attempts wait longer,
-//! up to a second, and calls in between fail at once.
+//! Invariant: at most one connection and one attempt at a time; after a failure the next attempts
+//! wait longer, up to a second, and calls in between fail at once.
 //! Failure: a few words that say why there is no connection.
 
 use std::path::{Path, PathBuf};

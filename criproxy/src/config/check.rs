@@ -13,7 +13,8 @@ use super::{Config, Secondary};
 /// Longest path of a Unix socket that the kernel takes, in bytes.
 const LONGEST_SOCKET: usize = 107;
 
-/// From this end of the path, kubelet believes that it talks to CRI-O and reads its statistics elsewhere.
+/// From this end of the path, kubelet believes that it talks to CRI-O and reads its statistics
+/// elsewhere.
 const CRIO: &str = "run/crio/crio.sock";
 
 /// Settings that do not fit together.

@@ -1,7 +1,9 @@
 //! The HTTP server for `/metrics` on a loopback address.
 //!
-//! Invariant: it serves one page and reads no bodies; a slow reader costs one task until a deadline.
-//! Failure: that of [`service::admin_http`]: the address cannot be had; later trouble ends single connections.
+//! Invariant: it serves one page and reads no bodies; a slow reader costs one task until a
+//! deadline.
+//! Failure: that of [`service::admin_http`]: the address cannot be had; later trouble ends single
+//! connections.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

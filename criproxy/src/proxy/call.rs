@@ -1,6 +1,7 @@
 //! A call as its client made it, to be sent to runtimes.
 //!
-//! Invariant: metadata reach a runtime as they came; a request that is sent to several requests no compression.
+//! Invariant: metadata reach a runtime as they came; a request that is sent to several requests no
+//! compression.
 //! Failure: none.
 
 use std::collections::VecDeque;

@@ -1,6 +1,7 @@
 //! Calls that make sandboxes and containers.
 //!
-//! Invariant: the pod's uid is remembered before the sandbox is made, so that its images are pulled where it runs.
+//! Invariant: the pod's uid is remembered before the sandbox is made, so that its images are pulled
+//! where it runs.
 //! Failure: `InvalidArgument` for hints that contradict each other; else the runtime's own.
 
 use std::sync::Arc;

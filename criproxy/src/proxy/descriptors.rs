@@ -1,7 +1,8 @@
 //! Metrics of pods: their descriptions, and which of a secondary's fit them.
 //!
-//! Invariant: one description per name, the primary's when it has one. A secondary's metric is passed on only if
-//! its number of labels is the described one; one that does not fit would break kubelet's whole export.
+//! Invariant: one description per name, the primary's when it has one. A secondary's metric is
+//! passed on only if its number of labels is the described one; one that does not fit would break
+//! kubelet's whole export.
 //! Failure: the primary's; a secondary's is left out.
 
 use std::collections::BTreeMap;

@@ -1,8 +1,9 @@
 //! Container events of all runtimes in one endless stream.
 //!
-//! Invariant: messages of a runtime pass whole and as they came. The stream outlives restarts of runtimes: what
-//! happened meanwhile is found by comparing lists, and sent as events.
-//! Failure: `Unimplemented` when the primary says so, and its other refusals; a secondary without events is polled.
+//! Invariant: messages of a runtime pass whole and as they came. The stream outlives restarts of
+//! runtimes: what happened meanwhile is found by comparing lists, and sent as events.
+//! Failure: `Unimplemented` when the primary says so, and its other refusals; a secondary without
+//! events is polled.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,7 @@
 //! Whose an object is.
 //!
-//! Invariant: an object is reported as unowned only when every runtime that could own it was queried; one that could not be
-//! and may own it is named.
+//! Invariant: an object is reported as unowned only when every runtime that could own it was
+//! queried; one that could not be and may own it is named.
 //! Failure: [`Found`] has all cases; there is no error beside.
 
 use bytes::Bytes;

@@ -1,9 +1,9 @@
 //! Calls about one image.
 //!
-//! Invariant: an image goes where its hints say; without any, the primary's word counts before others'.
-//! An image is removed wherever it is, or the call fails.
-//! Failure: `InvalidArgument` for hints that contradict each other; `Unavailable` when a runtime that the hints
-//! name, or that may have the image to be removed, is away.
+//! Invariant: an image goes where its hints say; without any, the primary's word counts before
+//! others'. An image is removed wherever it is, or the call fails.
+//! Failure: `InvalidArgument` for hints that contradict each other; `Unavailable` when a runtime
+//! that the hints name, or that may have the image to be removed, is away.
 
 use std::sync::Arc;
 

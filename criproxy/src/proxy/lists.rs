@@ -1,8 +1,10 @@
 //! Lists of several runtimes in one answer.
 //!
-//! Invariant: the answer is the bytes of the runtimes' answers one behind the other. It misses no sandbox and no
-//! container that a runtime may have: what a secondary said last stands for it while it is away.
-//! Failure: the primary's own error; `Unavailable` when a secondary is away and what it had is not known.
+//! Invariant: the answer is the bytes of the runtimes' answers one behind the other. It misses no
+//! sandbox and no container that a runtime may have: what a secondary said last stands for it while
+//! it is away.
+//! Failure: the primary's own error; `Unavailable` when a secondary is away and what it had is not
+//! known.
 
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
@@ -90,7 +92,8 @@ impl Proxy {
         }
         let primary = self.primary.unary(call.name, call.copy(message));
         let parts = async {
-            // The primary's request leaves first: its list is the longest, and it works while we write the others.
+            // The primary's request leaves first: its list is the longest, and it works while we
+            // write the others.
             tokio::task::yield_now().await;
             let parts = self.secondaries.iter();
             join_all(parts.map(|s| self.part(s, call, listing, message))).await
@@ -195,7 +198,8 @@ impl Proxy {
         true
     }
 
-    /// Whether what a secondary says on its present connection is believed; requests a complete list to find out.
+    /// Whether what a secondary says on its present connection is believed; requests a complete
+    /// list to find out.
     pub(super) async fn trusts(&self, secondary: &Secondary, object: Object) -> bool {
         let index = secondary.backend.index;
         let last = self.memory.last_list(index, object.kind());

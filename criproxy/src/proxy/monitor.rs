@@ -1,6 +1,7 @@
 //! Watches the connections, and learns what each runtime has as soon as it is there.
 //!
-//! Invariant: no call waits for this. Whatever a secondary has is remembered before the next call may need it.
+//! Invariant: no call waits for this. Whatever a secondary has is remembered before the next call
+//! may need it.
 //! Failure: everything is tried again, at least once a second.
 
 use std::sync::atomic::Ordering;
@@ -101,7 +102,8 @@ impl Proxy {
         Ok(generation)
     }
 
-    /// Sends a secondary the calls that it missed, and makes the calls that kubelet does not make to it.
+    /// Sends a secondary the calls that it missed, and makes the calls that kubelet does not make
+    /// to it.
     async fn catch_up(&self, secondary: &Secondary) {
         let missed = &self.runtime_config;
         let missed = missed

@@ -1,7 +1,7 @@
 //! Calls about the node: version, status, configuration, file systems.
 //!
-//! Invariant: what kubelet decides by is the primary's alone. A secondary adds conditions and handlers of its own
-//! and cannot make the node unready.
+//! Invariant: what kubelet decides by is the primary's alone. A secondary adds conditions and
+//! handlers of its own and cannot make the node unready.
 //! Failure: the primary's; a secondary's becomes a condition.
 
 use std::sync::PoisonError;
@@ -109,7 +109,8 @@ impl Proxy {
         }
     }
 
-    /// The primary's answer. Until it has answered for the first time, waits for that as long as the caller does.
+    /// The primary's answer. Until it has answered for the first time, waits for that as long as
+    /// the caller does.
     async fn first_of_primary(&self, call: &Call, message: &Bytes) -> Result<Answer, Failure> {
         let hold = call.timeout().unwrap_or(LONGEST_HOLD).min(LONGEST_HOLD);
         let until = Instant::now() + hold;

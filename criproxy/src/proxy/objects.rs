@@ -1,8 +1,9 @@
 //! Calls about one sandbox or container.
 //!
-//! Invariant: requests and replies are passed on unchanged. Stop and remove succeed for an unknown object only when all
-//! that may have it say so.
-//! Failure: the owner's own error; `Unavailable` when the owner is away and its last word does not serve.
+//! Invariant: requests and replies are passed on unchanged. Stop and remove succeed for an unknown
+//! object only when all that may have it say so.
+//! Failure: the owner's own error; `Unavailable` when the owner is away and its last word does not
+//! serve.
 
 use bytes::Bytes;
 use futures_util::future::join_all;

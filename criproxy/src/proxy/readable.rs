@@ -1,15 +1,16 @@
 //! Whether kubelet can read what a secondary says.
 //!
-//! Invariant: an answer that is joined with another runtime's, or that stands for it later, is read here as kubelet will
-//! read it: one that kubelet could not read would take the other runtime's pods with it.
+//! Invariant: an answer that is joined with another runtime's, or that stands for it later, is read
+//! here as kubelet will read it: one that kubelet could not read would take the other runtime's
+//! pods with it.
 //! Failure: none; `false` is the finding.
 
 use bytes::Bytes;
 use cri_proto::v1;
 use prost::Message;
 
-/// Whether `message` is an answer of the method with this path. Those of methods whose answers go through alone are not
-/// looked at.
+/// Whether `message` is an answer of the method with this path. Those of methods whose answers go
+/// through alone are not looked at.
 pub(super) fn is_readable(path: &str, message: &Bytes) -> bool {
     let method = path.rsplit('/').next().unwrap_or_default();
     let read = match method {

@@ -1,7 +1,7 @@
 //! A filter, applied to a list that is remembered.
 //!
-//! Invariant: what passes keeps its bytes. The rules are those of the runtimes: id, or its beginning, AND state AND
-//! sandbox AND every label.
+//! Invariant: what passes keeps its bytes. The rules are those of the runtimes: id, or its
+//! beginning, AND state AND sandbox AND every label.
 //! Failure: prost's error for what is no list or no request.
 
 use bytes::{Bytes, BytesMut};

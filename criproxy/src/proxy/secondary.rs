@@ -1,5 +1,5 @@
-//! A runtime beside the primary: asked with a deadline, left out while it fails, and doubted when it comes back
-//! with nothing.
+//! A runtime beside the primary: asked with a deadline, left out while it fails, and doubted when
+//! it comes back with nothing.
 //!
 //! Invariant: one that hangs costs a call at most the deadline, and soon nothing.
 //! Failure: [`Failure::Down`] for whatever keeps it from answering.
@@ -111,8 +111,9 @@ impl Secondary {
         generation.is_some() && self.trust(object, |trust| trust.generation == generation)
     }
 
-    /// Whether a complete list is believed. One without anything from a runtime that had something, the first on its
-    /// connection, is doubted for a while: a runtime that is still starting may return it.
+    /// Whether a complete list is believed. One without anything from a runtime that had something,
+    /// the first on its connection, is doubted for a while: a runtime that is still starting may
+    /// return it.
     pub(super) fn believes(&self, object: Object, empty: bool, had_some: bool) -> bool {
         let generation = self.backend.link.generation();
         let grace = self.grace;

@@ -1,9 +1,9 @@
 //! Lists as streams of messages.
 //!
-//! Invariant: the primary's messages first and as they came, then those of the others; the stream ends well only
-//! when it was complete.
-//! Failure: the primary's own error, also in the middle; `Unavailable` when a secondary is away and what it had is
-//! not known. The client throws away what it has then.
+//! Invariant: the primary's messages first and as they came, then those of the others; the stream
+//! ends well only when it was complete.
+//! Failure: the primary's own error, also in the middle; `Unavailable` when a secondary is away and
+//! what it had is not known. The client throws away what it has then.
 
 use std::sync::Arc;
 
@@ -45,7 +45,8 @@ impl Proxy {
             running.end(code_of(&parts.headers).unwrap_or(Code::Unknown));
             return Ok(Response::from_parts(parts, Body::Empty));
         }
-        // Secondaries are requested whole lists: those are bounded, and what is remembered of them is the same.
+        // Secondaries are requested whole lists: those are bounded, and what is remembered of them
+        // is the same.
         let others = self.secondaries.iter();
         let others = join_all(others.map(|s| self.part(s, call, listing, message))).await;
         let (frames, body) = mpsc::channel(ROOM);

@@ -5,8 +5,9 @@
 //!                                   ^-------------------failure---'
 //! ```
 //!
-//! Invariant: while it is not closed at most one call is under way that it has allowed since it opened. Only the
-//! verdicts of calls allowed in the present phase count. A permit dropped without a verdict counts as none.
+//! Invariant: while it is not closed at most one call is under way that it has allowed since it
+//! opened. Only the verdicts of calls allowed in the present phase count. A permit dropped without
+//! a verdict counts as none.
 //! Failure: none.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,7 +34,8 @@ pub enum BreakerState {
     HalfOpen,
 }
 
-/// The right to make one call. Its holder reports the result; dropping it means that the result is unknown.
+/// The right to make one call. Its holder reports the result; dropping it means that the result is
+/// unknown.
 #[derive(Debug)]
 #[must_use = "a call without a verdict teaches nothing"]
 pub struct Permit {
@@ -65,7 +67,8 @@ enum State {
 }
 
 impl Breaker {
-    /// Opens after `threshold` failures in a row (at least one), and allows a trial after each `pause`.
+    /// Opens after `threshold` failures in a row (at least one), and allows a trial after each
+    /// `pause`.
     pub fn new(threshold: u32, pause: Duration) -> Self {
         let inner = Inner {
             state: State::Closed { failures: 0 },

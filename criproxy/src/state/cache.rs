@@ -1,7 +1,9 @@
-//! What one secondary has last said: whether it has ever answered, its complete lists, statuses of its objects.
+//! What one secondary has last said: whether it has ever answered, its complete lists, statuses of
+//! its objects.
 //!
-//! Invariant: a list is there whole or not at all; a status is kept only for an object that the backend is known
-//! to have. Everything here has a file ([`Slot`]) from which it is read back after a restart.
+//! Invariant: a list is there whole or not at all; a status is kept only for an object that the
+//! backend is known to have. Everything here has a file ([`Slot`]) from which it is read back after
+//! a restart.
 //! Failure: none; statuses beyond [`MAX_STATUS`] bytes are not kept.
 
 use std::collections::BTreeMap;
@@ -26,7 +28,8 @@ pub(super) enum Slot {
     Statuses(BackendIndex, Kind),
     /// The ids that a backend is known to have.
     Ids(BackendIndex),
-    /// The boot in which everything else was written; the last one, so that it is written after them.
+    /// The boot in which everything else was written; the last one, so that it is written after
+    /// them.
     Boot,
 }
 

@@ -1,6 +1,7 @@
 //! Files cut short, changed or left half replaced by a crash.
 //!
-//! Invariant: whatever a crash does to a list, it is known as it was or lost; never shorter, never nothing.
+//! Invariant: whatever a crash does to a list, it is known as it was or lost; never shorter, never
+//! nothing.
 //! Failure: panics name the byte.
 
 use std::fs;

@@ -1,7 +1,7 @@
 //! Reads ids, states and names out of list and status answers, and cuts entries out of lists.
 //!
-//! Invariant: an entry is never taken apart further than these fields need; a list without an entry keeps the
-//! bytes of all the others.
+//! Invariant: an entry is never taken apart further than these fields need; a list without an entry
+//! keeps the bytes of all the others.
 //! Failure: [`Malformed`]; an entry without a usable id has none and is skipped by those who learn.
 
 use super::Kind;

@@ -4,8 +4,8 @@
 //! magic and version (8) | length of boot id (1) | boot id | payload | SHA-256 of all before (32)
 //! ```
 //!
-//! Invariant: a reader of a file sees an old content or a new one; a file of which a byte is missing or
-//! different is [`Damage`], never a shorter content.
+//! Invariant: a reader of a file sees an old content or a new one; a file of which a byte is
+//! missing or different is [`Damage`], never a shorter content.
 //! Failure: `io::Error` from the file system; a file of another version is damage too.
 
 use std::fs::{DirBuilder, File};

@@ -1,7 +1,9 @@
 //! The memory of all backends behind one lock, with a thread that writes what has changed.
 //!
-//! Invariant: no call waits for the disk. Whatever the primary says is learned from but never answered with.
-//! Failure: none after [`Memory::open`]; an answer that is no list or no status is logged and changes nothing.
+//! Invariant: no call waits for the disk. Whatever the primary says is learned from but never
+//! answered with.
+//! Failure: none after [`Memory::open`]; an answer that is no list or no status is logged and
+//! changes nothing.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -30,9 +32,10 @@ pub struct Memory {
 impl Memory {
     /// Reads back what `dir` holds and starts to keep it. Blocks for some milliseconds.
     ///
-    /// The first backend is the primary. Each has a directory of its name in `dir`; under another name it is
-    /// another backend. When `boot_id` is not that of the files, machines have ended: sandboxes are not ready
-    /// and containers have exited. An empty `boot_id` means that the boot is unknown.
+    /// The first backend is the primary. Each has a directory of its name in `dir`; under another
+    /// name it is another backend. When `boot_id` is not that of the files, machines have ended:
+    /// sandboxes are not ready and containers have exited. An empty `boot_id` means that the boot
+    /// is unknown.
     ///
     /// # Errors
     /// Names that cannot name a directory or are there twice, and directories that cannot be made.
@@ -80,8 +83,8 @@ impl Memory {
         self.shared.read(|state| state.owners.owner_of_uid(pod_uid))
     }
 
-    /// Who owns an object: as learned by full id (for images also tag or digest), else by a prefix that only one
-    /// backend has, else by the end of a full id. Image ids may lack their `sha256:`.
+    /// Who owns an object: as learned by full id (for images also tag or digest), else by a prefix
+    /// that only one backend has, else by the end of a full id. Image ids may lack their `sha256:`.
     pub fn owner(&self, kind: Kind, id_or_prefix: &str) -> Owner {
         self.shared
             .read(|state| state.owners.owner(kind, id_or_prefix))
@@ -97,8 +100,8 @@ impl Memory {
         });
     }
 
-    /// Takes over a complete, unfiltered list answer: learns its ids, forgets what it no longer mentions, and
-    /// answers with it from now on while the backend is down.
+    /// Takes over a complete, unfiltered list answer: learns its ids, forgets what it no longer
+    /// mentions, and answers with it from now on while the backend is down.
     pub fn store_list(&self, owner: BackendIndex, kind: Kind, response: &Bytes) {
         let known = self
             .shared
@@ -128,9 +131,10 @@ impl Memory {
         }
     }
 
-    /// A secondary has made an object that no list mentions yet: `entry` is the serialized `PodSandbox` or
-    /// `Container` that its next list would have. Without it, a backend that goes down before its next list
-    /// would seem not to have the object. Learns the id as [`Self::learn`] does.
+    /// A secondary has made an object that no list mentions yet: `entry` is the serialized
+    /// `PodSandbox` or `Container` that its next list would have. Without it, a backend that goes
+    /// down before its next list would seem not to have the object. Learns the id as
+    /// [`Self::learn`] does.
     pub fn store_created(&self, owner: BackendIndex, kind: Kind, entry: &[u8]) {
         let one = entries::list_of(entry);
         let Ok(Some(made)) = entries::of_list(kind, &one).map(|mut list| list.pop()) else {
@@ -155,7 +159,8 @@ impl Memory {
         });
     }
 
-    /// Takes over the status answer of an object of a secondary. `id` may be short: the answer's counts.
+    /// Takes over the status answer of an object of a secondary. `id` may be short: the answer's
+    /// counts.
     pub fn store_status(&self, owner: BackendIndex, kind: Kind, id: &str, response: &Bytes) {
         let status = match entries::of_status(kind, response) {
             Ok(Some(status)) if status.id.starts_with(id) => status,
@@ -180,7 +185,8 @@ impl Memory {
         });
     }
 
-    /// The backend's list to answer with while it is down. The primary's is always [`LastKnown::Lost`].
+    /// The backend's list to answer with while it is down. The primary's is always
+    /// [`LastKnown::Lost`].
     pub fn last_list(&self, owner: BackendIndex, kind: Kind) -> LastKnown {
         if owner == BackendIndex::PRIMARY {
             return LastKnown::Lost;
@@ -191,11 +197,11 @@ impl Memory {
         known.unwrap_or(LastKnown::NeverConnected)
     }
 
-    /// The status to answer with while the backend is down: of the object with this id or the only one whose id
-    /// begins like that.
+    /// The status to answer with while the backend is down: of the object with this id or the only
+    /// one whose id begins like that.
     ///
-    /// `None` too when the last list gave the object another state than its last status: kubelet would take the
-    /// old status for that of the new state and never ask again.
+    /// `None` too when the last list gave the object another state than its last status: kubelet
+    /// would take the old status for that of the new state and never ask again.
     pub fn last_status(&self, owner: BackendIndex, kind: Kind, id: &str) -> Option<Bytes> {
         self.shared.read(|state| {
             let (id, response) = state.cache(owner)?.status(kind, id)?;

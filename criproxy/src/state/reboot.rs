@@ -1,7 +1,8 @@
-//! What a reboot means for lists and statuses from before it: nothing of a machine that went down still runs.
+//! What a reboot means for lists and statuses from before it: nothing of a machine that went down
+//! still runs.
 //!
-//! Invariant: sandboxes become not ready, containers that had not ended end now; every other byte stays, fields
-//! that we do not know included. Doing it twice changes nothing.
+//! Invariant: sandboxes become not ready, containers that had not ended end now; every other byte
+//! stays, fields that we do not know included. Doing it twice changes nothing.
 //! Failure: [`Malformed`], for the caller to count the answer as lost.
 
 use super::Kind;
@@ -15,7 +16,8 @@ const NOT_READY: u64 = 1;
 /// `CONTAINER_EXITED`.
 const EXITED: u64 = 2;
 
-/// Exit code of a container that the reboot ended: its end was not observed, and the daemon reports the same code.
+/// Exit code of a container that the reboot ended: its end was not observed, and the daemon reports
+/// the same code.
 const EXIT_CODE: u64 = 255;
 
 /// Reason of a container that the reboot ended.

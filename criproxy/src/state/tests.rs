@@ -1,6 +1,7 @@
 //! What the memory knows, forgets and answers, in one process and across restarts.
 //!
-//! Invariant: every expectation is one of kubelet's: an object must not vanish because its backend does.
+//! Invariant: every expectation is one of kubelet's: an object must not vanish because its backend
+//! does.
 //! Failure: panics name the expectation that does not hold.
 
 mod map;

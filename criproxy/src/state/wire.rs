@@ -1,4 +1,5 @@
-//! What lists and statuses need of a field beyond [`crate::wire`]: text, integers, and fields that override others.
+//! What lists and statuses need of a field beyond [`crate::wire`]: text, integers, and fields that
+//! override others.
 //!
 //! Invariant: none of its own.
 //! Failure: `None` for a field of another kind or number.

@@ -1,9 +1,9 @@
 //! The thread that writes changed files, and the lock that it shares with everybody else.
 //!
-//! Invariant: one thread writes; a change waits for at most [`PACE`] before its write begins, a first connection
-//! not at all. The file with the boot ID is written only after every other one.
-//! Failure: a file that cannot be written stays due, is logged once per streak of failures, and is tried again
-//! every [`RETRY`].
+//! Invariant: one thread writes; a change waits for at most [`PACE`] before its write begins, a
+//! first connection not at all. The file with the boot ID is written only after every other one.
+//! Failure: a file that cannot be written stays due, is logged once per streak of failures, and is
+//! tried again every [`RETRY`].
 
 use std::collections::BTreeSet;
 use std::io;

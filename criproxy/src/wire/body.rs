@@ -1,7 +1,7 @@
 //! Bodies of requests and answers that this program sends.
 //!
-//! Invariant: frames pass in order and unchanged. A backend that breaks off in the middle of an answer becomes
-//! the trailers of `Unavailable`; an answer is never cut short silently.
+//! Invariant: frames pass in order and unchanged. A backend that breaks off in the middle of an
+//! answer becomes the trailers of `Unavailable`; an answer is never cut short silently.
 //! Failure: the error of the client's own stream, which ends the call to the backend too.
 
 use std::collections::VecDeque;

@@ -1,6 +1,8 @@
-//! Decoding of what clients and runtimes send: any bytes, damaged messages, messages of the whole API.
+//! Decoding of what clients and runtimes send: any bytes, damaged messages, messages of the whole
+//! API.
 //!
-//! Invariant: our readers never panic, and where prost reads a message with all its fields, they read the same.
+//! Invariant: our readers never panic, and where prost reads a message with all its fields, they
+//! read the same.
 //! Failure: proptest shows the smallest message that breaks it.
 
 use std::collections::BTreeMap;

@@ -23,7 +23,8 @@ use crate::fake::Fake;
 /// The end of the secondary's ids.
 pub(crate) const TAG: &str = "766d6c74";
 
-/// Longest wait for a secondary: longer than any that is well takes, also while the machine stands still for a moment.
+/// Longest wait for a secondary: longer than any that is well takes, also while the machine stands
+/// still for a moment.
 pub(crate) const FANOUT: Duration = Duration::from_secs(20);
 
 /// Of a proxy whose clock a test sets forward: the longest that there is.
@@ -103,7 +104,8 @@ impl TestEnvironment {
         Self::start_with(|_| {}).await
     }
 
-    /// As [`TestEnvironment::start`], with a proxy that waits [`LONG`] for a secondary, and leaves it alone for as long.
+    /// As [`TestEnvironment::start`], with a proxy that waits [`LONG`] for a secondary, and leaves
+    /// it alone for as long.
     pub(crate) async fn start_patient() -> (Self, Cri) {
         Self::start_with(|limits| {
             limits.fanout_timeout = Timespan::from_secs(60);
@@ -279,8 +281,8 @@ pub(crate) async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool)
     }
 }
 
-/// The answer to a call for which a patient proxy asks a secondary that does not answer. Its clock is set forward, so
-/// that the wait ends when it should and not before.
+/// The answer to a call for which a patient proxy asks a secondary that does not answer. Its clock
+/// is set forward, so that the wait ends when it should and not before.
 pub(crate) async fn waited_out<T>(
     secondary: &Fake,
     method: &str,

@@ -20,7 +20,8 @@ use crate::environment::{Cri, FANOUT, LONG, TAG, TestEnvironment, eventually, wa
 use crate::fake::Mood;
 use crate::raw;
 
-/// A pod of each runtime, seen by kubelet: sandbox and container of the ordinary one, then of the VM.
+/// A pod of each runtime, seen by kubelet: sandbox and container of the ordinary one, then of the
+/// VM.
 async fn pods(cri: &mut Cri) -> [String; 4] {
     let pod = cri.run("", "").await.unwrap();
     let container = cri.container(&pod).await.unwrap();

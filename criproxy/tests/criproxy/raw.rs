@@ -1,6 +1,7 @@
 //! HTTP/2 without a gRPC library on either side, to see every byte.
 //!
-//! Invariant: a server answers what its script says; whatever it has no script for is an empty success.
+//! Invariant: a server answers what its script says; whatever it has no script for is an empty
+//! success.
 //! Failure: a panic with the frame that was not expected.
 
 use std::convert::Infallible;
@@ -27,7 +28,8 @@ type Answering = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 /// Gives `None` for calls without a script.
 pub(crate) type Script = dyn Fn(Request<Incoming>) -> Option<Answering> + Send + Sync;
 
-/// Serves on `socket` until the runtime of the test ends, or the task is aborted: then its connections break.
+/// Serves on `socket` until the runtime of the test ends, or the task is aborted: then its
+/// connections break.
 pub(crate) fn serve(socket: &Path, script: Arc<Script>) -> JoinHandle<()> {
     let _ = std::fs::remove_file(socket);
     let listener = UnixListener::bind(socket).unwrap();

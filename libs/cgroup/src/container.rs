@@ -1,6 +1,7 @@
 //! Which processes end with a container: those in the cgroup of its pod.
 //!
-//! Invariant: a function of two texts, those of `/proc/PID/cgroup`, as the node's own cgroup namespace shows them.
+//! Invariant: a function of two texts, those of `/proc/PID/cgroup`, as the node's own cgroup
+//! namespace shows them.
 //! Failure: a process that is in no pod of kubelet's, or does not see its pod, has none.
 
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! Cgroups of pods: kubelet makes and limits them, we put a process in and read what was used.
 //!
-//! Invariant: a [`PodCgroup`] names a directory below the mount, never outside it. No limit is ever written here: a
-//! pod's limits are kubelet's.
+//! Invariant: a [`PodCgroup`] names a directory below the mount, never outside it. No limit is ever
+//! written here: a pod's limits are kubelet's.
 //! Failure: placing says which step failed; a figure that cannot be read is absent.
 
 mod container;

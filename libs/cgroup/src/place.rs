@@ -2,10 +2,11 @@
 //!
 //! Invariant: a [`PodCgroup`] names a directory below the mount, never outside it.
 //! Afterwards the process is in no cgroup of the program that started it.
-//! Failure: it is an error when no hierarchy has the pod's directory. On version 1, kubelet makes pod
-//! directories only where it accounts; in the other hierarchies the process goes to the directory that
-//! comes nearest. Left where it was, it would end with the container of its starter: runtimes look for a
-//! container's processes in one hierarchy, and that may be such a one (`devices`).
+//! Failure: it is an error when no hierarchy has the pod's directory. On version 1, kubelet makes
+//! pod directories only where it accounts; in the other hierarchies the process goes to the
+//! directory that comes nearest. Left where it was, it would end with the container of its starter:
+//! runtimes look for a container's processes in one hierarchy, and that may be such a one
+//! (`devices`).
 
 use std::collections::BTreeSet;
 use std::io;

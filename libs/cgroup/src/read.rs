@@ -1,9 +1,9 @@
 //! What the kernel counts for a pod.
 //!
-//! Invariant: all figures are of the pod's own directory, which includes what is below it: on version 2 our leaf
-//! has no controllers of its own.
-//! Failure: none; a file that is missing or says something else makes its figure absent. kubelet removes the
-//! directory when the pod is gone.
+//! Invariant: all figures are of the pod's own directory, which includes what is below it: on
+//! version 2 our leaf has no controllers of its own.
+//! Failure: none; a file that is missing or says something else makes its figure absent. kubelet
+//! removes the directory when the pod is gone.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

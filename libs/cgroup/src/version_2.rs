@@ -1,7 +1,10 @@
-//! Version 2 as the kernel has it, on a mount of our own, also where the controllers of a pod are those of version 1.
+//! Version 2 as the kernel has it, on a mount of our own, also where the controllers of a pod are
+//! those of version 1.
 //!
-//! Invariant: the mount goes with the process that made it; what a test makes below it has a name of its own and is removed.
-//! Failure: it panics where the kernel has no version 2. Figures of a controller that is not there are to be absent.
+//! Invariant: the mount goes with the process that made it; what a test makes below it has a name
+//! of its own and is removed.
+//! Failure: it panics where the kernel has no version 2. Figures of a controller that is not there
+//! are to be absent.
 
 use std::fs;
 use std::io::Read;
@@ -137,7 +140,8 @@ fn the_kernel_places_and_counts_a_process_on_version_2() {
     }
     let directory = mount.make_dir(&name.join("pod1"));
     let pod = PodCgroup::parse(&format!("/{}/pod1", name.display())).unwrap();
-    // kubelet hands its controllers down to the containers of a pod: the pod itself takes no process then.
+    // kubelet hands its controllers down to the containers of a pod: the pod itself takes no
+    // process then.
     let first = Process::start("cat", &[]);
     if has_controller {
         enable(&directory, "+").unwrap();

@@ -1,7 +1,8 @@
-//! Seed images: the small volumes on which cloud-init finds what a guest is to become at its first boot.
+//! Seed images: the small volumes on which cloud-init finds what a guest is to become at its first
+//! boot.
 //!
-//! Invariant: an image has the volume label and the files that were named, byte for byte, under their names in Rock
-//! Ridge and in Joliet; contents show in no debug output.
+//! Invariant: an image has the volume label and the files that were named, byte for byte, under
+//! their names in Rock Ridge and in Joliet; contents show in no debug output.
 //! Failure: [`Error`]; nothing is written anywhere but into memory.
 
 use std::fmt;
@@ -16,7 +17,8 @@ use hadris_iso::write::{
     InputEntry, InputEntryKind, InputMetadata, InputTree, IsoCreationError, IsoImageWriter,
 };
 
-/// Most bytes of all files of an image together: a Secret at its largest, and what annotations hold.
+/// Most bytes of all files of an image together: a Secret at its largest, and what annotations
+/// hold.
 pub const MAX_BYTES: usize = 4 * 1024 * 1024;
 
 /// Label by which cloud-init knows its NoCloud volume.

@@ -1,7 +1,7 @@
 //! What a runtime asks of a network: a namespace, a name for the link, arguments.
 //!
-//! Invariant: an attachment that passed [`Attachment::validate`] can be put into environment variables
-//! and file names as it is.
+//! Invariant: an attachment that passed [`Attachment::validate`] can be put into environment
+//! variables and file names as it is.
 //! Failure: an attachment that does not is refused before anything happens.
 
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use crate::text::is_name;
 
-/// Capability: addresses to request, a list of texts. Plugins that do not declare it find them in `args.cni.ips`, the other
-/// convention for the same, which host-local understands.
+/// Capability: addresses to request, a list of texts. Plugins that do not declare it find them in
+/// `args.cni.ips`, the other convention for the same, which host-local understands.
 pub const IPS: &str = "ips";
 
 /// One link of one container in a network.

@@ -1,8 +1,9 @@
 //! Remembers attachments on disk, in the layout of the reference implementation.
 //!
-//! Invariant: one file per attachment, `results/NETWORK-CONTAINER-IFNAME`; a file is complete or absent,
-//! and on disk before `put` returns. A file without `result` is an ADD that has not ended.
-//! Failure: a file that cannot be understood is passed over with a warning, as if it were not there.
+//! Invariant: one file per attachment, `results/NETWORK-CONTAINER-IFNAME`; a file is complete or
+//! absent, and on disk before `put` returns. A file without `result` is an ADD that has not ended.
+//! Failure: a file that cannot be understood is passed over with a warning, as if it were not
+//! there.
 
 mod entry;
 #[cfg(test)]

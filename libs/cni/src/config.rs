@@ -1,7 +1,7 @@
 //! Network configurations: what a file says, checked once.
 //!
-//! Invariant: a [`NetworkConfig`] has at least one plugin, plain names, and a version that this crate
-//! speaks; keys that this module does not use reach the plugins unchanged.
+//! Invariant: a [`NetworkConfig`] has at least one plugin, plain names, and a version that this
+//! crate speaks; keys that this module does not use reach the plugins unchanged.
 //! Failure: a configuration that does not hold is an error that says what is wrong with it.
 
 mod load;

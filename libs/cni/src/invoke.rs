@@ -1,7 +1,8 @@
 //! Runs plugins: one child process per command, fed and read at once, bounded in every direction.
 //!
-//! Invariant: a call ends by its deadline, and then nothing of the plugin's process group is left; the
-//! child sees only the variables of the specification and a fixed `PATH`, never our own environment.
+//! Invariant: a call ends by its deadline, and then nothing of the plugin's process group is left;
+//! the child sees only the variables of the specification and a fixed `PATH`, never our own
+//! environment.
 //! Failure: each way a plugin can misbehave is a separate variant of [`Failure`]. A
 //! process that leaves the group (a daemon) is not followed.
 

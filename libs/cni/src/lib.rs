@@ -1,10 +1,11 @@
 //! The runtime side of the Container Network Interface, specification 0.3.0 to 1.1.0.
 //!
-//! Invariant: what could need undoing is in the cache before the first plugin runs, so a crash at any
-//! instant leaves something to call DEL with; DEL uses the configuration the attachment was made with.
-//! Failure: every plugin call ends by its deadline, with all processes it started in its group; what a
-//! plugin prints is bounded and never trusted. Errors name plugin, network and command, and carry the
-//! plugin's own words in their source chain.
+//! Invariant: what could need undoing is in the cache before the first plugin runs, so a crash at
+//! any instant leaves something to call DEL with; DEL uses the configuration the attachment was
+//! made with.
+//! Failure: every plugin call ends by its deadline, with all processes it started in its group;
+//! what a plugin prints is bounded and never trusted. Errors name plugin, network and command, and
+//! carry the plugin's own words in their source chain.
 
 mod attachment;
 mod cache;

@@ -1,9 +1,9 @@
 //! What a plugin says it has done.
 //!
-//! Invariant: a parsed result refers only to interfaces that are in it; layouts of the versions 0.3.0 to
-//! 1.1.0 come out as the same type.
-//! Failure: what is no result is an error; empty strings and out-of-range references, which plugins in
-//! the field produce, read as absent.
+//! Invariant: a parsed result refers only to interfaces that are in it; layouts of the versions
+//! 0.3.0 to 1.1.0 come out as the same type.
+//! Failure: what is no result is an error; empty strings and out-of-range references, which plugins
+//! in the field produce, read as absent.
 
 #[cfg(test)]
 mod tests;
@@ -39,7 +39,8 @@ pub enum ResultError {
     Shape(#[source] serde_json::Error),
 }
 
-/// Types a result. One without `cniVersion` counts as one of `requested`, the version of the request.
+/// Types a result. One without `cniVersion` counts as one of `requested`, the version of the
+/// request.
 pub fn parse_result(raw: Value, requested: SpecVersion) -> Result<AddResult, ResultError> {
     let Value::Object(mut fields) = raw else {
         return Err(ResultError::NotObject);

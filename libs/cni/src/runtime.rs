@@ -1,10 +1,10 @@
 //! The commands of the specification for whole chains.
 //!
-//! Invariant: an attachment is in the cache from before its first plugin runs until its last DEL has
-//! succeeded; ADD goes forward, DEL backward, CHECK forward, each with the attachment's own
+//! Invariant: an attachment is in the cache from before its first plugin runs until its last DEL
+//! has succeeded; ADD goes forward, DEL backward, CHECK forward, each with the attachment's own
 //! configuration.
-//! Failure: a failed ADD is undone as far as plugins allow; what could not be undone stays in the cache
-//! for the next [`Runtime::del`] or [`Runtime::gc`]. A dropped future does the same.
+//! Failure: a failed ADD is undone as far as plugins allow; what could not be undone stays in the
+//! cache for the next [`Runtime::del`] or [`Runtime::gc`]. A dropped future does the same.
 
 mod chain;
 mod collect;
@@ -31,8 +31,8 @@ pub struct Settings {
     pub conf_dir: PathBuf,
     /// Directories of plugins, searched in order.
     pub bin_dirs: Vec<PathBuf>,
-    /// Directory of the cache. It belongs to this runtime alone: entries that the caller does not list
-    /// is taken down.
+    /// Directory of the cache. It belongs to this runtime alone: entries that the caller does not
+    /// list is taken down.
     pub cache_dir: PathBuf,
     /// What each plugin call is given.
     pub timeout: Duration,
@@ -63,8 +63,8 @@ impl Runtime {
         }
     }
 
-    /// Caches of other runtimes on the node (`/var/lib/cni`) whose attachments plugins must not collect
-    /// when [`Self::gc`] passes the valid attachments to plugins. They are only read.
+    /// Caches of other runtimes on the node (`/var/lib/cni`) whose attachments plugins must not
+    /// collect when [`Self::gc`] passes the valid attachments to plugins. They are only read.
     #[must_use]
     pub fn with_neighbours(mut self, cache_dirs: impl IntoIterator<Item = PathBuf>) -> Self {
         self.neighbours = cache_dirs.into_iter().map(Cache::new).collect();
@@ -116,8 +116,8 @@ impl Runtime {
         Err(error)
     }
 
-    /// Asks the plugins whether an attachment is as they left it. Does nothing for networks that cannot
-    /// be asked: those before version 0.4.0, and those with `disableCheck`.
+    /// Asks the plugins whether an attachment is as they left it. Does nothing for networks that
+    /// cannot be asked: those before version 0.4.0, and those with `disableCheck`.
     pub async fn check(&self, attachment: &Attachment) -> Result<()> {
         attachment.validate().map_err(Error::Attachment)?;
         let id = attachment.id();
@@ -156,9 +156,9 @@ impl Runtime {
         Ok(())
     }
 
-    /// Detaches a container, with the configuration and arguments that ADD was called with. When the
-    /// cache knows nothing, the chain of `fallback` is called, if given; success when there is nothing
-    /// to do. May be repeated.
+    /// Detaches a container, with the configuration and arguments that ADD was called with. When
+    /// the cache knows nothing, the chain of `fallback` is called, if given; success when there is
+    /// nothing to do. May be repeated.
     pub async fn del(
         &self,
         attachment: &Attachment,
@@ -178,8 +178,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Whether new attachments can be made: every plugin is there, and from version 1.1.0 on each says
-    /// so itself.
+    /// Whether new attachments can be made: every plugin is there, and from version 1.1.0 on each
+    /// says so itself.
     pub async fn status(&self, network: &NetworkConfig) -> Result<()> {
         let kinds = network.plugins().iter().map(|p| p.kind());
         self.invoker

@@ -1,7 +1,7 @@
 //! Words of plugins and names from files, made safe to keep.
 //!
-//! Invariant: an excerpt is one line without control characters, of bounded length; a name that passed
-//! is a plain file name and a plain part of an environment variable.
+//! Invariant: an excerpt is one line without control characters, of bounded length; a name that
+//! passed is a plain file name and a plain part of an environment variable.
 //! Failure: none; what does not fit is cut, what is not allowed is refused with `false`.
 
 /// One line of at most `max` characters that says what `bytes` say.
@@ -20,8 +20,8 @@ pub(crate) fn excerpt(bytes: &[u8], max: usize) -> String {
     }
 }
 
-/// The specification's rule for network names and container ids, with a length that keeps the name of
-/// a cache file within what file systems allow.
+/// The specification's rule for network names and container ids, with a length that keeps the name
+/// of a cache file within what file systems allow.
 pub(crate) fn is_name(text: &str) -> bool {
     const MAX: usize = 100;
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');

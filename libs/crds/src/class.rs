@@ -1,6 +1,7 @@
 //! `VirtualMachineClass`: a size.
 //!
-//! Invariant: a machine has a copy of the class that it took over, so that an edit reaches none by itself.
+//! Invariant: a machine has a copy of the class that it took over, so that an edit reaches none by
+//! itself.
 //! Failure: a class that is missing or invalid shows in the machine's `VirtualMachineClassReady`.
 
 use std::collections::BTreeMap;
@@ -47,8 +48,8 @@ pub struct VirtualMachineClassSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub runtime_class_name: Option<String>,
-    /// libvirt machine type: `q35` or a version of it, such as `pc-q35-7.2`. Defaults to `q35`, the newest version on
-    /// the node.
+    /// libvirt machine type: `q35` or a version of it, such as `pc-q35-7.2`. Defaults to `q35`, the
+    /// newest version on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), regex(pattern = rules::MACHINE_TYPE))]
     pub machine_type: Option<String>,

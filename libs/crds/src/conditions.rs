@@ -1,7 +1,7 @@
 //! Condition types and reasons, and how a condition is set.
 //!
-//! Invariant: `lastTransitionTime` changes only with `status`; a condition without a reason has that of
-//! [`reason_of_true`], or its status as its reason.
+//! Invariant: `lastTransitionTime` changes only with `status`; a condition without a reason has
+//! that of [`reason_of_true`], or its status as its reason.
 //! Failure: none.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -106,7 +106,8 @@ pub fn reason_of_true(kind: &str) -> &'static str {
     }
 }
 
-/// Whether a machine's condition reports no problem. Conditions that report a problem are absent in that case.
+/// Whether a machine's condition reports no problem. Conditions that report a problem are absent in
+/// that case.
 #[must_use]
 pub fn is_well(condition: &Condition) -> bool {
     let reports_a_problem = [FAILURE, RESTART_REQUIRED, PAUSED, UNSUPPORTED];
@@ -115,7 +116,8 @@ pub fn is_well(condition: &Condition) -> bool {
         && condition.reason != NOT_IMPLEMENTED
 }
 
-/// Sets a condition; an empty reason becomes [`reason_of_true`] or the status. Returns whether anything changed.
+/// Sets a condition; an empty reason becomes [`reason_of_true`] or the status. Returns whether
+/// anything changed.
 pub fn set(
     conditions: &mut Vec<Condition>,
     kind: &str,

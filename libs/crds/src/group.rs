@@ -1,6 +1,7 @@
 //! `VirtualMachineGroup`: machines, and groups of them, that are powered and placed together.
 //!
-//! Invariant: a machine belongs to a group only when it names the group and the group's boot order names it.
+//! Invariant: a machine belongs to a group only when it names the group and the group's boot order
+//! names it.
 //! Failure: a member that cannot be linked or powered shows in its own conditions here.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};

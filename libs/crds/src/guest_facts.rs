@@ -1,9 +1,9 @@
 //! What a node's agent says of a machine, in one annotation and three conditions of its pod.
 //!
-//! Invariant: whatever was parsed or bounded has at most 8 interfaces with 8 addresses each, addresses that are
-//! addresses, printable text, and fits into [`LIMIT`] bytes of JSON.
-//! Failure: [`Error`] for text that is no such JSON or too long; single values that make no sense are left out,
-//! since they come from a guest.
+//! Invariant: whatever was parsed or bounded has at most 8 interfaces with 8 addresses each,
+//! addresses that are addresses, printable text, and fits into [`LIMIT`] bytes of JSON.
+//! Failure: [`Error`] for text that is no such JSON or too long; single values that make no sense
+//! are left out, since they come from a guest.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -210,7 +210,8 @@ impl GuestFacts {
         self
     }
 
-    /// Addresses that others can reach the guest by: not unspecified, loopback, link-local or multicast.
+    /// Addresses that others can reach the guest by: not unspecified, loopback, link-local or
+    /// multicast.
     pub fn usable_addresses(&self) -> impl Iterator<Item = (&GuestInterface, IpAddr)> {
         self.interfaces.iter().flat_map(|interface| {
             let addresses = interface.addresses.iter();
@@ -234,7 +235,8 @@ fn published(all: BTreeMap<String, String>) -> BTreeMap<String, String> {
     fitting.take(VALUES).collect()
 }
 
-/// Whether others can reach a machine by this address: not unspecified, loopback, link-local or multicast.
+/// Whether others can reach a machine by this address: not unspecified, loopback, link-local or
+/// multicast.
 #[must_use]
 pub fn is_usable(ip: IpAddr) -> bool {
     let link_local = match ip {
@@ -244,7 +246,8 @@ pub fn is_usable(ip: IpAddr) -> bool {
     !(link_local || ip.is_unspecified() || ip.is_loopback() || ip.is_multicast())
 }
 
-/// Address and prefix length; a bare address stands for itself alone. An IPv4-mapped IPv6 address counts as IPv4.
+/// Address and prefix length; a bare address stands for itself alone. An IPv4-mapped IPv6 address
+/// counts as IPv4.
 fn with_prefix(text: &str) -> Option<(IpAddr, u8)> {
     let (reported, length) = match text.split_once('/') {
         Some((ip, length)) => (ip, Some(length.parse::<u8>().ok()?)),

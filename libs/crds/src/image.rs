@@ -1,7 +1,9 @@
 //! `VirtualMachineImage` and `ClusterVirtualMachineImage`: a disk that machines start from.
 //!
-//! Invariant: both kinds have the same fields; one source is named, and it does not change once a disk was made from it.
-//! Failure: an image that cannot be fetched shows in its `Ready`, and in `VirtualMachineImageReady` of machines.
+//! Invariant: both kinds have the same fields; one source is named, and it does not change once a
+//! disk was made from it.
+//! Failure: an image that cannot be fetched shows in its `Ready`, and in `VirtualMachineImageReady`
+//! of machines.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -130,7 +132,8 @@ pub struct HttpSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 71), regex(pattern = rules::DIGEST))]
     pub digest: Option<String>,
-    /// Secret with `ca.crt`, and with `tls.crt` and `tls.key` if the server requires a client certificate.
+    /// Secret with `ca.crt`, and with `tls.crt` and `tls.key` if the server requires a client
+    /// certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub tls_secret: Option<String>,
@@ -190,10 +193,12 @@ pub struct VirtualMachineImageStatus {
     )]
     #[schemars(length(max = 2048))]
     pub provider_item_id: Option<String>,
-    /// Digest of the content: the digest of the source or, if it has none, the one that the nodes report.
+    /// Digest of the content: the digest of the source or, if it has none, the one that the nodes
+    /// report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_content_version: Option<String>,
-    /// Time at which the first disk was about to be made from this image. After this time the source is immutable.
+    /// Time at which the first disk was about to be made from this image. After this time the
+    /// source is immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_since: Option<Time>,
     /// Nodes that have the image, in alphabetical order; at most 32.

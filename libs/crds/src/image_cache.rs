@@ -1,7 +1,7 @@
 //! `VirtualMachineImageCache`: which nodes have an image's files.
 //!
-//! Invariant: a location is named by node, store and format together; agents write what they have, the
-//! controller what it wants.
+//! Invariant: a location is named by node, store and format together; agents write what they have,
+//! the controller what it wants.
 //! Failure: a location that failed has `Ready` False with the reason; others are not touched.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;

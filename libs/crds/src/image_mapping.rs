@@ -1,6 +1,7 @@
 //! `ImageMapping`: image names that stand for URLs.
 //!
-//! Invariant: cluster-scoped, since nodes pull for every namespace; exact names win over expressions.
+//! Invariant: cluster-scoped, since nodes pull for every namespace; exact names win over
+//! expressions.
 //! Failure: a rule that cannot be used is reported in `Ready` and skipped, others count.
 
 use std::collections::BTreeMap;
@@ -32,8 +33,8 @@ use crate::rules::{self, rule};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ImageMappingSpec {
-    /// Image name prefix to which the rules apply. The rules match the part after the prefix. If empty, they apply to
-    /// all names.
+    /// Image name prefix to which the rules apply. The rules match the part after the prefix. If
+    /// empty, they apply to all names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 253),
@@ -97,7 +98,8 @@ pub struct ImageTransport {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TransportTls {
-    /// Secret with `ca.crt`, and with `tls.crt` and `tls.key` if the server requires a client certificate.
+    /// Secret with `ca.crt`, and with `tls.crt` and `tls.key` if the server requires a client
+    /// certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<SecretReference>,
     /// Name that the certificate of the server must contain. Defaults to the host in the URL.

@@ -1,8 +1,9 @@
 //! The kinds of `vmlet.dev/v1alpha1`: types, schemas and validation rules.
 //!
-//! Invariant: these types are the only source of the schemas in `deploy/crds/`; a field that a user may
-//! set is documented where it is declared.
-//! Failure: what a schema or rule forbids is refused by the API server with the sentence given here.
+//! Invariant: these types are the only source of the schemas in `deploy/crds/`; a field that a user
+//! may set is documented where it is declared.
+//! Failure: what a schema or rule forbids is refused by the API server with the sentence given
+//! here.
 
 #![allow(
     unreachable_pub,

@@ -35,19 +35,21 @@ pub const IMAGE_CACHE_LABEL: &str = "vmicache.vmlet.dev/name";
 pub const IMAGE_CACHE_LOCATION: &str = "vmicache.vmlet.dev/location";
 /// Label on pods and tasks: the UID of the machine.
 pub const VM_UID_LABEL: &str = "vmlet.dev/vm-uid";
-/// Label on pods: `instance` (the running machine) or `provision` (the placeholder: chooses the node of the root disk, and
-/// holds the machine's place there until its first instance is placed).
+/// Label on pods: `instance` (the running machine) or `provision` (the placeholder: chooses the
+/// node of the root disk, and holds the machine's place there until its first instance is placed).
 pub const POD_ROLE_LABEL: &str = "vmlet.dev/role";
 /// On pods: the generation of the machine that the pod was built from.
 pub const GENERATION: &str = "vmlet.dev/vm-generation";
 /// On pods: hash of what the pod was built from, as `lifecycle::revision` makes it.
 pub const REVISION: &str = "vmlet.dev/vm-revision";
-/// The desired state that a machine had before it was suspended, such as `runStrategy=Manual`. Resuming restores it.
+/// The desired state that a machine had before it was suspended, such as `runStrategy=Manual`.
+/// Resuming restores it.
 pub const RESUME_STATE: &str = "vmlet.dev/resume-state";
-/// The former name of [`RESUME_STATE`]. This version reads and removes it, and never writes it; the next version
-/// ignores it.
+/// The former name of [`RESUME_STATE`]. This version reads and removes it, and never writes it; the
+/// next version ignores it.
 pub const RESUME_STATE_OLD: &str = "vmlet.dev/resume-wish";
-/// Pod condition, set by the agent: the guest's vCPUs stand still; the reason says who stopped them.
+/// Pod condition, set by the agent: the guest's vCPUs stand still; the reason says who stopped
+/// them.
 pub const POD_PAUSED_CONDITION: &str = "vmlet.dev/Paused";
 /// On pods: start with paused vCPUs when `true`.
 pub const START_PAUSED: &str = "vmlet.dev/start-paused";
@@ -67,20 +69,24 @@ pub const IMAGE_URL: &str = "vmlet.dev/image-url";
 pub const PROVISIONING_GATE: &str = "vmlet.dev/image-cache";
 /// Scheduling gate of a machine's pod until the placeholder has made room for it.
 pub const PLACEHOLDER_GATE: &str = "vmlet.dev/placeholder";
-/// Readiness gate of placeholders. No program sets the condition, so that a placeholder is never ready and no Service
-/// sends it traffic.
+/// Readiness gate of placeholders. No program sets the condition, so that a placeholder is never
+/// ready and no Service sends it traffic.
 pub const PLACEHOLDER_READINESS_GATE: &str = "vmlet.dev/not-a-machine";
-/// Between name and UID of a machine in the name of its placeholder, which is longer than any machine's name may be.
+/// Between name and UID of a machine in the name of its placeholder, which is longer than any
+/// machine's name may be.
 pub const PLACEHOLDER_OF: &str = "-placeholder-of-virtual-machine-";
 /// RuntimeClass and handler of our pods.
 pub const RUNTIME_CLASS: &str = "vmlet";
 /// Name of the only `Vmlet` object.
 pub const VMLET_NAME: &str = "default";
-/// On pods: what is known of machine and guest, as [`crate::guest_facts::GuestFacts`]. Written by the node's agent.
+/// On pods: what is known of machine and guest, as [`crate::guest_facts::GuestFacts`]. Written by
+/// the node's agent.
 pub const GUEST_FACTS: &str = "vmlet.dev/guest-facts";
-/// On a node's lease: what runs there, as [`crate::node_facts::NodeFacts`]. Written by the node's agent.
+/// On a node's lease: what runs there, as [`crate::node_facts::NodeFacts`]. Written by the node's
+/// agent.
 pub const NODE_FACTS: &str = "vmlet.dev/node-facts";
-/// On a node's lease: disks there without a machine, and since when, as a map of UIDs and times. Written by the node's agent.
+/// On a node's lease: disks there without a machine, and since when, as a map of UIDs and times.
+/// Written by the node's agent.
 pub const ORPHANED_DISKS: &str = "vmlet.dev/orphaned-disks";
 /// Label on the leases of nodes; its value is `true`.
 pub const NODE_LEASE_LABEL: &str = "vmlet.dev/node-lease";

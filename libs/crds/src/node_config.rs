@@ -1,8 +1,9 @@
 //! `NodeConfig`: settings of the daemon on some nodes.
 //!
-//! Invariant: objects that match a node are merged by rising priority, then by name; the node's own file and
-//! flags win over all of them.
-//! Failure: a value that the daemon refuses is reported in `Ready`; the node goes on with what it had.
+//! Invariant: objects that match a node are merged by rising priority, then by name; the node's own
+//! file and flags win over all of them.
+//! Failure: a value that the daemon refuses is reported in `Ready`; the node goes on with what it
+//! had.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +37,8 @@ use crate::rules;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodeConfigSpec {
-    /// Name of the node. If `nodeSelector` is also set, both must match. If neither is set, all nodes match.
+    /// Name of the node. If `nodeSelector` is also set, both must match. If neither is set, all
+    /// nodes match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub node_name: Option<String>,

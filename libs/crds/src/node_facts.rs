@@ -1,7 +1,7 @@
 //! What a node's agent says of its node, in the annotation of a Lease that it renews.
 //!
-//! Invariant: facts are as old as the lease's `renewTime` at most; after [`LEASE_SECONDS`] without renewal
-//! nothing in them counts.
+//! Invariant: facts are as old as the lease's `renewTime` at most; after [`LEASE_SECONDS`] without
+//! renewal nothing in them counts.
 //! Failure: [`Error`] for text that is no such JSON or too long.
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -78,7 +78,8 @@ pub struct DaemonFacts {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProxyFacts {
-    /// Whether it answers now, and with the conditions of a proxy. False too when its primary is away.
+    /// Whether it answers now, and with the conditions of a proxy. False too when its primary is
+    /// away.
     pub reachable: bool,
     /// Why not.
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -1,7 +1,9 @@
 //! Validation rules that several kinds share, in the words of CEL.
 //!
-//! Invariant: a rule names the field in its message, so that the reader of a refusal knows what to change.
-//! Failure: none; an expression that the API server does not take makes the tests of `deploy/crds/` fail.
+//! Invariant: a rule names the field in its message, so that the reader of a refusal knows what to
+//! change.
+//! Failure: none; an expression that the API server does not take makes the tests of `deploy/crds/`
+//! fail.
 
 use kube::core::{Message, Reason, Rule};
 
@@ -14,8 +16,8 @@ pub(crate) const SUBDOMAIN: &str =
 pub(crate) const UUID: &str = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$";
 /// A MAC address of one station.
 pub(crate) const MAC: &str = "^[0-9a-fA-F][02468aAcCeE](:[0-9a-fA-F]{2}){5}$";
-/// A duration as Go writes it, such as `90s` or `1h30m`. Longer numbers would be more than CEL's durations hold, which
-/// rules compare.
+/// A duration as Go writes it, such as `90s` or `1h30m`. Longer numbers would be more than CEL's
+/// durations hold, which rules compare.
 pub(crate) const DURATION: &str =
     r"^([0-9]{1,5}(\.[0-9]{1,9})?h|[0-9]{1,7}(\.[0-9]{1,9})?m|[0-9]{1,9}(\.[0-9]{1,9})?m?s){1,4}$";
 /// A time of RFC 3339, in years that every program of ours can read.
@@ -40,8 +42,8 @@ pub(crate) fn edit(expression: impl Into<String>, message: impl Into<String>) ->
     rule(expression, message).reason(Reason::FieldValueForbidden)
 }
 
-/// The field may be neither changed nor added nor removed. (Optional values would say it in fewer words, but have
-/// no bound for the estimate of costs.)
+/// The field may be neither changed nor added nor removed. (Optional values would say it in fewer
+/// words, but have no bound for the estimate of costs.)
 pub(crate) fn immutable(field: &str) -> Rule {
     let same = format!(
         "has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"
@@ -57,8 +59,8 @@ pub(crate) fn positive() -> Rule {
     )
 }
 
-/// An amount of bytes that is a whole number of MiB. What is beyond [`between`]'s bounds is left to it: the API server
-/// has no integer for a quantity such as 512Ti.
+/// An amount of bytes that is a whole number of MiB. What is beyond [`between`]'s bounds is left to
+/// it: the API server has no integer for a quantity such as 512Ti.
 pub(crate) fn mebibytes() -> Rule {
     rule(
         "isQuantity(string(self)) && (quantity(string(self)).isLessThan(quantity('1Mi')) || \

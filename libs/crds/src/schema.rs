@@ -1,7 +1,8 @@
 //! The definitions of all kinds, as the API server takes them.
 //!
-//! Invariant: every string, list and map has an upper bound, so that the cost of each rule has one too; every
-//! number has the bounds of the type that reads it, so that what the API server takes can be read.
+//! Invariant: every string, list and map has an upper bound, so that the cost of each rule has one
+//! too; every number has the bounds of the type that reads it, so that what the API server takes
+//! can be read.
 //! Failure: none.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules::{self, edit, immutable};
 
-/// A task that the agent of a node runs for a machine or an image. Internal: users read it, controllers write it.
+/// A task that the agent of a node runs for a machine or an image. Internal: users read it,
+/// controllers write it.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
 #[kube(
     group = "vmlet.dev",
@@ -61,8 +62,9 @@ pub struct VirtualMachineTaskSpec {
     /// Name of the machine. InspectImage: name of the image.
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub vm_name: String,
-    /// Namespace of the machine. Defaults to the namespace of the task. Objects cannot be created in a namespace that
-    /// is being deleted; tasks for its machines are in the namespace of the controller.
+    /// Namespace of the machine. Defaults to the namespace of the task. Objects cannot be created
+    /// in a namespace that is being deleted; tasks for its machines are in the namespace of the
+    /// controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = rules::LABEL))]
     pub vm_namespace: Option<String>,
@@ -79,7 +81,8 @@ pub struct VirtualMachineTaskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
-    /// Provision, InspectImage: URL of the image, if the image name is derived from the hash of the URL.
+    /// Provision, InspectImage: URL of the image, if the image name is derived from the hash of the
+    /// URL.
     #[serde(rename = "imageURL", default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048), regex(pattern = rules::WEB_URL))]
     pub image_url: Option<String>,
@@ -90,15 +93,16 @@ pub struct VirtualMachineTaskSpec {
     /// Provision: creates an overlay on the image (true) or a full copy (false).
     #[serde(default)]
     pub linked: bool,
-    /// GuestShutdown, GuestReboot: maximum time for the guest, in seconds. PowerOff: remaining time for the guest, in
-    /// seconds.
+    /// GuestShutdown, GuestReboot: maximum time for the guest, in seconds. PowerOff: remaining time
+    /// for the guest, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 604_800))]
     pub timeout_seconds: Option<u32>,
     /// Restore: discards the saved memory instead of resuming it.
     #[serde(default)]
     pub discard: bool,
-    /// PowerOff: UID of the pod whose machine is powered off. A machine that runs in another pod is not affected.
+    /// PowerOff: UID of the pod whose machine is powered off. A machine that runs in another pod is
+    /// not affected.
     #[serde(
         rename = "instanceUID",
         default,

@@ -1,7 +1,8 @@
 //! `VirtualMachine`: a machine that keeps its disk, its identity and its desired state.
 //!
 //! Invariant: exactly one of `powerState`, `runStrategy` and `running` says what its owner wants.
-//! Failure: a forbidden edit is refused by the API server; what cannot be done shows as a condition.
+//! Failure: a forbidden edit is refused by the API server; what cannot be done shows as a
+//! condition.
 
 mod bootstrap;
 pub mod fields;

@@ -145,7 +145,8 @@ pub struct VmletStatus {
     /// Generation that the controller last observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Conditions by type: `ReconcileComplete`, `Available`, `Progressing`, `Degraded`, `Upgradeable`.
+    /// Conditions by type: `ReconcileComplete`, `Available`, `Progressing`, `Degraded`,
+    /// `Upgradeable`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -1,9 +1,10 @@
 //! Named points in a program where a test may kill it, as `kill -9` would.
 //!
-//! Invariant: a point does nothing unless the crate is built with `enabled`, the environment names a
-//! directory in `VMLET_FAULT_DIR`, and that directory holds a file with the point's name. The file is
-//! removed first, so that each armed point kills exactly once.
-//! Failure: the process dies by SIGKILL. Nothing is flushed, no destructor runs: that is the purpose.
+//! Invariant: a point does nothing unless the crate is built with `enabled`, the environment names
+//! a directory in `VMLET_FAULT_DIR`, and that directory holds a file with the point's name. The
+//! file is removed first, so that each armed point kills exactly once.
+//! Failure: the process dies by SIGKILL. Nothing is flushed, no destructor runs: that is the
+//! purpose.
 
 /// Environment variable naming the directory in which points are armed.
 pub const DIR_VARIABLE: &str = "VMLET_FAULT_DIR";

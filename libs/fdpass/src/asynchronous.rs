@@ -1,9 +1,9 @@
 //! The same two ends, driven by tokio.
 //!
-//! Invariant: no call blocks a worker; every method is cancel-safe, since a message is taken or sent in
-//! one system call.
-//! Failure: as in the synchronous ends, except that there is no deadline of its own: the caller wraps
-//! calls in `tokio::time::timeout`.
+//! Invariant: no call blocks a worker; every method is cancel-safe, since a message is taken or
+//! sent in one system call.
+//! Failure: as in the synchronous ends, except that there is no deadline of its own: the caller
+//! wraps calls in `tokio::time::timeout`.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -68,8 +68,8 @@ impl TryFrom<Listener> for AsyncListener {
 }
 
 impl AsyncConnection {
-    /// Connects to a listening socket. A full queue of the listener is an error at once, not a wait.
-    /// Must be called within a runtime.
+    /// Connects to a listening socket. A full queue of the listener is an error at once, not a
+    /// wait. Must be called within a runtime.
     pub fn connect(path: &Path) -> Result<Self> {
         let failed = |errno: Errno| Error::Connect {
             path: path.into(),

@@ -1,8 +1,8 @@
 //! One end of a conversation, used from ordinary threads.
 //!
 //! Invariant: a call sends or receives exactly one message.
-//! Failure: with a deadline set, every call ends by then with [`Error::TimedOut`]; without one, a call
-//! waits for its peer as long as that takes.
+//! Failure: with a deadline set, every call ends by then with [`Error::TimedOut`]; without one, a
+//! call waits for its peer as long as that takes.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -73,7 +73,8 @@ impl Connection {
         }
     }
 
-    /// How long each later call may wait; `None` lifts the limit. A call that began is not affected.
+    /// How long each later call may wait; `None` lifts the limit. A call that began is not
+    /// affected.
     pub fn set_deadline(&self, deadline: Option<Duration>) -> Result<()> {
         // The kernel treats zero as "no limit", so the shortest limit is a microsecond.
         let micros = deadline.map_or(0, |d| {
@@ -85,8 +86,8 @@ impl Connection {
             .map_err(|errno| Error::Deadline(errno.into()))
     }
 
-    /// Sends one message of at least one byte and at most [`MAX_DESCRIPTORS`] descriptors, which the
-    /// caller keeps.
+    /// Sends one message of at least one byte and at most [`MAX_DESCRIPTORS`] descriptors, which
+    /// the caller keeps.
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
         check_outgoing(bytes, fds)?;
         sys::send(self.fd.as_fd(), bytes, fds).map_err(send_failed)

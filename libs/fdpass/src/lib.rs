@@ -1,7 +1,8 @@
 //! Messages with file descriptors over `SOCK_SEQPACKET` unix sockets.
 //!
-//! Invariant: bytes and descriptors of a message travel together or not at all; every descriptor that
-//! arrives is owned (and close-on-exec) before any other code can use it, so an error never leaks one.
+//! Invariant: bytes and descriptors of a message travel together or not at all; every descriptor
+//! that arrives is owned (and close-on-exec) before any other code can use it, so an error never
+//! leaks one.
 //! Failure: a message that was cut short, in bytes or in descriptors, is an error, never a shorter
 //! message; a peer that goes away is `None` on receive and an error on send.
 

@@ -1,8 +1,9 @@
 //! The listening end: a socket file that appears complete, or not at all.
 //!
-//! Invariant: the path is never visible with other permissions than requested; only a socket on which
-//! no process listens is ever replaced.
-//! Failure: the path stays as it was. A crash can leave `.NAME.PID.N` beside it, which no process opens.
+//! Invariant: the path is never visible with other permissions than requested; only a socket on
+//! which no process listens is ever replaced.
+//! Failure: the path stays as it was. A crash can leave `.NAME.PID.N` beside it, which no process
+//! opens.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -24,9 +25,9 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on `path` with the permission bits `mode`, whatever the umask. A stale socket file is
-    /// replaced; anything else there is [`Error::InUse`]. Two programs that do this at the same instant
-    /// for one path can both succeed, and the later one gets the connections.
+    /// Listens on `path` with the permission bits `mode`, whatever the umask. A stale socket file
+    /// is replaced; anything else there is [`Error::InUse`]. Two programs that do this at the same
+    /// instant for one path can both succeed, and the later one gets the connections.
     pub fn bind(path: &Path, mode: u32) -> Result<Self> {
         refuse_occupied(path)?;
         let failed = |source: io::Error| Error::Listen {

@@ -1,10 +1,11 @@
 //! System calls: one function each, errno out, nothing decided here.
 //!
-//! Invariant: a descriptor number from the kernel becomes an `OwnedFd` inside the function that got it.
+//! Invariant: a descriptor number from the kernel becomes an `OwnedFd` inside the function that got
+//! it.
 //! Failure: errno as it is, except that an interrupted call is repeated.
 
-// Raw numbers become owned descriptors here and nowhere else (`own`), and owned descriptors are handed
-// to tokio's reactor (`register`).
+// Raw numbers become owned descriptors here and nowhere else (`own`), and owned descriptors are
+// handed to tokio's reactor (`register`).
 #![allow(unsafe_code)]
 
 use std::io::{IoSlice, IoSliceMut};
@@ -33,7 +34,8 @@ pub(crate) struct Received {
 /// Takes ownership of a number that the kernel has just handed to this process.
 fn own(raw: RawFd) -> OwnedFd {
     // SAFETY: both callers pass a number straight out of a successful accept4 or recvmsg, before
-    // anything else has seen it, and pass each number once; so it is open and we are its only owner.
+    // anything else has seen it, and pass each number once; so it is open and we are its only
+    // owner.
     unsafe { OwnedFd::from_raw_fd(raw) }
 }
 
@@ -71,7 +73,8 @@ pub(crate) fn send(
 
 pub(crate) fn receive(fd: BorrowedFd<'_>, max: usize) -> Result<Received, Errno> {
     let mut bytes = vec![0; max];
-    // Zeroed, and of the kernel's own maximum: what the kernel does not write stays an empty header.
+    // Zeroed, and of the kernel's own maximum: what the kernel does not write stays an empty
+    // header.
     let mut control = nix::cmsg_space!([RawFd; MAX_DESCRIPTORS]);
     let (length, flags) = uninterrupted(|| {
         let mut iov = [IoSliceMut::new(&mut bytes)];
@@ -90,8 +93,9 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, max: usize) -> Result<Received, Errno>
 
 /// The numbers in an SCM_RIGHTS header at the start of `control`.
 ///
-/// nix refuses to show any of them once the kernel has set MSG_CTRUNC, although those that did arrive
-/// are open by then and would leak. An unix socket without SO_PASSCRED delivers no other header.
+/// nix refuses to show any of them once the kernel has set MSG_CTRUNC, although those that did
+/// arrive are open by then and would leak. An unix socket without SO_PASSCRED delivers no other
+/// header.
 fn descriptor_numbers(control: &[u8]) -> impl Iterator<Item = RawFd> + '_ {
     const LENGTH: usize = size_of::<usize>();
     const INT: usize = size_of::<RawFd>();
@@ -129,8 +133,8 @@ pub(crate) fn register(fd: OwnedFd) -> std::io::Result<tokio::io::unix::AsyncFd<
 
     let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
     fcntl(&fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
-    // SAFETY: an `OwnedFd` is open, stays the same number for as long as it lives, and lives inside the
-    // returned value, which lends it out by shared reference only.
+    // SAFETY: an `OwnedFd` is open, stays the same number for as long as it lives, and lives inside
+    // the returned value, which lends it out by shared reference only.
     Ok(unsafe { tokio::io::unix::AsyncFd::register(fd) }?)
 }
 

@@ -1,7 +1,7 @@
 //! Descriptors of refused messages: counted, so that none stays behind.
 //!
-//! Invariant: this is the only test of its binary, because it counts the descriptors of the process and
-//! lowers their limit.
+//! Invariant: this is the only test of its binary, because it counts the descriptors of the process
+//! and lowers their limit.
 //! Failure: a leak shows as a higher count.
 
 // Helpers of tests fail the test by panicking.

@@ -1,7 +1,7 @@
 //! libvirt's errors, sorted into those of the seam.
 //!
-//! Invariant: an error on a dead connection is always [`Error::Unavailable`], whatever its code; texts that
-//! may come from a guest are bounded and free of control characters.
+//! Invariant: an error on a dead connection is always [`Error::Unavailable`], whatever its code;
+//! texts that may come from a guest are bounded and free of control characters.
 //! Failure: none; a code without a meaning of its own is [`Error::Refused`].
 
 use uuid::Uuid;

@@ -18,7 +18,8 @@ pub(crate) fn from_lifecycle(domain: Uuid, event: c_int, detail: c_int) -> Optio
         sys::VIR_DOMAIN_EVENT_SUSPENDED | sys::VIR_DOMAIN_EVENT_RESUMED => {
             Some(Event::Power(domain))
         }
-        // A crashed guest follows with its STOPPED event, since our domains are destroyed on a crash.
+        // A crashed guest follows with its STOPPED event, since our domains are destroyed on a
+        // crash.
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! A hypervisor that only keeps state, for the tests of services.
 //!
-//! Invariant: it answers as the real one does: idempotent where the seam says so, the same errors, the same
-//! events. What happens to a guest happens because a test said so.
+//! Invariant: it answers as the real one does: idempotent where the seam says so, the same errors,
+//! the same events. What happens to a guest happens because a test said so.
 //! Failure: knobs make starts fail, guests unresponsive, or the connection close.
 
 use std::collections::BTreeMap;
@@ -92,8 +92,8 @@ impl FakeHypervisor {
         self
     }
 
-    /// Guests have an agent, which answers with these values in turn and then falls silent; an object with the
-    /// key `error` is a refusal. Without this knob there is no agent.
+    /// Guests have an agent, which answers with these values in turn and then falls silent; an
+    /// object with the key `error` is a refusal. Without this knob there is no agent.
     #[must_use]
     pub fn agent_answering(self, replies: impl IntoIterator<Item = Value>) -> Self {
         self.lock().agent = Some(replies.into_iter().collect());

@@ -1,7 +1,7 @@
 //! The few functions of libvirt that the `virt` crate does not bind.
 //!
-//! Invariant: this module and its children hold the crate's only `unsafe`; C never owns memory of ours
-//! and never gets a pointer to any.
+//! Invariant: this module and its children hold the crate's only `unsafe`; C never owns memory of
+//! ours and never gets a pointer to any.
 //! Failure: libvirt's own error, taken on the thread that made the call.
 #![allow(
     unsafe_code,

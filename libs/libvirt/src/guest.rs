@@ -1,7 +1,7 @@
 //! The commands of the QEMU guest agent that run programs and read small files in a guest.
 //!
-//! Invariant: what an agent answers is checked: sizes are bounded by the reply that carries it, base64 is
-//! decoded, numbers are in range. An agent keeps a result until it is requested once.
+//! Invariant: what an agent answers is checked: sizes are bounded by the reply that carries it,
+//! base64 is decoded, numbers are in range. An agent keeps a result until it is requested once.
 //! Failure: those of [`Hypervisor::agent`]; an answer that makes no sense is [`Error::Agent`].
 
 use std::time::Duration;
@@ -14,9 +14,10 @@ use uuid::Uuid;
 
 use crate::{Error, Hypervisor, Result};
 
-/// What one stream of a program may hold so that the agent's one answer with both reaches us: libvirt's protocol
-/// carries 4 MiB of base64, and an answer beyond 10 MiB ends libvirt's connection with the agent for good. The
-/// agent itself only cuts at 16 MiB for each stream, so the program in the guest has to.
+/// What one stream of a program may hold so that the agent's one answer with both reaches us:
+/// libvirt's protocol carries 4 MiB of base64, and an answer beyond 10 MiB ends libvirt's
+/// connection with the agent for good. The agent itself only cuts at 16 MiB for each stream, so the
+/// program in the guest has to.
 pub const LARGEST_STREAM: usize = 1 << 20;
 
 /// A program to be run in a guest.
@@ -108,8 +109,9 @@ pub async fn exec<H: Hypervisor>(
     parse(hypervisor.agent(domain, command, deadline).await?)
 }
 
-/// How a program ended; `None` while it runs or something it started holds its output open. The agent forgets a
-/// program that has ended with this answer: the next question about it is [`Error::Refused`].
+/// How a program ended; `None` while it runs or something it started holds its output open. The
+/// agent forgets a program that has ended with this answer: the next question about it is
+/// [`Error::Refused`].
 pub async fn exec_status<H: Hypervisor>(
     hypervisor: &H,
     domain: Uuid,
@@ -140,9 +142,11 @@ struct Part {
     data: String,
 }
 
-/// What is in a file of the guest, at most `most` bytes of it, which must be far less than [`LARGEST_STREAM`].
+/// What is in a file of the guest, at most `most` bytes of it, which must be far less than
+/// [`LARGEST_STREAM`].
 ///
-/// [`Error::Refused`] when it cannot be read, for example because it is not there or the agent may not.
+/// [`Error::Refused`] when it cannot be read, for example because it is not there or the agent may
+/// not.
 pub async fn read_file<H: Hypervisor>(
     hypervisor: &H,
     domain: Uuid,

@@ -1,8 +1,9 @@
 //! A private libvirtd with real QEMU behind it, for tests.
 //!
-//! Invariant: all its state is in one scratch directory and in a mount namespace that dies with it; several
-//! run side by side. Only processes whose pid files are in that directory are ever killed.
-//! Failure: [`Error`] carries what libvirtd wrote. Needs root, libvirtd, and the user `libvirt-qemu`.
+//! Invariant: all its state is in one scratch directory and in a mount namespace that dies with it;
+//! several run side by side. Only processes whose pid files are in that directory are ever killed.
+//! Failure: [`Error`] carries what libvirtd wrote. Needs root, libvirtd, and the user
+//! `libvirt-qemu`.
 
 use std::fs;
 use std::io;
@@ -22,7 +23,8 @@ use crate::{Event, Hypervisor, Libvirt, Settings};
 const READY: Duration = Duration::from_secs(120);
 const START_SCRIPT: &str = include_str!("harness/start.sh");
 const LIBVIRTD_CONF: &str = "unix_sock_rw_perms = \"0700\"\nauth_unix_rw = \"none\"\n";
-/// No mount namespace per domain: it cannot be built on a private /dev. No cgroups: they are not libvirt's.
+/// No mount namespace per domain: it cannot be built on a private /dev. No cgroups: they are not
+/// libvirt's.
 const QEMU_CONF: &str = r#"user = "libvirt-qemu"
 group = "libvirt-qemu"
 dynamic_ownership = 1
@@ -63,7 +65,8 @@ pub struct Libvirtd {
 }
 
 impl Libvirtd {
-    /// Starts one in a new scratch directory. It may not accept connections yet: see [`Self::connect`].
+    /// Starts one in a new scratch directory. It may not accept connections yet: see
+    /// [`Self::connect`].
     pub fn start() -> Result<Self, Error> {
         let dir = TempDir::with_prefix("vmlet-libvirt-").map_err(|source| Error::Prepare {
             path: std::env::temp_dir(),
@@ -152,7 +155,8 @@ impl Libvirtd {
         text.get(from..).unwrap_or(&text).to_owned()
     }
 
-    /// A number in a pid file may belong to another program by now: the command lines of our emulators contain our directory.
+    /// A number in a pid file may belong to another program by now: the command lines of our
+    /// emulators contain our directory.
     fn is_ours(&self, pid: i32) -> bool {
         let cmdline = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&cmdline).contains("/var/lib/libvirt/qemu/domain-")

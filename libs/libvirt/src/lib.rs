@@ -1,9 +1,10 @@
 //! The hypervisor as the daemon sees it, and libvirt behind it.
 //!
 //! Invariant: nothing outside this crate names libvirt's C library; only domains that carry Vmlet's
-//! metadata element are ever listed or touched. Every call has a deadline and never blocks the runtime.
-//! Failure: [`Error`] says whether the connection is down ([`Error::is_unavailable`], try again later) or
-//! the request itself was refused.
+//! metadata element are ever listed or touched. Every call has a deadline and never blocks the
+//! runtime.
+//! Failure: [`Error`] says whether the connection is down ([`Error::is_unavailable`], try again
+//! later) or the request itself was refused.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -43,8 +44,8 @@ pub trait Hypervisor: Send + Sync + 'static {
     fn start_paused(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
     /// Requests the guest to power off and returns at once.
     fn shutdown(&self, domain: Uuid, how: Shutdown) -> impl Future<Output = Result<()>> + Send;
-    /// Requests a reboot from the guest and returns at once; [`Event::Reset`] reports it. A guest that handles the power button
-    /// powers off, and the hypervisor boots it again.
+    /// Requests a reboot from the guest and returns at once; [`Event::Reset`] reports it. A guest
+    /// that handles the power button powers off, and the hypervisor boots it again.
     fn reboot(&self, domain: Uuid, how: Shutdown) -> impl Future<Output = Result<()>> + Send;
     /// Presses the reset button.
     fn reset(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
@@ -52,16 +53,17 @@ pub trait Hypervisor: Send + Sync + 'static {
     fn suspend(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
     /// Lets the guest run; success when it does already.
     fn resume(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
-    /// Writes the machine's memory to a file that libvirt's user may make, and ends the machine. The file is whole once
-    /// [`is_saved_memory`] says so, which it does before the machine has ended.
+    /// Writes the machine's memory to a file that libvirt's user may make, and ends the machine.
+    /// The file is whole once [`is_saved_memory`] says so, which it does before the machine has
+    /// ended.
     fn save(&self, domain: Uuid, file: PathBuf) -> impl Future<Output = Result<()>> + Send;
     /// Makes a [`Self::save`] under way fail, after which the guest runs on.
     fn abort_save(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
-    /// Starts a defined domain from saved memory with this description. The guest does not run before
-    /// [`Self::resume`].
+    /// Starts a defined domain from saved memory with this description. The guest does not run
+    /// before [`Self::resume`].
     fn restore(&self, xml: String, file: PathBuf) -> impl Future<Output = Result<()>> + Send;
-    /// Plugs the cable of a NIC of a running emulator in, or pulls it; `nic` is the emulator's name of the device. The same
-    /// again is success.
+    /// Plugs the cable of a NIC of a running emulator in, or pulls it; `nic` is the emulator's name
+    /// of the device. The same again is success.
     fn cable(
         &self,
         domain: Uuid,
@@ -70,10 +72,11 @@ pub trait Hypervisor: Send + Sync + 'static {
     ) -> impl Future<Output = Result<()>> + Send;
     /// More about what a domain is doing than [`Self::state`]; `None` when it does not exist.
     fn power(&self, domain: Uuid) -> impl Future<Output = Result<Option<Power>>> + Send;
-    /// What libvirt made of the machine type that was requested; `None` when it does not say or no such domain exists.
+    /// What libvirt made of the machine type that was requested; `None` when it does not say or no
+    /// such domain exists.
     fn machine_type(&self, domain: Uuid) -> impl Future<Output = Result<Option<String>>> + Send;
-    /// Kills the emulator; success when it does not run or does not exist. Success is the proof that it has ended:
-    /// just after libvirt's restart the event may be missing.
+    /// Kills the emulator; success when it does not run or does not exist. Success is the proof
+    /// that it has ended: just after libvirt's restart the event may be missing.
     fn destroy(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
     /// Forgets a domain that does not run; success when it does not exist.
     fn undefine(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
@@ -81,12 +84,13 @@ pub trait Hypervisor: Send + Sync + 'static {
     fn state(&self, domain: Uuid) -> impl Future<Output = Result<Option<State>>> + Send;
     /// All domains that carry our metadata element, running or not.
     fn list(&self) -> impl Future<Output = Result<Vec<DomainInfo>>> + Send;
-    /// The file that a domain's first serial port is logged to; `None` when it has none or does not exist.
+    /// The file that a domain's first serial port is logged to; `None` when it has none or does not
+    /// exist.
     fn console_file(&self, domain: Uuid) -> impl Future<Output = Result<Option<PathBuf>>> + Send;
     /// What all running domains have used, ours and others, in one request that asks no emulator.
     fn stats(&self) -> impl Future<Output = Result<Vec<DomainStats>>> + Send;
-    /// Lets virtual CPUs and main thread of a running emulator run on these CPUs of the node only. Without cgroups of its
-    /// own libvirt leaves the emulator's other threads where they are.
+    /// Lets virtual CPUs and main thread of a running emulator run on these CPUs of the node only.
+    /// Without cgroups of its own libvirt leaves the emulator's other threads where they are.
     fn pin(&self, domain: Uuid, cpus: Vec<u32>) -> impl Future<Output = Result<()>> + Send;
     /// Sends one QEMU guest agent command and returns its `return` value.
     fn agent(
@@ -203,7 +207,8 @@ pub struct DomainInfo {
 pub struct DomainStats {
     /// Its UUID.
     pub domain: Uuid,
-    /// CPU time of the emulator with all its threads, in nanoseconds since its start, if libvirt knows it.
+    /// CPU time of the emulator with all its threads, in nanoseconds since its start, if libvirt
+    /// knows it.
     pub cpu_nanoseconds: Option<u64>,
 }
 
@@ -220,8 +225,8 @@ pub enum Event {
     Stopped(Uuid, End),
     /// A guest was paused or runs on.
     Power(Uuid),
-    /// A guest boots again in the emulator that it has: it rebooted, or was reset. Resets that follow within two seconds
-    /// are those of its firmware and belong to this event.
+    /// A guest boots again in the emulator that it has: it rebooted, or was reset. Resets that
+    /// follow within two seconds are those of its firmware and belong to this event.
     Reset(Uuid),
 }
 

@@ -1,10 +1,11 @@
 //! The hypervisor through libvirt.
 //!
-//! Invariant: a call takes a permit and a connection, runs on the blocking pool and has a deadline. Four kinds of
-//! call have their own connections and permits, so that none waits for another: ending machines and looking at
-//! them; the rest of the life cycle; agents that answer; agents that may not.
-//! Failure: without a connection every call fails at once with [`crate::Error::Unavailable`]; a supervisor keeps
-//! reconnecting and says so with events.
+//! Invariant: a call takes a permit and a connection, runs on the blocking pool and has a deadline.
+//! Four kinds of call have their own connections and permits, so that none waits for another:
+//! ending machines and looking at them; the rest of the life cycle; agents that answer; agents that
+//! may not.
+//! Failure: without a connection every call fails at once with [`crate::Error::Unavailable`]; a
+//! supervisor keeps reconnecting and says so with events.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -57,7 +58,8 @@ pub struct Libvirt {
 impl Libvirt {
     /// Starts connecting to `uri` in the background and returns at once, inside a tokio runtime.
     ///
-    /// Never fails because libvirt is down: see [`Hypervisor::is_connected`] and [`Event::Connected`].
+    /// Never fails because libvirt is down: see [`Hypervisor::is_connected`] and
+    /// [`Event::Connected`].
     pub fn connect(uri: String, settings: Settings) -> Self {
         virt::error::clear_error_callback();
         let (events, _) = broadcast::channel(EVENT_BACKLOG);
@@ -78,7 +80,8 @@ impl Libvirt {
         }
     }
 
-    /// A call about one domain that does not wait for starts and the like, within the ordinary deadline.
+    /// A call about one domain that does not wait for starts and the like, within the ordinary
+    /// deadline.
     async fn urgently<T: Send + 'static>(
         &self,
         call: &'static str,
@@ -376,7 +379,8 @@ fn unless_off(domain: &Domain, result: Result<(), VirtError>) -> Result<(), Virt
     }
 }
 
-/// Undefines with everything that libvirt keeps about a domain, as far as the driver knows the flags.
+/// Undefines with everything that libvirt keeps about a domain, as far as the driver knows the
+/// flags.
 fn forget(domain: &Domain) -> Result<(), VirtError> {
     let everything = sys::VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
         | sys::VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA

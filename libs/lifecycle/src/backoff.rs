@@ -72,7 +72,8 @@ pub(crate) fn account(
     let is_counted = old.is_some_and(|o| o.last_failed_uid.as_deref() == Some(&instance.uid));
     let is_failure = match ran {
         None => true,
-        // A user who deletes a machine that has just started to run wants a new instance, not a delay.
+        // A user who deletes a machine that has just started to run wants a new instance, not a
+        // delay.
         Some(seconds) => seconds < SHORT_RUN_SECONDS && !instance.deleting,
     };
     if !instance.phase.is_final() || is_wanted || is_counted || !is_failure {

@@ -1,7 +1,7 @@
 //! What a pass has to do.
 //!
-//! Invariant: `status` is written before `action` is begun, so that an intent outlives the process that
-//! had it; every action may be repeated.
+//! Invariant: `status` is written before `action` is begun, so that an intent outlives the process
+//! that had it; every action may be repeated.
 //! Failure: [`Failure`] is for the condition of that name.
 
 use std::time::Duration;

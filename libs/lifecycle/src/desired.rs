@@ -122,7 +122,8 @@ fn power_state(m: &Machine<'_>) -> Option<PowerState> {
         Phase::Running => Some(PowerState::PoweredOn),
         Phase::Unknown => old,
         _ if instance.end == Some(EndCause::Saved) => Some(PowerState::Suspended),
-        // Its guest ran, so the saved memory was used up even if the guest was never observed running.
+        // Its guest ran, so the saved memory was used up even if the guest was never observed
+        // running.
         _ if instance.ever_ran() => Some(PowerState::PoweredOff),
         _ => old
             .filter(|o| *o == PowerState::Suspended)
@@ -211,8 +212,8 @@ fn shorten_grace(m: &Machine<'_>, instance: &Instance, head: Head) -> Action {
     }
 }
 
-/// An instance that is to go on stands still or not, as its owner wants. What stands still for another
-/// reason, such as a full disk, is left alone.
+/// An instance that is to go on stands still or not, as its owner wants. What stands still for
+/// another reason, such as a full disk, is left alone.
 fn stand(m: &Machine<'_>, instance: &Instance) -> Action {
     let uid = instance.uid.clone();
     match instance.paused.as_deref() {

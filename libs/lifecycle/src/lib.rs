@@ -1,7 +1,9 @@
 //! What a virtual machine should do next.
 //!
-//! Invariant: pure functions; no clock, no I/O. The same objects and the same time give the same answer.
-//! Failure: a combination that makes no sense is an answer of its own ([`Decision::failure`]), never a panic.
+//! Invariant: pure functions; no clock, no I/O. The same objects and the same time give the same
+//! answer.
+//! Failure: a combination that makes no sense is an answer of its own ([`Decision::failure`]),
+//! never a panic.
 
 pub mod backoff;
 pub mod conditions;
@@ -51,7 +53,8 @@ pub struct Meta {
     pub generation: i64,
     /// Whether and how it is being deleted.
     pub deletion: Deletion,
-    /// The desired state that a suspended machine returns to: [`DesiredState::remembered`] of its annotations.
+    /// The desired state that a suspended machine returns to: [`DesiredState::remembered`] of its
+    /// annotations.
     pub resume: Option<DesiredState>,
 }
 
@@ -67,7 +70,8 @@ pub enum Deletion {
     Orphan,
 }
 
-/// What decides about a start besides the desired state, and what this process has sent but not observed yet.
+/// What decides about a start besides the desired state, and what this process has sent but not
+/// observed yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StartPreconditions {
     /// A write whose effect the watch has not shown yet. Nothing is done meanwhile.

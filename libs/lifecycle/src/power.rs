@@ -34,8 +34,9 @@ pub enum PowerError {
     },
 }
 
-/// The seconds that a guest has for powering off or rebooting: a part of a second counts as a whole one, at least one,
-/// at most a week. The pattern of the CRD lets no text pass that is not a duration; one counts as none.
+/// The seconds that a guest has for powering off or rebooting: a part of a second counts as a whole
+/// one, at least one, at most a week. The pattern of the CRD lets no text pass that is not a
+/// duration; one counts as none.
 #[must_use]
 pub fn power_off_seconds(spec: &VirtualMachineSpec) -> u32 {
     let text = spec.power_off_timeout.as_deref();
@@ -125,8 +126,8 @@ pub enum Restart {
     None,
     /// Later, if it is on then.
     In(Duration),
-    /// Now. The time is to be recorded as `status.lastRestartTime`: name the task after it, make that first and record
-    /// the time then, since both may be repeated.
+    /// Now. The time is to be recorded as `status.lastRestartTime`: name the task after it, make
+    /// that first and record the time then, since both may be repeated.
     Due(Time),
 }
 

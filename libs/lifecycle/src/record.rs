@@ -1,6 +1,7 @@
 //! What `status` says of the instance and of the strategy that it serves.
 //!
-//! Invariant: the end of an instance, and what is to follow it, are recorded before the pod is let go.
+//! Invariant: the end of an instance, and what is to follow it, are recorded before the pod is let
+//! go.
 //! Failure: an instance that vanished without an end counts as lost.
 
 use crds::RunStrategy;
@@ -77,8 +78,8 @@ pub(crate) fn instance(
     })
 }
 
-/// What follows an instance that is being deleted. A deletion that the controller did not announce is a
-/// failure of the host, whatever the exit code; a stop that comes late still counts.
+/// What follows an instance that is being deleted. A deletion that the controller did not announce
+/// is a failure of the host, whatever the exit code; a stop that comes late still counts.
 fn of_deletion(m: &Machine<'_>, strategy: Strategy, head: Head) -> Afterwards {
     let earlier = m.instance.and_then(|instance| earlier(m, instance));
     let restarts = requests::then_starts(&m.status.state_change_requests);
@@ -125,7 +126,8 @@ pub(crate) fn run_strategy(
         None if old.is_none() => return None,
         // A start that has not succeeded yet must be wanted again in the next pass.
         None => step != Step::Create,
-        // To stop an instance is to act upon the strategy, even if the instance was made for another one.
+        // To stop an instance is to act upon the strategy, even if the instance was made for
+        // another one.
         Some(_) if strategy.is_off() || head == Head::Stop => true,
         Some(i) => !matches!(seen, Seen::Leaving | Seen::Left | Seen::Ended) || is_new(i),
     };

@@ -58,8 +58,8 @@ pub(crate) fn then_starts(requests: &[StateChangeRequest]) -> bool {
         .is_some_and(|next| next.action == StateChangeAction::Start)
 }
 
-/// The queue after a pass that saw `instance` before it did anything. `starts`: without an instance, one
-/// is wanted.
+/// The queue after a pass that saw `instance` before it did anything. `starts`: without an
+/// instance, one is wanted.
 pub(crate) fn pop(
     requests: &[StateChangeRequest],
     strategy: Strategy,

@@ -1,7 +1,7 @@
 //! Whether an instance runs with what its machine says now.
 //!
-//! Invariant: a revision depends on the fields that take effect at the next start, as [`crds::vm::fields`] says, and not on
-//! the order of fields.
+//! Invariant: a revision depends on the fields that take effect at the next start, as
+//! [`crds::vm::fields`] says, and not on the order of fields.
 //! Failure: none.
 
 use crds::VirtualMachineSpec;
@@ -58,8 +58,8 @@ pub fn is_restart_required(m: &Machine<'_>) -> bool {
     built_from.is_some_and(|revision| revision != of(m.spec))
 }
 
-/// `status.observedGeneration` and `status.desiredGeneration`, always written together. A generation that
-/// changed nothing an instance is built from counts as observed.
+/// `status.observedGeneration` and `status.desiredGeneration`, always written together. A
+/// generation that changed nothing an instance is built from counts as observed.
 pub(crate) fn generations(m: &Machine<'_>) -> (Option<i64>, Option<i64>) {
     let current = Some(m.meta.generation);
     let observed = match m.instance {

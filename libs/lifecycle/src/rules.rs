@@ -1,7 +1,7 @@
 //! The decision table: strategy, instance and head request give one step.
 //!
-//! Invariant: the match is total and says nothing twice; what an ended instance is followed by is decided
-//! here, before it is removed.
+//! Invariant: the match is total and says nothing twice; what an ended instance is followed by is
+//! decided here, before it is removed.
 //! Failure: none.
 
 use crds::vm::Afterwards;
@@ -129,7 +129,8 @@ pub(crate) const fn step_of_deletion(seen: Seen) -> Step {
 pub(crate) fn ended_well(instance: &Instance) -> bool {
     let is_guests = match &instance.end {
         Some(EndCause::GuestShutdown | EndCause::Saved) => true,
-        // A reason that is not the daemon's: the exit code decides, if the pod was not being deleted.
+        // A reason that is not the daemon's: the exit code decides, if the pod was not being
+        // deleted.
         Some(EndCause::Other(_)) => !instance.deleting,
         _ => false,
     };

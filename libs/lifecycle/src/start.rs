@@ -1,6 +1,7 @@
 //! Whether a machine is to have an instance.
 //!
-//! Invariant: `Once` starts once for each time it is chosen; a clean end under `RerunOnFailure` stays one.
+//! Invariant: `Once` starts once for each time it is chosen; a clean end under `RerunOnFailure`
+//! stays one.
 //! Failure: none.
 
 use crds::vm::{Afterwards, InstanceStatus, StateChangeAction};
@@ -11,7 +12,8 @@ use crate::phase::Phase;
 use crate::requests::Head;
 use crate::strategy::{DesiredStateError, Strategy};
 
-/// The power state that follows from the desired state at this moment; the input of the queue's priority.
+/// The power state that follows from the desired state at this moment; the input of the queue's
+/// priority.
 pub fn desired_power_state(
     spec: &VirtualMachineSpec,
     status: &VirtualMachineStatus,
@@ -69,7 +71,8 @@ pub(crate) fn starts(strategy: Strategy, status: &VirtualMachineStatus) -> bool 
     }
 }
 
-/// Whether a stop names the last instance, which is gone: what was to follow it is not wanted any more.
+/// Whether a stop names the last instance, which is gone: what was to follow it is not wanted any
+/// more.
 pub(crate) fn is_called_off(status: &VirtualMachineStatus) -> bool {
     let last = status.instance.as_ref();
     let head = status.state_change_requests.first();
@@ -78,7 +81,8 @@ pub(crate) fn is_called_off(status: &VirtualMachineStatus) -> bool {
     })
 }
 
-/// What follows the last instance; one whose end was neither requested nor observed is to be replaced.
+/// What follows the last instance; one whose end was neither requested nor observed is to be
+/// replaced.
 fn afterwards(status: &VirtualMachineStatus) -> Option<Afterwards> {
     let last = status.instance.as_ref()?;
     if last.afterwards.is_none() && !has_ended(last) {

@@ -132,8 +132,8 @@ impl DesiredState {
         }
     }
 
-    /// The desired state in the annotation [`RESUME_STATE`] or, without it, under its old name. A value that is
-    /// not a desired state is ignored.
+    /// The desired state in the annotation [`RESUME_STATE`] or, without it, under its old name. A
+    /// value that is not a desired state is ignored.
     #[must_use]
     pub fn remembered(annotations: &BTreeMap<String, String>) -> Option<Self> {
         let (field, value) = [RESUME_STATE, RESUME_STATE_OLD]

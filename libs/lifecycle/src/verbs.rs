@@ -1,8 +1,8 @@
 //! What a user's verbs write.
 //!
-//! Invariant: a stop may replace whatever waits in the queue; nothing else may replace anything but a stop, or a
-//! restart by one with a shorter grace period.
-//! Every patch tests what it replaces, so that of two writers one gets a conflict.
+//! Invariant: a stop may replace whatever waits in the queue; nothing else may replace anything but
+//! a stop, or a restart by one with a shorter grace period. Every patch tests what it replaces, so
+//! that of two writers one gets a conflict.
 //! Failure: [`Conflict`] with a sentence for the user; nothing is written then.
 
 use std::collections::BTreeMap;
@@ -60,8 +60,8 @@ fn refuse<T>(sentence: impl Into<String>) -> Result<T, Conflict> {
 
 /// What the verb writes.
 ///
-/// A machine whose desired state is in `runStrategy` or `running` is suspended by `powerState: Suspended` and
-/// an annotation that stores the former desired state; resuming restores it.
+/// A machine whose desired state is in `runStrategy` or `running` is suspended by `powerState:
+/// Suspended` and an annotation that stores the former desired state; resuming restores it.
 pub fn verb(
     spec: &crds::VirtualMachineSpec,
     status: &crds::VirtualMachineStatus,
@@ -305,7 +305,8 @@ impl Subject<'_> {
         }
         let back = self.meta.resume.unwrap_or_else(|| self.desired_state.on());
         if back.strategy() == Strategy::Manual {
-            // The request outlives the change of the desired state, which the controller makes with it.
+            // The request outlives the change of the desired state, which the controller makes with
+            // it.
             return self.enqueue(vec![start(false)]);
         }
         Ok(Change {

@@ -1,16 +1,17 @@
-//! Puts a bridge and a tap between each link that CNI plugins made and the guest, and takes them away.
+//! Puts a bridge and a tap between each link that CNI plugins made and the guest, and takes them
+//! away.
 //!
 //! ```text
 //!  before            after
 //!  eth0 (MAC, IP)    eth0 (other MAC, no IP) ── vmbr0 ── vmtap0 ── guest's NIC (MAC, IP)
 //! ```
-//! A macvlan lets in only frames for its own address. It keeps it, and the bridge learns that the address
-//! is behind the tap.
+//! A macvlan lets in only frames for its own address. It keeps it, and the bridge learns that the
+//! address is behind the tap.
 //!
-//! Invariant: [`survey()`] changes nothing and its records suffice to [`restore`], so they are to be saved
-//! before [`apply`]; the filter is in force before the first port is attached.
-//! Failure: `apply` stops at the first step that fails; `restore` works whatever was done so far, tries
-//! every step and reports the first that failed.
+//! Invariant: [`survey()`] changes nothing and its records suffice to [`restore`], so they are to
+//! be saved before [`apply`]; the filter is in force before the first port is attached.
+//! Failure: `apply` stops at the first step that fails; `restore` works whatever was done so far,
+//! tries every step and reports the first that failed.
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -93,15 +94,15 @@ pub struct LinkRecord {
     pub bridge: String,
     /// The tap of the guest.
     pub tap: String,
-    /// Address of the link while the guest has the original; the same for a macvlan, which lets nothing
-    /// in for another one.
+    /// Address of the link while the guest has the original; the same for a macvlan, which lets
+    /// nothing in for another one.
     pub port_mac: Mac,
     /// Address of the bridge.
     pub bridge_mac: Mac,
 }
 
-/// Readies a fresh namespace for plugins: `lo` is up, and the namespace takes no address from routers,
-/// because those are for the guest.
+/// Readies a fresh namespace for plugins: `lo` is up, and the namespace takes no address from
+/// routers, because those are for the guest.
 ///
 /// # Errors
 /// The step that failed.
@@ -112,7 +113,8 @@ pub async fn prepare(net: &impl Netlink) -> Result<(), Error> {
     }
     // DHCP requests come from addresses to which the namespace has no route.
     net.tune("all", Setting::ReversePathFilter(false)).await?;
-    // Where br_netfilter is loaded, frames of the guest would be judged, and put together, once more.
+    // Where br_netfilter is loaded, frames of the guest would be judged, and put together, once
+    // more.
     net.tune("all", Setting::BridgeFirewall(false)).await?;
     for link in net.links().await? {
         if link.kind == LinkKind::Loopback {
@@ -122,8 +124,8 @@ pub async fn prepare(net: &impl Netlink) -> Result<(), Error> {
     Ok(())
 }
 
-/// Rearranges the links that `records` describe in a namespace that was [prepared](prepare), and brings
-/// everything up. Each guest NIC may say what the guard at its record's place allows.
+/// Rearranges the links that `records` describe in a namespace that was [prepared](prepare), and
+/// brings everything up. Each guest NIC may say what the guard at its record's place allows.
 ///
 /// # Errors
 /// The step that failed; the caller is to [`restore`].

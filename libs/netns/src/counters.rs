@@ -1,7 +1,7 @@
 //! Traffic counters of links in many namespaces.
 //!
-//! Invariant: all namespaces are visited by one thread, which ends afterwards and never returns to a pool: a visit
-//! costs some microseconds, a thread each would cost more than the reading.
+//! Invariant: all namespaces are visited by one thread, which ends afterwards and never returns to
+//! a pool: a visit costs some microseconds, a thread each would cost more than the reading.
 //! Failure: a namespace that cannot be entered or read is left out.
 
 use std::io::Read;
@@ -17,8 +17,8 @@ const TABLE: &str = "/proc/thread-self/net/dev";
 /// Longest table that is read, in bytes: several thousand links.
 const LONGEST: u64 = 1 << 20;
 
-/// What went through a link since it was made, as the kernel of the node counts it: what a guest sends is
-/// *received* by its tap.
+/// What went through a link since it was made, as the kernel of the node counts it: what a guest
+/// sends is *received* by its tap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkCounters {
     /// Name of the link.

@@ -1,8 +1,9 @@
 //! Sends a guest by DHCPv4 the address that CNI gave its pod.
 //!
-//! Invariant: the lease is the CNI result; the server never chooses an address, and answers no client but
-//! the NIC that the lease names.
-//! Failure: if the server dies, running guests keep their lease until it expires (24 h); new ones get none.
+//! Invariant: the lease is the CNI result; the server never chooses an address, and answers no
+//! client but the NIC that the lease names.
+//! Failure: if the server dies, running guests keep their lease until it expires (24 h); new ones
+//! get none.
 
 mod lease;
 mod packet;

@@ -1,9 +1,11 @@
-//! The packet filter: a guest says only what it is, and configuration stays between guest and our servers.
+//! The packet filter: a guest says only what it is, and configuration stays between guest and our
+//! servers.
 //!
-//! Invariant: with the rules of [`rules()`] a guest claims no address but its own, reaches nothing in the
-//! namespace but our servers, and configures no other host; no request for configuration leaves over the
-//! plugin's link, no foreign offer comes in, and nothing that the namespace's own stack says leaves
-//! either; every DHCP request of the guest reaches the bridge's own stack, whatever address it was sent to.
+//! Invariant: with the rules of [`rules()`] a guest claims no address but its own, reaches nothing
+//! in the namespace but our servers, and configures no other host; no request for configuration
+//! leaves over the plugin's link, no foreign offer comes in, and nothing that the namespace's own
+//! stack says leaves either; every DHCP request of the guest reaches the bridge's own stack,
+//! whatever address it was sent to.
 //! Failure: without a working `nft` (package nftables) there is no filter, and that is an error.
 
 use std::ffi::OsStr;

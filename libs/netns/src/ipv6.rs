@@ -1,13 +1,14 @@
 //! Sends a guest the IPv6 addresses that CNI gave its pod: router advertisements and DHCPv6.
 //!
-//! The advertisements come in the name of the pod's gateways, so that the guest's default route leads to
-//! them and not to us; the address itself comes by DHCPv6, so that the guest has that one and no other
-//! (docs/adr/0008 weighs the alternatives).
+//! The advertisements come in the name of the pod's gateways, so that the guest's default route
+//! leads to them and not to us; the address itself comes by DHCPv6, so that the guest has that one
+//! and no other (docs/adr/0008 weighs the alternatives).
 //!
-//! Invariant: the lease is the CNI result; no address is ever chosen here, and no prefix is offered for
-//! the guest to choose one. The namespace's own IPv6 stays off: everything is sent and received as frames on
-//! the guest's tap.
-//! Failure: if the server dies, guests keep routes for 18 hours and addresses for 24; new ones get none.
+//! Invariant: the lease is the CNI result; no address is ever chosen here, and no prefix is offered
+//! for the guest to choose one. The namespace's own IPv6 stays off: everything is sent and received
+//! as frames on the guest's tap.
+//! Failure: if the server dies, guests keep routes for 18 hours and addresses for 24; new ones get
+//! none.
 
 mod advert;
 mod dhcp;
@@ -26,9 +27,11 @@ use std::net::Ipv6Addr;
 
 use crate::mac::Mac;
 
-/// Source of what is said in no gateway's name: DHCPv6, and advertisements for a pod without gateway.
+/// Source of what is said in no gateway's name: DHCPv6, and advertisements for a pod without
+/// gateway.
 pub const SERVER_ADDRESS: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0xa9fe, 0xfe01);
-/// Source of every frame, and part of the server's DUID. Each tap is a link of its own, so all may share it.
+/// Source of every frame, and part of the server's DUID. Each tap is a link of its own, so all may
+/// share it.
 pub(crate) const SERVER_MAC: Mac = Mac::new([0x02, 0, 0xa9, 0xfe, 0xfe, 0x01]);
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! The network of one pod as seen from inside its namespace: the namespace itself, the links in it,
 //! the bridge and tap that lead to the guest, and the servers that configure the guest's addresses.
 //!
-//! Invariant: no thread of the caller ever changes its namespace; whatever must run inside one runs on
-//! a thread of its own that ends afterwards. Sockets made inside stay there and are driven from outside.
-//! Failure: every step reports which one it was; [`bridge_setup::restore`] undoes as much as it can.
+//! Invariant: no thread of the caller ever changes its namespace; whatever must run inside one runs
+//! on a thread of its own that ends afterwards. Sockets made inside stay there and are driven from
+//! outside.
+//! Failure: every step reports which one it was; [`bridge_setup::restore`] undoes as much as it
+//! can.
 
 pub mod bridge_setup;
 mod counters;

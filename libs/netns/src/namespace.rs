@@ -1,7 +1,7 @@
 //! Network namespaces that are kept alive by a mount.
 //!
-//! Invariant: a namespace made here exists as long as its path is a mount of type nsfs; threads that
-//! enter one never return to the caller's pool.
+//! Invariant: a namespace made here exists as long as its path is a mount of type nsfs; threads
+//! that enter one never return to the caller's pool.
 //! Failure: [`Namespace::delete`] may be repeated at will; a path that is no mount counts as gone.
 
 use std::fs::{DirBuilder, File, OpenOptions};

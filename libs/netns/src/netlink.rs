@@ -1,9 +1,9 @@
 //! What the link surgery needs from the kernel, as a trait, so that a fake can stand in.
 //!
-//! Invariant: every verb changes one thing in one namespace, and names links by index where the kernel
-//! does; nothing is retried or undone here.
-//! Failure: an [`Error`] names the verb and its object; see [`Error::is_missing`] and its like for the
-//! outcomes that repeating an interrupted step meets.
+//! Invariant: every verb changes one thing in one namespace, and names links by index where the
+//! kernel does; nothing is retried or undone here.
+//! Failure: an [`Error`] names the verb and its object; see [`Error::is_missing`] and its like for
+//! the outcomes that repeating an interrupted step meets.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -192,16 +192,17 @@ pub trait Netlink: Send + Sync {
     ) -> impl Future<Output = Result<(), Error>> + Send;
     /// Makes a persistent tap, or leaves the one that exists.
     fn create_tap(&self, name: &str) -> impl Future<Output = Result<(), Error>> + Send;
-    /// Makes a link a port of a bridge, or of none. The bridge learns no addresses from the port: with
-    /// two ports there is nothing to choose, and what is learned can be wrong. (An ageing time of zero
-    /// would do the same, at the price of a kernel timer that runs a hundred times a second.)
+    /// Makes a link a port of a bridge, or of none. The bridge learns no addresses from the port:
+    /// with two ports there is nothing to choose, and what is learned can be wrong. (An ageing time
+    /// of zero would do the same, at the price of a kernel timer that runs a hundred times a
+    /// second.)
     fn attach(
         &self,
         link: u32,
         bridge: Option<u32>,
     ) -> impl Future<Output = Result<(), Error>> + Send;
-    /// Makes the bridge of port `link` send frames for `mac` out of that port, even when the address is
-    /// that of another port.
+    /// Makes the bridge of port `link` send frames for `mac` out of that port, even when the
+    /// address is that of another port.
     fn direct(&self, link: u32, mac: Mac) -> impl Future<Output = Result<(), Error>> + Send;
     /// Changes the hardware address.
     fn set_mac(&self, link: u32, mac: Mac) -> impl Future<Output = Result<(), Error>> + Send;

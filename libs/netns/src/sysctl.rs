@@ -26,8 +26,8 @@ pub enum Setting {
     ReversePathFilter(bool),
     /// Whether ARP requests for addresses of other links are answered.
     ArpForOthers(bool),
-    /// Whether what crosses a bridge of the namespace passes iptables as if it were routed. Not of a
-    /// link but of the namespace.
+    /// Whether what crosses a bridge of the namespace passes iptables as if it were routed. Not of
+    /// a link but of the namespace.
     BridgeFirewall(bool),
 }
 

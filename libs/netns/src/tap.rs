@@ -1,7 +1,7 @@
 //! Tap devices: made persistent, so that they outlive every descriptor, and opened by name.
 //!
-//! Invariant: the only `unsafe` of this crate is in this file: the ioctls of `/dev/net/tun`. Descriptors
-//! are close-on-exec.
+//! Invariant: the only `unsafe` of this crate is in this file: the ioctls of `/dev/net/tun`.
+//! Descriptors are close-on-exec.
 //! Failure: a tap that QEMU holds cannot be opened a second time ([`Error::Busy`]).
 #![allow(unsafe_code)] // ioctl has no safe form; each call says why it is sound.
 
@@ -83,7 +83,8 @@ pub async fn open(ns: &Namespace, name: &str) -> Result<Tap, Error> {
         };
         // SAFETY: the descriptor is an attached tap; the argument is a plain number.
         unsafe { tun_set_offload(file.as_raw_fd(), 0) }.map_err(configure)?;
-        // SAFETY: the descriptor is an attached tap; the pointer is to a live integer that the kernel only reads.
+        // SAFETY: the descriptor is an attached tap; the pointer is to a live integer that the
+        // kernel only reads.
         unsafe { tun_set_header(file.as_raw_fd(), &HEADER) }.map_err(configure)?;
         Ok(file.into())
     })
@@ -91,7 +92,8 @@ pub async fn open(ns: &Namespace, name: &str) -> Result<Tap, Error> {
     .map_err(Error::Namespace)?
 }
 
-/// Makes the persistent tap `name` in the namespace of the calling thread, or leaves the one there is.
+/// Makes the persistent tap `name` in the namespace of the calling thread, or leaves the one there
+/// is.
 pub(crate) fn create(name: &str) -> Result<(), Error> {
     let file = attach(name)?;
     // SAFETY: the descriptor is an attached tap; the argument is a plain number.
@@ -111,7 +113,8 @@ fn attach(name: &str) -> Result<File, Error> {
         .open("/dev/net/tun")
         .map_err(Error::Device)?;
     let request = interface_request(name)?;
-    // SAFETY: the descriptor is /dev/net/tun and the pointer is to a live `ifreq` with a terminated name.
+    // SAFETY: the descriptor is /dev/net/tun and the pointer is to a live `ifreq` with a terminated
+    // name.
     match unsafe { tun_set_iff(file.as_raw_fd(), &request) } {
         Ok(_) => Ok(file),
         Err(Errno::EBUSY) => Err(Error::Busy(name.to_owned())),

@@ -1,9 +1,9 @@
 //! A connection to the daemon's node API that mends itself.
 //!
-//! Invariant: every call has a deadline until its first answer; a daemon that hangs ends its streams within
-//! [`Deadlines::silence`], since it answers no pings.
-//! Failure: [`Error`] for an endpoint that is none. A daemon that is away is `Unavailable` at the call, and each
-//! call tries again.
+//! Invariant: every call has a deadline until its first answer; a daemon that hangs ends its
+//! streams within [`Deadlines::silence`], since it answers no pings.
+//! Failure: [`Error`] for an endpoint that is none. A daemon that is away is `Unavailable` at the
+//! call, and each call tries again.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -74,7 +74,8 @@ pub fn socket_path(endpoint: &str) -> Result<&Path, Error> {
     }
 }
 
-/// A client for the daemon at `endpoint`. Nothing is sent before the first call. Must be called on a runtime.
+/// A client for the daemon at `endpoint`. Nothing is sent before the first call. Must be called on
+/// a runtime.
 ///
 /// # Errors
 ///

@@ -1,8 +1,9 @@
 //! The annotations of a pod that Vmlet reads, under its own names and the predecessor's.
 //!
-//! Invariant: when both names of a setting are present, ours wins. Values are text from the user who created the
-//! pod: length-checked here, parsed by the setting's type.
-//! Failure: [`AnnotationError`] names the annotation as the user wrote it, its value and what is allowed.
+//! Invariant: when both names of a setting are present, ours wins. Values are text from the user
+//! who created the pod: length-checked here, parsed by the setting's type.
+//! Failure: [`AnnotationError`] names the annotation as the user wrote it, its value and what is
+//! allowed.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -64,7 +65,8 @@ keys! {
     Network = "vmlet.dev/network";
     /// Hardware address of the guest's first NIC.
     MacAddress = "vmlet.dev/mac-address";
-    /// Whether the guest may send with any source address. Only for users who may set annotations of a `.protected` domain.
+    /// Whether the guest may send with any source address. Only for users who may set annotations
+    /// of a `.protected` domain.
     AllowSpoofing = "vmlet.dev.protected/allow-spoofing";
     /// UID of the VirtualMachine object whose disk is booted.
     VmDisk = "vmlet.dev/vm-disk";
@@ -151,7 +153,8 @@ impl<'a> Annotations<'a> {
             .map_err(|e: T::Err| refuse(e.to_string()))
     }
 
-    /// The URL that the name of the image stands for. An error shows nothing of its query, which may be a secret.
+    /// The URL that the name of the image stands for. An error shows nothing of its query, which
+    /// may be a secret.
     pub fn image_url(self) -> Result<Option<&'a str>, AnnotationError> {
         match self.raw(Key::ImageUrl) {
             Some((name, url)) if url.len() > LONGEST_IMAGE_URL => {

@@ -12,13 +12,15 @@ use crate::annotations::{AnnotationError, Annotations, Key};
 /// The NICs that a guest is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connection {
-    /// One for each link that plugins leave; the first has this hardware address, if one is requested.
+    /// One for each link that plugins leave; the first has this hardware address, if one is
+    /// requested.
     Pod(Option<StationMac>),
     /// None. The pod itself has its network all the same.
     None,
 }
 
-/// An Ethernet address that one station can have: not zero, no group. Shows in lower case with colons.
+/// An Ethernet address that one station can have: not zero, no group. Shows in lower case with
+/// colons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StationMac([u8; 6]);
 

@@ -1,8 +1,9 @@
 //! What a pod wants its guest to find at the first boot, as cloud-init understands it.
 //!
-//! Invariant: what is parsed can be assembled once its sources are there; nothing shows the texts in debug output.
-//! Failure: an [`AnnotationError`] that names the annotation; a source that does not hold what is expected of it is a
-//! [`GuestDataError`], which never repeats what the source holds.
+//! Invariant: what is parsed can be assembled once its sources are there; nothing shows the texts
+//! in debug output.
+//! Failure: an [`AnnotationError`] that names the annotation; a source that does not hold what is
+//! expected of it is a [`GuestDataError`], which never repeats what the source holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

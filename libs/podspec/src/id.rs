@@ -1,7 +1,7 @@
 //! Identifiers of sandboxes and containers.
 //!
-//! Invariant: an id is 64 lower-case hex digits, of which the last eight are [`TAG`], so that a proxy can
-//! distinguish our IDs from another runtime's without any state.
+//! Invariant: an id is 64 lower-case hex digits, of which the last eight are [`TAG`], so that a
+//! proxy can distinguish our IDs from another runtime's without any state.
 //! Failure: [`IdError`] when a text is not such an id.
 
 use std::fmt;

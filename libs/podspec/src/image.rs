@@ -1,7 +1,8 @@
 //! The name of an image that is given by its URL.
 //!
-//! kubelet accepts only names in the form of a container image reference: lower case, no query, no scheme. A URL has a
-//! name that is made of its hash; the pod's annotation `vmlet.dev/image-url` gives the URL itself.
+//! kubelet accepts only names in the form of a container image reference: lower case, no query, no
+//! scheme. A URL has a name that is made of its hash; the pod's annotation `vmlet.dev/image-url`
+//! gives the URL itself.
 //!
 //! Invariant: a name stands for one URL; a node compares both before it uses the URL.
 //! Failure: none here.

@@ -1,8 +1,9 @@
 //! Which virtual machine of a cluster a pod stands for, and what its start is to be.
 //!
-//! Invariant: a [`VmUid`] is a UUID in its one canonical spelling, fit for file names; an [`Instance`] requests nothing
-//! that contradicts itself.
-//! Failure: an [`AnnotationError`] that names the annotation. Annotations are text from the user who created the pod.
+//! Invariant: a [`VmUid`] is a UUID in its one canonical spelling, fit for file names; an
+//! [`Instance`] requests nothing that contradicts itself.
+//! Failure: an [`AnnotationError`] that names the annotation. Annotations are text from the user
+//! who created the pod.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -86,7 +87,8 @@ impl Instance {
         Ok(instance)
     }
 
-    /// The UUID of the domain: the machine's own, the same in each of its pods. `None` for a pod without such a disk.
+    /// The UUID of the domain: the machine's own, the same in each of its pods. `None` for a pod
+    /// without such a disk.
     pub fn domain(&self) -> Option<Uuid> {
         let vm = self.vm?;
         Some(self.instance_uuid.unwrap_or(vm.uuid()))

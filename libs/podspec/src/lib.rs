@@ -1,8 +1,8 @@
 //! Identifiers, annotations and the typed description of a pod's virtual machine.
 //!
 //! Invariant: a value of a type in this crate is valid; nothing downstream checks it again.
-//! Failure: a value that is not valid never becomes one of these types; the error names the annotation or
-//! the text and says what is allowed.
+//! Failure: a value that is not valid never becomes one of these types; the error names the
+//! annotation or the text and says what is allowed.
 
 mod annotations;
 mod connection;

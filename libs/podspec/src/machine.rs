@@ -1,8 +1,8 @@
 //! The virtual machine that a pod requests.
 //!
 //! Invariant: a [`Machine`] can be built: CPU count and memory are within what QEMU starts.
-//! Failure: an [`AnnotationError`] for a value the pod gave; pod resources that are too small for any
-//! machine are reported the same way, under the name `resources.limits.memory`.
+//! Failure: an [`AnnotationError`] for a value the pod gave; pod resources that are too small for
+//! any machine are reported the same way, under the name `resources.limits.memory`.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -71,7 +71,8 @@ pub struct Machine {
     /// The board.
     #[serde(default)]
     pub machine_type: MachineType,
-    /// Requested size of the root disk in bytes; the image's virtual size is used when it is larger.
+    /// Requested size of the root disk in bytes; the image's virtual size is used when it is
+    /// larger.
     pub root_size: Option<u64>,
     /// Requested SMBIOS system UUID.
     pub system_uuid: Option<Uuid>,

@@ -1,7 +1,8 @@
 //! The board of a machine, in the hypervisor's words.
 //!
 //! Invariant: only boards of the family q35; text that libvirt's XML carries as it is.
-//! Failure: the reason says what is allowed. Whether a node's emulator has the version is the daemon's question.
+//! Failure: the reason says what is allowed. Whether a node's emulator has the version is the
+//! daemon's question.
 
 use std::fmt;
 use std::str::FromStr;

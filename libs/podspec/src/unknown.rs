@@ -28,7 +28,8 @@ pub struct Unknown {
     pub nearest: Option<&'static str>,
 }
 
-/// The annotations of a pod that have the prefix of a setting and are none, in the order of their keys.
+/// The annotations of a pod that have the prefix of a setting and are none, in the order of their
+/// keys.
 #[must_use]
 pub fn unknown_annotations(annotations: &BTreeMap<String, String>) -> Vec<Unknown> {
     let ours = |name: &&String| PREFIXES.iter().any(|prefix| name.starts_with(prefix));
@@ -51,7 +52,8 @@ fn settings() -> impl Iterator<Item = &'static str> {
     })
 }
 
-/// A name with other letters of another case, or with one in eight letters wrong, but no other prefix.
+/// A name with other letters of another case, or with one in eight letters wrong, but no other
+/// prefix.
 fn nearest(name: &str) -> Option<&'static str> {
     let lower = name.to_lowercase();
     let near = settings().filter_map(|known| {

@@ -1,7 +1,7 @@
 //! A few pages over HTTP, answered from memory: health and metrics of a program.
 //!
-//! Invariant: bodies of requests are not read, and a connection carries one request; a slow reader costs one task
-//! until a deadline, and no more than [`Limits::connections`] of them.
+//! Invariant: bodies of requests are not read, and a connection carries one request; a slow reader
+//! costs one task until a deadline, and no more than [`Limits::connections`] of them.
 //! Failure: [`Error`] when the address cannot be had; later trouble ends single connections.
 
 use std::convert::Infallible;

@@ -1,7 +1,7 @@
 //! Growing waits after failures.
 //!
-//! Invariant: each wait is twice as long as the one before it, none is longer than the limit, and success starts again
-//! at the first.
+//! Invariant: each wait is twice as long as the one before it, none is longer than the limit, and
+//! success starts again at the first.
 //! Failure: none.
 
 use std::time::Duration;

@@ -1,17 +1,17 @@
 //! Files that are replaced in one step and survive a power cut.
 //!
-//! Invariant: a reader of the name finds the old content or the new one, never a part; once a function here has
-//! returned, that holds after a power cut too.
-//! Failure: the kernel's error; the name has the old content or the new one, and what was written under the temporary
-//! name may be left there.
+//! Invariant: a reader of the name finds the old content or the new one, never a part; once a
+//! function here has returned, that holds after a power cut too.
+//! Failure: the kernel's error; the name has the old content or the new one, and what was written
+//! under the temporary name may be left there.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-/// Replaces a file by `content`, which is written to `temporary` first: a name in the same file system that only one
-/// writer uses at a time. Only our user may read the file. Blocks.
+/// Replaces a file by `content`, which is written to `temporary` first: a name in the same file
+/// system that only one writer uses at a time. Only our user may read the file. Blocks.
 ///
 /// # Errors
 ///

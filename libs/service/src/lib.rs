@@ -1,7 +1,7 @@
 //! What the programs of this workspace share beside their own job.
 //!
-//! A module that needs other crates is a feature, and a program names those that it uses: a small one does not pull in
-//! the rest.
+//! A module that needs other crates is a feature, and a program names those that it uses: a small
+//! one does not pull in the rest.
 //!
 //! Invariant: nothing here knows a pod, a machine or Kubernetes, and no other crate of ours.
 //! Failure: each module says what it does.

@@ -1,10 +1,12 @@
 //! The settings of a program: defaults, then a TOML file, then the environment, then flags.
 //!
-//! A program describes its settings by one type with the derives of serde and schemars ([`Settings`]). Everything else
-//! follows from that type: the keys of the file, a variable and a flag for each key ([`Flags`]), `config show`
-//! ([`show()`]) and the reference page ([`check_page`]).
+//! A program describes its settings by one type with the derives of serde and schemars
+//! ([`Settings`]). Everything else follows from that type: the keys of the file, a variable and a
+//! flag for each key ([`Flags`]), `config show` ([`show()`]) and the reference page
+//! ([`check_page`]).
 //!
-//! Invariant: only a file that was named must exist; every value that is given is used, or refused with its source.
+//! Invariant: only a file that was named must exist; every value that is given is used, or refused
+//! with its source.
 //! Failure: [`Error`] in one line; the program prints it and exits with [`UNUSABLE`].
 
 use std::io::Write as _;
@@ -44,13 +46,16 @@ pub enum Command {
     Config(ConfigCommand),
 }
 
-/// The settings of a program: a type with serde's names and defaults, whose doc comments are the documentation.
+/// The settings of a program: a type with serde's names and defaults, whose doc comments are the
+/// documentation.
 ///
-/// Each key has an environment variable and a flag of its own, except tables; all of them follow from the type.
+/// Each key has an environment variable and a flag of its own, except tables; all of them follow
+/// from the type.
 pub trait Settings: DeserializeOwned + Serialize + JsonSchema {
     /// Name of the program, such as `vmlet-agent`.
     const PROGRAM: &'static str;
-    /// What the names of its environment variables begin with, without the underscore: `VMLET_AGENT`.
+    /// What the names of its environment variables begin with, without the underscore:
+    /// `VMLET_AGENT`.
     const PREFIX: &'static str;
     /// The configuration file that is read when none is named.
     const FILE: &'static str;

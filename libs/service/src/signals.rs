@@ -1,7 +1,7 @@
 //! The signals by which a program is requested to end: SIGTERM and SIGINT.
 //!
-//! Invariant: once [`Ending`] exists the signals do not end the process any more; one that arrives before it is waited
-//! for is kept.
+//! Invariant: once [`Ending`] exists the signals do not end the process any more; one that arrives
+//! before it is waited for is kept.
 //! Failure: the kernel's error when there are no handlers to be had; none later.
 
 use std::io;

@@ -3,7 +3,8 @@
 //! Spans carry ids and keys, events carry outcomes; one event per outcome.
 //!
 //! Invariant: all programs say the same thing in the same form.
-//! Failure: [`init`] fails when the process already has a subscriber; a line that cannot be written is lost.
+//! Failure: [`init`] fails when the process already has a subscriber; a line that cannot be written
+//! is lost.
 
 mod causes;
 mod log;

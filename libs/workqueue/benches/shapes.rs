@@ -1,5 +1,5 @@
-//! Measures the queue in the shapes of controller-runtime's own benchmarks, as `tests/tools/priorityqueue` does for
-//! that one; `cargo xtask bench queue` compares both.
+//! Measures the queue in the shapes of controller-runtime's own benchmarks, as
+//! `tests/tools/priorityqueue` does for that one; `cargo xtask bench queue` compares both.
 //!
 //! Invariant: prints one line of JSON, nanoseconds per item or bytes; asserts nothing.
 //! Failure: an unknown shape ends with the usage.

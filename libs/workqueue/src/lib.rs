@@ -1,7 +1,8 @@
 //! A priority work queue and the workers that it feeds.
 //!
-//! [`Queue`] is a plain structure: time is an argument, nothing blocks, nothing is spawned. [`Shared`] puts it
-//! behind a lock and gives it a clock, so that watches can push into it; [`run`] is the pool of workers.
+//! [`Queue`] is a plain structure: time is an argument, nothing blocks, nothing is spawned.
+//! [`Shared`] puts it behind a lock and gives it a clock, so that watches can push into it; [`run`]
+//! is the pool of workers.
 //!
 //! Invariant: a key is handed to at most one worker at a time, and a pushed key is never lost.
 //! Failure: none of its own; work that fails comes back after a growing delay.

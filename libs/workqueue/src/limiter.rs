@@ -1,6 +1,7 @@
 //! How long a key that failed waits.
 //!
-//! Invariant: a key's delay doubles with each failure up to the maximum; keys do not influence each other.
+//! Invariant: a key's delay doubles with each failure up to the maximum; keys do not influence each
+//! other.
 //! Failure: none; beyond the maximum the count of failures has no effect.
 
 use std::time::Duration;

@@ -1,10 +1,11 @@
 //! What the queue reports about itself.
 //!
-//! The usual series that a sink makes of it: `workqueue_depth`, `workqueue_adds_total`, `workqueue_retries_total`,
-//! `workqueue_queue_duration_seconds`, `workqueue_work_duration_seconds`, `workqueue_unfinished_work_seconds`,
-//! `workqueue_longest_running_processor_seconds`, and `reconcile_total{result}`, `reconcile_errors_total`,
-//! `terminal_reconcile_errors_total`, `reconcile_panics_total`, `reconcile_timeouts_total`,
-//! `reconcile_time_seconds`, `active_workers`.
+//! The usual series that a sink makes of it: `workqueue_depth`, `workqueue_adds_total`,
+//! `workqueue_retries_total`, `workqueue_queue_duration_seconds`,
+//! `workqueue_work_duration_seconds`, `workqueue_unfinished_work_seconds`,
+//! `workqueue_longest_running_processor_seconds`, and `reconcile_total{result}`,
+//! `reconcile_errors_total`, `terminal_reconcile_errors_total`, `reconcile_panics_total`,
+//! `reconcile_timeouts_total`, `reconcile_time_seconds`, `active_workers`.
 //!
 //! Invariant: the label of a depth comes from a fixed list, so that series neither grow nor drift.
 //! Failure: none; a sink must not block, it is called with the queue locked.
@@ -74,7 +75,8 @@ pub trait Metrics: Send + 'static {
     fn retried(&mut self) {}
     /// A key was handed out; it had been ready for that long.
     fn queued(&mut self, waited: Duration) {}
-    /// Like [`Metrics::queued`], with the class, and whether the key went before others of higher priority.
+    /// Like [`Metrics::queued`], with the class, and whether the key went before others of higher
+    /// priority.
     fn dispatched(&mut self, class: Class, waited: Duration, aged: bool) {}
     /// A key came back; it had been handed out for that long.
     fn worked(&mut self, took: Duration) {}

@@ -12,9 +12,11 @@ use crate::Limiter;
 pub struct Options {
     /// Higher goes first. A key that is queued already keeps the higher of both.
     pub priority: i64,
-    /// Ready after this time. `None` is "not given"; zero is "at once", also where the back-off says later.
+    /// Ready after this time. `None` is "not given"; zero is "at once", also where the back-off
+    /// says later.
     pub after: Option<Duration>,
-    /// Ready after the key's back-off, which counts one more failure. With `after`: after the shorter of both.
+    /// Ready after the key's back-off, which counts one more failure. With `after`: after the
+    /// shorter of both.
     pub rate_limited: bool,
 }
 

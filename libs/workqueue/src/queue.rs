@@ -1,6 +1,7 @@
 //! The queue itself.
 //!
-//! A key is in one of these places; beside its place it may be in flight, and it has a count of failures:
+//! A key is in one of these places; beside its place it may be in flight, and it has a count of
+//! failures:
 //!
 //! ```text
 //!            push, delay                 due, or push without delay
@@ -11,12 +12,14 @@
 //!   Linked, in flight ── pop meets it at the head ──► Detached ── done ──► Front ── pop ──► Idle, in flight
 //! ```
 //!
-//! Ready keys form one list per priority, threaded through the slots; a key that is in flight keeps its place in
-//! the list until it reaches the head. It is then set aside, and once it comes back it goes before the list. So
-//! nothing is searched: `push`, `pop` and `done` cost a hash look-up, a look into an ordered map of the priorities
-//! in use, and, for delayed keys, one into an ordered set of due times.
+//! Ready keys form one list per priority, threaded through the slots; a key that is in flight keeps
+//! its place in the list until it reaches the head. It is then set aside, and once it comes back it
+//! goes before the list. So nothing is searched: `push`, `pop` and `done` cost a hash look-up, a
+//! look into an ordered map of the priorities in use, and, for delayed keys, one into an ordered
+//! set of due times.
 //!
-//! Invariant: a key has one slot; a slot is released when the key is neither queued nor in flight and has no failures.
+//! Invariant: a key has one slot; a slot is released when the key is neither queued nor in flight
+//! and has no failures.
 //! Failure: none.
 
 mod classes;
@@ -158,7 +161,8 @@ impl<K: Hash + Eq + Clone, M: Metrics> Queue<K, M> {
         }
     }
 
-    /// Hands out the next key; `None` when none can be dispatched at `now`, or after [`Queue::shut_down`].
+    /// Hands out the next key; `None` when none can be dispatched at `now`, or after
+    /// [`Queue::shut_down`].
     pub fn pop(&mut self, now: Duration) -> Option<Popped<K>> {
         self.pop_below(now, None)
     }
@@ -205,7 +209,8 @@ impl<K: Hash + Eq + Clone, M: Metrics> Queue<K, M> {
         self.promote(nanos(now));
     }
 
-    /// Ends a key's flight. What was pushed meanwhile can be dispatched from now on. Unknown keys are ignored.
+    /// Ends a key's flight. What was pushed meanwhile can be dispatched from now on. Unknown keys
+    /// are ignored.
     pub fn done(&mut self, now: Duration, key: &K) {
         let Some(slot) = self.slots.find(key) else {
             return;
@@ -239,7 +244,8 @@ impl<K: Hash + Eq + Clone, M: Metrics> Queue<K, M> {
         }
     }
 
-    /// From now on pushes are dropped and nothing is handed out; keys in flight may still come back.
+    /// From now on pushes are dropped and nothing is handed out; keys in flight may still come
+    /// back.
     pub fn shut_down(&mut self) {
         self.shut_down = true;
     }

@@ -1,11 +1,12 @@
 //! The workers.
 //!
-//! One task hands keys to at most `workers` handlers at a time; each handler is a task of its own. Handing out is
-//! where the reservation applies: at most `workers - 1` handlers work on high priorities at once, so that a burst
-//! of them, or some that hang, never stops routine work.
+//! One task hands keys to at most `workers` handlers at a time; each handler is a task of its own.
+//! Handing out is where the reservation applies: at most `workers - 1` handlers work on high
+//! priorities at once, so that a burst of them, or some that hang, never stops routine work.
 //!
 //! Invariant: a key is in flight exactly while its handler runs, however the handler ends.
-//! Failure: a handler that panics or overruns its time counts as an error, and its key comes back after back-off.
+//! Failure: a handler that panics or overruns its time counts as an error, and its key comes back
+//! after back-off.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -27,7 +28,8 @@ const REFRESH: Duration = Duration::from_millis(500);
 pub struct RunConfig {
     /// Handlers at a time; zero counts as one.
     pub workers: usize,
-    /// With four workers or more, one is kept free for priorities below this. `None`: no reservation.
+    /// With four workers or more, one is kept free for priorities below this. `None`: no
+    /// reservation.
     pub reserve_below: Option<i64>,
     /// A handler that takes longer is dropped. `None`: no limit.
     pub timeout: Option<Duration>,
@@ -64,8 +66,9 @@ struct Pool<K, M> {
 /// What a handler's task ends with; `None`: it overran its time.
 type Ended = Result<(Id, Option<Verdict>), JoinError>;
 
-/// Waits for `gate` (the stores being ready, say), then works on the queue until `stop`. Then nothing new is handed
-/// out, the queue drops what is pushed, and running handlers have [`RunConfig::grace`] to end.
+/// Waits for `gate` (the stores being ready, say), then works on the queue until `stop`. Then
+/// nothing new is handed out, the queue drops what is pushed, and running handlers have
+/// [`RunConfig::grace`] to end.
 pub async fn run<K, M, G, H, F>(
     queue: Arc<Shared<K, M>>,
     config: RunConfig,

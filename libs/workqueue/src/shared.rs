@@ -1,8 +1,8 @@
 //! The queue as several tasks use it: behind a lock, with a clock.
 //!
 //! Invariant: the lock is held for one operation and never across an await.
-//! Failure: none; a panic while the lock is held cannot leave the queue half changed in a way that matters more
-//! than losing it would, so a poisoned lock is used on.
+//! Failure: none; a panic while the lock is held cannot leave the queue half changed in a way that
+//! matters more than losing it would, so a poisoned lock is used on.
 
 use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -74,8 +74,8 @@ impl<K: Hash + Eq + Clone, M: Metrics> Shared<K, M> {
         self.wake.notify_one();
     }
 
-    /// The next key as soon as there is one; `None` after [`Shared::shut_down`]. For one caller at a time; it must
-    /// give the key back by [`Shared::done`].
+    /// The next key as soon as there is one; `None` after [`Shared::shut_down`]. For one caller at
+    /// a time; it must give the key back by [`Shared::done`].
     pub async fn next(&self) -> Option<crate::Popped<K>> {
         loop {
             let due = {

@@ -17,7 +17,8 @@ const LONGEST_PATH: usize = 4096;
 /// Longest other text.
 const LONGEST_TEXT: usize = 1024;
 
-/// Keys and values of all labels or all annotations together, in bytes: twice what Kubernetes allows.
+/// Keys and values of all labels or all annotations together, in bytes: twice what Kubernetes
+/// allows.
 const LARGEST_MAP: usize = 512 * 1024;
 
 /// A required name: it appears in paths, CNI arguments and logs of others.

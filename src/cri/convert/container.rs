@@ -1,6 +1,7 @@
 //! Containers.
 //!
-//! Invariant: mounts and resources are echoed as they were given, whether a machine can use them or not.
+//! Invariant: mounts and resources are echoed as they were given, whether a machine can use them or
+//! not.
 //! Failure: [`Invalid`].
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Images.
 //!
-//! Invariant: an image's id is its digest everywhere: in lists, as the answer of a pull, as a container's
-//! `image_id`. kubelet compares these texts when it collects garbage.
+//! Invariant: an image's id is its digest everywhere: in lists, as the answer of a pull, as a
+//! container's `image_id`. kubelet compares these texts when it collects garbage.
 //! Failure: [`Invalid`].
 
 use cri_proto::v1;
@@ -62,8 +62,8 @@ pub(super) fn reference(digest: &str, image: Option<&Image>) -> String {
     named.map_or_else(|| digest.to_owned(), Clone::clone)
 }
 
-/// What images and machines take, as of `now` in nanoseconds since the epoch. Both lie on one file system, which has one
-/// mount point: kubelet takes two for two file systems.
+/// What images and machines take, as of `now` in nanoseconds since the epoch. Both lie on one file
+/// system, which has one mount point: kubelet takes two for two file systems.
 pub(in crate::cri) fn usage(
     images: &Usage,
     machines: DiskUsage,

@@ -1,7 +1,7 @@
 //! What containers and sandboxes have used.
 //!
-//! Invariant: attributes and metadata are always there; a figure that is not known is absent, never zero. The
-//! mount point of a writable layer exists on the node.
+//! Invariant: attributes and metadata are always there; a figure that is not known is absent, never
+//! zero. The mount point of a writable layer exists on the node.
 //! Failure: none.
 
 use std::path::Path;

@@ -11,7 +11,8 @@ use cri_proto::v1;
 const MOST: usize = 64;
 const LONGEST: usize = 253;
 
-/// Names of the environment variables that kubelet does not give to every container for the Services of its namespace.
+/// Names of the environment variables that kubelet does not give to every container for the
+/// Services of its namespace.
 pub(super) fn variables(all: Vec<v1::KeyValue>) -> Vec<String> {
     let names: BTreeSet<String> = all.into_iter().map(|variable| variable.key).collect();
     let services: Vec<&str> = names

@@ -1,6 +1,7 @@
 //! What the runtime says of itself and of its node.
 //!
-//! Invariant: a condition is what the helper behind it has just answered, or did not long ago if it is late now.
+//! Invariant: a condition is what the helper behind it has just answered, or did not long ago if it
+//! is late now.
 //! Failure: none; what is wrong is the message of a condition.
 
 use std::path::Path;

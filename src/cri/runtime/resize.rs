@@ -1,7 +1,7 @@
 //! Requests to change resources.
 //!
-//! Invariant: a pod's cgroup is kubelet's to change; we say whether the machine can live with it, and change what
-//! is the machine's own.
+//! Invariant: a pod's cgroup is kubelet's to change; we say whether the machine can live with it,
+//! and change what is the machine's own.
 //! Failure: `FailedPrecondition` and a sentence for what a machine cannot do.
 
 use cri_proto::v1;

@@ -1,6 +1,7 @@
 //! Requests about sandboxes.
 //!
-//! Invariant: stopping and removing what is not there succeeds; everything else about it is `NotFound`.
+//! Invariant: stopping and removing what is not there succeeds; everything else about it is
+//! `NotFound`.
 //! Failure: statuses from [`status`](crate::cri::status).
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Requests about what containers and sandboxes use.
 //!
-//! Invariant: a request costs one look at all machines at most, which others share; it never fails because
-//! a helper is away, and lists hold every object that fits, with or without figures.
+//! Invariant: a request costs one look at all machines at most, which others share; it never fails
+//! because a helper is away, and lists hold every object that fits, with or without figures.
 //! Failure: `NotFound` for an object that is not there.
 
 use std::collections::HashMap;

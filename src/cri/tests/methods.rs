@@ -1,7 +1,10 @@
-//! Which methods of the CRI the daemon has: its own services, requested every method that the protocol lists.
+//! Which methods of the CRI the daemon has: its own services, requested every method that the
+//! protocol lists.
 //!
-//! Invariant: helpers are away, so that requests without content reach nothing outside the scratch directory.
-//! Failure: the methods that differ from the list are named, and a refusal that does not say what it refuses.
+//! Invariant: helpers are away, so that requests without content reach nothing outside the scratch
+//! directory.
+//! Failure: the methods that differ from the list are named, and a refusal that does not say what
+//! it refuses.
 
 use clap::Parser as _;
 use http::header;

@@ -1,6 +1,7 @@
 //! What the headers of a reply say about the body.
 //!
-//! Invariant: a time is only taken as a validator if the file was at rest for a while before it was sent.
+//! Invariant: a time is only taken as a validator if the file was at rest for a while before it was
+//! sent.
 //! Failure: anything malformed counts as absent.
 
 use reqwest::header::{self, HeaderMap, HeaderName};

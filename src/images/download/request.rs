@@ -1,7 +1,7 @@
 //! One request to the server of a file, and what its failures mean.
 //!
-//! Invariant: an answer begins within the time for a connection and the stall time together; each later part of it
-//! within the stall time. No error holds a URL.
+//! Invariant: an answer begins within the time for a connection and the stall time together; each
+//! later part of it within the stall time. No error holds a URL.
 //! Failure: [`Error`] by what went wrong: server, network, certificate, redirect.
 
 use std::sync::Arc;

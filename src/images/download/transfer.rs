@@ -1,7 +1,7 @@
 //! One request and its reply.
 //!
-//! Invariant: what is received is written before the next wait, so that a dropped transfer loses nothing
-//! that the kernel had delivered; hashing and writing happen on blocking threads.
+//! Invariant: what is received is written before the next wait, so that a dropped transfer loses
+//! nothing that the kernel had delivered; hashing and writing happen on blocking threads.
 //! Failure: an error leaves the partial continuable, unless it says otherwise.
 
 use futures_util::FutureExt as _;

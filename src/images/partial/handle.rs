@@ -1,7 +1,7 @@
 //! A partial in the hands of async code.
 //!
-//! Invariant: all I/O happens on blocking threads; a job that was begun ends, also if its caller goes away,
-//! and the file stays locked until then.
+//! Invariant: all I/O happens on blocking threads; a job that was begun ends, also if its caller
+//! goes away, and the file stays locked until then.
 //! Failure: a full disk is distinguished from other I/O errors.
 
 use std::io;

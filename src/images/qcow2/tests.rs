@@ -1,6 +1,7 @@
 //! Honest and hostile headers.
 //!
-//! Invariant: what qemu-img makes without references to other files is accepted; everything else is not.
+//! Invariant: what qemu-img makes without references to other files is accepted; everything else is
+//! not.
 //! Failure: tests with qemu-img fail if it is not installed.
 
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! An HTTP(S) server on loopback that behaves, or misbehaves as a script says.
 //!
-//! Invariant: each request takes one step off the script; with an empty script files are served as RFC 9110
-//! says, with ranges and conditions. Requests are recorded.
+//! Invariant: each request takes one step off the script; with an empty script files are served as
+//! RFC 9110 says, with ranges and conditions. Requests are recorded.
 //! Failure: a broken connection is what some steps are for.
 
 use std::collections::{HashMap, VecDeque};
@@ -32,7 +32,8 @@ pub(super) enum Step {
     Serve,
     Status(u16),
     Redirect(String),
-    /// The whole file, with its length in the header, but the connection breaks after so many bytes.
+    /// The whole file, with its length in the header, but the connection breaks after so many
+    /// bytes.
     CutAfter(usize),
     /// The whole file, but after so many bytes the rest waits for [`Server::go_on`].
     HoldAfter(usize),

@@ -1,6 +1,7 @@
 //! Images that are given by a URL under a name that is made of it.
 //!
-//! Invariant: exactly that URL is fetched, unless a rule of the node has another for its host and path.
+//! Invariant: exactly that URL is fetched, unless a rule of the node has another for its host and
+//! path.
 //! Failure: what does not go together is refused before anything is asked.
 
 use http::header;

@@ -1,7 +1,8 @@
 //! Values that a guest publishes: lines `KEY=VALUE` of one small file.
 //!
-//! Invariant: at most [`MOST`] values of [`LARGEST`] bytes together with their keys, all of them printable; a file
-//! that is larger than that publishes nothing, so that no part of a value is ever published.
+//! Invariant: at most [`MOST`] values of [`LARGEST`] bytes together with their keys, all of them
+//! printable; a file that is larger than that publishes nothing, so that no part of a value is ever
+//! published.
 //! Failure: a line that is no such pair is passed over.
 
 use std::collections::BTreeMap;

@@ -2,8 +2,8 @@
 //!
 //! Invariant: it sleeps until the raw file is written to, a prompt becomes due, a failed batch is
 //! due again or a command comes; between two batches of a file that is being written passes a short
-//! while, so that a chatty guest costs a few batches a second. No file is touched on a thread of the
-//! runtime.
+//! while, so that a chatty guest costs a few batches a second. No file is touched on a thread of
+//! the runtime.
 //! Failure: a failed batch is reported once, when it begins, and once when it is over; retries back
 //! off. If a blocking thread is lost, the task ends, and its handle says so.
 
@@ -191,7 +191,8 @@ impl Follow {
         Ok(())
     }
 
-    /// Copies everything to the end of the raw file; the caller knows that QEMU does not write any more.
+    /// Copies everything to the end of the raw file; the caller knows that QEMU does not write any
+    /// more.
     async fn drain(
         &mut self,
         reply: &mut oneshot::Sender<Result<()>>,

@@ -26,9 +26,9 @@ pub(super) struct LogFile {
 }
 
 impl LogFile {
-    /// Opens the log, created with its directory when missing. Whatever is behind `last` in the file
-    /// that was written last, here or under the name that kubelet gave it meanwhile, is a batch whose
-    /// position was never saved: it is cut off and will be written again.
+    /// Opens the log, created with its directory when missing. Whatever is behind `last` in the
+    /// file that was written last, here or under the name that kubelet gave it meanwhile, is a
+    /// batch whose position was never saved: it is cut off and will be written again.
     pub(super) fn open(path: &Path, last: Option<&Mark>) -> io::Result<Self> {
         if let Some(parent) = path.parent() {
             DirBuilder::new()

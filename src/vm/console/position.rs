@@ -1,9 +1,10 @@
 //! How far a console has been copied: a small JSON file beside the raw file.
 //!
-//! Invariant: the file is replaced as a whole, so that a kill at any point leaves the old or the new
-//! position. Two files change places, each with its block already allocated: a save needs no disk
-//! space and the file system has no reason to flush.
-//! Failure: an unreadable position is reported and counts as none; a failed save leaves the old one.
+//! Invariant: the file is replaced as a whole, so that a kill at any point leaves the old or the
+//! new position. Two files change places, each with its block already allocated: a save needs no
+//! disk space and the file system has no reason to flush.
+//! Failure: an unreadable position is reported and counts as none; a failed save leaves the old
+//! one.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -82,8 +83,8 @@ impl PositionFile {
         }
     }
 
-    /// Replaces the position. Not synced: it has to survive this process, not the host, whose end is
-    /// the guest's end too.
+    /// Replaces the position. Not synced: it has to survive this process, not the host, whose end
+    /// is the guest's end too.
     pub(super) fn save(&self, position: &Position) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(position)?;
         bytes.resize(bytes.len().max(SIZE), b' ');

@@ -1,7 +1,7 @@
 //! The file to which QEMU appends what the guest's serial port says.
 //!
-//! Invariant: at most one holder of a [`RawFile`] per file, in any process; bytes are only ever read,
-//! or given back to the file system.
+//! Invariant: at most one holder of a [`RawFile`] per file, in any process; bytes are only ever
+//! read, or given back to the file system.
 //! Failure: opening says why; a file system that cannot punch holes keeps the bytes until the file
 //! is removed.
 

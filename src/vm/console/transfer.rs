@@ -4,10 +4,10 @@
 //! read ─► append to log ─► save position ─► punch out
 //! ```
 //!
-//! Invariant: at most one batch is in the log beyond the saved position, at the end of the file that
-//! the position names (the mark is saved before a new log's first byte). So a kill at any point
-//! leaves a log that can be cut back and written on: every byte once. Nothing beyond the saved
-//! position is punched out.
+//! Invariant: at most one batch is in the log beyond the saved position, at the end of the file
+//! that the position names (the mark is saved before a new log's first byte). So a kill at any
+//! point leaves a log that can be cut back and written on: every byte once. Nothing beyond the
+//! saved position is punched out.
 //! Failure: an error names the step; the next call repeats it. The bytes stay in the raw file.
 
 use std::time::SystemTime;
@@ -92,7 +92,8 @@ impl Transfer {
         &self.raw
     }
 
-    /// Makes the log exist at its path, opening it again: after its rotation, what follows goes there.
+    /// Makes the log exist at its path, opening it again: after its rotation, what follows goes
+    /// there.
     pub(super) fn reopen(&mut self) -> Result<()> {
         let log = LogFile::open(&self.paths.log, self.position.log.as_ref()).map_err(|source| {
             Error::OpenLog {
@@ -122,7 +123,8 @@ impl Transfer {
         Ok(())
     }
 
-    /// Copies what is there, up to the limits of a batch. `rest` decides about text at the very end.
+    /// Copies what is there, up to the limits of a batch. `rest` decides about text at the very
+    /// end.
     pub(super) fn batch(&mut self, rest: Rest) -> Result<Batch> {
         self.ready()?;
         let size = self.raw_size()?;

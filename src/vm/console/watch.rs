@@ -57,8 +57,8 @@ impl Watch {
         })
     }
 
-    /// Returns after the next write, or at once when there was one since the last call. One waiter at
-    /// a time.
+    /// Returns after the next write, or at once when there was one since the last call. One waiter
+    /// at a time.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }

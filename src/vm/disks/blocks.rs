@@ -1,8 +1,9 @@
 //! Containers with devices of the node as disks, the root disk among them.
 //!
-//! Invariant: a container takes its devices after its row is there, and gives them back when its domain is gone; the root
-//! disk is prepared before the container is CREATED.
-//! Failure: [`crate::vm::Error::Block`]; nothing is left then but a device whose copy is begun again.
+//! Invariant: a container takes its devices after its row is there, and gives them back when its
+//! domain is gone; the root disk is prepared before the container is CREATED.
+//! Failure: [`crate::vm::Error::Block`]; nothing is left then but a device whose copy is begun
+//! again.
 
 use std::path::Path;
 
@@ -25,7 +26,8 @@ const SERIAL: usize = 20;
 const HASH: usize = 8;
 
 impl<P: Platform> Containers<P> {
-    /// The disks that the devices of a request are. Devices that are no disks are of no use to a machine.
+    /// The disks that the devices of a request are. Devices that are no disks are of no use to a
+    /// machine.
     pub(in crate::vm) async fn wanted_blocks(
         &self,
         config: &ContainerConfig,
@@ -105,8 +107,9 @@ impl<P: Platform> Containers<P> {
     }
 }
 
-/// What the guest finds a device by, as `/dev/disk/by-id/virtio-…`: the end of the path that the pod gave it. When an earlier
-/// device of the machine has that already, a part of it and of the whole path's SHA-256. None for the root disk.
+/// What the guest finds a device by, as `/dev/disk/by-id/virtio-…`: the end of the path that the
+/// pod gave it. When an earlier device of the machine has that already, a part of it and of the
+/// whole path's SHA-256. None for the root disk.
 fn serial(all: &[BlockDisk], disk: &BlockDisk) -> Option<String> {
     let short = plain(&disk.path).filter(|_| !disk.is_root())?;
     let mut earlier = all.iter().take_while(|other| other.path != disk.path);

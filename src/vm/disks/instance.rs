@@ -1,8 +1,9 @@
 //! Containers that boot from the disk of a virtual machine, or from none.
 //!
-//! Invariant: who has the disk owns the domain's UUID: no other container's domain is ever touched by it. A container
-//! takes the disk at its creation, and gives it back when its domain is gone.
-//! Failure: [`Error::VmDisk`] and [`Error::DomainLives`] say what stands in the way; nothing is left then.
+//! Invariant: who has the disk owns the domain's UUID: no other container's domain is ever touched
+//! by it. A container takes the disk at its creation, and gives it back when its domain is gone.
+//! Failure: [`Error::VmDisk`] and [`Error::DomainLives`] say what stands in the way; nothing is
+//! left then.
 
 use std::path::PathBuf;
 
@@ -150,7 +151,8 @@ impl<P: Platform> Containers<P> {
         }
     }
 
-    /// Gives back the disk and the devices that a container has, and removes its seed; its domain is gone.
+    /// Gives back the disk and the devices that a container has, and removes its seed; its domain
+    /// is gone.
     pub(in crate::vm) async fn give_disk_back(&self, row: &Container) -> Result<()> {
         self.parts.blocks.give_back(&row.id).await?;
         if let Some(vm) = row.vm() {

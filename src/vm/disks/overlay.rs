@@ -1,7 +1,7 @@
 //! The root disk: a qcow2 overlay on the image, which belongs to the sandbox.
 //!
-//! Invariant: the disk stands on the pinned image and is complete when it has its name; a new container
-//! of the same image boots the same disk.
+//! Invariant: the disk stands on the pinned image and is complete when it has its name; a new
+//! container of the same image boots the same disk.
 //! Failure: [`Error::Disk`] with what `qemu-img` said; nothing is left then.
 
 use std::os::unix::fs::PermissionsExt;
@@ -19,9 +19,9 @@ use crate::vm::service::Containers;
 use crate::vm::settings::UnknownImage;
 
 impl<P: Platform> Containers<P> {
-    /// Brings an image by the name in the pod, when the id that kubelet gave is not one of ours: for a pod that
-    /// only its RuntimeClass sends here, kubelet asked another runtime about the image. A pull ends with its
-    /// request, and no lock is held.
+    /// Brings an image by the name in the pod, when the id that kubelet gave is not one of ours:
+    /// for a pod that only its RuntimeClass sends here, kubelet asked another runtime about the
+    /// image. A pull ends with its request, and no lock is held.
     pub(in crate::vm) async fn bring_image(
         &self,
         sandbox: &Sandbox,
@@ -44,7 +44,8 @@ impl<P: Platform> Containers<P> {
         if let Some(image) = images.find(&spec.image) {
             return Some(image.digest);
         }
-        // An image that was removed serves on under the disk that stands on it, and under no other name.
+        // An image that was removed serves on under the disk that stands on it, and under no other
+        // name.
         let pinned = images.pinned(sandbox.as_str()).map(|image| image.digest);
         if let Some(digest) = pinned.filter(|digest| named_digest(&spec.image) == Some(*digest)) {
             return Some(digest);

@@ -1,7 +1,7 @@
 //! The image on which a guest finds its data at the first boot.
 //!
-//! Invariant: it is complete when it has its name, and QEMU's user alone can read it. It goes with its container;
-//! beside saved memory it stays, since the guest goes on with the same disks.
+//! Invariant: it is complete when it has its name, and QEMU's user alone can read it. It goes with
+//! its container; beside saved memory it stays, since the guest goes on with the same disks.
 //! Failure: a container whose image cannot be made is not created.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,8 @@ use crate::vm::service::Containers;
 pub(super) const SERIAL: &str = "vmlet-seed";
 
 impl<P: Platform> Containers<P> {
-    /// The files that the guest is to find. Waits for the objects that they come from; no lock is held.
+    /// The files that the guest is to find. Waits for the objects that they come from; no lock is
+    /// held.
     pub(in crate::vm) async fn guest_files(
         &self,
         sandbox: &Sandbox,
@@ -104,7 +105,8 @@ impl<P: Platform> Containers<P> {
         })
     }
 
-    /// Removes the image of a container that boots from no machine's disk; success when there is none.
+    /// Removes the image of a container that boots from no machine's disk; success when there is
+    /// none.
     pub(super) async fn remove_seed(&self, row: &Container) -> Result<()> {
         match row.vm() {
             None => remove(&self.paths.seed(&row.id)).await,

@@ -1,8 +1,10 @@
 //! One command in one guest, from its start to its last byte.
 //!
-//! Invariant: `run.sh` bounds what the agent has to carry and keeps more aside for us to fetch; `kill.sh` ends
-//! whatever `run.sh` started. Between them and us are only guest-exec and guest-exec-status.
-//! Failure: a refusal of the agent names its step; missing replies are tolerated for a while, also libvirt's.
+//! Invariant: `run.sh` bounds what the agent has to carry and keeps more aside for us to fetch;
+//! `kill.sh` ends whatever `run.sh` started. Between them and us are only guest-exec and
+//! guest-exec-status.
+//! Failure: a refusal of the agent names its step; missing replies are tolerated for a while, also
+//! libvirt's.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +22,8 @@ const KILL: &str = include_str!("kill.sh");
 
 /// Most of a stream that is returned; `run.sh` keeps no more.
 const LONGEST_STREAM: usize = 16 << 20;
-/// Time for the agent to start a program. A client with a shorter time-out gets its answer before; a start that is
-/// given up may happen all the same.
+/// Time for the agent to start a program. A client with a shorter time-out gets its answer before;
+/// a start that is given up may happen all the same.
 const START: Duration = Duration::from_secs(30);
 /// Time for the agent to answer how a program is doing, with all of its output.
 const STATUS: Duration = Duration::from_secs(30);
@@ -29,7 +31,8 @@ const STATUS: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_secs(30);
 /// How long an agent or libvirt may be away while a command runs.
 const TROUBLE: Duration = Duration::from_secs(30);
-/// The first pause between two looks at a program; each is longer than the one before, up to the last.
+/// The first pause between two looks at a program; each is longer than the one before, up to the
+/// last.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LAST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause, for a guest that takes as long to answer.
@@ -105,7 +108,8 @@ impl<H: Hypervisor> Run<H> {
         Ok(Output { out, err, code })
     }
 
-    /// Starts the command in a session of its own: one that signals its group must not hit the agent.
+    /// Starts the command in a session of its own: one that signals its group must not hit the
+    /// agent.
     pub(super) async fn start(&self) -> Result<Process, Error> {
         let mut arguments = shell(RUN, "vmlet-exec", &[&self.stem]);
         arguments.extend(self.command.iter().cloned());

@@ -1,7 +1,7 @@
 //! How many commands run at once.
 //!
-//! Invariant: a machine has a bounded number, so that one with commands that hang takes nothing from the others;
-//! so has the node, since each may hold two streams of output.
+//! Invariant: a machine has a bounded number, so that one with commands that hang takes nothing
+//! from the others; so has the node, since each may hold two streams of output.
 //! Failure: none; a command without a slot waits, up to the caller's deadline.
 
 use std::collections::HashMap;

@@ -1,6 +1,7 @@
 //! Commands in machines, with an agent that answers what the test says.
 //!
-//! Invariant: time is paused where a test waits for it; the guest's side is proved in the end-to-end tests.
+//! Invariant: time is paused where a test waits for it; the guest's side is proved in the
+//! end-to-end tests.
 //! Failure: the error or the commands that differ.
 
 use std::time::Duration;

@@ -1,8 +1,10 @@
 //! Whether guests run on the processor or are translated.
 //!
-//! Invariant: KVM is chosen only after a guest has executed under it, as QEMU's own user and no slower than
-//! without it: a `/dev/kvm` that opens but runs nothing, or crawls, exists (nested hosts).
-//! Failure: with `auto` never, it falls back to translation and says why; with `kvm` the reason is an error.
+//! Invariant: KVM is chosen only after a guest has executed under it, as QEMU's own user and no
+//! slower than without it: a `/dev/kvm` that opens but runs nothing, or crawls, exists (nested
+//! hosts).
+//! Failure: with `auto` never, it falls back to translation and says why; with `kvm` the reason is
+//! an error.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -79,8 +81,8 @@ pub struct Error {
 #[error("accelerator is {0:?}, expected auto, kvm or tcg")]
 pub struct SettingError(String);
 
-/// Chooses how guests run. Takes a fraction of a second where KVM works, up to twelve seconds where it does not,
-/// and no time when the answer of an earlier run still holds.
+/// Chooses how guests run. Takes a fraction of a second where KVM works, up to twelve seconds where
+/// it does not, and no time when the answer of an earlier run still holds.
 pub async fn choose(setting: Setting, host: &Host) -> Result<Choice, Error> {
     if setting == Setting::Tcg {
         return Ok(Choice::tcg("the configuration says tcg".to_owned()));

@@ -1,7 +1,8 @@
 //! Lists of the node's CPUs, as `0-3,7`, and processes that are confined to them.
 //!
 //! Invariant: a list that was read is sorted, without doubles and within [`MOST`].
-//! Failure: `None` for text that is no list; the kernel's word for CPUs that the node does not have.
+//! Failure: `None` for text that is no list; the kernel's word for CPUs that the node does not
+//! have.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -33,7 +34,8 @@ pub(in crate::vm) fn text(cpus: &[u32]) -> Option<String> {
     (!words.is_empty()).then(|| words.join(","))
 }
 
-/// Lets every thread of a process run on these CPUs only; threads that come later inherit that. Blocks shortly.
+/// Lets every thread of a process run on these CPUs only; threads that come later inherit that.
+/// Blocks shortly.
 pub(in crate::vm) fn confine(pid: i32, cpus: &[u32]) -> io::Result<()> {
     let mut set = CpuSet::new();
     for cpu in cpus {

@@ -1,8 +1,10 @@
 //! Which process of the node a machine is.
 //!
-//! Invariant: a process is believed to be a domain's emulator when its command line says so and its user is QEMU's; a
-//! number that was used again is noticed by the time of the process's start. Nothing is ever killed by such a number.
-//! Failure: what is not found is absent: the machine has ended, or the daemon does not see the node's processes.
+//! Invariant: a process is believed to be a domain's emulator when its command line says so and its
+//! user is QEMU's; a number that was used again is noticed by the time of the process's start.
+//! Nothing is ever killed by such a number.
+//! Failure: what is not found is absent: the machine has ended, or the daemon does not see the
+//! node's processes.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -16,7 +18,8 @@ use uuid::Uuid;
 /// Longest command line that is read, in bytes; libvirt's have some 4 KiB.
 const LONGEST: u64 = 128 * 1024;
 
-/// Nanoseconds of a clock tick as the kernel shows them to processes: always a hundredth of a second on Linux.
+/// Nanoseconds of a clock tick as the kernel shows them to processes: always a hundredth of a
+/// second on Linux.
 const TICK: u64 = 10_000_000;
 
 /// The option by which libvirt passes the domain's UUID to QEMU.
@@ -64,8 +67,8 @@ impl Processes {
         }
     }
 
-    /// The emulators of these domains; forgets all others. Blocks: looks at every process of the node when one of
-    /// the domains has not been found before.
+    /// The emulators of these domains; forgets all others. Blocks: looks at every process of the
+    /// node when one of the domains has not been found before.
     pub(in crate::vm) fn find(&self, domains: &[Uuid], user: u32) -> HashMap<Uuid, i32> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|domain, process| {
@@ -98,8 +101,8 @@ impl Processes {
         Some(pid)
     }
 
-    /// How many of these domains' emulators end with the pod that this process runs in; none outside of pods.
-    /// Blocks like [`Self::find`].
+    /// How many of these domains' emulators end with the pod that this process runs in; none
+    /// outside of pods. Blocks like [`Self::find`].
     pub(in crate::vm) fn bound(&self, domains: &[Uuid], user: u32) -> usize {
         let cgroup = |process: &str| {
             let file = std::fs::File::open(self.proc.join(process).join("cgroup")).ok()?;

@@ -1,8 +1,10 @@
 //! Makes a container: checks the machine, pins the image, makes the root disk.
 //!
-//! Invariant: a container that is CREATED has its root disk; one that is refused leaves nothing. A container that
-//! was never started gives way to a later attempt of the same name, as kubelet makes one after a failed start.
-//! Failure: a row in phase Creating without a request in progress is dropped by the next request for its sandbox.
+//! Invariant: a container that is CREATED has its root disk; one that is refused leaves nothing. A
+//! container that was never started gives way to a later attempt of the same name, as kubelet makes
+//! one after a failed start.
+//! Failure: a row in phase Creating without a request in progress is dropped by the next request
+//! for its sandbox.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -112,8 +114,8 @@ impl<P: Platform> Containers<P> {
         })
     }
 
-    /// Makes sure that the sandbox has room for a machine. Returns the container that an earlier process
-    /// made from the same request, when that process died before it could answer.
+    /// Makes sure that the sandbox has room for a machine. Returns the container that an earlier
+    /// process made from the same request, when that process died before it could answer.
     async fn place_for(
         &self,
         sandbox: &SandboxId,

@@ -1,7 +1,7 @@
 //! Records how a machine ended, and clears away what only a running machine needs.
 //!
-//! Invariant: the log is complete before the container is EXITED; the end is recorded once, and before
-//! libvirt removes the domain with the cause of the end.
+//! Invariant: the log is complete before the container is EXITED; the end is recorded once, and
+//! before libvirt removes the domain with the cause of the end.
 //! Failure: an end that cannot be recorded is found again by reconciliation.
 
 use std::sync::Arc;
@@ -36,7 +36,8 @@ impl<P: Platform> Containers<P> {
         }
     }
 
-    /// Records the end of a container that runs, once; returns its row if it was this call that did so.
+    /// Records the end of a container that runs, once; returns its row if it was this call that did
+    /// so.
     pub(in crate::vm) async fn record_end(
         &self,
         id: &ContainerId,
@@ -122,8 +123,9 @@ impl<P: Platform> Containers<P> {
         }
     }
 
-    /// Removes domain, console file and sockets of a container whose machine is not to run, and gives the disk back
-    /// that it has; may be repeated, and waits for another call that does the same.
+    /// Removes domain, console file and sockets of a container whose machine is not to run, and
+    /// gives the disk back that it has; may be repeated, and waits for another call that does the
+    /// same.
     pub(in crate::vm) async fn let_go(&self, row: &Container) -> Result<()> {
         // Else the slower of two could remove what the next container has taken meanwhile.
         let _turn = self
@@ -135,8 +137,8 @@ impl<P: Platform> Containers<P> {
         self.give_disk_back(row).await
     }
 
-    /// Lets go of what a container still has whose end is on record: a client that saw it EXITED may come with the next
-    /// container before the last steps of the end are done.
+    /// Lets go of what a container still has whose end is on record: a client that saw it EXITED
+    /// may come with the next container before the last steps of the end are done.
     pub(in crate::vm) async fn finish_end(&self, id: &ContainerId) -> Result<()> {
         match self.parts.table.get(id) {
             Some(row) if row.phase == Phase::Exited => self.let_go(&row).await,
@@ -144,7 +146,8 @@ impl<P: Platform> Containers<P> {
         }
     }
 
-    /// Removes domain, console file and sockets of a container whose machine is not to run; may be repeated.
+    /// Removes domain, console file and sockets of a container whose machine is not to run; may be
+    /// repeated.
     pub(in crate::vm) async fn clean_up(&self, row: &Container) -> Result<()> {
         if self.owns_domain(row) {
             self.forget_domain(row.domain()).await?;

@@ -1,8 +1,9 @@
 //! Containers that hold the place of a virtual machine and boot nothing.
 //!
-//! Invariant: such a container runs from its start until it is stopped, so that its pod counts for the scheduler; it
-//! has no domain, and libvirt is never asked about it.
-//! Failure: a start that was cut short is undone, and a stop that was cut short is repeated, as for machines.
+//! Invariant: such a container runs from its start until it is stopped, so that its pod counts for
+//! the scheduler; it has no domain, and libvirt is never asked about it.
+//! Failure: a start that was cut short is undone, and a stop that was cut short is repeated, as for
+//! machines.
 
 use crate::clock;
 use crate::platform::Platform;

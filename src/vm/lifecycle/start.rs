@@ -1,9 +1,10 @@
 //! Starts the machine of a container.
 //!
-//! Invariant: before libvirt is requested anything, the phase is Starting; a machine that runs under a
-//! row in Starting is adopted, one that does not is undone, by the next request or at start-up.
-//! Failure: when a helper is missing the container stays CREATED and the call may be repeated; when the
-//! machine itself cannot start the container is EXITED with reason `StartError`.
+//! Invariant: before libvirt is requested anything, the phase is Starting; a machine that runs
+//! under a row in Starting is adopted, one that does not is undone, by the next request or at
+//! start-up.
+//! Failure: when a helper is missing the container stays CREATED and the call may be repeated; when
+//! the machine itself cannot start the container is EXITED with reason `StartError`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -228,8 +229,9 @@ impl<P: Platform> Containers<P> {
         Ok(done.map_err(files::failed("prepare", &directory))?)
     }
 
-    /// Follows the console of a container into its log, unless that is done already. The caller holds the
-    /// sandbox's lock, or the end's once the machine runs, so that no follower starts for an ended machine.
+    /// Follows the console of a container into its log, unless that is done already. The caller
+    /// holds the sandbox's lock, or the end's once the machine runs, so that no follower starts for
+    /// an ended machine.
     pub(in crate::vm) async fn follow(&self, row: &Container) -> Result<()> {
         Ok(self.consoles.follow(&row.id, self.console(row)).await?)
     }
@@ -323,7 +325,8 @@ impl<P: Platform> Containers<P> {
     }
 }
 
-/// The memory that a pod needs when no RuntimeClass gives it any for QEMU; 0: its limit stays, or it has none.
+/// The memory that a pod needs when no RuntimeClass gives it any for QEMU; 0: its limit stays, or
+/// it has none.
 fn least_memory(pod: &SandboxConfig, overhead: u64) -> u64 {
     let limit = u64::try_from(pod.resources.memory_limit).unwrap_or(0);
     let is_routed_by_class = !pod.runtime_handler.is_empty();

@@ -1,9 +1,9 @@
 //! Stops machines with grace: asks the guest, waits for its end, kills it in time.
 //!
-//! Invariant: at most one task sees a stop through; it kills at the earliest deadline that any caller
-//! gave, also when every caller has gone away, and also after a restart of the daemon.
-//! Failure: a kill that libvirt does not carry out is reported, and repeated by the next stop request or
-//! by reconciliation.
+//! Invariant: at most one task sees a stop through; it kills at the earliest deadline that any
+//! caller gave, also when every caller has gone away, and also after a restart of the daemon.
+//! Failure: a kill that libvirt does not carry out is reported, and repeated by the next stop
+//! request or by reconciliation.
 
 use std::convert::Infallible;
 use std::pin::pin;

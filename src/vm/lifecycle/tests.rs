@@ -1,4 +1,5 @@
-//! The machines of a node whose hypervisor and networks only keep state, from their creation to their removal.
+//! The machines of a node whose hypervisor and networks only keep state, from their creation to
+//! their removal.
 //!
 //! Invariant: each test has a node of its own; disks, rows, images and consoles are real.
 //! Failure: waits have a deadline; what a failed test made goes with its scratch directory.

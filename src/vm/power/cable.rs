@@ -1,9 +1,10 @@
 //! Notifies a guest restored from saved memory of new addresses: its link is set down and up again.
 //!
-//! Invariant: a cable is pulled before the guest runs one instruction, so that it says nothing from an address that is
-//! in use by another guest, and stays so until the guest can have noticed; then its DHCP client requests a lease and gets the new address.
-//! Failure: what cannot be pulled stays, and the guest learns its address when its lease renews; what cannot be plugged in
-//! again is tried for [`TIMEOUT`] and logged.
+//! Invariant: a cable is pulled before the guest runs one instruction, so that it says nothing from
+//! an address that is in use by another guest, and stays so until the guest can have noticed; then
+//! its DHCP client requests a lease and gets the new address.
+//! Failure: what cannot be pulled stays, and the guest learns its address when its lease renews;
+//! what cannot be plugged in again is tried for [`TIMEOUT`] and logged.
 
 use std::time::Duration;
 

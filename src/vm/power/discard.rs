@@ -1,7 +1,8 @@
 //! Discards saved memory.
 //!
-//! Invariant: memory that was discarded is never resumed, and memory that a start takes back is not discarded: whichever
-//! comes second is refused. While one caller discards, the disk gets no new container and the one that has it does not start.
+//! Invariant: memory that was discarded is never resumed, and memory that a start takes back is not
+//! discarded: whichever comes second is refused. While one caller discards, the disk gets no new
+//! container and the one that has it does not start.
 //! Failure: [`disk::Error::Restoring`]; what was begun and not ended is memory that counts as used.
 
 use podspec::VmUid;
@@ -54,15 +55,16 @@ impl<P: Platform> Containers<P> {
         }
     }
 
-    /// Whether the container that has the disk of a virtual machine is being started, or was when the daemon died.
+    /// Whether the container that has the disk of a virtual machine is being started, or was when
+    /// the daemon died.
     pub(super) fn is_starting(&self, vm: VmUid) -> bool {
         let holder = self.parts.disks.get(vm).and_then(|d| d.holder.clone());
         let row = holder.and_then(|holder| self.parts.table.get(&holder));
         row.is_some_and(|row| row.phase == Phase::Starting)
     }
 
-    /// Held while the disk of a virtual machine is given to a container, or what is beside it is discarded. Taken after the
-    /// sandbox's lock.
+    /// Held while the disk of a virtual machine is given to a container, or what is beside it is
+    /// discarded. Taken after the sandbox's lock.
     pub(in crate::vm) async fn disk_lock(&self, vm: VmUid) -> Guard {
         self.parts.locks.lock(&format!("disk of {vm}")).await
     }

@@ -1,8 +1,10 @@
 //! Reboots and resets a guest in the emulator that it has.
 //!
-//! Invariant: success means that the hypervisor reported a reset, by any cause. The container stays.
-//! Failure: [`Error::NotRunning`] when the machine ends instead, [`Error::Paused`] for a guest that cannot respond. A
-//! reboot that was not observed, since the connection was lost just then, is followed by another.
+//! Invariant: success means that the hypervisor reported a reset, by any cause. The container
+//! stays.
+//! Failure: [`Error::NotRunning`] when the machine ends instead, [`Error::Paused`] for a guest that
+//! cannot respond. A reboot that was not observed, since the connection was lost just then, is
+//! followed by another.
 
 use std::convert::Infallible;
 use std::pin::pin;

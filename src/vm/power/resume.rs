@@ -1,9 +1,9 @@
 //! Starts a machine from saved memory.
 //!
-//! Invariant: the guest is restored paused; before it runs one instruction the memory counts as used, so that no start ever
-//! resumes it again on a disk that has moved on.
-//! Failure: until then the memory stays and the start may be repeated. A machine that was lost between the two boots
-//! afresh next time, as after a power cut.
+//! Invariant: the guest is restored paused; before it runs one instruction the memory counts as
+//! used, so that no start ever resumes it again on a disk that has moved on.
+//! Failure: until then the memory stays and the start may be repeated. A machine that was lost
+//! between the two boots afresh next time, as after a power cut.
 
 use std::time::Duration;
 
@@ -53,8 +53,8 @@ impl<P: Platform> Containers<P> {
         }
     }
 
-    /// Lets a restored guest run, and removes the memory, which counts as used already. Without any the guest was let run
-    /// before.
+    /// Lets a restored guest run, and removes the memory, which counts as used already. Without any
+    /// the guest was let run before.
     async fn go_on(&self, row: &Container, vm: VmUid) -> Result<()> {
         let disks = &self.parts.disks;
         let Some(memory) = disks.get(vm).and_then(|disk| disk.memory.clone()) else {

@@ -1,8 +1,9 @@
 //! Suspends a machine to disk.
 //!
-//! Invariant: the memory counts as saved only when all of it is in its file and the machine has ended; the machine ends
-//! only when all of it is written.
-//! Failure: the guest runs on and nothing is left, or, when libvirt is away, what is left is settled by the repetition.
+//! Invariant: the memory counts as saved only when all of it is in its file and the machine has
+//! ended; the machine ends only when all of it is written.
+//! Failure: the guest runs on and nothing is left, or, when libvirt is away, what is left is
+//! settled by the repetition.
 
 use std::time::Duration;
 
@@ -102,8 +103,8 @@ impl<P: Platform> Containers<P> {
         .collect()
     }
 
-    /// The NICs that the guest of a new sandbox has already, because it goes on from saved memory; `None` for a guest
-    /// that boots.
+    /// The NICs that the guest of a new sandbox has already, because it goes on from saved memory;
+    /// `None` for a guest that boots.
     pub fn nics_in_memory(&self, config: &SandboxConfig) -> Option<Vec<KnownNic>> {
         let annotations = Annotations::new(&config.annotations);
         let vm: Option<VmUid> = annotations.get(Key::VmDisk).ok().flatten();

@@ -1,8 +1,9 @@
 //! Removes what no row accounts for: domains, files and pins of images.
 //!
-//! Invariant: only domains that carry our metadata element and this installation's id are touched. Domains go before files, so that
-//! no machine loses a disk while it runs; a row is there before what it accounts for and goes after it,
-//! so that whatever is found without one has no owner, also while requests are served.
+//! Invariant: only domains that carry our metadata element and this installation's id are touched.
+//! Domains go before files, so that no machine loses a disk while it runs; a row is there before
+//! what it accounts for and goes after it, so that whatever is found without one has no owner, also
+//! while requests are served.
 //! Failure: a domain that cannot be removed keeps all files where they are, until the next round.
 
 use std::io::ErrorKind;
@@ -46,8 +47,9 @@ impl<P: Platform> Containers<P> {
         self.forget_domain(domain.uuid).await
     }
 
-    /// Whether it is ours to remove: this installation made it, or one that had the same state directory, or an
-    /// earlier version, which left no name. Another daemon on the same libvirt has files elsewhere.
+    /// Whether it is ours to remove: this installation made it, or one that had the same state
+    /// directory, or an earlier version, which left no name. Another daemon on the same libvirt has
+    /// files elsewhere.
     async fn is_ours(&self, domain: &DomainInfo) -> Result<bool> {
         if domain.installation.as_ref() == Some(&self.settings.installation) {
             return Ok(true);
@@ -57,7 +59,8 @@ impl<P: Platform> Containers<P> {
         Ok(console.is_some_and(|file| file.starts_with(self.paths.consoles())))
     }
 
-    /// Takes devices and disks of virtual machines back from containers that are gone, their domains before them.
+    /// Takes devices and disks of virtual machines back from containers that are gone, their
+    /// domains before them.
     async fn collect_disks(&self) -> Result<()> {
         for disk in self.parts.disks.all() {
             if let Some(holder) = &disk.holder

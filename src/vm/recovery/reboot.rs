@@ -1,8 +1,10 @@
 //! What a reboot of the node has done to machines.
 //!
-//! Invariant: after it no container counts as running, its log holds all that the guest had said, and nothing of libvirt
-//! or the tapmanager was needed for that. Domains that libvirt still remembers go with the next reconciliation.
-//! Failure: the first error; the whole is repeated at the next start, as the boot is recorded only afterwards.
+//! Invariant: after it no container counts as running, its log holds all that the guest had said,
+//! and nothing of libvirt or the tapmanager was needed for that. Domains that libvirt still
+//! remembers go with the next reconciliation.
+//! Failure: the first error; the whole is repeated at the next start, as the boot is recorded only
+//! afterwards.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! Makes rows and domains agree: at start-up, after libvirt was away, and now and then.
 //!
-//! Invariant: a machine that runs under a row is ended only if its end was requested; what another task
-//! works on at the moment is left to them.
-//! Failure: trouble with one container does not keep the others from being looked at; the first error is
-//! returned, and the caller repeats the round.
+//! Invariant: a machine that runs under a row is ended only if its end was requested; what another
+//! task works on at the moment is left to them.
+//! Failure: trouble with one container does not keep the others from being looked at; the first
+//! error is returned, and the caller repeats the round.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::vm::state::Phase;
 const ABREAST: usize = 8;
 
 impl<P: Platform> Containers<P> {
-    /// One round over all containers and domains. False when a request held one that needs a look: then it has
-    /// to be looked at again soon.
+    /// One round over all containers and domains. False when a request held one that needs a look:
+    /// then it has to be looked at again soon.
     pub async fn reconcile(self: &Arc<Self>) -> Result<bool> {
         let domains = self.parts.hypervisor.list().await;
         let domains = domains.map_err(hypervisor("list"))?;

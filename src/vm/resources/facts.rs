@@ -1,6 +1,7 @@
 //! What is known of a container beyond its row, for verbose answers.
 //!
-//! Invariant: no call is made of libvirt or the guest; the process is looked for in the kernel's list.
+//! Invariant: no call is made of libvirt or the guest; the process is looked for in the kernel's
+//! list.
 //! Failure: none; what is not known is absent.
 
 use std::path::PathBuf;
@@ -39,8 +40,8 @@ impl<P: Platform> Containers<P> {
         }
     }
 
-    /// How many running machines would end with the containers of the daemon's own pod, because they were not moved
-    /// their processes out of its cgroup.
+    /// How many running machines would end with the containers of the daemon's own pod, because
+    /// they were not moved their processes out of its cgroup.
     pub async fn bound(&self) -> u32 {
         let mut running = self.list();
         running.retain(|row| row.phase.runs());

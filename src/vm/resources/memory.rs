@@ -1,7 +1,8 @@
 //! Whether the kernel killed a machine for want of memory.
 //!
-//! Invariant: the kernel's counter of the pod's cgroup is compared with what it was before the machine was started, which
-//! is in the row: an earlier machine of the pod, or a restart of the daemon, changes nothing.
+//! Invariant: the kernel's counter of the pod's cgroup is compared with what it was before the
+//! machine was started, which is in the row: an earlier machine of the pod, or a restart of the
+//! daemon, changes nothing.
 //! Failure: a counter that cannot be read is zero; the end then has another reason.
 
 use podspec::ContainerId;

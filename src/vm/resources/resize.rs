@@ -1,7 +1,8 @@
 //! Changes of resources while a container exists.
 //!
-//! Invariant: what is stored is in force, or will be when the machine is started. A pod's limits are enforced by its cgroup,
-//! which kubelet writes itself; a machine's memory and number of virtual CPUs are fixed for its life.
+//! Invariant: what is stored is in force, or will be when the machine is started. A pod's limits
+//! are enforced by its cgroup, which kubelet writes itself; a machine's memory and number of
+//! virtual CPUs are fixed for its life.
 //! Failure: what a machine cannot do is refused with a sentence, and nothing changes.
 
 use std::sync::Arc;
@@ -96,8 +97,8 @@ impl<P: Platform> Containers<P> {
         }
     }
 
-    /// Sets how soon the kernel kills a machine when the node runs out of memory, as far as the kernel lets
-    /// us: less than before needs a capability.
+    /// Sets how soon the kernel kills a machine when the node runs out of memory, as far as the
+    /// kernel lets us: less than before needs a capability.
     pub(in crate::vm) async fn prefer_for_kill(&self, row: &Container, score: i64) {
         let (processes, user) = (Arc::clone(&self.meter.processes), self.settings.uid);
         let domain = row.domain();
@@ -119,8 +120,8 @@ impl<P: Platform> Containers<P> {
         }
     }
 
-    /// Whether the machine of a sandbox can live with other resources of the whole pod. kubelet asks before it
-    /// changes the pod's cgroup.
+    /// Whether the machine of a sandbox can live with other resources of the whole pod. kubelet
+    /// asks before it changes the pod's cgroup.
     pub fn check_resize(&self, sandbox: &SandboxId, wanted: PodResources) -> Result<()> {
         for row in self.of_sandbox(sandbox) {
             if row.phase.is_live() {

@@ -1,7 +1,9 @@
 //! What the disks of machines take on the node.
 //!
-//! Invariant: files are counted by the blocks that they have, so that a sparse disk counts with what is written.
-//! Failure: a file that goes away meanwhile is left out; a directory that cannot be read counts as empty.
+//! Invariant: files are counted by the blocks that they have, so that a sparse disk counts with
+//! what is written.
+//! Failure: a file that goes away meanwhile is left out; a directory that cannot be read counts as
+//! empty.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

@@ -1,6 +1,7 @@
 //! Mounts, none of which reaches a guest.
 //!
-//! Invariant: a mount is named by its path in the pod and by the volume it comes from, as far as kubelet's paths show it.
+//! Invariant: a mount is named by its path in the pod and by the volume it comes from, as far as
+//! kubelet's paths show it.
 //! Failure: none.
 
 use super::super::model::Mount;

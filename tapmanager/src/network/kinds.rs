@@ -1,6 +1,7 @@
 //! Plugins whose links cannot carry a guest, known by their names before they have done anything.
 //!
-//! Invariant: a plugin that is not named here gets its try; what it leaves is judged by the link surgery.
+//! Invariant: a plugin that is not named here gets its try; what it leaves is judged by the link
+//! surgery.
 //! Failure: none; the sentence says what stands in the way and what to use instead.
 
 /// Why the network cannot be used, if it cannot.

@@ -1,7 +1,7 @@
 //! The configuration of the guest's NICs: a network as leases of the two servers.
 //!
-//! Invariant: each family gets its own addresses, routes and name servers; a NIC without an address of
-//! a family is not served by that family's server.
+//! Invariant: each family gets its own addresses, routes and name servers; a NIC without an address
+//! of a family is not served by that family's server.
 //! Failure: what is of the wrong family, or no address at all, is left out.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,8 +1,8 @@
 //! Where what plugins said differs from what they did.
 //!
-//! Invariant: links win over words: whatever a result says, the guest gets what is on the links. Only for
-//! a link without addresses the words count, and an address whose interface is missing, unknown or on the
-//! node's side belongs to the first link then.
+//! Invariant: links win over words: whatever a result says, the guest gets what is on the links.
+//! Only for a link without addresses the words count, and an address whose interface is missing,
+//! unknown or on the node's side belongs to the first link then.
 //! Failure: none; each difference is a sentence for the log.
 
 use std::net::IpAddr;

@@ -1,8 +1,8 @@
 //! Makes the network of a sandbox.
 //!
 //! Invariant: each step is in the journal, or in the CNI cache, before it is taken.
-//! Failure: everything is undone; what cannot be undone stays in the journal. A cancelled future leaves
-//! an entry that the next ADD, DEL or start undoes.
+//! Failure: everything is undone; what cannot be undone stays in the journal. A cancelled future
+//! leaves an entry that the next ADD, DEL or start undoes.
 
 use std::time::{Duration, Instant};
 

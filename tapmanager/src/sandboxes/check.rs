@@ -1,7 +1,7 @@
 //! Whether the network of a sandbox is as it was made.
 //!
-//! Invariant: nothing is changed. Plugins are not asked: they would look for the addresses on their own
-//! link, and those are the guest's now.
+//! Invariant: nothing is changed. Plugins are not asked: they would look for the addresses on their
+//! own link, and those are the guest's now.
 //! Failure: the first difference is named.
 
 use netns::Namespace;

@@ -1,7 +1,7 @@
 //! Removes every network that the caller does not list.
 //!
-//! Invariant: only sandboxes of our journal are taken down; CNI is requested to collect only while nothing
-//! is being attached, and gets the list of every known attachment.
+//! Invariant: only sandboxes of our journal are taken down; CNI is requested to collect only while
+//! nothing is being attached, and gets the list of every known attachment.
 //! Failure: a network that cannot be removed is left for the next time, and the rest is removed.
 
 use std::collections::BTreeSet;
@@ -17,7 +17,8 @@ use crate::network::LINK;
 const TURN: Duration = Duration::from_secs(5);
 
 impl Sandboxes {
-    /// Takes down every network but those of `keep`, then runs CNI GC. Returns the ids of what went.
+    /// Takes down every network but those of `keep`, then runs CNI GC. Returns the ids of what
+    /// went.
     pub(crate) async fn gc(&self, keep: &[String]) -> Vec<String> {
         let keep: BTreeSet<&str> = keep.iter().map(String::as_str).collect();
         let mut gone = Vec::new();

@@ -1,7 +1,7 @@
 //! How much traffic the guests have had.
 //!
-//! Invariant: the call waits for no lock: a sandbox that another request works on is omitted this time. Directions are the
-//! guest's: what its tap receives is what it has sent.
+//! Invariant: the call waits for no lock: a sandbox that another request works on is omitted this
+//! time. Directions are the guest's: what its tap receives is what it has sent.
 //! Failure: a namespace that cannot be read is left out.
 
 use std::sync::PoisonError;

@@ -1,9 +1,9 @@
 //! Takes the network of a sandbox down.
 //!
-//! Invariant: plugins see the links as they left them, or an empty path when the namespace is gone; the
-//! entry leaves the journal last.
-//! Failure: when a plugin fails the entry stays in phase Removing and DEL may be repeated; links that
-//! cannot be put back keep nothing from going on.
+//! Invariant: plugins see the links as they left them, or an empty path when the namespace is gone;
+//! the entry leaves the journal last.
+//! Failure: when a plugin fails the entry stays in phase Removing and DEL may be repeated; links
+//! that cannot be put back keep nothing from going on.
 
 use std::time::Instant;
 
@@ -50,7 +50,8 @@ impl Sandboxes {
         };
         live.servers = None;
         live.ns = None;
-        // Only what was in use may be unknown to the CNI cache and yet be attached, if the cache was lost.
+        // Only what was in use may be unknown to the CNI cache and yet be attached, if the cache
+        // was lost.
         let was_up = live.entry.network.is_some();
         let entry = &mut live.entry;
         self.forget_start(entry);

@@ -1,7 +1,7 @@
 //! What a start of the program does with the journal.
 //!
-//! Invariant: when [`Sandboxes::recover`] returns, every network that still exists serves again, and
-//! whatever is to be undone is locked, so that no request meets it half-way.
+//! Invariant: when [`Sandboxes::recover`] returns, every network that still exists serves again,
+//! and whatever is to be undone is locked, so that no request meets it half-way.
 //! Failure: a sandbox that cannot be recovered is logged, and the rest is recovered.
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Allows one start of a guest, and carries it out for the process that shows the token.
 //!
-//! Invariant: a token is good for one hand-off, of one sandbox, for two minutes; that it is used is on
-//! disk before anything is handed over, and the process is in the pod's cgroup before that.
+//! Invariant: a token is good for one hand-off, of one sandbox, for two minutes; that it is used is
+//! on disk before anything is handed over, and the process is in the pod's cgroup before that.
 //! Failure: a hand-off that fails has used its token; the caller prepares another start.
 
 use std::fmt::Write as _;

@@ -1,6 +1,7 @@
 //! Tokens, and the processes that show them.
 //!
-//! Invariant: the cgroup root is a directory that looks like version 1, so that placement shows as text.
+//! Invariant: the cgroup root is a directory that looks like version 1, so that placement shows as
+//! text.
 //! Failure: a token that works twice, or a descriptor without one, fails a test.
 
 use std::os::unix::process::CommandExt;
@@ -11,7 +12,8 @@ use tapmanager::wire::{ErrorCode, HandoffReply, StartRequest};
 use crate::guest::Scratch;
 use crate::node::{Node, exchange, pod};
 
-/// With it the test about other users is not the test, but the process that it starts: which socket to try.
+/// With it the test about other users is not the test, but the process that it starts: which socket
+/// to try.
 const SOCKET_VARIABLE: &str = "VMLET_TEST_SOCKET";
 
 fn refusal(reply: &HandoffReply) -> Option<ErrorCode> {

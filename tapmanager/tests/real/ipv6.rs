@@ -1,7 +1,7 @@
 //! Pods with IPv6: beside IPv4, before it, and alone.
 //!
-//! Invariant: the addresses come from the real plugins `bridge` and `host-local`; the guest learns them by
-//! its kernel and a real DHCPv6 client.
+//! Invariant: the addresses come from the real plugins `bridge` and `host-local`; the guest learns
+//! them by its kernel and a real DHCPv6 client.
 //! Failure: the program's log is in the panic, or what was left behind.
 
 use serde_json::{Value, json};

@@ -194,7 +194,8 @@ async fn bandwidth_limits_are_in_force_on_the_nodes_end_and_go_with_the_pod() {
     let told = guest.lease("").await;
     pings(&guest, "10.70.0.1").await;
     let (ours, guests) = (node.ns.clone(), guest.namespace());
-    // Bytes that came in the second after the burst; without limits they would be hundreds of megabytes.
+    // Bytes that came in the second after the burst; without limits they would be hundreds of
+    // megabytes.
     for (from, to, address, limit) in [
         (&ours, &guests, told["ip"].as_str(), 1_000_000),
         (&guests, &ours, "10.70.0.1", 2_000_000),
@@ -212,7 +213,8 @@ async fn bandwidth_limits_are_in_force_on_the_nodes_end_and_go_with_the_pod() {
     assert_eq!(run(&node.ns, "ip -o link show type ifb").await, "");
 }
 
-/// Bytes that `to` reads within a second of what `from` writes as fast as it can, after the first 512 KiB.
+/// Bytes that `to` reads within a second of what `from` writes as fast as it can, after the first
+/// 512 KiB.
 async fn flood(from: &Namespace, to: &Namespace, address: &str) -> usize {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

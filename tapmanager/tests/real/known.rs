@@ -1,6 +1,7 @@
 //! Guests that go on from saved memory: they have their addresses already.
 //!
-//! Invariant: the hardware address is the guest's own in any case; the IP address is, when it is free.
+//! Invariant: the hardware address is the guest's own in any case; the IP address is, when it is
+//! free.
 //! Failure: the address that was given instead.
 
 use serde_json::json;

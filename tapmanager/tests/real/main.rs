@@ -1,6 +1,7 @@
 //! The program on a real kernel with real plugins, each test on a node that is a namespace.
 //!
-//! Invariant: one directory and a few namespaces per test, which go with it; peers are real processes.
+//! Invariant: one directory and a few namespaces per test, which go with it; peers are real
+//! processes.
 //! Failure: panics carry the program's log.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests fail by panicking
 

@@ -285,8 +285,8 @@ impl Node {
         (serde_json::from_slice(&message.bytes).unwrap(), message.fds)
     }
 
-    /// Waits until nothing is left. For namespaces that went before their network did: the kernel takes
-    /// them apart in its own time, and the node's end of the pair with them.
+    /// Waits until nothing is left. For namespaces that went before their network did: the kernel
+    /// takes them apart in its own time, and the node's end of the pair with them.
     pub(crate) async fn becomes_clean(&self) {
         let clean = async { while !self.leftovers().await.is_empty() {} };
         if tokio::time::timeout(DEADLINE, clean).await.is_err() {

@@ -1,6 +1,7 @@
 //! Plugins that say less, or other things, than they do.
 //!
-//! Invariant: the plugins are shell scripts that leave links as Calico, Weave and Multus leave theirs.
+//! Invariant: the plugins are shell scripts that leave links as Calico, Weave and Multus leave
+//! theirs.
 //! Failure: the configuration of the guest, or the program's log.
 
 use serde_json::json;

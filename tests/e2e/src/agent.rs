@@ -1,4 +1,5 @@
-//! The real `vmlet-agent` as a child of a test, with the rights that `deploy/agent` gives to the agent of one node.
+//! The real `vmlet-agent` as a child of a test, with the rights that `deploy/agent` gives to the
+//! agent of one node.
 //!
 //! Invariant: it never outlives its test; its token is bound to a Node, as one in a pod is.
 //! Failure: a test that fails shows the end of its log.

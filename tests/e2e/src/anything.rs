@@ -1,6 +1,7 @@
 //! Random values of a schema: whatever the API server's types and bounds let through.
 //!
-//! Invariant: values obey type, bounds, pattern and required fields; rules between fields they know nothing of.
+//! Invariant: values obey type, bounds, pattern and required fields; rules between fields they know
+//! nothing of.
 //! Failure: a pattern that cannot be read is an error.
 
 use anyhow::{Context, Result};

@@ -112,7 +112,8 @@ impl Stack {
         Ok(writes)
     }
 
-    /// The writes of our programs in a namespace since the first `skip` writes: what a budget of writes is about.
+    /// The writes of our programs in a namespace since the first `skip` writes: what a budget of
+    /// writes is about.
     pub fn writes_of_ours(&self, namespace: &str, skip: usize) -> Result<Vec<Write>> {
         let mut writes = self.writes()?.split_off(skip);
         writes.retain(|write| {

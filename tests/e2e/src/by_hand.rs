@@ -1,7 +1,9 @@
-//! Tasks that a test creates by hand, run by the real agent and the real daemon, while the agent is killed.
+//! Tasks that a test creates by hand, run by the real agent and the real daemon, while the agent is
+//! killed.
 //!
 //! Invariant: the controller is stopped, so that only the test creates tasks and pods.
-//! Failure: names the kind of task and the crash point; the task or pod that did not become what is awaited is shown.
+//! Failure: names the kind of task and the crash point; the task or pod that did not become what is
+//! awaited is shown.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

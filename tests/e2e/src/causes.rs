@@ -1,10 +1,11 @@
 //! What the controller wrote about machines, and why.
 //!
-//! What it makes and removes for a start is always the same. How often it writes a status is not: where everything is
-//! slow, others report in several steps what they report in one elsewhere, and each step is a change.
+//! What it makes and removes for a start is always the same. How often it writes a status is not:
+//! where everything is slow, others report in several steps what they report in one elsewhere, and
+//! each step is a change.
 //!
-//! Invariant: every write makes a version that says something new, so that a write without a cause shows; and there are
-//! more of them than usual only by as many as there are more of the others'.
+//! Invariant: every write makes a version that says something new, so that a write without a cause
+//! shows; and there are more of them than usual only by as many as there are more of the others'.
 //! Failure: the writes, or the version that says nothing new.
 
 use std::collections::BTreeMap;
@@ -24,7 +25,8 @@ const MACHINES: &str = "/apis/vmlet.dev/v1alpha1/namespaces/default/virtualmachi
 /// Longer than any test.
 const WATCHED: &str = "watch=true&timeoutSeconds=36000";
 
-/// Every version of the machines in the namespace `default`, and who wrote meanwhile, from its beginning on.
+/// Every version of the machines in the namespace `default`, and who wrote meanwhile, from its
+/// beginning on.
 #[derive(Debug)]
 pub struct History<'a> {
     cluster: &'a Cluster,
@@ -117,7 +119,8 @@ impl Drop for History<'_> {
 /// Writes, by whose they are and what they do.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// What the controller did other than to write statuses of machines and images, and how often: `create pods`.
+    /// What the controller did other than to write statuses of machines and images, and how often:
+    /// `create pods`.
     pub acts: BTreeMap<String, usize>,
     /// How many statuses of machines it wrote.
     pub statuses: usize,

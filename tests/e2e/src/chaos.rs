@@ -1,8 +1,11 @@
-//! Chaos: the desired states of machines change at random, while programs are killed at random; at the end every machine
-//! must be as its object says, no disk may ever have had two machines, and nothing may be left.
+//! Chaos: the desired states of machines change at random, while programs are killed at random; at
+//! the end every machine must be as its object says, no disk may ever have had two machines, and
+//! nothing may be left.
 //!
-//! Invariant: the same seed makes the same choices in the same order; each is printed before it is made.
-//! Failure: names the machine or the finding; what programs and objects said is kept in `target/chaos/SEED`.
+//! Invariant: the same seed makes the same choices in the same order; each is printed before it is
+//! made.
+//! Failure: names the machine or the finding; what programs and objects said is kept in
+//! `target/chaos/SEED`.
 
 mod evidence;
 mod machines;
@@ -24,8 +27,8 @@ use crate::{Cluster, eventually};
 
 /// Making and starting all of them takes a while on a small host.
 const RUNNING: Duration = Duration::from_secs(900);
-/// After the last kill all machines reach their desired state within this time; mostly that is seconds, but kubelet
-/// and the controller may stand in a back-off of five minutes.
+/// After the last kill all machines reach their desired state within this time; mostly that is
+/// seconds, but kubelet and the controller may stand in a back-off of five minutes.
 const SETTLED: Duration = Duration::from_secs(600);
 /// The daemon forgets a task once its object is gone.
 const FORGOTTEN: Duration = Duration::from_secs(180);

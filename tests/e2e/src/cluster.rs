@@ -1,7 +1,9 @@
 //! A Kubernetes cluster, started and stopped by `cargo xtask up --cluster` and `down`.
 //!
-//! Invariant: a node is a [`Stack`] with everything that a stack has; the cluster is the first one's.
-//! Failure: `down` names what any node leaked. A test that fails shows pods, events and the ends of logs.
+//! Invariant: a node is a [`Stack`] with everything that a stack has; the cluster is the first
+//! one's.
+//! Failure: `down` names what any node leaked. A test that fails shows pods, events and the ends of
+//! logs.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -85,8 +87,8 @@ impl Cluster {
         &self.nodes[number - 1]
     }
 
-    /// A kubectl command line, for tests that read a stream. A deadline that it keeps itself, `--timeout=180s`, is
-    /// [`scaled`].
+    /// A kubectl command line, for tests that read a stream. A deadline that it keeps itself,
+    /// `--timeout=180s`, is [`scaled`].
     pub fn kubectl_command(&self, arguments: &[&str]) -> Result<Command> {
         let stack = self.stack();
         let arguments: Vec<_> = arguments
@@ -126,7 +128,8 @@ impl Cluster {
         self.apply_with(manifests, &[])
     }
 
-    /// Queries the API server whether it would take manifests; fields that it does not know are errors.
+    /// Queries the API server whether it would take manifests; fields that it does not know are
+    /// errors.
     pub fn dry_run(&self, manifests: &(impl Display + ?Sized)) -> Result<()> {
         self.apply_with(manifests, &["--dry-run=server", "--validate=strict"])
     }
@@ -222,8 +225,8 @@ impl Cluster {
         Ok(ip)
     }
 
-    /// Waits until no node holds anything of any pod. Sandboxes that kubelet has stopped are removed here:
-    /// itself it does that once a minute.
+    /// Waits until no node holds anything of any pod. Sandboxes that kubelet has stopped are
+    /// removed here: itself it does that once a minute.
     pub async fn await_clean(&self) -> Result<()> {
         for node in &self.nodes {
             eventually(CLEAN, "stopped sandboxes", || async {

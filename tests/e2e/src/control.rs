@@ -1,4 +1,5 @@
-//! A real API server without nodes: what a controller, a policy or a schema needs to be tested against.
+//! A real API server without nodes: what a controller, a policy or a schema needs to be tested
+//! against.
 //!
 //! Invariant: up in about five seconds; our kinds and policies are in force when a test gets it.
 //! Failure: `down` names what was leaked; a test that fails shows the end of the API server's log.
@@ -172,7 +173,8 @@ impl Control {
         self.stack().restart("kube-apiserver")
     }
 
-    /// Starts the controller-manager, for tests that need garbage collection or the end of namespaces.
+    /// Starts the controller-manager, for tests that need garbage collection or the end of
+    /// namespaces.
     pub fn start_controller_manager(&self) -> Result<()> {
         self.stack().restart("kube-controller-manager")
     }

@@ -104,7 +104,8 @@ impl Control {
         self.cluster().kubectl(&apply).map(drop)
     }
 
-    /// The controller's kubeconfig names the API server as nodes see it; from the host it is on loopback.
+    /// The controller's kubeconfig names the API server as nodes see it; from the host it is on
+    /// loopback.
     fn host_kubeconfig(&self) -> Result<PathBuf> {
         let dir = self.stack().dir();
         let mut own: Value = parse(&dir.join(ACCOUNT))?;
@@ -116,7 +117,8 @@ impl Control {
     }
 }
 
-/// Where a controller listens, from what its log says behind these first bytes, which another one of its name wrote.
+/// Where a controller listens, from what its log says behind these first bytes, which another one
+/// of its name wrote.
 fn address(log: &Path, begun: u64) -> Result<SocketAddr> {
     let mut file = File::open(log)?;
     file.seek(SeekFrom::Start(begun))?;

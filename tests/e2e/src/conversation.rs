@@ -1,7 +1,8 @@
 //! gRPC conversations with one message each way: overheard, and said again, byte for byte.
 //!
 //! Invariant: messages and metadata are kept as they came; nothing here decodes a message.
-//! Failure: a call that broke off is not part of a conversation; what broke is in the answer to its caller.
+//! Failure: a call that broke off is not part of a conversation; what broke is in the answer to its
+//! caller.
 
 use std::convert::Infallible;
 use std::future::Future;

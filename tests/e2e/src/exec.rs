@@ -29,7 +29,8 @@ impl Cri {
         Ok(answer.into_inner())
     }
 
-    /// Runs a line of shell that must succeed, and returns what it wrote without the last line's end.
+    /// Runs a line of shell that must succeed, and returns what it wrote without the last line's
+    /// end.
     pub async fn shell(&self, id: &str, line: &str) -> Result<String> {
         let answer = self.exec(id, &["sh", "-c", line], 60).await?;
         let err = String::from_utf8_lossy(&answer.stderr).into_owned();

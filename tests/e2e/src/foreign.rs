@@ -1,4 +1,5 @@
-//! Kinds of others that are installed while the controller runs, and what it says of a machine that waits for them.
+//! Kinds of others that are installed while the controller runs, and what it says of a machine that
+//! waits for them.
 //!
 //! Invariant: any object of such a kind is taken: its owner's schema is not what is tested.
 //! Failure: the status as it was last.

@@ -1,6 +1,8 @@
-//! The guest of the test image: commands inside it, what is typed on its console, and what it says there.
+//! The guest of the test image: commands inside it, what is typed on its console, and what it says
+//! there.
 //!
-//! Invariant: of the console only whole lines are read; a line that is cut or foreign is passed over.
+//! Invariant: of the console only whole lines are read; a line that is cut or foreign is passed
+//! over.
 //! Failure: a command that fails in the guest shows both of its streams.
 
 use std::io::Write;
@@ -65,8 +67,8 @@ impl<'a> Guest<'a> {
     }
 }
 
-/// The serial console of a container's guest, where a shell takes what is typed, whatever becomes of the agent. The
-/// line is open as long as the value lives.
+/// The serial console of a container's guest, where a shell takes what is typed, whatever becomes
+/// of the agent. The line is open as long as the value lives.
 #[derive(Debug)]
 pub struct Console(UnixStream);
 
@@ -79,8 +81,8 @@ impl Console {
         Ok(Self(line.with_context(|| socket.display().to_string())?))
     }
 
-    /// Types a line; the guest runs it at a time of its own. The console repeats what is typed, so that a command
-    /// whose answer is awaited has to say something else.
+    /// Types a line; the guest runs it at a time of its own. The console repeats what is typed, so
+    /// that a command whose answer is awaited has to say something else.
     pub fn type_line(&mut self, line: &str) -> Result<()> {
         Ok(self.0.write_all(format!("{line}\n").as_bytes())?)
     }

@@ -1,4 +1,5 @@
-//! What is kept of a test that failed, before its stack is taken down: logs, consoles, the daemon's database, objects.
+//! What is kept of a test that failed, before its stack is taken down: logs, consoles, the daemon's
+//! database, objects.
 //!
 //! Invariant: below the folder that the environment names; without that variable nothing is kept.
 //! Failure: what cannot be kept is left out, so that it does not hide why the test failed.

@@ -1,6 +1,7 @@
 //! What pods may have left on a node, as a test sees it while the node still runs.
 //!
-//! Invariant: looking changes nothing; images, logs and what belongs to the node itself are not listed.
+//! Invariant: looking changes nothing; images, logs and what belongs to the node itself are not
+//! listed.
 //! Failure: a place that cannot be looked at is an error, since it may hide something.
 
 use std::path::Path;

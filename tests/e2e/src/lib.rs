@@ -1,4 +1,5 @@
-//! Real node stacks for tests: libvirtd, QEMU, CNI plugins, our programs, in a directory of their own.
+//! Real node stacks for tests: libvirtd, QEMU, CNI plugins, our programs, in a directory of their
+//! own.
 //!
 //! Invariant: a test that passes leaves nothing behind; a stack that leaks fails its test.
 //! Failure: every helper returns an error that says what was awaited and shows the end of the logs.

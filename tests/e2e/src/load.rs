@@ -1,6 +1,7 @@
 //! What a node's programs and kubelet's relists take while nothing happens.
 //!
-//! Invariant: differences of counters that the kernel and kubelet keep; looking costs nearly nothing itself.
+//! Invariant: differences of counters that the kernel and kubelet keep; looking costs nearly
+//! nothing itself.
 //! Failure: a program that does not run, or a metric that kubelet does not have.
 
 use std::time::{Duration, Instant};

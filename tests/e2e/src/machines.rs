@@ -15,8 +15,8 @@ use crate::{Cluster, Guest, eventually};
 /// Every object of the group has this version.
 const VERSION: &str = "vmlet.dev/v1alpha1";
 
-/// A class with one virtual CPU. What it requests is all that its guests get on a busy host, and ten of them
-/// must fit on two processors.
+/// A class with one virtual CPU. What it requests is all that its guests get on a busy host, and
+/// ten of them must fit on two processors.
 pub fn class(name: &str, memory: &str) -> Value {
     json!({
         "apiVersion": VERSION,
@@ -39,7 +39,8 @@ pub fn image(reference: &str) -> Value {
     })
 }
 
-/// A machine of the class `tiny` from the image `guest`, with these fields in its specification (`{"running": true}`, say).
+/// A machine of the class `tiny` from the image `guest`, with these fields in its specification
+/// (`{"running": true}`, say).
 pub fn machine(name: &str, fields: &Value) -> Value {
     let mut spec = json!({
         "imageName": "guest",
@@ -157,8 +158,8 @@ impl Cluster {
         self.run_inside(name, &["true"], within).await.map(drop)
     }
 
-    /// What a command in the guest of a pod prints, until it succeeds: an agent on a busy machine may be late. The
-    /// command may be run twice.
+    /// What a command in the guest of a pod prints, until it succeeds: an agent on a busy machine
+    /// may be late. The command may be run twice.
     pub async fn run_inside(
         &self,
         name: &str,

@@ -1,8 +1,8 @@
-//! A daemon's node API in this process: keeps its tasks over its own restarts, as the daemon keeps them in its
-//! database, and does nothing to any machine.
+//! A daemon's node API in this process: keeps its tasks over its own restarts, as the daemon keeps
+//! them in its database, and does nothing to any machine.
 //!
-//! Invariant: a UID is run once however often it is sent; a forgotten task is removed; a stream sends all that is
-//! known, then `synced`, then every change.
+//! Invariant: a UID is run once however often it is sent; a forgotten task is removed; a stream
+//! sends all that is known, then `synced`, then every change.
 //! Failure: while it is stopped, calls fail as with a daemon that is away.
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! A page that is fetched all the time while something else happens.
 //!
-//! Invariant: one fetch after the other with short pauses, from the start to the end; what is slow is no miss until its
-//! deadline.
+//! Invariant: one fetch after the other with short pauses, from the start to the end; what is slow
+//! is no miss until its deadline.
 //! Failure: every miss with curl's words and the moment at which it came.
 
 use std::process::Command;

@@ -1,9 +1,10 @@
 //! Waiting for what other processes do: the one place of these tests that looks again and again.
 //!
-//! Invariant: a deadline is multiplied by the machine's slowness, which the runner measures at its start and passes in
-//! `VMLET_TEST_SLOWNESS` (a decimal number, 1 without it); the last look begins after the deadline, so that a machine
-//! that stands still loses no look.
-//! Failure: the error of the last look behind the words `not within`, by which the runner recognises a deadline.
+//! Invariant: a deadline is multiplied by the machine's slowness, which the runner measures at its
+//! start and passes in `VMLET_TEST_SLOWNESS` (a decimal number, 1 without it); the last look begins
+//! after the deadline, so that a machine that stands still loses no look.
+//! Failure: the error of the last look behind the words `not within`, by which the runner
+//! recognises a deadline.
 
 #[cfg(test)]
 mod tests;
@@ -50,7 +51,8 @@ where
             true => Duration::from_millis(100),
             false => Duration::from_millis(500),
         };
-        // A look that starts a program is to take a quarter of the time at most, however busy the machine is.
+        // A look that starts a program is to take a quarter of the time at most, however busy the
+        // machine is.
         let pause = pause.max((look.elapsed() * 3).min(LONGEST_PAUSE));
         tokio::time::sleep(pause).await;
     }

@@ -1,7 +1,7 @@
 //! `bench`: measures what `docs/performance.md` promises, and prints the promises beside it.
 //!
-//! Invariant: measures release builds, in processes of its own, and leaves nothing of them; asserts nothing:
-//! a number beyond its budget is marked, with the reason as far as numbers show it.
+//! Invariant: measures release builds, in processes of its own, and leaves nothing of them; asserts
+//! nothing: a number beyond its budget is marked, with the reason as far as numbers show it.
 //! Failure: exit code 1 when something could not be measured, or the stack leaked.
 
 mod controller;

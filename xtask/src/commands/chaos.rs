@@ -10,8 +10,8 @@ use anyhow::Result;
 use super::{guest, setup, up};
 use crate::{run, suite, workspace};
 
-/// Kills programs and changes desired states at random, then checks that every machine reaches the state in its
-/// object.
+/// Kills programs and changes desired states at random, then checks that every machine reaches the
+/// state in its object.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Chaos {
     /// Duration of the chaos, in minutes.

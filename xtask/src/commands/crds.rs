@@ -1,6 +1,7 @@
 //! `crds`: the manifests of our kinds, from their types.
 //!
-//! Invariant: xtask itself knows nothing of Kubernetes' types; an example of `libs/crds` writes the files.
+//! Invariant: xtask itself knows nothing of Kubernetes' types; an example of `libs/crds` writes the
+//! files.
 //! Failure: the exit code of that program.
 
 use std::process::ExitCode;

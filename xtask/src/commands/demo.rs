@@ -1,7 +1,7 @@
 //! `demo`: from a bare machine to a virtual machine that serves a page as a pod, and back.
 //!
-//! Invariant: exit code 0 only if the packages were there, everything was built, the guest booted and
-//! answered over the pod network, it went down when it was requested to, and nothing leaked.
+//! Invariant: exit code 0 only if the packages were there, everything was built, the guest booted
+//! and answered over the pod network, it went down when it was requested to, and nothing leaked.
 //! Failure: the step that failed is the error; the stack is taken down all the same.
 
 use std::io::{BufRead, BufReader, Write};

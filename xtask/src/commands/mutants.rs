@@ -1,8 +1,10 @@
-//! `mutants`: changes the code of some areas, one expression at a time, and runs their tests against each change.
+//! `mutants`: changes the code of some areas, one expression at a time, and runs their tests
+//! against each change.
 //!
-//! Invariant: the areas are those whose code decides something that no type checks. The work is done in a copy of the
-//! workspace.
-//! Failure: exit code 1 when a change was noticed by no test; `target/mutants/AREA/mutants.out` has its difference.
+//! Invariant: the areas are those whose code decides something that no type checks. The work is
+//! done in a copy of the workspace.
+//! Failure: exit code 1 when a change was noticed by no test; `target/mutants/AREA/mutants.out` has
+//! its difference.
 
 use std::fs;
 use std::process::ExitCode;

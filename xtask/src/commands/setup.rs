@@ -24,7 +24,8 @@ impl Setup {
     }
 }
 
-/// The part that `demo` and `test` share: code 1 means that packages are missing and may not be installed.
+/// The part that `demo` and `test` share: code 1 means that packages are missing and may not be
+/// installed.
 pub(crate) fn ensure(no_install: bool) -> Result<ExitCode> {
     let (virtualisation, others) = packages::missing()?;
     if others.is_empty() && packages::available(virtualisation.clone())?.is_empty() {

@@ -1,7 +1,7 @@
 //! `tools`: the programs that only the tests need, built from pinned versions.
 //!
-//! Invariant: versions stand in `tests/tools/*/go.mod` and in this file, nowhere else; a second run with
-//! the same versions builds nothing.
+//! Invariant: versions stand in `tests/tools/*/go.mod` and in this file, nowhere else; a second run
+//! with the same versions builds nothing.
 //! Failure: without Go, or without access to the module proxy, the error is Go's own.
 
 mod go;

@@ -37,10 +37,12 @@ pub(crate) struct Up {
     #[arg(long, default_value_t = 1, requires = "cluster",
           value_parser = clap::value_parser!(u8).range(1..=i64::from(stack::MAX_NODES)))]
     nodes: u8,
-    /// Start only containerd, kubelet and the proxy on the nodes, so that Vmlet can be deployed into the cluster.
+    /// Start only containerd, kubelet and the proxy on the nodes, so that Vmlet can be deployed
+    /// into the cluster.
     #[arg(long, requires = "cluster")]
     no_vmlet: bool,
-    /// Start no node, only etcd and the API server. `restart` adds the controller manager or the scheduler.
+    /// Start no node, only etcd and the API server. `restart` adds the controller manager or the
+    /// scheduler.
     #[arg(long, requires = "cluster", conflicts_with_all = ["nodes", "no_vmlet"])]
     no_node: bool,
     #[command(flatten)]

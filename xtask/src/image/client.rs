@@ -1,5 +1,6 @@
-//! The guest's DHCPv6 client: a distribution package, downloaded and unpacked, never installed, because on
-//! installation it would run on this machine. (busybox has a client, but distributions build it without.)
+//! The guest's DHCPv6 client: a distribution package, downloaded and unpacked, never installed,
+//! because on installation it would run on this machine. (busybox has a client, but distributions
+//! build it without.)
 //!
 //! Invariant: only the program and the one library that is its own are taken.
 //! Failure: names the file that the packages lack.

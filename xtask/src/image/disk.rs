@@ -1,7 +1,8 @@
-//! Puts boot loader, kernel and initramfs on a disk with one FAT16 partition, and behind it one without
-//! a file system, in which a guest leaves its mark.
+//! Puts boot loader, kernel and initramfs on a disk with one FAT16 partition, and behind it one
+//! without a file system, in which a guest leaves its mark.
 //!
-//! Invariant: the first partition starts at 1 MiB and is marked active; the boot sector is syslinux's own.
+//! Invariant: the first partition starts at 1 MiB and is marked active; the boot sector is
+//! syslinux's own.
 //! Failure: names the tool that failed.
 
 use std::fs::{self, File, OpenOptions};
@@ -19,13 +20,14 @@ const MARK_BYTES: u64 = 1 << 20;
 const SECTOR_BYTES: u64 = 512;
 /// The boot code's share of the first sector; the partition table follows.
 const BOOT_CODE_BYTES: u64 = 440;
-/// Clusters of 8 KiB, the largest with which a partition of this size is FAT16: FAT32 would have clusters of
-/// one sector, and the boot loader looks up each of them.
+/// Clusters of 8 KiB, the largest with which a partition of this size is FAT16: FAT32 would have
+/// clusters of one sector, and the boot loader looks up each of them.
 const CLUSTER_SECTORS: &str = "16";
 const BOOT_CODE: &str = "/usr/lib/syslinux/mbr/mbr.bin";
 
-/// Builds the image below `work`. It is not compressed: kernel and initramfs are compressed already, and QEMU
-/// would unpack a cluster again for each of the small reads of the boot loader, a second for each boot.
+/// Builds the image below `work`. It is not compressed: kernel and initramfs are compressed
+/// already, and QEMU would unpack a cluster again for each of the small reads of the boot loader, a
+/// second for each boot.
 pub(crate) fn build(
     work: &Path,
     sources: &Path,

@@ -1,7 +1,7 @@
 //! The guest's whole user space, packed as the kernel's initial file system.
 //!
-//! Invariant: everything in it comes from `xtask/guest`, busybox, the QEMU guest agent with the libraries
-//! that the dynamic linker names, the DHCPv6 client, and the kernel package.
+//! Invariant: everything in it comes from `xtask/guest`, busybox, the QEMU guest agent with the
+//! libraries that the dynamic linker names, the DHCPv6 client, and the kernel package.
 //! Failure: names the file or program that is missing.
 
 use std::fs;
@@ -105,8 +105,8 @@ fn guest_agent(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Packs the folder with what is quickest to unpack under software emulation. An archive that is not
-/// compressed would take longer: the boot loader's reads are slow, too.
+/// Packs the folder with what is quickest to unpack under software emulation. An archive that is
+/// not compressed would take longer: the boot loader's reads are slow, too.
 fn pack(work: &Path, root: &Path) -> Result<PathBuf> {
     let archive = work.join("initrd");
     let script = "find . | sort | cpio --quiet -o -H newc --owner 0:0 | lz4 -l -9 -q -c >\"$1\"";

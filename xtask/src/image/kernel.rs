@@ -1,7 +1,8 @@
 //! The guest's kernel: a distribution package, downloaded and unpacked, never installed.
 //!
 //! Invariant: the package is what the release's own meta package points at today.
-//! Failure: no meta package known (then the lists are refreshed once), download refused, no kernel inside.
+//! Failure: no meta package known (then the lists are refreshed once), download refused, no kernel
+//! inside.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,8 @@ use anyhow::{Context, Result, bail};
 use super::fresh_folder;
 use crate::{packages, run};
 
-/// Meta packages whose dependency is the newest kernel for virtual machines: Debian's, then Ubuntu's.
+/// Meta packages whose dependency is the newest kernel for virtual machines: Debian's, then
+/// Ubuntu's.
 const META: &[&str] = &["linux-image-cloud-amd64", "linux-image-virtual"];
 
 /// An unpacked kernel package.

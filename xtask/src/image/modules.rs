@@ -1,4 +1,5 @@
-//! Picks kernel modules with everything they depend on, in the order in which they must be inserted.
+//! Picks kernel modules with everything they depend on, in the order in which they must be
+//! inserted.
 //!
 //! Invariant: a module comes after all modules it depends on, and only once.
 //! Failure: a module that is neither in the package nor built into the kernel is named.
@@ -44,8 +45,8 @@ impl Modules {
         Ok(Self { files, builtin })
     }
 
-    /// Copies the wanted modules, uncompressed, into `target`; returns the file names of those that every
-    /// guest inserts and of those that a seed disk needs, in order.
+    /// Copies the wanted modules, uncompressed, into `target`; returns the file names of those that
+    /// every guest inserts and of those that a seed disk needs, in order.
     pub(crate) fn install(&self, target: &Path) -> Result<(Vec<String>, Vec<String>)> {
         let mut order = Vec::new();
         for name in WANTED {
@@ -83,8 +84,8 @@ impl Modules {
     }
 }
 
-/// Takes out of a module what costs time at its insertion and serves nothing here: the types for BPF, and
-/// the signature, which the kernel verifies when there is one.
+/// Takes out of a module what costs time at its insertion and serves nothing here: the types for
+/// BPF, and the signature, which the kernel verifies when there is one.
 fn strip(module: &Path) -> Result<()> {
     let mut objcopy = run::command("objcopy");
     objcopy.args(["--strip-debug", "--remove-section=.BTF"]);

@@ -1,7 +1,7 @@
 //! The packages of the node image: which, in which version, and their files.
 //!
-//! Invariant: the list is what apt would install on a machine without any package, so it does not depend
-//! on the machine that builds; it is sorted by name.
+//! Invariant: the list is what apt would install on a machine without any package, so it does not
+//! depend on the machine that builds; it is sorted by name.
 //! Failure: apt's own words.
 
 use std::fs;
@@ -82,7 +82,8 @@ pub(super) fn closure() -> Result<Vec<Package>> {
     Ok(packages)
 }
 
-/// Fetches the files of `packages` into `folder`; what is there already is kept, other versions are not.
+/// Fetches the files of `packages` into `folder`; what is there already is kept, other versions are
+/// not.
 pub(super) fn download(packages: &[Package], folder: &Path) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
     let absent: Vec<String> = packages

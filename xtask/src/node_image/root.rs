@@ -1,7 +1,8 @@
-//! The file system of the node image, from unpacked packages and what their scripts would have done.
+//! The file system of the node image, from unpacked packages and what their scripts would have
+//! done.
 //!
-//! Invariant: no script of a package is run; users, links and certificates that the programs need are
-//! written here.
+//! Invariant: no script of a package is run; users, links and certificates that the programs need
+//! are written here.
 //! Failure: names the package or file.
 
 use std::fs;
@@ -16,8 +17,8 @@ use crate::run;
 /// Folders that distributions have moved below `/usr`.
 const MERGED: &[&str] = &["bin", "lib", "lib64", "sbin"];
 
-/// Documentation, translations, the means of an init system or desktop that is not there, and the parts of
-/// libvirt that would look after the node's network and devices.
+/// Documentation, translations, the means of an init system or desktop that is not there, and the
+/// parts of libvirt that would look after the node's network and devices.
 const LEFT_OUT: &[&str] = &[
     "etc/apparmor.d",
     "etc/cron.daily",

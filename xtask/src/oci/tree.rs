@@ -1,7 +1,7 @@
 //! The files of a layer, and how they become a tar stream.
 //!
-//! Invariant: entries are written in the order of their paths, hard links last, with fixed times and owned
-//! by root; every entry has its folders.
+//! Invariant: entries are written in the order of their paths, hard links last, with fixed times
+//! and owned by root; every entry has its folders.
 //! Failure: a path that leaves the tree or a file that cannot be read is an error with its name.
 
 use std::collections::BTreeMap;

@@ -1,7 +1,9 @@
 //! Brings a stack up, or one program of it back.
 //!
-//! Invariant: when this returns well every program has answered on its socket, and the daemon is connected to libvirt.
-//! Failure: the stack is taken down again; the error ends with the log of the program that did not answer.
+//! Invariant: when this returns well every program has answered on its socket, and the daemon is
+//! connected to libvirt.
+//! Failure: the stack is taken down again; the error ends with the log of the program that did not
+//! answer.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};

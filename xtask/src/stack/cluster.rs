@@ -1,9 +1,10 @@
-//! A Kubernetes cluster of node stacks: the control plane on the first node, kubelet, containerd and the
-//! CRI proxy on each.
+//! A Kubernetes cluster of node stacks: the control plane on the first node, kubelet, containerd
+//! and the CRI proxy on each.
 //!
-//! Invariant: every node has a network namespace, a mount namespace and a cgroup of its own; nothing of a
-//! cluster is visible to another one.
-//! Failure: a node that does not come up takes the whole cluster down with it; the error names the program.
+//! Invariant: every node has a network namespace, a mount namespace and a cgroup of its own;
+//! nothing of a cluster is visible to another one.
+//! Failure: a node that does not come up takes the whole cluster down with it; the error names the
+//! program.
 
 mod agent;
 mod cgroup;
@@ -58,10 +59,11 @@ pub(crate) struct Plan {
 pub(crate) enum Guests {
     /// libvirtd, vmlet-tapmanager and vmlet run.
     Vmlet,
-    /// Only containerd, kubelet and the proxy do; programs deployed by tests listen below `/run/vmlet`.
+    /// Only containerd, kubelet and the proxy do; programs deployed by tests listen below
+    /// `/run/vmlet`.
     Deployed,
-    /// There is no node at all, only the API: etcd and the API server. The controller-manager and the scheduler
-    /// are started by `restart` when a test needs them.
+    /// There is no node at all, only the API: etcd and the API server. The controller-manager and
+    /// the scheduler are started by `restart` when a test needs them.
     NoNode,
 }
 
@@ -72,7 +74,8 @@ pub(crate) struct Node {
     pub(crate) number: u8,
     /// The directory of the first node.
     pub(crate) control: PathBuf,
-    /// The API server's port, the same inside the first node and on the host's loopback. 0 until known.
+    /// The API server's port, the same inside the first node and on the host's loopback. 0 until
+    /// known.
     pub(crate) api_port: u16,
     /// Whether our node stack runs.
     pub(crate) guests: Guests,

@@ -77,8 +77,8 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
     text
 }
 
-/// In a cluster two runtimes share the network: neither may collect what the other one has, and pods keep
-/// their addresses on the way to other nodes.
+/// In a cluster two runtimes share the network: neither may collect what the other one has, and
+/// pods keep their addresses on the way to other nodes.
 fn conflist(layout: &Layout, record: &Record) -> Result<String> {
     let node = record.node.as_ref();
     let subnet = node.map_or_else(|| POD_SUBNET.to_owned(), Node::pod_subnet);
@@ -114,8 +114,8 @@ fn libvirtd_conf(layout: &Layout) -> String {
     )
 }
 
-/// No cgroups (QEMU is placed by its pod), no mount namespaces (they do not work on a private `/dev`), no
-/// log daemon.
+/// No cgroups (QEMU is placed by its pod), no mount namespaces (they do not work on a private
+/// `/dev`), no log daemon.
 fn qemu_conf(group: &str) -> String {
     format!(
         "user = \"{QEMU_USER}\"\ngroup = \"{group}\"\ndynamic_ownership = 1\n\
@@ -240,7 +240,8 @@ pub(crate) fn install_programs(layout: &Layout, built: &Path, record: &Record) -
     install_plugin(&layout.path("bin"))
 }
 
-/// `kubectl vmlet` and its completion: kubectl looks for these names on its PATH. `vmletctl` lies in the same folder.
+/// `kubectl vmlet` and its completion: kubectl looks for these names on its PATH. `vmletctl` lies
+/// in the same folder.
 fn install_plugin(folder: &Path) -> Result<()> {
     for name in ["kubectl-vmlet", "kubectl_complete-vmlet"] {
         let plugin = folder.join(name);

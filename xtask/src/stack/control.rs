@@ -1,8 +1,9 @@
-//! The language between `xtask` commands and a stack's supervisor: one JSON request and one reply per
-//! connection, a line each.
+//! The language between `xtask` commands and a stack's supervisor: one JSON request and one reply
+//! per connection, a line each.
 //!
 //! Invariant: a reply comes when what was requested has happened.
-//! Failure: a supervisor that is gone refuses the connection; what it refuses to do comes back as text.
+//! Failure: a supervisor that is gone refuses the connection; what it refuses to do comes back as
+//! text.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

@@ -1,8 +1,9 @@
 //! The image server of a stack: the guest image over HTTP, with ranges and an entity tag.
 //!
-//! Invariant: it serves exactly one file, on loopback only, in the host's network namespace and in the
-//! stack's on the same port. The file has its name in upper and lower case, and with any query.
-//! Failure: an unreadable file is a 500 to that one request; a client that goes away costs one thread.
+//! Invariant: it serves exactly one file, on loopback only, in the host's network namespace and in
+//! the stack's on the same port. The file has its name in upper and lower case, and with any query.
+//! Failure: an unreadable file is a 500 to that one request; a client that goes away costs one
+//! thread.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};

@@ -1,7 +1,7 @@
 //! Finds out whether this machine's KVM can run a guest, by booting one.
 //!
-//! Invariant: "usable" means that the guest's user space has spoken. Some nested hosts offer a device that
-//! opens and even runs a boot sector, but no kernel.
+//! Invariant: "usable" means that the guest's user space has spoken. Some nested hosts offer a
+//! device that opens and even runs a boot sector, but no kernel.
 //! Failure: every doubt counts as "not usable"; software emulation then serves.
 
 use std::fs;

@@ -1,8 +1,10 @@
 //! Where everything of one stack lies below its directory.
 //!
-//! Invariant: the directory is absolute and free of symbolic links, so that its text can be compared with
-//! mount points and command lines; every socket path in it fits into a socket address.
-//! Failure: a directory that is too deep, in use, or closed to QEMU's user is refused with the reason.
+//! Invariant: the directory is absolute and free of symbolic links, so that its text can be
+//! compared with mount points and command lines; every socket path in it fits into a socket
+//! address.
+//! Failure: a directory that is too deep, in use, or closed to QEMU's user is refused with the
+//! reason.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

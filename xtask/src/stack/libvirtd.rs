@@ -1,7 +1,7 @@
 //! libvirtd without systemd: its paths bound to the stack's folders, and a private `/dev`.
 //!
-//! Invariant: it reads and writes nothing of a libvirtd that the machine may run itself, and keeps no
-//! network namespace of a pod alive.
+//! Invariant: it reads and writes nothing of a libvirtd that the machine may run itself, and keeps
+//! no network namespace of a pod alive.
 //! Failure: each step that the kernel refuses is named.
 
 use std::fs::{self, DirBuilder};
@@ -19,8 +19,8 @@ use crate::run;
 
 const PROGRAM: &str = "/usr/sbin/libvirtd";
 
-/// libvirt calls systemd here to move a new QEMU into a scope of its own. QEMU must not be moved: its cgroup is
-/// its pod's.
+/// libvirt calls systemd here to move a new QEMU into a scope of its own. QEMU must not be moved:
+/// its cgroup is its pod's.
 const SYSTEM_BUS: &str = "/run/dbus";
 
 /// Folders with fixed places in libvirt, and what stands for them below `DIR/libvirt`.
@@ -32,8 +32,8 @@ const BINDS: &[(&str, &str)] = &[
     ("log", "/var/log/libvirt"),
 ];
 
-/// Character devices of the private `/dev`. No `kvm`, unless it has proved that it runs guests: a device
-/// that only opens makes libvirt probe QEMU again at every call.
+/// Character devices of the private `/dev`. No `kvm`, unless it has proved that it runs guests: a
+/// device that only opens makes libvirt probe QEMU again at every call.
 const DEVICES: &[(&str, u64, u64)] = &[
     ("null", 1, 3),
     ("zero", 1, 5),
@@ -53,8 +53,8 @@ pub(crate) fn command(layout: &Layout) -> Command {
     command
 }
 
-/// Copies libvirtd into the stack: the AppArmor profile that distributions tie to its usual path would not
-/// let it run an emulator below the stack's directory.
+/// Copies libvirtd into the stack: the AppArmor profile that distributions tie to its usual path
+/// would not let it run an emulator below the stack's directory.
 pub(crate) fn install(layout: &Layout) -> Result<()> {
     let (from, to) = (Path::new(PROGRAM), program(layout));
     fs::copy(from, &to).with_context(|| format!("copy {PROGRAM} to {}", to.display()))?;

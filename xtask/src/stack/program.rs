@@ -1,8 +1,8 @@
-//! The programs of a stack: their command lines, the socket that shows that they respond, and how one
-//! process turns into them.
+//! The programs of a stack: their command lines, the socket that shows that they respond, and how
+//! one process turns into them.
 //!
-//! Invariant: each runs in the stack's network namespace; libvirtd also in a mount namespace of its own.
-//! All carry the stack's directory in their environment, by which `down` recognises them.
+//! Invariant: each runs in the stack's network namespace; libvirtd also in a mount namespace of its
+//! own. All carry the stack's directory in their environment, by which `down` recognises them.
 //! Failure: a program that cannot be started leaves its reason in its log.
 
 use std::fmt;
@@ -97,7 +97,8 @@ impl Program {
     /// How long it may take until it answers.
     pub(crate) fn timeout(self) -> Duration {
         match self {
-            // On a machine that is busy with other things it takes a minute and more over its many hooks.
+            // On a machine that is busy with other things it takes a minute and more over its many
+            // hooks.
             Self::KubeApiserver => Duration::from_secs(300),
             // The others take their time there, too.
             _ => Duration::from_secs(180),

@@ -1,7 +1,7 @@
 //! What a power cut does to a node of a cluster, and the boot after it.
 //!
-//! Invariant: no program gets the chance to say good-bye; files stay, and nothing else: no process, mount,
-//! namespace, link or cgroup, and nothing in `/run`. The boot has another id.
+//! Invariant: no program gets the chance to say good-bye; files stay, and nothing else: no process,
+//! mount, namespace, link or cgroup, and nothing in `/run`. The boot has another id.
 //! Failure: a boot that fails leaves a dead node, which `down` takes away.
 
 use std::fs;

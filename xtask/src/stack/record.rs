@@ -1,7 +1,7 @@
 //! What a stack must remember from `up` to `down`: DIR/stack.json.
 //!
-//! Invariant: written before the first thing outside the directory is created, so that an interrupted `up`
-//! can be taken down.
+//! Invariant: written before the first thing outside the directory is created, so that an
+//! interrupted `up` can be taken down.
 //! Failure: without it a directory is not a stack and nothing in it is touched.
 
 use std::fs;

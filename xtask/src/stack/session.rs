@@ -1,6 +1,8 @@
-//! A stack for the length of one chore: brought up, used, taken down, also when the chore is interrupted.
+//! A stack for the length of one chore: brought up, used, taken down, also when the chore is
+//! interrupted.
 //!
-//! Invariant: a guard process outlives this one; when it is left alone with the stack it takes it down.
+//! Invariant: a guard process outlives this one; when it is left alone with the stack it takes it
+//! down.
 //! Failure: a chore that fails drops its session; the guard then cleans up in silence.
 
 use std::io::Read;
@@ -90,7 +92,8 @@ impl Session {
 
 /// Waits until the chore is over, then takes down what it left.
 pub(crate) fn guard(dir: &Path) -> Result<()> {
-    // Ctrl-C at the terminal is not for us. Fails only for the leader of a group, which we then are.
+    // Ctrl-C at the terminal is not for us. Fails only for the leader of a group, which we then
+    // are.
     let _ = setsid();
     let mut nothing = Vec::new();
     std::io::stdin()

@@ -1,9 +1,10 @@
-//! Owns the programs of one stack: starts and stops them on request, collects whatever dies below it.
+//! Owns the programs of one stack: starts and stops them on request, collects whatever dies below
+//! it.
 //!
-//! Invariant: it is the reaper of all descendants and collects at once, since libvirt waits until a QEMU
-//! that it killed has really ended; a program that ended is started only on request.
-//! Failure: when it is killed the programs live on without a reaper; `down` still finds them by their pid
-//! files.
+//! Invariant: it is the reaper of all descendants and collects at once, since libvirt waits until a
+//! QEMU that it killed has really ended; a program that ended is started only on request.
+//! Failure: when it is killed the programs live on without a reaper; `down` still finds them by
+//! their pid files.
 
 mod children;
 

@@ -1,7 +1,7 @@
 //! Takes a stack down: stops its programs, looks for leaks, then removes whatever there is.
 //!
-//! Invariant: leaks are named before anything is cleaned up; afterwards nothing of the stack is left,
-//! leaks or not.
+//! Invariant: leaks are named before anything is cleaned up; afterwards nothing of the stack is
+//! left, leaks or not.
 //! Failure: a step of the clean-up that is refused is an error, after all other steps were tried.
 
 use std::fs;

@@ -1,6 +1,7 @@
 //! Proves that nothing was built or linked after the build.
 //!
-//! Invariant: a program that was replaced, written to or removed since then is named, also when its bytes are the same.
+//! Invariant: a program that was replaced, written to or removed since then is named, also when its
+//! bytes are the same.
 //! Failure: each such program is one failed test.
 
 use std::collections::BTreeMap;
@@ -8,7 +9,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// What distinguishes one version of a file from another: inode, time of the last change in nanoseconds, length.
+/// What distinguishes one version of a file from another: inode, time of the last change in
+/// nanoseconds, length.
 type Version = Option<(u64, i64, i64, u64)>;
 
 /// Programs as they were at one moment.

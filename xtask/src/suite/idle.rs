@@ -34,7 +34,8 @@ impl Since {
         self.at.elapsed()
     }
 
-    /// The part of the processors' time since then, in percent, in which they were idle or waited for a disk.
+    /// The part of the processors' time since then, in percent, in which they were idle or waited
+    /// for a disk.
     pub(super) fn idle_percent(&self) -> Option<u64> {
         let (then, now) = (self.ticks?, Self::now().ticks?);
         let all = now.all.checked_sub(then.all).filter(|all| *all > 0)?;
@@ -42,7 +43,8 @@ impl Since {
     }
 }
 
-/// The first line: user, nice, system, idle, iowait, irq, softirq, steal, and guests, which are part of user and nice.
+/// The first line: user, nice, system, idle, iowait, irq, softirq, steal, and guests, which are
+/// part of user and nice.
 fn parse(stat: &str) -> Option<Ticks> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let numbers: Vec<u64> = line

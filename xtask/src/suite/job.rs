@@ -202,7 +202,8 @@ pub(super) fn failures() -> PathBuf {
     workspace::target().join("test-failures")
 }
 
-/// Renames what is at `path`, if anything is: to the first of `path.1`, `path.2` and so on that is free.
+/// Renames what is at `path`, if anything is: to the first of `path.1`, `path.2` and so on that is
+/// free.
 fn set_aside(path: &Path) -> Result<()> {
     if !path.exists() {
         return Ok(());

@@ -1,5 +1,6 @@
-//! What only some jobs need: the guest image, the tools of a cluster, the conformance suite, cargo-deny. They are built
-//! beside other jobs and at a lower priority, in the order in which jobs need them.
+//! What only some jobs need: the guest image, the tools of a cluster, the conformance suite,
+//! cargo-deny. They are built beside other jobs and at a lower priority, in the order in which jobs
+//! need them.
 //!
 //! Invariant: a job starts only when its kit is there.
 //! Failure: when a kit cannot be built, the jobs that need it fail with the reason.
@@ -111,8 +112,9 @@ impl Shelf {
     }
 }
 
-/// How nice the thread that builds kits is, and all that it starts: a quarter of the processors beside compilers, so that
-/// the longest tests, which need the most kits, do not begin when the others have ended.
+/// How nice the thread that builds kits is, and all that it starts: a quarter of the processors
+/// beside compilers, so that the longest tests, which need the most kits, do not begin when the
+/// others have ended.
 const NICENESS: &str = "5";
 
 fn give_way() -> Result<()> {

@@ -1,7 +1,7 @@
 //! Runs jobs side by side, as many as the machine holds.
 //!
-//! Invariant: every job has an outcome, in the order in which they ended; each is printed in one line when it ends, with
-//! its output when it failed.
+//! Invariant: every job has an outcome, in the order in which they ended; each is printed in one
+//! line when it ends, with its output when it failed.
 //! Failure: a job whose kit cannot be built fails with that reason.
 
 use std::fs;

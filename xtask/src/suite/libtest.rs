@@ -1,6 +1,7 @@
 //! What a test program says about its tests.
 //!
-//! Invariant: a program that ran to its end has exactly one result line, whose numbers add up to the tests it was to run.
+//! Invariant: a program that ran to its end has exactly one result line, whose numbers add up to
+//! the tests it was to run.
 //! Failure: a program without such a line has [`Verdict::Died`], whatever else it printed.
 
 /// What the output of a test program says.

@@ -1,7 +1,8 @@
 //! Builds the workspace once, with all its test programs, and knows them.
 //!
-//! Invariant: the programs that tests start are of the same build; a run of the suite calls cargo for them only here.
-//! With lints, clippy's driver is the compiler of the workspace's crates: dependencies are compiled once for both.
+//! Invariant: the programs that tests start are of the same build; a run of the suite calls cargo
+//! for them only here. With lints, clippy's driver is the compiler of the workspace's crates:
+//! dependencies are compiled once for both.
 //! Failure: what the compiler says; a test program that cannot list its tests is named.
 
 use std::ffi::OsStr;
@@ -24,8 +25,8 @@ const E2E: &str = "e2e";
 /// A built test program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TestProgram {
-    /// The crate, and the target unless it holds the tests inside the crate's library. Unique: the name of the
-    /// log file follows from it.
+    /// The crate, and the target unless it holds the tests inside the crate's library. Unique: the
+    /// name of the log file follows from it.
     pub(super) name: String,
     /// What cargo built.
     pub(super) file: PathBuf,
@@ -192,7 +193,8 @@ impl TestProgram {
         let name = match end_to_end {
             Some(part) => part.to_string(),
             None if is("lib") => package.to_owned(),
-            // A package may have a binary and an integration test of one name; each has its own log.
+            // A package may have a binary and an integration test of one name; each has its own
+            // log.
             None if is("bin") => format!("{package}::bin::{}", target.name),
             None => format!("{package}::{}", target.name),
         };
@@ -236,7 +238,8 @@ impl TestProgram {
             .current_dir(&self.folder)
             .env("CARGO_MANIFEST_DIR", &self.folder)
             .env("CARGO_PKG_NAME", &self.package)
-            // An error of a test names its steps; a trace of the test runner's frames would bury them.
+            // An error of a test names its steps; a trace of the test runner's frames would bury
+            // them.
             .env("RUST_LIB_BACKTRACE", "0");
         command
     }

@@ -1,7 +1,8 @@
 //! Which job starts next.
 //!
-//! Invariant: what runs together fits the machine, unless one job alone is larger than it; a job that is to be alone has
-//! no other beside it. Of the jobs that are ready and fit, the longest starts first.
+//! Invariant: what runs together fits the machine, unless one job alone is larger than it; a job
+//! that is to be alone has no other beside it. Of the jobs that are ready and fit, the longest
+//! starts first.
 //! Failure: none.
 
 use std::cmp::Reverse;

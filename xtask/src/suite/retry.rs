@@ -1,10 +1,12 @@
-//! Which failed tests may run once more: those that missed a deadline of a program which is not ours.
+//! Which failed tests may run once more: those that missed a deadline of a program which is not
+//! ours.
 //!
-//! kubelet, etcd, containerd and the API server have deadlines of seconds, which a machine that stands still for a moment
-//! lets pass.
+//! kubelet, etcd, containerd and the API server have deadlines of seconds, which a machine that
+//! stands still for a moment lets pass.
 //!
-//! Invariant: a leak, a panic, a signal or a failed assertion is never repeated, even when a deadline passed as well. What
-//! passes only when it is repeated is counted, listed in `target/unsteady.json`, and a defect to look into.
+//! Invariant: a leak, a panic, a signal or a failed assertion is never repeated, even when a
+//! deadline passed as well. What passes only when it is repeated is counted, listed in
+//! `target/unsteady.json`, and a defect to look into.
 //! Failure: none.
 
 /// More tests than this do not miss a deadline by chance: then the run has failed.

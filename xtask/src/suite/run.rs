@@ -28,8 +28,8 @@ use crate::workspace;
 
 /// The variable by which tests learn that they are to take their long form.
 const LONG: &str = "VMLET_TEST_LONG";
-/// How much of each processor is given out, in percent. Tests that wait look again and again, so that more of them at a
-/// time take longer together.
+/// How much of each processor is given out, in percent. Tests that wait look again and again, so
+/// that more of them at a time take longer together.
 const GIVEN_OUT: u64 = 110;
 /// Memory that is left to everything else.
 const RESERVE_MIB: u64 = 2048;
@@ -239,7 +239,8 @@ impl Suite<'_> {
         Ok(jobs)
     }
 
-    /// Runs the jobs; when little failed, and only for deadlines that passed, that runs once more on a busy machine.
+    /// Runs the jobs; when little failed, and only for deadlines that passed, that runs once more
+    /// on a busy machine.
     fn with_second_runs(&self, jobs: Vec<Job>) -> Vec<Outcome> {
         let mut ended = self.lanes(jobs);
         let failed = ended.iter().filter(|(_, outcome)| outcome.count.failed > 0);

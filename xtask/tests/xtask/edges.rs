@@ -1,6 +1,7 @@
 //! Who may depend on whom among our own crates.
 //!
-//! Invariant: `tests/fixtures/edges.txt` lists every edge; a new one is a decision, not an accident.
+//! Invariant: `tests/fixtures/edges.txt` lists every edge; a new one is a decision, not an
+//! accident.
 //! Failure: the test shows the edges that are not in the list and those that are only in the list.
 
 use std::collections::BTreeSet;

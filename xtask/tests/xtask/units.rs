@@ -1,6 +1,7 @@
 //! The systemd units of `deploy/systemd`.
 //!
-//! Invariant: every unit starts a program of ours, comes back whenever it ends, and systemd understands it.
+//! Invariant: every unit starts a program of ours, comes back whenever it ends, and systemd
+//! understands it.
 //! Failure: the test names the unit and the line.
 
 use std::collections::BTreeSet;

@@ -1,4 +1,5 @@
-//! Every row of the table in the module's header, and what must not be concluded while a peer is away.
+//! Every row of the table in the module's header, and what must not be concluded while a peer is
+//! away.
 //!
 //! Invariant: time stands still unless a test moves it.
 //! Failure: the step that was chosen is shown.

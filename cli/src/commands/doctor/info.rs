@@ -1,6 +1,7 @@
 //! The facts in the daemon's verbose status.
 //!
-//! Invariant: a fact that is absent, or of an unexpected form, is unknown; it never hides the others.
+//! Invariant: a fact that is absent, or of an unexpected form, is unknown; it never hides the
+//! others.
 //! Failure: none.
 
 use serde_json::Value;

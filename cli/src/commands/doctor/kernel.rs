@@ -1,7 +1,7 @@
 //! What the running kernel offers, found without changing it.
 //!
-//! Invariant: a feature counts as present when the kernel holds it now, as available when a module can
-//! provide it, and as unknown when the node does not show it.
+//! Invariant: a feature counts as present when the kernel holds it now, as available when a module
+//! can provide it, and as unknown when the node does not show it.
 //! Failure: files that cannot be read leave the answer open.
 
 use std::fs;

@@ -1,6 +1,7 @@
 //! A line about an image.
 //!
-//! Invariant: a value that is not known is a dash; a message is there only for an image that is not ready.
+//! Invariant: a value that is not known is a dash; a message is there only for an image that is not
+//! ready.
 //! Failure: none.
 
 use crds::conditions::{READY, find};

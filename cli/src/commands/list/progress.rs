@@ -1,7 +1,8 @@
 //! What a machine is busy with, in a few words.
 //!
-//! Invariant: the nearest to the end wins: a task, then the machine's pod, then its placeholder, then what a start waits for.
-//! The steps of a creation and a start come in one order, whichever of the objects is seen first.
+//! Invariant: the nearest to the end wins: a task, then the machine's pod, then its placeholder,
+//! then what a start waits for. The steps of a creation and a start come in one order, whichever of
+//! the objects is seen first.
 //! Failure: nothing to say is an empty text.
 
 use crds::conditions::{FAILURE, IMAGE_CACHE_READY, PLACEMENT_READY, READY, find};

@@ -1,6 +1,7 @@
 //! `list --watch`: a line whenever what it says about a machine changes.
 //!
-//! Invariant: each machine that is there when the watch begins is printed once; then only changes are.
+//! Invariant: each machine that is there when the watch begins is printed once; then only changes
+//! are.
 //! Failure: a watch that breaks is begun again by itself; the first list must succeed.
 
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! The steps until the VM runs, each with its time on stderr.
 //!
-//! Invariant: a request that makes something is let come to its end before an interrupt is acted on, so
-//! that what it makes can be removed; a pull is broken off at once.
+//! Invariant: a request that makes something is let come to its end before an interrupt is acted
+//! on, so that what it makes can be removed; a pull is broken off at once.
 //! Failure: the failed step's; the caller removes what is there.
 
 use std::path::PathBuf;
@@ -83,8 +83,8 @@ impl Run {
         }
     }
 
-    /// Lets a request that makes something come to its end before an interrupt is acted on; a second
-    /// interrupt does not wait for it.
+    /// Lets a request that makes something come to its end before an interrupt is acted on; a
+    /// second interrupt does not wait for it.
     async fn finish_step<T>(
         &mut self,
         step: impl Future<Output = anyhow::Result<T>>,

@@ -1,6 +1,7 @@
 //! What `status` prints.
 //!
-//! Invariant: texts of guests, images and other people reach the terminal without control characters.
+//! Invariant: texts of guests, images and other people reach the terminal without control
+//! characters.
 //! Failure: what is unknown is left out, what may not be read is said to be.
 
 use std::fmt::Write as _;

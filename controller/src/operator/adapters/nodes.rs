@@ -1,7 +1,7 @@
 //! The nodes that are to run machines, and what their agents say.
 //!
-//! Invariant: a node that is dead, cordoned or not ready for reasons of its host is distinguished from one where our
-//! parts fail.
+//! Invariant: a node that is dead, cordoned or not ready for reasons of its host is distinguished
+//! from one where our parts fail.
 //! Failure: facts that cannot be read count as none.
 
 use std::collections::BTreeMap;

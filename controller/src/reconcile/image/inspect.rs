@@ -6,8 +6,10 @@
 //!   └────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Invariant: one task for each generation of the image; a generation that was answered is not requested again.
-//! Failure: without a node that can do it the image stays unknown, which keeps no machine from using it.
+//! Invariant: one task for each generation of the image; a generation that was answered is not
+//! requested again.
+//! Failure: without a node that can do it the image stays unknown, which keeps no machine from
+//! using it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -142,7 +144,8 @@ async fn begin(
     }
 }
 
-/// One of the nodes that can do it, not always the same one; after `last` another one, if there is one.
+/// One of the nodes that can do it, not always the same one; after `last` another one, if there is
+/// one.
 fn next_node(ctx: &Context, object: &Object, last: Option<&str>) -> Option<String> {
     let kind = format!("{:?}", TaskKind::InspectImage);
     let able = ctx.stores.agents.able(&kind);

@@ -1,7 +1,8 @@
 //! The name by which a pod requests an image.
 //!
-//! Invariant: the result is a name that kubelet accepts (a container image reference) and that the node's
-//! runtime turns back into the source; it never holds credentials. The same source always has the same name.
+//! Invariant: the result is a name that kubelet accepts (a container image reference) and that the
+//! node's runtime turns back into the source; it never holds credentials. The same source always
+//! has the same name.
 //! Failure: a source that no such name stands for is refused with what to do instead.
 
 use crds::{HttpSource, ImageSource, OciSource};
@@ -88,8 +89,8 @@ fn of_oci(oci: &OciSource) -> Result<Named, NotSupported> {
     }
 }
 
-/// A port is allowed in the first part of a name only, so that such a name cannot have the prefix; the
-/// pod's annotation routes it.
+/// A port is allowed in the first part of a name only, so that such a name cannot have the prefix;
+/// the pod's annotation routes it.
 fn prefixed(name: &str) -> String {
     let first = name.split('/').next().unwrap_or_default();
     if first.contains(':') && name.contains('/') || name.starts_with(PREFIX) {

@@ -8,7 +8,8 @@
 //! | False | `NotSupported` | its source cannot be used |
 //! | Unknown | `Inspecting`, `NoNode` | a node reads it; no node can |
 //!
-//! Invariant: facts and `Ready` are of the generation in `observedGeneration`; `usedSince` is written elsewhere.
+//! Invariant: facts and `Ready` are of the generation in `observedGeneration`; `usedSince` is
+//! written elsewhere.
 //! Failure: a write that the API server refuses is repeated with the pass.
 
 use crds::conditions::{self, READY, Status};

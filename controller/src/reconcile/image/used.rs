@@ -1,7 +1,7 @@
 //! From the first disk on, the source of an image is immutable.
 //!
-//! Invariant: `usedSince` is on record before a task that makes a disk exists, on the version of the image whose source the
-//! task has: an edit in between makes the write fail.
+//! Invariant: `usedSince` is on record before a task that makes a disk exists, on the version of
+//! the image whose source the task has: an edit in between makes the write fail.
 //! Failure: the machine's pass is repeated, with the image as it is then.
 
 use kube::api::{Patch, PatchParams};

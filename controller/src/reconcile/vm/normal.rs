@@ -1,6 +1,7 @@
 //! A machine that is not being deleted.
 //!
-//! Invariant: of a paused machine only the end of its pod is recorded; nothing is done for one without our finalizer.
+//! Invariant: of a paused machine only the end of its pod is recorded; nothing is done for one
+//! without our finalizer.
 //! Failure: an event names what failed; silence means that nothing changed.
 
 use crds::names;

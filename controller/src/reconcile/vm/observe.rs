@@ -1,6 +1,7 @@
 //! What is so: the machine's pod, its node, its answers. The first part of a pass.
 //!
-//! Invariant: nothing in the cluster is changed, but that an orphaned pod of the machine's name is adopted.
+//! Invariant: nothing in the cluster is changed, but that an orphaned pod of the machine's name is
+//! adopted.
 //! Failure: two live pods are an error that a person must look into.
 
 pub(super) mod find;

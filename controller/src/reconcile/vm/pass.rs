@@ -1,6 +1,7 @@
 //! One pass over one machine: what was read, and what will be written at its end.
 //!
-//! Invariant: steps change the draft only; [`super::write::patch`] writes the difference to what was read.
+//! Invariant: steps change the draft only; [`super::write::patch`] writes the difference to what
+//! was read.
 //! Failure: none of its own.
 
 use std::sync::Arc;
@@ -173,7 +174,8 @@ impl<'a> Pass<'a> {
         self.ctx.events.warning(&self.vm, reason, message);
     }
 
-    /// UID under which the node keeps the root disk: another machine's when its running pod was adopted.
+    /// UID under which the node keeps the root disk: another machine's when its running pod was
+    /// adopted.
     pub(crate) fn disk_uid(&self) -> String {
         let adopted = self.seen().and_then(|s| s.disk_uid.clone());
         adopted.unwrap_or_else(|| self.uid())
@@ -198,8 +200,8 @@ impl<'a> Pass<'a> {
         self.requeue = Some(self.requeue.map_or(delay, |old| old.min(delay)));
     }
 
-    /// All that this pass has to say is that something goes on, and the next step is likely to come at once: its pass
-    /// writes the status of both.
+    /// All that this pass has to say is that something goes on, and the next step is likely to come
+    /// at once: its pass writes the status of both.
     pub(crate) fn postpone_status(&mut self) {
         self.writes.postpones_status = true;
         self.look_again(PROGRESS);

@@ -1,7 +1,7 @@
 //! What a machine needs before it can be made or started.
 //!
-//! Invariant: every part is looked at in every pass, so that a user sees all that is missing at once; each
-//! part is the only writer of its condition.
+//! Invariant: every part is looked at in every pass, so that a user sees all that is missing at
+//! once; each part is the only writer of its condition.
 //! Failure: the parts that are missing, together in one error.
 
 mod bootstrap;

@@ -1,7 +1,8 @@
-//! The reconciler against an API server in memory: one test for each branch of each workflow, by its name.
+//! The reconciler against an API server in memory: one test for each branch of each workflow, by
+//! its name.
 //!
-//! Invariant: the double keeps the API's rules for versions, preconditions, finalizers, field owners and sizes, so
-//! that a write which the real server would refuse is refused here, too.
+//! Invariant: the double keeps the API's rules for versions, preconditions, finalizers, field
+//! owners and sizes, so that a write which the real server would refuse is refused here, too.
 //! Failure: a test says which branch it is about.
 
 #![allow(

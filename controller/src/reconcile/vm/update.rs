@@ -6,8 +6,8 @@
 //! a step that ends the pass ends it; what was remembered is then the result, unless the pass is to be repeated soon
 //! ```
 //!
-//! Invariant: an earlier ordinary failure turns a later end of the pass into a retry; a failed configuration never
-//! keeps a machine from being powered off.
+//! Invariant: an earlier ordinary failure turns a later end of the pass into a retry; a failed
+//! configuration never keeps a machine from being powered off.
 //! Failure: all ordinary failures together.
 
 use std::ops::ControlFlow;
@@ -116,7 +116,8 @@ pub(crate) async fn run(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome {
     }
 }
 
-/// The only step of a paused machine: its pod, which a drain waits for, is let go once its end is on record.
+/// The only step of a paused machine: its pod, which a drain waits for, is let go once its end is
+/// on record.
 pub(crate) fn record_end(pass: &mut Pass<'_>) {
     let pods = pass.ctx.stores.pods_of(&pass.uid());
     let mut pods = pods.into_iter();

@@ -1,7 +1,7 @@
 //! What a runtime had at one moment, and what became of it.
 //!
-//! Invariant: a pure value. Each object passes through created, started, stopped and deleted in this order, however
-//! much happened between two looks.
+//! Invariant: a pure value. Each object passes through created, started, stopped and deleted in
+//! this order, however much happened between two looks.
 //! Failure: `None` for lists that cannot be decoded.
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! What the node's status says of a secondary.
 //!
-//! Invariant: the types are of the secondary's own, such as `VmletRuntimeReady`: kubelet shows them and decides
-//! nothing by them.
+//! Invariant: the types are of the secondary's own, such as `VmletRuntimeReady`: kubelet shows them
+//! and decides nothing by them.
 //! Failure: none.
 
 use std::sync::PoisonError;

@@ -1,8 +1,9 @@
 //! Finds the network of a configuration directory.
 //!
-//! Invariant: files count in the order of their names and the first usable one wins; nothing but regular
-//! files of a bounded size is opened.
-//! Failure: a broken file is passed over; when none is left, the error lists every file with its reason.
+//! Invariant: files count in the order of their names and the first usable one wins; nothing but
+//! regular files of a bounded size is opened.
+//! Failure: a broken file is passed over; when none is left, the error lists every file with its
+//! reason.
 
 use std::fs::File;
 use std::io::Read;
@@ -46,8 +47,8 @@ fn load_file(file: &Path) -> Result<NetworkConfig, ConfigError> {
     Ok(config)
 }
 
-/// Regular files (or links to such) of `dir` with one of the `extensions`, by name; none when there is
-/// no such directory.
+/// Regular files (or links to such) of `dir` with one of the `extensions`, by name; none when there
+/// is no such directory.
 fn files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, ConfigError> {
     let failed = |source| ConfigError::Read {
         path: dir.into(),

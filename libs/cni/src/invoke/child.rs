@@ -1,4 +1,5 @@
-//! One child process: standard input written, both outputs read, the end awaited, all at the same time.
+//! One child process: standard input written, both outputs read, the end awaited, all at the same
+//! time.
 //!
 //! Invariant: when the future is dropped, or the deadline passes, no process of the group is left.
 //! Failure: output beyond the limit is an error on standard output and dropped on standard error.
@@ -69,8 +70,9 @@ pub(super) async fn run(
     outcome.await.unwrap_or(Err(Failure::TimedOut { deadline }))
 }
 
-/// Starts the program. One that is being written to at this moment (an upgrade, or a child of another
-/// thread that has inherited the descriptor) is tried again for as long as the deadline allows.
+/// Starts the program. One that is being written to at this moment (an upgrade, or a child of
+/// another thread that has inherited the descriptor) is tried again for as long as the deadline
+/// allows.
 async fn start(command: &mut Command) -> std::io::Result<Child> {
     loop {
         match command.spawn() {

@@ -1,8 +1,10 @@
 //! Calls a chain of plugins, and builds the input of each.
 //!
-//! Invariant: a plugin gets its own configuration, plus the network's name and version, the previous
-//! result, of the capability values those that it declares, and addresses to request in any case.
-//! Failure: a walk stops at the first plugin that fails, or goes on and reports the first at its end.
+//! Invariant: a plugin gets its own configuration, plus the network's name and version, the
+//! previous result, of the capability values those that it declares, and addresses to request in
+//! any case.
+//! Failure: a walk stops at the first plugin that fails, or goes on and reports the first at its
+//! end.
 
 use std::time::{Duration, Instant};
 
@@ -106,7 +108,8 @@ impl Runtime {
             .await
     }
 
-    /// Takes down what a failed ADD has made. Its failure is logged: the caller gets the one of ADD.
+    /// Takes down what a failed ADD has made. Its failure is logged: the caller gets the one of
+    /// ADD.
     pub(super) async fn undo(&self, network: &NetworkConfig, attachment: &Attachment) {
         let undone = match self
             .del_chain(network, attachment, None, Walk::ToTheEnd)
@@ -171,7 +174,8 @@ pub(super) fn plugin_input(
     Value::Object(config).to_string().into_bytes()
 }
 
-/// The older of the two conventions for requested addresses, for plugins that do not declare the capability.
+/// The older of the two conventions for requested addresses, for plugins that do not declare the
+/// capability.
 fn ask_for_addresses(config: &mut Map<String, Value>, ips: &Value) {
     let args = config
         .entry("args")

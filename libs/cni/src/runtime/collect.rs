@@ -1,9 +1,10 @@
 //! Removes the attachments that the caller does not list (CNI GC).
 //!
-//! Invariant: only attachments of our own cache are detached; plugins receive every attachment that is
-//! valid, ours and our neighbours', before they may collect anything.
-//! Failure: one attachment or plugin that fails does not keep the others from their turn; all failures
-//! are in the outcome. When a neighbour's cache cannot be read, plugins are not asked at all.
+//! Invariant: only attachments of our own cache are detached; plugins receive every attachment that
+//! is valid, ours and our neighbours', before they may collect anything.
+//! Failure: one attachment or plugin that fails does not keep the others from their turn; all
+//! failures are in the outcome. When a neighbour's cache cannot be read, plugins are not asked at
+//! all.
 
 use std::collections::BTreeSet;
 
@@ -23,9 +24,9 @@ pub struct GcOutcome {
 }
 
 impl Runtime {
-    /// Detaches every cached attachment that is not in `keep`, whatever its network. Then, from version
-    /// 1.1.0 on and unless it says `disableGC`, asks the plugins of `network` to free what belongs to
-    /// no valid attachment. `keep` must name attachments whose ADD is under way, too.
+    /// Detaches every cached attachment that is not in `keep`, whatever its network. Then, from
+    /// version 1.1.0 on and unless it says `disableGC`, asks the plugins of `network` to free what
+    /// belongs to no valid attachment. `keep` must name attachments whose ADD is under way, too.
     pub async fn gc(
         &self,
         network: Option<&NetworkConfig>,
@@ -45,7 +46,8 @@ impl Runtime {
         }
         let allowed = |n: &&NetworkConfig| !n.disable_gc() && n.version().allows(Cmd::Gc).is_ok();
         if let Some(network) = network.filter(allowed) {
-            // What could not be detached is still there, so plugins must not free it behind our back.
+            // What could not be detached is still there, so plugins must not free it behind our
+            // back.
             match self.valid(network.name(), &keep).await {
                 Ok(valid) => self.ask_plugins(network, &valid, &mut outcome).await,
                 Err(error) => outcome.errors.push(error),

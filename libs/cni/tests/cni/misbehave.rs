@@ -1,6 +1,7 @@
 //! Plugins that misbehave: each way has its own error, and takes bounded time.
 //!
-//! Invariant: a pipe that the plugin and all its children hold open closes when the last of them has ended.
+//! Invariant: a pipe that the plugin and all its children hold open closes when the last of them
+//! has ended.
 //! Failure: a process left behind keeps the pipe open, and the test ends at its deadline.
 
 use std::os::unix::fs::OpenOptionsExt;

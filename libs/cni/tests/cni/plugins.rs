@@ -1,7 +1,8 @@
 //! The reference plugins in two fresh network namespaces: one plays the node, one the pod.
 //!
-//! Invariant: the node's namespace belongs to the thread that runs the test and the plugins, the pod's to
-//! a second thread; both vanish with their threads, and no name or mount is made for either.
+//! Invariant: the node's namespace belongs to the thread that runs the test and the plugins, the
+//! pod's to a second thread; both vanish with their threads, and no name or mount is made for
+//! either.
 //! Failure: everything on disk is below a scratch directory, so nothing stays behind.
 
 use std::collections::BTreeMap;
@@ -22,8 +23,8 @@ const V6: &str = "fd00:88:7::/64";
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Runs `test` in a network namespace of its own, with an asynchronous runtime on this very thread: its
-/// children are born there.
+/// Runs `test` in a network namespace of its own, with an asynchronous runtime on this very thread:
+/// its children are born there.
 fn on_a_fresh_node<F: Future<Output = ()>>(test: impl FnOnce(Scratch) -> F + Send + 'static) {
     let node = std::thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
@@ -210,8 +211,8 @@ fn check_sees_that_a_link_has_gone() {
     on_a_fresh_node(|scratch| async move {
         let (runtime, network, pod) = (scratch.runtime(), scratch.bridge(&[V4]), Pod::new());
         let mut attachment = attachment("c1", &pod.path);
-        // With ports to map, portmap 1.1.1 looks for each rule in the tables of both families and so
-        // fails every CHECK.
+        // With ports to map, portmap 1.1.1 looks for each rule in the tables of both families and
+        // so fails every CHECK.
         attachment.capabilities.clear();
         runtime.add(&network, &attachment).await.unwrap();
         runtime.check(&attachment).await.unwrap();

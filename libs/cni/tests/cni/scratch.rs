@@ -34,8 +34,8 @@ impl Scratch {
         self.dir.path().join(name)
     }
 
-    /// Puts a plugin there that records the call and then runs `body`, which sees `$RESULT`, and `$HERE`
-    /// for this directory.
+    /// Puts a plugin there that records the call and then runs `body`, which sees `$RESULT`, and
+    /// `$HERE` for this directory.
     pub(crate) fn plugin(&self, kind: &str, body: &str) {
         let here = self.dir.path().display();
         let script = format!(
@@ -47,8 +47,8 @@ impl Scratch {
 
     /// Puts a plugin there that is `script` and nothing more.
     ///
-    /// Written by another process: were the file open for writing here while a parallel test forks, it could not be
-    /// executed until that child has let go of it.
+    /// Written by another process: were the file open for writing here while a parallel test forks,
+    /// it could not be executed until that child has let go of it.
     pub(crate) fn program(&self, kind: &str, script: &str) {
         let status = std::process::Command::new("sh")
             .args(["-c", "printf %s \"$2\" >\"$1\" && chmod 755 \"$1\"", "sh"])

@@ -1,5 +1,5 @@
-//! Writes the manifests of all kinds, and their fields into the pages about them: `cargo xtask crds` calls it with
-//! the repository's folder.
+//! Writes the manifests of all kinds, and their fields into the pages about them: `cargo xtask
+//! crds` calls it with the repository's folder.
 //!
 //! Invariant: what is in `deploy/crds` afterwards is what the types say, no more.
 //! Failure: a file that cannot be written is named; the exit code is 1.

@@ -1,7 +1,8 @@
 //! Who acts on each field of a machine's specification, and when a change takes effect.
 //!
-//! The controller reports fields that no program acts on in the condition `UnsupportedFeatures`, a pod's revision counts the
-//! fields that take effect at the next start, and `docs/kinds/virtualmachine.md` shows this table.
+//! The controller reports fields that no program acts on in the condition `UnsupportedFeatures`, a
+//! pod's revision counts the fields that take effect at the next start, and
+//! `docs/kinds/virtualmachine.md` shows this table.
 //!
 //! Invariant: every field of the schema is here once; a test compares them.
 //! Failure: none.

@@ -54,8 +54,8 @@ pub struct InterfaceSpec {
     /// Enables DHCP for IPv6.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhcp6: Option<bool>,
-    /// Static MAC address. The node sets it on the pod network; on other networks it depends on the support of their
-    /// CNI plugins.
+    /// Static MAC address. The node sets it on the pod network; on other networks it depends on the
+    /// support of their CNI plugins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 17), regex(pattern = rules::MAC))]
     #[x_kube(validation = rules::rule("self != '00:00:00:00:00:00'", "a MAC address is that of one station, not all zeros"))]

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules;
 
-/// How readiness is determined. Exactly one of `tcpSocket`, `guestHeartbeat` and `guestInfo` must be set.
+/// How readiness is determined. Exactly one of `tcpSocket`, `guestHeartbeat` and `guestInfo` must
+/// be set.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[x_kube(validation = rules::rule(
     "(has(self.tcpSocket) ? 1 : 0) + (has(self.guestHeartbeat) ? 1 : 0) + \
@@ -24,7 +25,8 @@ pub struct ReadinessProbe {
     /// Ready if the heartbeat of the guest agent has at least the threshold status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest_heartbeat: Option<HeartbeatProbe>,
-    /// Ready if all of these values match those that the guest publishes in its file `/run/vmlet/guestinfo`.
+    /// Ready if all of these values match those that the guest publishes in its file
+    /// `/run/vmlet/guestinfo`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["key"]))]
     pub guest_info: Vec<GuestInfoMatch>,
@@ -45,7 +47,8 @@ pub struct TcpSocketProbe {
     /// Port, 1 to 65535.
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
-    /// Address. Defaults to the primary IPv4 address of the machine or, if there is none, its primary IPv6 address.
+    /// Address. Defaults to the primary IPv4 address of the machine or, if there is none, its
+    /// primary IPv6 address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub host: Option<String>,

@@ -15,12 +15,13 @@ use serde::{Deserialize, Serialize};
 pub struct StateChangeRequest {
     /// Action: `Start` or `Stop`.
     pub action: StateChangeAction,
-    /// Stop: UID of the pod to stop. If the current pod has another UID, the request is already fulfilled.
+    /// Stop: UID of the pod to stop. If the current pod has another UID, the request is already
+    /// fulfilled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub uid: Option<String>,
-    /// Start: `paused: "true"` starts the machine with paused vCPUs. Stop: `gracePeriodSeconds` is the time for the
-    /// guest to power off; 0 powers it off immediately.
+    /// Start: `paused: "true"` starts the machine with paused vCPUs. Stop: `gracePeriodSeconds` is
+    /// the time for the guest to power off; 0 powers it off immediately.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 4))]
     pub data: BTreeMap<String, String>,

@@ -83,7 +83,8 @@ pub struct VirtualMachineSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub image_name: Option<String>,
-    /// VirtualMachineClass that defines the size. A change resizes the machine while it is off or when it starts.
+    /// VirtualMachineClass that defines the size. A change resizes the machine while it is off or
+    /// when it starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = rules::SUBDOMAIN))]
     pub class_name: Option<String>,
@@ -112,8 +113,8 @@ pub struct VirtualMachineSpec {
     /// How the machine is restarted.
     #[serde(default = "default::try_soft", skip_serializing_if = "Option::is_none")]
     pub restart_mode: Option<PowerOpMode>,
-    /// Maximum time for the guest to power off or reboot, as a Go duration of at most one week (`168h`), rounded up
-    /// to whole seconds. Defaults to `5m`.
+    /// Maximum time for the guest to power off or reboot, as a Go duration of at most one week
+    /// (`168h`), rounded up to whole seconds. Defaults to `5m`.
     #[serde(
         default = "default::five_minutes",
         skip_serializing_if = "Option::is_none"
@@ -286,7 +287,8 @@ pub struct Template {
     pub metadata: TemplateMetadata,
 }
 
-/// Labels and annotations of the machine's pods. Those of the machine itself are not copied to the pods.
+/// Labels and annotations of the machine's pods. Those of the machine itself are not copied to the
+/// pods.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TemplateMetadata {

@@ -70,8 +70,8 @@ pub struct VirtualMachineStatus {
         rename = "instanceUUID"
     )]
     pub instance_uuid: Option<String>,
-    /// Image that the root disk was made from, under the name that pods use. It is kept even if the image object is
-    /// deleted.
+    /// Image that the root disk was made from, under the name that pods use. It is kept even if the
+    /// image object is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub image: Option<String>,
@@ -79,8 +79,8 @@ pub struct VirtualMachineStatus {
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "imageURL")]
     #[schemars(length(max = 2048))]
     pub image_url: Option<String>,
-    /// UID under which the node stores the root disk, if it differs from the UID of this machine because the machine
-    /// adopted a running pod.
+    /// UID under which the node stores the root disk, if it differs from the UID of this machine
+    /// because the machine adopted a running pod.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "diskUID")]
     pub disk_uid: Option<String>,
     /// Class that defines the current size of the machine.
@@ -89,7 +89,8 @@ pub struct VirtualMachineStatus {
     /// UID and generation of the class when it was applied, as `uid/generation`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_revision: Option<String>,
-    /// Specification of the class when it was applied. An edit of the class has no effect until it is applied.
+    /// Specification of the class when it was applied. An edit of the class has no effect until it
+    /// is applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::volumes::any_object")]
     pub class_spec: Option<serde_json::Value>,
@@ -196,7 +197,8 @@ pub struct InstanceStatus {
     /// Whether the single run of the strategy `Once` is complete.
     #[serde(default)]
     pub once_completed: bool,
-    /// What follows the end of the instance. Set before the pod is deleted. Empty if the end was not requested.
+    /// What follows the end of the instance. Set before the pod is deleted. Empty if the end was
+    /// not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub afterwards: Option<Afterwards>,
 }

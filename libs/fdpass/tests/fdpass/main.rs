@@ -1,6 +1,7 @@
 //! Messages with descriptors over real sockets, with and without an async runtime.
 //!
-//! Invariant: no test counts the descriptors of the process: that one (`leaks`) is a program of its own.
+//! Invariant: no test counts the descriptors of the process: that one (`leaks`) is a program of its
+//! own.
 //! Failure: the test names the message that came back differently.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]

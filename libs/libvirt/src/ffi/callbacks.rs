@@ -1,8 +1,9 @@
 //! Life-cycle, reboot and close callbacks, turned into messages on a channel.
 //!
-//! Invariant: C holds only a number; the channel lives in [`LISTENERS`] under that number. A callback that
-//! comes after its subscription has gone finds nothing and does nothing, so no order of calls can
-//! touch freed memory. Callbacks copy, send and return; they never call back into the connection.
+//! Invariant: C holds only a number; the channel lives in [`LISTENERS`] under that number. A
+//! callback that comes after its subscription has gone finds nothing and does nothing, so no order
+//! of calls can touch freed memory. Callbacks copy, send and return; they never call back into the
+//! connection.
 //! Failure: a subscription that libvirt refuses is undone before the error is returned.
 
 use std::collections::BTreeMap;
@@ -99,9 +100,9 @@ impl Subscription {
 
     /// Says whether the driver has close callbacks at all: those without a daemon have none.
     fn register_close(&self) -> Result<bool, Error> {
-        // SAFETY: the connection is alive for the whole call, since `self` holds a reference; `on_close`
-        // has the type that C expects; the opaque value is a number that is never dereferenced, so that
-        // there is nothing to free.
+        // SAFETY: the connection is alive for the whole call, since `self` holds a reference;
+        // `on_close` has the type that C expects; the opaque value is a number that is never
+        // dereferenced, so that there is nothing to free.
         let result = unsafe {
             sys::virConnectRegisterCloseCallback(
                 self.connect.as_ptr(),
@@ -130,8 +131,8 @@ impl Subscription {
             *mut c_void,
         ) -> c_int;
         // SAFETY: libvirt calls the callback of event id LIFECYCLE with exactly the arguments of
-        // `on_lifecycle`; the generic type is only how every kind of callback is passed (its C macro
-        // VIR_DOMAIN_EVENT_CALLBACK is the same cast).
+        // `on_lifecycle`; the generic type is only how every kind of callback is passed (its C
+        // macro VIR_DOMAIN_EVENT_CALLBACK is the same cast).
         let callback = unsafe { transmute::<Lifecycle, AnyCallback>(on_lifecycle) };
         self.register(sys::VIR_DOMAIN_EVENT_ID_LIFECYCLE, callback)
     }
@@ -142,8 +143,9 @@ impl Subscription {
         kind: sys::virDomainEventID,
         callback: AnyCallback,
     ) -> Result<(), Error> {
-        // SAFETY: the connection is alive for the whole call, since `self` holds a reference; the null domain
-        // means all domains; the opaque value is a mere number, so that there is nothing to free.
+        // SAFETY: the connection is alive for the whole call, since `self` holds a reference; the
+        // null domain means all domains; the opaque value is a mere number, so that there is
+        // nothing to free.
         let id = unsafe {
             sys::virConnectDomainEventRegisterAny(
                 self.connect.as_ptr(),
@@ -213,7 +215,8 @@ unsafe extern "C" fn on_reboot(
 /// The UUID of a domain, which must be alive.
 unsafe fn uuid(domain: sys::virDomainPtr) -> Option<Uuid> {
     let mut uuid = [0_u8; 16];
-    // SAFETY: the domain is alive, and the buffer has the 16 bytes (VIR_UUID_BUFLEN) that the function fills.
+    // SAFETY: the domain is alive, and the buffer has the 16 bytes (VIR_UUID_BUFLEN) that the
+    // function fills.
     let result = unsafe { sys::virDomainGetUUID(domain, uuid.as_mut_ptr()) };
     (result == 0).then(|| Uuid::from_bytes(uuid))
 }

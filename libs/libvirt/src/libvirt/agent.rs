@@ -1,9 +1,11 @@
 //! The QEMU guest agent, which is whatever the guest wants it to be.
 //!
-//! Invariant: one command per guest at a time; the rest of a guest's callers wait without a permit. An agent that
-//! answered last time never waits for one that did not. Replies are bounded and parsed before callers get them.
-//! Failure: [`Error::NoAgent`] when there is none, [`Error::Agent`] when it is silent or talks nonsense,
-//! [`Error::AgentForbids`] and [`Error::Refused`] when the agent itself answered that it will not.
+//! Invariant: one command per guest at a time; the rest of a guest's callers wait without a permit.
+//! An agent that answered last time never waits for one that did not. Replies are bounded and
+//! parsed before callers get them.
+//! Failure: [`Error::NoAgent`] when there is none, [`Error::Agent`] when it is silent or talks
+//! nonsense, [`Error::AgentForbids`] and [`Error::Refused`] when the agent itself answered that it
+//! will not.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,7 +33,8 @@ const MARGIN: Duration = Duration::from_secs(2);
 /// libvirt's timeout for the synchronisation with an agent, unless it is set shorter.
 const LIBVIRT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The turn with a guest: it is over when the caller and the thread that speaks to the guest have let go of it.
+/// The turn with a guest: it is over when the caller and the thread that speaks to the guest have
+/// let go of it.
 pub(super) type Turn = Arc<OwnedMutexGuard<()>>;
 
 #[derive(Deserialize)]
@@ -67,8 +70,9 @@ impl Calls {
             return Ok(());
         }
         let begun = Instant::now();
-        // Kept until the order is out: one that waits for its turn in vain is silent, too, and was never sent. Nor
-        // does a command of another client come between, whose end libvirt would have to wait for first.
+        // Kept until the order is out: one that waits for its turn in vain is silent, too, and was
+        // never sent. Nor does a command of another client come between, whose end libvirt would
+        // have to wait for first.
         let turn = Arc::new(self.turn_within(domain, PING).await?);
         let ping = json!({"execute": "guest-ping"});
         let left = PING.saturating_sub(begun.elapsed());
@@ -175,8 +179,9 @@ fn command_guest(
 ) -> Result<Result<String, String>, VirtError> {
     let domain = connect.lookup_domain_by_uuid(domain)?;
     let seconds = whole_seconds(time);
-    // Otherwise a call to an agent that has ended takes five seconds before the command is even sent, or the timeout that an
-    // earlier client has set. A driver without this call is only slower.
+    // Otherwise a call to an agent that has ended takes five seconds before the command is even
+    // sent, or the timeout that an earlier client has set. A driver without this call is only
+    // slower.
     let _ = ffi::set_agent_timeout(&domain, seconds.min(whole_seconds(LIBVIRT_TIMEOUT)));
     match domain.qemu_agent_command(command, seconds, 0) {
         Ok(reply) => Ok(Ok(reply)),
@@ -193,7 +198,8 @@ fn has_answered(reply: &Result<Result<String, String>, VirtError>) -> bool {
     }
 }
 
-/// Whether libvirt says that no agent can answer: the domain has no agent channel, is paused or off.
+/// Whether libvirt says that no agent can answer: the domain has no agent channel, is paused or
+/// off.
 fn is_mute(error: &VirtError) -> bool {
     error.code().is_any(vec![
         ErrorNumber::ArgumentUnsupported,

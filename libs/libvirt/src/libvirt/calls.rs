@@ -1,8 +1,9 @@
 //! Runs blocking calls under permits and deadlines.
 //!
-//! Invariant: a permit stays with the blocking thread, so that calls which outlive their deadline still count;
-//! at most `parallel` threads per lane are ever inside libvirt.
-//! Failure: no session, no permit in time, or no answer in time; then the effect in libvirt is unknown.
+//! Invariant: a permit stays with the blocking thread, so that calls which outlive their deadline
+//! still count; at most `parallel` threads per lane are ever inside libvirt.
+//! Failure: no session, no permit in time, or no answer in time; then the effect in libvirt is
+//! unknown.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,8 +51,8 @@ pub(super) struct Calls {
     unresponsive_agents: Arc<Semaphore>,
     /// Those whose agent answered when it was last queried.
     pub(super) known: Domains,
-    /// Those whose power button was pressed for a reboot, and not since for anything else: libvirt boots them again when they
-    /// power off, for any caller.
+    /// Those whose power button was pressed for a reboot, and not since for anything else: libvirt
+    /// boots them again when they power off, for any caller.
     pub(super) rebooting: Domains,
     /// One per domain with agent calls under way.
     pub(super) channels: Mutex<HashMap<Uuid, Arc<tokio::sync::Mutex<()>>>>,

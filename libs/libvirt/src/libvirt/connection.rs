@@ -1,9 +1,10 @@
 //! Keeps a connection to libvirt, and says when it comes and goes.
 //!
-//! Invariant: at most one attempt to connect is under way; [`Event::Connected`] precedes every event of its
-//! session, [`Event::Disconnected`] follows the last; a session is closed on a blocking thread.
-//! Failure: the link is down with a reason, and the next attempt follows after 100 ms, later after 250 ms: one at a socket that
-//! is not there costs next to nothing.
+//! Invariant: at most one attempt to connect is under way; [`Event::Connected`] precedes every
+//! event of its session, [`Event::Disconnected`] follows the last; a session is closed on a
+//! blocking thread.
+//! Failure: the link is down with a reason, and the next attempt follows after 100 ms, later after
+//! 250 ms: one at a socket that is not there costs next to nothing.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -32,8 +33,8 @@ pub(super) struct Link {
     events: broadcast::Sender<Event>,
 }
 
-/// Open connections, as many as there are permits: calls on one connection wait for each other, whatever libvirt
-/// says of its threads.
+/// Open connections, as many as there are permits: calls on one connection wait for each other,
+/// whatever libvirt says of its threads.
 #[derive(Debug)]
 pub(super) struct Session {
     // Subscriptions go before the connections that they are registered on.
@@ -51,7 +52,8 @@ pub(super) struct Borrowed {
     connect: Connect,
 }
 
-/// Which of a session's connections a call uses: what must not wait for others does not share theirs.
+/// Which of a session's connections a call uses: what must not wait for others does not share
+/// theirs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
     /// The life cycle, as far as it may wait for a start that hangs.
@@ -217,8 +219,8 @@ pub(super) async fn supervise(
     }
 }
 
-/// Opens a session on a thread of its own: a libvirt that accepts and says nothing blocks it without
-/// limit, which must not keep the runtime from ending.
+/// Opens a session on a thread of its own: a libvirt that accepts and says nothing blocks it
+/// without limit, which must not keep the runtime from ending.
 async fn open(
     uri: String,
     parallel: usize,

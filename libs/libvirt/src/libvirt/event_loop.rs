@@ -1,8 +1,9 @@
 //! libvirt's event loop: one thread for the whole process.
 //!
-//! Invariant: it runs before the first connection opens, and until the process ends; without it neither events nor
-//! keep-alive answers are read.
-//! Failure: the thread cannot be started, then no connection is opened and the next attempt tries again.
+//! Invariant: it runs before the first connection opens, and until the process ends; without it
+//! neither events nor keep-alive answers are read.
+//! Failure: the thread cannot be started, then no connection is opened and the next attempt tries
+//! again.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! Which CPUs of the node a machine may use.
 //!
 //! Invariant: after success every virtual CPU and the emulator's main thread have the same mask.
-//! Failure: libvirt's error; some threads may have the new mask already, so the call is to be repeated.
+//! Failure: libvirt's error; some threads may have the new mask already, so the call is to be
+//! repeated.
 
 use virt::domain::Domain;
 use virt::error::Error;

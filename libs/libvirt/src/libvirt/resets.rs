@@ -1,11 +1,12 @@
 //! One [`Event::Reset`](crate::Event::Reset) for one reset.
 //!
-//! SeaBIOS restores its image after a reset and then resets the machine again, twice with QEMU 7.2, 40 to 150 ms after
-//! the first (measured with software emulation). Without this a reboot that is requested right after a reset would seem
-//! to have happened.
+//! SeaBIOS restores its image after a reset and then resets the machine again, twice with QEMU 7.2,
+//! 40 to 150 ms after the first (measured with software emulation). Without this a reboot that is
+//! requested right after a reset would seem to have happened.
 //!
 //! Invariant: a reset counts when no other one of its domain came within [`SETTLES`] before it.
-//! Failure: a guest that boots and reboots within [`SETTLES`] is not seen to do so; who waits for it asks again.
+//! Failure: a guest that boots and reboots within [`SETTLES`] is not seen to do so; who waits for
+//! it asks again.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -180,7 +180,8 @@ async fn a_guest_outlives_libvirtd_and_its_events_come_again() {
         next(&mut events).await,
         Event::Stopped(other, End::Destroyed)
     );
-    // No event is promised here: libvirt has none when it loses a guest that it is just picking up again.
+    // No event is promised here: libvirt has none when it loses a guest that it is just picking up
+    // again.
     hv.destroy(id).await.unwrap();
     assert!(matches!(
         hv.state(id).await.unwrap(),
@@ -220,8 +221,8 @@ async fn a_call_to_a_frozen_libvirtd_ends_at_its_deadline() {
         .expect("calls work again");
 }
 
-/// An emulator that hangs for guests whose name begins with `hang`, when it opens a pipe without a writer. Each of
-/// them leaves a file in the directory that comes second.
+/// An emulator that hangs for guests whose name begins with `hang`, when it opens a pipe without a
+/// writer. Each of them leaves a file in the directory that comes second.
 fn hanging_emulator(libvirtd: &Libvirtd) -> (String, PathBuf) {
     let in_scratch = |name| libvirtd.dir().join(name);
     let (script, pipe, hung) = (
@@ -239,7 +240,8 @@ fn hanging_emulator(libvirtd: &Libvirtd) -> (String, PathBuf) {
         hung.display(),
         pipe.display()
     );
-    // By another process: were it open for writing here while a parallel test forks, it could not be executed.
+    // By another process: were it open for writing here while a parallel test forks, it could not
+    // be executed.
     let write = "printf %s \"$2\" >\"$1\" && chmod 755 \"$1\"";
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", write, "sh"]).arg(&script).arg(text);

@@ -1,6 +1,7 @@
 //! What a verb changes, and the JSON patches that do it.
 //!
-//! Invariant: a patch begins with tests of what it replaces; writing requests also ends the back-off.
+//! Invariant: a patch begins with tests of what it replaces; writing requests also ends the
+//! back-off.
 //! Failure: the API server refuses a patch whose test fails; nothing of it is done then.
 
 use crds::VirtualMachine;
@@ -10,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::strategy::DesiredState;
 
-/// What a verb changes. The status is patched first, then the object: a start that waits in the queue must
-/// be removed before the desired state is "off".
+/// What a verb changes. The status is patched first, then the object: a start that waits in the
+/// queue must be removed before the desired state is "off".
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Change {
     /// The new desired state; a value in another field replaces the old one.

@@ -1,7 +1,7 @@
 //! A machine in a small world of random events.
 //!
-//! Invariant: one instance at a time, whatever happens in whatever order; when nothing more happens, the
-//! machine comes to what its owner wants and then to rest.
+//! Invariant: one instance at a time, whatever happens in whatever order; when nothing more
+//! happens, the machine comes to what its owner wants and then to rest.
 //! Failure: proptest prints the shortest history that breaks this.
 
 use crds::PowerState;
@@ -223,7 +223,8 @@ impl World {
         decision
     }
 
-    /// Nothing happens any more but what has to: pods start, those that are deleted end and go, time passes.
+    /// Nothing happens any more but what has to: pods start, those that are deleted end and go,
+    /// time passes.
     fn settles(&mut self) {
         for _ in 0..60 {
             let written = self.case.status.clone();

@@ -1,6 +1,7 @@
 //! Acceptance scenarios 1 to 48, as far as they are decided without an API server.
 //!
-//! Invariant: the number of a scenario is in the name of its test; 2 and 47 also need the reconciler.
+//! Invariant: the number of a scenario is in the name of its test; 2 and 47 also need the
+//! reconciler.
 //! Failure: the name says which promise is broken.
 
 mod always;

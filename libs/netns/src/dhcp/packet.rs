@@ -1,7 +1,8 @@
 //! Requests in, answers out: no socket, no clock.
 //!
-//! Invariant: bytes of the guest reach the option parser only after [`decode`] has checked the fixed
-//! fields and dropped every option that we do not read; what is copied into an answer is bounded.
+//! Invariant: bytes of the guest reach the option parser only after [`decode`] has checked the
+//! fixed fields and dropped every option that we do not read; what is copied into an answer is
+//! bounded.
 //! Failure: whatever is malformed or not for us gets no answer.
 
 use std::net::Ipv4Addr;
@@ -26,7 +27,8 @@ mod code {
     pub(super) const READ: [u8; 8] = [50, 53, 54, 55, 57, 61, 82, 97];
 }
 
-/// Parses a datagram; `None` unless it is a DHCP request from an Ethernet client that is not relayed.
+/// Parses a datagram; `None` unless it is a DHCP request from an Ethernet client that is not
+/// relayed.
 #[must_use]
 pub fn decode(datagram: &[u8]) -> Option<Message> {
     let (fixed, rest) = datagram.split_at_checked(FIXED)?;
@@ -69,9 +71,9 @@ pub fn encode(message: &Message) -> Option<Vec<u8>> {
 
 /// The answer to `request`, if it deserves one.
 ///
-/// DISCOVER gets an OFFER, REQUEST an ACK, or a NAK when it is about another address than the lease's,
-/// INFORM an ACK without times. RELEASE and DECLINE get none, nor does anything that is for another
-/// client or another server.
+/// DISCOVER gets an OFFER, REQUEST an ACK, or a NAK when it is about another address than the
+/// lease's, INFORM an ACK without times. RELEASE and DECLINE get none, nor does anything that is
+/// for another client or another server.
 #[must_use]
 pub fn reply(lease: &Lease, request: &Message) -> Option<Message> {
     // `chaddr` slices by the length field, so that must be looked at first.

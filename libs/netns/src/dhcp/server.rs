@@ -1,10 +1,10 @@
 //! The sockets of the DHCP server: one per bridge, made inside the pod's namespace.
 //!
-//! Invariant: a socket is bound to its bridge, so a NIC is answered by its own lease only. Answers are
-//! broadcast; a client that already uses its address also gets them there, because it may listen for
-//! nothing else. Dropping the [`Server`] ends it.
-//! Failure: a receive error (the bridge is going, say) is logged and followed by a pause; the server
-//! never ends by itself.
+//! Invariant: a socket is bound to its bridge, so a NIC is answered by its own lease only. Answers
+//! are broadcast; a client that already uses its address also gets them there, because it may
+//! listen for nothing else. Dropping the [`Server`] ends it.
+//! Failure: a receive error (the bridge is going, say) is logged and followed by a pause; the
+//! server never ends by itself.
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket as StdSocket};
 use std::os::fd::OwnedFd;

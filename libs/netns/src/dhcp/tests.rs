@@ -344,8 +344,8 @@ fn options() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(some, 0..6).prop_map(|options| options.concat())
 }
 
-/// A datagram with any byte where the server may find it: it is a request, of Ethernet, in DHCP; its address is mostly
-/// that of the NIC; and mostly it begins with its kind.
+/// A datagram with any byte where the server may find it: it is a request, of Ethernet, in DHCP;
+/// its address is mostly that of the NIC; and mostly it begins with its kind.
 fn let_in() -> impl Strategy<Value = Vec<u8>> {
     let ours = prop::bool::weighted(0.9);
     let kind = prop::option::weighted(0.9, 0_u8..10);
@@ -361,8 +361,8 @@ fn let_in() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Nothing breaks the server, and what it answers is for its client. Returns how far the datagram came: whether it was
-/// read, and whether it was answered.
+/// Nothing breaks the server, and what it answers is for its client. Returns how far the datagram
+/// came: whether it was read, and whether it was answered.
 fn survives(bytes: &[u8]) -> Result<(bool, bool), TestCaseError> {
     let Some(request) = decode(bytes) else {
         return Ok((false, false));

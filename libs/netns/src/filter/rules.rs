@@ -1,8 +1,8 @@
 //! The text of the packet filter.
 //!
-//! Invariant: what a guest says is judged by what it may say: a frame, or a part of one, that cannot be
-//! read is dropped. Frames are checked before the bridge processes them, so no host, neighbour or
-//! namespace, receives a forbidden frame.
+//! Invariant: what a guest says is judged by what it may say: a frame, or a part of one, that
+//! cannot be read is dropped. Frames are checked before the bridge processes them, so no host,
+//! neighbour or namespace, receives a forbidden frame.
 //! Failure: none; names of links must be plain (see `bridge_setup`), the rest is numbers.
 
 use std::fmt::Write as _;
@@ -11,8 +11,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use super::TABLE;
 use crate::mac::Mac;
 
-/// The chain for parts of IPv6 packets. A first part must show what it is of: what follows it in the frame
-/// need not be of the packet, and receivers would go on with the next part (RFC 7112, RFC 6980).
+/// The chain for parts of IPv6 packets. A first part must show what it is of: what follows it in
+/// the frame need not be of the packet, and receivers would go on with the next part (RFC 7112, RFC
+/// 6980).
 const PARTS: &str = "  chain parts {
     ip6 nexthdr != 44 drop
     frag nexthdr { 0, 43, 44, 51, 60, 135, 139, 140 } drop
@@ -90,7 +91,8 @@ pub(crate) fn no_rules() -> String {
 
 /// The chain that every frame of guest `number` passes. What it returns from may go on.
 ///
-/// Frames of other kinds than ARP, IPv4 and IPv6 go nowhere: no VLAN tags, no spanning tree, no LLDP.
+/// Frames of other kinds than ARP, IPv4 and IPv6 go nowhere: no VLAN tags, no spanning tree, no
+/// LLDP.
 fn guard(number: usize, mac: Mac, addresses: &[IpAddr]) -> String {
     let mut text = String::new();
     let _ = write!(
@@ -146,7 +148,8 @@ fn guard(number: usize, mac: Mac, addresses: &[IpAddr]) -> String {
             "    ether type ip6 ip6 saddr :: icmpv6 type nd-neighbor-solicit @th,64,128 {targets} return"
         );
     }
-    // Guests choose other link-local addresses, too. They may ask us and join groups with them, no more.
+    // Guests choose other link-local addresses, too. They may ask us and join groups with them, no
+    // more.
     let _ = write!(
         solicited,
         "    ether type ip6 ip6 saddr {{ ::, fe80::/10 }} icmpv6 type {{ nd-router-solicit, mld-listener-report, mld-listener-done, mld2-listener-report }} return\n\

@@ -2,9 +2,10 @@
 //!
 //! Invariant: a guest that follows them has no address but by DHCPv6 (no prefix is autonomous), and
 //! reaches each destination by the next hop of the lease: what a gateway routes is said with that
-//! gateway's link-local address as source. It has no link-layer address; the guest requests it from the gateway.
-//! Failure: a route whose next hop has no known link-local address is left out, and so is what does not
-//! fit the smallest packet of IPv6.
+//! gateway's link-local address as source. It has no link-layer address; the guest requests it from
+//! the gateway.
+//! Failure: a route whose next hop has no known link-local address is left out, and so is what does
+//! not fit the smallest packet of IPv6.
 
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -14,8 +15,8 @@ use ipnet::Ipv6Net;
 use super::SERVER_ADDRESS;
 use super::lease::Lease;
 
-/// Seconds for which routers, routes and name servers are good: the largest router lifetime (RFC 8319),
-/// because a guest whose server is away for long is to keep its network.
+/// Seconds for which routers, routes and name servers are good: the largest router lifetime (RFC
+/// 8319), because a guest whose server is away for long is to keep its network.
 pub(super) const LIFETIME: u16 = u16::MAX;
 /// Lifetime of prefixes: a subnet stays on the link as long as the link is there.
 const FOREVER: u32 = u32::MAX;
@@ -45,8 +46,8 @@ pub struct Advert {
 
 /// What is to be said about `lease`; `routers` gives the link-local address of next hops.
 ///
-/// The first advertisement describes the link. It comes from a default router if there is one, so that a
-/// guest that receives just one receives the most important one.
+/// The first advertisement describes the link. It comes from a default router if there is one, so
+/// that a guest that receives just one receives the most important one.
 #[must_use]
 pub fn adverts(lease: &Lease, routers: &BTreeMap<Ipv6Addr, Ipv6Addr>) -> Vec<Advert> {
     let mut voices: Vec<Advert> = Vec::new();
@@ -135,7 +136,8 @@ fn route(net: &Ipv6Net) -> Vec<u8> {
     option
 }
 
-/// Code, length in units of eight bytes, two reserved bytes, lifetime, padded value; `None` if too long.
+/// Code, length in units of eight bytes, two reserved bytes, lifetime, padded value; `None` if too
+/// long.
 fn timed(code: u8, value: &[u8]) -> Option<Vec<u8>> {
     let units = 1 + value.len().div_ceil(8);
     let mut option = vec![code, u8::try_from(units).ok()?, 0, 0];

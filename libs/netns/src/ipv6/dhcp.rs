@@ -1,8 +1,9 @@
 //! DHCPv6 requests in, answers out: no socket, no clock (RFC 8415).
 //!
-//! Invariant: bytes of the guest reach the option parser only after [`decode`] has dropped every option
-//! that we do not read; what is copied into an answer is bounded. A guest holds the addresses of the lease
-//! or none, whatever identifiers it shows: there is no other client on its link.
+//! Invariant: bytes of the guest reach the option parser only after [`decode`] has dropped every
+//! option that we do not read; what is copied into an answer is bounded. A guest holds the
+//! addresses of the lease or none, whatever identifiers it shows: there is no other client on its
+//! link.
 //! Failure: whatever is malformed or not for us gets no answer.
 
 use std::net::Ipv6Addr;
@@ -44,9 +45,10 @@ fn server_id() -> Vec<u8> {
 
 /// The answer to `request`, if it deserves one.
 ///
-/// SOLICIT gets an ADVERTISE, or a REPLY when the client wants it at once; REQUEST, RENEW and REBIND a
-/// REPLY with the addresses of the lease, and with an end to any other; CONFIRM whether the addresses are
-/// the lease's; RELEASE and DECLINE a friendly word; INFORMATION-REQUEST everything but addresses.
+/// SOLICIT gets an ADVERTISE, or a REPLY when the client wants it at once; REQUEST, RENEW and
+/// REBIND a REPLY with the addresses of the lease, and with an end to any other; CONFIRM whether
+/// the addresses are the lease's; RELEASE and DECLINE a friendly word; INFORMATION-REQUEST
+/// everything but addresses.
 #[must_use]
 pub fn reply(lease: &Lease, request: &Message) -> Option<Message> {
     let client = match request.opts().get(OptionCode::ClientId) {

@@ -1,7 +1,7 @@
 //! Ethernet frames from and to the guest.
 //!
-//! Invariant: only frames of the lease's NIC with a plausible source are read. Checksums of what comes are
-//! not looked at: between guest and tap they are often left to be filled in by hardware.
+//! Invariant: only frames of the lease's NIC with a plausible source are read. Checksums of what
+//! comes are not looked at: between guest and tap they are often left to be filled in by hardware.
 //! Failure: what is malformed or of no interest reads as `None`.
 
 use std::net::Ipv6Addr;

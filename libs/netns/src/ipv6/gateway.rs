@@ -1,8 +1,8 @@
 //! Link-local addresses of the pod's gateways, which the node itself most often is.
 //!
-//! Invariant: an address that is link-local already is its own answer; others are looked up among the
-//! addresses of the node's links. Plugins that give each pod a link of its own (`ptp`) put the same gateway
-//! on all of them: then the link counts over which the node reaches the pod.
+//! Invariant: an address that is link-local already is its own answer; others are looked up among
+//! the addresses of the node's links. Plugins that give each pod a link of its own (`ptp`) put the
+//! same gateway on all of them: then the link counts over which the node reaches the pod.
 //! Failure: a gateway that is on no link of the node is not in the answer.
 
 use std::collections::BTreeMap;
@@ -38,7 +38,8 @@ pub(super) async fn link_locals(
     Ok(known)
 }
 
-/// A link-local address on the link that has `hop`: on the link `towards` the pod, if several have it.
+/// A link-local address on the link that has `hop`: on the link `towards` the pod, if several have
+/// it.
 fn neighbour(all: &[(u32, Ipv6Addr)], hop: Ipv6Addr, towards: Option<u32>) -> Option<Ipv6Addr> {
     let having = all.iter().filter(|(_, address)| *address == hop);
     let links: Vec<u32> = having.map(|(link, _)| *link).collect();

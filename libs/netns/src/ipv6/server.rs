@@ -1,10 +1,10 @@
 //! Serves the leases of one pod: one task per tap.
 //!
-//! Invariant: advertisements are sent at the start, when the guest asks and every few minutes; when a
-//! gateway's link-local address changes, the old one is withdrawn. A guest that floods us is slowed down.
-//! Dropping the [`Server`] ends it.
-//! Failure: a receive error (the tap is going, say) is logged and followed by a pause; a gateway that
-//! cannot be found is looked for again; the server never ends by itself.
+//! Invariant: advertisements are sent at the start, when the guest asks and every few minutes; when
+//! a gateway's link-local address changes, the old one is withdrawn. A guest that floods us is
+//! slowed down. Dropping the [`Server`] ends it.
+//! Failure: a receive error (the tap is going, say) is logged and followed by a pause; a gateway
+//! that cannot be found is looked for again; the server never ends by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -55,8 +55,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves each lease on the tap of that name in `ns`; gateways are looked for among the links of
-    /// `node`. Must be called on a tokio runtime.
+    /// Serves each lease on the tap of that name in `ns`; gateways are looked for among the links
+    /// of `node`. Must be called on a tokio runtime.
     ///
     /// # Errors
     /// When a socket cannot be made; nothing is served then.
@@ -202,7 +202,8 @@ impl Nic {
     }
 
     fn put(&self, frame: Option<&[u8]>) {
-        // No frame: the lease has more than can be encoded. No success: no process has the tap open yet.
+        // No frame: the lease has more than can be encoded. No success: no process has the tap open
+        // yet.
         if let Some(Err(error)) = frame.map(|frame| self.frames.send(frame)) {
             tracing::debug!(%error, mac = %self.lease.mac, "frame not sent to the guest");
         }

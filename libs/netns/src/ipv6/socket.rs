@@ -1,9 +1,9 @@
 //! A socket for frames on one tap.
 //!
-//! Invariant: it receives only what the guest sends and only what the filter lets through, so that the
-//! guest's traffic costs nothing here; what it sends goes to the guest and passes no bridge and no
-//! packet filter. The only `unsafe` of IPv6 is in this file: addresses and one option of packet sockets have no
-//! safe form.
+//! Invariant: it receives only what the guest sends and only what the filter lets through, so that
+//! the guest's traffic costs nothing here; what it sends goes to the guest and passes no bridge and
+//! no packet filter. The only `unsafe` of IPv6 is in this file: addresses and one option of packet
+//! sockets have no safe form.
 //! Failure: every step that fails has its own error.
 
 #![allow(unsafe_code)] // see above
@@ -49,7 +49,8 @@ fn address(index: u32) -> io::Result<LinkAddr> {
     address.ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
-/// Router solicitations and datagrams for the port of DHCPv6 servers, for the kernel's filter machine.
+/// Router solicitations and datagrams for the port of DHCPv6 servers, for the kernel's filter
+/// machine.
 fn filter() -> [SockFilter; 11] {
     const LOAD_HALF: u16 = 0x28;
     const LOAD_BYTE: u16 = 0x30;
@@ -98,8 +99,8 @@ pub(super) struct Frames(AsyncFd<OwnedFd>);
 impl Frames {
     /// Must be called on a tokio runtime.
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
-        // SAFETY: the socket is owned by the `AsyncFd`, which never gives it away, so it stays open as long
-        // as it is watched.
+        // SAFETY: the socket is owned by the `AsyncFd`, which never gives it away, so it stays open
+        // as long as it is watched.
         Ok(Self(unsafe { AsyncFd::register(socket) }?))
     }
 

@@ -1,7 +1,7 @@
 //! A namespace that exists in memory only.
 //!
-//! Invariant: it refuses what the kernel refuses (names twice, routes to unreachable next hops, missing
-//! links) with the kernel's error numbers, and it keeps what was done in order.
+//! Invariant: it refuses what the kernel refuses (names twice, routes to unreachable next hops,
+//! missing links) with the kernel's error numbers, and it keeps what was done in order.
 //! Failure: a verb of [`Fake::failing`] always fails with EIO.
 
 use std::sync::Mutex;

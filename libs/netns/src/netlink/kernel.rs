@@ -1,7 +1,7 @@
 //! The verbs on the real kernel.
 //!
-//! Invariant: the netlink socket was created inside the namespace, so every request acts there, although
-//! it is driven by the caller's runtime; the driving task ends with the value.
+//! Invariant: the netlink socket was created inside the namespace, so every request acts there,
+//! although it is driven by the caller's runtime; the driving task ends with the value.
 //! Failure: a request without an answer fails after [`DEADLINE`].
 
 use std::future::Future;

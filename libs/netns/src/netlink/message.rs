@@ -1,7 +1,8 @@
 //! Between netlink messages and our own types.
 //!
 //! Invariant: what is read here and written back says the same to the kernel.
-//! Failure: messages about things that we do not handle (multicast, MPLS, several next hops) become `None`.
+//! Failure: messages about things that we do not handle (multicast, MPLS, several next hops) become
+//! `None`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,7 +1,7 @@
 //! Ethernet frames, byte by byte, as a hostile guest makes them.
 //!
-//! Invariant: what is not said to be wrong about a frame is right: lengths, and checksums where the filter or a
-//! receiver could look at them.
+//! Invariant: what is not said to be wrong about a frame is right: lengths, and checksums where the
+//! filter or a receiver could look at them.
 //! Failure: none; a frame is only bytes.
 
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -149,8 +149,8 @@ impl Guest {
     }
 }
 
-/// Writes by another process: were the file open for writing here while a parallel test forks, it could not be
-/// executed until that child has let go of it.
+/// Writes by another process: were the file open for writing here while a parallel test forks, it
+/// could not be executed until that child has let go of it.
 pub(crate) async fn write_program(ns: &Namespace, path: &Path, text: &str) {
     let path = path.display();
     let write = format!("cat >{path} <<'THE END'\n{text}THE END\nchmod +x {path}");
@@ -184,8 +184,8 @@ pub(crate) async fn run(ns: &Namespace, command: &str) -> String {
     text
 }
 
-/// Pipes of tokio serve for any descriptor that can be polled. Their plain `read` takes a short read
-/// for the last one, which is wrong for frames.
+/// Pipes of tokio serve for any descriptor that can be polled. Their plain `read` takes a short
+/// read for the last one, which is wrong for frames.
 async fn carry(from: OwnedFd, to: OwnedFd) {
     let from = Receiver::from_file_unchecked(from.into()).unwrap();
     let to = Sender::from_file_unchecked(to.into()).unwrap();

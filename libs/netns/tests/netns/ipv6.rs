@@ -1,5 +1,5 @@
-//! A guest that learns its IPv6 from us: by its kernel from router advertisements, by `dhclient` from
-//! DHCPv6.
+//! A guest that learns its IPv6 from us: by its kernel from router advertisements, by `dhclient`
+//! from DHCPv6.
 //!
 //! Invariant: the guest's kernel is set up as distributions do; only our servers configure it.
 //! Failure: the test prints the configuration that the guest received.

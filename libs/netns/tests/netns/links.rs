@@ -1,6 +1,8 @@
-//! A pod's network with a real DHCP client behind its tap and a listening neighbour before its link.
+//! A pod's network with a real DHCP client behind its tap and a listening neighbour before its
+//! link.
 //!
-//! Invariant: pod, guest and neighbour are namespaces made by the test, which go with its directory.
+//! Invariant: pod, guest and neighbour are namespaces made by the test, which go with its
+//! directory.
 //! Failure: the test prints the configuration that the guest received.
 
 use std::net::Ipv4Addr;

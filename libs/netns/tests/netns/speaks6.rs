@@ -1,6 +1,7 @@
 //! A guest's ways to learn its IPv6: its kernel, and a real DHCPv6 client.
 //!
-//! Invariant: the kernel is set up as distributions do; nothing that the servers do not say is assumed.
+//! Invariant: the kernel is set up as distributions do; nothing that the servers do not say is
+//! assumed.
 //! Failure: every wait ends with the deadline of the guest's shell.
 
 use std::collections::BTreeMap;

@@ -1,7 +1,8 @@
 //! Frames of a hostile guest, and which hosts receive them.
 //!
-//! Invariant: the test holds the tap in the place of the guest, and writes frames to it as QEMU would; neighbours listen to
-//! everything on the other end of the plugin's link. Each frame ends with its name.
+//! Invariant: the test holds the tap in the place of the guest, and writes frames to it as QEMU
+//! would; neighbours listen to everything on the other end of the plugin's link. Each frame ends
+//! with its name.
 //! Failure: names of frames that got through, or did not.
 
 use std::collections::BTreeSet;
@@ -255,8 +256,8 @@ async fn only_our_server_receives_on_the_sockets_of_the_namespace() {
         tcp.set_nonblocking(true).unwrap();
         assert!(udp_socket.recv_from(&mut [0; 99]).is_err());
         assert!(tcp.accept().is_err());
-        // The server's own address is there for the guest to find, and answers nothing else. A request may be lost, and
-        // a guest repeats it.
+        // The server's own address is there for the guest to find, and answers nothing else. A
+        // request may be lost, and a guest repeats it.
         let request = ether(me, BROADCAST, 0x806, &arp(1, me, OWN, server));
         let answer = pod
             .guest

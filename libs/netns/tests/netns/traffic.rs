@@ -1,6 +1,7 @@
 //! What guests say: what they may, and what they may not.
 //!
-//! Invariant: the frames are those of a guest with the addresses here; each breaks one rule at most.
+//! Invariant: the frames are those of a guest with the addresses here; each breaks one rule at
+//! most.
 //! Failure: none; the tables are only bytes.
 
 use crate::frames::{BROADCAST, Bytes, arp, ether, fragment6, icmp6, ip4, ip6, mac, options6, udp};

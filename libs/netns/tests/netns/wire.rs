@@ -1,7 +1,7 @@
 //! An end of a link on which frames are written and read as they are.
 //!
-//! Invariant: frames arrive in the order in which they are sent, because one thread on one processor sends
-//! them; so whatever was to come before a frame has come when the frame has.
+//! Invariant: frames arrive in the order in which they are sent, because one thread on one
+//! processor sends them; so whatever was to come before a frame has come when the frame has.
 //! Failure: every wait has a deadline and panics.
 
 use std::collections::BTreeSet;
@@ -91,7 +91,8 @@ impl Wire {
             .expect("no frame came")
     }
 
-    /// Sends a request until a frame that answers it comes, as every client does: a frame may be lost.
+    /// Sends a request until a frame that answers it comes, as every client does: a frame may be
+    /// lost.
     pub(crate) async fn answer_to(
         &self,
         request: &[u8],
@@ -119,8 +120,8 @@ impl Wire {
             .expect("an answer")
     }
 
-    /// Sends a frame that must arrive until it does: the kernel lets a new link, or a new port of a bridge, forward
-    /// a moment after it said that it is up.
+    /// Sends a frame that must arrive until it does: the kernel lets a new link, or a new port of a
+    /// bridge, forward a moment after it said that it is up.
     async fn reach(&self, listener: &Self, frame: &[u8]) {
         let beginning = named("a beginning", frame);
         let received =

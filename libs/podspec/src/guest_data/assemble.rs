@@ -1,6 +1,7 @@
 //! Makes the files that cloud-init reads.
 //!
-//! Invariant: the same settings and sources give the same bytes. Text that need not be merged is passed on as it is.
+//! Invariant: the same settings and sources give the same bytes. Text that need not be merged is
+//! passed on as it is.
 //! Failure: [`GuestDataError`] names source and key.
 
 use std::collections::BTreeMap;

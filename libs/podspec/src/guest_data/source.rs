@@ -1,6 +1,7 @@
 //! The objects that guest data come from.
 //!
-//! Invariant: a [`Source`] has a name that an object can have, so that it can be put into a request as it is.
+//! Invariant: a [`Source`] has a name that an object can have, so that it can be put into a request
+//! as it is.
 //! Failure: a sentence with what is allowed.
 
 use std::collections::BTreeMap;

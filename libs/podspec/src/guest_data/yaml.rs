@@ -1,6 +1,7 @@
 //! YAML as cloud-init reads it.
 //!
-//! Invariant: aliases cannot blow a text up; numbers with a leading zero are octal, as cloud-init's parser has it.
+//! Invariant: aliases cannot blow a text up; numbers with a leading zero are octal, as cloud-init's
+//! parser has it.
 //! Failure: a sentence with the place, which repeats nothing of the text.
 
 use serde_json::{Map, Value};
@@ -33,7 +34,8 @@ pub(super) fn value(text: &str) -> Result<Value, String> {
     })
 }
 
-/// Merges as the predecessor did: maps recurse, lists are joined, anything else is what comes later.
+/// Merges as the predecessor did: maps recurse, lists are joined, anything else is what comes
+/// later.
 pub(super) fn merge(base: &mut Map<String, Value>, later: Map<String, Value>) {
     for (key, value) in later {
         match (base.get_mut(&key), value) {

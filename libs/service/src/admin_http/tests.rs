@@ -29,7 +29,8 @@ async fn server(limits: Limits, stop: &CancellationToken) -> (SocketAddr, JoinHa
 }
 
 async fn request(address: SocketAddr, request: &str) -> String {
-    // The server, which shares this thread, gets no turn before all is said: its deadline is not the test's.
+    // The server, which shares this thread, gets no turn before all is said: its deadline is not
+    // the test's.
     let mut stream = std::net::TcpStream::connect(address).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
     stream.set_nonblocking(true).unwrap();

@@ -13,8 +13,8 @@ use super::UNUSABLE;
 ///
 /// # Errors
 ///
-/// The exit code with which the program ends, once clap has printed the reason: 0 for help and version, else
-/// [`UNUSABLE`].
+/// The exit code with which the program ends, once clap has printed the reason: 0 for help and
+/// version, else [`UNUSABLE`].
 pub fn arguments<A: Parser>() -> Result<A, ExitCode> {
     A::try_parse().map_err(|e| {
         // Nothing can be done when printing fails.

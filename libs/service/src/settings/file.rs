@@ -1,6 +1,7 @@
 //! A configuration file.
 //!
-//! Invariant: the type decides which keys exist; a message is one line and shows no other part of the file.
+//! Invariant: the type decides which keys exist; a message is one line and shows no other part of
+//! the file.
 //! Failure: [`Error`] names the file; what is wrong in it also by line, column and key.
 
 use std::io::ErrorKind;
@@ -41,8 +42,8 @@ pub enum Error {
     Variable(String),
 }
 
-/// The values of the file, and the settings that they come to. A file that is not named need not exist when it is the
-/// `usual` one.
+/// The values of the file, and the settings that they come to. A file that is not named need not
+/// exist when it is the `usual` one.
 pub(super) fn both<T: DeserializeOwned>(
     path: &Path,
     is_unnamed: bool,

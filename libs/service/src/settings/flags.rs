@@ -1,6 +1,7 @@
 //! The command line: one flag for each setting, and `--config`.
 //!
-//! Invariant: flags follow from the settings type, named like the key with dashes; values are parsed by the layers.
+//! Invariant: flags follow from the settings type, named like the key with dashes; values are
+//! parsed by the layers.
 //! Failure: clap's message for a flag that does not exist.
 
 use std::collections::BTreeMap;
@@ -16,7 +17,8 @@ use super::schema::{Kind, settings};
 /// Name of the argument for the file.
 const FILE: &str = "config";
 
-/// What the command line says about the settings `T`; for `#[command(flatten)]` in the arguments of a program.
+/// What the command line says about the settings `T`; for `#[command(flatten)]` in the arguments of
+/// a program.
 #[derive(Debug)]
 pub struct Flags<T> {
     /// The configuration file, if one is named.

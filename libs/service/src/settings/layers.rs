@@ -1,8 +1,9 @@
 //! Defaults, then the file, then the environment, then flags.
 //!
-//! Invariant: a value of a later layer replaces that of an earlier one; what no layer gives has its default. A variable
-//! with the program's prefix that names no setting is an error.
-//! Failure: [`Error`] names the file with line and column, the variable or the flag, and what is allowed.
+//! Invariant: a value of a later layer replaces that of an earlier one; what no layer gives has its
+//! default. A variable with the program's prefix that names no setting is an error.
+//! Failure: [`Error`] names the file with line and column, the variable or the flag, and what is
+//! allowed.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -98,8 +99,8 @@ fn from_file<T: Settings>(named: Option<&Path>) -> Result<(PathBuf, Table, T), E
     Ok((named.unwrap_or(Path::new(T::FILE)).into(), table, config))
 }
 
-/// A variable with the program's prefix must be a setting. Kubernetes itself sets variables for each Service of the
-/// namespace, such as `VMLET_AGENT_SERVICE_HOST`; those are ignored.
+/// A variable with the program's prefix must be a setting. Kubernetes itself sets variables for
+/// each Service of the namespace, such as `VMLET_AGENT_SERVICE_HOST`; those are ignored.
 fn refuse_unknown<'a, T: Settings>(
     settings: &[Setting],
     variables: impl Iterator<Item = &'a OsString>,

@@ -1,6 +1,7 @@
 //! The settings of a program, as its settings type describes them.
 //!
-//! Invariant: one [`Setting`] for each key that a value can be given for; keys are sorted, top-level keys first.
+//! Invariant: one [`Setting`] for each key that a value can be given for; keys are sorted,
+//! top-level keys first.
 //! Failure: none; a type whose schema is no object has no settings.
 
 use schemars::{JsonSchema, generate::SchemaSettings};
@@ -36,7 +37,8 @@ pub(super) struct Setting {
     pub(super) variable: String,
     /// Flag without its dashes, such as `limits-progress`.
     pub(super) flag: String,
-    /// The default that the schema has. Only for lists of tables: other defaults are those of the settings type.
+    /// The default that the schema has. Only for lists of tables: other defaults are those of the
+    /// settings type.
     pub(super) default: Option<Value>,
     /// Whether its table must have it.
     pub(super) is_required: bool,
@@ -49,7 +51,8 @@ pub(super) struct Section {
     pub(super) name: String,
     /// The doc comment of the field.
     pub(super) doc: String,
-    /// Whether a file may contain any number of such tables: `[[name]]`. Flags and variables cannot.
+    /// Whether a file may contain any number of such tables: `[[name]]`. Flags and variables
+    /// cannot.
     pub(super) is_list: bool,
     /// Its settings, sorted by key.
     pub(super) settings: Vec<Setting>,

@@ -1,7 +1,7 @@
 //! The settings in force as a file, and the reference page of all settings.
 //!
-//! Invariant: what [`show`] prints is a valid file that means the same settings, except for what their type hides when it
-//! is serialized; [`page`] follows from the settings type alone.
+//! Invariant: what [`show`] prints is a valid file that means the same settings, except for what
+//! their type hides when it is serialized; [`page`] follows from the settings type alone.
 //! Failure: none; a value that cannot be serialized is left out.
 
 use std::fmt::Write as _;
@@ -60,7 +60,8 @@ fn of_tables(key: &str, value: &Value, source: &super::Source) -> String {
     }
 }
 
-/// The reference page of a program in Markdown: introduction, and one table of settings for each section.
+/// The reference page of a program in Markdown: introduction, and one table of settings for each
+/// section.
 #[must_use]
 pub fn page<T: Settings>() -> String {
     let (program, file, prefix) = (T::PROGRAM, T::FILE, T::PREFIX);
@@ -136,8 +137,8 @@ fn default(setting: &Setting, defaults: &Table, minimal: &Table) -> String {
     }
 }
 
-/// Compares the reference page of a program, followed by `rest`, with the file `path`; writes the file if the variable
-/// `UPDATE_DOCS` is set. For a test of the program.
+/// Compares the reference page of a program, followed by `rest`, with the file `path`; writes the
+/// file if the variable `UPDATE_DOCS` is set. For a test of the program.
 ///
 /// # Errors
 ///

@@ -1,6 +1,7 @@
 //! Settings of the log, and its start.
 //!
-//! Invariant: a [`Filter`] was understood when the settings were read, so that no part of it is passed over later.
+//! Invariant: a [`Filter`] was understood when the settings were read, so that no part of it is
+//! passed over later.
 //! Failure: a sentence that says what is allowed.
 
 use std::fmt::{self, Display};
@@ -23,9 +24,9 @@ const QUIET: &str =
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
-    /// Minimum severity that is logged: `error`, `warn`, `info`, `debug` or `trace`; also per module, such as
-    /// `info,kube=debug`. The transport libraries (`h2`, `hyper`, `tonic` and so on) stay at `info` unless they are
-    /// named.
+    /// Minimum severity that is logged: `error`, `warn`, `info`, `debug` or `trace`; also per
+    /// module, such as `info,kube=debug`. The transport libraries (`h2`, `hyper`, `tonic` and so
+    /// on) stay at `info` unless they are named.
     pub level: Filter,
     /// Log format: `text` for people, `json` for log collectors.
     pub format: Format,

@@ -1,7 +1,7 @@
 //! Ready keys by priority.
 //!
-//! Invariant: within a class keys leave in the order of their sequence numbers; keys in flight are passed over and
-//! keep their place.
+//! Invariant: within a class keys leave in the order of their sequence numbers; keys in flight are
+//! passed over and keep their place.
 //! Failure: none.
 
 use std::cmp::Reverse;
@@ -14,7 +14,8 @@ use super::slots::{Place, Slots};
 /// Keys of one priority.
 #[derive(Debug, Default)]
 struct ReadyClass {
-    /// Keys that came back from their flight after they had reached the list's head: they go before the list.
+    /// Keys that came back from their flight after they had reached the list's head: they go before
+    /// the list.
     front: BTreeMap<u64, u32>,
     list: List,
 }

@@ -18,7 +18,8 @@ impl<K: Hash + Eq + Clone, M: Metrics> Queue<K, M> {
             .map_or(0, |slot| self.slots[slot].failures)
     }
 
-    /// Number of ready keys, those included that are also in flight; keys whose time has not come are not.
+    /// Number of ready keys, those included that are also in flight; keys whose time has not come
+    /// are not.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ready

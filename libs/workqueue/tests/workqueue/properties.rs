@@ -1,7 +1,7 @@
 //! Rules that hold for every sequence of calls.
 //!
-//! Invariant: the queue is compared with a model so simple that it is right by reading: a list that is sorted
-//! at each pop.
+//! Invariant: the queue is compared with a model so simple that it is right by reading: a list that
+//! is sorted at each pop.
 //! Failure: proptest prints the shortest sequence that breaks a rule.
 
 use std::collections::{BTreeMap, BTreeSet};

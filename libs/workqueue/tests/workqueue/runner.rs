@@ -38,8 +38,8 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
     timeout(Duration::from_hours(1), what).await.unwrap()
 }
 
-/// Runs one worker that ends each pass with the next verdict, and records when each pass took place and at which
-/// priority.
+/// Runs one worker that ends each pass with the next verdict, and records when each pass took place
+/// and at which priority.
 async fn passes(queue: &Queue, verdicts: Vec<Verdict>) -> Vec<(Duration, i64)> {
     let stop = CancellationToken::new();
     let (start, wanted) = (Instant::now(), verdicts.len());

@@ -47,7 +47,8 @@ async fn keys_that_are_pushed_together_leave_one_by_one_and_come_again_after_the
     assert_eq!(next(&queue).await, Some("a"));
 }
 
-/// A pool that records which keys were started. Keys that begin with `h` hang, the others end at once.
+/// A pool that records which keys were started. Keys that begin with `h` hang, the others end at
+/// once.
 fn pool(queue: &Queue, stop: &CancellationToken) -> mpsc::UnboundedReceiver<&'static str> {
     let (recorded, begun) = mpsc::unbounded_channel();
     let handler = move |popped: workqueue::Popped<&'static str>| {

@@ -74,8 +74,8 @@ async fn ten_producers_and_a_hundred_consumers_lose_nothing_and_never_share_a_ke
         });
     }
     timeout(DEADLINE, producers.join_all()).await.unwrap();
-    // Every key that was pushed is handed out after its last push. A key that was handed out before a push
-    // and is noted after it still waits in the queue.
+    // Every key that was pushed is handed out after its last push. A key that was handed out before
+    // a push and is noted after it still waits in the queue.
     let drained = async {
         loop {
             let (running, waiting) = {

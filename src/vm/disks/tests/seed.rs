@@ -1,6 +1,7 @@
 //! Seed images: when they are there, for whom, and what they hold.
 //!
-//! Invariant: images are real files and read back as bytes; what is secret is looked for in the whole database.
+//! Invariant: images are real files and read back as bytes; what is secret is looked for in the
+//! whole database.
 //! Failure: a test names the file that is there or not.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

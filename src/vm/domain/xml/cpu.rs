@@ -1,7 +1,7 @@
 //! The CPU that a guest sees, and its clocks.
 //!
-//! Invariant: a guest gets the best CPU that its accelerator can run; pods do not migrate, so that nothing is
-//! gained by less.
+//! Invariant: a guest gets the best CPU that its accelerator can run; pods do not migrate, so that
+//! nothing is gained by less.
 //! Failure: none.
 
 use serde::Serialize;
@@ -47,16 +47,16 @@ impl Cpu {
         Self { mode }
     }
 
-    /// Whether libvirt compares the guest's CPU with what it requested. It does not where that is simply
-    /// everything.
+    /// Whether libvirt compares the guest's CPU with what it requested. It does not where that is
+    /// simply everything.
     pub(super) fn is_verified(&self) -> bool {
         self.mode == HOST_MODEL
     }
 }
 
 impl Clock {
-    /// UTC. Under KVM the guest has the paravirtual clock, and the others are kept from drifting; without it
-    /// the HPET is the best clock there is, so it stays.
+    /// UTC. Under KVM the guest has the paravirtual clock, and the others are kept from drifting;
+    /// without it the HPET is the best clock there is, so it stays.
     pub(super) fn new(accelerator: Accelerator) -> Self {
         let timer = |name, policy| Timer {
             name,

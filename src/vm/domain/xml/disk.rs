@@ -1,7 +1,7 @@
 //! Disks on virtio-blk, named in the order of the list.
 //!
-//! Invariant: the root disk is `vda` and the only one to boot from. The base of an overlay is described to the
-//! end of its chain, so that libvirt follows no name that an image file contains.
+//! Invariant: the root disk is `vda` and the only one to boot from. The base of an overlay is
+//! described to the end of its chain, so that libvirt follows no name that an image file contains.
 //! Failure: a path that is not UTF-8.
 
 use serde::Serialize;

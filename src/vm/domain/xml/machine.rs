@@ -1,6 +1,7 @@
 //! The machine itself: board, memory, CPUs in number, power management.
 //!
-//! Invariant: a q35 board with ACPI and APIC for every guest; what an emulator needs beside its guest's memory has an end.
+//! Invariant: a q35 board with ACPI and APIC for every guest; what an emulator needs beside its
+//! guest's memory has an end.
 //! Failure: none.
 
 use podspec::MachineType;
@@ -8,9 +9,9 @@ use serde::Serialize;
 
 use crate::vm::host::accelerator::Accelerator;
 
-/// Translated code that an emulator keeps, in MiB. QEMU's own limit is 1 GiB, which it reaches in time: a guest that
-/// only reboots now and then would outgrow its pod. One boot of a small Linux fills about this much; what is dropped
-/// is translated again when it is needed.
+/// Translated code that an emulator keeps, in MiB. QEMU's own limit is 1 GiB, which it reaches in
+/// time: a guest that only reboots now and then would outgrow its pod. One boot of a small Linux
+/// fills about this much; what is dropped is translated again when it is needed.
 const TRANSLATIONS: u64 = 64;
 
 /// An element whose presence says everything.

@@ -47,8 +47,9 @@ struct Capability {
 }
 
 impl Capabilities {
-    /// With this capability libvirt reads 400 properties of the CPU one by one before the guest may run,
-    /// which takes longer than the rest of a start; without it, it reads a few words of bits instead.
+    /// With this capability libvirt reads 400 properties of the CPU one by one before the guest may
+    /// run, which takes longer than the rest of a start; without it, it reads a few words of bits
+    /// instead.
     pub(super) const fn without_cpu_questions() -> Self {
         let name = "cpu-unavailable-features";
         Self {

@@ -1,7 +1,8 @@
 //! Remembers what the probe found, so that a restart does not wait for it.
 //!
-//! Invariant: an answer holds for one boot of the kernel, one emulator binary, one user and one device node as
-//! it is; a refusal besides only for an hour, since it may have been a busy moment's.
+//! Invariant: an answer holds for one boot of the kernel, one emulator binary, one user and one
+//! device node as it is; a refusal besides only for an hour, since it may have been a busy
+//! moment's.
 //! Failure: none; without a usable file the probe runs again.
 
 use std::io;
@@ -55,7 +56,8 @@ struct Entry {
 }
 
 impl Key {
-    /// Looks at the host. The error is half a sentence: without a device or an emulator nothing is to be probed.
+    /// Looks at the host. The error is half a sentence: without a device or an emulator nothing is
+    /// to be probed.
     pub(super) async fn of(host: &Host) -> Result<Self, String> {
         let file = host.boot_id_file.clone();
         let boot = tokio::task::spawn_blocking(move || boot_id::read(&file)).await;

@@ -1,7 +1,7 @@
 //! A guest of four instructions, which proves that guests execute, and do so at a bearable speed.
 //!
-//! Invariant: QEMU runs as the user that will run the real guests, in one group that this user has; nothing of it
-//! is left when the probe returns.
+//! Invariant: QEMU runs as the user that will run the real guests, in one group that this user has;
+//! nothing of it is left when the probe returns.
 //! Failure: a [`Verdict::Failed`] with a reason that a person can act on.
 
 use std::io;
@@ -49,8 +49,8 @@ pub(super) enum Verdict {
     },
 }
 
-/// Runs the guest under KVM. If that is slow, it is run translated too: a device that is itself emulated
-/// executes guests, at a thirtieth of the speed that they would have without it.
+/// Runs the guest under KVM. If that is slow, it is run translated too: a device that is itself
+/// emulated executes guests, at a thirtieth of the speed that they would have without it.
 pub(super) async fn kvm(host: &Host) -> Verdict {
     let took = match time(host, Accelerator::Kvm).await {
         Ok(took) => took,
@@ -118,8 +118,8 @@ async fn write_disk(path: &Path) -> io::Result<std::fs::File> {
     Ok(File::open(path).await?.into_std().await)
 }
 
-/// The device's group if QEMU's user is in it, else the user's own. libvirt gives QEMU all of the user's groups;
-/// a child of ours gets one, so it gets the one that matters.
+/// The device's group if QEMU's user is in it, else the user's own. libvirt gives QEMU all of the
+/// user's groups; a child of ours gets one, so it gets the one that matters.
 async fn group(host: &Host) -> u32 {
     let (uid, own, device) = (host.uid, host.gid, host.device().to_owned());
     let find = move || {
@@ -170,7 +170,8 @@ async fn watch(child: &mut Child, deadline: Duration) -> Option<(io::Result<Exit
     };
     let ended = timeout(deadline, end).await.ok();
     if ended.is_none() {
-        // It may have ended just now; a process that cannot be killed is left to the runtime to reap.
+        // It may have ended just now; a process that cannot be killed is left to the runtime to
+        // reap.
         let _ = child.start_kill();
         let _ = timeout(REAP, child.wait()).await;
     }

@@ -1,7 +1,7 @@
 //! Starts that fail, and what they leave.
 //!
-//! Invariant: a helper that is away costs a retry, a machine that cannot start costs the container; neither
-//! leaves anything.
+//! Invariant: a helper that is away costs a retry, a machine that cannot start costs the container;
+//! neither leaves anything.
 //! Failure: the phase, or what was left.
 
 use std::time::{Duration, Instant};

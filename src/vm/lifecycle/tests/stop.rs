@@ -1,6 +1,7 @@
 //! Stops: the guest is asked, waited for and killed in time.
 //!
-//! Invariant: a stop ends when the guest does, and at the earliest deadline otherwise, with or without a caller.
+//! Invariant: a stop ends when the guest does, and at the earliest deadline otherwise, with or
+//! without a caller.
 //! Failure: the exit, or a wait that took too long.
 //!
 //! Grace is an hour, which passes when a test says so: no test depends on how fast the machine is.

@@ -1,4 +1,5 @@
-//! Everything at once for the same pods: requests that contradict each other, ends of guests, rounds.
+//! Everything at once for the same pods: requests that contradict each other, ends of guests,
+//! rounds.
 //!
 //! Invariant: nothing hangs, and after the last removal nothing is left.
 //! Failure: the deadline, or what is left.

@@ -11,7 +11,8 @@ use crate::testkit::Node;
 
 const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
 
-/// A machine that came back from memory in which its NIC has these addresses; there are none in its pod.
+/// A machine that came back from memory in which its NIC has these addresses; there are none in its
+/// pod.
 async fn resumed(addresses: &[&str]) -> (Node, ContainerId) {
     let vm: VmUid = VM.parse().unwrap();
     let node = Node::new().await;

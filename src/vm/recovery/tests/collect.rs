@@ -1,6 +1,7 @@
 //! What no row accounts for.
 //!
-//! Invariant: domains of ours, files and pins without a row go, in this order; everything else stays.
+//! Invariant: domains of ours, files and pins without a row go, in this order; everything else
+//! stays.
 //! Failure: what was left, or what was taken that was not ours.
 
 use libvirt::{Hypervisor, State};

@@ -1,6 +1,7 @@
 //! What a reboot does to machines, before libvirt or networks answer.
 //!
-//! Invariant: the fakes keep what a real node keeps: rows, disks, consoles and definitions of domains.
+//! Invariant: the fakes keep what a real node keeps: rows, disks, consoles and definitions of
+//! domains.
 //! Failure: a phase, an exit or a file that is not what kubelet needs.
 
 use crate::sandbox;

@@ -1,6 +1,7 @@
 //! Rows in every phase in which a daemon may have died, and what becomes of them.
 //!
-//! Invariant: what runs is adopted, what ended is recorded as it ended, what was half done is settled.
+//! Invariant: what runs is adopted, what ended is recorded as it ended, what was half done is
+//! settled.
 //! Failure: the phase that was not settled.
 
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! What the node's kernel says of machines, pods and disks.
 //!
-//! Invariant: only files are read, some per machine and none of a guest's making; all of it on a blocking thread.
+//! Invariant: only files are read, some per machine and none of a guest's making; all of it on a
+//! blocking thread.
 //! Failure: what cannot be read is absent.
 
 use std::collections::HashMap;

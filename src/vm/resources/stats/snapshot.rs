@@ -1,10 +1,10 @@
 //! One look at all machines.
 //!
-//! Invariant: libvirt, the tapmanager and the kernel are asked at the same time, each with a deadline. A
-//! machine's memory is that of its pod's cgroup, which holds nothing else, because it is what kubelet limits and evicts by;
-//! without a cgroup it is what its emulator has in memory.
-//! Failure: without libvirt the CPU time is that of the emulator's process in `/proc`; without both it is that of the last
-//! look, with its own time; without the tapmanager so is the traffic.
+//! Invariant: libvirt, the tapmanager and the kernel are asked at the same time, each with a
+//! deadline. A machine's memory is that of its pod's cgroup, which holds nothing else, because it
+//! is what kubelet limits and evicts by; without a cgroup it is what its emulator has in memory.
+//! Failure: without libvirt the CPU time is that of the emulator's process in `/proc`; without both
+//! it is that of the last look, with its own time; without the tapmanager so is the traffic.
 
 use std::collections::HashMap;
 use std::future::Future;

@@ -1,7 +1,8 @@
 //! The programs that die, and what brings them back.
 //!
-//! Invariant: a program ends only because it was killed, except a controller whose lease is lost: it stops in
-//! order, and its supervisor starts it again. Kubernetes' scheduler is not one of our programs.
+//! Invariant: a program ends only because it was killed, except a controller whose lease is lost:
+//! it stops in order, and its supervisor starts it again. Kubernetes' scheduler is not one of our
+//! programs.
 //! Failure: a program that ended by itself, by name.
 
 use anyhow::{Context, Result, ensure};
@@ -36,10 +37,11 @@ pub(super) async fn blow(stack: &Stack, round: &Round) -> Result<u32> {
     Ok(lost + supervise(stack)?)
 }
 
-/// Starts a controller again that stopped for want of a lease, and a scheduler that ended; gives how many controllers
-/// did.
+/// Starts a controller again that stopped for want of a lease, and a scheduler that ended; gives
+/// how many controllers did.
 pub(super) fn supervise(stack: &Stack) -> Result<u32> {
-    // A scheduler that misses some of what happens while there is no API server takes its memory for corrupted, and ends.
+    // A scheduler that misses some of what happens while there is no API server takes its memory
+    // for corrupted, and ends.
     if !stack.is_alive(SCHEDULER) {
         let back = stack.restart(SCHEDULER);
         back.with_context(|| format!("restart {SCHEDULER}"))?;

@@ -1,7 +1,7 @@
 //! What a chaos run does, round by round: a pure function of the seed.
 //!
-//! Invariant: the same seed and number of machines give the same rounds in the same order; how many of them are
-//! played depends on the time that the machine underneath needs.
+//! Invariant: the same seed and number of machines give the same rounds in the same order; how many
+//! of them are played depends on the time that the machine underneath needs.
 //! Failure: none.
 
 use std::time::Duration;
@@ -9,8 +9,9 @@ use std::time::Duration;
 use fastrand::Rng;
 use serde_json::{Value, json};
 
-/// Who dies: ours, except the tapmanager, whose death `cluster_restarts` covers, and the API server. In the
-/// order in which they are started again: those who need the API server come after it.
+/// Who dies: ours, except the tapmanager, whose death `cluster_restarts` covers, and the API
+/// server. In the order in which they are started again: those who need the API server come after
+/// it.
 pub(super) const PROGRAMS: [&str; 5] = [
     "kube-apiserver",
     "vmlet",

@@ -25,11 +25,12 @@ const EVERY: Duration = Duration::from_secs(2);
 const BEGINNING: usize = 120;
 /// The maximum wait: back-offs end after up to five minutes.
 const LONG_BACK_OFF: Duration = Duration::from_secs(20);
-/// A guest that runs says so every second; one that boots among nine others on a busy host, in a while.
+/// A guest that runs says so every second; one that boots among nine others on a busy host, in a
+/// while.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(600);
 
-/// Waits until every machine is in its desired state. Machines with a long back-off get another desired state, which ends it: how long one
-/// waits is nothing that chaos could prove.
+/// Waits until every machine is in its desired state. Machines with a long back-off get another
+/// desired state, which ends it: how long one waits is nothing that chaos could prove.
 pub(super) async fn settle(
     cluster: &Cluster,
     machines: &mut Machines,
@@ -67,7 +68,8 @@ pub(super) async fn settle(
     }
 }
 
-/// Waits until every running guest has written a new line; every machine must have stayed in its desired state.
+/// Waits until every running guest has written a new line; every machine must have stayed in its
+/// desired state.
 pub(super) async fn guests_live(cluster: &Cluster, machines: &Machines) -> Result<()> {
     let deadline = Instant::now() + scaled(SIGN_OF_LIFE)?;
     let mut pause = tokio::time::interval(EVERY);

@@ -1,11 +1,12 @@
 //! Who used which disk: what guests themselves counted, and which emulators had a disk open.
 //!
-//! The test guest gives its disk a name at its first boot (`VMLET-DISK`), counts boots on it (`VMLET-BOOTS`), and
-//! writes `VMLET-DISK-TAKEN` when another guest writes to it.
+//! The test guest gives its disk a name at its first boot (`VMLET-DISK`), counts boots on it
+//! (`VMLET-BOOTS`), and writes `VMLET-DISK-TAKEN` when another guest writes to it.
 //!
-//! Invariant: looks every second for as long as it lives, so that no log comes and goes unread; each look
-//! remembers what it saw.
-//! Failure: two machines on one disk, a disk that counted one boot twice, or a machine with a second disk.
+//! Invariant: looks every second for as long as it lives, so that no log comes and goes unread;
+//! each look remembers what it saw.
+//! Failure: two machines on one disk, a disk that counted one boot twice, or a machine with a
+//! second disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,8 +1,8 @@
 //! Cases of a test that share one API server.
 //!
 //! Invariant: cases run one after the other, in their order.
-//! Failure: the first case that fails ends the test, and its name is in the error; the name is printed before the case
-//! begins, so that it stands above the words of a panic, too.
+//! Failure: the first case that fails ends the test, and its name is in the error; the name is
+//! printed before the case begins, so that it stands above the words of a panic, too.
 
 use std::time::Instant;
 

@@ -127,7 +127,8 @@ impl Control {
         self.default_account("default").await
     }
 
-    /// Creates the policies of `deploy/admission`, and after them one that shows when all are in force.
+    /// Creates the policies of `deploy/admission`, and after them one that shows when all are in
+    /// force.
     pub(super) async fn create_policies(&self) -> Result<()> {
         let client = self.client()?;
         let folder = deploy().join("admission");
@@ -142,8 +143,8 @@ impl Control {
         create(&client, &last_binding().to_string()).await
     }
 
-    /// Waits until all policies are in force: they come into force in the order in which they, and in which their
-    /// bindings, were made, and the last one refuses what nothing else does.
+    /// Waits until all policies are in force: they come into force in the order in which they, and
+    /// in which their bindings, were made, and the last one refuses what nothing else does.
     pub(super) async fn await_policies(&self) -> Result<()> {
         let client = self.client()?;
         let params = PostParams {

@@ -1,6 +1,7 @@
 //! The real agent between a real API server and a daemon that this test plays.
 //!
-//! Invariant: the agent has the rights of `deploy/agent` and no others, its token is bound to one Node.
+//! Invariant: the agent has the rights of `deploy/agent` and no others, its token is bound to one
+//! Node.
 //! Failure: the agent's log is shown.
 
 use std::pin::pin;
@@ -252,7 +253,8 @@ async fn progress_is_shown_and_a_cancel_or_a_deletion_reaches_the_daemon() -> Re
     env.daemon.stop()?;
     let fourth = env.create("fourth", TaskKind::Reset).await?;
     env.cancel("fourth").await?;
-    // One that ran all the time might receive the cancellation only after it had connected to the daemon.
+    // One that ran all the time might receive the cancellation only after it had connected to the
+    // daemon.
     env.agent.kill()?;
     env.agent.start()?;
     env.daemon.start()?;

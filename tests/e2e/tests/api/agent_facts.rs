@@ -1,6 +1,7 @@
 //! What the agent says of machines and of its node, and that it can say nothing of others.
 //!
-//! Invariant: pods and nodes are objects without a kubelet; the agent has the rights of `deploy/agent`.
+//! Invariant: pods and nodes are objects without a kubelet; the agent has the rights of
+//! `deploy/agent`.
 //! Failure: the agent's log is shown.
 
 use std::time::Duration;

@@ -47,7 +47,8 @@ fn read_as(kind: &str, object: &Value) -> Result<()> {
     }
 }
 
-/// Random machines seldom have exactly one desired state and one image; their other fields are to be read too.
+/// Random machines seldom have exactly one desired state and one image; their other fields are to
+/// be read too.
 fn without_contradictions(spec: &mut Value) {
     if let Some(fields) = spec.as_object_mut() {
         for field in [

@@ -1,7 +1,8 @@
-//! A machine that names a storage class and a network which appear while it waits, the network's kind too.
+//! A machine that names a storage class and a network which appear while it waits, the network's
+//! kind too.
 //!
-//! Invariant: the controller's log names the kind of the object that wakes the machine, so that a pass that is repeated
-//! for another reason is not taken for one that the object caused.
+//! Invariant: the controller's log names the kind of the object that wakes the machine, so that a
+//! pass that is repeated for another reason is not taken for one that the object caused.
 //! Failure: the machine as it was last seen, or the end of the controller's log.
 
 use std::time::Duration;

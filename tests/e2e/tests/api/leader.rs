@@ -1,6 +1,7 @@
 //! Several controllers and one lease, against a real API server.
 //!
-//! Invariant: at any moment at most one of them acts; which one does is read from their own metrics and logs.
+//! Invariant: at any moment at most one of them acts; which one does is read from their own metrics
+//! and logs.
 //! Failure: the ends of the controllers' logs.
 
 use std::time::{Duration, Instant};

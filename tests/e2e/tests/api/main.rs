@@ -1,7 +1,7 @@
 //! Tests against API servers without nodes; [`e2e::Control`] starts them.
 //!
-//! Invariant: one program, so that the harness and its libraries are linked once. A test starts what it needs and
-//! stops it; it depends on no other test.
+//! Invariant: one program, so that the harness and its libraries are linked once. A test starts
+//! what it needs and stops it; it depends on no other test.
 //! Failure: each module says.
 
 mod agent;

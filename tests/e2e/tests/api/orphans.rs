@@ -1,6 +1,8 @@
-//! Disks whose machine no longer exists, between a real API server and a daemon that the test plays.
+//! Disks whose machine no longer exists, between a real API server and a daemon that the test
+//! plays.
 //!
-//! Invariant: a disk of a machine, one that a machine adopted, and one that a container has stay, whatever happens.
+//! Invariant: a disk of a machine, one that a machine adopted, and one that a container has stay,
+//! whatever happens.
 //! Failure: the disks that are left, and the agent's log.
 
 use std::time::Duration;

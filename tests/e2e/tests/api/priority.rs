@@ -1,9 +1,10 @@
 //! Which machine the real controller serves first, against a real API server and without any node.
 //!
-//! `VMLET_E2E_MACHINES=10000` makes the herd larger than usual. The table at the end says what the controller spent.
+//! `VMLET_E2E_MACHINES=10000` makes the herd larger than usual. The table at the end says what the
+//! controller spent.
 //!
-//! Invariant: order is read from the controller's own log of what it queued and what it dispatched; nothing depends
-//! on how quick the machine is.
+//! Invariant: order is read from the controller's own log of what it queued and what it dispatched;
+//! nothing depends on how quick the machine is.
 //! Failure: the part of the log that shows the wrong order, or the end of the controller's log.
 
 #![allow(clippy::print_stdout, reason = "the numbers are part of the result")]
@@ -119,8 +120,8 @@ async fn storm(
         Ok(())
     })
     .await?;
-    // Machines with nothing to do are served faster than a user can ask. While there is something to do, users come in
-    // the middle of the storm, however fast either is.
+    // Machines with nothing to do are served faster than a user can ask. While there is something
+    // to do, users come in the middle of the storm, however fast either is.
     let is_slow = restart == 0;
     if is_slow {
         controller.signal(Signal::SIGSTOP)?;
@@ -177,8 +178,8 @@ async fn routine(
     controller.spent("edit of the class", &start, changes).await
 }
 
-/// Users make machines and power others of the herd on, one after the other. How long each change waited, and how many
-/// passes there were before the first was served.
+/// Users make machines and power others of the herd on, one after the other. How long each change
+/// waited, and how many passes there were before the first was served.
 async fn users(
     controller: &Controller,
     vms: &Api<VirtualMachine>,
@@ -220,7 +221,8 @@ async fn settled(controller: &Controller) -> Result<()> {
     .await
 }
 
-/// P3 and P4: a machine that runs waits for an address of either family, unless a resync is all that happened.
+/// P3 and P4: a machine that runs waits for an address of either family, unless a resync is all
+/// that happened.
 async fn address(controller: &Controller, vms: &Api<VirtualMachine>) -> Result<()> {
     let mut vm = machines::machine(LONE, &json!({ "powerState": "PoweredOn" }));
     // The controller leaves it as the test says that it is.
@@ -343,8 +345,9 @@ fn dispatched(lines: &[Line]) -> impl Iterator<Item = &Line> {
     lines.iter().filter(|line| line.outcome == "dispatched")
 }
 
-/// Waits until the lone machine was queued with this priority after the first `seen` lines, and with no other one since.
-/// A resync may come at any moment, and counts only when it is what is waited for.
+/// Waits until the lone machine was queued with this priority after the first `seen` lines, and
+/// with no other one since. A resync may come at any moment, and counts only when it is what is
+/// waited for.
 async fn queued(controller: &Controller, seen: usize, priority: i64) -> Result<()> {
     const RESYNC: i64 = -2;
     eventually(TIMEOUT, "the priority", || async {
@@ -361,9 +364,9 @@ async fn queued(controller: &Controller, seen: usize, priority: i64) -> Result<(
     .await
 }
 
-/// Waits until the machine was dispatched with this priority, and checks that no more passes of lower priority began
-/// in between than were handed out already: a change waits for one worker at most. How long that was, and how many
-/// passes there were before it.
+/// Waits until the machine was dispatched with this priority, and checks that no more passes of
+/// lower priority began in between than were handed out already: a change waits for one worker at
+/// most. How long that was, and how many passes there were before it.
 async fn at_once(controller: &Controller, name: &str, priority: i64) -> Result<(Duration, usize)> {
     let is = |line: &Line, outcome: &str| {
         line.key == key(name) && line.outcome == outcome && line.priority == priority

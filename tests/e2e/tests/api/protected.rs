@@ -1,6 +1,8 @@
-//! What the administrator of a namespace may not do with our objects, although he may write all of them.
+//! What the administrator of a namespace may not do with our objects, although he may write all of
+//! them.
 //!
-//! Invariant: the policies of `deploy/admission` are in force, also while an object is being deleted.
+//! Invariant: the policies of `deploy/admission` are in force, also while an object is being
+//! deleted.
 //! Failure: the first thing that was allowed, or refused for another reason.
 
 use std::time::Duration;

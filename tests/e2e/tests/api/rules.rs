@@ -1,7 +1,7 @@
 //! What the real API server makes of machines.
 //!
-//! Invariant: each forbidden object or edit is refused with the sentence of its rule, and its allowed
-//! neighbour is not.
+//! Invariant: each forbidden object or edit is refused with the sentence of its rule, and its
+//! allowed neighbour is not.
 //! Failure: a table of all cases that went otherwise.
 
 use anyhow::{Context, Error};

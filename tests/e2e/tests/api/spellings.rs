@@ -1,6 +1,7 @@
 //! A request changes the desired state of a machine, in whichever field it is spelled.
 //!
-//! Invariant: no node is needed: the root disk of each machine is a claim, so that the machine exists at once.
+//! Invariant: no node is needed: the root disk of each machine is a claim, so that the machine
+//! exists at once.
 //! Failure: the specification as it was last seen, or the end of the controller's log.
 
 use std::time::Duration;
@@ -15,7 +16,8 @@ const ANNOTATION: &str = "vmlet.dev/resume-state";
 const OLD_ANNOTATION: &str = "vmlet.dev/resume-wish";
 const FIELDS: [&str; 3] = ["powerState", "runStrategy", "running"];
 
-/// Names of machines, and their desired state before they were suspended, which a start brings back.
+/// Names of machines, and their desired state before they were suspended, which a start brings
+/// back.
 const MACHINES: [(&str, &str); 6] = [
     ("on", "powerState=PoweredOn"),
     ("always", "runStrategy=Always"),

@@ -1,6 +1,7 @@
 //! The real controller keeps the status of the installation, against a real API server.
 //!
-//! Invariant: what a cluster's own controllers would write (counts of a DaemonSet, a node's lease) this test writes.
+//! Invariant: what a cluster's own controllers would write (counts of a DaemonSet, a node's lease)
+//! this test writes.
 //! Failure: the object as it was last seen.
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -149,7 +150,8 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
     let flags = ["--lease-enabled", "false"];
     let controller = control.controller("controller", &flags).await?;
 
-    // Nothing is installed: the part that is visited last gives the reason, and every part has its say.
+    // Nothing is installed: the part that is visited last gives the reason, and every part has its
+    // say.
     let object = |components: Value| json!({"spec": {"watch": {"admissionPolicies": []}, "components": components}});
     apply(&api, "default", object(json!([]))).await?;
     let wanted = ["Available", "False", "RuntimeConditions"];
@@ -165,7 +167,8 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
     let _renewing = keep_renewing(client.clone());
     let available = ["Available", "True", "ReconcileCompleted"];
     await_condition(&api, "default", available).await?;
-    // The parts were made one after the other, and between any two of them the controller may have looked.
+    // The parts were made one after the other, and between any two of them the controller may have
+    // looked.
     let status = eventually(SOON, "a healthy installation", || async {
         let status = api.get("default").await?.status.unwrap_or_default();
         ensure!(status.health == Some(Health::Healthy), "{status:#?}");
@@ -294,7 +297,8 @@ async fn await_event(client: &Client, wanted: &str) -> Result<Event> {
     .await
 }
 
-/// Wakes the controller by a note on a part that says nothing of it, and waits for its look, so many times.
+/// Wakes the controller by a note on a part that says nothing of it, and waits for its look, so
+/// many times.
 async fn look_again(controller: &Controller, sets: &Api<DaemonSet>, times: usize) -> Result<()> {
     for time in 0..times {
         let before = looks(controller);

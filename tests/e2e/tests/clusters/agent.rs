@@ -1,7 +1,9 @@
-//! Disks are made and removed by the real agent and the real daemon, while the agent is killed at each of its steps.
+//! Disks are made and removed by the real agent and the real daemon, while the agent is killed at
+//! each of its steps.
 //!
 //! Invariant: the crash points are those of the agent's sources; each is reached.
-//! Failure: names the kind of task and the crash point; the task that did not become what is awaited is shown.
+//! Failure: names the kind of task and the crash point; the task that did not become what is
+//! awaited is shown.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! The API server is stopped for a minute, in which guests change their state and no change can be written.
+//! The API server is stopped for a minute, in which guests change their state and no change can be
+//! written.
 //!
 //! Invariant: machines keep running meanwhile; afterwards each matches its object, by one instance
 //! on one disk.
@@ -75,8 +76,8 @@ async fn guests_change_their_state_while_the_api_server_is_away() -> Result<()> 
     cluster.down()
 }
 
-/// What kubelet does in other clusters: a scheduler that finds after the outage that a pod of a name that it knows is
-/// another one by now takes its memory for corrupted, and ends.
+/// What kubelet does in other clusters: a scheduler that finds after the outage that a pod of a
+/// name that it knows is another one by now takes its memory for corrupted, and ends.
 async fn keep_scheduler(stack: &Stack) -> Result<()> {
     loop {
         eventually(FOR_GOOD, "the end of the scheduler", || async {

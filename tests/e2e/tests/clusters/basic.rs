@@ -1,4 +1,5 @@
-//! The cluster fixture itself, without Vmlet: ordinary pods outlive every program, and `down` removes what is left.
+//! The cluster fixture itself, without Vmlet: ordinary pods outlive every program, and `down`
+//! removes what is left.
 //!
 //! Invariant: a page is fetched by one pod from another, so that every part between them works.
 //! Failure: pods, events and the ends of logs are shown.

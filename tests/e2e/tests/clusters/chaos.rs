@@ -1,7 +1,9 @@
-//! Three minutes of chaos with six machines; twenty with ten in the long form. `cargo xtask chaos` takes any other plan.
+//! Three minutes of chaos with six machines; twenty with ten in the long form. `cargo xtask chaos`
+//! takes any other plan.
 //!
 //! Invariant: as in `e2e::chaos`.
-//! Failure: the finding, the seed to repeat it with, and the folder with what programs and objects said.
+//! Failure: the finding, the seed to repeat it with, and the folder with what programs and objects
+//! said.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,7 @@
 //! A machine whose root disk is a claim: a local volume on a loop device.
 //!
-//! Invariant: the image is written to the volume once; what the guest wrote outlives its pods, and the machine.
+//! Invariant: the image is written to the volume once; what the guest wrote outlives its pods, and
+//! the machine.
 //! Failure: the step is named; the machine, its pod and its tasks are shown.
 
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! What kubelet and containerd say to each other, byte for byte the same with the proxy in between.
 //!
-//! Invariant: whole lives of real pods are overheard between a real kubelet and containerd. Said again to an actor
-//! that answers as containerd did, directly and through the proxy, every question arrives and every answer
-//! comes back as it was; queried again of containerd itself, both ways lead to the same.
+//! Invariant: whole lives of real pods are overheard between a real kubelet and containerd. Said
+//! again to an actor that answers as containerd did, directly and through the proxy, every question
+//! arrives and every answer comes back as it was; queried again of containerd itself, both ways
+//! lead to the same.
 //! Failure: the call is named, both versions are shown.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,8 +44,9 @@ const EXPECTED: [&str; 20] = [
     "Version",
 ];
 
-/// Questions that change nothing and whose answers hold still. Not here: `ListContainerStats`, `ImageFsInfo`
-/// (times and figures), `Exec` (a token), and `Status`, to which the proxy adds the other runtime's conditions.
+/// Questions that change nothing and whose answers hold still. Not here: `ListContainerStats`,
+/// `ImageFsInfo` (times and figures), `Exec` (a token), and `Status`, to which the proxy adds the
+/// other runtime's conditions.
 const STEADY: [&str; 9] = [
     "ContainerStatus",
     "ExecSync",
@@ -57,8 +59,8 @@ const STEADY: [&str; 9] = [
     "Version",
 ];
 
-/// Questions that may be for several runtimes. Kubelet offers compression, which the proxy does not pass on with these: it joins
-/// the answers as bytes.
+/// Questions that may be for several runtimes. Kubelet offers compression, which the proxy does not
+/// pass on with these: it joins the answers as bytes.
 const FOR_ALL: [&str; 8] = [
     "ImageFsInfo",
     "ImageStatus",

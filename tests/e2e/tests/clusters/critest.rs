@@ -1,7 +1,8 @@
-//! The conformance suite against containerd ends as it does without the proxy, specification for specification.
+//! The conformance suite against containerd ends as it does without the proxy, specification for
+//! specification.
 //!
-//! Invariant: both runs are of one cluster and one order. What fails directly, because it wants another image or because
-//! this kernel or this root cannot do it, must fail through the proxy too.
+//! Invariant: both runs are of one cluster and one order. What fails directly, because it wants
+//! another image or because this kernel or this root cannot do it, must fail through the proxy too.
 //! Failure: the specifications that ended otherwise.
 
 use std::collections::BTreeMap;
@@ -12,7 +13,8 @@ use e2e::{Cluster, Options};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// Their subject is an image from the Internet: pulling it, or the web server in it, for which each waits a minute.
+/// Their subject is an image from the Internet: pulling it, or the web server in it, for which each
+/// waits a minute.
 const FOREIGN_IMAGES: &str =
     "Image (Manager|Consistency|Identifier)|port mapping|portforward|HostNetwork|support network$";
 /// Fewer have run when something about the choice is wrong.

@@ -1,7 +1,8 @@
 //! The manifests in `deploy/`, applied to a node that has only containerd, kubelet and the proxy.
 //!
-//! Invariant: nothing of `deploy/` is changed but the tag and what this node's image server is called; the two
-//! images share no layer, so that the removal of the first one takes all its files away.
+//! Invariant: nothing of `deploy/` is changed but the tag and what this node's image server is
+//! called; the two images share no layer, so that the removal of the first one takes all its files
+//! away.
 //! Failure: pods, events and the ends of logs are shown.
 
 use std::fs;
@@ -82,7 +83,8 @@ async fn a_deployed_node_runs_a_vm_which_outlives_an_upgrade_and_nothing_stays_a
 
 /// Builds the node image with a tag; returns its archive.
 fn build_image(tag: &str) -> Result<PathBuf> {
-    // The programs are those that all tests run: building them here would replace them under other tests.
+    // The programs are those that all tests run: building them here would replace them under other
+    // tests.
     let reported = xtask(&["image", "node", "--debug", "--no-build", "--tag", tag])?;
     reported
         .lines()
@@ -120,8 +122,8 @@ fn remove_image(cluster: &Cluster, tag: &str) -> Result<()> {
     ctr(cluster, &["images", "rm", "--sync", &name]).map(drop)
 }
 
-/// Gives VM pods the network of the node's other pods, in the place where network plugins are looked for,
-/// with a share of its addresses.
+/// Gives VM pods the network of the node's other pods, in the place where network plugins are
+/// looked for, with a share of its addresses.
 fn connect_to_network(cluster: &Cluster) -> Result<()> {
     let file = cluster.stack().dir().join("cni/conf/10-vmlet.conflist");
     let mut network: Value = serde_json::from_str(&fs::read_to_string(file)?)?;
@@ -204,9 +206,9 @@ fn remove_state(cluster: &Cluster) -> Result<()> {
     .map(drop)
 }
 
-/// What Vmlet could have left: files, namespaces, packet filters, processes in pods.
-/// What is there of pods and programs. containerd keeps the folder of its plugins' results once any ordinary
-/// pod had a network; what is in it counts.
+/// What Vmlet could have left: files, namespaces, packet filters, processes in pods. What is there
+/// of pods and programs. containerd keeps the folder of its plugins' results once any ordinary pod
+/// had a network; what is in it counts.
 fn state_of_node(cluster: &Cluster) -> Result<String> {
     let cgroup = cluster.stack().var("VMLET_NETNS")?;
     on_node(

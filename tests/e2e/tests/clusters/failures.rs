@@ -1,7 +1,7 @@
 //! Machines and the failures of those who look after them: controllers and agent.
 //!
-//! Invariant: a machine keeps running without controller and agent; afterwards it matches its object, by one
-//! instance on one disk.
+//! Invariant: a machine keeps running without controller and agent; afterwards it matches its
+//! object, by one instance on one disk.
 //! Failure: the step is named; the machine, its pod and its tasks are shown.
 
 use std::process::{Child, Stdio};
@@ -38,8 +38,8 @@ async fn machines_outlive_their_controller_and_agent() -> Result<()> {
     cluster.down()
 }
 
-/// A leader dies while a disk is made, the next one sleeps while a guest starts: each time the other goes on,
-/// and nothing that the sleeper writes is taken once it wakes.
+/// A leader dies while a disk is made, the next one sleeps while a guest starts: each time the
+/// other goes on, and nothing that the sleeper writes is taken once it wakes.
 async fn leader_change(cluster: &Cluster) -> Result<()> {
     let stack = cluster.stack();
     let mut second = second_controller(cluster)?;
@@ -71,8 +71,8 @@ async fn leader_change(cluster: &Cluster) -> Result<()> {
     .await
     .and_then(|()| Ok(second.wait()?))?;
     ensure!(status.code() == Some(LOST), "the sleeper: {status}");
-    // No process can close the gap between its last look at the lease and the socket: a request in it applies to a version
-    // that the new leader has replaced, and is refused for that.
+    // No process can close the gap between its last look at the lease and the socket: a request in
+    // it applies to a version that the new leader has replaced, and is refused for that.
     let after = writes_of_second(cluster)?.split_off(written.len());
     let is_stale = after.iter().all(|write| write.code() == 409);
     ensure!(is_stale && after.len() <= 1, "the sleeper wrote {after:?}");
@@ -147,8 +147,8 @@ async fn await_other_leader(cluster: &Cluster, than: &str) -> Result<()> {
     .await
 }
 
-/// Another controller with the same rights; the audit log distinguishes its writes from the first one's, because it
-/// is the administrator who acts as the same account.
+/// Another controller with the same rights; the audit log distinguishes its writes from the first
+/// one's, because it is the administrator who acts as the same account.
 fn second_controller(cluster: &Cluster) -> Result<Child> {
     let stack = cluster.stack();
     let parse = |path: &std::path::Path| -> Result<Value> {

@@ -1,6 +1,7 @@
 //! A guest is rebooted when its owner names a time, in the pod that it has.
 //!
-//! Invariant: the disk counts every boot; the pod's UID and its restarts show that the machine stayed.
+//! Invariant: the disk counts every boot; the pod's UID and its restarts show that the machine
+//! stayed.
 //! Failure: the step is named; the machine, its pod and its tasks are shown.
 
 use std::time::Duration;
@@ -16,7 +17,8 @@ const UP: Duration = Duration::from_secs(300);
 const DOWN: Duration = Duration::from_secs(180);
 /// Seconds that a guest has for a reboot, so that nothing but another request ends it here.
 const PATIENT: i64 = 3600;
-/// Seconds until a restart that is requested in advance; the request takes less, even on a busy machine.
+/// Seconds until a restart that is requested in advance; the request takes less, even on a busy
+/// machine.
 const AHEAD: i64 = 10;
 
 #[tokio::test]
@@ -29,7 +31,8 @@ async fn a_guest_reboots_in_its_pod_or_is_reset_without_delaying_other_changes()
     cluster.await_word(NAME, "Running", UP).await?;
     let pod = cluster.pod_uid(NAME)?;
 
-    // It may still boot, and gets requests until it responds, but not before the time that its owner set.
+    // It may still boot, and gets requests until it responds, but not before the time that its
+    // owner set.
     let at = restart(&cluster, json!({ "restartMode": "Soft" }), AHEAD)?;
     await_restarted(&cluster, &at).await?;
     cluster.await_boots(NAME, &[1, 2], UP).await?;
@@ -111,8 +114,8 @@ fn ends(cluster: &Cluster) -> Result<Vec<(String, String)>> {
         .collect())
 }
 
-/// Waits until the request with the longest time ends: it is cancelled, or finds no guest when the node carries out the
-/// power-off before it learns of the cancellation.
+/// Waits until the request with the longest time ends: it is cancelled, or finds no guest when the
+/// node carries out the power-off before it learns of the cancellation.
 async fn await_patient_end(cluster: &Cluster) -> Result<()> {
     eventually(UP, "the end of the patient request", || async {
         let tasks = cluster.get_json(&["virtualmachinetasks"])?;

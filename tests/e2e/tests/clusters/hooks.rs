@@ -1,6 +1,8 @@
-//! postStart and preStop hooks of VM pods, as kubelet runs them. Part of the test of [`probes`](super::probes).
+//! postStart and preStop hooks of VM pods, as kubelet runs them. Part of the test of
+//! [`probes`](super::probes).
 //!
-//! Invariant: what a hook did is read from the guest's disk: lines in the order in which they were written there.
+//! Invariant: what a hook did is read from the guest's disk: lines in the order in which they were
+//! written there.
 //! Failure: the step is named, with what kubectl describes; pods, events and logs follow.
 
 use std::io::{BufRead, BufReader, Read};
@@ -18,8 +20,8 @@ const GONE: Duration = Duration::from_secs(180);
 /// Longer than hook and guest need on the slowest machine.
 const GRACE: u64 = 120;
 
-/// Says that it runs, prepares a page that says when it is fetched, and makes both ways of asking the guest to power off
-/// say so.
+/// Says that it runs, prepares a page that says when it is fetched, and makes both ways of asking
+/// the guest to power off say so.
 const AFTER_START: &str = r#"
 echo started >>/boot/order
 mkdir /run/www/cgi-bin

@@ -1,4 +1,5 @@
-//! kubelet's image garbage collection with a low threshold: images in use stay, unused ones are removed.
+//! kubelet's image garbage collection with a low threshold: images in use stay, unused ones are
+//! removed.
 //!
 //! Invariant: kubelet itself removes the unused image; the test only pulls it.
 //! Failure: the images that are there, beside those that should be; pods, events and logs follow.
@@ -36,8 +37,9 @@ async fn kubelet_collects_the_images_that_no_machine_uses() -> Result<()> {
     let all = images(&cluster, Endpoint::Proxy)?;
     ensure!(images(&cluster, Endpoint::Vmlet)?.len() == 2, "{all:?}");
 
-    // Its collector runs when kubelet starts, too early to know any image's age, then every five minutes, and at once when
-    // the disk seems to be full. What no collection helps against would cost pods, but for those that are critical.
+    // Its collector runs when kubelet starts, too early to know any image's age, then every five
+    // minutes, and at once when the disk seems to be full. What no collection helps against would
+    // cost pods, but for those that are critical.
     cluster.configure_kubelet(|settings| {
         settings["imageGCHighThresholdPercent"] = json!(2);
         settings["imageGCLowThresholdPercent"] = json!(1);

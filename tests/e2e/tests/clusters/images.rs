@@ -1,5 +1,5 @@
-//! Images of VM pods as kubelet pulls them through the proxy: every policy, every way to fail; and those of machines, which
-//! nodes read before.
+//! Images of VM pods as kubelet pulls them through the proxy: every policy, every way to fail; and
+//! those of machines, which nodes read before.
 //!
 //! Invariant: a failure is an event or a status that says what is wrong in words.
 //! Failure: the step is named, with what kubectl describes; pods, events and logs follow.
@@ -31,7 +31,8 @@ async fn image_pulls_follow_the_pull_policy_and_fail_with_clear_errors() -> Resu
     cluster.down()
 }
 
-/// A typing error in the URL shows on the image and on the machine, before any pod, and can be repaired.
+/// A typing error in the URL shows on the image and on the machine, before any pod, and can be
+/// repaired.
 #[tokio::test]
 #[ignore = "needs root"]
 async fn a_machine_follows_its_image_until_it_has_a_disk() -> Result<()> {

@@ -1,4 +1,5 @@
-//! What people see of a machine: logs in every form, states, figures, and sentences where something is missing.
+//! What people see of a machine: logs in every form, states, figures, and sentences where something
+//! is missing.
 //!
 //! Invariant: the guest's counter shows whether a log is whole and in order.
 //! Failure: the step is named, with what kubectl printed; pods, events and logs follow.

@@ -1,7 +1,7 @@
 //! A machine whose node is lost stays what it is: its disk is there and nowhere else.
 //!
-//! Invariant: another node has room for it all the time; the disk counts its boots, so that a machine made again
-//! would show.
+//! Invariant: another node has room for it all the time; the disk counts its boots, so that a
+//! machine made again would show.
 //! Failure: the step is named; the machine, its pod and its tasks are shown.
 
 use std::time::Duration;

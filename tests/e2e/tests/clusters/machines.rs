@@ -1,8 +1,8 @@
-//! Machines follow their desired states: each run strategy and power state, with guests that power off, crash
-//! or are deleted, and with a node that is drained.
+//! Machines follow their desired states: each run strategy and power state, with guests that power
+//! off, crash or are deleted, and with a node that is drained.
 //!
-//! Invariant: the disk counts every boot, so that a recreated machine would show; the pod's UID distinguishes one
-//! instance from the next.
+//! Invariant: the disk counts every boot, so that a recreated machine would show; the pod's UID
+//! distinguishes one instance from the next.
 //! Failure: the step is named; the machine, its pod and its tasks are shown.
 
 #![allow(clippy::print_stdout, reason = "the numbers are part of the result")]
@@ -23,8 +23,9 @@ const MAC: &str = "52:54:00:12:34:5a";
 const GIB: u64 = 1 << 30;
 const UP: Duration = Duration::from_secs(300);
 const DOWN: Duration = Duration::from_secs(180);
-/// A start, which ends when the guest has reported its facts: four writes until the machine runs, one that is left to
-/// circumstances, and two more, when the guest has an address and when its agent answers.
+/// A start, which ends when the guest has reported its facts: four writes until the machine runs,
+/// one that is left to circumstances, and two more, when the guest has an address and when its
+/// agent answers.
 const START: Budget = Budget {
     acts: &[("create pods", 1)],
     statuses: 6,
@@ -270,7 +271,8 @@ fn no_word_of_a_network(vm: &Value) -> Result<()> {
     Ok(())
 }
 
-/// The guest has the name and the hardware address that its owner chose, and its neighbour has learnt the latter.
+/// The guest has the name and the hardware address that its owner chose, and its neighbour has
+/// learnt the latter.
 async fn is_named_and_reachable(cluster: &Cluster, name: &str) -> Result<()> {
     eventually(UP, "the guest's name and answer", || async {
         let guest = Guest::of(cluster.stack(), name)?;
@@ -328,7 +330,8 @@ fn secret(cluster: &Cluster, word: &str) -> Result<()> {
     }))
 }
 
-/// Checks what the guest finds on its seed disk, and returns the identity that it has for cloud-init.
+/// Checks what the guest finds on its seed disk, and returns the identity that it has for
+/// cloud-init.
 fn seed(cluster: &Cluster, name: &str, word: &str) -> Result<String> {
     let guest = Guest::of(cluster.stack(), name)?;
     let user_data = guest.run(&["cat", "/run/seed/user-data"])?;
@@ -343,7 +346,8 @@ fn seed(cluster: &Cluster, name: &str, word: &str) -> Result<String> {
     Ok(identity.to_owned())
 }
 
-/// While it runs another class waits; it comes with the next start, on the disk as it was, which may be larger by then.
+/// While it runs another class waits; it comes with the next start, on the disk as it was, which
+/// may be larger by then.
 async fn resize(cluster: &Cluster) -> Result<()> {
     let name = "resize";
     cluster.apply(&class("big", "160Mi"))?;

@@ -1,7 +1,8 @@
-//! Tests with whole Kubernetes clusters whose kubelets call `vmlet-criproxy`; [`e2e::Cluster`] starts them.
+//! Tests with whole Kubernetes clusters whose kubelets call `vmlet-criproxy`; [`e2e::Cluster`]
+//! starts them.
 //!
-//! Invariant: one program, so that the harness and its libraries are linked once. A test starts what it needs and
-//! stops it; it depends on no other test.
+//! Invariant: one program, so that the harness and its libraries are linked once. A test starts
+//! what it needs and stops it; it depends on no other test.
 //! Failure: each module says.
 
 mod agent;

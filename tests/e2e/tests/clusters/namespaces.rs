@@ -1,7 +1,7 @@
 //! A namespace is deleted while its machines are in different states.
 //!
-//! Invariant: nothing can be created in a namespace that is being deleted, so that its machines end without new objects
-//! there.
+//! Invariant: nothing can be created in a namespace that is being deleted, so that its machines end
+//! without new objects there.
 //! Failure: what is left of the namespace, and what its condition says.
 
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! Where machines are placed: by the scheduler, with their own labels, affinity and requests, from before their disks are
-//! made until their pods run.
+//! Where machines are placed: by the scheduler, with their own labels, affinity and requests, from
+//! before their disks are made until their pods run.
 //!
-//! Invariant: a machine that is to be on counts on its node all the time, so that no node is chosen for more machines than
-//! it can hold.
+//! Invariant: a machine that is to be on counts on its node all the time, so that no node is chosen
+//! for more machines than it can hold.
 //! Failure: the step is named; machines, pods and tasks are shown.
 
 use std::collections::BTreeSet;

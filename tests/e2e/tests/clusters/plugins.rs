@@ -1,6 +1,7 @@
 //! Two nodes with CNI plugins and routes between them: `bridge` on both, then `ptp` on the second.
 //!
-//! Invariant: each way is a page fetched by the guest or container that is named first, by address and by Service.
+//! Invariant: each way is a page fetched by the guest or container that is named first, by address
+//! and by Service.
 //! Failure: the way that fails is named; pods, events and logs follow.
 
 use std::time::Duration;

@@ -17,7 +17,8 @@ use super::hooks;
 
 const READY: Duration = Duration::from_secs(300);
 const GONE: Duration = Duration::from_secs(180);
-/// Seconds for a command in a guest that stands still now and then: a probe that is late is a probe that failed.
+/// Seconds for a command in a guest that stands still now and then: a probe that is late is a probe
+/// that failed.
 const PATIENT: u32 = 20;
 /// Longer than a guest that behaves needs to go down on the slowest machine.
 const GRACE: u64 = 120;
@@ -229,8 +230,8 @@ fn start(cluster: &Cluster, name: &str, policy: &str) -> Result<()> {
     cluster.await_ready(&format!("pod/{name}"), READY)
 }
 
-/// Each look that fails is an event, and kubelet gives a pod 25 of them, then one in five minutes: a guest that boots
-/// slowly must not use up those that are awaited.
+/// Each look that fails is an event, and kubelet gives a pod 25 of them, then one in five minutes:
+/// a guest that boots slowly must not use up those that are awaited.
 pub(super) fn startup_probe() -> Value {
     json!({ "tcpSocket": { "port": 80 }, "periodSeconds": 5, "failureThreshold": 60 })
 }

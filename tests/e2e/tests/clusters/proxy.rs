@@ -1,7 +1,7 @@
 //! A runtime breaks while kubelet lists its pods, in every way that a runtime can break.
 //!
-//! Invariant: ordinary pods never restart, VM pods stay known and run on, and only a broken primary makes the node
-//! NotReady. Every fault lasts for several of kubelet's lists.
+//! Invariant: ordinary pods never restart, VM pods stay known and run on, and only a broken primary
+//! makes the node NotReady. Every fault lasts for several of kubelet's lists.
 //! Failure: the fault is named; pods, events and logs follow.
 
 use std::path::{Path, PathBuf};
@@ -322,8 +322,8 @@ impl Node<'_> {
     }
 }
 
-/// A runtime that has forgotten everything is not believed for half a minute by default: a slow machine has not even
-/// listed its pods a few times by then.
+/// A runtime that has forgotten everything is not believed for half a minute by default: a slow
+/// machine has not even listed its pods a few times by then.
 fn doubt_for_long(cluster: &Cluster) -> Result<()> {
     let file = cluster.stack().dir().join("criproxy.toml");
     let settings = std::fs::read_to_string(&file)?;
@@ -332,7 +332,8 @@ fn doubt_for_long(cluster: &Cluster) -> Result<()> {
     cluster.stack().restart("vmlet-criproxy")
 }
 
-/// A primary that hangs is noticed when kubelet's own call to it has taken too long, which is two minutes by default.
+/// A primary that hangs is noticed when kubelet's own call to it has taken too long, which is two
+/// minutes by default.
 fn make_kubelet_impatient(cluster: &Cluster) -> Result<()> {
     cluster.configure_kubelet(|settings| settings["runtimeRequestTimeout"] = json!("20s"))?;
     cluster.await_condition("node/node1", "condition=Ready", READY)

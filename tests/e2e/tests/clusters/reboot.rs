@@ -1,7 +1,7 @@
 //! A power cut of a node: all its pods come back, machines as well as containers.
 //!
-//! Invariant: kubelet brings the same pods up again, each in a new sandbox and by one start; what the boot before left is
-//! tidied away.
+//! Invariant: kubelet brings the same pods up again, each in a new sandbox and by one start; what
+//! the boot before left is tidied away.
 //! Failure: pods, events and the ends of logs are shown.
 
 use std::time::Duration;
@@ -45,7 +45,8 @@ async fn pods_of_both_kinds_come_back_after_a_power_cut_and_nothing_is_orphaned(
             Ok(())
         })
         .await?;
-        // An attempt that came too early for a runtime counts as a restart, and has started nothing.
+        // An attempt that came too early for a runtime counts as a restart, and has started
+        // nothing.
         let starts = starts(&cluster, name)?;
         ensure!(starts == 2, "{name} was started {starts} times");
     }

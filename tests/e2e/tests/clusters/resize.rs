@@ -1,6 +1,7 @@
 //! kubelet's resize of a running machine. Part of the test of [`resources`](super::resources).
 //!
-//! Invariant: what a machine has is read in the guest and from the kernel's files, and compared with the pod's status.
+//! Invariant: what a machine has is read in the guest and from the kernel's files, and compared
+//! with the pod's status.
 //! Failure: the step is named; pods, events and logs follow.
 
 use std::path::Path;
@@ -38,7 +39,8 @@ pub(crate) async fn a_machine_keeps_its_size_until_it_is_made_anew(
     cluster.delete("pod/regrown", GONE)
 }
 
-/// CPU time up to what the virtual CPUs can use can be had at once; more of them, or more memory, cannot.
+/// CPU time up to what the virtual CPUs can use can be had at once; more of them, or more memory,
+/// cannot.
 async fn in_place(cluster: &Cluster) -> Result<()> {
     cluster.await_ready("pod/resized", READY)?;
     let before = container(cluster, "resized")?;

@@ -1,4 +1,5 @@
-//! What a VM pod takes is the pod's: cgroup, limits, overhead, resize, eviction; static pods and drains know it.
+//! What a VM pod takes is the pod's: cgroup, limits, overhead, resize, eviction; static pods and
+//! drains know it.
 //!
 //! Invariant: what is claimed of a cgroup is read from the kernel's files, for QEMU's own process.
 //! Failure: the step is named, with what kubectl describes; pods, events and logs follow.
@@ -106,8 +107,8 @@ fn cgroups(cluster: &Cluster) -> Result<()> {
     cluster.delete("pod/limited", GONE)
 }
 
-/// Without any overhead there is no room for QEMU itself, which under software emulation shows as soon as
-/// the guest boots.
+/// Without any overhead there is no room for QEMU itself, which under software emulation shows as
+/// soon as the guest boots.
 async fn out_of_memory(cluster: &Cluster) -> Result<()> {
     cluster.apply(&json!({
         "apiVersion": "node.k8s.io/v1",
@@ -167,14 +168,16 @@ async fn eviction(cluster: &Cluster) -> Result<()> {
     let path = cluster.stack().dir().join("kubelet.json");
     let before = fs::read_to_string(&path)?;
     let mut settings: Value = serde_json::from_str(&before)?;
-    // A soft threshold takes nothing from what the node has to give, so that the pod stays admitted until then.
+    // A soft threshold takes nothing from what the node has to give, so that the pod stays admitted
+    // until then.
     settings["evictionSoft"] = json!({ "memory.available": "99%" });
     settings["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
     settings["evictionMaxPodGracePeriod"] = json!(20);
     settings["evictionPressureTransitionPeriod"] = json!("1s");
     fs::write(&path, settings.to_string())?;
     cluster.stack().restart("kubelet")?;
-    // A guest that powers off in time has succeeded, as a container would have: the condition contains the cause.
+    // A guest that powers off in time has succeeded, as a container would have: the condition
+    // contains the cause.
     cluster.await_condition("pod/evicted", "condition=DisruptionTarget", READY)?;
     let pod = cluster.get_json(&["pod", "evicted"])?;
     let conditions = pod["status"]["conditions"]

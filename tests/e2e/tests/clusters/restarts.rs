@@ -1,8 +1,9 @@
-//! Nothing that happens to the programs of a node disturbs the pods on it: restarts and crashes, one by one
-//! and all together, with machines and containers running.
+//! Nothing that happens to the programs of a node disturbs the pods on it: restarts and crashes,
+//! one by one and all together, with machines and containers running.
 //!
-//! Invariant: the guest's own clock proves that it ran on; kubelet counts no restart; the Services answer all the time,
-//! without a single failed request: their packets pass the kernel, QEMU and the containers, which are not restarted.
+//! Invariant: the guest's own clock proves that it ran on; kubelet counts no restart; the Services
+//! answer all the time, without a single failed request: their packets pass the kernel, QEMU and
+//! the containers, which are not restarted.
 //! Failure: the program and the way it went down are named; pods, events and logs follow.
 
 use std::time::Duration;
@@ -33,7 +34,8 @@ async fn pods_outlive_every_program_of_their_node() -> Result<()> {
         "hostname >/tmp/index.html; exec httpd -f -p 80 -h /tmp",
     ))?;
     let mut machine = vm_pod("machine");
-    // On a busy machine an emulated guest may be late for a probe, which would take it out of its Service.
+    // On a busy machine an emulated guest may be late for a probe, which would take it out of its
+    // Service.
     machine["spec"]["containers"][0]["readinessProbe"]["failureThreshold"] = json!(20);
     cluster.apply(&machine)?;
     for app in ["box", "machine"] {

@@ -1,4 +1,5 @@
-//! Pods that are deleted at the worst moment, and many that come and go at once, leave nothing behind.
+//! Pods that are deleted at the worst moment, and many that come and go at once, leave nothing
+//! behind.
 //!
 //! Invariant: each moment is awaited, not guessed; afterwards the node is as empty as before.
 //! Failure: what was left is named; pods, events and logs follow.

@@ -1,11 +1,13 @@
-//! Many machines on one node: kubelet keeps seeing all of them, and in the long form what that takes is printed.
+//! Many machines on one node: kubelet keeps seeing all of them, and in the long form what that
+//! takes is printed.
 //!
-//! The short form has twelve machines. `VMLET_TEST_LONG=1` makes them thirty, and measures the node for a while without a
-//! machine and with all of them; nothing else differs, and no figure is asserted.
+//! The short form has twelve machines. `VMLET_TEST_LONG=1` makes them thirty, and measures the node
+//! for a while without a machine and with all of them; nothing else differs, and no figure is
+//! asserted.
 //!
-//! Invariant: the node is Ready from the first pod to the last, kubelet's relists go on, and kubelet never finds them too
-//! late. A guest is paused as soon as it is up: two processors emulate no thirty running ones, and to our programs a
-//! paused one is a running machine.
+//! Invariant: the node is Ready from the first pod to the last, kubelet's relists go on, and
+//! kubelet never finds them too late. A guest is paused as soon as it is up: two processors emulate
+//! no thirty running ones, and to our programs a paused one is a running machine.
 //! Failure: the wave is named; pods, events and logs follow.
 
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! What a pod requests and its guest does not get: refused by kubelet's event, or an event of the agent.
+//! What a pod requests and its guest does not get: refused by kubelet's event, or an event of the
+//! agent.
 //!
 //! Invariant: an ordinary VM pod has no such event.
 //! Failure: the events that there are.

@@ -1,5 +1,5 @@
-//! Every kind of workload that makes pods makes VM pods too, chosen by RuntimeClass or by annotation, beside
-//! ordinary pods on the same node.
+//! Every kind of workload that makes pods makes VM pods too, chosen by RuntimeClass or by
+//! annotation, beside ordinary pods on the same node.
 //!
 //! Invariant: a workload counts as running only when its guest has answered on the pod's address.
 //! Failure: the step is named, with what kubectl describes; pods, events and logs follow.
@@ -38,7 +38,8 @@ fn by_annotation(cluster: &Cluster) -> Result<()> {
         let mut pod = vm_pod(name);
         let spec = pod["spec"].as_object_mut().context("spec")?;
         spec.remove("runtimeClassName");
-        // No RuntimeClass adds QEMU's own needs: the node does, or a guest that boots would be killed.
+        // No RuntimeClass adds QEMU's own needs: the node does, or a guest that boots would be
+        // killed.
         pod["spec"]["containers"][0]["resources"] = json!({ "limits": { "memory": "128Mi" } });
         pod["metadata"]["annotations"] = json!({ "kubernetes.io/target-runtime": target });
         cluster.apply(&pod)?;

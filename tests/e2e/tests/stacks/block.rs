@@ -1,6 +1,7 @@
 //! Pods that boot from a block device.
 //!
-//! Invariant: an image is written to a device once; what a guest wrote there is in its next pod; one machine has a device.
+//! Invariant: an image is written to a device once; what a guest wrote there is in its next pod;
+//! one machine has a device.
 //! Failure: the test says what was lost, allowed or left.
 
 use std::path::Path;
@@ -75,7 +76,8 @@ async fn a_device_gets_the_image_once_and_keeps_what_the_guest_wrote() -> Result
     cri.stop_pod(&sandbox).await?;
     cri.remove_pod(&sandbox).await?;
 
-    // A mount, or a copy that a killed daemon left behind, keeps machines away for as long as it lasts.
+    // A mount, or a copy that a killed daemon left behind, keeps machines away for as long as it
+    // lasts.
     let claim = device.claim()?;
     let (sandbox, created) = create(&cri, &pod("early"), &image, &link).await?;
     let status = created.err().context("a device that is busy")?;

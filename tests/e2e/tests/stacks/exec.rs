@@ -224,8 +224,9 @@ async fn a_command_that_is_given_up_is_killed_with_all_that_it_started() -> Resu
 }
 
 async fn without_an_agent(stack: &Stack, cri: &Cri, id: &str) -> Result<()> {
-    // Init starts the agent again only while its port has a name. Typed: no command has to be answered by what it ends.
-    // SIGKILL: the handler of SIGTERM takes a lock of the main loop, which it may have interrupted, and hangs then.
+    // Init starts the agent again only while its port has a name. Typed: no command has to be
+    // answered by what it ends. SIGKILL: the handler of SIGTERM takes a lock of the main loop,
+    // which it may have interrupted, and hangs then.
     let mut console = Console::open(stack, id)?;
     console.type_line(
         "mv /dev/virtio-ports/org.qemu.guest_agent.0 /tmp/port; kill -9 $(pidof qemu-ga)",
@@ -292,7 +293,8 @@ async fn an_agent_that_hangs_delays_neither_other_guests_nor_its_own_end() -> Re
     down(stack, &cri).await
 }
 
-/// Runs a command in a machine with an unresponsive agent, again and again until the machine is off.
+/// Runs a command in a machine with an unresponsive agent, again and again until the machine is
+/// off.
 async fn ask_to_the_end(cri: Cri, mute: String) -> Result<()> {
     loop {
         let answer = cri.exec(&mute, &["true"], 60).await;

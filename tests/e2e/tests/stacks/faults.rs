@@ -112,7 +112,8 @@ async fn live(stack: &Stack, point: &str) -> Result<()> {
     Ok(())
 }
 
-/// One request; when it fails because a program died, that program is started and the request repeated.
+/// One request; when it fails because a program died, that program is started and the request
+/// repeated.
 async fn step<T, F>(stack: &Stack, name: &str, request: impl Fn(Cri) -> F) -> Result<T>
 where
     F: Future<Output = Result<T, Status>>,

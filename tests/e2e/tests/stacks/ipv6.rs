@@ -1,6 +1,7 @@
 //! Pods with both families, and with IPv6 alone: a real guest on the real plugins.
 //!
-//! Invariant: one stack; its network configuration is changed between pods, as an administrator would.
+//! Invariant: one stack; its network configuration is changed between pods, as an administrator
+//! would.
 //! Failure: the test shows the guest's addresses and routes.
 
 use std::path::PathBuf;
@@ -89,7 +90,8 @@ async fn both_families(stack: &Stack, cri: &Cri, image: &str) -> Result<()> {
         "{ips:?}"
     );
     let ready = boot(cri, &pod, &sandbox, image).await?;
-    // The guest does not wait for a router that may not exist: its page shows when IPv6 is configured.
+    // The guest does not wait for a router that may not exist: its page shows when IPv6 is
+    // configured.
     ensure!(ready.contains(&format!("ip={four} ")), "{ready}");
     if let Some((_, found)) = ready.split_once("ip6=") {
         ensure!(found.trim() == six, "{ready}");

@@ -1,6 +1,8 @@
-//! What kubelet relies on beyond the life cycle: cgroups, log rotation, name servers, orderly restarts.
+//! What kubelet relies on beyond the life cycle: cgroups, log rotation, name servers, orderly
+//! restarts.
 //!
-//! Invariant: each promise is observed from outside: the kernel's files, the log, the guest's own words.
+//! Invariant: each promise is observed from outside: the kernel's files, the log, the guest's own
+//! words.
 //! Failure: the test says what the kernel, the log or the guest said instead.
 
 use std::path::{Path, PathBuf};
@@ -192,7 +194,8 @@ async fn sigterm_ends_the_daemon_and_no_machine() -> Result<()> {
         Ok(())
     })
     .await?;
-    // A guest that is requested to power off does so; one whose grace was over would have been killed.
+    // A guest that is requested to power off does so; one whose grace was over would have been
+    // killed.
     cri.stop(&container, 600).await?;
     let status = cri.container(&container).await?;
     ensure!(

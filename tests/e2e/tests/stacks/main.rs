@@ -1,7 +1,7 @@
 //! Tests with single node stacks, without Kubernetes; [`e2e::Stack`] starts them.
 //!
-//! Invariant: one program, so that the harness and its libraries are linked once. A test starts what it needs and
-//! stops it; it depends on no other test.
+//! Invariant: one program, so that the harness and its libraries are linked once. A test starts
+//! what it needs and stops it; it depends on no other test.
 //! Failure: each module says.
 
 mod block;

@@ -1,7 +1,7 @@
 //! Networks with real guests: hostile ones, and the plugins that clusters use.
 //!
-//! Invariant: guests get their orders by the QEMU guest agent; what gets out of a pod is counted on the
-//! node's bridge, before any host there could act on it.
+//! Invariant: guests get their orders by the QEMU guest agent; what gets out of a pod is counted on
+//! the node's bridge, before any host there could act on it.
 //! Failure: the guest's own words, or the counters.
 
 use std::time::Duration;

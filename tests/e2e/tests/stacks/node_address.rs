@@ -1,7 +1,7 @@
 //! A guest that is restored from saved memory when its address belongs to another pod.
 //!
-//! Invariant: it sees its cable pulled and plugged in, so that a client which watches for that asks again; the new address
-//! works long before the lease would have been renewed.
+//! Invariant: it sees its cable pulled and plugged in, so that a client which watches for that asks
+//! again; the new address works long before the lease would have been renewed.
 //! Failure: the test says which address did not answer.
 
 use std::time::Duration;
@@ -14,7 +14,8 @@ const BOOT: Duration = Duration::from_secs(300);
 const TASK: Duration = Duration::from_secs(180);
 const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
 
-/// What managers of networks do, which the guest does not have: once the cable was out and is in, the client asks.
+/// What managers of networks do, which the guest does not have: once the cable was out and is in,
+/// the client asks.
 const WATCH: &str = "read -r nic </run/nics; cd /sys/class/net/$nic; before=$(cat carrier_changes)
     (until [ $(cat carrier_changes) -ge $((before + 2)) ]; do sleep 0.1; done
     kill -USR1 $(pidof udhcpc)) >/dev/null 2>&1 </dev/null &";

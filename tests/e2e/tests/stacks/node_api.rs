@@ -1,7 +1,7 @@
 //! Virtual machines whose disks and memory outlive their pods.
 //!
-//! Invariant: what a guest wrote is there in its next pod; what it had in memory too, when that was saved; no other machine
-//! gets at its disk.
+//! Invariant: what a guest wrote is there in its next pod; what it had in memory too, when that was
+//! saved; no other machine gets at its disk.
 //! Failure: the test says what was lost or allowed.
 
 use std::time::Duration;
@@ -51,7 +51,8 @@ async fn await_power(node: &NodeApi, container: &str, power: Power) -> Result<v1
     .await
 }
 
-/// Discards the memory of a machine that is being started from it: refused, unless the guest was faster.
+/// Discards the memory of a machine that is being started from it: refused, unless the guest was
+/// faster.
 async fn discard_during_start(node: &NodeApi, container: &str, task: String) -> Result<()> {
     let watch = v1::WatchMachinesRequest {};
     let mut events = node.node.clone().watch_machines(watch).await?.into_inner();
@@ -174,7 +175,8 @@ async fn what_a_guest_wrote_is_there_in_its_next_pod() -> Result<()> {
         status.state() == State::Error && status.transient && status.message.contains(words),
         "{status:?}"
     );
-    // Reset: the same container boots once more, and responds again, since the guest's programs are in memory.
+    // Reset: the same container boots once more, and responds again, since the guest's programs are
+    // in memory.
     node.done(&uid(4), VM, Kind::Reset(v1::Reset {}), TASK)
         .await?;
     // While it boots it ignores requests, and gets them until it responds.

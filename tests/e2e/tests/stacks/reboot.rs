@@ -1,8 +1,8 @@
-//! A reboot of the node, as far as it can be had without one: every process is killed, what lies on a tmpfs is gone,
-//! and the node says that this is another boot.
+//! A reboot of the node, as far as it can be had without one: every process is killed, what lies on
+//! a tmpfs is gone, and the node says that this is another boot.
 //!
-//! Invariant: the same pod runs again in its next attempt, as kubelet makes it, and nothing of the first one is left
-//! when kubelet has removed it.
+//! Invariant: the same pod runs again in its next attempt, as kubelet makes it, and nothing of the
+//! first one is left when kubelet has removed it.
 //! Failure: the phase, the exit or the leftover that was found.
 
 use std::time::Duration;

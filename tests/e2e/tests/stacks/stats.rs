@@ -1,6 +1,7 @@
 //! The usage of a real guest, as clients see it, and what happens to one that uses too much.
 //!
-//! Invariant: each figure is compared with what was done to the guest, or with the kernel's own files.
+//! Invariant: each figure is compared with what was done to the guest, or with the kernel's own
+//! files.
 //! Failure: the reported figures.
 
 use std::path::{Path, PathBuf};
@@ -111,8 +112,8 @@ async fn figures_follow_what_the_guest_does() -> Result<()> {
     stack.down()
 }
 
-/// While libvirt is away the last figures serve: it comes back only when they are there. How soon they come is tested
-/// in virtual time, in `src/vm/resources/tests/stats.rs`.
+/// While libvirt is away the last figures serve: it comes back only when they are there. How soon
+/// they come is tested in virtual time, in `src/vm/resources/tests/stats.rs`.
 async fn without_libvirt(stack: &Stack, cri: &Cri, container: &str) -> Result<()> {
     stack.kill("libvirtd", Signal::SIGKILL).await?;
     let figures = of_container(cri, container);

@@ -1,7 +1,7 @@
 //! kill -9 of each of our programs, and of libvirtd, under a running guest.
 //!
-//! Invariant: the guest never notices: its uptime and its counter go on, its log has no gap, its network
-//! answers, and it can still be stopped.
+//! Invariant: the guest never notices: its uptime and its counter go on, its log has no gap, its
+//! network answers, and it can still be stopped.
 //! Failure: the test says which program's death was noticed, and how.
 
 use std::io::Write;
@@ -86,7 +86,8 @@ async fn requests_fail_with_a_sentence_while_libvirt_is_away() -> Result<()> {
     .await?;
     ensure!(refused.code() == tonic::Code::Unavailable, "{refused:?}");
     ensure!(refused.message().contains("libvirt"), "{refused:?}");
-    // The daemon need not be connected again: a request waits for that, and is refused after its timeout only.
+    // The daemon need not be connected again: a request waits for that, and is refused after its
+    // timeout only.
     stack.restart("libvirtd")?;
     let hasty = eventually(BOOT, "the start", || async {
         let begun = Instant::now();

@@ -1,6 +1,8 @@
-//! `bench controller`: the release build of the controller over many machines, against a real API server.
+//! `bench controller`: the release build of the controller over many machines, against a real API
+//! server.
 //!
-//! Invariant: the scenarios are those of the tests `api::priority`, which asserts their order; numbers are only printed.
+//! Invariant: the scenarios are those of the tests `api::priority`, which asserts their order;
+//! numbers are only printed.
 //! Failure: the exit code of the test.
 
 use std::process::ExitCode;

@@ -1,6 +1,7 @@
 //! The order in which things are measured.
 //!
-//! Invariant: memory is compared between daemons of the same age: freshly started, after the same calls.
+//! Invariant: memory is compared between daemons of the same age: freshly started, after the same
+//! calls.
 //! Failure: the part that could not be measured, with what the measuring program said.
 
 use anyhow::{Context, Result};

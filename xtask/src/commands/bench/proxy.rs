@@ -1,6 +1,7 @@
 //! `bench proxy`: what the detour over `vmlet-criproxy` adds to a call.
 //!
-//! Invariant: both ways are measured in one run and in turns, so that whatever else the machine does hits both.
+//! Invariant: both ways are measured in one run and in turns, so that whatever else the machine
+//! does hits both.
 //! Failure: the part that could not be measured, with what the measuring program said.
 
 use std::path::PathBuf;
@@ -36,7 +37,8 @@ pub(super) struct Proxy {
     /// Use the release builds without building them.
     #[arg(long)]
     no_build: bool,
-    /// Socket of a real runtime to measure with, such as the one of containerd; its lists keep their length.
+    /// Socket of a real runtime to measure with, such as the one of containerd; its lists keep
+    /// their length.
     #[arg(long)]
     endpoint: Option<PathBuf>,
 }

@@ -1,4 +1,5 @@
-//! `bench queue`: the controller's work queue against controller-runtime's, in the shapes of its benchmarks.
+//! `bench queue`: the controller's work queue against controller-runtime's, in the shapes of its
+//! benchmarks.
 //!
 //! Invariant: both are measured in one run and in turns, each part in a process of its own.
 //! Failure: the part that could not be measured, with what the measuring program said.

@@ -1,7 +1,7 @@
 //! The table of results, with budgets beside them.
 //!
-//! Invariant: all numbers of a row have its unit; a verdict is about exactly the figure that the budget
-//! names.
+//! Invariant: all numbers of a row have its unit; a verdict is about exactly the figure that the
+//! budget names.
 //! Failure: none.
 
 use std::fmt;

@@ -91,7 +91,8 @@ impl Expected {
         self.outcomes.len()
     }
 
-    /// The expression that selects exactly these; ginkgo puts the name of the suite in front of a text.
+    /// The expression that selects exactly these; ginkgo puts the name of the suite in front of a
+    /// text.
     pub(crate) fn focus(&self) -> String {
         let specs: Vec<String> = self.outcomes.keys().map(|spec| quote(spec)).collect();
         format!(" ({})$", specs.join("|"))

@@ -1,6 +1,7 @@
 //! The tools that are written in Go: one module of ours per family pins the version of each.
 //!
-//! Invariant: the version in `go.mod` is what the program reports about itself; go.sum pins every byte.
+//! Invariant: the version in `go.mod` is what the program reports about itself; go.sum pins every
+//! byte.
 //! Failure: without Go, or without access to the module proxy, the error is Go's own.
 
 use std::fs;

@@ -1,6 +1,7 @@
 //! Configuration and token of a node's agent.
 //!
-//! Invariant: the token is bound to the node, so that the limits of `deploy/agent` hold here as they do for a pod.
+//! Invariant: the token is bound to the node, so that the limits of `deploy/agent` hold here as
+//! they do for a pod.
 //! Failure: a node that kubelet does not register, or kubectl's own words.
 
 use std::fs::{self, OpenOptions};

@@ -1,7 +1,7 @@
 //! The control group that holds everything of one node.
 //!
-//! Invariant: it is called as the node's network namespace and lies at the top of each hierarchy; kubelet
-//! makes its own groups below it.
+//! Invariant: it is called as the node's network namespace and lies at the top of each hierarchy;
+//! kubelet makes its own groups below it.
 //! Failure: a hierarchy that takes no group is named.
 
 use std::fs;
@@ -31,7 +31,8 @@ pub(crate) fn create(layout: &Layout) -> Result<()> {
     }
     for entry in fs::read_dir(TOP).with_context(|| format!("list {TOP}"))? {
         let hierarchy = entry?.path();
-        // Version 2 beside version 1 has no controllers; links lead to a hierarchy that has its turn.
+        // Version 2 beside version 1 has no controllers; links lead to a hierarchy that has its
+        // turn.
         if hierarchy.is_symlink() || hierarchy.join("cgroup.controllers").exists() {
             continue;
         }

@@ -66,8 +66,8 @@ fn quoted(path: &Path) -> String {
     config::toml_string(&path.to_string_lossy())
 }
 
-/// `restrict_oom_score_adj`: containers may keep the score that their starter has, which works without
-/// CAP_SYS_RESOURCE too.
+/// `restrict_oom_score_adj`: containers may keep the score that their starter has, which works
+/// without CAP_SYS_RESOURCE too.
 fn containerd(layout: &Layout) -> String {
     format!(
         "version = 3\nroot = \"/var/lib/containerd\"\nstate = \"/run/containerd\"\n\n\
@@ -136,10 +136,12 @@ fn kubelet(layout: &Layout, node: &Node) -> Value {
         },
         "imageGCHighThresholdPercent": 100,
         "imageMinimumGCAge": "1s",
-        // A container that ends again and again starts after 10 s, 20 s, 20 s…, and not after up to five minutes.
+        // A container that ends again and again starts after 10 s, 20 s, 20 s…, and not after up to
+        // five minutes.
         "crashLoopBackOff": { "maxContainerRestartPeriod": "20s" },
         "serializeImagePulls": false,
-        // A guest says something every second, and tests count boots in what `kubectl logs` shows: the last file.
+        // A guest says something every second, and tests count boots in what `kubectl logs` shows:
+        // the last file.
         "containerLogMaxSize": "1Mi",
         "containerLogMaxFiles": 3,
         "containerLogMonitorInterval": "3s",
@@ -162,7 +164,8 @@ fn kube_proxy(node: &Node) -> Value {
         "healthzBindAddress": "127.0.0.1:10256",
         "metricsBindAddress": "127.0.0.1:10249",
         "conntrack": { "maxPerCore": 0, "min": 0 },
-        // Answers between two pods of one bridge come back the same way only if the filter sees them.
+        // Answers between two pods of one bridge come back the same way only if the filter sees
+        // them.
         "nftables": { "masqueradeAll": !Path::new(BRIDGE_FILTER).exists() },
     })
 }

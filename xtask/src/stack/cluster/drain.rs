@@ -1,7 +1,7 @@
 //! Empties a node whose kubelet has been stopped.
 //!
-//! Invariant: sandboxes that still run are named: they are pods that a test left, not leaks. Stopped ones
-//! wait for kubelet's next round of collection, once a minute, and are not reported.
+//! Invariant: sandboxes that still run are named: they are pods that a test left, not leaks.
+//! Stopped ones wait for kubelet's next round of collection, once a minute, and are not reported.
 //! Failure: a runtime that does not answer is reported; what it holds shows up among the leaks.
 
 use std::path::Path;

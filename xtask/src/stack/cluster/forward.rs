@@ -1,4 +1,5 @@
-//! The API server's door on the host: a port on loopback that leads into the first node's namespace.
+//! The API server's door on the host: a port on loopback that leads into the first node's
+//! namespace.
 //!
 //! Invariant: the port is the same on both sides, so that one kubeconfig serves for both.
 //! Failure: a connection that cannot be made on the inner side is closed on the outer one.
@@ -22,7 +23,8 @@ pub(crate) fn serve(layout: &Layout, port: u16) -> Result<u16> {
             for client in outside.incoming().flatten() {
                 let netns = netns.clone();
                 std::thread::spawn(move || {
-                    // No server listens while the API server is stopped; the client sees its connection end.
+                    // No server listens while the API server is stopped; the client sees its
+                    // connection end.
                     let _ = relay(client, &netns, port);
                 });
             }

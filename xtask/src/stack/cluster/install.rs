@@ -1,7 +1,7 @@
 //! Installs our kinds, our policies and the rights of our programs, from `deploy/`.
 //!
-//! Invariant: what is applied is what operators apply; only the workloads are left out, since they run as
-//! processes here.
+//! Invariant: what is applied is what operators apply; only the workloads are left out, since they
+//! run as processes here.
 //! Failure: kubectl's own words.
 
 use anyhow::{Context, Result};

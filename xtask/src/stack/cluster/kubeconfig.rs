@@ -11,7 +11,8 @@ use serde_json::json;
 
 use super::{Node, Plan, node_address, pki};
 
-/// Writes the files of all users; those of programs that run on any node name the first node's address.
+/// Writes the files of all users; those of programs that run on any node name the first node's
+/// address.
 pub(super) fn write_all(node: &Node, plan: &Plan) -> Result<()> {
     let everywhere = node_address(1);
     write(node, &node.kubeconfig(), "127.0.0.1", "admin")?;

@@ -1,7 +1,7 @@
 //! Keys and certificates of a cluster, made again for each.
 //!
-//! Invariant: private keys are readable by root only; every name under which a server is reached is in its
-//! certificate.
+//! Invariant: private keys are readable by root only; every name under which a server is reached is
+//! in its certificate.
 //! Failure: a certificate that cannot be made or written is named.
 
 use std::fs::{self, OpenOptions};

@@ -1,4 +1,5 @@
-//! Starts the programs of a node in the order in which they need each other, as many at once as can be.
+//! Starts the programs of a node in the order in which they need each other, as many at once as can
+//! be.
 //!
 //! Invariant: when the last node is up, it is Ready and pods can be created.
 //! Failure: the first program that does not answer is the error, with the end of its log.

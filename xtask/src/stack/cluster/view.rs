@@ -1,7 +1,8 @@
-//! What a node sees of the machine's file system: folders of its own where Kubernetes has fixed places.
+//! What a node sees of the machine's file system: folders of its own where Kubernetes has fixed
+//! places.
 //!
-//! Invariant: mounts made in it reach neither the host nor another node, and propagate among all programs
-//! and pods of the node; the host's files are never written.
+//! Invariant: mounts made in it reach neither the host nor another node, and propagate among all
+//! programs and pods of the node; the host's files are never written.
 //! Failure: each step that the kernel refuses is named.
 
 use std::fs::{self, File};
@@ -23,8 +24,8 @@ const OVERLAID: &[(&str, &str)] = &[
     ("/var/log", "var-log"),
 ];
 
-/// Folders with fixed places and what stands for them below the node's directory: these hold much, are
-/// measured, or are looked at from outside.
+/// Folders with fixed places and what stands for them below the node's directory: these hold much,
+/// are measured, or are looked at from outside.
 const BINDS: &[(&str, &str)] = &[
     ("host/kubelet", KUBELET_ROOT),
     ("host/containerd", "/var/lib/containerd"),

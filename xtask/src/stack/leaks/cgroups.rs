@@ -1,5 +1,5 @@
-//! Control groups named after a stack: tests put pods below `/<netns name>` in each hierarchy, kubelet has
-//! its own there.
+//! Control groups named after a stack: tests put pods below `/<netns name>` in each hierarchy,
+//! kubelet has its own there.
 //!
 //! Invariant: only groups of exactly that name, and what is below them, are looked at or removed.
 //! Failure: a group that still holds a process cannot be removed and is named.
@@ -18,8 +18,9 @@ const TOP: &str = "/sys/fs/cgroup";
 /// How long the kernel may take to notice that a group is empty.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The groups that are there. On a cluster's node they are kubelet's, down to those of pods. Kubelet removes
-/// those with all that is in them: what is in them now is a leak, unless kubelet was stopped before its time.
+/// The groups that are there. On a cluster's node they are kubelet's, down to those of pods.
+/// Kubelet removes those with all that is in them: what is in them now is a leak, unless kubelet
+/// was stopped before its time.
 pub(super) fn find(layout: &Layout, record: &Record, pods: Pods) -> Result<Vec<Leak>> {
     let mut groups = groups(layout);
     if record.node.is_some() {

@@ -1,7 +1,7 @@
 //! Files that belong to pods, VMs or their addresses.
 //!
-//! Invariant: images, databases and logs are not leaks; they go with the directory. Nor are kubelet's empty
-//! folders of pods, which it removes some time later.
+//! Invariant: images, databases and logs are not leaks; they go with the directory. Nor are
+//! kubelet's empty folders of pods, which it removes some time later.
 //! Failure: a folder that is absent counts as empty.
 
 use std::fs;

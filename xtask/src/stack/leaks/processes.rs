@@ -1,9 +1,9 @@
 //! Processes that outlived their stack.
 //!
-//! Invariant: a process counts as the stack's own if the supervisor is its parent, if its environment says
-//! so, if it is in the stack's control group, or if it is one of the stack's programs or a QEMU with the
-//! stack's directory in its command line. Others that merely sit in
-//! the stack's network namespace are reported but never killed.
+//! Invariant: a process counts as the stack's own if the supervisor is its parent, if its
+//! environment says so, if it is in the stack's control group, or if it is one of the stack's
+//! programs or a QEMU with the stack's directory in its command line. Others that merely sit in the
+//! stack's network namespace are reported but never killed.
 //! Failure: a process that ends while it is looked at is not there.
 
 use std::fs;
@@ -163,7 +163,8 @@ fn ancestors() -> Vec<i32> {
 
 /// The stack's network namespace and those of its pods.
 fn namespaces(layout: &Layout) -> Vec<u64> {
-    // A cluster's node has them in a mount namespace of its own: there they are found by control group.
+    // A cluster's node has them in a mount namespace of its own: there they are found by control
+    // group.
     let pods = fs::read_dir(layout.path("netns"))
         .into_iter()
         .flatten()

@@ -1,7 +1,8 @@
 //! The table of running programs and the thread that collects the dead.
 //!
-//! Invariant: a process id is in the table from before its program can end until after it was collected,
-//! and it is signalled only while it exists: never another process that got the same number.
+//! Invariant: a process id is in the table from before its program can end until after it was
+//! collected, and it is signalled only while it exists: never another process that got the same
+//! number.
 //! Failure: a program that ignores SIGTERM is killed; one that cannot be started is reported.
 
 use std::collections::BTreeMap;

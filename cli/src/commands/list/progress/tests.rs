@@ -143,7 +143,8 @@ fn a_stopping_machine_reports_the_end_of_its_grace_period() {
     );
 }
 
-/// Steps of a creation and a first start, by what a watch sees: objects of different kinds come in any order.
+/// Steps of a creation and a first start, by what a watch sees: objects of different kinds come in
+/// any order.
 #[test]
 fn the_steps_come_in_one_order() {
     let of = |role: &str, mut pods: Value| {

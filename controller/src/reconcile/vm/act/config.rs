@@ -1,6 +1,7 @@
 //! The size and the virtual hardware that the machine is to have.
 //!
-//! Invariant: a running machine keeps what it was started with; what it is started with is on record before.
+//! Invariant: a running machine keeps what it was started with; what it is started with is on
+//! record before.
 //! Failure: an ordinary failure; a network that is not there yet is waited for.
 
 use crds::conditions::{CLASS_CONFIGURATION_SYNCED, Status};

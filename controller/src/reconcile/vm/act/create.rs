@@ -1,6 +1,7 @@
 //! From a new machine to its root disk.
 //!
-//! Invariant: no pass waits for a copy; the task that makes the disk is the only record that one is being made.
+//! Invariant: no pass waits for a copy; the task that makes the disk is the only record that one is
+//! being made.
 //! Failure: `VirtualMachineCreated` is False with the reason, and the pass is repeated.
 
 use crds::VirtualMachineTask;
@@ -92,7 +93,8 @@ pub(crate) fn cache_name(image: &str) -> String {
     format!("vmi-{hash}")
 }
 
-/// The root disk is there. What becomes of the placeholder depends on whether the machine is to be on.
+/// The root disk is there. What becomes of the placeholder depends on whether the machine is to be
+/// on.
 fn done(pass: &mut Pass<'_>) -> Outcome {
     exists(pass);
     config::first_size(pass)?;

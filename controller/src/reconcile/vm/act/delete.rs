@@ -1,7 +1,7 @@
 //! A machine that is being deleted.
 //!
-//! Invariant: our finalizer stays until no pod of the machine is left and its root disk is removed; a pause or
-//! a check keeps everything.
+//! Invariant: our finalizer stays until no pod of the machine is left and its root disk is removed;
+//! a pause or a check keeps everything.
 //! Failure: an event names what keeps the machine; the pass is repeated.
 
 mod disk;
@@ -118,8 +118,8 @@ fn announce(pass: &Pass<'_>, grace_seconds: u32) {
     pass.normal("DeleteStarted", &text);
 }
 
-/// Something may lie on a node: it is on record before a task can make a disk there. The task's object proves nothing:
-/// its owner, or the end of the namespace, may have deleted it.
+/// Something may lie on a node: it is on record before a task can make a disk there. The task's
+/// object proves nothing: its owner, or the end of the namespace, may have deleted it.
 fn may_have_disk(pass: &Pass<'_>) -> bool {
     pass.root_claim().is_none() && pass.node_name().is_some()
 }

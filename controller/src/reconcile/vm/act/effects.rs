@@ -1,7 +1,7 @@
 //! Pods made and deleted.
 //!
-//! Invariant: a deletion names the pod's UID and leaves a machine at least one second, so that the object outlives the
-//! domain; a pod of another owner is never changed.
+//! Invariant: a deletion names the pod's UID and leaves a machine at least one second, so that the
+//! object outlives the domain; a pod of another owner is never changed.
 //! Failure: what the API server says, by name of the pod.
 
 use crds::names;

@@ -4,9 +4,11 @@
 //! pod made, gated ─► nominated for the node ─► placeholder deleted ─► gate removed ─► scheduled
 //! ```
 //!
-//! Invariant: while a machine is to be on, its requests, labels and affinity count on the node of its disk without a gap
-//! until its first pod is placed: the scheduler counts the placeholder, then the nominated pod. Both at once would not fit.
-//! Failure: every step is repeated by the next pass; a machine that is not to be on loses its placeholder.
+//! Invariant: while a machine is to be on, its requests, labels and affinity count on the node of
+//! its disk without a gap until its first pod is placed: the scheduler counts the placeholder, then
+//! the nominated pod. Both at once would not fit.
+//! Failure: every step is repeated by the next pass; a machine that is not to be on loses its
+//! placeholder.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -76,12 +78,14 @@ pub(crate) async fn hand_over(
     Ok(())
 }
 
-/// Removes the placeholder's object at once; kubelet removes the rest: there is no guest that could outlive it.
+/// Removes the placeholder's object at once; kubelet removes the rest: there is no guest that could
+/// outlive it.
 pub(crate) async fn give_up(pass: &mut Pass<'_>, placeholder: &Pod) -> Outcome<()> {
     effects::delete(pass, placeholder, 0).await
 }
 
-/// From now on the scheduler keeps the pod's requests free on that node, and counts its labels there.
+/// From now on the scheduler keeps the pod's requests free on that node, and counts its labels
+/// there.
 async fn nominate(pass: &mut Pass<'_>, pod: &Pod, node: &str) -> Outcome<()> {
     let status = pod.status.as_ref();
     let nominated = status.and_then(|s| s.nominated_node_name.as_deref());

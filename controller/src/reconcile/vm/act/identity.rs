@@ -1,7 +1,7 @@
 //! The two UUIDs of a machine.
 //!
-//! Invariant: they follow from the machine's UID unless its owner chose them, are on record before the first
-//! pod, and never change after that.
+//! Invariant: they follow from the machine's UID unless its owner chose them, are on record before
+//! the first pod, and never change after that.
 //! Failure: none.
 
 use uuid::Uuid;

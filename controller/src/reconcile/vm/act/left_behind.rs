@@ -1,7 +1,7 @@
 //! Pods and tasks whose machine is gone.
 //!
-//! Invariant: a pod is let go once nothing of it runs; one that runs is left alone. A task is deleted only after the API
-//! server has confirmed that its owner does not exist.
+//! Invariant: a pod is let go once nothing of it runs; one that runs is left alone. A task is
+//! deleted only after the API server has confirmed that its owner does not exist.
 //! Failure: the pass is repeated.
 
 use crds::names::VM_UID_LABEL;
@@ -29,8 +29,9 @@ pub(crate) async fn release(ctx: &Context, key: &Key) -> Outcome {
     Ok(Flow::Continue)
 }
 
-/// Deletes the tasks of earlier machines of that name. A node keeps a task on record as long as the object exists, and
-/// the cluster's garbage collector, which deletes it too, may need minutes after the API server was restarted.
+/// Deletes the tasks of earlier machines of that name. A node keeps a task on record as long as the
+/// object exists, and the cluster's garbage collector, which deletes it too, may need minutes after
+/// the API server was restarted.
 pub(crate) async fn delete_tasks(ctx: &Context, key: &Key) -> Outcome<()> {
     let known = ctx.stores.vm(key).and_then(|vm| vm.uid());
     let mut left = ctx.stores.tasks_named(key);
@@ -38,7 +39,8 @@ pub(crate) async fn delete_tasks(ctx: &Context, key: &Key) -> Outcome<()> {
     if left.is_empty() {
         return Ok(());
     }
-    // The machine may be newer than the store of machines, which is not of the same moment as that of tasks.
+    // The machine may be newer than the store of machines, which is not of the same moment as that
+    // of tasks.
     let api = Api::<VirtualMachine>::namespaced(ctx.client.clone(), &key.namespace);
     let found = api.get_metadata_opt(&key.name).await;
     let found = found.map_err(|source| {

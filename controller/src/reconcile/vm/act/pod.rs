@@ -1,7 +1,7 @@
 //! The pods of a machine, as values.
 //!
-//! Invariant: pure: the same machine, size and place give the same pod; labels and annotations come from the
-//! template only, and ours win.
+//! Invariant: pure: the same machine, size and place give the same pod; labels and annotations come
+//! from the template only, and ours win.
 //! Failure: none; what a node cannot do yet is in the pod all the same.
 
 mod annotations;
@@ -61,7 +61,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) is_gated: bool,
 }
 
-/// Name of a machine's placeholder. No machine can have it: names of machines have at most 63 characters.
+/// Name of a machine's placeholder. No machine can have it: names of machines have at most 63
+/// characters.
 pub(crate) fn placeholder_name(vm: &str, uid: &str) -> String {
     format!("{vm}{}{uid}", names::PLACEHOLDER_OF)
 }
@@ -87,8 +88,8 @@ pub(crate) fn instance(plan: &Plan<'_>) -> Pod {
     pod
 }
 
-/// The pod that chooses a node, brings the image there and holds the machine's place: for the scheduler it is the
-/// machine, with its labels, affinity and requests; nothing boots in it.
+/// The pod that chooses a node, brings the image there and holds the machine's place: for the
+/// scheduler it is the machine, with its labels, affinity and requests; nothing boots in it.
 pub(crate) fn placeholder(plan: &Plan<'_>) -> Pod {
     let mut pod = base(plan, PROVISION);
     let name = plan.vm.metadata.name.as_deref().unwrap_or_default();
@@ -110,8 +111,8 @@ fn gate(pod: &mut Pod, name: &str, is_gated: bool) {
     }
 }
 
-/// A template's keys, without those that only the controller or an administrator may give a pod: the template
-/// is its owner's, the pod is made with the controller's rights.
+/// A template's keys, without those that only the controller or an administrator may give a pod:
+/// the template is its owner's, the pod is made with the controller's rights.
 fn allowed(mut keys: BTreeMap<String, String>) -> BTreeMap<String, String> {
     keys.retain(|key, _| {
         let domain = key.split('/').next().unwrap_or_default();

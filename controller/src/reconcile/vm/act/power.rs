@@ -1,6 +1,7 @@
 //! Power: does what was decided, as far as nothing holds it back.
 //!
-//! Invariant: no pass waits for a guest: a guest is asked by a task, and by the grace of a deletion.
+//! Invariant: no pass waits for a guest: a guest is asked by a task, and by the grace of a
+//! deletion.
 //! Failure: an operation that failed is repeated; the machine stays as it is.
 
 mod restart;
@@ -135,8 +136,8 @@ const fn then(progress: Progress) -> Flow {
     }
 }
 
-/// Pauses or resumes. A condition of the pod says whether it is paused, so that the same desired state comes
-/// again until it does.
+/// Pauses or resumes. A condition of the pod says whether it is paused, so that the same desired
+/// state comes again until it does.
 async fn turn(pass: &mut Pass<'_>, kind: TaskKind, uid: &str) -> Outcome {
     let generation = pass.vm.metadata.generation.unwrap_or_default();
     let task = of(pass, kind)?;
@@ -158,8 +159,8 @@ async fn discard(pass: &mut Pass<'_>) -> Outcome {
     }
 }
 
-/// Writes the desired state that a request contains into the specification, and removes the other fields: the API
-/// server refuses a machine with two.
+/// Writes the desired state that a request contains into the specification, and removes the other
+/// fields: the API server refuses a machine with two.
 async fn change_specification(pass: &mut Pass<'_>, change: Patch) -> Outcome {
     let spec = match change {
         Patch::Paused => json!({ "paused": true }),

@@ -4,10 +4,11 @@
 //! placeholder ─ bound ─► status.nodeName ─ image pulled, runs ─► Provision task ─► Created
 //! ```
 //!
-//! Invariant: the node is on record before a task exists there; it changes only while no disk can exist, or when the
-//! node left after the task had failed. Until the disk is made the machine follows its image: what was begun for another
-//! source of it ends.
-//! Failure: a placeholder that failed is made again after a while, on the same node once one is on record.
+//! Invariant: the node is on record before a task exists there; it changes only while no disk can
+//! exist, or when the node left after the task had failed. Until the disk is made the machine
+//! follows its image: what was begun for another source of it ends.
+//! Failure: a placeholder that failed is made again after a while, on the same node once one is on
+//! record.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,7 +72,8 @@ pub(crate) async fn run(pass: &mut Pass<'_>, prerequisites: &Prerequisites, slot
     }
 }
 
-/// Ends what was begun for an image that was edited, or made again, since. False: the end is waited for.
+/// Ends what was begun for an image that was edited, or made again, since. False: the end is waited
+/// for.
 async fn follow_image(
     pass: &mut Pass<'_>,
     prerequisites: &Prerequisites,

@@ -1,10 +1,11 @@
 //! Ends an instance sooner than the deletion of its pod said at first.
 //!
-//! kubelet (1.36) lets a stop that it has begun take its time, whatever grace the pod has by now. So the node is asked
-//! by a task.
+//! kubelet (1.36) lets a stop that it has begun take its time, whatever grace the pod has by now.
+//! So the node is asked by a task.
 //!
 //! Invariant: the task names the pod, so that one which comes late leaves the next instance alone.
-//! Failure: that of the task, which is tried again as long as the guest has the time that it was given first.
+//! Failure: that of the task, which is tried again as long as the guest has the time that it was
+//! given first.
 
 use crds::TaskKind;
 use k8s_openapi::api::core::v1::Pod;

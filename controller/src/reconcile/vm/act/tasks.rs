@@ -1,6 +1,7 @@
 //! Work that nodes do for a machine.
 //!
-//! Invariant: a task's name follows from its purpose, so that the same desired state never becomes two tasks.
+//! Invariant: a task's name follows from its purpose, so that the same desired state never becomes
+//! two tasks.
 //! Failure: a failed task is shown, kept for a while, and then replaced.
 
 use std::sync::Arc;
@@ -64,8 +65,8 @@ pub(crate) fn all(pass: &Pass<'_>) -> Vec<Arc<VirtualMachineTask>> {
     pass.ctx.stores.tasks_of(&pass.disk_uid())
 }
 
-/// A task of the machine that is not final and that others wait for, if there is one. One that cuts the power of
-/// an instance blocks no other task: it does not affect the next instance.
+/// A task of the machine that is not final and that others wait for, if there is one. One that cuts
+/// the power of an instance blocks no other task: it does not affect the next instance.
 pub(crate) fn live(pass: &Pass<'_>) -> Option<Arc<VirtualMachineTask>> {
     let mut open = all(pass).into_iter().filter(|t| !t.is_final());
     open.find(|t| t.spec.kind != TaskKind::PowerOff)
@@ -80,8 +81,8 @@ fn find_at(pass: &Pass<'_>, place: &Key) -> Option<Arc<VirtualMachineTask>> {
     found.filter(|t| t.spec.vm_uid == pass.disk_uid())
 }
 
-/// Where the task for this work can be: beside the machine, or in the controller's namespace, since that of a machine
-/// that is being deleted may be ending, too, and then takes no new object.
+/// Where the task for this work can be: beside the machine, or in the controller's namespace, since
+/// that of a machine that is being deleted may be ending, too, and then takes no new object.
 pub(crate) fn places(pass: &Pass<'_>, kind: TaskKind, seed: &str) -> [Key; 2] {
     [
         Key::new(

@@ -40,7 +40,8 @@ pub(crate) async fn instance(pass: &mut Pass<'_>) -> Outcome<Option<Arc<Pod>>> {
     }
 }
 
-/// Pods of this machine by what the status remembers, by the domain's UUID, or by the machine's UID.
+/// Pods of this machine by what the status remembers, by the domain's UUID, or by the machine's
+/// UID.
 fn candidates(pass: &Pass<'_>) -> Vec<Arc<Pod>> {
     let uid = pass.uid();
     let remembered = pass.instance().map(|i| i.uid.clone());

@@ -1,6 +1,7 @@
 //! A machine is where its disk is.
 //!
-//! Invariant: a machine whose disk cannot be reached is left as it is: nothing is made again elsewhere.
+//! Invariant: a machine whose disk cannot be reached is left as it is: nothing is made again
+//! elsewhere.
 //! Failure: `VirtualMachineLocationValid` is False, and the node's next event wakes the machine.
 
 use crds::conditions::{LOCATION_VALID, Status};
@@ -23,7 +24,8 @@ pub(crate) fn run(pass: &mut Pass<'_>) -> Flow {
     }
 }
 
-/// A disk that a node was making when it went is not made elsewhere: the node may come back with it.
+/// A disk that a node was making when it went is not made elsewhere: the node may come back with
+/// it.
 pub(crate) fn while_making(pass: &mut Pass<'_>, node: &str) {
     if view::node(pass, node).is_some() {
         pass.drop_condition(LOCATION_VALID);

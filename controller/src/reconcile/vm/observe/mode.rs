@@ -1,7 +1,8 @@
 //! How the root disk of a machine is made.
 //!
 //! Invariant: decided again in every pass, from the annotation, the setting and the storage class.
-//! Failure: none; a storage class that does not exist changes nothing here, and a condition says so elsewhere.
+//! Failure: none; a storage class that does not exist changes nothing here, and a condition says so
+//! elsewhere.
 
 use crds::{VirtualMachine, names};
 use kube::ResourceExt;

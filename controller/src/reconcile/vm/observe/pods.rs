@@ -1,6 +1,7 @@
 //! What a pod says.
 //!
-//! Invariant: reads only what kubelet and the API server write; a field that is missing is an answer, too.
+//! Invariant: reads only what kubelet and the API server write; a field that is missing is an
+//! answer, too.
 //! Failure: none.
 
 use crds::names;

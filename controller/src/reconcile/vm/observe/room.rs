@@ -1,6 +1,7 @@
 //! What a node can never give to a pod.
 //!
-//! Invariant: pure; only what does not depend on the other pods of the node is compared, so that waiting does not help.
+//! Invariant: pure; only what does not depend on the other pods of the node is compared, so that
+//! waiting does not help.
 //! Failure: none; an amount that cannot be read is not compared.
 
 use std::collections::BTreeMap;

@@ -49,7 +49,8 @@ pub(crate) fn observe(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>, volumes: Volum
     record_image(pass);
 }
 
-/// The image that a root claim was filled from, once its guest has run: from then on it is the disk's.
+/// The image that a root claim was filled from, once its guest has run: from then on it is the
+/// disk's.
 fn record_image(pass: &mut Pass<'_>) {
     let spec = &pass.vm.spec;
     let names_image = spec.image.is_some() || spec.image_name.is_some();

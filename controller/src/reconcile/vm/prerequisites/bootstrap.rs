@@ -1,6 +1,7 @@
 //! The sources of first-boot data.
 //!
-//! Invariant: a Secret's content is looked at here for the presence of a key only; it is neither kept nor logged.
+//! Invariant: a Secret's content is looked at here for the presence of a key only; it is neither
+//! kept nor logged.
 //! Failure: a Secret or key that is missing.
 
 use k8s_openapi::api::core::v1::Secret;

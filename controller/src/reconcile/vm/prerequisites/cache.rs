@@ -1,6 +1,7 @@
 //! Waiting for an image cache.
 //!
-//! Invariant: the label stays on a machine exactly as long as it waits; the cache's watch wakes it by that label.
+//! Invariant: the label stays on a machine exactly as long as it waits; the cache's watch wakes it
+//! by that label.
 //! Failure: a cache that does not exist counts as one that is not ready.
 
 use crds::conditions::{self, Status};

@@ -1,8 +1,8 @@
 //! Data volumes that are made with a machine.
 //!
-//! Invariant: the watch says how they stand; they are created once, owned by the machine, never deleted here: stopping keeps them, the
-//! garbage collector takes them when the machine goes. One that CDI collected after it had filled its claim is not made
-//! again.
+//! Invariant: the watch says how they stand; they are created once, owned by the machine, never
+//! deleted here: stopping keeps them, the garbage collector takes them when the machine goes. One
+//! that CDI collected after it had filled its claim is not made again.
 //! Failure: without CDI in the cluster a condition says so, and a start waits.
 
 use crds::conditions::{DATA_VOLUMES_READY, Status};
@@ -120,8 +120,8 @@ fn new(pass: &Pass<'_>, template: &DataVolumeTemplate) -> DataVolume {
     new
 }
 
-/// Whether the claim of a data volume that does not exist was filled before: CDI may collect a data volume that has
-/// succeeded, and hands its claim to the machine.
+/// Whether the claim of a data volume that does not exist was filled before: CDI may collect a data
+/// volume that has succeeded, and hands its claim to the machine.
 fn is_populated(pass: &Pass<'_>, name: &str) -> bool {
     let Some(claim) = volumes::claim(pass, name) else {
         return false;

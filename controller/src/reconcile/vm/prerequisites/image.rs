@@ -10,7 +10,8 @@ use crate::context::Key;
 use crate::reconcile::image::name;
 use crate::reconcile::image::object::{CLUSTER, LOCAL, Object};
 
-/// Reasons of an image's own condition that are passed on; a condition's reason is one of a fixed set here.
+/// Reasons of an image's own condition that are passed on; a condition's reason is one of a fixed
+/// set here.
 const PASSED_ON: [&str; 3] = ["NotReady", "NotSupported", "Failed"];
 
 /// An image.
@@ -94,7 +95,8 @@ fn current(pass: &Pass<'_>) -> Result<Image, Missing> {
     })
 }
 
-/// An image that is known to be unusable. One of which nothing is known, or only that of another source, is taken as it is.
+/// An image that is known to be unusable. One of which nothing is known, or only that of another
+/// source, is taken as it is.
 fn ready(name: &str, image: &Object) -> Result<(), Missing> {
     match image.ready().filter(|ready| ready.status == "False") {
         Some(ready) => {

@@ -1,6 +1,7 @@
 //! The networks of a machine.
 //!
-//! Invariant: the first interface is on the pod network, unless it names another network as the default one.
+//! Invariant: the first interface is on the pod network, unless it names another network as the
+//! default one.
 //! Failure: a network that does not exist; its interface is named.
 
 use kube::Api;
@@ -67,7 +68,8 @@ async fn exists(pass: &Pass<'_>, namespace: &str, name: &str) -> Result<(), Miss
     let client = pass.ctx.client.clone();
     let api = Api::<PartialObjectMeta<NetworkAttachmentDefinition>>::namespaced(client, namespace);
     let found = match api.get_opt(name).await {
-        // The API server does not serve the kind: the path itself is unknown, which has another message than a missing object.
+        // The API server does not serve the kind: the path itself is unknown, which has another
+        // message than a missing object.
         Err(error) if is_gone(&error) => {
             let what = format!(
                 "network {namespace}/{name}: the cluster does not serve k8s.cni.cncf.io/v1: install Multus"

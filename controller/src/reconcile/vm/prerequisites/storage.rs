@@ -1,7 +1,8 @@
 //! The storage class of the root disk.
 //!
 //! Invariant: an empty class means a disk local to the node, which needs nothing.
-//! Failure: a class that does not exist, one without the claim that it would serve, or a root claim with a file system.
+//! Failure: a class that does not exist, one without the claim that it would serve, or a root claim
+//! with a file system.
 
 use super::{Missing, Pass};
 

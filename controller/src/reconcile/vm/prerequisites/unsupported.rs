@@ -1,7 +1,8 @@
 //! Fields of a machine that no program acts on, or not in this machine.
 //!
-//! Invariant: the condition is set in every pass, and is there exactly as long as the machine has such a field. Fields that
-//! nothing acts on come from [`crds::vm::fields`], so that none is forgotten.
+//! Invariant: the condition is set in every pass, and is there exactly as long as the machine has
+//! such a field. Fields that nothing acts on come from [`crds::vm::fields`], so that none is
+//! forgotten.
 //! Failure: none; the machine starts without them, or its node refuses it in its own words.
 
 use crds::VirtualMachineSpec;
@@ -81,7 +82,8 @@ fn named(path: &str, limit: &str) -> String {
     }
 }
 
-/// Fields whose value, or the rest of the machine, decides whether they have an effect; `true`: they have none.
+/// Fields whose value, or the rest of the machine, decides whether they have an effect; `true`:
+/// they have none.
 fn partly(spec: &VirtualMachineSpec, facts: &Facts) -> Vec<(&'static str, bool)> {
     let network = spec.network.clone().unwrap_or_default();
     let interfaces: &[InterfaceSpec] = &network.interfaces;

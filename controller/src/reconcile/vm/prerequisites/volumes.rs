@@ -84,7 +84,8 @@ pub(super) fn check(pass: &mut Pass<'_>) -> Volumes {
     worst
 }
 
-/// Whether the claim is bound only once a pod uses it: a pod that waited for that would never be created.
+/// Whether the claim is bound only once a pod uses it: a pod that waited for that would never be
+/// created.
 fn waits_for_pod(pass: &Pass<'_>, claim: &PersistentVolumeClaim) -> bool {
     let class = claim
         .spec

@@ -1,6 +1,8 @@
-//! An API server in memory: create, get, patch and delete with their rules. Every write is recorded.
+//! An API server in memory: create, get, patch and delete with their rules. Every write is
+//! recorded.
 //!
-//! Invariant: a resource version never comes twice; an object with finalizers stays until they are gone.
+//! Invariant: a resource version never comes twice; an object with finalizers stays until they are
+//! gone.
 //! Failure: refusals are `Status` objects with the real codes.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,8 @@
-//! Server-side apply, as far as the reconciler needs it: a manager's earlier fields go when it leaves them out.
+//! Server-side apply, as far as the reconciler needs it: a manager's earlier fields go when it
+//! leaves them out.
 //!
-//! Invariant: conditions are a map by type and finalizers a set; other lists belong to one manager as a whole.
+//! Invariant: conditions are a map by type and finalizers a set; other lists belong to one manager
+//! as a whole.
 //! Failure: none; conflicts are forced, as the reconciler does.
 
 use serde_json::Value;

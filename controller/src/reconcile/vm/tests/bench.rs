@@ -96,7 +96,8 @@ impl Bench {
         bench
     }
 
-    /// A machine that is to run, of class `small` and image `debian`, with changes to its specification.
+    /// A machine that is to run, of class `small` and image `debian`, with changes to its
+    /// specification.
     pub(super) fn machine(&mut self, changes: Value) -> String {
         self.machine_named("vm", changes)
     }

@@ -1,6 +1,7 @@
 //! The sizes that the API server allows, by the schemas that it is given.
 //!
-//! Invariant: whatever passes write through the double fits; patterns and rules are left to the real server.
+//! Invariant: whatever passes write through the double fits; patterns and rules are left to the
+//! real server.
 //! Failure: the field that is too long.
 
 use std::collections::HashMap;

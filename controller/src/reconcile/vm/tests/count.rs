@@ -48,7 +48,8 @@ const ROWS: [(&str, u8); 39] = [
     ("w6", 2),
 ];
 const LAST: (&str, u8) = ("b1", 5);
-/// Cases without a test of their own: the steps of the first come with snapshots, and `c3` is a test of the last.
+/// Cases without a test of their own: the steps of the first come with snapshots, and `c3` is a
+/// test of the last.
 const LATER: [&str; 4] = ["u5b", "u5c", "u6", "r4b"];
 
 const SOURCES: [&str; 9] = [

@@ -351,7 +351,8 @@ async fn a_machine_goes_although_its_namespace_is_ending() {
     );
 }
 
-/// The status names the node before a task exists; the object of a task may be deleted by its owner.
+/// The status names the node before a task exists; the object of a task may be deleted by its
+/// owner.
 #[tokio::test]
 async fn a_disk_is_removed_although_the_task_that_made_it_is_gone() {
     let mut bench = Bench::new();

@@ -1,4 +1,5 @@
-//! Fields about the guest: how they reach the pod, and that a condition names those that nothing acts on.
+//! Fields about the guest: how they reach the pod, and that a condition names those that nothing
+//! acts on.
 //!
 //! Invariant: a field that has an effect is in no condition.
 //! Failure: none of its own.

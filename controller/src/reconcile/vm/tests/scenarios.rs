@@ -273,7 +273,8 @@ async fn s54_a_shorter_grace_cuts_a_longer_one_short() {
     bench.writes();
     bench.settle().await.ok();
     assert_eq!(bench.pod()["metadata"]["deletionGracePeriodSeconds"], 1);
-    // kubelet does not read it again: the task goes to the node before the pod has the shorter time.
+    // kubelet does not read it again: the task goes to the node before the pod has the shorter
+    // time.
     let task = bench.task("PowerOff")["spec"].clone();
     assert_eq!(task["nodeName"], "n1");
     assert_eq!(task["instanceUID"], uid);

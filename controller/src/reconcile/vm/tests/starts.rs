@@ -104,7 +104,8 @@ async fn a_start_takes_five_writes_at_most_until_the_machine_has_its_address() {
     assert!(writes.len() <= 5, "{writes:#?}");
 }
 
-/// Two of them hand the place over: nomination and gate. The first disk of an image is one more, in the image's status.
+/// Two of them hand the place over: nomination and gate. The first disk of an image is one more, in
+/// the image's status.
 #[tokio::test]
 async fn a_new_machine_takes_twelve_writes_when_each_step_follows_at_once() {
     let mut bench = Bench::new();

@@ -1,7 +1,8 @@
 //! Rows U: what a failure of one step means for the next.
 //!
-//! Not here yet: U5 (b) and (c), schema upgrade and backup, and U6, a power error before a snapshot error. Their steps come
-//! with snapshots. That two failures are both in the result is the last test.
+//! Not here yet: U5 (b) and (c), schema upgrade and backup, and U6, a power error before a snapshot
+//! error. Their steps come with snapshots. That two failures are both in the result is the last
+//! test.
 //!
 //! Invariant: one test for each case, named by it.
 //! Failure: none of its own.

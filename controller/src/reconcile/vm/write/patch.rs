@@ -1,8 +1,10 @@
-//! Writes what a pass drafted: status by server-side apply, metadata by another manager, requests by JSON patch.
+//! Writes what a pass drafted: status by server-side apply, metadata by another manager, requests
+//! by JSON patch.
 //!
-//! Invariant: nothing is written when nothing differs; a write applies to the version that was read, so that
-//! neither a newer status nor an appended request is ever overwritten.
-//! Failure: a conflict is resolved once when only requests or metadata moved on; otherwise the pass is repeated.
+//! Invariant: nothing is written when nothing differs; a write applies to the version that was
+//! read, so that neither a newer status nor an appended request is ever overwritten.
+//! Failure: a conflict is resolved once when only requests or metadata moved on; otherwise the pass
+//! is repeated.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +29,8 @@ const OUR_ANNOTATIONS: [&str; 2] = [names::FIRST_BOOT_DONE, names::IMAGE_CACHE_L
 /// Labels of the machine that the controller writes.
 const OUR_LABELS: [&str; 2] = [names::IMAGE_CACHE_LABEL, names::PAUSED_LABEL];
 
-/// Everything that is left to write; the finalizer's removal comes last because the object may vanish with it.
+/// Everything that is left to write; the finalizer's removal comes last because the object may
+/// vanish with it.
 pub(crate) async fn finish(pass: &mut Pass<'_>) -> Outcome<()> {
     if pass.writes.pops_request {
         pop_request(pass).await?;
@@ -107,7 +110,8 @@ async fn apply_status(
 async fn pop_request(pass: &mut Pass<'_>) -> Outcome<()> {
     let requests = pass.seen().map(|s| s.state_change_requests.as_slice());
     let queue = "/status/stateChangeRequests";
-    // A missing and an empty list differ for a writer that tests before it writes: the list is never left empty.
+    // A missing and an empty list differ for a writer that tests before it writes: the list is
+    // never left empty.
     let operations = match requests.unwrap_or_default() {
         [] => return Ok(()),
         [only] => json!([
@@ -298,7 +302,8 @@ fn identity(vm: &VirtualMachine) -> Value {
     })
 }
 
-/// On its way from "created" to "has a node" an instance alone is worth no write: both show as `Starting`.
+/// On its way from "created" to "has a node" an instance alone is worth no write: both show as
+/// `Starting`.
 fn coarse(mut status: Value) -> Value {
     if let Some(phase) = status
         .pointer_mut("/instance/phase")

@@ -81,8 +81,8 @@ fn power_synced(pass: &mut Pass<'_>) {
     }
 }
 
-/// No node can flatten a disk yet, so nothing waits for it: a machine that waited indefinitely would also
-/// have a raised priority indefinitely.
+/// No node can flatten a disk yet, so nothing waits for it: a machine that waited indefinitely
+/// would also have a raised priority indefinitely.
 fn promotion(pass: &mut Pass<'_>) {
     let kind = conditions::DISK_PROMOTION_SYNCED;
     if pass.vm.spec.promote_disks_mode == Some(PromoteDisksMode::Disabled) {

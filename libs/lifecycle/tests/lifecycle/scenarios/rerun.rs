@@ -1,6 +1,7 @@
 //! `RerunOnFailure`: scenarios 24 to 33.
 //!
-//! Invariant: only a clean end that the guest chose, or a stop that was requested, keeps the machine down.
+//! Invariant: only a clean end that the guest chose, or a stop that was requested, keeps the
+//! machine down.
 //! Failure: the number is in the test's name.
 
 use crds::RunStrategy;

@@ -1,7 +1,7 @@
 //! Requests as bytes.
 //!
-//! Invariant: the library's parser gets fixed parts whole and only options that it can be trusted with; some
-//! of its others panic on short values. Counts are bounded.
+//! Invariant: the library's parser gets fixed parts whole and only options that it can be trusted
+//! with; some of its others panic on short values. Counts are bounded.
 //! Failure: what is cut anywhere is no request.
 
 use dhcproto::Decodable;

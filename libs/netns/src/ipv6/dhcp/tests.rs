@@ -223,7 +223,8 @@ fn a_reply_fits_the_smallest_packet_for_any_request() {
 
 #[test]
 fn options_that_the_library_cannot_stand_do_not_reach_it() {
-    // An authentication option that is too short for its fixed part, alone and inside an association.
+    // An authentication option that is too short for its fixed part, alone and inside an
+    // association.
     let mut bytes = request(MessageType::Solicit, None, vec![association(1, &[])])
         .to_vec()
         .unwrap();

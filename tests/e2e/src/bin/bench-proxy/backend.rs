@@ -1,4 +1,5 @@
-//! A CRI server that answers at once: a version, a list of a hundred entries and one of four mebibytes.
+//! A CRI server that answers at once: a version, a list of a hundred entries and one of four
+//! mebibytes.
 //!
 //! Invariant: answers are made when it starts; an entry looks like one of a real node.
 //! Failure: exits when its socket cannot be made.

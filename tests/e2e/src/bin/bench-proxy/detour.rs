@@ -1,7 +1,8 @@
 //! The same call directly and through the proxy, in turns, by several clients at once.
 //!
-//! Invariant: every client has a connection of its own each way and waits for an answer before its next call;
-//! decoding is part of the time, as it is for kubelet. Both ways answer the same number of entries.
+//! Invariant: every client has a connection of its own each way and waits for an answer before its
+//! next call; decoding is part of the time, as it is for kubelet. Both ways answer the same number
+//! of entries.
 //! Failure: the call that failed.
 
 use std::path::Path;

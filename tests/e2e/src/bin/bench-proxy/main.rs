@@ -1,7 +1,8 @@
-//! Measures what a detour over `vmlet-criproxy` costs; `cargo xtask bench proxy` runs it and judges.
+//! Measures what a detour over `vmlet-criproxy` costs; `cargo xtask bench proxy` runs it and
+//! judges.
 //!
-//! Invariant: prints one JSON object, see [`Samples`], with times in milliseconds; starts the proxy and, unless
-//! configured for a real one, its backends as processes of their own, and ends them.
+//! Invariant: prints one JSON object, see [`Samples`], with times in milliseconds; starts the proxy
+//! and, unless configured for a real one, its backends as processes of their own, and ends them.
 //! Failure: exit code 1 and one line on stderr.
 
 #![allow(clippy::print_stdout, reason = "the samples are this program's output")]

@@ -1,6 +1,7 @@
 //! The proxy and its backends as processes in a directory of their own.
 //!
-//! Invariant: the proxy has two backends, as on a node: the one that is measured, and one without machines.
+//! Invariant: the proxy has two backends, as on a node: the one that is measured, and one without
+//! machines.
 //! Failure: what could not be started; dropping ends whatever was.
 
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! The command line of a machine that runs, for running it again without libvirt and without us.
 //!
-//! Invariant: only what cannot be the same is changed. Descriptors that libvirt passed become paths in a
-//! scratch directory, disk and secret become copies there, the tap becomes QEMU's user network, and the
-//! CPUs run at once instead of when a monitor says so.
+//! Invariant: only what cannot be the same is changed. Descriptors that libvirt passed become paths
+//! in a scratch directory, disk and secret become copies there, the tap becomes QEMU's user
+//! network, and the CPUs run at once instead of when a monitor says so.
 //! Failure: an argument that is not as expected is named; nothing is run then.
 
 use std::os::unix::fs::chown;
@@ -27,8 +27,9 @@ pub(crate) struct Recipe {
 }
 
 impl Recipe {
-    /// Reads the machine that runs as process `pid`. Its root disk, as it was before the first start, is
-    /// expected as `root.qcow2` in `scratch`; `pod` is the directory that the machine has it in.
+    /// Reads the machine that runs as process `pid`. Its root disk, as it was before the first
+    /// start, is expected as `root.qcow2` in `scratch`; `pod` is the directory that the machine has
+    /// it in.
     pub(crate) fn of(pid: i32, pod: &Path, scratch: &Path) -> Result<Self> {
         let command_line = strings(pid, "cmdline")?;
         let secret = command_line.iter().find_map(|a| secret_file(a));

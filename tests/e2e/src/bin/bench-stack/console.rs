@@ -1,7 +1,7 @@
 //! How soon a guest says something, with and without us.
 //!
-//! Invariant: both kinds of runs take turns, boot the same fresh disk, and end at the first byte; the first
-//! of each is not counted.
+//! Invariant: both kinds of runs take turns, boot the same fresh disk, and end at the first byte;
+//! the first of each is not counted.
 //! Failure: a guest that stays silent, with what QEMU said.
 
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Measures a running node stack; `cargo xtask bench start` starts it and judges what it says.
 //!
-//! Invariant: prints one JSON object, see [`Samples`]; what a part makes in the stack it takes away again,
-//! but for the rows of `record`, which `clear` takes away.
+//! Invariant: prints one JSON object, see [`Samples`]; what a part makes in the stack it takes away
+//! again, but for the rows of `record`, which `clear` takes away.
 //! Failure: exit code 1 and one line on stderr; `cargo xtask down` then clears the stack.
 
 #![allow(clippy::print_stdout, reason = "the samples are this program's output")]

@@ -1,6 +1,7 @@
 //! A cgroup such as kubelet makes for a pod.
 //!
-//! Invariant: named after the stack's network namespace, so that `cargo xtask down` finds what is left.
+//! Invariant: named after the stack's network namespace, so that `cargo xtask down` finds what is
+//! left.
 //! Failure: a hierarchy that takes no group is named.
 
 use std::path::{Path, PathBuf};

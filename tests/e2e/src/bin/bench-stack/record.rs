@@ -1,7 +1,7 @@
 //! Fills the database with machines that have ended.
 //!
-//! Invariant: one real pod ran and was stopped; the other rows are copies of its two, with ids, names and
-//! times of their own, written while no daemon runs. None has files or a network.
+//! Invariant: one real pod ran and was stopped; the other rows are copies of its two, with ids,
+//! names and times of their own, written while no daemon runs. None has files or a network.
 //! Failure: SQLite's words; the daemon stays down.
 
 use std::time::{Duration, Instant};

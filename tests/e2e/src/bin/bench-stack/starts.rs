@@ -1,7 +1,7 @@
 //! How long a start takes, and whose time that is.
 //!
-//! Invariant: plugins' and libvirt's time are what our programs waited for them, as they log it; all the
-//! rest of the three calls is ours.
+//! Invariant: plugins' and libvirt's time are what our programs waited for them, as they log it;
+//! all the rest of the three calls is ours.
 //! Failure: a call that failed, or an event that is missing in a log.
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! What the detour over vmwrapper costs: the same program executed directly and through it.
 //!
-//! Invariant: tokens and descriptors come from the stack's tapmanager, as for a real start; making the
-//! token is not part of the time. Kinds of runs take turns.
+//! Invariant: tokens and descriptors come from the stack's tapmanager, as for a real start; making
+//! the token is not part of the time. Kinds of runs take turns.
 //! Failure: a run that ended badly, with what it said.
 
 use std::path::PathBuf;

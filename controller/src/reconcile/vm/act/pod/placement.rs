@@ -1,6 +1,7 @@
 //! Where a pod may run.
 //!
-//! Invariant: a machine whose root disk lies on a node runs there and nowhere else, whatever its affinity says.
+//! Invariant: a machine whose root disk lies on a node runs there and nowhere else, whatever its
+//! affinity says.
 //! Failure: a machine whose affinity forbids that node is unschedulable, and its pod says so.
 
 use k8s_openapi::api::core::v1::{

@@ -165,7 +165,8 @@ fn the_pod_that_chooses_a_node() {
     insta::assert_snapshot!(text(&placeholder(&plan)));
 }
 
-/// Otherwise a user who may create a machine could give its pod another user's disk, or an administrator's rights.
+/// Otherwise a user who may create a machine could give its pod another user's disk, or an
+/// administrator's rights.
 #[test]
 fn a_template_gives_a_pod_neither_disks_nor_protected_keys() {
     let vm = machine(json!({

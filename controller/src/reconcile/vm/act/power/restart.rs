@@ -1,8 +1,9 @@
 //! Restarts at a time that the owner named.
 //!
-//! Invariant: a time is used once; the pod stays, so that kubelet counts no restart. Whatever else is to be done with the
-//! machine comes first: a guest may take minutes to reboot.
-//! Failure: a guest that does not reboot in time is reset when the mode allows it, else the failure is shown.
+//! Invariant: a time is used once; the pod stays, so that kubelet counts no restart. Whatever else
+//! is to be done with the machine comes first: a guest may take minutes to reboot.
+//! Failure: a guest that does not reboot in time is reset when the mode allows it, else the failure
+//! is shown.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Starts a machine: its pod is created.
 //!
-//! Invariant: the pod has the machine's own name, so that the API server allows one at most; it is bound to
-//! the node of the root disk.
+//! Invariant: the pod has the machine's own name, so that the API server allows one at most; it is
+//! bound to the node of the root disk.
 //! Failure: what is missing is named, and nothing is created.
 
 use std::sync::Arc;
@@ -88,7 +88,8 @@ fn is_on_record(pass: &Pass<'_>) -> bool {
     built_from(&pass.base) == built_from(&pass.vm)
 }
 
-/// A machine has the size that it took over last, with all that comes with it, until it takes over another one.
+/// A machine has the size that it took over last, with all that comes with it, until it takes over
+/// another one.
 fn take_recorded_size(pass: &Pass<'_>, prerequisites: &mut Prerequisites) {
     let Some(status) = pass.seen() else {
         return;

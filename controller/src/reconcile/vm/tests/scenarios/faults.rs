@@ -1,5 +1,6 @@
-//! Scenarios of scale and faults. What they mean for guests is tested with real ones: 54 by `stacks::kubelet_needs`, 60 by
-//! `clusters::thirty`, 63 by `clusters::lost_node`, 64 by `clusters::restarts`.
+//! Scenarios of scale and faults. What they mean for guests is tested with real ones: 54 by
+//! `stacks::kubelet_needs`, 60 by `clusters::thirty`, 63 by `clusters::lost_node`, 64 by
+//! `clusters::restarts`.
 //!
 //! Invariant: one test for each scenario, named by it.
 //! Failure: none of its own.

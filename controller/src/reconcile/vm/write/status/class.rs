@@ -1,6 +1,7 @@
 //! The class on record.
 //!
-//! Invariant: with resizing on, only a resize that was done writes the class of a machine that has one.
+//! Invariant: with resizing on, only a resize that was done writes the class of a machine that has
+//! one.
 //! Failure: none.
 
 use crds::conditions::CLASS_CONFIGURATION_SYNCED;

@@ -1,6 +1,7 @@
 //! What the guest and its node say of the machine.
 //!
-//! Invariant: facts count only while the pod that carries them is live; they are bounded before they are used.
+//! Invariant: facts count only while the pod that carries them is live; they are bounded before
+//! they are used.
 //! Failure: facts that cannot be read leave everything as it was.
 
 use crds::conditions::{GUEST_AGENT, Status};

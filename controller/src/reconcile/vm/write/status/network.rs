@@ -1,7 +1,7 @@
 //! Addresses.
 //!
-//! Invariant: a primary address is one that other hosts can use and that was confirmed: by the guest agent, a
-//! lease that the guest took, or the image's word that the pod's address will do.
+//! Invariant: a primary address is one that other hosts can use and that was confirmed: by the
+//! guest agent, a lease that the guest took, or the image's word that the pod's address will do.
 //! Failure: nothing proved: no primary address, and the machine waits for one.
 
 use std::net::IpAddr;
@@ -58,7 +58,8 @@ fn intended(pass: &Pass<'_>) -> Vec<IpAddr> {
     ips.filter_map(|ip| ip.ip.parse().ok()).collect()
 }
 
-/// The image declares that its guests use the pod's address without a DHCP request; the pod's annotation says so at its start.
+/// The image declares that its guests use the pod's address without a DHCP request; the pod's
+/// annotation says so at its start.
 pub(super) fn assures_pod_ip(pass: &Pass<'_>) -> bool {
     let pod = pass.view.pod.as_deref();
     let reported =
@@ -78,7 +79,8 @@ fn describe(network: &mut NetworkStatus, facts: &GuestFacts) {
         addresses: i.addresses.clone(),
     };
     network.interfaces = facts.interfaces.iter().map(status).collect();
-    // The first interface that has a usable address gives both families, so that they belong together.
+    // The first interface that has a usable address gives both families, so that they belong
+    // together.
     let first = facts.usable_addresses().next().map(|(i, _)| i.clone());
     let Some(first) = first else {
         return;

@@ -1,5 +1,5 @@
-//! Whether the guest is ready: by the machine's own readiness probe, as far as facts answer it; without one, by a first sign
-//! of life.
+//! Whether the guest is ready: by the machine's own readiness probe, as far as facts answer it;
+//! without one, by a first sign of life.
 //!
 //! Invariant: an event is sent when the answer changes, and only then.
 //! Failure: no answer is `Unknown`.
@@ -46,7 +46,8 @@ fn evaluate(pass: &Pass<'_>, probe: &ReadinessProbe, facts: Option<&GuestFacts>)
     published::evaluate(&probe.guest_info, facts)
 }
 
-/// The recorded answer of this instance: a new process without any probe result does not change the status.
+/// The recorded answer of this instance: a new process without any probe result does not change the
+/// status.
 fn recorded(pass: &Pass<'_>) -> Option<Answer> {
     let status = pass.base.status.as_ref()?;
     let instance = status.instance.as_ref()?;

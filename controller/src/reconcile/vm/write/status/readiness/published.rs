@@ -1,7 +1,7 @@
 //! Probes of what the guest publishes.
 //!
-//! Invariant: expressions come from users and values from guests: both are bounded, and matching takes time in
-//! proportion to them.
+//! Invariant: expressions come from users and values from guests: both are bounded, and matching
+//! takes time in proportion to them.
 //! Failure: an expression that cannot be used, or is too large when compiled, matches any value.
 
 use crds::guest_facts::{AgentState, GuestFacts};

@@ -1,6 +1,7 @@
 //! The first sign of life of a guest without a readiness probe.
 //!
-//! Invariant: a guest that was ready since its start stays so: its agent may end, its lease may run out.
+//! Invariant: a guest that was ready since its start stays so: its agent may end, its lease may run
+//! out.
 //! Failure: a node that reports nothing leaves the guest silent.
 
 use std::time::Duration;
