@@ -2,6 +2,15 @@
 //!
 //! Invariant: modules meet in `app`; `cri` knows everything below it, nothing below knows `cri`.
 //! Failure: `run` returns the first error that makes service impossible.
+//!
+//! # Example
+//!
+//! ```no_run
+//! use daemon::config::Config;
+//!
+//! daemon::run(&Config::default())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod app;
 pub mod block;

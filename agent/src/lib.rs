@@ -4,6 +4,21 @@
 //! Invariant: nothing is kept on disk; what a restart must know is in the daemon or in the API
 //! server.
 //! Failure: while either of them is away, the rest goes on and what was missed is done later.
+//!
+//! # Example
+//!
+//! ```no_run
+//! # async fn start() -> Result<(), Box<dyn std::error::Error>> {
+//! use agent::config::Config;
+//!
+//! let config = Config {
+//!     node: "n1".to_owned(),
+//!     ..Config::default()
+//! };
+//! agent::run(config, std::future::pending()).await?;
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod config;
 mod daemon;

@@ -2,6 +2,17 @@
 //!
 //! Invariant: every decision is made from objects alone, so that a restart loses nothing.
 //! Failure: a pass that fails is repeated; what a user must change shows as a condition.
+//!
+//! # Example
+//!
+//! ```
+//! use controller::config::Config;
+//! use service::settings::Settings;
+//!
+//! let config = Config::default();
+//! assert!(config.check().is_ok());
+//! assert_eq!(config.create_slots(), 6);
+//! ```
 
 pub mod app;
 pub mod client;

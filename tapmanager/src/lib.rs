@@ -3,6 +3,20 @@
 //!
 //! Invariant: `wire` and `client` contain no server code, so that the daemon links none of it.
 //! Failure: see `wire::ErrorCode` for what a caller can meet.
+//!
+//! # Example
+//!
+//! ```no_run
+//! # async fn print() -> Result<(), tapmanager::client::Error> {
+//! use std::time::Duration;
+//!
+//! use tapmanager::client::Client;
+//!
+//! let client = Client::new("/run/vmlet/tapmanager.sock", Duration::from_secs(90));
+//! println!("{:?}", client.list().await?);
+//! # Ok(())
+//! # }
+//! ```
 
 #[cfg(feature = "client")]
 pub mod client;

@@ -3,6 +3,20 @@
 //! Invariant: a [`PodCgroup`] names a directory below the mount, never outside it. No limit is ever
 //! written here: a pod's limits are kubelet's.
 //! Failure: placing says which step failed; a figure that cannot be read is absent.
+//!
+//! # Example
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! use cgroup::PodCgroup;
+//!
+//! // What kubelet names in `LinuxPodSandboxConfig.cgroup_parent`.
+//! let cgroup = PodCgroup::parse("/kubepods/burstable/pod1234")?;
+//! let usage = cgroup.usage(Path::new("/sys/fs/cgroup"));
+//! println!("{usage:?}");
+//! # Ok::<(), cgroup::Error>(())
+//! ```
 
 mod container;
 mod place;

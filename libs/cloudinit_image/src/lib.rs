@@ -4,6 +4,20 @@
 //! Invariant: an image has the volume label and the files that were named, byte for byte, under
 //! their names in Rock Ridge and in Joliet; contents show in no debug output.
 //! Failure: [`Error`]; nothing is written anywhere but into memory.
+//!
+//! # Example
+//!
+//! ```
+//! use cloudinit_image::{File, NO_CLOUD, image};
+//!
+//! let user_data = File {
+//!     name: "user-data",
+//!     content: b"#cloud-config\nhostname: web\n".to_vec(),
+//! };
+//! let iso = image(NO_CLOUD, vec![user_data])?;
+//! assert_eq!(iso.len() % 2048, 0);
+//! # Ok::<(), cloudinit_image::Error>(())
+//! ```
 
 use std::fmt;
 use std::io::Cursor;

@@ -6,6 +6,23 @@
 //! Failure: every plugin call ends by its deadline, with all processes it started in its group;
 //! what a plugin prints is bounded and never trusted. Errors name plugin, network and command, and
 //! carry the plugin's own words in their source chain.
+//!
+//! # Example
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use cni::{Runtime, Settings};
+//!
+//! let runtime = Runtime::new(Settings {
+//!     conf_dir: "/etc/cni/net.d".into(),
+//!     bin_dirs: vec!["/opt/cni/bin".into()],
+//!     cache_dir: "/var/lib/vmlet/cni".into(),
+//!     timeout: Duration::from_secs(60),
+//! });
+//! // `runtime.add(&network, &attachment).await` calls the plugins.
+//! # let _ = runtime;
+//! ```
 
 mod attachment;
 mod cache;

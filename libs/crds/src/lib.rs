@@ -4,6 +4,21 @@
 //! may set is documented where it is declared.
 //! Failure: what a schema or rule forbids is refused by the API server with the sentence given
 //! here.
+//!
+//! # Example
+//!
+//! ```
+//! use crds::{PowerState, VirtualMachine};
+//!
+//! let vm: VirtualMachine = serde_json::from_value(serde_json::json!({
+//!     "apiVersion": "vmlet.dev/v1alpha1",
+//!     "kind": "VirtualMachine",
+//!     "metadata": { "name": "web" },
+//!     "spec": { "className": "small", "imageName": "debian", "powerState": "PoweredOn" },
+//! }))?;
+//! assert_eq!(vm.spec.power_state, Some(PowerState::PoweredOn));
+//! # Ok::<(), serde_json::Error>(())
+//! ```
 
 #![allow(
     unreachable_pub,

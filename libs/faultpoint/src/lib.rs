@@ -5,6 +5,16 @@
 //! file is removed first, so that each armed point kills exactly once.
 //! Failure: the process dies by SIGKILL. Nothing is flushed, no destructor runs: that is the
 //! purpose.
+//!
+//! # Example
+//!
+//! ```
+//! fn commit() {
+//!     // With the feature `enabled`, a test can end the process here.
+//!     faultpoint::point("store.commit");
+//! }
+//! commit();
+//! ```
 
 /// Environment variable naming the directory in which points are armed.
 pub const DIR_VARIABLE: &str = "VMLET_FAULT_DIR";

@@ -5,6 +5,19 @@
 //! leaks one.
 //! Failure: a message that was cut short, in bytes or in descriptors, is an error, never a shorter
 //! message; a peer that goes away is `None` on receive and an error on send.
+//!
+//! # Example
+//!
+//! ```
+//! use std::io::stderr;
+//! use std::os::fd::AsFd;
+//!
+//! let (client, server) = fdpass::socketpair()?;
+//! client.send(b"log", &[stderr().as_fd()])?;
+//! let message = server.recv(16)?.ok_or("the peer closed the connection")?;
+//! assert_eq!(message.fds.len(), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #[cfg(feature = "tokio")]
 mod asynchronous;

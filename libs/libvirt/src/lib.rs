@@ -5,6 +5,19 @@
 //! runtime.
 //! Failure: [`Error`] says whether the connection is down ([`Error::is_unavailable`], try again
 //! later) or the request itself was refused.
+//!
+//! # Example
+//!
+//! ```
+//! # async fn print() -> libvirt::Result<()> {
+//! use libvirt::{FakeHypervisor, Hypervisor};
+//!
+//! let hypervisor = FakeHypervisor::default();
+//! let versions = hypervisor.versions().await?;
+//! println!("{versions:?}");
+//! # Ok(())
+//! # }
+//! ```
 
 use std::future::Future;
 use std::path::PathBuf;

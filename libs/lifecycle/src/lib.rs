@@ -4,6 +4,19 @@
 //! answer.
 //! Failure: a combination that makes no sense is an answer of its own ([`Decision::failure`]),
 //! never a panic.
+//!
+//! # Example
+//!
+//! ```
+//! use lifecycle::{DesiredState, Strategy};
+//! use serde_json::json;
+//!
+//! let spec = serde_json::from_value(json!({ "className": "small", "runStrategy": "Manual" }))?;
+//! let desired = DesiredState::of(&spec)?.ok_or("no desired state")?;
+//! assert_eq!(desired.strategy(), Strategy::Manual);
+//! assert_eq!(desired.to_string(), "runStrategy=Manual");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod backoff;
 pub mod conditions;

@@ -6,6 +6,21 @@
 //! outside.
 //! Failure: every step reports which one it was; [`bridge_setup::restore`] undoes as much as it
 //! can.
+//!
+//! # Example
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! use netns::{Mac, Namespace};
+//!
+//! let mac: Mac = "52:54:00:12:34:56".parse()?;
+//! println!("{mac}");
+//! if let Some(namespace) = Namespace::open(Path::new("/run/netns/pod"))? {
+//!     println!("{}", namespace.path().display());
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod bridge_setup;
 mod counters;

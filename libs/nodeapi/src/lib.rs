@@ -2,6 +2,20 @@
 //!
 //! Invariant: `proto/node.proto` is the contract; nothing here decides anything.
 //! Failure: those of gRPC; the proto says which codes a call answers.
+//!
+//! # Example
+//!
+//! ```
+//! # async fn print() -> Result<(), Box<dyn std::error::Error>> {
+//! use nodeapi::v1::InfoRequest;
+//! use nodeapi::{Deadlines, connect};
+//!
+//! let mut daemon = connect("unix:///run/vmlet/node.sock", Deadlines::default())?;
+//! let info = daemon.info(InfoRequest {}).await?.into_inner();
+//! println!("{}", info.version);
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod client;
 

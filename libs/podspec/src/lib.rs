@@ -3,6 +3,16 @@
 //! Invariant: a value of a type in this crate is valid; nothing downstream checks it again.
 //! Failure: a value that is not valid never becomes one of these types; the error names the
 //! annotation or the text and says what is allowed.
+//!
+//! # Example
+//!
+//! ```
+//! use podspec::{is_url_image_name, parse_quantity, url_image_name};
+//!
+//! assert_eq!(parse_quantity("512Mi")?, 512 << 20);
+//! assert!(is_url_image_name(&url_image_name("https://h.org/a.qcow2")));
+//! # Ok::<(), podspec::QuantityError>(())
+//! ```
 
 mod annotations;
 mod connection;

@@ -5,6 +5,32 @@
 //!
 //! Invariant: nothing here knows a pod, a machine or Kubernetes, and no other crate of ours.
 //! Failure: each module says what it does.
+//!
+//! # Example
+//!
+//! ```
+//! use schemars::JsonSchema;
+//! use serde::{Deserialize, Serialize};
+//! use service::settings::{self, Settings, Timespan};
+//!
+//! /// Settings of a program.
+//! #[derive(Default, Serialize, Deserialize, JsonSchema)]
+//! #[serde(deny_unknown_fields, default)]
+//! struct Config {
+//!     /// Timeout of a request.
+//!     timeout: Timespan,
+//! }
+//!
+//! impl Settings for Config {
+//!     const PROGRAM: &'static str = "program";
+//!     const PREFIX: &'static str = "PROGRAM";
+//!     const FILE: &'static str = "/etc/program.toml";
+//! }
+//!
+//! let effective = settings::layered::<Config>(&settings::Flags::default(), [])?;
+//! assert_eq!(settings::show(&effective), "timeout = \"0s\"  # default\n");
+//! # Ok::<(), settings::Error>(())
+//! ```
 
 #[cfg(feature = "admin-http")]
 pub mod admin_http;

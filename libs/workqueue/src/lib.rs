@@ -6,6 +6,20 @@
 //!
 //! Invariant: a key is handed to at most one worker at a time, and a pushed key is never lost.
 //! Failure: none of its own; work that fails comes back after a growing delay.
+//!
+//! # Example
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use workqueue::{Config, Options, Queue};
+//!
+//! let now = Duration::ZERO;
+//! let mut queue: Queue<&str> = Queue::new(Config::default());
+//! queue.push(now, "routine", Options::at(0));
+//! queue.push(now, "requested by a user", Options::at(99));
+//! assert_eq!(queue.pop(now).map(|popped| popped.key), Some("requested by a user"));
+//! ```
 
 mod limiter;
 mod metrics;

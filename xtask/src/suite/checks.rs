@@ -9,6 +9,7 @@ use anyhow::Result;
 
 use super::count::Count;
 use super::part::Part;
+use super::programs;
 use crate::{run, workspace};
 
 /// The line in which `cargo xtask critest` prints its counts.
@@ -21,6 +22,8 @@ pub(super) enum Check {
     Fmt,
     /// clippy, with warnings as errors.
     Clippy,
+    /// The examples in the documentation of the crates.
+    Doc,
     /// cargo-deny.
     Deny,
     /// critest against our daemon.
@@ -33,6 +36,7 @@ impl Check {
         match self {
             Self::Fmt => Part::Fmt,
             Self::Clippy => Part::Clippy,
+            Self::Doc => Part::Doc,
             Self::Deny => Part::Deny,
             Self::Critest => Part::Critest,
         }
@@ -53,6 +57,15 @@ impl Check {
                     "warnings",
                 ];
                 (workspace::cargo(), clippy)
+            }
+            Self::Doc => {
+                let mut cargo = workspace::cargo();
+                // As the build with lints, so that no crate is compiled twice.
+                cargo.env(
+                    "RUSTC_WORKSPACE_WRAPPER",
+                    programs::clippy_driver(cargo.get_program()),
+                );
+                (cargo, &["test", "--quiet", "--workspace", "--doc"])
             }
             Self::Deny => {
                 let mut deny = run::command(workspace::tools_bin().join("cargo-deny"));

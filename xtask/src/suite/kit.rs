@@ -35,7 +35,7 @@ impl Kit {
     /// What the jobs of a part need.
     pub(super) fn of(part: Part) -> Option<Self> {
         match part {
-            Part::Fmt | Part::Clippy | Part::Unit => None,
+            Part::Fmt | Part::Clippy | Part::Doc | Part::Unit => None,
             Part::Integration | Part::Stacks => Some(Self::Stacks),
             Part::Api => Some(Self::Api),
             // One test compares conformance with and without the proxy.

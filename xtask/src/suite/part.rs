@@ -15,6 +15,8 @@ pub(crate) enum Part {
     Fmt,
     /// Warnings of the compiler and of clippy.
     Clippy,
+    /// Examples in the documentation of the crates.
+    Doc,
     /// Tests of one crate without external requirements.
     Unit,
     /// Tests of one crate with real components, as root.
@@ -53,7 +55,7 @@ impl Part {
 
     /// Whether the test programs have to be built for it.
     pub(super) fn needs_programs(self) -> bool {
-        !matches!(self, Self::Fmt | Self::Clippy | Self::Deny)
+        !matches!(self, Self::Fmt | Self::Clippy | Self::Doc | Self::Deny)
     }
 }
 

@@ -113,7 +113,7 @@ pub(super) fn built(lints: bool) -> Result<Built> {
 }
 
 /// The compiler with clippy's lints, which lies beside cargo.
-fn clippy_driver(cargo: &OsStr) -> PathBuf {
+pub(super) fn clippy_driver(cargo: &OsStr) -> PathBuf {
     Path::new(cargo).with_file_name("clippy-driver")
 }
 

@@ -223,7 +223,7 @@ impl Suite<'_> {
                 });
             }
         }
-        for check in [Check::Critest, Check::Deny] {
+        for check in [Check::Critest, Check::Doc, Check::Deny] {
             if self.order.has(check.part()) {
                 jobs.push(Job::check(check));
             }
