@@ -1,7 +1,7 @@
 //! The node API: what the program beside us that talks to Kubernetes requests.
 //!
 //! Invariant: generated types stay in here; a task is recorded before its first effect, and runs at
-//! most once for its uid, however often the daemon dies meanwhile. No peer but our own user is
+//! most once for its uid, however often the daemon ends meanwhile. No peer but our own user is
 //! served.
 //! Failure: [`Error`] when the socket cannot be had; a task that fails says so in its status.
 

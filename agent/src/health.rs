@@ -3,7 +3,7 @@
 //! Invariant: `/healthz` is 200 while the process serves; `/readyz` is 200 while the tasks were
 //! listed, the API server's watch works and the daemon has listed its tasks. A slow reader costs
 //! one task until a deadline.
-//! Failure: [`Error`] when the address cannot be had; later trouble ends single connections.
+//! Failure: [`Error`] when the address cannot be had; a later error ends a single connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

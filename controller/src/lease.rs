@@ -3,7 +3,7 @@
 //! A Lease object names the holder. It is written only in the version that was read
 //! (`resourceVersion`), so of two that want it one is refused; and its age is measured with this
 //! process's own clock from the moment a change of it was seen, so clocks that differ between nodes
-//! do no harm.
+//! have no effect.
 //!
 //! Invariant: at most one process believes that it holds the lease; a holder that could not renew
 //! stops believing before another process may take it ([`Fence`]).

@@ -1,7 +1,7 @@
 //! From start to end of the proxy.
 //!
 //! Invariant: kubelet is listened to before anything else can be slow; no runtime is waited for.
-//! Failure: [`Error`] names what makes service impossible. Trouble with one connection ends that
+//! Failure: [`Error`] names what makes service impossible. An error of one connection ends that
 //! connection.
 
 use std::convert::Infallible;

@@ -85,7 +85,7 @@ pub enum LastKnown {
     NeverConnected,
     /// Its last complete list was empty.
     OwnedNothing,
-    /// It has answered once, and what it owned is not known. Only an error is an honest answer.
+    /// It has answered once, and what it owned is not known. Only an error is a valid answer.
     Lost,
     /// Its last complete list: a serialized `ListPodSandboxResponse`, `ListContainersResponse` or
     /// `ListImagesResponse`.

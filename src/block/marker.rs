@@ -19,7 +19,7 @@ const SECTOR: usize = 512;
 /// What a device says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Marker {
-    /// An image is being written, or was when the writer died.
+    /// An image is being written, or was when the writer ended.
     Writing(Digest),
     /// All of the image was written, and guests may have run on it.
     Whole(Digest),

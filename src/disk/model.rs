@@ -76,7 +76,7 @@ pub struct SavedNic {
 }
 
 impl Disk {
-    /// Whether memory lies beside it that a start may resume.
+    /// Whether memory is beside it that a start may resume.
     pub fn has_memory(&self) -> bool {
         let phase = self.memory.as_ref().map(|memory| memory.phase);
         phase == Some(MemoryPhase::Whole)

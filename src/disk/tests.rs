@@ -228,7 +228,7 @@ async fn memory_that_cannot_be_cleared_away_is_never_taken_for_the_next() {
     let node = Node::new().await;
     let made = desired(&node, uid(1), true);
     node.disks.make(&made, |_| {}).await.unwrap();
-    // What cannot be removed: the daemon might as well have died here.
+    // What cannot be removed: the daemon might as well have ended here.
     std::fs::create_dir_all(node.disks.memory_file(uid(1)).join("x")).unwrap();
     let begun = node.disks.begin_memory(uid(1), vec![], false).await;
     begun.unwrap_err();

@@ -21,7 +21,7 @@ pub struct Image {
     pub size: u64,
     /// Bytes of the disk in it.
     pub virtual_size: u64,
-    /// How the file is to be read. Never let QEMU guess it.
+    /// How the file is to be read. QEMU must not detect it.
     pub format: Format,
     /// The file; read-only for everybody.
     pub path: PathBuf,
@@ -38,7 +38,7 @@ pub struct Pinned {
     pub digest: Digest,
     /// Bytes of the disk in it.
     pub virtual_size: u64,
-    /// How the file is to be read. Never let QEMU guess it.
+    /// How the file is to be read. QEMU must not detect it.
     pub format: Format,
     /// The file; read-only for everybody.
     pub path: PathBuf,

@@ -111,7 +111,7 @@ pub enum Error {
         location: String,
         /// Bytes in the partial file.
         received: u64,
-        /// Bytes promised.
+        /// Bytes announced by the server.
         total: u64,
     },
     /// The reply makes no sense: encoded body, wrong range.

@@ -44,7 +44,7 @@ impl Validators {
         self.etag.is_none() && self.modified.is_none()
     }
 
-    /// What may stand in `If-Range`: equal bytes are promised.
+    /// What may stand in `If-Range`: equal bytes are guaranteed.
     pub(super) fn strong(&self) -> Option<&str> {
         let strong = |etag: &&str| !etag.starts_with("W/");
         match &self.etag {

@@ -1,6 +1,6 @@
 //! The statements behind the catalog.
 //!
-//! Invariant: each function is one transaction, repeatable without harm.
+//! Invariant: each function is one transaction, repeatable safely.
 //! Failure: the database's error; nothing changed.
 
 use std::time::SystemTime;

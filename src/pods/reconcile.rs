@@ -2,7 +2,7 @@
 //!
 //! Invariant: only half-done work and networks without a sandbox are touched; a ready sandbox with
 //! its network stays as it is, and so does one that another task works on at the moment.
-//! Failure: trouble with one sandbox does not keep the others from being looked at; the first error
+//! Failure: an error of one sandbox does not keep the others from being checked; the first error
 //! is returned, and the caller repeats the round. While the tapmanager is away nothing is done.
 
 use std::collections::HashSet;

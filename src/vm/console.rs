@@ -6,7 +6,7 @@
 //!
 //! Invariant: every byte is in the log once, also when the daemon is killed at any point and
 //! started again; at most one follower works on a raw file.
-//! Failure: trouble with the log or its disk is retried; the bytes wait in the raw file meanwhile.
+//! Failure: an error of the log or its disk is retried; the bytes wait in the raw file meanwhile.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -89,7 +89,7 @@ impl Follower {
     /// Starts following, from where an earlier follower of the same raw file stopped. The raw file
     /// is created empty (mode 0600) when missing: start before QEMU does, and have libvirt append.
     ///
-    /// Trouble with the log is not an error here: it is retried.
+    /// A failed write to the log is not returned: it is retried.
     pub async fn start(paths: Paths) -> Result<Self> {
         Self::start_with(paths, Settings::default()).await
     }

@@ -11,7 +11,7 @@ use podspec::{ContainerId, Id, SandboxId};
 /// Digits of an id in file names: unique in practice, and short enough for a socket's path.
 const DIGITS: usize = 20;
 
-/// The state directory and what lies below it.
+/// The state directory and what is below it.
 #[derive(Debug, Clone)]
 pub struct Paths {
     state: PathBuf,

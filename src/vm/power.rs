@@ -127,7 +127,7 @@ impl<P: Platform> Containers<P> {
         Ok(disks.delete(vm).await?)
     }
 
-    /// Whether saved memory lies ready beside the disk; with `discard` it is removed.
+    /// Whether saved memory is ready beside the disk; with `discard` it is removed.
     pub async fn restore(&self, vm: VmUid, discard: bool) -> Result<()> {
         if discard {
             return self.discard_memory(vm).await;

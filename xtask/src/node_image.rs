@@ -20,7 +20,7 @@ use crate::oci::{self, Tree};
 use crate::stamp::Stamp;
 use crate::{run, workspace};
 
-/// The image's name, less its tag. It lies outside of what the proxy sends to Vmlet: the image
+/// The image's name, less its tag. It is outside of what the proxy sends to Vmlet: the image
 /// belongs to the node's ordinary runtime.
 pub(crate) const NAME: &str = "localhost/vmlet-node";
 

@@ -33,7 +33,7 @@ use crate::metrics::Metrics;
 const AT_ONCE: usize = 16;
 /// How long effects that are under way may take when the agent ends.
 const FAREWELL: Duration = Duration::from_secs(3);
-/// Longest sleep, so that a wall clock that jumps does no harm for long.
+/// Longest sleep, so that a wall clock that jumps has no lasting effect.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
 type Sent = DeserializeGuard<VirtualMachineTask>;

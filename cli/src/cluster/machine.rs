@@ -36,7 +36,7 @@ impl Cluster {
 }
 
 impl Found {
-    /// What the pod says. The node is believed to be well: a verb does no harm to one that is not.
+    /// What the pod says. The node is assumed to be ready: a verb does not affect one that is not.
     pub(crate) fn instance(&self) -> Option<Instance> {
         self.pod
             .as_ref()

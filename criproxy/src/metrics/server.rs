@@ -2,8 +2,8 @@
 //!
 //! Invariant: it serves one page and reads no bodies; a slow reader costs one task until a
 //! deadline.
-//! Failure: that of [`service::admin_http`]: the address cannot be had; later trouble ends single
-//! connections.
+//! Failure: that of [`service::admin_http`]: the address cannot be had; a later error ends a single
+//! connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! Invariant: a point does nothing unless the crate is built with `enabled`, the environment names
 //! a directory in `VMLET_FAULT_DIR`, and that directory holds a file with the point's name. The
 //! file is removed first, so that each armed point kills exactly once.
-//! Failure: the process dies by SIGKILL. Nothing is flushed, no destructor runs: that is the
+//! Failure: the process is killed by SIGKILL. Nothing is flushed, no destructor runs: that is the
 //! purpose.
 //!
 //! # Example

@@ -122,7 +122,7 @@ impl FakeHypervisor {
         self.end(domain, End::GuestShutdown);
     }
 
-    /// The emulator dies.
+    /// The emulator ends.
     pub fn crash(&self, domain: Uuid) {
         self.end(domain, End::Crashed);
     }

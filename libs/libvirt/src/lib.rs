@@ -190,7 +190,7 @@ pub enum End {
     GuestShutdown,
     /// A client destroyed the domain.
     Destroyed,
-    /// The guest crashed or the emulator died.
+    /// The guest crashed or the emulator ended.
     Crashed,
     /// Its memory was saved.
     Saved,

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the lease is the CNI result; the server never chooses an address, and answers no
 //! client but the NIC that the lease names.
-//! Failure: if the server dies, running guests keep their lease until it expires (24 h); new ones
+//! Failure: if the server ends, running guests keep their lease until it expires (24 h); new ones
 //! get none.
 
 mod lease;

@@ -7,7 +7,7 @@
 //! Invariant: the lease is the CNI result; no address is ever chosen here, and no prefix is offered
 //! for the guest to choose one. The namespace's own IPv6 stays off: everything is sent and received
 //! as frames on the guest's tap.
-//! Failure: if the server dies, guests keep routes for 18 hours and addresses for 24; new ones get
+//! Failure: if the server ends, guests keep routes for 18 hours and addresses for 24; new ones get
 //! none.
 
 mod advert;

@@ -77,7 +77,7 @@ pub enum Error {
     /// The helper thread cannot enter the namespace.
     #[error("enter the namespace")]
     Enter(#[source] Errno),
-    /// The helper thread died.
+    /// The helper thread ended.
     #[error("the thread inside the namespace panicked")]
     Panicked,
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: bodies of requests are not read, and a connection carries one request; a slow reader
 //! costs one task until a deadline, and no more than [`Limits::connections`] of them.
-//! Failure: [`Error`] when the address cannot be had; later trouble ends single connections.
+//! Failure: [`Error`] when the address cannot be had; a later error ends a single connection.
 
 use std::convert::Infallible;
 use std::io;

@@ -3,7 +3,7 @@
 //! Invariant: the socket has mode 0600 from the moment it has its name; a live server's socket is
 //! never taken, and nothing but a socket is ever replaced. Only processes of our own user and of
 //! root are served.
-//! Failure: [`Error`] at start-up. A peer of another user is disconnected and logged. Trouble with
+//! Failure: [`Error`] at start-up. A peer of another user is disconnected and logged. An error of
 //! accepting is logged and tried again: the server never ends by it.
 
 use std::fs::{DirBuilder, Permissions};

@@ -54,7 +54,7 @@ enum Wake {
 }
 
 impl Follow {
-    /// `opened`: how opening the log went; trouble with it is retried.
+    /// `opened`: how opening the log went; an error of it is retried.
     pub(super) fn new(
         transfer: Transfer,
         watch: Watch,

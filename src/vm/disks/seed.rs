@@ -114,7 +114,7 @@ impl<P: Platform> Containers<P> {
         }
     }
 
-    /// Removes the image beside a machine's disk, unless saved memory lies there, too.
+    /// Removes the image beside a machine's disk, unless saved memory is there, too.
     pub(in crate::vm) async fn remove_machine_seed(&self, vm: VmUid) -> Result<()> {
         let disks = &self.parts.disks;
         match disks.get(vm) {

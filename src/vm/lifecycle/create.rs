@@ -115,7 +115,7 @@ impl<P: Platform> Containers<P> {
     }
 
     /// Makes sure that the sandbox has room for a machine. Returns the container that an earlier
-    /// process made from the same request, when that process died before it could answer.
+    /// process made from the same request, when that process ended before it could answer.
     async fn place_for(
         &self,
         sandbox: &SandboxId,

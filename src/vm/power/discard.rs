@@ -56,7 +56,7 @@ impl<P: Platform> Containers<P> {
     }
 
     /// Whether the container that has the disk of a virtual machine is being started, or was when
-    /// the daemon died.
+    /// the daemon ended.
     pub(super) fn is_starting(&self, vm: VmUid) -> bool {
         let holder = self.parts.disks.get(vm).and_then(|d| d.holder.clone());
         let row = holder.and_then(|holder| self.parts.table.get(&holder));

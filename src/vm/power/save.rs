@@ -28,7 +28,7 @@ impl<P: Platform> Containers<P> {
         loop {
             let Ok(row) = self.running_vm(vm) else {
                 if self.is_starting(vm) {
-                    // What lies there is what it comes back from.
+                    // What is there is what it comes back from.
                     return Err(Error::NotRunning(vm));
                 }
                 let saved = disks.get(vm).is_some() && disks.settle_memory(vm).await?;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a machine that runs under a row is ended only if its end was requested; what another
 //! task works on at the moment is left to them.
-//! Failure: trouble with one container does not keep the others from being looked at; the first
+//! Failure: an error of one container does not keep the others from being checked; the first
 //! error is returned, and the caller repeats the round.
 
 use std::collections::HashMap;

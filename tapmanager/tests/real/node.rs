@@ -244,7 +244,7 @@ impl Node {
         std::fs::write(self.scratch.path().join("fault").join(point), "").unwrap();
     }
 
-    /// Whether the program died at the point.
+    /// Whether the program ended at the point.
     pub(crate) fn has_fired(&self, point: &str) -> bool {
         !self.scratch.path().join("fault").join(point).exists()
     }

@@ -110,7 +110,7 @@ impl Agent {
         Ok(std::fs::write(self.dir.join("faults").join(point), "")?)
     }
 
-    /// Waits until it has died, at a crash point say.
+    /// Waits until it has ended, at a crash point say.
     pub async fn await_death(&mut self, within: Duration) -> Result<()> {
         let child = self.child.take().context("it does not run")?;
         let child = std::sync::Mutex::new(child);

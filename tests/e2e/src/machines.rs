@@ -180,7 +180,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The emulator's process dies, as by an accident.
+    /// The emulator's process ends, as by an accident.
     pub fn kill_emulator(&self, name: &str) -> Result<()> {
         let container = Guest::of(self.stack(), name)?.container().to_owned();
         let text = self.stack().crictl(&["inspect", &container])?;

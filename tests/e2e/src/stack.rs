@@ -1,6 +1,6 @@
 //! One node stack, started and stopped by `cargo xtask up` and `down`.
 //!
-//! Invariant: everything of a stack lies below its directory or in its network namespace.
+//! Invariant: everything of a stack is below its directory or in its network namespace.
 //! Failure: `down` names what the stack leaked, and the test fails with that text.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! `bench`: measures what `docs/performance.md` promises, and prints the promises beside it.
+//! `bench`: measures what `docs/performance.md` guarantees, and prints the guarantees beside it.
 //!
 //! Invariant: measures release builds, in processes of its own, and leaves nothing of them; asserts
 //! nothing: a number beyond its budget is marked, with the reason as far as numbers show it.

@@ -13,7 +13,7 @@ use super::{fresh_folder, kernel};
 use crate::{packages, run};
 
 const PACKAGES: [&str; 2] = ["wide-dhcpv6-client", "libfl2"];
-/// Where a file lies in the guest, and where in the packages.
+/// Where a file is in the guest, and where in the packages.
 const FILES: [(&str, &str); 2] = [
     ("bin/dhcp6c", "usr/sbin/dhcp6c"),
     ("lib/libfl.so.2", "usr/lib/x86_64-linux-gnu/libfl.so.2"),

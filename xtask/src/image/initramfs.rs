@@ -15,7 +15,7 @@ use super::kernel::Kernel;
 use super::modules::Modules;
 use crate::run;
 
-/// Where a file of `xtask/guest` lies in the guest.
+/// Where a file of `xtask/guest` is in the guest.
 const PLACES: &[(&str, &str)] = &[
     ("init", "init"),
     ("inittab", "etc/inittab"),

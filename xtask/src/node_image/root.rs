@@ -148,7 +148,7 @@ fn add(tree: &mut Tree, root: &Path, below: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where a file lies now that `/bin` and its kind are links.
+/// Where a file is now that `/bin` and its kind are links.
 fn merged(path: &Path) -> PathBuf {
     if MERGED.iter().any(|folder| path.starts_with(folder)) {
         Path::new("usr").join(path)

@@ -191,7 +191,7 @@ fn supervise(layout: &Layout) -> Result<Ports> {
         .spawn()?;
     let mut line = String::new();
     if let Some(stdout) = child.stdout.take() {
-        // Ends when it has said its port, or when it died.
+        // Ends when it has said its port, or when it ended.
         BufReader::new(stdout).read_line(&mut line)?;
     }
     serde_json::from_str(&line)

@@ -124,7 +124,7 @@ mod tests {
         };
         assert_eq!(second(2, 0), (7, 0, 2));
         assert_eq!(second(1, 1), (6, 1, 1));
-        // The program died, or ran something else.
+        // The program ended, or ran something else.
         assert_eq!(second(0, 1), (5, 2, 0));
         assert_eq!(second(0, 0), (5, 2, 0));
     }

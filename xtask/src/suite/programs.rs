@@ -112,7 +112,7 @@ pub(super) fn built(lints: bool) -> Result<Built> {
     built
 }
 
-/// The compiler with clippy's lints, which lies beside cargo.
+/// The compiler with clippy's lints, which is beside cargo.
 pub(super) fn clippy_driver(cargo: &OsStr) -> PathBuf {
     Path::new(cargo).with_file_name("clippy-driver")
 }

@@ -1,4 +1,4 @@
-//! What agents answer, honest and otherwise.
+//! What agents answer, valid and otherwise.
 //!
 //! Invariant: no libvirt; the fake passes answers on as they are.
 //! Failure: the answer that was read differently.

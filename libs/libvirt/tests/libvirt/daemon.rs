@@ -180,8 +180,8 @@ async fn a_guest_outlives_libvirtd_and_its_events_come_again() {
         next(&mut events).await,
         Event::Stopped(other, End::Destroyed)
     );
-    // No event is promised here: libvirt has none when it loses a guest that it is just picking up
-    // again.
+    // No event is guaranteed here: libvirt has none when it loses a guest that it is just picking
+    // up again.
     hv.destroy(id).await.unwrap();
     assert!(matches!(
         hv.state(id).await.unwrap(),

@@ -25,7 +25,7 @@ enum Event {
     Vanishes,
     Passes(i64),
     Looked,
-    /// The status is written, the action is not done: the controller dies.
+    /// The status is written, the action is not done: the controller ends.
     Dies,
 }
 

@@ -1,6 +1,6 @@
 //! The configuration of one NIC, and the DHCP options with it.
 //!
-//! Invariant: a client that follows the options reaches its gateway even when that lies outside its
+//! Invariant: a client that follows the options reaches its gateway even when that is outside its
 //! subnet, because an on-link route to it precedes every route that uses it.
 //! Failure: what does not fit an option (a bad name, a huge MTU) is left out, never cut.
 

@@ -1,6 +1,6 @@
 //! Tests of the splitter.
 //!
-//! Invariant: what the header of the module promises, for any bytes in any portions.
+//! Invariant: what the header of the module guarantees, for any bytes in any portions.
 //! Failure: a failed case prints its shrunken input.
 
 use proptest::prelude::*;

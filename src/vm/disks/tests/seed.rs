@@ -220,7 +220,7 @@ async fn an_image_goes_with_the_memory_that_knew_of_it() {
     node.containers.restore(vm, true).await.unwrap();
     assert!(!seed.exists(), "secrets are left beside a disk");
 
-    // The emulator dies while its memory is written.
+    // The emulator ends while its memory is written.
     let second = create(&node, "second", &data).await.unwrap();
     node.containers.start(&second).await.unwrap();
     node.disks.begin_memory(vm, vec![], false).await.unwrap();

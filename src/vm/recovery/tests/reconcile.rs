@@ -1,4 +1,4 @@
-//! Rows in every phase in which a daemon may have died, and what becomes of them.
+//! Rows in every phase in which a daemon may have ended, and what becomes of them.
 //!
 //! Invariant: what runs is adopted, what ended is recorded as it ended, what was half done is
 //! settled.

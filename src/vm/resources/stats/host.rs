@@ -51,7 +51,7 @@ pub(super) struct Answers {
 pub(super) type Processed = HashMap<ContainerId, (i32, Option<Resident>)>;
 
 impl Emulators {
-    /// Reads everything. Blocks, also on a process that is in trouble.
+    /// Reads everything. Blocks, also on a process that is that does not respond.
     pub(super) fn read(&self) -> Processed {
         let domains: Vec<_> = self.machines.iter().map(|(_, domain)| *domain).collect();
         let pids = self.processes.find(&domains, self.user);
@@ -64,7 +64,7 @@ impl Emulators {
 }
 
 impl Pods {
-    /// Reads everything. Blocks, also on a disk that is in trouble.
+    /// Reads everything. Blocks, also on a disk that is that does not respond.
     pub(super) fn read(&self) -> HashMap<SandboxId, (Option<Disk>, cgroup::Usage)> {
         let pods = self.pods.iter().map(|(id, disk, cgroup)| {
             let usage = cgroup.as_ref().map(|pod| pod.usage(&self.cgroup_root));

@@ -110,7 +110,8 @@ impl<P: Platform> Containers<P> {
             cgroup_root: self.settings.cgroup_root.clone(),
             pods: all.iter().map(pod).collect(),
         };
-        // A disk or a process in trouble keeps a thread, not the figures of everything else.
+        // A disk or a process that does not respond keeps a thread, not the figures of everything
+        // else.
         let (machines, pods) = tokio::join!(
             tokio::time::timeout(DEADLINE, spawn_blocking(move || emulators.read())),
             tokio::time::timeout(DEADLINE, spawn_blocking(move || pods.read())),

@@ -49,7 +49,7 @@ async fn disks_are_made_and_removed_by_an_agent_that_is_killed_at_each_step() ->
     let removed = vm.create("DeleteDisk", json!({}), "meanwhile")?;
     env.await_state(&removed, "Success").await?;
 
-    // Old tasks go, also when the agent dies over the first.
+    // Old tasks go, also when the agent ends over the first.
     let config = stack.dir().join("agent.toml");
     let text = std::fs::read_to_string(&config)?;
     std::fs::write(

@@ -38,7 +38,7 @@ async fn machines_outlive_their_controller_and_agent() -> Result<()> {
     cluster.down()
 }
 
-/// A leader dies while a disk is made, the next one sleeps while a guest starts: each time the
+/// A leader ends while a disk is made, the next one sleeps while a guest starts: each time the
 /// other goes on, and nothing that the sleeper writes is taken once it wakes.
 async fn leader_change(cluster: &Cluster) -> Result<()> {
     let stack = cluster.stack();

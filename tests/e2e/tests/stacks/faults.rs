@@ -46,7 +46,7 @@ async fn a_request_that_was_killed_anywhere_can_be_repeated() -> Result<()> {
     stack.down()
 }
 
-/// A whole life, each step repeated after whatever died is back.
+/// A whole life, each step repeated after whichever program ended is back.
 async fn live(stack: &Stack, point: &str) -> Result<()> {
     let image = stack.image()?.to_owned();
     let mut pod = PodOptions::named(&point.replace('.', "-"), stack);
@@ -112,7 +112,7 @@ async fn live(stack: &Stack, point: &str) -> Result<()> {
     Ok(())
 }
 
-/// One request; when it fails because a program died, that program is started and the request
+/// One request; when it fails because a program ended, that program is started and the request
 /// repeated.
 async fn step<T, F>(stack: &Stack, name: &str, request: impl Fn(Cri) -> F) -> Result<T>
 where
@@ -121,7 +121,7 @@ where
     let first = request(stack.cri().await?).await;
     let refused = match first {
         Ok(value) if restart_dead(stack).await? == 0 => return Ok(value),
-        // The program died after it had answered, or another one died at the same time.
+        // The program ended after it had answered, or another one died at the same time.
         Ok(_) => Status::unknown("answered, then killed"),
         Err(status) => {
             let dead = eventually(TIMEOUT, "the death of a program", || async {

@@ -1,7 +1,7 @@
 //! What kubelet relies on beyond the life cycle: cgroups, log rotation, name servers, orderly
 //! restarts.
 //!
-//! Invariant: each promise is observed from outside: the kernel's files, the log, the guest's own
+//! Invariant: each guarantee is observed from outside: the kernel's files, the log, the guest's own
 //! words.
 //! Failure: the test says what the kernel, the log or the guest said instead.
 

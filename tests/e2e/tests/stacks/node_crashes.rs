@@ -94,7 +94,7 @@ async fn live(stack: &Stack, image: &str, point: &str, first: u32) -> Result<()>
     start(stack, &after, image).await.context("second start")?;
     if counts {
         let tick = eventually(TIMEOUT, "a tick", || async {
-            // It may have died after it had answered.
+            // It may have ended after it had answered.
             revive(stack).await?;
             let log = std::fs::read_to_string(after.log(0))?;
             ticks(&log).first().copied().context("no tick yet")
@@ -158,7 +158,7 @@ async fn remove(stack: &Stack, pod: &str) -> Result<()> {
     .await
 }
 
-/// Repeats an attempt for as long as it fails because the daemon died, which is started again.
+/// Repeats an attempt for as long as it fails because the daemon ended, which is started again.
 async fn step<T>(stack: &Stack, attempt: impl AsyncFn() -> Result<T>) -> Result<T> {
     loop {
         let outcome = attempt().await;

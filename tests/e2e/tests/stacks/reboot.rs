@@ -1,4 +1,4 @@
-//! A reboot of the node, as far as it can be had without one: every process is killed, what lies on
+//! A reboot of the node, as far as it can be had without one: every process is killed, what is on
 //! a tmpfs is gone, and the node says that this is another boot.
 //!
 //! Invariant: the same pod runs again in its next attempt, as kubelet makes it, and nothing of the

@@ -1,6 +1,6 @@
 //! Many clients at once, with duplicate and conflicting requests for the same pods.
 //!
-//! Invariant: every request ends, in success or in an honest refusal, and nothing is left in the
+//! Invariant: every request ends, in success or in a valid refusal, and nothing is left in the
 //! end.
 //! Failure: a request that does not end within its time, or a leftover.
 

@@ -1,6 +1,6 @@
 //! The control group that holds everything of one node.
 //!
-//! Invariant: it is called as the node's network namespace and lies at the top of each hierarchy;
+//! Invariant: it is called as the node's network namespace and is at the top of each hierarchy;
 //! kubelet makes its own groups below it.
 //! Failure: a hierarchy that takes no group is named.
 

@@ -134,7 +134,7 @@ fn s30_the_restart_is_recorded_before_the_failed_instance_is_deleted() {
     assert_eq!(case.pass(), case.pass());
     let mut case = case;
     assert!(matches!(case.step().action, Action::Delete { .. }));
-    // The controller dies after the deletion; its successor finds the intent in the object.
+    // The controller ends after the deletion; its successor finds the intent in the object.
     case.instance = None;
     assert!(creates(&mut case));
 }

@@ -1,6 +1,6 @@
 //! The stack that is measured, which the caller has brought up.
 //!
-//! Invariant: reaches only what lies below the stack's directory.
+//! Invariant: reaches only what is below the stack's directory.
 //! Failure: what is missing is named.
 
 use std::path::{Path, PathBuf};

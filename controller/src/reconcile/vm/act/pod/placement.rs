@@ -1,6 +1,6 @@
 //! Where a pod may run.
 //!
-//! Invariant: a machine whose root disk lies on a node runs there and nowhere else, whatever its
+//! Invariant: a machine whose root disk is on a node runs there and nowhere else, whatever its
 //! affinity says.
 //! Failure: a machine whose affinity forbids that node is unschedulable, and its pod says so.
 
