@@ -47,7 +47,7 @@ impl FromStr for Endpoint {
 pub(crate) enum ConnectError {
     #[error("no daemon at {}: the socket does not exist", .0.display())]
     Missing(PathBuf),
-    #[error("no daemon at {}: nobody listens on the socket", .0.display())]
+    #[error("no daemon at {}: no process listens on the socket", .0.display())]
     Refused(PathBuf),
     #[error("no access to the daemon's socket {}", .0.display())]
     Denied(PathBuf),
@@ -190,7 +190,7 @@ mod tests {
         assert!(
             refused
                 .to_string()
-                .ends_with("nobody listens on the socket"),
+                .ends_with("no process listens on the socket"),
             "{refused}"
         );
         assert_ne!(missing.advice(), refused.advice());

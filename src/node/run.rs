@@ -66,8 +66,8 @@ impl<P: Platform> Agenda<P> {
             cancel.cancel();
         }
         let outcome = if interrupted && task.work.is_once() {
-            let words = "the daemon was restarted, or could not record the answer, while it asked: \
-                 whether it was heard is not known";
+            let words = "the daemon was restarted, or could not record the result, during the request: \
+                 whether the guest received it is unknown";
             Some(Err(Failure::new(words, true)))
         } else {
             self.attempt(&task, &cancel).await

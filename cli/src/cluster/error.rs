@@ -33,7 +33,7 @@ pub(crate) enum ClusterError {
     Forbidden(String),
     #[error("the cluster does not know who you are")]
     Unauthorized,
-    #[error("somebody else changed {name} at the same moment (409); nothing was changed")]
+    #[error("another client changed {name} concurrently (409); nothing was changed")]
     Raced { name: String },
     #[error("{name}: {conflict} (409)")]
     Conflict { name: String, conflict: String },

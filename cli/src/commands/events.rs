@@ -42,7 +42,7 @@ pub(crate) async fn run(args: &EventsArgs) -> anyhow::Result<ExitCode> {
     if events_found.is_empty() {
         // Events are kept for about an hour, so a machine without any is nothing unusual.
         cluster.find(&args.name).await?;
-        eprintln!("nothing was told about {} lately", args.name);
+        eprintln!("there are no recent events of {}", args.name);
         return Ok(ExitCode::SUCCESS);
     }
     super::print(&render(&events_found, Timestamp::now()))?;

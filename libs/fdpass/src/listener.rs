@@ -99,7 +99,7 @@ fn refuse_occupied(path: &Path) -> Result<()> {
         .and_then(|fd| sys::connect(fd.as_fd(), &address(path).map_err(|_| Errno::ENAMETOOLONG)?));
     match probe {
         Err(Errno::ECONNREFUSED | Errno::ENOENT) => Ok(()),
-        Ok(()) | Err(Errno::EAGAIN) => in_use("somebody listens there"),
+        Ok(()) | Err(Errno::EAGAIN) => in_use("another process listens on it"),
         Err(Errno::EPROTOTYPE) => in_use("a socket of another type listens there"),
         Err(errno) => Err(Error::Listen {
             path: path.into(),

@@ -97,7 +97,7 @@ fn gone(m: &Machine<'_>, strategy: Strategy, mut last: InstanceStatus) -> Instan
     if !has_ended(&last) {
         last.phase = Some(Phase::Failed.to_string());
         last.reason = Some(EndCause::Lost.to_string());
-        last.message = Some("the pod is gone, and nobody saw how it ended".into());
+        last.message = Some("the pod was deleted before its end was observed".into());
         last.afterwards.get_or_insert(match strategy {
             Strategy::Always | Strategy::RerunOnFailure => Afterwards::StartAgain,
             _ => Afterwards::StayDown,

@@ -1,4 +1,4 @@
-//! What the link surgery needs from the kernel, as a trait, so that a fake can stand in.
+//! The kernel calls of the bridge setup, as a trait, so that a fake can stand in.
 //!
 //! Invariant: every verb changes one thing in one namespace, and names links by index where the
 //! kernel does; nothing is retried or undone here.

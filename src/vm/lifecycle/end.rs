@@ -203,9 +203,11 @@ fn exit(end: End, killed_for_memory: bool, row: &Container, finished_at: i64) ->
         End::Destroyed if row.phase == Phase::Stopping && finished_at >= row.kill_at => {
             error("killed: the guest had not powered off when the grace period ended")
         }
-        End::Destroyed => error("killed: somebody destroyed the libvirt domain"),
+        End::Destroyed => error("killed: another client destroyed the libvirt domain"),
         End::Crashed => error("the emulator died"),
-        End::Unknown => error("the emulator ended while nobody watched; how is not known"),
+        End::Unknown => {
+            error("the emulator ended while the daemon was not connected; the cause is unknown")
+        }
     }
 }
 
@@ -264,7 +266,7 @@ mod tests {
     fn every_other_end_has_code_137_and_a_reason() {
         let ends = [
             (End::Destroyed, Phase::Stopping, "grace period"),
-            (End::Destroyed, Phase::Running, "somebody destroyed"),
+            (End::Destroyed, Phase::Running, "another client destroyed"),
             (End::Crashed, Phase::Running, "emulator died"),
             (End::Unknown, Phase::Running, "not known"),
         ];

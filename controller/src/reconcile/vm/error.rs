@@ -22,7 +22,7 @@ pub(crate) enum Error {
         #[source]
         source: kube::Error,
     },
-    #[error("pod {name} belongs to somebody else: {why}")]
+    #[error("pod {name} belongs to another owner: {why}")]
     ForeignPod { name: String, why: String },
     #[error("the machine has more than one live pod: {names}")]
     TwoPods { names: String },

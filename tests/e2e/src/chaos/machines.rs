@@ -122,7 +122,7 @@ impl Machines {
     /// One step towards an object with the desired state.
     async fn announce(&mut self, cluster: &Cluster, machine: usize) -> Result<()> {
         let desired = self.desired[machine];
-        let taken = eventually(TAKEN, "the API server takes a wish", || async {
+        let taken = eventually(TAKEN, "the API server accepts a desired state", || async {
             step(cluster, &name(machine), desired, &self.creations[machine])
         })
         .await?;

@@ -38,7 +38,7 @@ fn evaluate(pass: &Pass<'_>, probe: &ReadinessProbe, facts: Option<&GuestFacts>)
             .threshold_status
             .unwrap_or(HeartbeatThreshold::Green);
         return match colour(facts) {
-            None => Answer::Unknown("the guest agent has not been heard of"),
+            None => Answer::Unknown("there is no report of the guest agent yet"),
             Some(Some(colour)) if colour >= least => Answer::Yes,
             Some(_) => Answer::No("the heartbeat is below its threshold"),
         };

@@ -23,7 +23,7 @@ pub(super) fn evaluate(wanted: &[GuestInfoMatch], facts: Option<&GuestFacts>) ->
         Some(facts) if facts.agent == AgentState::NotRunning => {
             return Answer::No("the guest agent does not answer, which would tell the values");
         }
-        _ => return Answer::Unknown("the guest agent has not been heard of"),
+        _ => return Answer::Unknown("there is no report of the guest agent yet"),
     };
     if facts.info.is_empty() {
         return Answer::No("the guest publishes no values in /run/vmlet/guestinfo");
