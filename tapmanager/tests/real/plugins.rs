@@ -26,7 +26,7 @@ async fn node_with(script: &str) -> Node {
     network["plugins"][1] = json!({"type": "odd"});
     node.configure(&network).await;
     // Enough for plugins that are well, on a machine that is slow or stands still for a moment.
-    node.flag("--cni-timeout", "8");
+    node.flag("--cni-timeout", "8s");
     node.launch().await;
     node
 }

@@ -37,12 +37,15 @@ pub(super) async fn what_a_guest_does_not_get_is_refused_or_an_event(
         Ok(())
     })
     .await?;
-    let pod = cluster.get_json(&["pod", "lost"])?;
-    let state = &pod["status"]["containerStatuses"][0]["state"];
-    ensure!(
-        state["waiting"]["reason"] == "CreateContainerError",
-        "{state}"
-    );
+    // kubelet writes the status after the event.
+    eventually(READY, "the reason in the status", || async {
+        let pod = cluster.get_json(&["pod", "lost"])?;
+        let state = &pod["status"]["containerStatuses"][0]["state"];
+        let reason = &state["waiting"]["reason"];
+        ensure!(reason == "CreateContainerError", "{state}");
+        Ok(())
+    })
+    .await?;
 
     cluster.kubectl(&["create", "configmap", "conf", "--from-literal=a=b"])?;
     let mut warned = vm_pod("warned");
