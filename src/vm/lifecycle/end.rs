@@ -268,7 +268,7 @@ mod tests {
             (End::Destroyed, Phase::Stopping, "grace period"),
             (End::Destroyed, Phase::Running, "another client destroyed"),
             (End::Crashed, Phase::Running, "emulator died"),
-            (End::Unknown, Phase::Running, "not known"),
+            (End::Unknown, Phase::Running, "cause is unknown"),
         ];
         for (end, phase, word) in ends {
             let exit = exit(end, false, &row(phase, 10), 20);
