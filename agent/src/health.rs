@@ -1,4 +1,4 @@
-//! Whether the agent works, and the HTTP server that says so.
+//! The health of the agent, and the HTTP server that reports it.
 //!
 //! Invariant: `/healthz` is 200 while the process serves; `/readyz` is 200 while the tasks were
 //! listed, the API server's watch works and the daemon has listed its tasks. A slow reader costs

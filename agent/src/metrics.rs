@@ -1,4 +1,4 @@
-//! What the agent counts.
+//! Metrics of the agent.
 //!
 //! Invariant: labels come from fixed tables: kinds and states of tasks, names of writes.
 //! Failure: none.

@@ -1,4 +1,4 @@
-//! A cluster: how to reach it, and what its answers mean to a user.
+//! Connection to a cluster, and its errors for users.
 //!
 //! Invariant: every request but a followed log has a deadline; no command reads more of the
 //! environment than kubectl does.

@@ -1,4 +1,4 @@
-//! Where the daemon is, and how to get through to it.
+//! The address of the daemon, and the connection to it.
 //!
 //! Invariant: a connection that is handed out has answered `Version` within the deadline.
 //! Failure: [`ConnectError`] says which socket, why it does not serve, and what to do.

@@ -1,4 +1,4 @@
-//! From a manifest to CRI requests, with the labels and annotations that kubelet would set.
+//! Creates CRI requests from a manifest, with the labels and annotations that kubelet would set.
 //!
 //! Invariant: the pod's labels and annotations pass unchanged; ours are added under kubelet's
 //! names.

@@ -1,4 +1,4 @@
-//! Text for people: tables and ages.
+//! Tables and ages as text.
 //!
 //! Invariant: nothing that a pod or a guest chose reaches the terminal as a control character.
 //! Failure: none.

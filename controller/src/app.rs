@@ -1,4 +1,4 @@
-//! The parts together: health, lease, watches, queue, passes, events.
+//! Connects the parts: health, lease, watches, queue, passes, events.
 //!
 //! ```text
 //! listen ─► wait for the lease ─► watches ─► stores full ─► passes … stop ─► drain ─► give the lease back

@@ -1,4 +1,4 @@
-//! How the API server is reached.
+//! The client of the API server.
 //!
 //! Invariant: every request is counted; what a pass writes goes through the fence.
 //! Failure: [`Error`] names the step; a connection that cannot be made in time is an error of the

@@ -1,4 +1,4 @@
-//! Everything that a pass may read and do.
+//! Everything that a pass may read and call.
 //!
 //! Invariant: reads come from stores that watches feed; a pass never lists from the API server.
 //! Failure: a store that is not ready yet holds the workers back (the runner waits for all of

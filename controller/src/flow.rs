@@ -1,4 +1,4 @@
-//! How a step of a pass, and a pass, ends.
+//! The result of a step of a pass, and of a pass.
 //!
 //! A step that does not fail says by its [`Flow`] whether the next one runs; a pass that does not
 //! fail says by it when the object is looked at again. [`crate::runner`] alone turns either into

@@ -1,4 +1,4 @@
-//! From changes in the stores to keys in the queue.
+//! Converts changes in the stores to keys in the queue.
 //!
 //! Machines and images wake themselves; every other kind wakes the machines and images that it
 //! belongs to ([`Wakes`]). The table of all ways to be woken is in `docs/controller-events.md`.

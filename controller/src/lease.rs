@@ -1,4 +1,4 @@
-//! Which of several controllers acts.
+//! Leader election: one of several controllers is active.
 //!
 //! A Lease object names the holder. It is written only in the version that was read
 //! (`resourceVersion`), so of two that want it one is refused; and its age is measured with this

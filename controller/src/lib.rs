@@ -1,4 +1,4 @@
-//! The cluster controller: gives VM pods the life of a machine.
+//! The cluster controller: manages the life cycle of virtual machines that run as pods.
 //!
 //! Invariant: every decision is made from objects alone, so that a restart loses nothing.
 //! Failure: a pass that fails is repeated; what a user must change shows as a condition.

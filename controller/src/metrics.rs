@@ -1,4 +1,4 @@
-//! What the controller counts.
+//! Metrics of the controller.
 //!
 //! Invariant: names are in this file and its children; labels come from fixed tables, except for
 //! names of machines and nodes, whose series end with them, because they are made from the stores

@@ -1,4 +1,4 @@
-//! How the whole installation stands: the status of the `Vmlet` object.
+//! The status of the whole installation: the `Vmlet` object.
 //!
 //! [`adapters`] turn what Kubernetes knows of our parts into the four conditions of a component;
 //! [`consolidate()`] makes five conditions, one word of health and the state of an upgrade from

@@ -1,4 +1,4 @@
-//! Which machine goes first.
+//! The priority of a machine in the queue.
 //!
 //! [`Profile::of`] is a cascade over plain facts; the first rule that matches gives the number.
 //! What comes after it are the ways an event reaches it: [`Event`] says which default applies, and

@@ -1,4 +1,4 @@
-//! What a pass over one object does.
+//! A pass over one object.
 //!
 //! Invariant: a pass may be repeated at any time, also one that was broken off half way.
 //! Failure: see [`crate::flow`].

@@ -1,4 +1,4 @@
-//! From the daemon's words about a machine to the facts that its pod carries.
+//! Converts a machine of the node API to the guest facts of its pod.
 //!
 //! Invariant: the result is bounded; what the guest said is text and nothing else.
 //! Failure: a state of a newer daemon is `Unknown`.

@@ -1,4 +1,4 @@
-//! Reads and writes what a pod says of its machine.
+//! Reads and writes the guest facts of a pod.
 //!
 //! Invariant: one apply writes annotation and conditions together; a condition's time changes only
 //! with its status. The uid in each write keeps it from another pod of the same name.

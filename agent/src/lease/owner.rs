@@ -1,4 +1,4 @@
-//! The Node as the owner of its lease, as kubelet does it with its own.
+//! Makes the Node the owner of its lease, as kubelet does with its own lease.
 //!
 //! Invariant: a lease is never written for a Node that does not exist; a lease that was made again
 //! requests the Node again, because Nodes of one name come and go, and with each its lease.

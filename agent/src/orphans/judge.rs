@@ -1,4 +1,4 @@
-//! What to do about disks without a machine: pure, from when each was first found.
+//! Decides about disks without a machine: pure, from when each was first found.
 //!
 //! Invariant: when a round finds that a suspect has a machine, its time starts from zero. A clock
 //! that is set back delays reports and removals, and never brings them forward.

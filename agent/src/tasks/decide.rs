@@ -1,4 +1,4 @@
-//! What to do next about one task: pure, from what the API server and the daemon say.
+//! Decides the next step of one task: pure, from the state in the API server and in the daemon.
 //!
 //! ```text
 //!  object     daemon knows it     next

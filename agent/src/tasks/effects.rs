@@ -1,4 +1,4 @@
-//! What the agent does for a task: calls to the daemon, writes to the API server.
+//! Executes the steps of a task: calls to the daemon, writes to the API server.
 //!
 //! Invariant: every effect can be repeated, has a deadline, and says in the end what is known now.
 //! Failure: [`Done::Failed`] for what may go better later; [`Done::Refused`] for what never will.

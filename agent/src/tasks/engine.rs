@@ -1,4 +1,4 @@
-//! The loop: events in, one step per task out.
+//! The event loop: each event causes one step of each task.
 //!
 //! Invariant: entries are touched by this loop alone; a list counts once it is complete.
 //! Failure: none of its own; at a shutdown it waits a little for requests in progress.

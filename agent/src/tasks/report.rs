@@ -1,4 +1,4 @@
-//! From the daemon's words to the object's status.
+//! Converts the task status of the daemon to the status of the object.
 //!
 //! Invariant: a status has whole seconds, at most 1 KiB of printable message and at most 100
 //! percent, so that it compares equal after it was stored. A task never goes back to an earlier

@@ -1,4 +1,4 @@
-//! The cluster that an unfinished command line chooses.
+//! The cluster that an unfinished command line selects.
 //!
 //! Invariant: words are taken as a shell has them, unfinished: `~` is not replaced, and bash gives
 //! `=` as a word.

@@ -1,4 +1,4 @@
-//! From flags and kubeconfig to a client.
+//! Creates a client from flags and kubeconfig.
 //!
 //! Invariant: the order is kubectl's: `--kubeconfig`, `KUBECONFIG`, `~/.kube/config`, the pod's
 //! account.

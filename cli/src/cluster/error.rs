@@ -1,4 +1,4 @@
-//! What a cluster's refusals mean to a user, and what to do about them.
+//! Errors of the API server, and the remedy for each.
 //!
 //! Invariant: the server's own sentence is kept where it says more than ours.
 //! Failure: none.

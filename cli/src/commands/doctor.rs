@@ -1,4 +1,4 @@
-//! `doctor`: is this node fit to run VM pods, and what to do if not.
+//! `doctor`: checks whether this node can run VM pods, and prints the remedy for each problem.
 //!
 //! Gathers facts, from the daemon and from the node, and judges them apart from gathering.
 //!

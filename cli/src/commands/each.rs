@@ -1,4 +1,4 @@
-//! What a verb does for each of the machines that it names.
+//! Applies a verb to each of the machines that it names.
 //!
 //! Invariant: a machine that is refused does not keep the others from being done.
 //! Failure: the last error is the command's; those before it are printed.

@@ -1,4 +1,4 @@
-//! `stop`: requests the guest to go down, then gives back the pod's network.
+//! `stop`: powers the guest off, then releases the pod's network.
 //!
 //! Invariant: the guest has its grace period, and not more.
 //! Failure: the daemon's; repeating the command is harmless.

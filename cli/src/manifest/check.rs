@@ -1,4 +1,4 @@
-//! From the document to a pod that can be run: refuses, checks, fills in defaults.
+//! Converts the document to a pod that can be run: refuses, checks, fills in defaults.
 //!
 //! Invariant: names are safe as parts of paths; numbers fit the types of the wire.
 //! Failure: the first field that cannot be honoured, with what to do.

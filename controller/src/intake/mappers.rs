@@ -1,4 +1,4 @@
-//! Which machines and images a change of each kind concerns.
+//! Maps a change of each kind to the machines and images that it concerns.
 //!
 //! Invariant: a change that no pass would act on wakes no object: a node's heartbeat, a task's
 //! progress.

@@ -1,4 +1,4 @@
-//! What keeps a controller that lost its lease from writing.
+//! The lease fence: a controller without its lease cannot write.
 //!
 //! Invariant: a request that changes anything is sent only before the moment up to which the lease
 //! is certain; also by a process that was stopped for a while and believes that no time passed.

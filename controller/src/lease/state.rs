@@ -1,4 +1,4 @@
-//! Who may write the lease, and what.
+//! The state machine of the lease.
 //!
 //! ```text
 //!            it has no holder, or it did not change for its whole duration

@@ -1,4 +1,4 @@
-//! What Kubernetes knows of our parts, as the four conditions of a component.
+//! Converts the objects of our parts to the four conditions of a component.
 //!
 //! Invariant: functions of objects alone; a dead machine is no fault of ours and is not counted.
 //! Failure: an object that does not exist has no conditions, which the consolidation knows how to

@@ -1,4 +1,4 @@
-//! From what was read to components.
+//! Converts the observed objects to components.
 //!
 //! Components are visited in the order in which an upgrade rolls them out: kinds, admission
 //! policies, controller, proxies, node side; then other resources as listed.

@@ -1,4 +1,4 @@
-//! What one component says of itself, in the four words that every component has.
+//! The status of one component, as four conditions that all components share.
 //!
 //! Invariant: a condition that a component does not report is absent, which is not the same as
 //! Unknown.

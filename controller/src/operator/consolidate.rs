@@ -1,4 +1,4 @@
-//! Many components, five conditions.
+//! Consolidates the components to five conditions.
 //!
 //! Invariant: a function of its input alone; every condition has a status and a reason in every
 //! pass.

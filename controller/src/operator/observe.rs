@@ -1,4 +1,4 @@
-//! Reading everything that the status is made of.
+//! Reads all objects that the status depends on.
 //!
 //! Invariant: one pass reads each object once; nothing is kept from one pass to the next.
 //! Failure: each read carries its own error, so that one that is refused hides nothing of the

@@ -1,4 +1,4 @@
-//! The status of the object, from the old one and what was found out.
+//! Computes the new status of the object from the old one and the findings.
 //!
 //! Invariant: equal input gives an equal status, so that a quiet system writes nothing; conditions
 //! of other types are left alone.

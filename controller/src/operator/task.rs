@@ -1,4 +1,4 @@
-//! The task that keeps the status true.
+//! The task that updates the status.
 //!
 //! Invariant: a status is written only when it changed, and at most once a second; events report
 //! only what was written; the process's readiness does not depend on it.

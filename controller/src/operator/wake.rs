@@ -1,4 +1,4 @@
-//! What wakes the task that keeps the status: changes of the parts that the status is made of.
+//! Wakes the task that updates the status: changes of the objects that it depends on.
 //!
 //! Invariant: frequent changes without information (heartbeats of nodes, renewals of leases) cause
 //! no pass.

@@ -1,4 +1,4 @@
-//! What the priority depends on, and where it stands in the objects.
+//! The inputs of the priority, read from the objects.
 //!
 //! Invariant: a fact that an object does not hold is absent, never guessed.
 //! Failure: none.

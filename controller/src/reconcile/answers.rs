@@ -1,4 +1,4 @@
-//! What the answers of the API server to a write mean.
+//! Classifies the responses of the API server to a write.
 //!
 //! Invariant: these predicates are the only place that knows status codes.
 //! Failure: none; an answer that is none of these is an ordinary failure.

@@ -1,4 +1,4 @@
-//! What the kernel counts for a pod.
+//! The kernel's resource counters of a pod.
 //!
 //! Invariant: all figures are of the pod's own directory, which includes what is below it: on
 //! version 2 our leaf has no controllers of its own.

@@ -1,4 +1,4 @@
-//! What a runtime asks of a network: a namespace, a name for the link, arguments.
+//! The attachment of a container to a network: namespace, link name, arguments.
 //!
 //! Invariant: an attachment that passed [`Attachment::validate`] can be put into environment
 //! variables and file names as it is.

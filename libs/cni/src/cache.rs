@@ -1,4 +1,4 @@
-//! Remembers attachments on disk, in the layout of the reference implementation.
+//! Stores attachments on disk, in the layout of the reference implementation.
 //!
 //! Invariant: one file per attachment, `results/NETWORK-CONTAINER-IFNAME`; a file is complete or
 //! absent, and on disk before `put` returns. A file without `result` is an ADD that has not ended.

@@ -1,4 +1,4 @@
-//! Network configurations: what a file says, checked once.
+//! Network configurations: the content of a file, checked once.
 //!
 //! Invariant: a [`NetworkConfig`] has at least one plugin, plain names, and a version that this
 //! crate speaks; keys that this module does not use reach the plugins unchanged.

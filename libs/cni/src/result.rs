@@ -1,4 +1,4 @@
-//! What a plugin says it has done.
+//! The result of a plugin.
 //!
 //! Invariant: a parsed result refers only to interfaces that are in it; layouts of the versions
 //! 0.3.0 to 1.1.0 come out as the same type.

@@ -1,4 +1,4 @@
-//! Words of plugins and names from files, made safe to keep.
+//! Texts of plugins and names from files, made safe to store.
 //!
 //! Invariant: an excerpt is one line without control characters, of bounded length; a name that
 //! passed is a plain file name and a plain part of an environment variable.

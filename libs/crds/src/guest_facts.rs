@@ -1,4 +1,5 @@
-//! What a node's agent says of a machine, in one annotation and three conditions of its pod.
+//! Guest facts: the report of a node's agent about a machine, in one annotation and three
+//! conditions of its pod.
 //!
 //! Invariant: whatever was parsed or bounded has at most 8 interfaces with 8 addresses each,
 //! addresses that are addresses, printable text, and fits into [`LIMIT`] bytes of JSON.

@@ -1,4 +1,4 @@
-//! What a node's agent says of its node, in the annotation of a Lease that it renews.
+//! Node facts: the report of a node's agent, in the annotation of a Lease that it renews.
 //!
 //! Invariant: facts are as old as the lease's `renewTime` at most; after [`LEASE_SECONDS`] without
 //! renewal nothing in them counts.

@@ -1,4 +1,4 @@
-//! Validation rules that several kinds share, in the words of CEL.
+//! Validation rules in CEL that several kinds share.
 //!
 //! Invariant: a rule names the field in its message, so that the reader of a refusal knows what to
 //! change.

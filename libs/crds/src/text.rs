@@ -1,4 +1,4 @@
-//! Text that a guest or a node said, cut to what may be stored and shown.
+//! Texts of guests and nodes, truncated to what may be stored and shown.
 //!
 //! Invariant: the result is printable ASCII and at most as long as requested.
 //! Failure: none; what does not fit is left out.

@@ -1,4 +1,4 @@
-//! `Vmlet`: how the whole installation stands.
+//! `Vmlet`: the status of the whole installation.
 //!
 //! Invariant: one object counts, named `default`; it installs nothing, and its status has all five
 //! conditions in every pass.

@@ -1,4 +1,4 @@
-//! The same two ends, driven by tokio.
+//! Connection and listener for tokio.
 //!
 //! Invariant: no call blocks a worker; every method is cancel-safe, since a message is taken or
 //! sent in one system call.

@@ -1,4 +1,4 @@
-//! One end of a conversation, used from ordinary threads.
+//! One end of a connection, used from ordinary threads.
 //!
 //! Invariant: a call sends or receives exactly one message.
 //! Failure: with a deadline set, every call ends by then with [`Error::TimedOut`]; without one, a

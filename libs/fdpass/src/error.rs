@@ -1,4 +1,4 @@
-//! What can go wrong between two ends of a socket.
+//! The errors of sockets and messages.
 //!
 //! Invariant: a variant names the step that failed; the kernel's word is its source.
 //! Failure: none of its own.

@@ -1,4 +1,4 @@
-//! libvirt's errors, sorted into those of the seam.
+//! Converts libvirt's errors to those of [`crate::Hypervisor`].
 //!
 //! Invariant: an error on a dead connection is always [`Error::Unavailable`], whatever its code;
 //! texts that may come from a guest are bounded and free of control characters.

@@ -1,4 +1,4 @@
-//! libvirt's numbers for states and events, in the words of the seam.
+//! Converts libvirt's states and events to those of [`crate::Hypervisor`].
 //!
 //! Invariant: pure and total; a number that is not known here is never an error.
 //! Failure: none. An unknown reason is [`End::Unknown`], an unknown event is no event.

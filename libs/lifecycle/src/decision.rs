@@ -1,4 +1,4 @@
-//! What a pass has to do.
+//! The decision of a pass.
 //!
 //! Invariant: `status` is written before `action` is begun, so that an intent outlives the process
 //! that had it; every action may be repeated.

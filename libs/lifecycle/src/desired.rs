@@ -1,4 +1,4 @@
-//! One pass over one machine.
+//! The decision about one machine.
 //!
 //! Invariant: everything that the step relies on later is in the status that is written before it.
 //! Failure: two fields with a desired state: nothing is done, and the failure says so.

@@ -1,4 +1,4 @@
-//! An instance: what its pod says about it.
+//! An instance: the state of its pod.
 //!
 //! Invariant: only what kubelet and the agent wrote is believed; a node that is silent makes a live
 //! instance `Unknown`, never ended.

@@ -1,4 +1,4 @@
-//! What a virtual machine should do next.
+//! Decides what a virtual machine should do next.
 //!
 //! Invariant: pure functions; no clock, no I/O. The same objects and the same time give the same
 //! answer.

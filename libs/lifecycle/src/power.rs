@@ -1,4 +1,4 @@
-//! Power: how operations are done, what holds them back, and restarts at a time.
+//! Power operations: their modes, their obstacles, and restarts at a time.
 //!
 //! Invariant: a restart time is used once; a time in the future never acts.
 //! Failure: [`PowerError`] for times that cannot be read.

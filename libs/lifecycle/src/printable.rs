@@ -1,4 +1,4 @@
-//! One word for people.
+//! The printable status of a machine.
 //!
 //! Invariant: the first rule that fits gives the word; their order is part of the interface.
 //! Failure: `Unknown` when none fits.

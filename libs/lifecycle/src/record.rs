@@ -1,4 +1,4 @@
-//! What `status` says of the instance and of the strategy that it serves.
+//! The part of `status` about the instance and its run strategy.
 //!
 //! Invariant: the end of an instance, and what is to follow it, are recorded before the pod is let
 //! go.

@@ -1,4 +1,4 @@
-//! The queue of requests: what its head means, and when it is done.
+//! The queue of requests: the meaning of its head, and when it is done.
 //!
 //! Invariant: only the head is looked at, and a pass takes away at most one.
 //! Failure: a request that has no meaning (a Stop without UID) is removed.

@@ -1,4 +1,4 @@
-//! Whether an instance runs with what its machine says now.
+//! Whether an instance runs with the current specification of its machine.
 //!
 //! Invariant: a revision depends on the fields that take effect at the next start, as
 //! [`crds::vm::fields`] says, and not on the order of fields.

@@ -1,4 +1,4 @@
-//! What a user's verbs write.
+//! The writes of each verb of a user.
 //!
 //! Invariant: a stop may replace whatever waits in the queue; nothing else may replace anything but
 //! a stop, or a restart by one with a shorter grace period. Every patch tests what it replaces, so

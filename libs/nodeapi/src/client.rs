@@ -1,4 +1,4 @@
-//! A connection to the daemon's node API that mends itself.
+//! A connection to the daemon's node API that reconnects by itself.
 //!
 //! Invariant: every call has a deadline until its first answer; a daemon that hangs ends its
 //! streams within [`Deadlines::silence`], since it answers no pings.

@@ -1,4 +1,4 @@
-//! How a pod wants its guest to be connected.
+//! The network settings of a pod for its guest.
 //!
 //! Invariant: a pod that says nothing is connected to all that its network plugins give it.
 //! Failure: an [`AnnotationError`] that names the annotation and what is allowed.

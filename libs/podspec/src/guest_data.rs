@@ -1,4 +1,4 @@
-//! What a pod wants its guest to find at the first boot, as cloud-init understands it.
+//! The first-boot data of a pod for its guest, in cloud-init's formats.
 //!
 //! Invariant: what is parsed can be assembled once its sources are there; nothing shows the texts
 //! in debug output.

@@ -1,4 +1,4 @@
-//! Which virtual machine of a cluster a pod stands for, and what its start is to be.
+//! The virtual machine of the cluster that a pod runs, and the options of its start.
 //!
 //! Invariant: a [`VmUid`] is a UUID in its one canonical spelling, fit for file names; an
 //! [`Instance`] requests nothing that contradicts itself.

@@ -1,4 +1,4 @@
-//! The board of a machine, in the hypervisor's words.
+//! The machine type, as QEMU names it.
 //!
 //! Invariant: only boards of the family q35; text that libvirt's XML carries as it is.
 //! Failure: the reason says what is allowed. Whether a node's emulator has the version is the

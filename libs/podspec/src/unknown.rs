@@ -1,4 +1,4 @@
-//! Annotations that look like settings and are none.
+//! Annotations with our prefixes that no program reads.
 //!
 //! Invariant: a key that Vmlet's own programs write on pods is never among them.
 //! Failure: none.

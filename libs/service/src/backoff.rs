@@ -1,4 +1,4 @@
-//! Growing waits after failures.
+//! Growing delays after failures.
 //!
 //! Invariant: each wait is twice as long as the one before it, none is longer than the limit, and
 //! success starts again at the first.

@@ -1,4 +1,4 @@
-//! Which boot of the node this is.
+//! The boot ID of the node.
 //!
 //! Invariant: the id has no white space around it.
 //! Failure: the error of the read; what a program believes without an id is its own matter.

@@ -1,4 +1,4 @@
-//! A server's Unix socket, and who may connect to it.
+//! A server's Unix socket with a check of its peers.
 //!
 //! Invariant: the socket has mode 0600 from the moment it has its name; a live server's socket is
 //! never taken, and nothing but a socket is ever replaced. Only processes of our own user and of

@@ -1,4 +1,4 @@
-//! How many descriptors this process may have open.
+//! The limit of open files of this process.
 //!
 //! Invariant: only the soft limit changes, which needs no capability.
 //! Failure: the limit stays as it was.

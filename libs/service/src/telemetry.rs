@@ -1,4 +1,4 @@
-//! What a program says on standard error: log lines as text or JSON, and errors on one line.
+//! Output on standard error: log lines as text or JSON, and errors on one line.
 //!
 //! Spans carry ids and keys, events carry outcomes; one event per outcome.
 //!

@@ -1,4 +1,4 @@
-//! A machine's manifest from options.
+//! Creates the manifest of a machine from options.
 //!
 //! Invariant: a field is there only when an option gives it.
 //! Failure: none; the server checks the values.

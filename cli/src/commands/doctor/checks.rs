@@ -1,4 +1,4 @@
-//! Judging: facts to findings.
+//! Checks: converts facts to findings.
 //!
 //! Invariant: pure; the order is that in which an operator would repair things.
 //! Failure: none.

@@ -1,4 +1,4 @@
-//! Gathering: calls the daemon and looks at the node.
+//! Collects facts: calls the daemon and reads the node.
 //!
 //! Invariant: nothing is changed, nothing is judged.
 //! Failure: what cannot be found out is a fact of its own.

@@ -1,4 +1,4 @@
-//! What the running kernel offers, found without changing it.
+//! Features of the running kernel, found without changing it.
 //!
 //! Invariant: a feature counts as present when the kernel holds it now, as available when a module
 //! can provide it, and as unknown when the node does not show it.

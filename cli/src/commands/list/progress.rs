@@ -1,4 +1,4 @@
-//! What a machine is busy with, in a few words.
+//! The current step of a machine, as a short text.
 //!
 //! Invariant: the nearest to the end wins: a task, then the machine's pod, then its placeholder,
 //! then what a start waits for. The steps of a creation and a start come in one order, whichever of

@@ -1,4 +1,4 @@
-//! Where the console log of a run goes.
+//! The directory of the console log of a run.
 //!
 //! Invariant: the directory of one pod is `<namespace>_<name>_<uid>`, as kubelet names it. The
 //! default place is in a directory that everybody may write to, so it must be ours alone before

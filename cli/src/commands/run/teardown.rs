@@ -1,4 +1,4 @@
-//! The end of a run: nothing stays behind.
+//! Removes everything that a run has created.
 //!
 //! Invariant: sandboxes are found by the uid of this run, so that one whose id never reached us is
 //! removed too, and no other object ever is.

@@ -1,4 +1,4 @@
-//! What `status` prints.
+//! The text that `status` prints.
 //!
 //! Invariant: texts of guests, images and other people reach the terminal without control
 //! characters.

@@ -1,4 +1,4 @@
-//! The nodes that are to run machines, and what their agents say.
+//! The nodes that are to run machines, from the reports of their agents.
 //!
 //! Invariant: a node that is dead, cordoned or not ready for reasons of its host is distinguished
 //! from one where our parts fail.

@@ -1,4 +1,4 @@
-//! The proxy on each node: what kubelet talks to.
+//! The CRI proxy on each node.
 //!
 //! Invariant: a proxy that fails is a fault at once, for every pod of its node depends on it.
 //! Failure: a node whose agent is configured without a proxy does not count.

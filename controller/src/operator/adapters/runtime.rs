@@ -1,4 +1,4 @@
-//! The node side: a DaemonSet.
+//! The programs on nodes: a DaemonSet.
 //!
 //! Invariant: while a rollout is under way a pod that is missing is progress, not a fault.
 //! Failure: a status that the cluster has not written yet counts as zero everywhere.

@@ -1,4 +1,4 @@
-//! From the first disk on, the source of an image is immutable.
+//! Makes the source of an image immutable from the first disk on.
 //!
 //! Invariant: `usedSince` is on record before a task that makes a disk exists, on the version of
 //! the image whose source the task has: an edit in between makes the write fail.

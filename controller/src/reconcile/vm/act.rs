@@ -1,4 +1,4 @@
-//! What changes the cluster: pods, tasks of nodes, power.
+//! Changes of the cluster: pods, tasks of nodes, power.
 //!
 //! Invariant: every effect can be repeated; none waits for a guest or a copy.
 //! Failure: each module says.

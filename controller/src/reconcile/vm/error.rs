@@ -1,4 +1,4 @@
-//! What went wrong in a pass, by step.
+//! The errors of a pass, by step.
 //!
 //! Invariant: each variant has the reason under which the condition `Failure` shows it.
 //! Failure: none.

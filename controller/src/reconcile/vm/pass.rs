@@ -1,4 +1,4 @@
-//! One pass over one machine: what was read, and what will be written at its end.
+//! One pass over one machine: the observed state, and the draft that is written at its end.
 //!
 //! Invariant: steps change the draft only; [`super::write::patch`] writes the difference to what
 //! was read.

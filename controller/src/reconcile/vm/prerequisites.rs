@@ -1,4 +1,4 @@
-//! What a machine needs before it can be made or started.
+//! The prerequisites of a machine's creation and start.
 //!
 //! Invariant: every part is looked at in every pass, so that a user sees all that is missing at
 //! once; each part is the only writer of its condition.

@@ -1,4 +1,4 @@
-//! What a pass found out, put on record.
+//! Writes the results of a pass.
 //!
 //! Invariant: [`patch`] alone writes to the machine, and only what differs from what was read.
 //! Failure: a conflict repeats the pass.

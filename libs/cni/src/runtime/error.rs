@@ -1,4 +1,4 @@
-//! What can keep a chain from being carried out.
+//! The errors of a chain of plugins.
 //!
 //! Invariant: every error belongs to exactly one [`ErrorKind`].
 //! Failure: none of its own.

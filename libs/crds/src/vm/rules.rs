@@ -1,4 +1,4 @@
-//! What the API server forbids about machines, in the words of CEL.
+//! Validation rules for machines in CEL.
 //!
 //! Invariant: "on" and "off" here are desired states, in any of the three fields.
 //! Failure: none; `tests/e2e/tests/api/rules.rs` breaks each of them.

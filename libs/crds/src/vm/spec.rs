@@ -1,4 +1,4 @@
-//! What the owner of a machine wants.
+//! The specification of a machine.
 //!
 //! Invariant: exactly one of `powerState`, `runStrategy`, `running` is set.
 //! Failure: the API server refuses what the rules here forbid.

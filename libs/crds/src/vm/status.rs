@@ -1,4 +1,4 @@
-//! How a machine stands.
+//! The status of a machine.
 //!
 //! Invariant: written by the controller alone, except that verbs append to `stateChangeRequests`.
 //! Failure: a part that cannot be found out keeps its last value; a condition says so.

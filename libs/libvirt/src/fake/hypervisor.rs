@@ -1,4 +1,4 @@
-//! The seam, answered from the fake's state.
+//! Implements [`crate::Hypervisor`] on the state of the fake.
 //!
 //! Invariant: one lock, never held while an event is sent.
 //! Failure: the errors that the real hypervisor gives in the same place.

@@ -1,4 +1,4 @@
-//! The QEMU guest agent, which is whatever the guest wants it to be.
+//! The QEMU guest agent. The guest controls its replies.
 //!
 //! Invariant: one command per guest at a time; the rest of a guest's callers wait without a permit.
 //! An agent that answered last time never waits for one that did not. Replies are bounded and

@@ -1,4 +1,4 @@
-//! Keeps a connection to libvirt, and says when it comes and goes.
+//! Keeps a connection to libvirt, and reports when it is established and lost.
 //!
 //! Invariant: at most one attempt to connect is under way; [`Event::Connected`] precedes every
 //! event of its session, [`Event::Disconnected`] follows the last; a session is closed on a

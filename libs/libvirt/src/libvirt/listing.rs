@@ -1,4 +1,4 @@
-//! What libvirt knows: our domains, and versions.
+//! Lists our domains, and the versions of libvirt and QEMU.
 //!
 //! Invariant: a domain without our metadata element is never reported.
 //! Failure: libvirt's error; domains that vanish while the list is made are left out.

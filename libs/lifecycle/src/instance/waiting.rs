@@ -1,4 +1,4 @@
-//! Why an instance does not get on.
+//! The obstacle of an instance that does not start.
 //!
 //! Invariant: only obstacles with a value of their own in `printableStatus` are distinguished.
 //! Failure: none.

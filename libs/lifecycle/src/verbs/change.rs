@@ -1,4 +1,4 @@
-//! What a verb changes, and the JSON patches that do it.
+//! The change of a verb, and the JSON patches that make it.
 //!
 //! Invariant: a patch begins with tests of what it replaces; writing requests also ends the
 //! back-off.

@@ -1,4 +1,4 @@
-//! Looks at what plugins left in a namespace.
+//! Reads the links that plugins left in a namespace.
 //!
 //! Invariant: nothing is changed.
 //! Failure: the first link that cannot carry a guest, with the reason and what to use instead.

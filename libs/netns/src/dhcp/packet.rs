@@ -1,4 +1,4 @@
-//! Requests in, answers out: no socket, no clock.
+//! Converts requests to replies: no socket, no clock.
 //!
 //! Invariant: bytes of the guest reach the option parser only after [`decode`] has checked the
 //! fixed fields and dropped every option that we do not read; what is copied into an answer is

@@ -1,4 +1,4 @@
-//! DHCPv6 requests in, answers out: no socket, no clock (RFC 8415).
+//! Converts DHCPv6 requests to replies: no socket, no clock (RFC 8415).
 //!
 //! Invariant: bytes of the guest reach the option parser only after [`decode`] has dropped every
 //! option that we do not read; what is copied into an answer is bounded. A guest holds the

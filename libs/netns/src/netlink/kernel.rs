@@ -1,4 +1,4 @@
-//! The verbs on the real kernel.
+//! The operations on the real kernel.
 //!
 //! Invariant: the netlink socket was created inside the namespace, so every request acts there,
 //! although it is driven by the caller's runtime; the driving task ends with the value.

@@ -1,4 +1,4 @@
-//! Between netlink messages and our own types.
+//! Converts between netlink messages and our own types.
 //!
 //! Invariant: what is read here and written back says the same to the kernel.
 //! Failure: messages about things that we do not handle (multicast, MPLS, several next hops) become

@@ -1,4 +1,4 @@
-//! Errors as people read them: with all their causes, on one line.
+//! Formats an error with all its causes on one line.
 //!
 //! Invariant: a line has no control characters and fits into a header.
 //! Failure: none; what is too long is cut.

@@ -1,4 +1,4 @@
-//! The size and the virtual hardware that the machine is to have.
+//! The desired size and virtual hardware of the machine.
 //!
 //! Invariant: a running machine keeps what it was started with; what it is started with is on
 //! record before.

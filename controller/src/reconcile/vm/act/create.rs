@@ -1,4 +1,4 @@
-//! From a new machine to its root disk.
+//! Creates the root disk of a new machine.
 //!
 //! Invariant: no pass waits for a copy; the task that makes the disk is the only record that one is
 //! being made.

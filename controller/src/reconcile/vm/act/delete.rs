@@ -1,4 +1,4 @@
-//! A machine that is being deleted.
+//! Deletes a machine.
 //!
 //! Invariant: our finalizer stays until no pod of the machine is left and its root disk is removed;
 //! a pause or a check keeps everything.

@@ -1,4 +1,4 @@
-//! Pods made and deleted.
+//! Creates and deletes pods.
 //!
 //! Invariant: a deletion names the pod's UID and leaves a machine at least one second, so that the
 //! object outlives the domain; a pod of another owner is never changed.

@@ -1,4 +1,4 @@
-//! From the placeholder to the pod that is the machine.
+//! Replaces the placeholder pod by the instance.
 //!
 //! ```text
 //! pod made, gated ─► nominated for the node ─► placeholder deleted ─► gate removed ─► scheduled

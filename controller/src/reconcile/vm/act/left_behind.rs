@@ -1,4 +1,4 @@
-//! Pods and tasks whose machine is gone.
+//! Pods and tasks whose machine was deleted.
 //!
 //! Invariant: a pod is let go once nothing of it runs; one that runs is left alone. A task is
 //! deleted only after the API server has confirmed that its owner does not exist.

@@ -1,4 +1,4 @@
-//! Power: does what was decided, as far as nothing holds it back.
+//! Executes the action that was decided about the power state.
 //!
 //! Invariant: no pass waits for a guest: a guest is asked by a task, and by the grace of a
 //! deletion.

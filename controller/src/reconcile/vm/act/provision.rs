@@ -1,4 +1,4 @@
-//! The node of a root disk is chosen by the scheduler, then the disk is made there.
+//! Creates the root disk on the node that the scheduler chooses.
 //!
 //! ```text
 //! placeholder ─ bound ─► status.nodeName ─ image pulled, runs ─► Provision task ─► Created

@@ -1,4 +1,4 @@
-//! Ends an instance sooner than the deletion of its pod said at first.
+//! Shortens the grace period of an instance that is being stopped.
 //!
 //! kubelet (1.36) lets a stop that it has begun take its time, whatever grace the pod has by now.
 //! So the node is asked by a task.

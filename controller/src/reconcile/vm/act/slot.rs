@@ -1,4 +1,4 @@
-//! A machine's turn to have its root disk made.
+//! Reserves a create slot for the root disk of a machine.
 //!
 //! Invariant: a slot that a pass has taken is given back when the pass ends without a task.
 //! Failure: a machine without a slot is woken when one is reserved for it.

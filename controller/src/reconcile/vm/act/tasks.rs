@@ -1,4 +1,4 @@
-//! Work that nodes do for a machine.
+//! Tasks of nodes for a machine.
 //!
 //! Invariant: a task's name follows from its purpose, so that the same desired state never becomes
 //! two tasks.

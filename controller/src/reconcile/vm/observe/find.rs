@@ -1,4 +1,4 @@
-//! Which pod is the machine.
+//! Finds the pod that is the instance of the machine.
 //!
 //! Invariant: at most one live pod is the machine's; two are an error that a person must look into.
 //! Failure: a pod of the same name with another controller is never changed.

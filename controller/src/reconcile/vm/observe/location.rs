@@ -1,4 +1,4 @@
-//! A machine is where its disk is.
+//! The node of a machine is the node of its disk.
 //!
 //! Invariant: a machine whose disk cannot be reached is left as it is: nothing is made again
 //! elsewhere.

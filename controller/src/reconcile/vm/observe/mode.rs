@@ -1,4 +1,4 @@
-//! How the root disk of a machine is made.
+//! The mode by which the root disk of a machine is created.
 //!
 //! Invariant: decided again in every pass, from the annotation, the setting and the storage class.
 //! Failure: none; a storage class that does not exist changes nothing here, and a condition says so

@@ -1,4 +1,4 @@
-//! What a pod says.
+//! Reads the state of a pod.
 //!
 //! Invariant: reads only what kubelet and the API server write; a field that is missing is an
 //! answer, too.

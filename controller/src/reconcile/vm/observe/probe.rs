@@ -1,4 +1,4 @@
-//! What a machine's own TCP readiness probe says.
+//! The result of a machine's own TCP readiness probe.
 //!
 //! Invariant: a machine is probed exactly while it runs and has such a probe.
 //! Failure: none; an address that is not known yet is an answer of the probe.

@@ -1,4 +1,4 @@
-//! What a node can never give to a pod.
+//! Finds requests of a pod that a node can never satisfy.
 //!
 //! Invariant: pure; only what does not depend on the other pods of the node is compared, so that
 //! waiting does not help.

@@ -1,4 +1,4 @@
-//! What a machine's pod is, and what should be done about it.
+//! The observed state of a machine's pod, and the decision about it.
 //!
 //! Invariant: decided once in a pass, from what was read at its beginning.
 //! Failure: none; a desired state that contradicts itself is a failure that the decision names.

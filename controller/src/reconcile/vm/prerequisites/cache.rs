@@ -1,4 +1,4 @@
-//! Waiting for an image cache.
+//! Waits for an image cache.
 //!
 //! Invariant: the label stays on a machine exactly as long as it waits; the cache's watch wakes it
 //! by that label.

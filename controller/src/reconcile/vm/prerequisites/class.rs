@@ -1,4 +1,4 @@
-//! The size of a machine: from its class, or written into itself.
+//! The size of a machine: from its class, or from its own specification.
 //!
 //! Invariant: a class counts as it was when the machine took it over; see `act::config`.
 //! Failure: a class that is missing, served by another controller, or makes no sense.

@@ -1,4 +1,4 @@
-//! Data volumes that are made with a machine.
+//! Data volumes that are created with a machine.
 //!
 //! Invariant: the watch says how they stand; they are created once, owned by the machine, never
 //! deleted here: stopping keeps them, the garbage collector takes them when the machine goes. One

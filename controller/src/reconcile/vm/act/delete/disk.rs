@@ -1,4 +1,4 @@
-//! The root disk of a machine that goes.
+//! Deletes the root disk of a machine that is being deleted.
 //!
 //! Invariant: removed only after the last pod is gone, by a task of its own; a disk in a claim is
 //! left to the claim's owner.

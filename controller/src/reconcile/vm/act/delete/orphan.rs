@@ -1,4 +1,4 @@
-//! Leaves everything behind that a machine has on the platform.
+//! Deletes a machine and keeps everything that it has on the platform.
 //!
 //! Invariant: owner references go first, so that the garbage collector finds nothing to take.
 //! Failure: what cannot be changed keeps the machine; the pass is repeated.

@@ -1,4 +1,4 @@
-//! Where a pod may run.
+//! The node affinity of a pod.
 //!
 //! Invariant: a machine whose root disk is on a node runs there and nowhere else, whatever its
 //! affinity says.

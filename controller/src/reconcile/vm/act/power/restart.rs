@@ -1,4 +1,4 @@
-//! Restarts at a time that the owner named.
+//! Restarts at a time that the owner specified.
 //!
 //! Invariant: a time is used once; the pod stays, so that kubelet counts no restart. Whatever else
 //! is to be done with the machine comes first: a guest may take minutes to reboot.

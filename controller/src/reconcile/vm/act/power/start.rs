@@ -1,4 +1,4 @@
-//! Starts a machine: its pod is created.
+//! Starts a machine: creates its pod.
 //!
 //! Invariant: the pod has the machine's own name, so that the API server allows one at most; it is
 //! bound to the node of the root disk.
