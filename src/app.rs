@@ -1,4 +1,4 @@
-//! Puts the daemon together: the only place where services meet their real helpers.
+//! Connects the services of the daemon with their real helpers; no other module does.
 //!
 //! Invariant: services are built and rows are loaded before the first request; helpers that are
 //! away are waited for in the background, never at start-up.

@@ -1,4 +1,4 @@
-//! Block devices of the node that machines have as disks.
+//! Block devices of the node that machines use as disks.
 //!
 //! ```text
 //!   written by us     ┌─ 1 MiB: marker ─┬─ the guest's disk: the image's content, then what the guest wrote ─┐

@@ -1,4 +1,4 @@
-//! The wall clock, as CRI counts it.
+//! The wall clock in CRI's unit: nanoseconds since 1970.
 //!
 //! Invariant: nanoseconds since the epoch in an `i64`, as in every CRI timestamp.
 //! Failure: none; a clock before 1970 or after 2262 is cut to the ends of the range.

@@ -1,4 +1,4 @@
-//! The CRI server: what kubelet and crictl talk to.
+//! The CRI server for kubelet and crictl.
 //!
 //! Invariant: generated types stay in here; a method decodes, calls a service and encodes. No peer
 //! but our own user is served, and nothing that a peer sends ends the server.

@@ -1,4 +1,4 @@
-//! Disks of virtual machines: they are there before the first pod and after the last one.
+//! Disks of virtual machines: they exist before the first pod and after the last one.
 //!
 //! ```text
 //!            make                    delete

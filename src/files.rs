@@ -1,4 +1,4 @@
-//! Work on a file or directory of the node that failed.
+//! Errors of operations on files and directories of the node.
 //!
 //! Invariant: the text names the step and the path; the kernel's reason is the source.
 //! Failure: none here.

@@ -1,4 +1,4 @@
-//! Whether the daemon's helpers do their part.
+//! The health of the daemon's helpers: libvirt and the tapmanager.
 //!
 //! Invariant: a check asks the helpers themselves, and always ends within [`FIRST`]. A helper that
 //! is late still counts as it last answered, for [`FRESH`]: a busy node is no broken node. What it

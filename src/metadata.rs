@@ -1,4 +1,4 @@
-//! What the daemon remembers: rows in SQLite, and a view of them in memory.
+//! The daemon's database: rows in SQLite, and a view of them in memory.
 //!
 //! Invariant: one writer; a row is written before the effect that it announces; readers see the
 //! view and never wait for the disk.

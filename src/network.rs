@@ -1,4 +1,4 @@
-//! The seam to the owner of pod networks.
+//! The trait for the tapmanager.
 //!
 //! Invariant: `add` and `del` may be repeated; after `del` nothing of the sandbox's network is
 //! left.

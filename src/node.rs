@@ -1,4 +1,4 @@
-//! The node API: what the program beside us that talks to Kubernetes requests.
+//! The node API: the gRPC service for the agent.
 //!
 //! Invariant: generated types stay in here; a task is recorded before its first effect, and runs at
 //! most once for its uid, however often the daemon ends meanwhile. No peer but our own user is

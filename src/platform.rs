@@ -1,4 +1,4 @@
-//! What the services stand on: who runs machines, and who makes their networks.
+//! The trait that joins the hypervisor and the tapmanager for the services.
 //!
 //! Invariant: all services of a process stand on one platform; `app` has the real one, tests have
 //! one that keeps state only.

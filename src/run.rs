@@ -1,4 +1,4 @@
-//! From start to end of the daemon.
+//! Starts the daemon, serves and shuts down.
 //!
 //! Invariant: virtual machines run on whatever happens here; SIGTERM and SIGINT end it in order and
 //! in time.

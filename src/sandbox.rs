@@ -1,4 +1,4 @@
-//! Pod sandboxes as they are remembered: the frame in which one virtual machine lives.
+//! Pod sandboxes as records.
 //!
 //! Invariant: plain values and their rows; `pods` makes, stops and removes them.
 //! Failure: a row that cannot be decoded stops the start of the daemon.

@@ -1,4 +1,4 @@
-//! Work that goes on when the client that requested it goes away.
+//! Work that continues when its client disconnects.
 //!
 //! Invariant: every task runs under one tracker, so that shutdown can wait for all of them.
 //! Failure: [`Aborted`] when the task panicked or the runtime is going down; what it had recorded

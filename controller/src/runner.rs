@@ -1,4 +1,4 @@
-//! Passes over machines: from the queue to the reconciler and back.
+//! Runs passes over machines: takes keys from the queue and returns verdicts.
 //!
 //! Invariant: nothing runs before every store was filled once; at most one pass per machine; how a
 //! pass ended becomes a verdict here and nowhere else.

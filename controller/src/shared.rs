@@ -1,4 +1,4 @@
-//! What passes share beside the cluster's objects.
+//! State that passes share beside the cluster's objects.
 //!
 //! Invariant: a restart loses nothing of it that matters: slots are counted from tasks, probes
 //! begin again, and what was expected has been seen by the time the stores are full.

@@ -1,4 +1,4 @@
-//! What the watches keep up to date, and how objects that belong together are found.
+//! The stores that the watches keep up to date, and their indexes.
 //!
 //! Invariant: an object is in its store before a change is announced; an index entry may be ahead
 //! of or behind its store, so whatever it names is looked up, never trusted to exist.

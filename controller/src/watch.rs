@@ -1,4 +1,4 @@
-//! The watches: thin shells that carry events from the API server to the feeds and on to the queue.
+//! The watches: they pass events of the API server to the feeds and then to the queue.
 //!
 //! Invariant: each store has one watch; a change is in its store before it is in the queue; nothing
 //! is requested on a timer; image caches and the leases of agents count in the controller's own

@@ -1,4 +1,4 @@
-//! Explains a configuration, and asks each runtime.
+//! The command `check`: explains a configuration, and calls each runtime.
 //!
 //! Invariant: nothing is changed: neither a runtime nor the state directory.
 //! Failure: none; what does not answer is part of the report.

@@ -1,4 +1,4 @@
-//! Every method of the CRI and what is done with a call of it.
+//! Every method of the CRI, and how its calls are routed.
 //!
 //! Invariant: whatever is not in the table is passed on as a stream of bytes.
 //! Failure: none.

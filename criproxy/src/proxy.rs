@@ -1,4 +1,4 @@
-//! What is done with each call.
+//! Routes each call.
 //!
 //! Invariant: a call ends with the answer of the runtime that it belongs to, or with the reason why
 //! that runtime cannot be queried. A list is complete or an error.

@@ -1,4 +1,4 @@
-//! Which runtime a new pod or an image is for, by what its owner wrote.
+//! Selects the runtime of a new pod or an image from the fields that its owner set.
 //!
 //! Invariant: a pure function of configuration and request. Two hints for different runtimes, or
 //! one that no runtime is known for, are errors; they never mean the primary.

@@ -1,4 +1,4 @@
-//! From start to end of the proxy.
+//! Starts the proxy, serves and shuts down.
 //!
 //! Invariant: kubelet is listened to before anything else can be slow; no runtime is waited for.
 //! Failure: [`Error`] names what makes service impossible. An error of one connection ends that

@@ -1,4 +1,5 @@
-//! What the proxy remembers of its backends: who owns which object, and what each has last said.
+//! The stored state of the backends: the owner of each object, and the last lists and statuses of
+//! each.
 //!
 //! Invariant: what a secondary has once owned is either answered as it was last known, or is
 //! [`LastKnown::Lost`]; it never looks empty. A state is rewritten for a reboot before any request

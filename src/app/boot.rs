@@ -1,4 +1,4 @@
-//! Whether the node was rebooted since the rows were last true.
+//! Detects a reboot of the node since the last start.
 //!
 //! Invariant: a boot is recorded after its consequences, and before anything is served.
 //! Failure: a node that does not say which boot this is counts as not rebooted; reconciliation

@@ -1,4 +1,4 @@
-//! The configuration as each service wants it.
+//! Converts the configuration to the settings of each service.
 //!
 //! Invariant: the only place that knows both the configuration's names and the services' settings.
 //! Failure: [`UnknownUser`] when the configured user of QEMU does not exist on this node.

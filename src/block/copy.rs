@@ -1,4 +1,4 @@
-//! Prepares a device: looks at it, and writes the image when that is due.
+//! Prepares a device: inspects it, and writes the image when that is due.
 //!
 //! Invariant: marked as being written and synced, written, synced, marked as whole and synced, in
 //! this order. The device is open exclusively meanwhile, also in the program that writes: a copy

@@ -1,4 +1,4 @@
-//! Why a device cannot be a disk.
+//! The errors of devices as disks.
 //!
 //! Invariant: the variant names the step or the state, and what to do about it; the cause is the
 //! source.

@@ -1,4 +1,4 @@
-//! Who has a device.
+//! The holder of a device.
 //!
 //! Invariant: the record names the holders before our node of the device exists, and until after it
 //! is gone; a holder lets go only after its domain is gone. Of a device with several holders none

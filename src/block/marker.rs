@@ -1,4 +1,4 @@
-//! The first sector of a device that we wrote an image to.
+//! The marker in the first sector of a device that we wrote an image to.
 //!
 //! Invariant: what is read back equals what was written; nothing of a device is believed but the
 //! exact words. They fit into one sector, which a device writes whole or not at all.

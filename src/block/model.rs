@@ -1,4 +1,4 @@
-//! What is remembered of a device.
+//! The record of a device.
 //!
 //! Invariant: plain values. Numbers hold for one boot of the kernel, as do the containers that have
 //! the devices.

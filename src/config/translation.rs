@@ -1,4 +1,4 @@
-//! Image names that stand for URLs, as a file gives them.
+//! Translations of image names to URLs, in the configuration file.
 //!
 //! Invariant: a translation has exactly one of name and prefix, and a URL; its credentials and
 //! query appear in no output.

@@ -1,4 +1,4 @@
-//! Types of values: parsed once, then trusted.
+//! Types of setting values: parsed once, then valid.
 //!
 //! Invariant: a value's text parses back to the same value, so that `config show` prints a usable
 //! file.

@@ -1,4 +1,4 @@
-//! Wire messages to domain values and back.
+//! Converts wire messages to domain values and back.
 //!
 //! Invariant: a value that comes out of here is safe to store, log and hand on: required parts are
 //! there, texts are bounded and enumerations known. Labels and annotations are byte-identical.

@@ -1,4 +1,4 @@
-//! The map of verbose answers.
+//! The map `info` of verbose replies.
 //!
 //! Invariant: one key, whose value is a JSON object: crictl embeds it, and fails when it is
 //! anything else.

@@ -1,4 +1,4 @@
-//! The runtime service: its table of contents.
+//! The runtime service: delegates each method to a submodule.
 //!
 //! Invariant: one line per RPC; the work is in the module of its subject. A method that a machine
 //! cannot have answers `Unimplemented` with its name and what serves instead.

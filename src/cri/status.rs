@@ -1,4 +1,4 @@
-//! Domain errors as gRPC statuses: the single map.
+//! Maps domain errors to gRPC statuses; no other module does.
 //!
 //! Invariant: a message is the whole chain of causes on one bounded line, as kubelet shows it in
 //! events; codes are those that kubelet and crictl act on.

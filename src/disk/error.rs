@@ -1,4 +1,4 @@
-//! Why something cannot be done with a machine's disk.
+//! The errors of operations on a machine's disk.
 //!
 //! Invariant: the variant names the step or the state; the cause is the source.
 //! Failure: see the variants.

@@ -1,4 +1,4 @@
-//! One machine at a time on a disk.
+//! The holder of a disk: one machine at a time.
 //!
 //! Invariant: the record names the holder before the file does, and until after it; a holder
 //! releases it after the domain gone.

@@ -1,4 +1,4 @@
-//! Makes a disk from an image.
+//! Creates a disk from an image.
 //!
 //! Invariant: recorded, image pinned, written under another name, synced, renamed, declared ready,
 //! in this order; a disk that is ready is never touched.

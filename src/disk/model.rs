@@ -1,4 +1,4 @@
-//! What is remembered of a disk.
+//! The record of a disk.
 //!
 //! Invariant: plain values; `digest` is set before the disk is written.
 //! Failure: none here.

@@ -1,4 +1,4 @@
-//! Takes disks away.
+//! Removes disks.
 //!
 //! Invariant: the record says so before the first file goes, and goes last; without a record, only
 //! a task removes a disk that was whole.

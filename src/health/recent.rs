@@ -1,4 +1,4 @@
-//! The last answer of a helper.
+//! The last response of a helper.
 //!
 //! Invariant: only an answer that came makes a new one; an error that came ends the old one.
 //! Failure: a helper that is late, and of which no fresh answer is known, is an error that names

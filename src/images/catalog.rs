@@ -1,4 +1,4 @@
-//! The images in memory: what lists and look-ups are answered from.
+//! The images in memory, from which lists and lookups are answered.
 //!
 //! Invariant: equals the committed rows; changed only after the commit and under the digest's lock.
 //! Failure: none; what is not here is absent.

@@ -1,4 +1,4 @@
-//! The HTTP client: whom it trusts and how far it follows.
+//! The HTTP client: its certificates, proxies and redirects.
 //!
 //! Invariant: at most ten redirects, never from https to http; the ring provider does the
 //! cryptography; a node without system certificates can still fetch over http and from authorities

@@ -1,4 +1,4 @@
-//! The SHA-256 of an image file: what an image is called when names are taken away.
+//! The SHA-256 of an image file: the image's identity beside its names.
 //!
 //! Invariant: the written form is `sha256:` and 64 lower-case hexadecimal digits, nothing else.
 //! Failure: [`ParseDigest`] for any other text.

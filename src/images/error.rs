@@ -1,4 +1,4 @@
-//! Why an image could not be had.
+//! The errors of image pulls.
 //!
 //! Invariant: no text holds a query string or credentials; a text starts with what is wrong.
 //! Failure: errors are values; callers that share one download get clones of the same error.

@@ -1,4 +1,4 @@
-//! What kind of disk a downloaded file is, and whether QEMU may ever see it.
+//! Detects the format of a downloaded file, and decides whether QEMU may read it.
 //!
 //! Invariant: only a file that this module accepted enters the store, and QEMU always gets the
 //! format found here instead of guessing it.

@@ -1,4 +1,4 @@
-//! What an image is, from its first bytes where it comes from.
+//! Inspects an image from its first bytes on the server.
 //!
 //! Invariant: what is accepted here is accepted by a pull, as far as its beginning and its length
 //! say; nothing is stored. A digest in the name says nothing about a beginning, so it is not

@@ -1,4 +1,4 @@
-//! What keeps an image file in the store, and what lets it go: names and pins.
+//! Names and pins, which keep an image file in the store.
 //!
 //! Invariant: rows change before the catalog, the catalog before the file, all under the digest's
 //! lock and in a task of their own, so that a caller who goes away leaves nothing half done.

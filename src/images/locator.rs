@@ -1,4 +1,4 @@
-//! Which image is meant, and where it is if its name does not say so.
+//! The name of an image, and its URL if the name does not contain it.
 //!
 //! A name `vmlet.dev/url/<hash>` stands for a URL, which comes beside it: kubelet accepts no URL as
 //! an image's name.

@@ -1,4 +1,4 @@
-//! The image that is none: what a pod names whose root disk holds everything already.
+//! The image `vmlet.dev/none` of a pod whose root disk has its content already.
 //!
 //! Invariant: kubelet insists on an image for each container, and on its presence; this one is
 //! always here, has no file, and nothing can be made from it.

@@ -1,4 +1,4 @@
-//! A download in progress on disk: the bytes so far, and a note that says what they are part of.
+//! A download in progress on disk: the bytes so far, and a note about their source.
 //!
 //! Invariant: the holder of a [`Partial`] holds the file's lock, so no other process writes to it;
 //! the hash covers exactly the bytes in the file. A partial is only continued in the boot that

@@ -1,4 +1,4 @@
-//! How far a download is.
+//! The progress of a download.
 //!
 //! Invariant: `received` counts the bytes in the partial file, those of earlier pulls included.
 //! Failure: none.

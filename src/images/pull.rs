@@ -1,4 +1,4 @@
-//! From a name to an image in the store.
+//! Pulls an image by its name into the store.
 //!
 //! Invariant: what a pull has recorded survives its caller; what it has not recorded is collected
 //! or continued later. The server gets a request each time, unless the name has a digest that is

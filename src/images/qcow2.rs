@@ -1,4 +1,4 @@
-//! The header of a qcow2 file, read by a sceptic.
+//! Reads the header of a qcow2 file and refuses unsafe features.
 //!
 //! Invariant: an accepted file refers to no other file, is not encrypted, uses only features that
 //! we know, and its tables lie within the file.

@@ -1,4 +1,4 @@
-//! Image names as clients write them.
+//! Parses image names.
 //!
 //! Invariant: a [`Name`] has no credentials, query, fragment or dot segments, so it may be logged,
 //! stored and made into a URL; [`Reference::parse`] is the only way in.

@@ -1,4 +1,4 @@
-//! The statements behind the catalog.
+//! The SQL statements of the catalog.
 //!
 //! Invariant: each function is one transaction, repeatable safely.
 //! Failure: the database's error; nothing changed.

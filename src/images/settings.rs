@@ -1,4 +1,4 @@
-//! What the node's configuration decides about images.
+//! The settings of the image store.
 //!
 //! Invariant: plain values without behaviour; `Images::open` checks them once.
 //! Failure: none here.

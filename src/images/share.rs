@@ -1,4 +1,4 @@
-//! Pulls of one URL at the same time share one download.
+//! Single flight: concurrent pulls of one URL share one download.
 //!
 //! Invariant: of those at the table of one URL, one leads at a time; when it ends, its outcome is
 //! for all who sat down before. A leader that goes away without an outcome is followed by the next.

@@ -1,4 +1,4 @@
-//! From names to URLs, and from URLs to others.
+//! Translates names to URLs, and URLs to other URLs.
 //!
 //! Invariant: an exact rule beats every prefix, a longer prefix a shorter one; the result is http
 //! or https with a host. The `vmlet.dev/` or `virtlet.cloud/` in front of a name never reaches the

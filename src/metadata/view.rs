@@ -1,4 +1,4 @@
-//! What lists are answered from, and the end of every change to it.
+//! The view that lists are answered from, and the end of every change to it.
 //!
 //! Invariant: what was committed is published, also when the caller was dropped meanwhile.
 //! Failure: the database's own.

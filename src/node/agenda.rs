@@ -1,4 +1,4 @@
-//! The tasks, and whose turn it is.
+//! The tasks, and their order.
 //!
 //! Invariant: one task per machine runs at a time, in the order of their arrival; few make disks,
 //! save memory or look at images at once. A task is recorded before it is answered, and as running

@@ -1,4 +1,4 @@
-//! What a guest says of itself.
+//! The facts that a guest reports about itself.
 //!
 //! Invariant: everything here comes from the guest, so all of it is bounded and printable, and
 //! nothing is believed.

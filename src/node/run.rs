@@ -1,4 +1,4 @@
-//! Carries one task out.
+//! Executes one task.
 //!
 //! Invariant: the task is recorded as running before its first effect, and as ended after its last;
 //! percents are hints.

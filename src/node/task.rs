@@ -1,4 +1,4 @@
-//! What is remembered of a task.
+//! The record of a task.
 //!
 //! ```text
 //! Queued ──► Running ──► Success | Error | Cancelled

@@ -1,4 +1,4 @@
-//! Streams of everything there is, and then of every change.
+//! Streams of the initial state, followed by every change.
 //!
 //! Invariant: a client gets each thing at least as it was after its last change; changes in between
 //! may be left out. The mark between the first things and the changes comes once.

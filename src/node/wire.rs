@@ -1,4 +1,4 @@
-//! Wire to domain and back.
+//! Converts messages of the node API to domain values and back.
 //!
 //! Invariant: what comes out of a request is bounded and spelt as it must be.
 //! Failure: [`Invalid`] names the field.

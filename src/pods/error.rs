@@ -1,4 +1,4 @@
-//! Why a request about a sandbox fails.
+//! The errors of requests about a sandbox.
 //!
 //! Invariant: the variant names the step; the cause is the source.
 //! Failure: see the variants.

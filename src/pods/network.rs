@@ -1,4 +1,4 @@
-//! What a sandbox asks of the tapmanager.
+//! Requests of a sandbox to the tapmanager.
 //!
 //! Invariant: limits of bandwidth are within what plugins and the kernel take.
 //! Failure: [`Error::Bandwidth`] and [`Error::Annotation`] name what makes no sense.

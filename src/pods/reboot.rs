@@ -1,4 +1,4 @@
-//! What a reboot of the node has done to sandboxes.
+//! The effect of a node reboot on sandboxes.
 //!
 //! Invariant: after it no sandbox counts as ready: namespaces and taps do not survive a boot. What
 //! the network left behind (addresses that plugins lent, journal, cache) goes with the next

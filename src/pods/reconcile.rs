@@ -1,4 +1,4 @@
-//! Makes rows and networks agree again after a crash, a reboot or a loss.
+//! Reconciles rows and networks after a crash, a reboot or a loss.
 //!
 //! Invariant: only half-done work and networks without a sandbox are touched; a ready sandbox with
 //! its network stays as it is, and so does one that another task works on at the moment.

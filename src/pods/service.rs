@@ -1,4 +1,4 @@
-//! Makes, stops and removes sandboxes.
+//! Creates, stops and removes sandboxes.
 //!
 //! Invariant: one request at a time per sandbox; each effect is announced by a phase that is stored
 //! before it, and every step can be repeated.

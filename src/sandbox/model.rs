@@ -1,4 +1,4 @@
-//! What is remembered of a sandbox.
+//! The record of a sandbox.
 //!
 //! Invariant: labels, annotations and metadata are kept byte for byte as the client gave them.
 //! Failure: none here; validation happened where the request was decoded.

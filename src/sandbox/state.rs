@@ -1,4 +1,4 @@
-//! The life of a sandbox as a pure value.
+//! The state machine of a sandbox, as a pure value.
 //!
 //! ```text
 //! Creating ──NetworkUp──► Ready ──StopRequested──► Stopping ──NetworkDown──► Stopped

@@ -1,4 +1,4 @@
-//! What a domain is made of, before it is XML.
+//! The parts of a domain, before they become XML.
 //!
 //! Invariant: plain values that the service has already checked; the description decides nothing
 //! that the pod may request, it only fixes what all our domains share.

@@ -1,4 +1,4 @@
-//! Why a request about a container fails.
+//! The errors of requests about a container.
 //!
 //! Invariant: the variant names the step; the cause is the source.
 //! Failure: see the variants.

@@ -1,4 +1,4 @@
-//! The way of a container from its creation to its removal, as clients request it.
+//! The life cycle of a container from its creation to its removal.
 //!
 //! Invariant: a phase is stored before the effect that it announces, and every effect can be
 //! repeated; only one request at a time works on a sandbox, and the end of a machine is recorded

@@ -1,4 +1,4 @@
-//! What is remembered of a container.
+//! The record of a container.
 //!
 //! Invariant: labels, annotations and metadata are kept byte for byte as the client gave them.
 //! Environment variables are not kept but their names: they may hold secrets, and the machine does

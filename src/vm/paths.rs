@@ -1,4 +1,4 @@
-//! Where the files of machines are.
+//! The paths of the files of machines.
 //!
 //! Invariant: names are made of ids only, never of anything a client chose; directories on the way
 //! to a disk or a socket can be traversed, not listed, by QEMU's user.

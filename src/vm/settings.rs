@@ -1,4 +1,4 @@
-//! What the daemon's configuration says about machines.
+//! The settings of machines.
 //!
 //! Invariant: paths are absolute; the user exists.
 //! Failure: none here; the configuration was validated before.

@@ -1,4 +1,4 @@
-//! The life of a container as a pure value.
+//! The state machine of a container, as a pure value.
 //!
 //! ```text
 //! Creating ──Prepared──► Created ──StartRequested──► Starting ──Started──► Running

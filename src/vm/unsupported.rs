@@ -1,4 +1,4 @@
-//! What a pod requests and a machine does not get.
+//! Requests of a pod that a machine cannot honour.
 //!
 //! Invariant: what kubelet gives to every container (the token of the service account,
 //! `/etc/hosts`, the termination log, variables of Services, huge pages of 0 bytes) does not count.

@@ -1,4 +1,4 @@
-//! The daemon's way to the tapmanager: one connection per call.
+//! The daemon's client of the tapmanager: one connection per call.
 //!
 //! Invariant: every call ends by its deadline. A call that ends with [`Error::Deadline`] may still
 //! be carried out; all calls may be repeated.

@@ -1,4 +1,4 @@
-//! What must be known after a crash: one file per sandbox.
+//! The journal for recovery after a crash: one file per sandbox.
 //!
 //! Invariant: an entry on disk is whole (written beside, synced, renamed) and says at least as much
 //! as has been done; files are readable by root only, because they hold tokens.

@@ -1,4 +1,4 @@
-//! `vmlet-tapmanager`: owns the networks of pods that are virtual machines.
+//! `vmlet-tapmanager`: manages the networks of pods that are virtual machines.
 //!
 //! Invariant: the program ends without touching any network; only requests take networks down.
 //! Failure: exit code 1 with one line when it cannot serve, 64 for unusable settings or command

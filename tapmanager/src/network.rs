@@ -1,4 +1,4 @@
-//! From the results and links of plugins to the configuration of the guest: pure functions.
+//! Converts the results and links of plugins to the configuration of the guest: pure functions.
 //!
 //! Invariant: addresses and routes are those found on the links; the CNI result adds gateways, name
 //! service, and addresses for a link that has none. The guest gets a default route only if the pod

@@ -1,4 +1,4 @@
-//! Every sandbox that has a network, and what may be done to it.
+//! All sandboxes with a network, and the operations on them.
 //!
 //! ```text
 //!            ┌── failed, crashed ──┐

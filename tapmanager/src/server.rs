@@ -1,4 +1,4 @@
-//! The two sockets: who may speak on them, and in which order.
+//! The two sockets: their clients, and the order of requests.
 //!
 //! Invariant: a peer is judged by the kernel's word about its user before a byte of it is read;
 //! messages, connections and waits are bounded; a request that has begun is finished even if its

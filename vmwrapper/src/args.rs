@@ -1,4 +1,4 @@
-//! The part of QEMU's command line that libvirt does not know: the NICs.
+//! The NICs in QEMU's command line, which libvirt does not know.
 //!
 //! Invariant: NIC `i` sits in slot [`FIRST_SLOT`]` + i` of the root complex, at each start again,
 //! so that the guest finds its NICs under the same names. libvirt numbers its own root ports from

@@ -1,4 +1,4 @@
-//! Trades a start token for the NICs of a sandbox.
+//! Exchanges a hand-off token for the NICs of a sandbox.
 //!
 //! Invariant: whatever the other side says, a NIC that comes out of here has a unicast MAC address
 //! and an MTU that cannot be read as anything else on QEMU's command line, and exactly one

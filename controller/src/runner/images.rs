@@ -1,4 +1,4 @@
-//! Passes over images: a queue of their own, so that images never hold up machines.
+//! Runs passes over images, with a queue of their own, so that images never delay machines.
 //!
 //! Invariant: as for machines: nothing runs before every store was filled once; at most one pass
 //! per image.

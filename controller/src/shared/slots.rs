@@ -1,4 +1,5 @@
-//! How many root disks are made at the same time, in the cluster and on a node, and who is next.
+//! Create slots: root disks that are created concurrently, in the cluster and on a node, and the
+//! order of waiting machines.
 //!
 //! Invariant: a machine that was let in counts until its task is final, whether or not the task is
 //! in the store already; with any setting at least one disk is made. Who found no slot is woken, in

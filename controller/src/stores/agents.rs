@@ -1,4 +1,4 @@
-//! Which agents of nodes live: who renewed its lease a short while ago.
+//! Running agents of nodes: those that have renewed their lease recently.
 //!
 //! Invariant: ages are measured by this process's own clock from the moment at which a renewal was
 //! seen, so that no other clock counts; no agent is reported lost while no agent renews at all,

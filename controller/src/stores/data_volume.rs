@@ -1,4 +1,4 @@
-//! CDI's `DataVolume`, as far as it is read here.
+//! CDI's `DataVolume`, reduced to the fields that are read here.
 //!
 //! Invariant: CDI owns the kind; `spec` is passed on as it is.
 //! Failure: as long as the API is not served, the store is empty and ready.

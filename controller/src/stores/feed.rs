@@ -1,4 +1,4 @@
-//! One watch's way into its store: raw watcher events in, what really changed out.
+//! Feeds one store from its watch: converts raw watcher events to real changes.
 //!
 //! ```text
 //! before the first InitDone          after it

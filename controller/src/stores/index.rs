@@ -1,4 +1,4 @@
-//! Secondary keys: which machines name an object, which tasks and pods a machine has.
+//! Indexes: which machines name an object, which tasks and pods a machine has.
 //!
 //! Invariant: what an object is filed under is a function of that object alone; filing it again
 //! first takes it out of where it was.

@@ -1,4 +1,4 @@
-//! Multus' networks, of which only the existence counts here.
+//! Multus' networks, of which only the existence is read.
 //!
 //! Invariant: plugins own the kind; no field but its metadata is read.
 //! Failure: as long as the API is not served, the store is empty and ready.

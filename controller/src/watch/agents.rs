@@ -1,4 +1,4 @@
-//! The leases of agents: who lives.
+//! The watch of the leases of agents.
 //!
 //! Invariant: no object is kept; a renewal causes no pass.
 //! Failure: as for every watch. While it is interrupted no agent is reported lost.

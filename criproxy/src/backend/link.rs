@@ -1,4 +1,4 @@
-//! One HTTP/2 connection to a Unix socket, made again when it breaks.
+//! One HTTP/2 connection to a Unix socket, which reconnects when it breaks.
 //!
 //! Invariant: at most one connection and one attempt at a time; after a failure the next attempts
 //! wait longer, up to a second, and calls in between fail at once.

@@ -1,4 +1,4 @@
-//! Whether settings fit together.
+//! Checks of settings that depend on each other.
 //!
 //! Invariant: each name, handler, annotation value, image prefix and socket means one runtime.
 //! Failure: [`Contradiction`], the first one found, as a sentence.

@@ -1,4 +1,4 @@
-//! Answers that the proxy puts together or gives from memory.
+//! Replies that the proxy assembles or takes from memory.
 //!
 //! Invariant: metadata of a merged answer are the primary's.
 //! Failure: none.

@@ -1,4 +1,4 @@
-//! A call as its client made it, to be sent to runtimes.
+//! A call as its client made it, for sending it to runtimes.
 //!
 //! Invariant: metadata reach a runtime as they came; a request that is sent to several requests no
 //! compression.

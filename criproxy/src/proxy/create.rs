@@ -1,4 +1,4 @@
-//! Calls that make sandboxes and containers.
+//! Calls that create sandboxes and containers.
 //!
 //! Invariant: the pod's uid is remembered before the sandbox is made, so that its images are pulled
 //! where it runs.

@@ -1,4 +1,4 @@
-//! Metrics of pods: their descriptions, and which of a secondary's fit them.
+//! Descriptors of pod metrics, and which of a secondary's descriptors match.
 //!
 //! Invariant: one description per name, the primary's when it has one. A secondary's metric is
 //! passed on only if its number of labels is the described one; one that does not fit would break

@@ -1,4 +1,4 @@
-//! Container events of all runtimes in one endless stream.
+//! Container events of all runtimes in one stream.
 //!
 //! Invariant: messages of a runtime pass whole and as they came. The stream outlives restarts of
 //! runtimes: what happened meanwhile is found by comparing lists, and sent as events.

@@ -1,4 +1,4 @@
-//! Whose an object is.
+//! Finds the runtime that owns an object.
 //!
 //! Invariant: an object is reported as unowned only when every runtime that could own it was
 //! queried; one that could not be and may own it is named.

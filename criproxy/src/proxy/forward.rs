@@ -1,4 +1,4 @@
-//! A call passed to one runtime as it is, in both directions, frame by frame.
+//! Forwards a call to one runtime unchanged, in both directions, frame by frame.
 //!
 //! Invariant: nothing is decoded or held back. The call to the runtime ends when the client's does.
 //! Failure: `Unavailable` when the runtime cannot be reached or breaks off.

@@ -1,4 +1,4 @@
-//! What a secondary has made just now, as its next list would have it.
+//! Objects that a secondary has just created, as its next list will have them.
 //!
 //! Invariant: built from the request alone: no runtime is queried again while the answer waits.
 //! Failure: `None` for a request that cannot be decoded; then the next list contains the object.

@@ -1,4 +1,4 @@
-//! Watches the connections, and learns what each runtime has as soon as it is there.
+//! Monitors the connections, and reads the objects of each runtime when it connects.
 //!
 //! Invariant: no call waits for this. Whatever a secondary has is remembered before the next call
 //! may need it.

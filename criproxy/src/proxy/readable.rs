@@ -1,4 +1,4 @@
-//! Whether kubelet can read what a secondary says.
+//! Checks whether kubelet can decode a secondary's reply.
 //!
 //! Invariant: an answer that is joined with another runtime's, or that stands for it later, is read
 //! here as kubelet will read it: one that kubelet could not read would take the other runtime's

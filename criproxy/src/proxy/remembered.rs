@@ -1,4 +1,4 @@
-//! A filter, applied to a list that is remembered.
+//! Applies a filter to a stored list.
 //!
 //! Invariant: what passes keeps its bytes. The rules are those of the runtimes: id, or its
 //! beginning, AND state AND sandbox AND every label.

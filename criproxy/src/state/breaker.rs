@@ -1,4 +1,5 @@
-//! Stops asking a backend that does not answer, and tries it again now and then.
+//! The circuit breaker: stops calls to a backend that does not respond, and tries it again now and
+//! then.
 //!
 //! ```text
 //! closed --N failures in a row--> open --T later, one call--> half open --success--> closed

@@ -1,4 +1,4 @@
-//! Reads ids, states and names out of list and status answers, and cuts entries out of lists.
+//! Reads IDs, states and names from list and status replies, and cuts entries out of lists.
 //!
 //! Invariant: an entry is never taken apart further than these fields need; a list without an entry
 //! keeps the bytes of all the others.

@@ -1,4 +1,4 @@
-//! Files that are whole or count as lost, and are replaced in one step.
+//! Files that are complete or count as lost, and are replaced in one step.
 //!
 //! ```text
 //! magic and version (8) | length of boot id (1) | boot id | payload | SHA-256 of all before (32)

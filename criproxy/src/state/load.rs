@@ -1,4 +1,4 @@
-//! Reads the state directory back when the proxy starts, and makes it true for the present boot.
+//! Reads the state directory when the proxy starts, and adapts it to the present boot.
 //!
 //! Invariant: a list is taken over whole or not at all. After a reboot every list and status is
 //! rewritten, and what was lost of sandboxes and containers becomes nothing: no machine of before

@@ -1,4 +1,4 @@
-//! The thread that writes changed files, and the lock that it shares with everybody else.
+//! The thread that writes changed files, and the lock that it shares with all requests.
 //!
 //! Invariant: one thread writes; a change waits for at most [`PACE`] before its write begins, a
 //! first connection not at all. The file with the boot ID is written only after every other one.

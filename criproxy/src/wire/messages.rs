@@ -1,4 +1,4 @@
-//! The fields that decide where a call goes, and nothing else of the messages.
+//! The fields that decide the route of a call; all other fields are skipped.
 //!
 //! Invariant: credentials are in none of these types; they are read, never sent.
 //! Failure: prost's decode error for bytes that do not fit.

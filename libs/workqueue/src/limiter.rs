@@ -1,4 +1,4 @@
-//! How long a key that failed waits.
+//! The delay of a key that failed.
 //!
 //! Invariant: a key's delay doubles with each failure up to the maximum; keys do not influence each
 //! other.

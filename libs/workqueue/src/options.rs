@@ -1,4 +1,4 @@
-//! What a push requests, and what a queue is made with.
+//! The options of a push, and the configuration of a queue.
 //!
 //! Invariant: the defaults are those of the published queue, with ageing as the one addition.
 //! Failure: none.

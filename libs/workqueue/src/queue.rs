@@ -1,4 +1,4 @@
-//! The queue itself.
+//! The priority queue.
 //!
 //! A key is in one of these places; beside its place it may be in flight, and it has a count of
 //! failures:

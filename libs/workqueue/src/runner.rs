@@ -1,4 +1,4 @@
-//! The workers.
+//! The workers of a queue.
 //!
 //! One task hands keys to at most `workers` handlers at a time; each handler is a task of its own.
 //! Handing out is where the reservation applies: at most `workers - 1` handlers work on high

@@ -1,4 +1,4 @@
-//! The queue as several tasks use it: behind a lock, with a clock.
+//! The queue for several tasks: behind a lock, with a clock.
 //!
 //! Invariant: the lock is held for one operation and never across an await.
 //! Failure: none; a panic while the lock is held cannot leave the queue half changed in a way that

@@ -1,4 +1,4 @@
-//! What a handler says about a key, and what the queue makes of it.
+//! The verdict of a handler about a key, and its effect on the queue.
 //!
 //! Invariant: this file is the only place where an outcome becomes a push.
 //! Failure: none.

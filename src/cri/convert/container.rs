@@ -1,4 +1,4 @@
-//! Containers.
+//! Conversions of containers.
 //!
 //! Invariant: mounts and resources are echoed as they were given, whether a machine can use them or
 //! not.

@@ -1,4 +1,4 @@
-//! Commands and their output.
+//! Conversions of commands and their output.
 //!
 //! Invariant: an answer fits into a message, whatever the guest wrote.
 //! Failure: [`Invalid`].

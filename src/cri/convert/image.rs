@@ -1,4 +1,4 @@
-//! Images.
+//! Conversions of images.
 //!
 //! Invariant: an image's id is its digest everywhere: in lists, as the answer of a pull, as a
 //! container's `image_id`. kubelet compares these texts when it collects garbage.

@@ -1,4 +1,4 @@
-//! Pod sandboxes.
+//! Conversions of pod sandboxes.
 //!
 //! Invariant: a sandbox that would share a namespace of the node never gets past here.
 //! Failure: [`Invalid`].

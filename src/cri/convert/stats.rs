@@ -1,4 +1,4 @@
-//! What containers and sandboxes have used.
+//! Conversions of the usage of containers and sandboxes.
 //!
 //! Invariant: attributes and metadata are always there; a figure that is not known is absent, never
 //! zero. The mount point of a writable layer exists on the node.

@@ -1,4 +1,4 @@
-//! What a machine has no use for, so that it can be said.
+//! Parts of a request that a machine does not use; they are reported.
 //!
 //! Invariant: names only, bounded in number and length; the values of variables are dropped here.
 //! Failure: none; what is too long is cut.

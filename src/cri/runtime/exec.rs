@@ -1,4 +1,4 @@
-//! Requests that reach into a running machine.
+//! Requests for commands in a running machine.
 //!
 //! Invariant: a command whose caller has disconnected is killed: the end of the request is its end.
 //! Failure: statuses from [`status`](crate::cri::status).

@@ -1,4 +1,4 @@
-//! What the runtime says of itself and of its node.
+//! The status of the runtime and of its node.
 //!
 //! Invariant: a condition is what the helper behind it has just answered, or did not long ago if it
 //! is late now.

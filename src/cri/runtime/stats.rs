@@ -1,4 +1,4 @@
-//! Requests about what containers and sandboxes use.
+//! Requests for the usage of containers and sandboxes.
 //!
 //! Invariant: a request costs one look at all machines at most, which others share; it never fails
 //! because a helper is away, and lists hold every object that fits, with or without figures.

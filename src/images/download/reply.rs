@@ -1,4 +1,4 @@
-//! What the headers of a reply say about the body.
+//! Reads the headers of a reply about its body.
 //!
 //! Invariant: a time is only taken as a validator if the file was at rest for a while before it was
 //! sent.

@@ -1,4 +1,4 @@
-//! One request to the server of a file, and what its failures mean.
+//! One request to the server of a file, and the classification of its failures.
 //!
 //! Invariant: an answer begins within the time for a connection and the stall time together; each
 //! later part of it within the stall time. No error holds a URL.

@@ -1,4 +1,4 @@
-//! A partial in the hands of async code.
+//! A partial download for async code.
 //!
 //! Invariant: all I/O happens on blocking threads; a job that was begun ends, also if its caller
 //! goes away, and the file stays locked until then.

@@ -1,4 +1,4 @@
-//! Images in requests, and what was found out about one.
+//! Conversions of images, and of the result of an inspection.
 //!
 //! Invariant: a URL that comes out of a request belongs to the image's name and has no credentials.
 //! Failure: [`Invalid`] names the field; it repeats neither name nor URL.

@@ -1,4 +1,4 @@
-//! Questions for objects of the cluster, and their answers.
+//! Conversions of requests for objects of the cluster, and of their answers.
 //!
 //! Invariant: an answer is bounded; its content shows in no message.
 //! Failure: [`Invalid`] names the field.

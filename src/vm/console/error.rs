@@ -1,4 +1,4 @@
-//! What can go wrong with a console.
+//! The errors of a console.
 //!
 //! Invariant: a variant per step; the guest's bytes appear in none.
 //! Failure: does not apply.

@@ -1,4 +1,4 @@
-//! How far a console has been copied: a small JSON file beside the raw file.
+//! The position up to which a console was copied: a small JSON file beside the raw file.
 //!
 //! Invariant: the file is replaced as a whole, so that a kill at any point leaves the old or the
 //! new position. Two files change places, each with its block already allocated: a save needs no

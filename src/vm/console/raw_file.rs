@@ -1,4 +1,4 @@
-//! The file to which QEMU appends what the guest's serial port says.
+//! The file to which QEMU appends the output of the guest's serial port.
 //!
 //! Invariant: at most one holder of a [`RawFile`] per file, in any process; bytes are only ever
 //! read, or given back to the file system.

@@ -1,4 +1,4 @@
-//! The image on which a guest finds its data at the first boot.
+//! The cloud-init image of a guest.
 //!
 //! Invariant: it is complete when it has its name, and QEMU's user alone can read it. It goes with
 //! its container; beside saved memory it stays, since the guest goes on with the same disks.

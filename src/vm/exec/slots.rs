@@ -1,4 +1,4 @@
-//! How many commands run at once.
+//! The limit of concurrent commands.
 //!
 //! Invariant: a machine has a bounded number, so that one with commands that hang takes nothing
 //! from the others; so has the node, since each may hold two streams of output.

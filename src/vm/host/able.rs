@@ -1,4 +1,4 @@
-//! Whether this node can start machines at all.
+//! Checks whether this node can start machines at all.
 //!
 //! Invariant: an obstacle that was mended is seen without a restart of the daemon.
 //! Failure: a sentence that names the setting.

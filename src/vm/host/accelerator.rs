@@ -1,4 +1,4 @@
-//! Whether guests run on the processor or are translated.
+//! Chooses the accelerator: KVM or software emulation.
 //!
 //! Invariant: KVM is chosen only after a guest has executed under it, as QEMU's own user and no
 //! slower than without it: a `/dev/kvm` that opens but runs nothing, or crawls, exists (nested

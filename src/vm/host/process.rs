@@ -1,4 +1,4 @@
-//! Which process of the node a machine is.
+//! Finds the process of a machine.
 //!
 //! Invariant: a process is believed to be a domain's emulator when its command line says so and its
 //! user is QEMU's; a number that was used again is noticed by the time of the process's start.

@@ -1,4 +1,4 @@
-//! Makes a container: checks the machine, pins the image, makes the root disk.
+//! Creates a container: checks the machine, pins the image, creates the root disk.
 //!
 //! Invariant: a container that is CREATED has its root disk; one that is refused leaves nothing. A
 //! container that was never started gives way to a later attempt of the same name, as kubelet makes

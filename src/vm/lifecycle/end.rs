@@ -1,4 +1,4 @@
-//! Records how a machine ended, and clears away what only a running machine needs.
+//! Records the end of a machine, and removes what only a running machine needs.
 //!
 //! Invariant: the log is complete before the container is EXITED; the end is recorded once, and
 //! before libvirt removes the domain with the cause of the end.

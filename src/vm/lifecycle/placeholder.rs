@@ -1,4 +1,4 @@
-//! Containers that hold the place of a virtual machine and boot nothing.
+//! Placeholder containers, which reserve the place of a virtual machine and boot nothing.
 //!
 //! Invariant: such a container runs from its start until it is stopped, so that its pod counts for
 //! the scheduler; it has no domain, and libvirt is never asked about it.

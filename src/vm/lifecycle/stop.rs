@@ -1,4 +1,4 @@
-//! Stops machines with grace: asks the guest, waits for its end, kills it in time.
+//! Stops machines with a grace period: requests a power-off, waits, and kills the guest in the end.
 //!
 //! Invariant: at most one task sees a stop through; it kills at the earliest deadline that any
 //! caller gave, also when every caller has gone away, and also after a restart of the daemon.

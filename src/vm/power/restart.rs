@@ -1,4 +1,4 @@
-//! Reboots and resets a guest in the emulator that it has.
+//! Reboots and resets a guest without a new emulator.
 //!
 //! Invariant: success means that the hypervisor reported a reset, by any cause. The container
 //! stays.

@@ -1,4 +1,4 @@
-//! Removes what no row accounts for: domains, files and pins of images.
+//! Removes domains, files and image pins without a row.
 //!
 //! Invariant: only domains that carry our metadata element and this installation's id are touched.
 //! Domains go before files, so that no machine loses a disk while it runs; a row is there before

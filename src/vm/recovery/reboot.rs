@@ -1,4 +1,4 @@
-//! What a reboot of the node has done to machines.
+//! The effect of a node reboot on machines.
 //!
 //! Invariant: after it no container counts as running, its log holds all that the guest had said,
 //! and nothing of libvirt or the tapmanager was needed for that. Domains that libvirt still

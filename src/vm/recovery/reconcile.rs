@@ -1,4 +1,4 @@
-//! Makes rows and domains agree: at start-up, after libvirt was away, and now and then.
+//! Reconciles rows and domains: at start-up, after a loss of libvirt, and periodically.
 //!
 //! Invariant: a machine that runs under a row is ended only if its end was requested; what another
 //! task works on at the moment is left to them.

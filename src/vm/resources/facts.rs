@@ -1,4 +1,4 @@
-//! What is known of a container beyond its row, for verbose answers.
+//! Facts about a container beyond its row, for verbose replies.
 //!
 //! Invariant: no call is made of libvirt or the guest; the process is looked for in the kernel's
 //! list.

@@ -1,4 +1,4 @@
-//! Whether the kernel killed a machine for want of memory.
+//! Detects that the kernel killed a machine for lack of memory.
 //!
 //! Invariant: the kernel's counter of the pod's cgroup is compared with what it was before the
 //! machine was started, which is in the row: an earlier machine of the pod, or a restart of the

@@ -1,4 +1,4 @@
-//! Changes of resources while a container exists.
+//! Changes of resources of an existing container.
 //!
 //! Invariant: what is stored is in force, or will be when the machine is started. A pod's limits
 //! are enforced by its cgroup, which kubelet writes itself; a machine's memory and number of

@@ -1,4 +1,4 @@
-//! What machines have used.
+//! The resource usage of machines.
 //!
 //! Invariant: one look at a time, and at most one in [`FRESH`]: however many clients ask, libvirt
 //! gets one request for all domains, the tapmanager one per few hundred sandboxes, and no call is

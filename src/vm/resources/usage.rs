@@ -1,4 +1,4 @@
-//! What the disks of machines take on the node.
+//! The disk usage of machines on the node.
 //!
 //! Invariant: files are counted by the blocks that they have, so that a sparse disk counts with
 //! what is written.

@@ -1,4 +1,4 @@
-//! Plugins whose links cannot carry a guest, known by their names before they have done anything.
+//! Plugins whose links cannot carry a guest, found by their types before they are called.
 //!
 //! Invariant: a plugin that is not named here gets its try; what it leaves is judged by the link
 //! surgery.

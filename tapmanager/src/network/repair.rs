@@ -1,4 +1,4 @@
-//! Where what plugins said differs from what they did.
+//! Differences between the results of plugins and the links that they made.
 //!
 //! Invariant: links win over words: whatever a result says, the guest gets what is on the links.
 //! Only for a link without addresses the words count, and an address whose interface is missing,

@@ -1,4 +1,4 @@
-//! Makes the network of a sandbox.
+//! Creates the network of a sandbox.
 //!
 //! Invariant: each step is in the journal, or in the CNI cache, before it is taken.
 //! Failure: everything is undone; what cannot be undone stays in the journal. A cancelled future

@@ -1,4 +1,4 @@
-//! Whether the network of a sandbox is as it was made.
+//! Checks whether the network of a sandbox is unchanged.
 //!
 //! Invariant: nothing is changed. Plugins are not asked: they would look for the addresses on their
 //! own link, and those are the guest's now.

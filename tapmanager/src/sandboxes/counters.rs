@@ -1,4 +1,4 @@
-//! How much traffic the guests have had.
+//! The traffic counters of the guests.
 //!
 //! Invariant: the call waits for no lock: a sandbox that another request works on is omitted this
 //! time. Directions are the guest's: what its tap receives is what it has sent.

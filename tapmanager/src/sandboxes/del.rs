@@ -1,4 +1,4 @@
-//! Takes the network of a sandbox down.
+//! Removes the network of a sandbox.
 //!
 //! Invariant: plugins see the links as they left them, or an empty path when the namespace is gone;
 //! the entry leaves the journal last.

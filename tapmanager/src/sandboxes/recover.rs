@@ -1,4 +1,4 @@
-//! What a start of the program does with the journal.
+//! Recovers the networks of the journal when the program starts.
 //!
 //! Invariant: when [`Sandboxes::recover`] returns, every network that still exists serves again,
 //! and whatever is to be undone is locked, so that no request meets it half-way.

@@ -1,4 +1,4 @@
-//! Allows one start of a guest, and carries it out for the process that shows the token.
+//! Prepares one start of a guest, and hands its taps to the process with the token.
 //!
 //! Invariant: a token is good for one hand-off, of one sandbox, for two minutes; that it is used is
 //! on disk before anything is handed over, and the process is in the pod's cgroup before that.

@@ -1,4 +1,4 @@
-//! What a runtime had at one moment, and what became of it.
+//! The objects of a runtime at one time, and their changes since.
 //!
 //! Invariant: a pure value. Each object passes through created, started, stopped and deleted in
 //! this order, however much happened between two looks.

@@ -1,4 +1,4 @@
-//! What the node's status says of a secondary.
+//! The conditions of the node's status about a secondary.
 //!
 //! Invariant: the types are of the secondary's own, such as `VmletRuntimeReady`: kubelet shows them
 //! and decides nothing by them.

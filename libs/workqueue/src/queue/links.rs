@@ -1,4 +1,4 @@
-//! Doubly linked lists whose links lie in the slots.
+//! Doubly linked lists whose links are in the slots.
 //!
 //! Invariant: a slot is in a list at most once; a slot that is in none has no links.
 //! Failure: none; slot numbers come from the table that holds the links.

@@ -1,4 +1,4 @@
-//! What a queue says of itself; nothing here changes it.
+//! Read-only queries of a queue.
 //!
 //! Invariant: no clock and no search but over what is in flight.
 //! Failure: none.

@@ -1,4 +1,4 @@
-//! One slot per known key, and the way from a key to its slot.
+//! One slot per known key, and the map from keys to slots.
 //!
 //! Invariant: the key is stored once, in its slot; the hash table holds slot numbers alone.
 //! Failure: none; more than 2^32 keys at once would need 300 GB.

@@ -1,4 +1,4 @@
-//! What goes to the emulator past libvirt.
+//! Options for the emulator that libvirt does not know.
 //!
 //! Invariant: variables for `vmwrapper`, the one argument that libvirt cannot express, and the one
 //! capability that libvirt is better off without.

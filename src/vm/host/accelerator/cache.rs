@@ -1,4 +1,4 @@
-//! Remembers what the probe found, so that a restart does not wait for it.
+//! Stores the result of the probe, so that a restart does not wait for it.
 //!
 //! Invariant: an answer holds for one boot of the kernel, one emulator binary, one user and one
 //! device node as it is; a refusal besides only for an hour, since it may have been a busy

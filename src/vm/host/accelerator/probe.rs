@@ -1,4 +1,4 @@
-//! A guest of four instructions, which proves that guests execute, and do so at a bearable speed.
+//! Runs a guest of four instructions, to prove that guests execute at an acceptable speed.
 //!
 //! Invariant: QEMU runs as the user that will run the real guests, in one group that this user has;
 //! nothing of it is left when the probe returns.

@@ -1,4 +1,4 @@
-//! What the node's kernel says of machines, pods and disks.
+//! The kernel's figures of machines, pods and disks.
 //!
 //! Invariant: only files are read, some per machine and none of a guest's making; all of it on a
 //! blocking thread.

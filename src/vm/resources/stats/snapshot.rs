@@ -1,4 +1,4 @@
-//! One look at all machines.
+//! One snapshot of the usage of all machines.
 //!
 //! Invariant: libvirt, the tapmanager and the kernel are asked at the same time, each with a
 //! deadline. A machine's memory is that of its pod's cgroup, which holds nothing else, because it

@@ -1,4 +1,4 @@
-//! What the machine's status says beyond what its life cycle decides.
+//! The parts of a machine's status that do not follow from its life cycle.
 //!
 //! Invariant: no part stops another; what cannot be found out keeps its last value.
 //! Failure: the parts that failed, together.

@@ -1,4 +1,4 @@
-//! The class on record.
+//! The recorded class.
 //!
 //! Invariant: with resizing on, only a resize that was done writes the class of a machine that has
 //! one.

@@ -1,4 +1,4 @@
-//! What the guest and its node say of the machine.
+//! The reports of the guest and its node about the machine.
 //!
 //! Invariant: facts count only while the pod that carries them is live; they are bounded before
 //! they are used.

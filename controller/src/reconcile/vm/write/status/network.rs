@@ -1,4 +1,4 @@
-//! Addresses.
+//! The addresses of the machine.
 //!
 //! Invariant: a primary address is one that other hosts can use and that was confirmed: by the
 //! guest agent, a lease that the guest took, or the image's word that the pod's address will do.

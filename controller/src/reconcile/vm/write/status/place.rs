@@ -1,4 +1,4 @@
-//! Where the machine is, and whether it fits there.
+//! The node of the machine, and whether the machine fits there.
 //!
 //! Invariant: the node of a local root disk never follows the pod; that of a claim does.
 //! Failure: a node that is not known keeps the zone that was known.

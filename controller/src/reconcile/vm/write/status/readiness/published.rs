@@ -1,4 +1,4 @@
-//! Probes of what the guest publishes.
+//! Readiness probes of values that the guest publishes.
 //!
 //! Invariant: expressions come from users and values from guests: both are bounded, and matching
 //! takes time in proportion to them.

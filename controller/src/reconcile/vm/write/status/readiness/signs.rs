@@ -1,4 +1,4 @@
-//! The first sign of life of a guest without a readiness probe.
+//! Readiness of a guest without a probe: its first lease or agent start.
 //!
 //! Invariant: a guest that was ready since its start stays so: its agent may end, its lease may run
 //! out.
