@@ -1,4 +1,4 @@
-//! `cargo xtask`: the index of the repository's chores.
+//! `cargo xtask`: the commands for developers.
 //!
 //! Invariant: it builds on a bare machine with Rust and a C compiler; it links neither libvirt nor
 //! anything else that `setup` has yet to install.

@@ -1,4 +1,4 @@
-//! The table at the end of a chore: what was done, how it went, how long it took.
+//! The table at the end of a command: steps, results, durations.
 //!
 //! Invariant: rows stand in the order in which the steps ended.
 //! Failure: none.

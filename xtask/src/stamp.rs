@@ -1,4 +1,4 @@
-//! Remembers from which inputs something was made, so that it is made again only when they change.
+//! Stores the inputs of a build product, so that it is built again only when they change.
 //!
 //! Invariant: a stamp is written after its product is complete, so a crash in between means one
 //! more build, never a stale product.

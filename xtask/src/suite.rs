@@ -1,4 +1,4 @@
-//! The test suite: what there is to run, in which order, and what became of it.
+//! The test suite: its jobs, their order, their results.
 //!
 //! One run goes through these stages:
 //!

@@ -1,4 +1,4 @@
-//! Where things are in the checkout, and how cargo is called.
+//! Paths in the checkout, and calls of cargo.
 //!
 //! Invariant: every path is absolute; nothing is written outside `target/` and the stack
 //! directories.

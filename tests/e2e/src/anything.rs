@@ -1,4 +1,4 @@
-//! Random values of a schema: whatever the API server's types and bounds let through.
+//! Random values of a schema, within the API server's types and bounds.
 //!
 //! Invariant: values obey type, bounds, pattern and required fields; rules between fields they know
 //! nothing of.

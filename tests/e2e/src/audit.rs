@@ -1,4 +1,4 @@
-//! Who wrote what to the API server, from its audit log.
+//! The writers of objects, from the API server's audit log.
 //!
 //! Invariant: every write that was answered is in it, refused ones too, in the order of their ends.
 //! Failure: a log that cannot be read or parsed is an error.

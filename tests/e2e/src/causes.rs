@@ -1,4 +1,4 @@
-//! What the controller wrote about machines, and why.
+//! The controller's writes about machines, and their causes.
 //!
 //! What it makes and removes for a start is always the same. How often it writes a status is not:
 //! where everything is slow, others report in several steps what they report in one elsewhere, and

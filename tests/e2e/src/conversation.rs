@@ -1,4 +1,4 @@
-//! gRPC conversations with one message each way: overheard, and said again, byte for byte.
+//! gRPC calls with one message each way: recorded, and replayed byte for byte.
 //!
 //! Invariant: messages and metadata are kept as they came; nothing here decodes a message.
 //! Failure: a call that broke off is not part of a conversation; what broke is in the answer to its

@@ -1,4 +1,4 @@
-//! What pods may have left on a node, as a test sees it while the node still runs.
+//! Finds what pods have left on a node while the node still runs.
 //!
 //! Invariant: looking changes nothing; images, logs and what belongs to the node itself are not
 //! listed.

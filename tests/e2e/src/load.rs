@@ -1,4 +1,4 @@
-//! What a node's programs and kubelet's relists take while nothing happens.
+//! Measures the load of a node's programs and of kubelet's relists while nothing happens.
 //!
 //! Invariant: differences of counters that the kernel and kubelet keep; looking costs nearly
 //! nothing itself.

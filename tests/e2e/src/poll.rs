@@ -1,4 +1,4 @@
-//! A page that is fetched all the time while something else happens.
+//! Fetches a page continuously while a test changes something else.
 //!
 //! Invariant: one fetch after the other with short pauses, from the start to the end; what is slow
 //! is no miss until its deadline.

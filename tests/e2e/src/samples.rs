@@ -1,4 +1,4 @@
-//! What was measured: numbers by name.
+//! Measured numbers by name.
 //!
 //! Invariant: times are milliseconds, memory is KiB; in the order in which they were taken.
 //! Failure: none.

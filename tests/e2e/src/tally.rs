@@ -1,4 +1,4 @@
-//! What a controller spends on each part of a test, as a table.
+//! The requests of a controller in each part of a test, as a table.
 //!
 //! Invariant: numbers are differences between two looks at the process and at its own counters.
 //! Failure: a process that ended, or a page that is not served, is an error.

@@ -1,4 +1,4 @@
-//! Tables of what the API server must say about objects.
+//! Tables of the API server's expected responses to objects.
 //!
 //! Invariant: every case of a table is tried, and nothing of it stays.
 //! Failure: all cases that went otherwise, each with what was said.

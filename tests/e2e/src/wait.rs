@@ -1,4 +1,4 @@
-//! Waiting for what other processes do: the one place of these tests that looks again and again.
+//! Waits for other processes; no other module of these tests polls.
 //!
 //! Invariant: a deadline is multiplied by the machine's slowness, which the runner measures at its
 //! start and passes in `VMLET_TEST_SLOWNESS` (a decimal number, 1 without it); the last look begins

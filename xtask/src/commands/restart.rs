@@ -1,4 +1,4 @@
-//! `restart`: brings one program of a stack back after it died, or replaces it.
+//! `restart`: starts a program of a stack again, or replaces it.
 //!
 //! Invariant: when it returns, the program answers again.
 //! Failure: the end of the program's log is in the error.

@@ -1,4 +1,4 @@
-//! `test`: everything that must hold, with one summary; or some tests by name.
+//! `test`: runs the whole test suite, or some tests by name.
 //!
 //! Invariant: the exit code is 0 only if all that ran passed.
 //! Failure: the last line says how many tests passed and failed; `suite` says the rest.

@@ -1,4 +1,4 @@
-//! Brings a stack up, or one program of it back.
+//! Starts a stack, or one program of it.
 //!
 //! Invariant: when this returns well every program has answered on its socket, and the daemon is
 //! connected to libvirt.

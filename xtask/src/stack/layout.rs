@@ -1,4 +1,4 @@
-//! Where everything of one stack is below its directory.
+//! The paths of one stack below its directory.
 //!
 //! Invariant: the directory is absolute and free of symbolic links, so that its text can be
 //! compared with mount points and command lines; every socket path in it fits into a socket

@@ -1,4 +1,4 @@
-//! What a power cut does to a node of a cluster, and the boot after it.
+//! The effect of a power cut on a node of a cluster, and the boot after it.
 //!
 //! Invariant: no program gets the chance to say good-bye; files stay, and nothing else: no process,
 //! mount, namespace, link or cgroup, and nothing in `/run`. The boot has another id.

@@ -1,4 +1,4 @@
-//! What a stack must remember from `up` to `down`: DIR/stack.json.
+//! The record of a stack from `up` to `down`: DIR/stack.json.
 //!
 //! Invariant: written before the first thing outside the directory is created, so that an
 //! interrupted `up` can be taken down.

@@ -1,4 +1,4 @@
-//! Takes a stack down: stops its programs, looks for leaks, then removes whatever there is.
+//! Stops a stack: stops its programs, looks for leaks, then removes its files.
 //!
 //! Invariant: leaks are named before anything is cleaned up; afterwards nothing of the stack is
 //! left, leaks or not.

@@ -1,4 +1,4 @@
-//! What is run beside test programs: form, lints, licences, and the conformance suite.
+//! Checks beside test programs: format, lints, examples, licences, and the conformance suite.
 //!
 //! Invariant: the exit code is the verdict; of the conformance suite the counts are known, too.
 //! Failure: a program that cannot be started is an error.

@@ -1,4 +1,4 @@
-//! How much of the processors' time nothing used.
+//! The idle share of the processors' time.
 //!
 //! Invariant: the share is of the whole machine, between two moments.
 //! Failure: without `/proc/stat` the share is unknown.

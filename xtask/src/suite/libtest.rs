@@ -1,4 +1,4 @@
-//! What a test program says about its tests.
+//! Parses the output of a test program.
 //!
 //! Invariant: a program that ran to its end has exactly one result line, whose numbers add up to
 //! the tests it was to run.

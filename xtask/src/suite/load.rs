@@ -1,4 +1,4 @@
-//! Processes that do nothing but use a processor, to see what tests do on a busy machine.
+//! Processes that keep processors busy, to test on a busy host.
 //!
 //! Invariant: they end with the value that stands for them, and also when this program is killed.
 //! Failure: one that cannot be started is an error.

@@ -1,4 +1,4 @@
-//! What became of a job.
+//! The outcome of a job.
 //!
 //! Invariant: every failed test of the job has a [`Failure`].
 //! Failure: none.

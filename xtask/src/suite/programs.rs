@@ -1,4 +1,4 @@
-//! Builds the workspace once, with all its test programs, and knows them.
+//! Builds the workspace once, with all its test programs, and lists them.
 //!
 //! Invariant: the programs that tests start are of the same build; a run of the suite calls cargo
 //! for them only here. With lints, clippy's driver is the compiler of the workspace's crates:

@@ -1,4 +1,4 @@
-//! Which job starts next.
+//! Chooses the next job.
 //!
 //! Invariant: what runs together fits the machine, unless one job alone is larger than it; a job
 //! that is to be alone has no other beside it. Of the jobs that are ready and fit, the longest

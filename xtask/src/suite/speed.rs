@@ -1,4 +1,4 @@
-//! How slow this machine is now, so that the tests' deadlines follow.
+//! Measures the speed of this host, by which the tests' deadlines are scaled.
 //!
 //! Invariant: the factor is measured once, before anything else runs, and never below 1.
 //! Failure: none.

@@ -1,4 +1,4 @@
-//! What each job with whole stacks costs, from `tests/e2e/weights.tsv`.
+//! The costs of jobs with whole stacks, from `tests/e2e/weights.tsv`.
 //!
 //! Invariant: every job has a weight: that of the longest row with which its name begins.
 //! Failure: a row that cannot be parsed, that no test has the name of, or a name without a row is

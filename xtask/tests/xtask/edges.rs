@@ -1,4 +1,4 @@
-//! Who may depend on whom among our own crates.
+//! The allowed dependencies among our own crates.
 //!
 //! Invariant: `tests/fixtures/edges.txt` lists every edge; a new one is a decision, not an
 //! accident.

@@ -1,4 +1,4 @@
-//! What is kept of a run that found something: the cluster itself is taken down.
+//! Logs and objects of a failed run, which are kept when the cluster is taken down.
 //!
 //! Invariant: one folder for each seed; an older one of the same seed is replaced.
 //! Failure: what cannot be kept is left out; a finding must not be hidden by another error.

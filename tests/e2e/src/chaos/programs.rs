@@ -1,4 +1,4 @@
-//! The programs that die, and what brings them back.
+//! The programs that are killed, and their restarts.
 //!
 //! Invariant: a program ends only because it was killed, except a controller whose lease is lost:
 //! it stops in order, and its supervisor starts it again. Kubernetes' scheduler is not one of our

@@ -1,4 +1,4 @@
-//! What happened in a chaos run, for people.
+//! The printed report of a chaos run.
 //!
 //! Invariant: each round is printed before it runs, so that the last line names what broke.
 //! Failure: none.

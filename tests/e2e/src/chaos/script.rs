@@ -1,4 +1,4 @@
-//! What a chaos run does, round by round: a pure function of the seed.
+//! The script of a chaos run, round by round: a pure function of the seed.
 //!
 //! Invariant: the same seed and number of machines give the same rounds in the same order; how many
 //! of them are played depends on the time that the machine underneath needs.

@@ -1,4 +1,4 @@
-//! Whether everything is as the machines' objects say: the objects, the node, and the guests.
+//! Checks that objects, node and guests match the desired states of the machines.
 //!
 //! Invariant: looking changes nothing.
 //! Failure: each difference in a line, with what the object says of itself.

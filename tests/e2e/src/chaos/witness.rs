@@ -1,4 +1,5 @@
-//! Who used which disk: what guests themselves counted, and which emulators had a disk open.
+//! Checks which guest used which disk: the guests' own counters, and the emulators with a disk
+//! open.
 //!
 //! The test guest gives its disk a name at its first boot (`VMLET-DISK`), counts boots on it
 //! (`VMLET-BOOTS`), and writes `VMLET-DISK-TAKEN` when another guest writes to it.

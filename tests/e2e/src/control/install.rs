@@ -1,4 +1,4 @@
-//! What a fresh API server gets: our kinds, our policies, and rights for those who ask it.
+//! Installs our kinds and policies into a fresh API server, and rights for its users.
 //!
 //! Invariant: nothing here starts a process: a kubectl takes a third of a second of processor time.
 //! Failure: names the object that is refused, or what does not come into force.

@@ -1,4 +1,4 @@
-//! What the agent says of machines and of its node, and that it can say nothing of others.
+//! The agent's reports about machines and its node, and the limits of its rights.
 //!
 //! Invariant: pods and nodes are objects without a kubelet; the agent has the rights of
 //! `deploy/agent`.

@@ -1,4 +1,5 @@
-//! Whatever the API server takes, our types can read, and no object makes its rules give up.
+//! Our types can read every object that the API server accepts, and its rules can judge each
+//! object.
 //!
 //! Invariant: one unreadable object would stop every watch of its kind, for all namespaces.
 //! Failure: the object and what happened; the same seed gives the same objects.

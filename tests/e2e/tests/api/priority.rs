@@ -1,4 +1,4 @@
-//! Which machine the real controller serves first, against a real API server and without any node.
+//! The order in which the real controller serves machines, against a real API server without nodes.
 //!
 //! `VMLET_E2E_MACHINES=10000` makes the herd larger than usual. The table at the end says what the
 //! controller spent.

@@ -1,4 +1,4 @@
-//! What the real API server makes of machines.
+//! The responses of the real API server to machines.
 //!
 //! Invariant: each forbidden object or edit is refused with the sentence of its rule, and its
 //! allowed neighbour is not.

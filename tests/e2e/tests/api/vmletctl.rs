@@ -1,4 +1,4 @@
-//! `vmletctl` against the real API server: what its verbs write, and what it says when they cannot.
+//! `vmletctl` against the real API server: the writes of its verbs, and its errors.
 //!
 //! Invariant: no controller runs, so everything that changes was changed by the command under test.
 //! Failure: the command's own output is in the message.

@@ -1,4 +1,4 @@
-//! A whole life of a machine by tasks, with an agent that is killed under each of them.
+//! The life cycle of a machine by tasks, with an agent that is killed during each of them.
 //!
 //! Invariant: the disk counts its boots, so that what is done twice shows.
 //! Failure: names the kind of task and the crash point; the task or pod that did not become what is

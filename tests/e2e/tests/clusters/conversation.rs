@@ -1,4 +1,4 @@
-//! What kubelet and containerd say to each other, byte for byte the same with the proxy in between.
+//! The messages between kubelet and containerd are the same bytes with the proxy in between.
 //!
 //! Invariant: whole lives of real pods are overheard between a real kubelet and containerd. Said
 //! again to an actor that answers as containerd did, directly and through the proxy, every question

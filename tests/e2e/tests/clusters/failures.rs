@@ -1,4 +1,4 @@
-//! Machines and the failures of those who look after them: controllers and agent.
+//! Machines during failures of controllers and agent.
 //!
 //! Invariant: a machine keeps running without controller and agent; afterwards it matches its
 //! object, by one instance on one disk.

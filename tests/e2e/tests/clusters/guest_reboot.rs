@@ -1,4 +1,4 @@
-//! A guest is rebooted when its owner names a time, in the pod that it has.
+//! A guest is rebooted at the time that its owner set, in the same pod.
 //!
 //! Invariant: the disk counts every boot; the pod's UID and its restarts show that the machine
 //! stayed.

@@ -1,4 +1,4 @@
-//! A machine whose node is lost stays what it is: its disk is there and nowhere else.
+//! A machine on a lost node keeps its disk, which is not created elsewhere.
 //!
 //! Invariant: another node has room for it all the time; the disk counts its boots, so that a
 //! machine made again would show.

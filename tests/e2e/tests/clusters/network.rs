@@ -1,4 +1,4 @@
-//! Services, DNS settings and host ports do not know which pods are virtual machines.
+//! Services, DNS settings and host ports treat VM pods like other pods.
 //!
 //! Invariant: each way is a page fetched by the side that is named first.
 //! Failure: the way that fails is named; pods, events and logs follow.

@@ -1,4 +1,4 @@
-//! A runtime breaks while kubelet lists its pods, in every way that a runtime can break.
+//! A runtime fails in several ways while kubelet lists its pods.
 //!
 //! Invariant: ordinary pods never restart, VM pods stay known and run on, and only a broken primary
 //! makes the node NotReady. Every fault lasts for several of kubelet's lists.

@@ -1,4 +1,4 @@
-//! A power cut of a node: all its pods come back, machines as well as containers.
+//! A power cut of a node: all its pods restart, machines as well as containers.
 //!
 //! Invariant: kubelet brings the same pods up again, each in a new sandbox and by one start; what
 //! the boot before left is tidied away.

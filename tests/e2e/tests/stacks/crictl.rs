@@ -1,4 +1,4 @@
-//! The whole life of a VM pod through the real crictl.
+//! The life cycle of a VM pod through the real crictl.
 //!
 //! Invariant: every step is the command that an operator types.
 //! Failure: the test shows both streams of the command that failed.

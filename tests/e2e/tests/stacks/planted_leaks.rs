@@ -1,4 +1,4 @@
-//! What `down` looks for, one planted thing of each kind.
+//! `down` finds one planted leak of each kind.
 //!
 //! Invariant: each is named, and then removed as if it were the stack's own.
 //! Failure: the kinds that `down` did not name, or what is still there.

@@ -1,4 +1,4 @@
-//! Bad input from every side: refused with a clear error, and nothing is left of it.
+//! Bad input is refused with a clear error and leaves nothing behind.
 //!
 //! Invariant: the daemon and the tapmanager go on serving.
 //! Failure: a wrong code, an error without the word that helps, or a leftover.

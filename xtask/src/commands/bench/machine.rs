@@ -1,4 +1,4 @@
-//! The machine that the numbers belong to.
+//! The host on which the numbers were measured.
 //!
 //! Invariant: nothing that names the machine or its owner.
 //! Failure: what cannot be read is "unknown".

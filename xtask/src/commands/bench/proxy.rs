@@ -1,4 +1,4 @@
-//! `bench proxy`: what the detour over `vmlet-criproxy` adds to a call.
+//! `bench proxy`: the latency that `vmlet-criproxy` adds to a call.
 //!
 //! Invariant: both ways are measured in one run and in turns, so that whatever else the machine
 //! does hits both.

@@ -1,4 +1,4 @@
-//! What the samples mean: the rows of the table, and the budgets.
+//! Converts samples to the rows of the table, with the budgets.
 //!
 //! Invariant: this is the only place that knows a budget; `docs/performance.md` explains each row.
 //! Failure: a sample that is missing is named.

@@ -1,4 +1,4 @@
-//! What the measuring program printed, by part.
+//! The output of the measuring program, by part.
 //!
 //! Invariant: times are milliseconds and memory is KiB, as there.
 //! Failure: a part or a number that is missing is named.

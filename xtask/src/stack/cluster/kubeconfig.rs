@@ -1,4 +1,4 @@
-//! Who reaches the API server under which name, as files that Kubernetes' programs read.
+//! The kubeconfig files of a cluster's programs and users.
 //!
 //! Invariant: a file names its certificates by path and holds no secret itself.
 //! Failure: a file that cannot be written is named.

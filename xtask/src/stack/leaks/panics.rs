@@ -1,4 +1,4 @@
-//! Panics of our programs, which a supervisor that starts them again would hide.
+//! Panics of our programs, which a restart by a supervisor would hide.
 //!
 //! Invariant: every log of the stack is read but those of programs that are not ours.
 //! Failure: a folder of logs that is absent has none; a log that cannot be read is an error.

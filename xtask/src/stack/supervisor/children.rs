@@ -1,4 +1,4 @@
-//! The table of running programs and the thread that collects the dead.
+//! The table of running programs, and the thread that reaps ended ones.
 //!
 //! Invariant: a process id is in the table from before its program can end until after it was
 //! collected, and it is signalled only while it exists: never another process that got the same

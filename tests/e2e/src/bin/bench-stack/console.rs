@@ -1,4 +1,4 @@
-//! How soon a guest says something, with and without us.
+//! Measures the time until a guest's first output, with and without Vmlet.
 //!
 //! Invariant: both kinds of runs take turns, boot the same fresh disk, and end at the first byte;
 //! the first of each is not counted.

@@ -1,4 +1,4 @@
-//! How long the lists take that kubelet requests every second.
+//! Measures the lists that kubelet requests every second.
 //!
 //! Invariant: each answer holds every row; decoding it is part of the time, as it is for kubelet.
 //! Failure: the call that failed.

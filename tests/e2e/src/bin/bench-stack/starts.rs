@@ -1,4 +1,4 @@
-//! How long a start takes, and whose time that is.
+//! Measures the duration of a start, and the part of each program.
 //!
 //! Invariant: plugins' and libvirt's time are what our programs waited for them, as they log it;
 //! all the rest of the three calls is ours.

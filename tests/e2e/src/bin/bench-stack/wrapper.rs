@@ -1,4 +1,4 @@
-//! What the detour over vmwrapper costs: the same program executed directly and through it.
+//! Measures the cost of vmwrapper: the same program executed directly and through it.
 //!
 //! Invariant: tokens and descriptors come from the stack's tapmanager, as for a real start; making
 //! the token is not part of the time. Kinds of runs take turns.
