@@ -40,7 +40,7 @@ pub struct Blocks {
     gid: u32,
     /// Held while a container takes or leaves a device: the record and our node change together.
     turns: tokio::sync::Mutex<()>,
-    /// What ends the copies under way.
+    /// What ends the copies in progress.
     copies: Mutex<HashMap<ContainerId, CancellationToken>>,
 }
 

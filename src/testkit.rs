@@ -166,7 +166,7 @@ impl Node {
         let db = self.db.clone();
         let hold = move |_: &rusqlite::Transaction<'_>| {
             holding.send(()).unwrap();
-            // An error is what it waits for: the other end is gone.
+            // An error is what it waits for: the other end no longer exists.
             let _ = held.recv();
             Ok(())
         };

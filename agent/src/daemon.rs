@@ -2,7 +2,7 @@
 //!
 //! Invariant: the receiver gets [`Event::Connected`] first, then items, [`Event::Synced`] once all
 //! that was known was sent, and [`Event::Lost`] before anything of the next connection.
-//! Failure: a daemon that is away or hangs is `Lost`; attempts go on with growing pauses.
+//! Failure: a daemon that is away or hangs is `Lost`; attempts continue with growing pauses.
 
 use std::pin::Pin;
 

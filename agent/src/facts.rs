@@ -3,7 +3,8 @@
 //!
 //! Invariant: a pod is written only when something changed; facts of one machine never reach
 //! another one's pod.
-//! Failure: a write that fails is repeated with growing pauses; a pod that is gone is left alone.
+//! Failure: a write that fails is repeated with growing pauses; a pod that no longer exists is left
+//! alone.
 
 mod machine;
 mod pod;

@@ -3,7 +3,7 @@
 //!
 //! Invariant: nothing is kept on disk; what a restart must know is in the daemon or in the API
 //! server.
-//! Failure: while either of them is away, the rest goes on and what was missed is done later.
+//! Failure: while either of them is away, the rest continues and what was missed is done later.
 //!
 //! # Example
 //!

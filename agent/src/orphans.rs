@@ -57,7 +57,7 @@ impl Finder {
         loop {
             tokio::time::sleep(self.times.sweep).await;
             if let Err(error) = self.next(&mut suspects).await {
-                // What memory has may not be on record: the next round reads the record.
+                // What memory has may not be recorded: the next round reads the record.
                 suspects = None;
                 tracing::warn!(error, "search for orphaned disks failed");
             }

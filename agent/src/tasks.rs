@@ -2,7 +2,7 @@
 //! flow together here, one step per task at a time.
 //!
 //! Invariant: all state is rebuilt from both sides at each start and after each loss; one effect
-//! per task is under way at most.
+//! per task is in progress at most.
 //! Failure: an effect that fails is repeated with growing pauses; other tasks do not wait for it.
 
 mod decide;

@@ -17,7 +17,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::runtime::{CallError, Runtime};
 
-/// How often the file is looked at.
+/// How often the file is checked.
 const TICK: Duration = Duration::from_millis(100);
 /// Every so many ticks the daemon is asked whether the VM still runs.
 const TICKS_PER_STATUS: u32 = 5;

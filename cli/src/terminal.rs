@@ -1,6 +1,7 @@
 //! A terminal in raw mode, for as long as a console session lasts.
 //!
-//! Invariant: the terminal has its old settings again when the guard is gone, also after a panic.
+//! Invariant: the terminal has its old settings again when the guard no longer exists, also after a
+//! panic.
 //! Failure: the settings cannot be read or written; then nothing has changed.
 
 use std::io::IsTerminal;

@@ -101,7 +101,7 @@ impl Events {
     }
 }
 
-/// Writes events until every [`Events`] is gone.
+/// Writes events until every [`Events`] no longer exists.
 pub async fn write(client: Client, instance: String, mut queue: Queue, metrics: Arc<Metrics>) {
     let reporter = Reporter {
         controller: REPORTER.to_owned(),

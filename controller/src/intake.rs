@@ -126,7 +126,7 @@ impl Intake {
             let facts = vm
                 .as_ref()
                 .map(|vm| facts(vm, &self.stores).contradicted(contradicted(vm, change)));
-            // A machine that is gone may have left something behind.
+            // A machine that no longer exists may have left something behind.
             let facts = facts.unwrap_or_else(|| Facts::of_other(None));
             let priority = self.rules.of(Event::Mapped(mapped), &facts);
             Add { key, priority }

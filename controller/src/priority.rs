@@ -30,7 +30,7 @@ pub enum Event {
         /// Same resource version.
         unchanged: bool,
     },
-    /// It is gone; the facts are the last known ones.
+    /// It no longer exists; the facts are the last known ones.
     Delete,
     /// Something outside the API server happened to it.
     Generic,

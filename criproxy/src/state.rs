@@ -6,7 +6,7 @@
 //! can read it.
 //! Failure: only [`Memory::open`] can fail, when there is no directory to work in. A file that
 //! cannot be understood counts as lost; one that cannot be written is logged and tried again, and
-//! memory goes on serving.
+//! memory continues serving.
 
 mod breaker;
 mod cache;

@@ -28,6 +28,6 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 
 /// The largest message, in bytes, that either side sends or accepts: 16 MiB.
 ///
-/// kubelet and crictl receive up to this size, while tonic stops at 4 MiB unless configured otherwise.
-/// Servers and clients set it for decoding and for encoding.
+/// kubelet and crictl receive up to this size, while tonic stops at 4 MiB unless configured
+/// otherwise. Servers and clients set it for decoding and for encoding.
 pub const MAX_MESSAGE: usize = 16 * 1024 * 1024;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a boot is recorded after its consequences, and before anything is served.
 //! Failure: a node that does not say which boot this is counts as not rebooted; reconciliation
-//! finds what is gone, only later.
+//! finds what no longer exists, only later.
 
 use std::path::Path;
 

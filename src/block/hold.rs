@@ -1,8 +1,8 @@
 //! The holder of a device.
 //!
 //! Invariant: the record names the holders before our node of the device exists, and until after it
-//! is gone; a holder lets go only after its domain is gone. Of a device with several holders none
-//! may write.
+//! no longer exists; a holder lets go only after its domain no longer exists. Of a device with
+//! several holders none may write.
 //! Failure: a node that cannot be created leaves the record; removing the container removes it.
 
 use std::fs::Permissions;
@@ -68,7 +68,8 @@ impl Blocks {
         Ok(made.map_err(files::failed("make the device", &node))?)
     }
 
-    /// Takes back all devices of a container whose domain is gone; success when it has none.
+    /// Takes back all devices of a container whose domain no longer exists; success when it has
+    /// none.
     pub async fn give_back(&self, container: &ContainerId) -> Result<()> {
         let _turn = self.turns.lock().await;
         for held in self.records.all() {

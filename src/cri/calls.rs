@@ -166,7 +166,8 @@ fn method(path: &str) -> String {
     name.take(LONGEST_METHOD).collect()
 }
 
-/// Failures of a healthy node: kubelet polls methods that are not there, and things that are gone.
+/// Failures of a healthy node: kubelet polls methods that are not there, and things that no longer
+/// exist.
 fn is_expected(method: &str, code: Code) -> bool {
     let asks = ["Status", "Stats", "Metrics", "Descriptors"];
     match code {

@@ -68,7 +68,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// The image under it is gone.
+    /// The image under it no longer exists.
     #[error("the image under the disk of virtual machine {0} is gone from disk")]
     ImageLost(VmUid),
     /// Saved memory is to be resumed, and there is none.

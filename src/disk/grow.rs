@@ -1,7 +1,7 @@
 //! Makes a disk larger.
 //!
 //! Invariant: only before the container that has it starts, and not below memory that its guest
-//! will come back from; a disk never gets smaller, and what is on it stays.
+//! will return from; a disk never gets smaller, and what is on it stays.
 //! Failure: the disk is as it was, or as large as it was to be; the next attempt finishes either.
 
 use podspec::VmUid;

@@ -86,7 +86,8 @@ impl Disks {
         Ok(())
     }
 
-    /// Takes the disk back from a container whose domain is gone; success when it has not got it.
+    /// Takes the disk back from a container whose domain no longer exists; success when it has not
+    /// got it.
     pub async fn give_back(&self, vm: VmUid, container: &ContainerId) -> Result<()> {
         if !self.is_held_by(vm, container) {
             return Ok(());

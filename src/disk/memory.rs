@@ -1,7 +1,7 @@
 //! Saved memory beside a disk.
 //!
 //! Invariant: it has its name, and the phase Whole, only when all of it is written; before the
-//! guest goes on from it the phase is Resumed, which leads nowhere but to its removal.
+//! guest continues from it the phase is Resumed, which leads nowhere but to its removal.
 //! Failure: a file that was not finished is removed; one that was is found again by its own mark.
 
 use std::fs::File;

@@ -50,7 +50,7 @@ pub struct Memory {
     pub phase: MemoryPhase,
     /// The guest did not run when it was saved, and is not to run when it is back.
     pub paused: bool,
-    /// The guest's NICs, in order: it goes on with these.
+    /// The guest's NICs, in order: it continues with these.
     pub nics: Vec<SavedNic>,
 }
 

@@ -1,8 +1,9 @@
 //! Writes disks with `qemu-img`.
 //!
 //! Invariant: formats are named, never guessed; the program ends with the future that runs it. One
-//! that outlived an earlier process goes on with a file that has no name any more, or, when a disk
-//! grows, holds QEMU's lock of the image until it is done: no other process opens the disk before.
+//! that outlived an earlier process continues with a file that has no name any more, or, when a
+//! disk grows, holds QEMU's lock of the image until it is done: no other process opens the disk
+//! before.
 //! Failure: [`Failed`] with the program's own words; what it wrote again is removed then.
 
 use std::fs::File;

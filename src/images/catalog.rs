@@ -115,7 +115,7 @@ impl Rows {
         unneeded
     }
 
-    /// Forgets an image whose file is gone. Pins stay.
+    /// Forgets an image whose file no longer exists. Pins stay.
     pub(super) fn forget(&mut self, digest: Digest) {
         self.entries.remove(&digest);
         self.names.retain(|_, named| *named != digest);

@@ -9,7 +9,7 @@ use std::fmt;
 use super::digest::Digest;
 use super::error::{Error, Result};
 
-/// Longest reference that is looked at, in bytes.
+/// Longest reference that is checked, in bytes.
 const LONGEST: usize = 1024;
 const LONGEST_TAG: usize = 128;
 const LONGEST_SEGMENT: usize = 255;

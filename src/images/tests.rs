@@ -120,7 +120,7 @@ async fn until(condition: impl Fn() -> bool) {
         .expect("in time");
 }
 
-/// Lets every other task go on until it waits for something else.
+/// Lets every other task continue until it waits for something else.
 async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;

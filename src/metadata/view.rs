@@ -30,7 +30,7 @@ impl<K: Ord, R> View<K, R> {
         self.rows.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a change has made of a row; nothing when it is gone.
+    /// What a change has made of a row; nothing when it no longer exists.
     pub(super) fn publish(&self, key: K, row: Option<Arc<R>>) {
         let mut rows = self.rows.write().unwrap_or_else(PoisonError::into_inner);
         match row {

@@ -27,7 +27,7 @@ use crate::vm::Containers;
 /// their result.
 const MOST: usize = 10_000;
 
-/// Images that are looked at where they come from at once: each is one short request.
+/// Images that are checked where they come from at once: each is one short request.
 const INSPECTIONS: usize = 4;
 
 /// How many tasks of one kind may run at once.

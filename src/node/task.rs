@@ -27,7 +27,7 @@ const MESSAGE: usize = 1024;
 pub struct Task {
     /// Its name.
     pub uid: TaskUid,
-    /// The machine that it is about; the object of the image that is looked at.
+    /// The machine that it is about; the object of the image that is checked.
     pub vm: VmUid,
     /// What is to be done.
     pub work: Work,
@@ -39,7 +39,7 @@ pub struct Task {
     pub percent: u8,
     /// Why it failed.
     pub failure: Option<Failure>,
-    /// What an image is, once it was looked at; none in rows of older versions.
+    /// What an image is, once it was checked; none in rows of older versions.
     #[serde(default)]
     pub image: Option<Inspected>,
     /// Tasks of one machine run in this order. Clocks jump, so this is none; 0 in rows of older
@@ -141,7 +141,7 @@ pub struct Failure {
     pub message: String,
 }
 
-/// Percents of a task under way.
+/// Percents of a task in progress.
 pub type Progress = tokio::sync::watch::Sender<u8>;
 
 impl State {

@@ -18,7 +18,7 @@ const BACKLOG: usize = 64;
 pub(super) enum Change<'a, K, V> {
     /// It is new or has changed.
     Is(&'a V),
-    /// It is gone.
+    /// It no longer exists.
     Gone(&'a K),
     /// The initial list is complete.
     Synced,

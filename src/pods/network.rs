@@ -13,7 +13,7 @@ use crate::sandbox::{self, DnsConfig, Protocol, Sandbox};
 /// it.
 const BURST: std::ops::RangeInclusive<u64> = (256 * 1024 * 8)..=(i32::MAX as u64);
 
-/// What the tapmanager needs to know about a sandbox. A guest that goes on from saved memory has
+/// What the tapmanager needs to know about a sandbox. A guest that continues from saved memory has
 /// the NICs that it had then, or none, whatever its pod says now.
 ///
 /// # Errors

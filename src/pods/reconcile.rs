@@ -18,7 +18,7 @@ use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::sandbox::state::Phase;
 
-/// Sandboxes that are looked at at once: one whose plugins hang keeps few others waiting.
+/// Sandboxes that are checked at once: one whose plugins hang keeps few others waiting.
 const ABREAST: usize = 8;
 
 impl<P: Platform> Sandboxes<P> {
@@ -63,7 +63,8 @@ impl<P: Platform> Sandboxes<P> {
         }
     }
 
-    /// A network that is gone (the node was rebooted) cannot come back: the sandbox is not ready.
+    /// A network that no longer exists (the node was rebooted) cannot return: the sandbox is not
+    /// ready.
     async fn reconcile_ready(&self, id: &SandboxId) -> Result<()> {
         let network = self.network.get(id).await;
         let network = network.map_err(|source| Error::Network {

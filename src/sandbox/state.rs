@@ -36,7 +36,7 @@ pub enum Event {
     NetworkUp,
     /// A stop was requested, or its creation failed.
     StopRequested,
-    /// Machine and network are gone.
+    /// Machine and network no longer exist.
     NetworkDown,
     /// A removal was requested.
     RemoveRequested,

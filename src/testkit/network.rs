@@ -43,7 +43,7 @@ struct State {
 }
 
 impl FakeNetwork {
-    /// Goes away, or comes back.
+    /// Goes away, or returns.
     pub(crate) fn set_away(&self, away: bool) {
         self.lock().away = away;
     }

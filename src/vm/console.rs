@@ -128,7 +128,7 @@ impl Follower {
         self.ended().await
     }
 
-    /// Stops following, at the end of the daemon: the machine goes on and a later follower takes
+    /// Stops following, at the end of the daemon: the machine continues and a later follower takes
     /// over here. Returns after a few seconds even if a disk is stuck.
     pub async fn stop(self) {
         let stopped = async {
@@ -198,7 +198,7 @@ fn remove_file(path: &Path) -> Result<()> {
 /// Runs `work` on a blocking thread, also to its end when the caller has gone away.
 async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let permit = THREADS.acquire().await.map_err(|_| Error::Ended)?;
-    // The permit comes back with the answer, when the thread is free for the next work.
+    // The permit returns with the answer, when the thread is free for the next work.
     let (answer, _permit) = spawn_blocking(move || (work(), permit))
         .await
         .map_err(|_| Error::Ended)?;

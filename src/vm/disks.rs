@@ -2,7 +2,7 @@
 //! image.
 //!
 //! Invariant: a disk is complete before its container is CREATED, and is given back or removed when
-//! its domain is gone.
+//! its domain no longer exists.
 //! Failure: a container whose disks cannot be had is not created; nothing is left then.
 
 mod blocks;

@@ -1,7 +1,7 @@
 //! Runs commands in guests, through the QEMU guest agent.
 //!
 //! Invariant: a command that did not end in time, or whose client went away, is killed with all
-//! that it started. Both streams come back byte for byte up to a bound that the guest keeps, so
+//! that it started. Both streams return byte for byte up to a bound that the guest keeps, so
 //! that no output, however long, can break the channel to the agent.
 //! Failure: [`Error`] says what is missing in the guest; a command's own exit code, whatever it is,
 //! is no failure.
@@ -165,7 +165,7 @@ impl<P: Platform> Containers<P> {
         };
         tokio::select! {
             ended = self.parts.tasks.finish(to_end) => ended,
-            // The work goes on without the client, and kills what it still starts.
+            // The work continues without the client, and kills what it still starts.
             () = too_late(started, deadline) => Err(Error::NotStarted(timeout).into()),
         }
     }

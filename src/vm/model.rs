@@ -35,7 +35,7 @@ pub struct Container {
     pub kill_at: i64,
     /// How it ended.
     pub exit: Option<Exit>,
-    /// Processes of the pod's cgroup that had been killed for want of memory when the machine was
+    /// Processes of the pod's cgroup that had been killed for lack of memory when the machine was
     /// started.
     pub oom_kills: i64,
     /// Resources after an update; see [`Self::resources`].

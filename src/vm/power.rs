@@ -69,7 +69,7 @@ impl<P: Platform> Containers<P> {
     }
 
     /// Ends the machine if it runs in this pod, as a stop of its container with this grace does: a
-    /// stop that is under way gets shorter, never longer.
+    /// stop that is in progress gets shorter, never longer.
     pub async fn power_off(self: &Arc<Self>, vm: VmUid, pod: &str, grace: Duration) -> Result<()> {
         for row in self.parts.table.all() {
             let sandbox = self.parts.sandboxes.get(&row.sandbox);
@@ -101,7 +101,7 @@ impl<P: Platform> Containers<P> {
         let disks = &self.parts.disks;
         if let Some(holder) = disks.get(vm).and_then(|disk| disk.holder.clone()) {
             match self.parts.table.get(&holder) {
-                // The last steps of its end were cut short, or are under way.
+                // The last steps of its end were cut short, or are in progress.
                 Some(row) if !row.phase.is_live() => self.let_go(&row).await?,
                 Some(_) => return Err(disk::Error::InUse { vm, holder }.into()),
                 None => {}

@@ -46,7 +46,7 @@ pub(crate) struct Entry {
     pub(crate) request: AddRequest,
     /// Path of the namespace.
     pub(crate) netns: PathBuf,
-    /// How the plugins left the links; empty before they were looked at.
+    /// How the plugins left the links; empty before they were checked.
     pub(crate) links: Vec<LinkRecord>,
     /// The answer to ADD, once there is one.
     pub(crate) network: Option<Network>,

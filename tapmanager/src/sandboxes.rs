@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Invariant: a task that works on a sandbox holds its slot's lock, so requests for one sandbox are
-//! serialised and others go on; the journal says at least what exists.
+//! serialised and others continue; the journal says at least what exists.
 //! Failure: a step that fails leaves an entry that DEL, a repeated ADD or the next start finishes.
 
 mod add;

@@ -164,7 +164,7 @@ async fn accept<F, S>(
 enum Received {
     /// Its bytes.
     Bytes(Vec<u8>),
-    /// The peer is gone, silent, or sent what is no message.
+    /// The peer no longer exists, silent, or sent what is no message.
     Nothing,
 }
 

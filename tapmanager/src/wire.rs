@@ -96,7 +96,7 @@ pub struct AddRequest {
     /// of the plugin.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub mac: String,
-    /// The guest's NICs, when it has them already because it goes on from saved memory, `eth0`
+    /// The guest's NICs, when it has them already because it continues from saved memory, `eth0`
     /// first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub known_nics: Vec<KnownNic>,

@@ -1,7 +1,7 @@
 //! The verbs of `cargo xtask`, one module each.
 //!
 //! Invariant: a verb returns an exit code; 0 means that everything it stands for has happened.
-//! Failure: whatever stopped it comes back as an error with its context.
+//! Failure: whatever stopped it returns as an error with its context.
 
 mod bench;
 mod chaos;

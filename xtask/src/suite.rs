@@ -15,7 +15,7 @@
 //!
 //! Invariant: a job that started and did not end with a result line of its own has failed; so has a
 //! run in which more than [`retry::MOST`] tests passed only when they were repeated.
-//! Failure: a stage that cannot run counts as one failed test of its part, and the others go on.
+//! Failure: a stage that cannot run counts as one failed test of its part, and the others continue.
 
 mod checks;
 mod count;

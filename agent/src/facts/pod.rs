@@ -2,8 +2,8 @@
 //!
 //! Invariant: one apply writes annotation and conditions together; a condition's time changes only
 //! with its status. The uid in each write keeps it from another pod of the same name.
-//! Failure: [`Wrote::Failed`] for what may go better later; a pod that is gone is an answer, not a
-//! failure.
+//! Failure: [`Wrote::Failed`] for what may go better later; a pod that no longer exists is an
+//! answer, not a failure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

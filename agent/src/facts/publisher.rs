@@ -1,7 +1,7 @@
 //! The loop that keeps pods up to date with their machines.
 //!
-//! Invariant: one write per pod is under way at most, and one in the shortest time allowed, unless
-//! power or pause changed; chatter that changes no fact is silent.
+//! Invariant: one write per pod is in progress at most, and one in the shortest time allowed,
+//! unless power or pause changed; chatter that changes no fact is silent.
 //! Failure: none of its own.
 
 use std::collections::HashMap;
@@ -41,7 +41,7 @@ struct Entry {
     connection: u64,
     published: Option<Published>,
     written_at: Option<Instant>,
-    /// The pod is gone; nothing is written until the daemon speaks of it again.
+    /// The pod no longer exists; nothing is written until the daemon speaks of it again.
     vanished: bool,
     busy: bool,
     backoff: Backoff,

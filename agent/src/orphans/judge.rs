@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// Most disks that are kept on record.
+/// Most disks that are kept recorded.
 const MOST: usize = 200;
 
 /// When to look, and what follows when.
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(suspects.judge("a", &week, at(HOUR - 1)), Verdict::Wait);
         let report = Verdict::Report(Some(at(7 * 86_400)));
         assert_eq!(suspects.judge("a", &week, at(HOUR)), report);
-        // Also when an agent comes back much later: it says so first.
+        // Also when an agent returns much later: it says so first.
         assert_eq!(suspects.judge("a", &week, at(9 * 86_400)), report);
         suspects.reported("a");
         assert_eq!(

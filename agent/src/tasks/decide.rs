@@ -46,7 +46,7 @@ pub(super) struct Entry {
     pub(super) refused: Option<String>,
     /// The daemon of this connection was requested to stop it.
     pub(super) cancel_asked: bool,
-    /// An effect is under way.
+    /// An effect is in progress.
     pub(super) busy: bool,
     /// Its place among all tasks; none until the list that contains it is complete.
     pub(super) place: Option<u64>,

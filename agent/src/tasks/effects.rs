@@ -144,8 +144,8 @@ impl Effects {
     }
 }
 
-/// 404: it is gone. 409: another one has its name, since nothing else is a condition of these
-/// writes.
+/// 404: it no longer exists. 409: another one has its name, since nothing else is a condition of
+/// these writes.
 fn failed(error: &kube::Error) -> Done {
     match error {
         kube::Error::Api(status) if matches!(status.code, 404 | 409) => Done::Vanished,

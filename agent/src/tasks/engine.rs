@@ -31,7 +31,7 @@ use crate::metrics::Metrics;
 
 /// Effects at the same time.
 const AT_ONCE: usize = 16;
-/// How long effects that are under way may take when the agent ends.
+/// How long effects that are in progress may take when the agent ends.
 const FAREWELL: Duration = Duration::from_secs(3);
 /// Longest sleep, so that a wall clock that jumps has no lasting effect.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);

@@ -76,7 +76,7 @@ async fn delete(
     Ok(())
 }
 
-/// A machine that is gone by now, or that has no guest to end, needs nothing more.
+/// A machine that no longer exists by now, or that has no guest to end, needs nothing more.
 async fn end_at_once(cluster: &Cluster, name: &str) -> Result<(), ClusterError> {
     let verb = Verb::Stop {
         grace_seconds: Some(0),

@@ -67,7 +67,7 @@ impl Node {
         Self { fake, server, dir }
     }
 
-    /// The daemon ends and comes back with its state.
+    /// The daemon ends and restarts with its state.
     fn restart(&mut self) {
         drop(self.server.take());
         std::fs::remove_file(self.path("vmlet.sock")).unwrap();

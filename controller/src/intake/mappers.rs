@@ -27,7 +27,7 @@ use crate::stores::{
 
 /// A kind whose changes wake machines.
 pub trait Wakes: Indexed + Sized {
-    /// The machines that a change concerns; those that do not exist are looked at too, for what
+    /// The machines that a change concerns; those that do not exist are checked too, for what
     /// they left.
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key>;
 

@@ -1,7 +1,7 @@
 //! Series of each machine and of the tasks, made from the stores at each scrape.
 //!
-//! Invariant: a machine that is gone, or a condition that it no longer has, has no series; nothing
-//! is kept.
+//! Invariant: a machine that no longer exists, or a condition that it no longer has, has no series;
+//! nothing is kept.
 //! Failure: none.
 
 use std::collections::BTreeMap;

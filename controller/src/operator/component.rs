@@ -108,8 +108,8 @@ impl Conditions {
         any.then_some(all)
     }
 
-    /// No word against an upgrade of the others: nothing is unavailable, under way or degraded, and
-    /// all three are reported. Whether it is upgradeable itself does not count.
+    /// No word against an upgrade of the others: nothing is unavailable, in progress or degraded,
+    /// and all three are reported. Whether it is upgradeable itself does not count.
     #[must_use]
     pub fn ready_for_upgrade(&self) -> bool {
         let is = |reported: &Option<ComponentCondition>, bad| {
@@ -142,7 +142,7 @@ impl Component {
         Self::new(name, ComponentState::Failed(error.into()))
     }
 
-    /// A component as it was looked at.
+    /// A component as it was checked.
     #[must_use]
     pub fn new(name: impl Into<String>, state: ComponentState) -> Self {
         Self {

@@ -72,7 +72,7 @@ pub struct Summary {
     pub health: Option<Health>,
     /// For managers of bundles.
     pub external: External,
-    /// No component reports a finding and no upgrade is under way; `None`: the pass did not get
+    /// No component reports a finding and no upgrade is in progress; `None`: the pass did not get
     /// that far.
     pub ready: Option<bool>,
     /// The upgrade is over: the running version may be recorded.
@@ -247,7 +247,7 @@ pub fn invalid_request(name: &str, wanted: &str) -> Summary {
     }
 }
 
-/// How nothing stands: the object is gone.
+/// How nothing stands: the object no longer exists.
 #[must_use]
 pub fn gone() -> Summary {
     Summary {

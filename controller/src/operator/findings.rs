@@ -206,7 +206,7 @@ impl Findings {
             reason: reason.to_owned(),
             messages: Vec::new(),
         });
-        // A component that may not be upgraded because it is under way never takes the place of
+        // A component that may not be upgraded because it is in progress never takes the place of
         // another reason.
         if write == Write::Set {
             reason.clone_into(&mut entry.reason);

@@ -23,7 +23,7 @@ const MOST: usize = 64;
 /// Name of the controller's own version.
 pub const OPERATOR: &str = "operator";
 
-/// The version on record, if there is any.
+/// The version recorded, if there is any.
 #[must_use]
 pub fn recorded(status: &VmletStatus) -> Option<&str> {
     let found = status.versions.iter().find(|found| found.name == OPERATOR);
@@ -65,7 +65,7 @@ pub fn record(status: &mut VmletStatus, version: &str) {
     }
 }
 
-/// The related objects, in the order in which they are looked at: each that was found, and each
+/// The related objects, in the order in which they are checked: each that was found, and each
 /// that is only away for now with the UID that it had. What is no longer looked at goes.
 #[must_use]
 pub fn related(

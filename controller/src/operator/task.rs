@@ -222,7 +222,7 @@ async fn follow<E: std::fmt::Display>(
     objects: impl Stream<Item = Result<Vmlet, E>>,
 ) {
     let mut objects = pin!(objects);
-    // Without the object nothing is looked at, and nothing is watched.
+    // Without the object nothing is checked, and nothing is watched.
     let mut watched = None;
     let mut parts = Wakes::new();
     let mut memory = Memory::default();

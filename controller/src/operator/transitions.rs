@@ -98,7 +98,7 @@ fn words(status: &VmletStatus, kind: Kind) -> &str {
     find(&status.conditions, kind.as_str()).map_or("", |found| found.message.as_str())
 }
 
-/// No component reports a finding, and no upgrade is under way.
+/// No component reports a finding, and no upgrade is in progress.
 fn is_ready(status: &VmletStatus) -> bool {
     Kind::ALL
         .into_iter()

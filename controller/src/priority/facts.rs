@@ -94,7 +94,7 @@ impl<'a> Facts<'a> {
 }
 
 /// Whether a machine's pod, as its event shows it, says otherwise than the machine's status: the
-/// status has it on, and the pod has ended or (`None`) is gone.
+/// status has it on, and the pod has ended or (`None`) no longer exists.
 #[must_use]
 pub fn pod_contradicts(vm: &VirtualMachine, pod: Option<&Pod>) -> bool {
     let is_on = vm

@@ -26,7 +26,7 @@ pub struct Levels {
     pub create: i64,
     /// Nothing of that, and the object changed.
     pub update: i64,
-    /// Nothing of that, and the object is gone.
+    /// Nothing of that, and the object no longer exists.
     pub delete: i64,
     /// Nothing of that, and something outside the API server happened.
     pub generic: i64,

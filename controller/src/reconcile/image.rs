@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Invariant: a pass waits for no node; nothing is written when nothing changed. The task of an
-//! answer is deleted once the answer is on record.
+//! answer is deleted once the answer is recorded.
 //! Failure: a pass that fails is repeated; what is wrong with the image shows in its `Ready`.
 
 mod inspect;
@@ -25,7 +25,7 @@ use self::nodes::Holders;
 pub(crate) use self::nodes::{keep_ours, names, repository};
 use self::object::Object;
 
-/// How soon an image without an answer is looked at again, for the case that the event that ends
+/// How soon an image without an answer is checked again, for the case that the event that ends
 /// the wait is missed.
 const RECHECK: Duration = Duration::from_secs(60);
 

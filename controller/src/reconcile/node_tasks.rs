@@ -65,7 +65,7 @@ pub(crate) async fn remove_unchanged(ctx: &Context, task: &VirtualMachineTask) -
     delete(ctx, task, task.resource_version()).await
 }
 
-/// Deletes a task; success when it is gone, being deleted or another.
+/// Deletes a task; success when it no longer exists, being deleted or another.
 pub(crate) async fn remove(ctx: &Context, task: &VirtualMachineTask) -> Outcome<()> {
     delete(ctx, task, None).await
 }

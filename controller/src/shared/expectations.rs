@@ -54,7 +54,7 @@ impl Expectations {
         self.lock().pods.insert(key.clone(), expected);
     }
 
-    /// The machine is gone.
+    /// The machine no longer exists.
     pub(crate) fn forget(&self, key: &Key) {
         let mut all = self.lock();
         all.pods.remove(key);

@@ -43,7 +43,7 @@ pub enum Change<K> {
         /// Both have the same resourceVersion.
         unchanged: bool,
     },
-    /// It is gone.
+    /// It no longer exists.
     Deleted {
         /// As it was last seen.
         last: Arc<K>,

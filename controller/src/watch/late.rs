@@ -5,7 +5,7 @@
 //! one definition finds the kind, never a timer. Machines that wait for the kind itself are woken
 //! when it was listed then.
 //! Failure: as for every watch. A kind that is taken away leaves the last known objects, and the
-//! watch comes back with it.
+//! watch returns with it.
 
 use std::fmt::Debug;
 use std::pin::pin;

@@ -91,7 +91,7 @@ impl Proxy {
         )
     }
 
-    /// To all; the primary's answer counts. A secondary that is away gets it when it comes back.
+    /// To all; the primary's answer counts. A secondary that is away gets it when it returns.
     pub(super) async fn update_runtime_config(
         &self,
         call: &Call,

@@ -1,5 +1,5 @@
 //! A runtime beside the primary: asked with a deadline, left out while it fails, and doubted when
-//! it comes back with nothing.
+//! it returns with nothing.
 //!
 //! Invariant: one that hangs costs a call at most the deadline, and soon nothing.
 //! Failure: [`Failure::Down`] for whatever keeps it from answering.

@@ -6,7 +6,7 @@
 //!                                   ^-------------------failure---'
 //! ```
 //!
-//! Invariant: while it is not closed at most one call is under way that it has allowed since it
+//! Invariant: while it is not closed at most one call is in progress that it has allowed since it
 //! opened. Only the verdicts of calls allowed in the present phase count. A permit dropped without
 //! a verdict counts as none.
 //! Failure: none.
@@ -49,7 +49,7 @@ pub struct Permit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not asked again for another {} ms after repeated failures", retry_after.as_millis())]
 pub struct Refused {
-    /// Time until a call may be allowed again; zero while a trial is under way.
+    /// Time until a call may be allowed again; zero while a trial is in progress.
     pub retry_after: Duration,
 }
 
@@ -85,7 +85,7 @@ impl Breaker {
     /// Requests one call.
     ///
     /// # Errors
-    /// [`Refused`] while it is open, or half open with the trial under way.
+    /// [`Refused`] while it is open, or half open with the trial in progress.
     pub fn allow(&self) -> Result<Permit, Refused> {
         let mut inner = self.lock();
         match inner.state {

@@ -108,7 +108,7 @@ fn damaged() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Reads with every reader; what matters is that each comes back.
+/// Reads with every reader; what matters is that each returns.
 fn read_all(bytes: &[u8]) -> Result<(), TestCaseError> {
     let mut whole = Vec::new();
     let mut well = true;

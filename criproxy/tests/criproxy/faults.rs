@@ -150,7 +150,7 @@ async fn a_slow_secondary_is_waited_for_within_the_deadline() {
     let (sandboxes, ()) = tokio::join!(cri.sandboxes(), answers);
     assert!(sandboxes.unwrap().contains(&made), "it was not waited for");
 
-    // One that answers after the deadline was asked in vain, and disturbs no later call.
+    // One that answers after the deadline was asked without success, and disturbs no later call.
     waited_out(secondary, "ListPodSandbox", cri.sandboxes())
         .await
         .unwrap();
@@ -337,7 +337,7 @@ async fn lists_fail_when_what_a_secondary_had_is_lost() {
         assert_eq!(error.code(), Code::Unavailable);
         assert!(error.message().contains("vmlet"), "{error}");
     }
-    // Calls about ordinary pods go on.
+    // Calls about ordinary pods continue.
     cri.run("", "").await.unwrap();
     env.secondary.start();
     eventually("lists to be whole again", async || {

@@ -3,7 +3,7 @@
 //! Invariant: all figures are of the pod's own directory, which includes what is below it: on
 //! version 2 our leaf has no controllers of its own.
 //! Failure: none; a file that is missing or says something else makes its figure absent. kubelet
-//! removes the directory when the pod is gone.
+//! removes the directory when the pod no longer exists.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ impl PodCgroup {
         }
     }
 
-    /// How many processes of the pod the kernel has killed for want of memory.
+    /// How many processes of the pod the kernel has killed for lack of memory.
     pub fn oom_kills(&self, root: &Path) -> Option<u64> {
         let (pod, file) = if is_unified(root) {
             (root.join(self.path()), "memory.events")

@@ -82,7 +82,7 @@ pub enum ConfigError {
     None {
         /// The directory.
         dir: PathBuf,
-        /// Files that were looked at, in order.
+        /// Files that were checked, in order.
         rejected: Vec<Rejected>,
     },
 }

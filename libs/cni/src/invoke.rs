@@ -83,7 +83,7 @@ pub enum Failure {
         /// The plugin's words: message and details.
         message: String,
     },
-    /// The plugin failed without a word that the specification knows.
+    /// The plugin failed without a message that the specification knows.
     #[error("ended with {status}: {words}")]
     Crashed {
         /// Exit status or signal.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: objects that match a node are merged by rising priority, then by name; the node's own
 //! file and flags win over all of them.
-//! Failure: a value that the daemon refuses is reported in `Ready`; the node goes on with what it
+//! Failure: a value that the daemon refuses is reported in `Ready`; the node continues with what it
 //! had.
 
 use std::collections::BTreeMap;

@@ -111,7 +111,7 @@ impl FakeHypervisor {
         self.emit(Event::Disconnected);
     }
 
-    /// The connection comes back.
+    /// The connection returns.
     pub fn reconnect(&self) {
         self.lock().connected = true;
         self.emit(Event::Connected);

@@ -70,7 +70,7 @@ pub trait Hypervisor: Send + Sync + 'static {
     /// The file is whole once [`is_saved_memory`] says so, which it does before the machine has
     /// ended.
     fn save(&self, domain: Uuid, file: PathBuf) -> impl Future<Output = Result<()>> + Send;
-    /// Makes a [`Self::save`] under way fail, after which the guest runs on.
+    /// Makes a [`Self::save`] in progress fail, after which the guest runs on.
     fn abort_save(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
     /// Starts a defined domain from saved memory with this description. The guest does not run
     /// before [`Self::resume`].

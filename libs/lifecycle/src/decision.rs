@@ -10,7 +10,7 @@ use crds::VirtualMachineStatus;
 
 use crate::strategy::DesiredState;
 
-/// What a pass has to do, in this order: write `status`, do `action`, `release` the pod, come back.
+/// What a pass has to do, in this order: write `status`, do `action`, `release` the pod, return.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     /// The status to write first; equal to the old one when there is nothing to write.

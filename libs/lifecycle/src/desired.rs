@@ -199,7 +199,7 @@ fn end(m: &Machine<'_>, instance: &Instance, head: Head) -> Action {
     }
 }
 
-/// A stop that leaves less time than the deletion that is under way.
+/// A stop that leaves less time than the deletion that is in progress.
 fn shorten_grace(m: &Machine<'_>, instance: &Instance, head: Head) -> Action {
     let requested = requests::grace(&m.status.state_change_requests);
     let given = instance.grace_seconds.unwrap_or(i64::MAX);
@@ -212,7 +212,7 @@ fn shorten_grace(m: &Machine<'_>, instance: &Instance, head: Head) -> Action {
     }
 }
 
-/// An instance that is to go on stands still or not, as its owner wants. What stands still for
+/// An instance that is to continue stands still or not, as its owner wants. What stands still for
 /// another reason, such as a full disk, is left alone.
 fn stand(m: &Machine<'_>, instance: &Instance) -> Action {
     let uid = instance.uid.clone();

@@ -91,7 +91,7 @@ pub enum Delay {
     None,
     /// Not yet.
     For(Duration),
-    /// The time has come: take the annotation away and go on.
+    /// The time has come: take the annotation away and continue.
     Over,
 }
 

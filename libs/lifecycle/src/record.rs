@@ -59,7 +59,7 @@ pub(crate) fn instance(
         Step::End(next) | Step::Remove(next) => Some(next),
         Step::Save => Some(Afterwards::StayDown),
         Step::AwaitGone => Some(of_deletion(m, strategy, head)),
-        // A live instance goes on; what once was to follow it is no longer meant.
+        // A live instance continues; what once was to follow it is no longer meant.
         _ if seen.is_live() => None,
         _ => earlier.and_then(|e| e.afterwards),
     };
@@ -92,7 +92,7 @@ fn of_deletion(m: &Machine<'_>, strategy: Strategy, head: Head) -> Afterwards {
     }
 }
 
-/// The record of the last instance once its pod is gone.
+/// The record of the last instance once its pod no longer exists.
 fn gone(m: &Machine<'_>, strategy: Strategy, mut last: InstanceStatus) -> InstanceStatus {
     if !has_ended(&last) {
         last.phase = Some(Phase::Failed.to_string());

@@ -1,6 +1,6 @@
 //! The queue of requests: the meaning of its head, and when it is done.
 //!
-//! Invariant: only the head is looked at, and a pass takes away at most one.
+//! Invariant: only the head is checked, and a pass takes away at most one.
 //! Failure: a request that has no meaning (a Stop without UID) is removed.
 
 use crds::vm::{StateChangeAction, StateChangeRequest};
@@ -66,7 +66,7 @@ pub(crate) fn pop(
     instance: Option<&Instance>,
     starts: bool,
 ) -> Vec<StateChangeRequest> {
-    // Of a machine whose only run is over or under way, nothing can be started.
+    // Of a machine whose only run is over or in progress, nothing can be started.
     let is_used_up = strategy == Strategy::Once && (instance.is_some() || !starts);
     let has_ended = instance.is_some_and(|i| i.phase.is_final());
     let is_done = requests.first().is_some_and(|head| match head.action {

@@ -26,7 +26,7 @@ pub fn desired_power_state(
     })
 }
 
-/// Whether an instance is wanted: there is one that may go on, or there is to be another.
+/// Whether an instance is wanted: there is one that may continue, or there is to be another.
 #[must_use]
 pub fn set_to_start(
     strategy: Strategy,
@@ -71,8 +71,8 @@ pub(crate) fn starts(strategy: Strategy, status: &VirtualMachineStatus) -> bool 
     }
 }
 
-/// Whether a stop names the last instance, which is gone: what was to follow it is not wanted any
-/// more.
+/// Whether a stop names the last instance, which no longer exists: what was to follow it is not
+/// wanted any more.
 pub(crate) fn is_called_off(status: &VirtualMachineStatus) -> bool {
     let last = status.instance.as_ref();
     let head = status.state_change_requests.first();

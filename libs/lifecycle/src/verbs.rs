@@ -41,7 +41,7 @@ pub enum Verb {
     },
     /// Save its memory and let it end.
     Suspend,
-    /// Let it go on from saved memory.
+    /// Let it continue from saved memory.
     Resume,
     /// Stop its vCPUs.
     Pause,
@@ -196,7 +196,7 @@ impl Subject<'_> {
         grace.is_some_and(|grace| i64::from(grace) < given)
     }
 
-    /// Whether a stop, and nothing after it, is under way.
+    /// Whether a stop, and nothing after it, is in progress.
     fn is_stopping(&self, instance: &Instance) -> bool {
         let queue = &self.status.state_change_requests;
         let last = self

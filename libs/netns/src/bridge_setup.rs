@@ -66,7 +66,7 @@ pub enum Error {
     /// A link has a name that is not plain.
     #[error("link {0:?} has a name that cannot be used in a packet filter")]
     Name(String),
-    /// A link that was just made or recorded is gone.
+    /// A link that was just made or recorded no longer exists.
     #[error("link {0} has disappeared")]
     Vanished(String),
     /// No random bytes for an address.

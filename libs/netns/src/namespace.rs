@@ -124,7 +124,7 @@ impl Namespace {
 
     /// Unmounts and removes what is at `path`; success when nothing is there.
     ///
-    /// Processes and descriptors inside keep the namespace alive until they are gone.
+    /// Processes and descriptors inside keep the namespace alive until they no longer exist.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -230,7 +230,7 @@ fn delete(path: &Path) -> Result<(), Error> {
     };
     loop {
         match umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
-            // Mounts can be stacked: go on until none is left.
+            // Mounts can be stacked: continue until none is left.
             Ok(()) => {}
             Err(Errno::EINVAL) => break,
             Err(Errno::ENOENT) => return Ok(()),

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use http::StatusCode;
 
-/// Wait after a failure to accept: without descriptors, some will come back.
+/// Wait after a failure to accept: without descriptors, some will return.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
 const PLAIN: &str = "text/plain; charset=utf-8";

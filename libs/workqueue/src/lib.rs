@@ -5,7 +5,7 @@
 //! is the pool of workers.
 //!
 //! Invariant: a key is handed to at most one worker at a time, and a pushed key is never lost.
-//! Failure: none of its own; work that fails comes back after a growing delay.
+//! Failure: none of its own; work that fails returns after a growing delay.
 //!
 //! # Example
 //!

@@ -78,7 +78,7 @@ pub trait Metrics: Send + 'static {
     /// Like [`Metrics::queued`], with the class, and whether the key went before others of higher
     /// priority.
     fn dispatched(&mut self, class: Class, waited: Duration, aged: bool) {}
-    /// A key came back; it had been handed out for that long.
+    /// A key returned; it had been handed out for that long.
     fn worked(&mut self, took: Duration) {}
     /// What is in flight; refreshed twice a second while something is.
     fn running(&mut self, running: Running) {}

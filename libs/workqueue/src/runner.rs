@@ -5,7 +5,7 @@
 //! priorities at once, so that a burst of them, or some that hang, never stops routine work.
 //!
 //! Invariant: a key is in flight exactly while its handler runs, however the handler ends.
-//! Failure: a handler that panics or overruns its time counts as an error, and its key comes back
+//! Failure: a handler that panics or overruns its time counts as an error, and its key returns
 //! after back-off.
 
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ pub struct RunConfig {
     pub reserve_below: Option<i64>,
     /// A handler that takes longer is dropped. `None`: no limit.
     pub timeout: Option<Duration>,
-    /// How long handlers may go on after the stop signal.
+    /// How long handlers may continue after the stop signal.
     pub grace: Duration,
 }
 

@@ -68,7 +68,7 @@ impl<K: Hash + Eq + Clone, M: Metrics> Shared<K, M> {
         self.len() == 0
     }
 
-    /// Drops later pushes and hands out nothing more; what is in flight comes back.
+    /// Drops later pushes and hands out nothing more; what is in flight returns.
     pub fn shut_down(&self) {
         self.lock().shut_down();
         self.wake.notify_one();

@@ -40,7 +40,7 @@ impl From<Outcome> for Verdict {
     }
 }
 
-/// What the queue does with a key that comes back.
+/// What the queue does with a key that returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settlement {
     /// The key's back-off starts again.

@@ -120,7 +120,7 @@ async fn the_daemon_has_every_method_except_those_that_it_refuses() {
     server.stop().await;
 }
 
-/// Whether a refusal begins with the method's own name, and goes on.
+/// Whether a refusal begins with the method's own name, and continues.
 fn names(status: &Status, method: &str) -> bool {
     let name = method.rsplit('/').next().unwrap();
     let rest = status.message().strip_prefix(name);

@@ -110,7 +110,7 @@ async fn errors_and_files_hold_nothing_of_the_query() {
         let content = String::from_utf8_lossy(&std::fs::read(&file).unwrap()).into_owned();
         assert!(!content.contains("hush"), "{}", file.display());
     }
-    // The next pull goes on where this one was left.
+    // The next pull continues where this one was left.
     env.images.pull(locator).await.unwrap();
     let range = env.server.seen()[2]
         .header(header::RANGE)

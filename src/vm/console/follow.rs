@@ -227,7 +227,7 @@ impl Follow {
         }
     }
 
-    /// Runs `work` on a blocking thread. The state comes back only with the answer: if this task is
+    /// Runs `work` on a blocking thread. The state returns only with the answer: if this task is
     /// aborted, the thread ends it in order.
     async fn blocking<T: Send + 'static>(
         &mut self,

@@ -17,7 +17,7 @@ const WINDOW: usize = MAX_TEXT + 2;
 pub(super) enum Tag {
     /// The line ends here.
     Full,
-    /// The next record goes on with the same line.
+    /// The next record continues with the same line.
     Partial,
 }
 

@@ -13,7 +13,7 @@ use nix::fcntl::OFlag;
 
 use super::position::Mark;
 
-/// Entries of the log's directory that are looked at for a rotated log.
+/// Entries of the log's directory that are checked for a rotated log.
 const ROTATED_LIMIT: usize = 1024;
 
 /// An open log.

@@ -73,7 +73,7 @@ impl Drop for Watch {
         waiters.retain(|waiter| !Arc::ptr_eq(waiter, &self.changed));
         if waiters.is_empty() {
             table.remove(&self.descriptor);
-            // Fails when the file is gone, and the kernel's watch with it.
+            // Fails when the file no longer exists, and the kernel's watch with it.
             let _ = self.hub.inotify.rm_watch(self.descriptor);
         }
     }

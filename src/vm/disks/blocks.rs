@@ -1,7 +1,7 @@
 //! Containers with devices of the node as disks, the root disk among them.
 //!
 //! Invariant: a container takes its devices after its row is there, and gives them back when its
-//! domain is gone; the root disk is prepared before the container is CREATED.
+//! domain no longer exists; the root disk is prepared before the container is CREATED.
 //! Failure: [`crate::vm::Error::Block`]; nothing is left then but a device whose copy is begun
 //! again.
 

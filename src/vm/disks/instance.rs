@@ -1,7 +1,8 @@
 //! Containers that boot from the disk of a virtual machine, or from none.
 //!
 //! Invariant: who has the disk owns the domain's UUID: no other container's domain is ever touched
-//! by it. A container takes the disk at its creation, and gives it back when its domain is gone.
+//! by it. A container takes the disk at its creation, and gives it back when its domain no longer
+//! exists.
 //! Failure: [`Error::VmDisk`] and [`Error::DomainLives`] say what stands in the way; nothing is
 //! left then.
 
@@ -152,13 +153,13 @@ impl<P: Platform> Containers<P> {
     }
 
     /// Gives back the disk and the devices that a container has, and removes its seed; its domain
-    /// is gone.
+    /// no longer exists.
     pub(in crate::vm) async fn give_disk_back(&self, row: &Container) -> Result<()> {
         self.parts.blocks.give_back(&row.id).await?;
         if let Some(vm) = row.vm() {
             let disks = &self.parts.disks;
             if disks.is_held_by(vm, &row.id) {
-                // The guest went on from it, if it did, and that is over.
+                // The guest continued from it, if it did, and that is over.
                 disks.settle_used_memory(vm).await?;
                 self.remove_machine_seed(vm).await?;
             }

@@ -137,7 +137,7 @@ impl<P: Platform> Containers<P> {
         self.give_disk_back(row).await
     }
 
-    /// Lets go of what a container still has whose end is on record: a client that saw it EXITED
+    /// Lets go of what a container still has whose end is recorded: a client that saw it EXITED
     /// may come with the next container before the last steps of the end are done.
     pub(in crate::vm) async fn finish_end(&self, id: &ContainerId) -> Result<()> {
         match self.parts.table.get(id) {

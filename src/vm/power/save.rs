@@ -28,7 +28,7 @@ impl<P: Platform> Containers<P> {
         loop {
             let Ok(row) = self.running_vm(vm) else {
                 if self.is_starting(vm) {
-                    // What is there is what it comes back from.
+                    // What is there is what it returns from.
                     return Err(Error::NotRunning(vm));
                 }
                 let saved = disks.get(vm).is_some() && disks.settle_memory(vm).await?;
@@ -39,7 +39,7 @@ impl<P: Platform> Containers<P> {
             }
             let power = self.parts.hypervisor.power(row.domain()).await;
             match power.map_err(hypervisor("look for"))? {
-                // An earlier process began, and libvirt goes on.
+                // An earlier process began, and libvirt continues.
                 Some(Power::Paused(Pause::Passing)) => tokio::time::sleep(LOOK).await,
                 Some(Power::Off) | None => {
                     // Before its end is recorded, which gives the disk back.
@@ -54,7 +54,7 @@ impl<P: Platform> Containers<P> {
         }
     }
 
-    /// Makes a save under way fail; the guest runs on.
+    /// Makes a save in progress fail; the guest runs on.
     pub async fn abort_save(&self, vm: VmUid) -> Result<()> {
         let domain = self.running_vm(vm)?.domain();
         let aborted = self.parts.hypervisor.abort_save(domain).await;
@@ -103,8 +103,8 @@ impl<P: Platform> Containers<P> {
         .collect()
     }
 
-    /// The NICs that the guest of a new sandbox has already, because it goes on from saved memory;
-    /// `None` for a guest that boots.
+    /// The NICs that the guest of a new sandbox has already, because it continues from saved
+    /// memory; `None` for a guest that boots.
     pub fn nics_in_memory(&self, config: &SandboxConfig) -> Option<Vec<KnownNic>> {
         let annotations = Annotations::new(&config.annotations);
         let vm: Option<VmUid> = annotations.get(Key::VmDisk).ok().flatten();

@@ -59,7 +59,7 @@ impl<P: Platform> Containers<P> {
         Ok(console.is_some_and(|file| file.starts_with(self.paths.consoles())))
     }
 
-    /// Takes devices and disks of virtual machines back from containers that are gone, their
+    /// Takes devices and disks of virtual machines back from containers that no longer exist, their
     /// domains before them.
     async fn collect_disks(&self) -> Result<()> {
         for disk in self.parts.disks.all() {
@@ -82,7 +82,7 @@ impl<P: Platform> Containers<P> {
         Ok(self.parts.disks.collect().await?)
     }
 
-    /// Lets the images of sandboxes and disks go that are gone.
+    /// Lets the images of sandboxes and disks go that no longer exist.
     async fn collect_pins(&self) -> Result<()> {
         for owner in self.parts.images.owners() {
             let sandbox = owner.parse::<SandboxId>();

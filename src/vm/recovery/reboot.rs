@@ -19,7 +19,7 @@ use crate::vm::service::Containers;
 /// Exit code of a container whose end was not observed, as containerd gives it after a reboot.
 const UNKNOWN: i32 = 255;
 
-/// Containers that are looked at at once: reading what is left of a console takes its time.
+/// Containers that are checked at once: reading what is left of a console takes its time.
 const ABREAST: usize = 8;
 
 impl<P: Platform> Containers<P> {

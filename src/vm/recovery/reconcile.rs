@@ -19,7 +19,7 @@ use crate::vm::model::Container;
 use crate::vm::service::Containers;
 use crate::vm::state::Phase;
 
-/// Containers that are looked at at once: one with a stuck disk keeps few others waiting.
+/// Containers that are checked at once: one with a stuck disk keeps few others waiting.
 const ABREAST: usize = 8;
 
 impl<P: Platform> Containers<P> {

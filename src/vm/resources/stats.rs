@@ -4,7 +4,7 @@
 //! gets one request for all domains, the tapmanager one per few hundred sandboxes, and no call is
 //! made for a single machine. A client waits at most [`TIMEOUT`].
 //! Failure: what cannot be had is absent, or as old as its own time says; a look that takes too
-//! long goes on for the next client, and this one gets the last one.
+//! long continues for the next client, and this one gets the last one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};

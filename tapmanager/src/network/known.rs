@@ -1,4 +1,4 @@
-//! Addresses that a guest is to have whatever plugins say. One that goes on from saved memory has
+//! Addresses that a guest is to have whatever plugins say. One that continues from saved memory has
 //! its NICs already: hardware addresses, and leases that it believes in. One that boots may have a
 //! hardware address of its owner's choice.
 //!

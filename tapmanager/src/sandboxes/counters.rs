@@ -20,7 +20,8 @@ const NICS: usize = 400;
 type Wanted = (String, Vec<(String, String)>);
 
 impl Sandboxes {
-    /// Counters of the sandboxes whose ids follow `after`, and where to go on, if there are more.
+    /// Counters of the sandboxes whose ids follow `after`, and where to continue, if there are
+    /// more.
     ///
     /// # Errors
     /// When the thread that reads them cannot be had.

@@ -1,7 +1,7 @@
 //! Removes the network of a sandbox.
 //!
-//! Invariant: plugins see the links as they left them, or an empty path when the namespace is gone;
-//! the entry leaves the journal last.
+//! Invariant: plugins see the links as they left them, or an empty path when the namespace no
+//! longer exists; the entry leaves the journal last.
 //! Failure: when a plugin fails the entry stays in phase Removing and DEL may be repeated; links
 //! that cannot be put back keep nothing from going on.
 

@@ -15,7 +15,7 @@ use super::{
 use crate::failure::Failure;
 use crate::sandboxes::Sandboxes;
 
-/// Whether the peer may go on.
+/// Whether the peer may continue.
 enum Then {
     Continue,
     Close,

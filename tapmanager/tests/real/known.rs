@@ -1,4 +1,4 @@
-//! Guests that go on from saved memory: they have their addresses already.
+//! Guests that continue from saved memory: they have their addresses already.
 //!
 //! Invariant: the hardware address is the guest's own in any case; the IP address is, when it is
 //! free.

@@ -30,7 +30,7 @@ const RUNNING: Duration = Duration::from_secs(900);
 /// After the last kill all machines reach their desired state within this time; mostly that is
 /// seconds, but kubelet and the controller may stand in a back-off of five minutes.
 const SETTLED: Duration = Duration::from_secs(600);
-/// The daemon forgets a task once its object is gone.
+/// The daemon forgets a task once its object no longer exists.
 const FORGOTTEN: Duration = Duration::from_secs(180);
 
 /// What to do, and for how long.

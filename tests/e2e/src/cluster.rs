@@ -211,7 +211,7 @@ impl Cluster {
         self.stack().restart("kubelet")
     }
 
-    /// Deletes something and waits until it is gone.
+    /// Deletes something and waits until it no longer exists.
     pub fn delete(&self, kind_name: &str, within: Duration) -> Result<()> {
         let within = format!("--timeout={}s", within.as_secs());
         self.kubectl(&["delete", kind_name, "--wait", &within])

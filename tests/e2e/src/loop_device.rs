@@ -56,8 +56,8 @@ impl LoopDevice {
         Ok(bytes)
     }
 
-    /// Keeps others from using the device, as a mount would or a copy that goes on, until the file
-    /// is closed.
+    /// Keeps others from using the device, as a mount would or a copy that continues, until the
+    /// file is closed.
     pub fn claim(&self) -> Result<File> {
         let mut options = File::options();
         let alone = options.read(true).custom_flags(nix::libc::O_EXCL);

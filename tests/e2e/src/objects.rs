@@ -74,7 +74,7 @@ impl Objects {
         self.send("POST", &path, "application/json", &binding).await
     }
 
-    /// Merges a patch into an object; `name` may go on with `/status`.
+    /// Merges a patch into an object; `name` may continue with `/status`.
     pub async fn patch(
         &self,
         kind: &str,
@@ -94,7 +94,7 @@ impl Objects {
             .await
     }
 
-    /// Deletes an object; with finalizers it stays until they are gone.
+    /// Deletes an object; with finalizers it stays until they no longer exist.
     pub async fn delete(&self, kind: &str, name: &str) -> Result<Answer> {
         let path = self.path(kind, name, Effect::Real)?;
         self.send("DELETE", &path, "application/json", &Value::Null)

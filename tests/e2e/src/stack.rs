@@ -182,7 +182,7 @@ impl Stack {
         Ok(Pid::from_raw(text.trim().parse()?))
     }
 
-    /// Sends a signal to one of the stack's programs and waits until it is gone.
+    /// Sends a signal to one of the stack's programs and waits until it no longer exists.
     pub async fn kill(&self, program: &str, signal: Signal) -> Result<()> {
         // The file goes with a program that ends in order: read it before.
         let pid = self.pid(program)?;

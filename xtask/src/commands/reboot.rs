@@ -1,6 +1,6 @@
 //! `reboot`: cuts the power of a cluster's node and boots it again.
 //!
-//! Invariant: when it returns, the node's programs answer; pods come back by kubelet's own logic.
+//! Invariant: when it returns, the node's programs answer; pods return by kubelet's own logic.
 //! Failure: the end of the log of the program that does not answer is in the error.
 
 use std::path::PathBuf;

@@ -2,8 +2,8 @@
 //! per connection, a line each.
 //!
 //! Invariant: a reply comes when what was requested has happened.
-//! Failure: a supervisor that is gone refuses the connection; what it refuses to do comes back as
-//! text.
+//! Failure: a supervisor that no longer exists refuses the connection; what it refuses to do
+//! returns as text.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

@@ -96,7 +96,7 @@ fn domains(layout: &Layout) -> Result<Vec<Leak>> {
             .lines()
             .map(str::to_owned)
             .collect(),
-        // libvirtd is gone; what it knew is in its files.
+        // libvirtd no longer exists; what it knew is in its files.
         _ => files::domain_names(layout)?,
     };
     let names = names.into_iter().filter(|name| !name.is_empty());

@@ -28,8 +28,8 @@ pub(crate) fn of(pid: i32) -> Result<Vec<Mount>> {
     read(&format!("/proc/{pid}/mountinfo"))
 }
 
-/// Detaches a mount of this process's own namespace. One that is gone already is fine: the kernel
-/// detaches a mount everywhere when any process removes the file that it covers.
+/// Detaches a mount of this process's own namespace. One that no longer exists already is fine: the
+/// kernel detaches a mount everywhere when any process removes the file that it covers.
 pub(crate) fn detach(point: &Path) -> Result<()> {
     match umount2(point, MntFlags::MNT_DETACH) {
         Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => Ok(()),

@@ -127,7 +127,8 @@ fn stop(layout: &Layout, program: Program) {
     }
 }
 
-/// Kills everything that belongs to a stack, less its supervisor, and waits until it is gone.
+/// Kills everything that belongs to a stack, less its supervisor, and waits until it no longer
+/// exists.
 pub(super) fn kill_leftovers(layout: &Layout, supervisor: Option<i32>) -> Result<()> {
     let deadline = Instant::now() + TIMEOUT;
     loop {
@@ -147,7 +148,7 @@ pub(super) fn kill_leftovers(layout: &Layout, supervisor: Option<i32>) -> Result
     }
 }
 
-/// Ends the supervisor and waits until it is gone.
+/// Ends the supervisor and waits until it no longer exists.
 pub(super) fn end_supervisor(layout: &Layout) -> Result<()> {
     let pid = control::call(layout, &Request::Quit)?.supervisor;
     let deadline = Instant::now() + TIMEOUT;

@@ -1,6 +1,6 @@
 //! The systemd units of `deploy/systemd`.
 //!
-//! Invariant: every unit starts a program of ours, comes back whenever it ends, and systemd
+//! Invariant: every unit starts a program of ours, restarts whenever it ends, and systemd
 //! understands it.
 //! Failure: the test names the unit and the line.
 

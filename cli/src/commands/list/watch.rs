@@ -79,7 +79,7 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// The watch goes on by itself; who waits should know why nothing comes.
+/// The watch continues by itself; who waits should know why nothing comes.
 async fn tell(error: &watcher::Error) {
     eprintln!("warning: the watch broke off and is begun again: {error}");
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;

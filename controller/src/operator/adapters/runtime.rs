@@ -1,6 +1,6 @@
 //! The programs on nodes: a DaemonSet.
 //!
-//! Invariant: while a rollout is under way a pod that is missing is progress, not a fault.
+//! Invariant: while a rollout is in progress a pod that is missing is progress, not a fault.
 //! Failure: a status that the cluster has not written yet counts as zero everywhere.
 
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Lets a node read the first bytes of an image, by a task.
 //!
 //! ```text
-//! none ─ a node with a living agent ─► task ─ Success ─► on record, task deleted
-//!   ▲                                   └─── Error ────► on record; after a while the next node ─┐
+//! none ─ a node with a living agent ─► task ─ Success ─► recorded, task deleted
+//!   ▲                                   └─── Error ────► recorded; after a while the next node ─┐
 //!   └────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!

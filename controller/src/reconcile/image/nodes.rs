@@ -1,6 +1,6 @@
 //! Which nodes have an image, from the lists of images that kubelet writes to the nodes' statuses.
 //!
-//! Invariant: only names of ours are looked at; the watch of nodes keeps no others.
+//! Invariant: only names of ours are checked; the watch of nodes keeps no others.
 //! Failure: kubelet lists the 50 largest images of its node; a smaller one does not count.
 
 use std::collections::BTreeSet;

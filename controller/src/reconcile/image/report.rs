@@ -183,7 +183,7 @@ pub(crate) async fn write(
             record_events(ctx, object, &old, new);
             Ok(())
         }
-        // Deleted, or made again, while it was looked at.
+        // Deleted, or made again, while it was checked.
         Err(error) if is_gone(&error) || is_conflict(&error) => Ok(()),
         Err(source) => {
             let error = anyhow::Error::new(source);

@@ -1,6 +1,6 @@
 //! Makes the source of an image immutable from the first disk on.
 //!
-//! Invariant: `usedSince` is on record before a task that makes a disk exists, on the version of
+//! Invariant: `usedSince` is recorded before a task that makes a disk exists, on the version of
 //! the image whose source the task has: an edit in between makes the write fail.
 //! Failure: the machine's pass is repeated, with the image as it is then.
 
@@ -15,7 +15,7 @@ use crate::reconcile::answers::{again, is_conflict, is_gone};
 /// Owner of the one field.
 const MANAGER: &str = "vmlet-controller-used";
 
-/// Puts on record that a disk is about to be made from this version of the image.
+/// Records that a disk is about to be made from this version of the image.
 pub(crate) async fn record(ctx: &Context, object: &Object) -> Outcome<()> {
     if object.status().is_some_and(|s| s.used_since.is_some()) {
         return Ok(());

@@ -29,7 +29,7 @@ const LONGEST_MESSAGE: usize = 2048;
 /// What was observed. Only `observe/` and the status's own parts set it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct View {
-    /// The machine was looked at in this pass.
+    /// The machine was checked in this pass.
     pub(crate) is_known: bool,
     pub(crate) pod: Option<Arc<Pod>>,
     pub(crate) instance: Option<Instance>,
@@ -200,8 +200,8 @@ impl<'a> Pass<'a> {
         self.requeue = Some(self.requeue.map_or(delay, |old| old.min(delay)));
     }
 
-    /// All that this pass has to say is that something goes on, and the next step is likely to come
-    /// at once: its pass writes the status of both.
+    /// All that this pass has to say is that something continues, and the next step is likely to
+    /// come at once: its pass writes the status of both.
     pub(crate) fn postpone_status(&mut self) {
         self.writes.postpones_status = true;
         self.look_again(PROGRESS);

@@ -1,6 +1,6 @@
 //! The prerequisites of a machine's creation and start.
 //!
-//! Invariant: every part is looked at in every pass, so that a user sees all that is missing at
+//! Invariant: every part is checked in every pass, so that a user sees all that is missing at
 //! once; each part is the only writer of its condition.
 //! Failure: the parts that are missing, together in one error.
 

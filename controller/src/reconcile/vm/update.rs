@@ -117,7 +117,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>, pod: Option<Arc<Pod>>) -> Outcome {
 }
 
 /// The only step of a paused machine: its pod, which a drain waits for, is let go once its end is
-/// on record.
+/// recorded.
 pub(crate) fn record_end(pass: &mut Pass<'_>) {
     let pods = pass.ctx.stores.pods_of(&pass.uid());
     let mut pods = pods.into_iter();

@@ -108,7 +108,7 @@ fn a_wait_for_a_full_node_delays_no_other_machine() {
     assert_eq!(pass_on(&slots, &mut receiver, two, 1), ["c"]);
 }
 
-/// What comes back to work begins with its share, not with all that was asked of it meanwhile.
+/// What returns to work begins with its share, not with all that was asked of it meanwhile.
 #[test]
 fn tasks_of_a_broken_node_delay_only_its_own_machines() {
     let slots = Slots::default();

@@ -3,7 +3,7 @@
 //! Invariant: a plugin gets its own configuration, plus the network's name and version, the
 //! previous result, of the capability values those that it declares, and addresses to request in
 //! any case.
-//! Failure: a walk stops at the first plugin that fails, or goes on and reports the first at its
+//! Failure: a walk stops at the first plugin that fails, or continues and reports the first at its
 //! end.
 
 use std::time::{Duration, Instant};
@@ -63,7 +63,8 @@ impl Runtime {
         walk: Walk,
     ) -> Result<()> {
         let mut attachment = attachment.clone();
-        // The specification leaves the path empty for a namespace that is gone, after a reboot say.
+        // The specification leaves the path empty for a namespace that no longer exists, after a
+        // reboot say.
         if !tokio::fs::try_exists(&attachment.netns)
             .await
             .unwrap_or(true)

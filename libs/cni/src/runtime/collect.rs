@@ -26,7 +26,7 @@ pub struct GcOutcome {
 impl Runtime {
     /// Detaches every cached attachment that is not in `keep`, whatever its network. Then, from
     /// version 1.1.0 on and unless it says `disableGC`, asks the plugins of `network` to free what
-    /// belongs to no valid attachment. `keep` must name attachments whose ADD is under way, too.
+    /// belongs to no valid attachment. `keep` must name attachments whose ADD is in progress, too.
     pub async fn gc(
         &self,
         network: Option<&NetworkConfig>,

@@ -47,7 +47,7 @@ pub(crate) fn save(domain: &Domain, file: &Path) -> Result<(), Error> {
     }
 }
 
-/// Ends the long operation on a domain that is under way.
+/// Ends the long operation on a domain that is in progress.
 pub(crate) fn abort_job(domain: &Domain) -> Result<(), Error> {
     // SAFETY: the handle is alive for the whole call.
     let result = unsafe { sys::virDomainAbortJob(domain.as_ptr()) };

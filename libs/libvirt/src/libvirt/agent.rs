@@ -70,9 +70,9 @@ impl Calls {
             return Ok(());
         }
         let begun = Instant::now();
-        // Kept until the order is out: one that waits for its turn in vain is silent, too, and was
-        // never sent. Nor does a command of another client come between, whose end libvirt would
-        // have to wait for first.
+        // Kept until the order is out: one that waits for its turn without success is silent, too,
+        // and was never sent. Nor does a command of another client come between, whose end libvirt
+        // would have to wait for first.
         let turn = Arc::new(self.turn_within(domain, PING).await?);
         let ping = json!({"execute": "guest-ping"});
         let left = PING.saturating_sub(begun.elapsed());
@@ -159,7 +159,7 @@ impl Calls {
         })
     }
 
-    /// Waits until no other command to this guest is under way.
+    /// Waits until no other command to this guest is in progress.
     async fn turn(&self, domain: Uuid) -> OwnedMutexGuard<()> {
         let channel = {
             let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);

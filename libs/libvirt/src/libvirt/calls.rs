@@ -54,7 +54,7 @@ pub(super) struct Calls {
     /// Those whose power button was pressed for a reboot, and not since for anything else: libvirt
     /// boots them again when they power off, for any caller.
     pub(super) rebooting: Domains,
-    /// One per domain with agent calls under way.
+    /// One per domain with agent calls in progress.
     pub(super) channels: Mutex<HashMap<Uuid, Arc<tokio::sync::Mutex<()>>>>,
 }
 

@@ -1,6 +1,6 @@
 //! Keeps a connection to libvirt, and reports when it is established and lost.
 //!
-//! Invariant: at most one attempt to connect is under way; [`Event::Connected`] precedes every
+//! Invariant: at most one attempt to connect is in progress; [`Event::Connected`] precedes every
 //! event of its session, [`Event::Disconnected`] follows the last; a session is closed on a
 //! blocking thread.
 //! Failure: the link is down with a reason, and the next attempt follows after 100 ms, later after

@@ -12,7 +12,7 @@ pub struct Settings {
     pub call_deadline: Duration,
     /// Time for starting a domain.
     pub start_deadline: Duration,
-    /// Calls under way at once of each of four kinds, each on a connection of its own. Keep four
+    /// Calls in progress at once of each of four kinds, each on a connection of its own. Keep four
     /// times this below `max_workers` of libvirtd.conf (20 unless set).
     pub parallel: usize,
 }

@@ -214,7 +214,7 @@ async fn a_call_to_a_frozen_libvirtd_ends_at_its_deadline() {
     assert!(matches!(hv.list().await, Err(Error::Unavailable { .. })));
     signal(pid, Signal::SIGCONT);
     assert_eq!(next(&mut events).await, Event::Connected);
-    // The permit of the first call came back when its connection was given up.
+    // The permit of the first call returned when its connection was given up.
     let patient = async { while hv.list().await.is_err() {} };
     tokio::time::timeout(TIMEOUT, patient)
         .await

@@ -41,7 +41,7 @@ pub async fn survey(net: &impl Netlink) -> Result<Vec<LinkRecord>, Error> {
         };
         let addresses = net.addresses(link.index).await?;
         let mut routes = net.routes(link.index).await?;
-        // Those that come back with the addresses are not ours to put back; next hops must be
+        // Those that return with the addresses are not ours to put back; next hops must be
         // reachable first.
         routes.retain(|route| route.protocol != Route::PROTOCOL_KERNEL);
         routes.sort_by_key(|route| route.gateway.is_some());

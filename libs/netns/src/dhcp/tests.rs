@@ -1,6 +1,6 @@
 //! Answers to every kind of request, as values.
 //!
-//! Invariant: answers are looked at after a trip through their bytes, as a client would see them.
+//! Invariant: answers are checked after a trip through their bytes, as a client would see them.
 //! Failure: property tests print the packet that broke them.
 
 use std::net::Ipv4Addr;

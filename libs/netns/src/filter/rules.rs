@@ -12,8 +12,8 @@ use super::TABLE;
 use crate::mac::Mac;
 
 /// The chain for parts of IPv6 packets. A first part must show what it is of: what follows it in
-/// the frame need not be of the packet, and receivers would go on with the next part (RFC 7112, RFC
-/// 6980).
+/// the frame need not be of the packet, and receivers would continue with the next part (RFC 7112,
+/// RFC 6980).
 const PARTS: &str = "  chain parts {
     ip6 nexthdr != 44 drop
     frag nexthdr { 0, 43, 44, 51, 60, 135, 139, 140 } drop
@@ -89,7 +89,7 @@ pub(crate) fn no_rules() -> String {
     format!("table bridge {TABLE}\ndelete table bridge {TABLE}\n")
 }
 
-/// The chain that every frame of guest `number` passes. What it returns from may go on.
+/// The chain that every frame of guest `number` passes. What it returns from may continue.
 ///
 /// Frames of other kinds than ARP, IPv4 and IPv6 go nowhere: no VLAN tags, no spanning tree, no
 /// LLDP.

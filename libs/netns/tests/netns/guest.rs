@@ -195,7 +195,7 @@ async fn carry(from: OwnedFd, to: OwnedFd) {
             // A NIC drops what does not fit or comes while it is down.
             Ok(length) => drop(to.try_write(&frame[..length])),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            // The device is gone.
+            // The device no longer exists.
             Err(_) => return,
         }
     }

@@ -34,7 +34,7 @@ const QUICK: Deadlines = Deadlines {
 };
 const LONG: Duration = Duration::from_secs(60);
 
-/// Answers `Info`, and watches tasks without a word.
+/// Answers `Info`, and watches tasks without a message.
 struct Silent;
 
 #[tonic::async_trait]

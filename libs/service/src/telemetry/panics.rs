@@ -10,9 +10,10 @@ use std::process;
 /// From now on a panic in any thread or task aborts the process, as `panic = "abort"` would in a
 /// release build.
 ///
-/// For the programs of a node: one that has lost a task would go on and serve half of its requests,
-/// where its supervisor can start a whole one. All programs are compiled with unwinding, so that
-/// one build serves these and the controller, in which a pass that panics must not end the others.
+/// For the programs of a node: one that has lost a task would continue and serve half of its
+/// requests, where its supervisor can start a whole one. All programs are compiled with unwinding,
+/// so that one build serves these and the controller, in which a pass that panics must not end the
+/// others.
 pub fn abort_on_panic() {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |what| {

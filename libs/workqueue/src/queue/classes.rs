@@ -14,7 +14,7 @@ use super::slots::{Place, Slots};
 /// Keys of one priority.
 #[derive(Debug, Default)]
 struct ReadyClass {
-    /// Keys that came back from their flight after they had reached the list's head: they go before
+    /// Keys that returned from their flight after they had reached the list's head: they go before
     /// the list.
     front: BTreeMap<u64, u32>,
     list: List,

@@ -22,7 +22,7 @@ pub(super) enum Place {
     Waiting,
     /// Ready, in the list of its class.
     Linked,
-    /// Ready but in flight, and everything before it in its class is gone.
+    /// Ready but in flight, and everything before it in its class no longer exists.
     Detached,
     /// Ready, before the list of its class.
     Front,

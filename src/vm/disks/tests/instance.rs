@@ -38,7 +38,7 @@ async fn started(node: &Node, name: &str, more: &[(&str, &str)]) -> ContainerId 
     id
 }
 
-/// Waits for what a client sees; the last steps of the end may be under way.
+/// Waits for what a client sees; the last steps of the end may be in progress.
 async fn ended(node: &Node, id: &ContainerId) {
     node.until(id, |row| row.phase == Phase::Exited).await;
 }

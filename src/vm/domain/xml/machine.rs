@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::vm::host::accelerator::Accelerator;
 
 /// Translated code that an emulator keeps, in MiB. QEMU's own limit is 1 GiB, which it reaches in
-/// time: a guest that only reboots now and then would outgrow its pod. One boot of a small Linux
+/// time: a guest that only reboots periodically would outgrow its pod. One boot of a small Linux
 /// fills about this much; what is dropped is translated again when it is needed.
 const TRANSLATIONS: u64 = 64;
 

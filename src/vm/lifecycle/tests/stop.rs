@@ -231,7 +231,7 @@ async fn a_removal_copes_with_a_start_that_slips_in() {
     assert_eq!((node.rows.get(&id), node.domain(&id).await), (None, None));
 }
 
-/// Lets every other task go on until it waits for something else.
+/// Lets every other task continue until it waits for something else.
 async fn settle() {
     for _ in 0..1000 {
         tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Guests that come back from saved memory to other addresses.
+//! Guests that return from saved memory to other addresses.
 //!
 //! Invariant: their cables are pulled before they run, and plugged in again while they do.
 //! Failure: a test prints what was pulled and plugged in.
@@ -11,7 +11,7 @@ use crate::testkit::Node;
 
 const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
 
-/// A machine that came back from memory in which its NIC has these addresses; there are none in its
+/// A machine that returned from memory in which its NIC has these addresses; there are none in its
 /// pod.
 async fn resumed(addresses: &[&str]) -> (Node, ContainerId) {
     let vm: VmUid = VM.parse().unwrap();

@@ -1,4 +1,4 @@
-//! Saved memory that is discarded while its guest comes back from it.
+//! Saved memory that is discarded while its guest returns from it.
 //!
 //! Invariant: a guest that is back runs, and memory that was discarded is never run.
 //! Failure: a test names the guest that stands still, or the memory that was used.

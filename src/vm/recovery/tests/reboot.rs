@@ -32,7 +32,7 @@ async fn after_a_reboot_nothing_runs_or_is_ready_without_any_call() {
     node.sandboxes.after_reboot().await.unwrap();
     node.containers.after_reboot().await.unwrap();
 
-    // libvirt has kept the definition, the networks are gone.
+    // libvirt has kept the definition, the networks no longer exist.
     node.hypervisor.crash(running.domain());
     node.hypervisor.reconnect();
     node.network.set_away(false);

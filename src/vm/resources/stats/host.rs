@@ -30,7 +30,7 @@ pub(super) struct Emulators {
     pub(super) machines: Vec<(ContainerId, Uuid)>,
 }
 
-/// Which pods are looked at.
+/// Which pods are checked.
 #[derive(Debug)]
 pub(super) struct Pods {
     pub(super) cgroup_root: PathBuf,

@@ -1,7 +1,7 @@
 //! The machines of a chaos run: writes their desired states, also across a killed API server.
 //!
 //! Invariant: desired states reach an object in their order; those of a machine whose old object
-//! still exists are kept until it is gone, and only the last one of them counts.
+//! still exists are kept until it no longer exists, and only the last one of them counts.
 //! Failure: what the API server said last.
 
 use std::cell::{Cell, RefCell};
@@ -135,7 +135,7 @@ impl Machines {
         Ok(())
     }
 
-    /// Deletes all of them and waits until they are gone; prints what is left whenever that
+    /// Deletes all of them and waits until they no longer exist; prints what is left whenever that
     /// changes, and calls `if_slow` once if it takes long.
     pub(super) async fn delete(
         self,

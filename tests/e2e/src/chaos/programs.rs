@@ -37,7 +37,7 @@ pub(super) async fn blow(stack: &Stack, round: &Round) -> Result<u32> {
     Ok(lost + supervise(stack)?)
 }
 
-/// Starts a controller again that stopped for want of a lease, and a scheduler that ended; gives
+/// Starts a controller again that stopped for lack of a lease, and a scheduler that ended; gives
 /// how many controllers did.
 pub(super) fn supervise(stack: &Stack) -> Result<u32> {
     // A scheduler that misses some of what happens while there is no API server takes its memory

@@ -43,7 +43,7 @@ pub(super) async fn settle(
         pause.tick().await;
         programs::supervise(cluster.stack())?;
         machines.tell_all(cluster).await?;
-        // Also an API server that has just come back may not answer at once.
+        // Also an API server that has just return may not answer at once.
         let wrong = match observe(cluster, machines) {
             Ok((wrong, _)) if wrong.is_empty() => return Ok(()),
             Ok((wrong, seen)) => {

@@ -274,7 +274,7 @@ async fn results_wait_for_an_api_server_that_is_away() -> Result<()> {
     env.await_state("task", TaskState::Running).await?;
     env.control.stop_api().await?;
     env.daemon.set_task(&uid(&task), State::Success, 100, "")?;
-    // The agent does not let the daemon forget what it has tried to record in vain.
+    // The agent does not let the daemon forget what it has tried to record without success.
     let failures = || {
         let log = env.agent.log();
         let lines = log.lines().filter(|line| line.contains(&uid(&task)));

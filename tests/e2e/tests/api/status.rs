@@ -192,7 +192,7 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
 
     await_event(&client, "Ready").await?;
 
-    // What changes nothing of the installation is looked at, and nothing is written.
+    // What changes nothing of the installation is checked, and nothing is written.
     let sets = Api::<DaemonSet>::namespaced(client.clone(), NAMESPACE);
     let before = api.get("default").await?.resource_version();
     let reported = events(&client).await?.len();

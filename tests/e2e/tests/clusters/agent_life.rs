@@ -111,7 +111,7 @@ async fn not_shut_down(env: &TestEnvironment, vm: &Machine<'_>) -> Result<()> {
     cluster.await_boots("vm", &[6], BOOT).await
 }
 
-/// It listens only after the agent has ended: the task is under way when it does.
+/// It listens only after the agent has ended: the task is in progress when it does.
 async fn shut_down(env: &TestEnvironment, vm: &Machine<'_>) -> Result<()> {
     let (cluster, point) = (env.cluster(), "agent.task.progress");
     cluster.stack().arm(point)?;

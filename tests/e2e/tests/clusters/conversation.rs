@@ -2,7 +2,7 @@
 //!
 //! Invariant: whole lives of real pods are overheard between a real kubelet and containerd. Said
 //! again to an actor that answers as containerd did, directly and through the proxy, every question
-//! arrives and every answer comes back as it was; queried again of containerd itself, both ways
+//! arrives and every answer returns as it was; queried again of containerd itself, both ways
 //! lead to the same.
 //! Failure: the call is named, both versions are shown.
 

@@ -39,7 +39,7 @@ async fn machines_outlive_their_controller_and_agent() -> Result<()> {
 }
 
 /// A leader ends while a disk is made, the next one sleeps while a guest starts: each time the
-/// other goes on, and nothing that the sleeper writes is taken once it wakes.
+/// other continues, and nothing that the sleeper writes is taken once it wakes.
 async fn leader_change(cluster: &Cluster) -> Result<()> {
     let stack = cluster.stack();
     let mut second = second_controller(cluster)?;

@@ -37,7 +37,7 @@ async fn a_lost_node_never_makes_a_new_disk_elsewhere() -> Result<()> {
     nothing_new(&cluster, &uid, "while its node does not report").await?;
     cluster.kubectl(&["delete", "node", "node2"])?;
     await_lost(&cluster, "does not exist").await?;
-    // Kubernetes removes pods of nodes that are gone.
+    // Kubernetes removes pods of nodes that no longer exist.
     cluster.await_gone(&format!("pod/{NAME}"), LOST)?;
     nothing_new(&cluster, &uid, "after its node was removed").await?;
 

@@ -133,7 +133,7 @@ async fn rerun_on_failure(cluster: &Cluster) -> Result<()> {
     cluster.await_agent(name, UP).await?;
     cluster.power_off_inside(name)?;
     cluster.await_word(name, "Stopped", DOWN).await?;
-    // It would come back at once if it came back at all: a request for it is what starts it.
+    // It would restart at once if it restarted at all: a request for it is what starts it.
     vmletctl(cluster, &["start", name])?;
     cluster.await_word(name, "Running", UP).await?;
     delete(cluster, name).await
@@ -251,7 +251,7 @@ async fn power(cluster: &Cluster) -> Result<()> {
     is_named_and_reachable(cluster, name).await?;
     let memory = Guest::of(cluster.stack(), name)?.run(&["cat", "/run/memory"])?;
     ensure!(memory == "7", "its memory says {memory:?}");
-    // A guest that goes on does so with the disks that it knows.
+    // A guest that continues does so with the disks that it knows.
     Guest::of(cluster.stack(), name)?.run(&["sh", "-c", "echo 3 >/proc/sys/vm/drop_caches"])?;
     seed(cluster, name, "first")?;
     for program in ["vmlet", "vmlet-agent", "vmlet-controller"] {
@@ -382,7 +382,7 @@ async fn resize(cluster: &Cluster) -> Result<()> {
     delete(cluster, name).await
 }
 
-/// An evicted machine comes back as soon as its node takes pods again.
+/// An evicted machine returns as soon as its node takes pods again.
 async fn drain(cluster: &Cluster) -> Result<()> {
     let name = "drained";
     cluster.apply(&machine(name, &json!({ "runStrategy": "RerunOnFailure" })))?;

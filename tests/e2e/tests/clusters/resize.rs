@@ -132,7 +132,7 @@ fn resize(cluster: &Cluster, pod: &str, limits: &Value) -> Result<()> {
     cluster.kubectl(&words).map(drop)
 }
 
-/// Waits until the limits are those in the status, and no resize is under way.
+/// Waits until the limits are those in the status, and no resize is in progress.
 async fn await_settled(cluster: &Cluster, pod: &str, cpu: &str, memory: &str) -> Result<()> {
     eventually(DONE, &format!("{cpu} and {memory} of {pod}"), || async {
         let status = cluster.get_json(&["pod", pod])?["status"].take();

@@ -5,7 +5,7 @@
 //! for a while without a machine and with all of them; nothing else differs, and no figure is
 //! asserted.
 //!
-//! Invariant: the node is Ready from the first pod to the last, kubelet's relists go on, and
+//! Invariant: the node is Ready from the first pod to the last, kubelet's relists continue, and
 //! kubelet never finds them too late. A guest is paused as soon as it is up: two processors emulate
 //! no thirty running ones, and to our programs a paused one is a running machine.
 //! Failure: the wave is named; pods, events and logs follow.
@@ -35,7 +35,7 @@ const PROGRAMS: [&str; 6] = [
     "containerd",
     "kubelet",
 ];
-/// Enough of them to say that they go on.
+/// Enough of them to say that they continue.
 const RELISTS: f64 = 5.0;
 
 #[tokio::test]

@@ -92,7 +92,7 @@ async fn deployment(cluster: &Cluster) -> Result<()> {
     await_none(cluster, "app=web")
 }
 
-/// A machine that is deleted comes back under its own name.
+/// A machine that is deleted returns under its own name.
 async fn stateful_set(cluster: &Cluster) -> Result<()> {
     cluster.apply(&json!({
         "apiVersion": "apps/v1",
@@ -154,7 +154,7 @@ async fn job(cluster: &Cluster) -> Result<()> {
         Ok(pod.clone())
     })
     .await?;
-    // The guest goes down while the request is under way: only what comes of it counts.
+    // The guest goes down while the request is in progress: only what comes of it counts.
     let _ = Guest::of(cluster.stack(), &running)?.run(&["poweroff"]);
     cluster.await_ready("job/task", READY)?;
     let pod = cluster.get_json(&["pod", &running])?;

@@ -97,7 +97,7 @@ async fn a_guest_sees_a_root_disk_of_the_wanted_size_and_its_devices_in_order() 
     cri.await_agent(&small).await?;
     let root = disk(&cri, &small, "vda").await?;
     ensure!(root.0 == IMAGE, "{root:?}");
-    // It goes on reading what the other machine had, too.
+    // It continues reading what the other machine had, too.
     cri.remove_pod(&sandbox).await?;
     let shared = cri.shell(&small, "head -c 9 /dev/vdb").await?;
     ensure!(shared == "as it was", "{shared}");

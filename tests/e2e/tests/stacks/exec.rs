@@ -273,7 +273,7 @@ async fn an_agent_that_hangs_delays_neither_other_guests_nor_its_own_end() -> Re
     let sentence = "did not start the command within 3 s";
     ensure!(late.message().contains(sentence), "{late:?}");
 
-    // The daemon gives each of them up after a while: there are always some under way.
+    // The daemon gives each of them up after a while: there are always some in progress.
     let clients = (0..12).map(|_| tokio::spawn(ask_to_the_end(cri.clone(), mute.clone())));
     let clients: Vec<_> = clients.collect();
     for n in 0..5 {

@@ -177,7 +177,7 @@ async fn sigterm_ends_the_daemon_and_no_machine() -> Result<()> {
     let (sandbox, container) = cri.boot(&pod, &image).await?;
     await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
     for program in ["vmlet", "vmlet-tapmanager"] {
-        // The machine goes on while this is awaited: nothing that it does ends the program.
+        // The machine continues while this is awaited: nothing that it does ends the program.
         stack.kill(program, Signal::SIGTERM).await?;
         stack.restart(program)?;
     }

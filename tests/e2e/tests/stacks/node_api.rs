@@ -273,7 +273,7 @@ async fn a_suspended_guest_goes_on_where_it_was() -> Result<()> {
     await_power(&node, &container, Power::On).await?;
     stack.fetch(&format!("http://{ip}/"), BOOT).await?;
 
-    // Memory that is discarded is gone: the next pod boots.
+    // Memory that is discarded no longer exists: the next pod boots.
     node.done(&uid(6), VM, Kind::Save(v1::Save {}), TASK)
         .await?;
     remove(&cri, &sandbox).await?;

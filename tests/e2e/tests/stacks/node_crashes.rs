@@ -1,7 +1,7 @@
 //! kill -9 at every crash point of the node API.
 //!
-//! Invariant: a task that was taken ends as it would have, a guest that was saved goes on where it
-//! was, and in the end nothing is left.
+//! Invariant: a task that was taken ends as it would have, a guest that was saved continues where
+//! it was, and in the end nothing is left.
 //! Failure: the test names the crash point, and what was refused, lost or left.
 
 use std::collections::BTreeSet;

@@ -1,6 +1,6 @@
 //! Bad input is refused with a clear error and leaves nothing behind.
 //!
-//! Invariant: the daemon and the tapmanager go on serving.
+//! Invariant: the daemon and the tapmanager continue serving.
 //! Failure: a wrong code, an error without the word that helps, or a leftover.
 
 use std::io::{Read, Write};

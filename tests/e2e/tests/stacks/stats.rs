@@ -112,7 +112,7 @@ async fn figures_follow_what_the_guest_does() -> Result<()> {
     stack.down()
 }
 
-/// While libvirt is away the last figures serve: it comes back only when they are there. How soon
+/// While libvirt is away the last figures serve: it returns only when they are there. How soon
 /// they come is tested in virtual time, in `src/vm/resources/tests/stats.rs`.
 async fn without_libvirt(stack: &Stack, cri: &Cri, container: &str) -> Result<()> {
     stack.kill("libvirtd", Signal::SIGKILL).await?;

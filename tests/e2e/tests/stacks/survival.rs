@@ -1,6 +1,6 @@
 //! kill -9 of each of our programs, and of libvirtd, under a running guest.
 //!
-//! Invariant: the guest never notices: its uptime and its counter go on, its log has no gap, its
+//! Invariant: the guest never notices: its uptime and its counter continue, its log has no gap, its
 //! network answers, and it can still be stopped.
 //! Failure: the test says which program's death was noticed, and how.
 

@@ -164,7 +164,7 @@ fn kube_proxy(node: &Node) -> Value {
         "healthzBindAddress": "127.0.0.1:10256",
         "metricsBindAddress": "127.0.0.1:10249",
         "conntrack": { "maxPerCore": 0, "min": 0 },
-        // Answers between two pods of one bridge come back the same way only if the filter sees
+        // Answers between two pods of one bridge return the same way only if the filter sees
         // them.
         "nftables": { "masqueradeAll": !Path::new(BRIDGE_FILTER).exists() },
     })

@@ -55,7 +55,7 @@ impl std::fmt::Display for Sandbox {
 /// What was found on a node.
 #[derive(Debug, Default)]
 pub(crate) struct Drained {
-    /// Sandboxes that ran; they are gone.
+    /// Sandboxes that ran; they no longer exist.
     pub(crate) found: Vec<Sandbox>,
     /// What did not work.
     pub(crate) trouble: Vec<String>,

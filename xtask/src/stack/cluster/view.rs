@@ -25,7 +25,7 @@ const OVERLAID: &[(&str, &str)] = &[
 ];
 
 /// Folders with fixed places and what stands for them below the node's directory: these hold much,
-/// are measured, or are looked at from outside.
+/// are measured, or are checked from outside.
 const BINDS: &[(&str, &str)] = &[
     ("host/kubelet", KUBELET_ROOT),
     ("host/containerd", "/var/lib/containerd"),

@@ -1,7 +1,7 @@
 //! Control groups named after a stack: tests put pods below `/<netns name>` in each hierarchy,
 //! kubelet has its own there.
 //!
-//! Invariant: only groups of exactly that name, and what is below them, are looked at or removed.
+//! Invariant: only groups of exactly that name, and what is below them, are checked or removed.
 //! Failure: a group that still holds a process cannot be removed and is named.
 
 use std::fs;

@@ -53,7 +53,7 @@ pub(super) fn find(layout: &Layout) -> Result<Vec<Leak>> {
     Ok(found)
 }
 
-/// The domains that a libvirtd that is gone has on disk.
+/// The domains that a libvirtd that no longer exists has on disk.
 pub(super) fn domain_names(layout: &Layout) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for folder in ["libvirt/etc/qemu", "libvirt/run/qemu"] {

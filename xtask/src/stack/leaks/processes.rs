@@ -4,7 +4,7 @@
 //! environment says so, if it is in the stack's control group, or if it is one of the stack's
 //! programs or a QEMU with the stack's directory in its command line. Others that merely sit in the
 //! stack's network namespace are reported but never killed.
-//! Failure: a process that ends while it is looked at is not there.
+//! Failure: a process that ends while it is checked is not there.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

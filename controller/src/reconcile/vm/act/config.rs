@@ -49,7 +49,7 @@ pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome {
     }
     if changed {
         pass.count_change();
-        // A start goes on with it at once.
+        // A start continues with it at once.
         if !starts {
             return Ok(Flow::Done("reconfigured"));
         }
@@ -183,7 +183,7 @@ fn size(pass: &mut Pass<'_>, is_on: bool, starts: bool) -> Outcome<bool> {
     };
     let has_started = status.is_some_and(|s| s.hardware.is_some());
     let sync = match sync {
-        // Neither class nor revision is on record: it keeps what it runs with.
+        // Neither class nor revision is recorded: it keeps what it runs with.
         Sync::Resize if resize && is_on && last_revision.is_none() && has_started => {
             Sync::Pending("ClassNameChanged")
         }

@@ -102,7 +102,7 @@ fn done(pass: &mut Pass<'_>) -> Outcome {
     Ok(Flow::Done("created"))
 }
 
-/// Puts on record that the machine exists.
+/// Records that the machine exists.
 pub(crate) fn exists(pass: &mut Pass<'_>) {
     pass.condition(conditions::CREATED, Status::True, "", "");
     let (_, uuid) = identity::of(pass);

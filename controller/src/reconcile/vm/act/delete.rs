@@ -118,7 +118,7 @@ fn announce(pass: &Pass<'_>, grace_seconds: u32) {
     pass.normal("DeleteStarted", &text);
 }
 
-/// Something may lie on a node: it is on record before a task can make a disk there. The task's
+/// Something may lie on a node: it is recorded before a task can make a disk there. The task's
 /// object proves nothing: its owner, or the end of the namespace, may have deleted it.
 fn may_have_disk(pass: &Pass<'_>) -> bool {
     pass.root_claim().is_none() && pass.node_name().is_some()

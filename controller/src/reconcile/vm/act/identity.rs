@@ -1,6 +1,6 @@
 //! The two UUIDs of a machine.
 //!
-//! Invariant: they follow from the machine's UID unless its owner chose them, are on record before
+//! Invariant: they follow from the machine's UID unless its owner chose them, are recorded before
 //! the first pod, and never change after that.
 //! Failure: none.
 
@@ -11,7 +11,7 @@ use crate::reconcile::vm::pass::Pass;
 /// Namespace of UUIDs that are derived from UIDs.
 const NAMESPACE: Uuid = Uuid::from_u128(0x6f0f_2d8e_5a1b_4c77_9d3e_766d_6c65_7401);
 
-/// Puts the UUIDs on record.
+/// Puts the UUIDs recorded.
 pub(crate) fn choose(pass: &mut Pass<'_>) {
     let uid = pass.uid();
     let derived = |what: &str| {
@@ -30,7 +30,7 @@ pub(crate) fn choose(pass: &mut Pass<'_>) {
     }
 }
 
-/// BIOS and instance UUID on record.
+/// BIOS and instance UUID recorded.
 pub(crate) fn of(pass: &Pass<'_>) -> (String, String) {
     let status = pass.seen();
     let bios = status.and_then(|s| s.bios_uuid.clone());

@@ -29,7 +29,7 @@ pub(crate) async fn release(ctx: &Context, key: &Key) -> Outcome {
     Ok(Flow::Continue)
 }
 
-/// Deletes the tasks of earlier machines of that name. A node keeps a task on record as long as the
+/// Deletes the tasks of earlier machines of that name. A node keeps a task recorded as long as the
 /// object exists, and the cluster's garbage collector, which deletes it too, may need minutes after
 /// the API server was restarted.
 pub(crate) async fn delete_tasks(ctx: &Context, key: &Key) -> Outcome<()> {

@@ -68,7 +68,7 @@ fn delayed(pass: &mut Pass<'_>) -> Outcome {
     }
 }
 
-/// A task of another kind is under way; one of the same kind is the operation itself.
+/// A task of another kind is in progress; one of the same kind is the operation itself.
 fn blocks(pass: &Pass<'_>, action: &Action) -> bool {
     let own: &[TaskKind] = match action {
         Action::Shutdown { .. } => &[TaskKind::GuestShutdown],

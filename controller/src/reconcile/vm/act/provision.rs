@@ -4,7 +4,7 @@
 //! placeholder ─ bound ─► status.nodeName ─ image pulled, runs ─► Provision task ─► Created
 //! ```
 //!
-//! Invariant: the node is on record before a task exists there; it changes only while no disk can
+//! Invariant: the node is recorded before a task exists there; it changes only while no disk can
 //! exist, or when the node left after the task had failed. Until the disk is made the machine
 //! follows its image: what was begun for another source of it ends.
 //! Failure: a placeholder that failed is made again after a while, on the same node once one is on
@@ -82,7 +82,7 @@ async fn follow_image(
     let name = prerequisites.image.name.as_str();
     let is_of_another = |task: &Arc<VirtualMachineTask>| task.spec.image.as_deref() != Some(name);
     if let Some(task) = task(pass).filter(is_of_another) {
-        // It has failed: neither one that goes on nor one that succeeded gets here.
+        // It has failed: neither one that continues nor one that succeeded gets here.
         tasks::delete(pass, &task).await?;
         return Ok(false);
     }
@@ -95,7 +95,7 @@ async fn follow_image(
     }
 }
 
-/// The node, on record; `None` while there is none.
+/// The node, recorded; `None` while there is none.
 async fn pin(
     pass: &mut Pass<'_>,
     prerequisites: &Prerequisites,

@@ -24,7 +24,7 @@ pub(crate) fn run(pass: &mut Pass<'_>) -> Flow {
     }
 }
 
-/// A disk that a node was making when it went is not made elsewhere: the node may come back with
+/// A disk that a node was making when it went is not made elsewhere: the node may return with
 /// it.
 pub(crate) fn while_making(pass: &mut Pass<'_>, node: &str) {
     if view::node(pass, node).is_some() {

@@ -1,6 +1,6 @@
 //! The sources of first-boot data.
 //!
-//! Invariant: a Secret's content is looked at here for the presence of a key only; it is neither
+//! Invariant: a Secret's content is checked here for the presence of a key only; it is neither
 //! kept nor logged.
 //! Failure: a Secret or key that is missing.
 

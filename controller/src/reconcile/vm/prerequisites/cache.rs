@@ -14,7 +14,7 @@ use crate::reconcile::vm::pass::Pass;
 /// Condition of a cache: the image's own description is known.
 const HARDWARE_READY: &str = "VirtualMachineImageCacheHardwareReady";
 
-/// Whether the machine may go on; takes label and annotation away when it may.
+/// Whether the machine may continue; takes label and annotation away when it may.
 pub(crate) fn is_ready(pass: &mut Pass<'_>) -> bool {
     let Some(name) = pass.vm.labels().get(names::IMAGE_CACHE_LABEL).cloned() else {
         return true;

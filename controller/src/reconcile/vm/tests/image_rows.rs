@@ -1,4 +1,4 @@
-//! Images: what is asked of nodes, what is on record, and how machines follow.
+//! Images: what is asked of nodes, what is recorded, and how machines follow.
 //!
 //! Invariant: nodes answer by the status of their task, as agents do.
 //! Failure: none of its own.

@@ -43,7 +43,7 @@ pub(crate) async fn finish(pass: &mut Pass<'_>) -> Outcome<()> {
     remove_metadata(pass).await
 }
 
-/// Writes the status draft now, for what must be on record before an effect.
+/// Writes the status draft now, for what must be recorded before an effect.
 pub(crate) async fn status(pass: &mut Pass<'_>) -> Outcome<()> {
     let Some(draft) = &pass.vm.status else {
         return Ok(());
@@ -66,7 +66,7 @@ pub(crate) async fn status(pass: &mut Pass<'_>) -> Outcome<()> {
             rebase(pass, new);
             Ok(())
         }
-        // Deleted while it was looked at.
+        // Deleted while it was checked.
         Err(error) if is_gone(&error) => Ok(()),
         Err(error) if is_conflict(&error) => Err(again()),
         Err(source) => Err(write_error("status", source)),
@@ -241,7 +241,7 @@ async fn remove_metadata(pass: &mut Pass<'_>) -> Outcome<()> {
     }
 }
 
-/// Lets the pod go whose end is on record.
+/// Lets the pod go whose end is recorded.
 async fn release(pass: &mut Pass<'_>) -> Outcome<()> {
     match pass.writes.releases.take() {
         Some(pod) => release_pod(&pass.api(), &pod).await,

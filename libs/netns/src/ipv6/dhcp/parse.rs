@@ -7,7 +7,7 @@
 use dhcproto::Decodable;
 use dhcproto::v6::Message;
 
-/// Associations of a request that are answered, and addresses of one that are looked at.
+/// Associations of a request that are answered, and addresses of one that are checked.
 const MAX_ASSOCIATIONS: usize = 8;
 
 mod code {

@@ -1,7 +1,7 @@
 //! Deletes the root disk of a machine that is being deleted.
 //!
-//! Invariant: removed only after the last pod is gone, by a task of its own; a disk in a claim is
-//! left to the claim's owner.
+//! Invariant: removed only after the last pod no longer exists, by a task of its own; a disk in a
+//! claim is left to the claim's owner.
 //! Failure: the node says why; a node that no longer exists took the disk with it.
 
 use crds::TaskKind;
