@@ -27,10 +27,9 @@ pub use error::{Error, Result};
 pub use host::accelerator;
 pub use model::{
     BlockDisk, Container, ContainerConfig, ContainerMetadata, Device, Exit, ImageSpec,
-    LinuxResources, Mount, Spec,
+    LinuxResources, Mount, Spec, Unused,
 };
 pub use paths::Paths;
 pub use resources::{DiskUsage, Facts, stats};
 pub use service::{Containers, Parts};
 pub use settings::{Settings, UnknownImage, Unsupported};
-pub use unsupported::Unused;

@@ -176,18 +176,6 @@ pub(crate) enum NodeCommand {
     Doctor(doctor::DoctorArgs),
 }
 
-/// Selects one pod.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct PodArg {
-    /// Name of the pod, or the beginning of its ID or of its container's ID.
-    #[arg(value_name = "NAME|ID")]
-    pub(crate) pod: String,
-
-    /// Namespace of the pod, if the pod is given by name.
-    #[arg(short, long, default_value = "default")]
-    pub(crate) namespace: String,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,20 +16,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Arg, Command};
-use clap_complete::Shell;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, complete};
-use clap_complete::env::{CompleteEnv, Shells};
+use clap_complete::env::CompleteEnv;
 
 use crate::args::{self, OF_THE_NODE};
+use crate::commands::completion::{PROGRAM, VARIABLE};
 
-/// The variable by which the scripts of `vmletctl completion` request candidates; it holds the
-/// shell's name.
-const ASKED_BY: &str = "VMLETCTL_COMPLETE";
 /// The program that kubectl runs for candidates of `kubectl vmlet`: vmletctl by another name.
-const ASKED_BY_KUBECTL: &str = "kubectl_complete-vmlet";
+const KUBECTL_PLUGIN: &str = "kubectl_complete-vmlet";
 /// Cobra's `ShellCompDirectiveNoFileComp`: a name is wanted, not a file of the directory.
 const NO_FILES: &str = ":4";
-const PROGRAM: &str = "vmletctl";
 
 /// What a word is the name of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +45,7 @@ type Names = Arc<dyn Fn(Kind) -> Vec<String> + Send + Sync>;
 pub(crate) fn answer() -> Option<ExitCode> {
     let words: Vec<_> = env::args_os().collect();
     let called = words.first().map(Path::new).and_then(Path::file_name);
-    if called == Some(OsStr::new(ASKED_BY_KUBECTL)) {
+    if called == Some(OsStr::new(KUBECTL_PLUGIN)) {
         let names = names_for(&words);
         let printed = io::stdout().write_all(for_kubectl(words, &names).as_bytes());
         return Some(printed.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS));
@@ -58,35 +54,13 @@ pub(crate) fn answer() -> Option<ExitCode> {
     let typed: Vec<_> = words[separator.map_or(words.len(), |at| at + 1)..].to_vec();
     let description = || described(&typed, &names_for(&typed));
     let asked = CompleteEnv::with_factory(description)
-        .var(ASKED_BY)
+        .var(VARIABLE)
         .bin(PROGRAM);
     match asked.try_complete(words, env::current_dir().ok().as_deref()) {
         Ok(false) => None,
         Ok(true) => Some(ExitCode::SUCCESS),
         Err(_) => Some(ExitCode::FAILURE),
     }
-}
-
-/// The script that makes a shell ask this program.
-pub(crate) fn script(shell: Shell) -> io::Result<String> {
-    let shells = Shells::builtins();
-    let shell = shells
-        .completer(&shell.to_string())
-        .ok_or(io::ErrorKind::Unsupported)?;
-    let program = program(env::args_os().next());
-    let mut script = Vec::new();
-    shell.write_registration(ASKED_BY, PROGRAM, PROGRAM, &program, &mut script)?;
-    Ok(String::from_utf8_lossy(&script).into_owned())
-}
-
-/// The program's path, from wherever the shell will be; a plain name is found by PATH.
-fn program(called: Option<OsString>) -> String {
-    let called = called.unwrap_or_else(|| PROGRAM.into());
-    let path = Path::new(&called);
-    let is_plain = path.components().count() < 2;
-    let whole = std::path::absolute(path).ok().filter(|_| !is_plain);
-    let path = whole.as_deref().unwrap_or(path);
-    path.to_string_lossy().into_owned()
 }
 
 /// Names of the cluster that a command line chooses.

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 
 use cri_proto::v1::{Container, ContainerState, PodSandbox, PodSandboxState};
 
-use crate::args::PodArg;
 use crate::runtime::{CallError, Runtime};
 use crate::table::{printable, short};
 
@@ -16,6 +15,18 @@ use crate::table::{printable, short};
 pub(crate) struct Pod {
     pub(crate) sandbox: PodSandbox,
     pub(crate) containers: Vec<Container>,
+}
+
+/// Selects one pod.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct PodArg {
+    /// Name of the pod, or the beginning of its ID or of its container's ID.
+    #[arg(value_name = "NAME|ID")]
+    pub(crate) pod: String,
+
+    /// Namespace of the pod, if the pod is given by name.
+    #[arg(short, long, default_value = "default")]
+    pub(crate) namespace: String,
 }
 
 /// No pod, or more than one, answers to a name.

@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use nodeapi::v1;
 use nodeapi::v1::node_server::Node;
+use nodeapi::v1::run_task_request::Kind;
+use strum::VariantNames as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::Services;
 use super::agenda::Refused;
-use super::task::Work;
 use super::watch::{Change, stream};
 use super::{describe, wire};
 use crate::config::Config;
@@ -67,7 +68,7 @@ impl<P: Platform> Node for Service<P> {
                 .map(|v| v.libvirt.clone())
                 .unwrap_or_default(),
             qemu_version: versions.map(|v| v.qemu).unwrap_or_default(),
-            task_kinds: Work::KINDS.map(str::to_owned).into(),
+            task_kinds: Kind::VARIANTS.iter().map(ToString::to_string).collect(),
             disk_capacity_bytes: bytes(|s| s.blocks()),
             disk_available_bytes: bytes(|s| s.blocks_available()),
             machine_types: self.services.machines.machine_types(),

@@ -55,8 +55,9 @@ pub struct Task {
 }
 
 /// What is to be done.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case", tag = "kind")]
+#[strum(serialize_all = "snake_case")]
 pub enum Work {
     /// Makes the disk.
     Provision {
@@ -152,36 +153,9 @@ impl State {
 }
 
 impl Work {
-    /// All kinds, by their name in the request.
-    pub const KINDS: [&str; 11] = [
-        "provision",
-        "delete_disk",
-        "guest_shutdown",
-        "power_off",
-        "guest_reboot",
-        "reset",
-        "save",
-        "restore",
-        "pause",
-        "unpause",
-        "inspect_image",
-    ];
-
-    /// The name in the request.
-    pub const fn kind(&self) -> &'static str {
-        match self {
-            Self::Provision { .. } => "provision",
-            Self::DeleteDisk => "delete_disk",
-            Self::GuestShutdown { .. } => "guest_shutdown",
-            Self::PowerOff { .. } => "power_off",
-            Self::GuestReboot { .. } => "guest_reboot",
-            Self::Reset => "reset",
-            Self::Save => "save",
-            Self::Restore { .. } => "restore",
-            Self::Pause => "pause",
-            Self::Unpause => "unpause",
-            Self::InspectImage { .. } => "inspect_image",
-        }
+    /// The name of the kind: the name of its field in the request.
+    pub fn kind(&self) -> &'static str {
+        self.into()
     }
 
     /// Whether doing it twice is not the same as doing it once.

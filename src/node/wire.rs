@@ -216,4 +216,43 @@ mod tests {
         let (.., work) = task(request(of_url(&name, url))).unwrap();
         assert!(matches!(work, Work::Provision { url: Some(given), .. } if given == url));
     }
+
+    #[test]
+    fn stored_work_and_its_request_have_one_name_for_the_kind() {
+        use strum::VariantNames as _;
+        use v1::run_task_request::Kind;
+        let provision = v1::Provision {
+            image: "host/disk".to_owned(),
+            ..v1::Provision::default()
+        };
+        let power_off = v1::PowerOff {
+            pod_uid: UID.to_owned(),
+            ..v1::PowerOff::default()
+        };
+        let inspect = v1::InspectImage {
+            image: "host/disk".to_owned(),
+            ..v1::InspectImage::default()
+        };
+        let all = [
+            Kind::Provision(provision),
+            Kind::DeleteDisk(v1::DeleteDisk::default()),
+            Kind::GuestShutdown(v1::GuestShutdown::default()),
+            Kind::GuestReboot(v1::GuestReboot::default()),
+            Kind::Reset(v1::Reset::default()),
+            Kind::Save(v1::Save::default()),
+            Kind::Restore(v1::Restore::default()),
+            Kind::Pause(v1::Pause::default()),
+            Kind::Unpause(v1::Unpause::default()),
+            Kind::PowerOff(power_off),
+            Kind::InspectImage(inspect),
+        ];
+        let requested: Vec<&str> = all.iter().map(Into::into).collect();
+        assert_eq!(requested, Kind::VARIANTS);
+        for (kind, name) in all.into_iter().zip(requested) {
+            let (.., work) = task(request(Some(kind))).unwrap();
+            assert_eq!(work.kind(), name);
+            let stored = serde_json::to_value(&work).unwrap();
+            assert_eq!(stored["kind"], name);
+        }
+    }
 }

@@ -146,7 +146,7 @@ pub enum Error {
     },
     /// A command did not run in the machine.
     #[error(transparent)]
-    Exec(#[from] super::exec::Error),
+    Exec(#[from] super::exec::error::Error),
     /// The machine cannot be changed like this.
     #[error("{what} of container {id} cannot be changed: {reason}")]
     Resize {

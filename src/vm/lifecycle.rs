@@ -6,11 +6,12 @@
 //! Failure: what a request leaves half-done is settled by the next one for the same sandbox, or by
 //! [`recovery`](super::recovery).
 
-pub(super) mod create;
+mod create;
 mod end;
 mod placeholder;
 mod remove;
-pub(super) mod start;
+pub(super) mod request;
+mod start;
 mod stop;
 
 #[cfg(test)]

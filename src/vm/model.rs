@@ -13,8 +13,10 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::state::Phase;
-use super::unsupported::Unused;
 use crate::block::Number;
+
+/// Exit code of a container that never ran, as containerd gives it.
+pub(super) const NEVER_RAN: i32 = 128;
 
 /// A container and where it is in its life.
 #[derive(Debug, Clone, PartialEq)]
@@ -154,6 +156,17 @@ pub struct ContainerConfig {
     /// What a machine has no use for.
     #[serde(default)]
     pub unused: Unused,
+}
+
+/// Parts of a request that are noticed and of which no value is kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unused {
+    /// Names of environment variables that are not about Services.
+    pub variables: Vec<String>,
+    /// Whether there is a command, an argument or a working directory.
+    pub command: bool,
+    /// Names of CDI devices.
+    pub cdi_devices: Vec<String>,
 }
 
 /// Names of a container.

@@ -13,8 +13,9 @@ use podspec::{ContainerId, Defaults, SandboxId};
 
 use super::console::Consoles;
 use super::error::{Error, Result, hypervisor};
-use super::exec::Slots;
+use super::exec::slots::Slots;
 use super::host::accelerator::Choice;
+use super::lifecycle::request::instance;
 use super::model::{Container, ContainerConfig};
 use super::paths::Paths;
 use super::resources::stats::Meter;
@@ -154,11 +155,7 @@ impl<P: Platform> Containers<P> {
         let ready = self.ready_sandbox(sandbox)?;
         self.refuse_loss(&ready, &config)?;
         let has_image = !images::is_none(&config.image.user_specified_image);
-        if has_image
-            && super::lifecycle::create::instance(&ready, &config)?
-                .vm
-                .is_none()
-        {
+        if has_image && instance(&ready, &config)?.vm.is_none() {
             self.bring_image(&ready, &config.image).await?;
         }
         let files = self.guest_files(&ready, &config).await?;

@@ -6,15 +6,14 @@
 //! Failure: none here. What would lose data is refused as [`super::Error::Unsupported`] where
 //! the node's setting says so; the rest becomes an event of the pod, which the agent writes.
 
+mod finding;
 mod mounts;
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::fs::File;
 use std::sync::{MutexGuard, PoisonError};
 
 use podspec::{Annotations, is_url_image_name, unknown_annotations};
-use serde::{Deserialize, Serialize};
 use tapmanager::wire::Network;
 
 use super::error::{Error, Result};
@@ -24,56 +23,16 @@ use super::settings::Unsupported;
 use crate::images::{Format, Image, head_of};
 use crate::platform::Platform;
 use crate::sandbox::{Sandbox, SandboxConfig};
+use finding::{Finding, LONGEST};
 
-/// Most findings of one container, and the longest one in characters.
+/// Most findings of one container.
 const MOST: usize = 32;
-const LONGEST: usize = 400;
 /// What kubelet gives to every pod with the cluster's name service.
 const NDOTS: &str = "ndots:5";
 /// Most names in one finding.
 const NAMES: usize = 8;
 /// Most pods of which it is remembered that their pull secrets were not used.
 const MOST_PODS: usize = 1024;
-
-/// Parts of a request that are noticed and of which no value is kept.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unused {
-    /// Names of environment variables that are not about Services.
-    pub variables: Vec<String>,
-    /// Whether there is a command, an argument or a working directory.
-    pub command: bool,
-    /// Names of CDI devices.
-    pub cdi_devices: Vec<String>,
-}
-
-/// Something that the guest does not get.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Finding {
-    /// What, and what to do.
-    pub(super) text: String,
-    /// Whether data written there would be lost.
-    pub(super) loses_data: bool,
-}
-
-impl Finding {
-    fn new(text: impl Into<String>) -> Self {
-        let text: String = text.into();
-        Self {
-            text: text
-                .chars()
-                .filter(|c| !c.is_control())
-                .take(LONGEST)
-                .collect(),
-            loses_data: false,
-        }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
 
 impl<P: Platform> Containers<P> {
     /// A pod came with pull secrets, which no pull uses.

@@ -22,7 +22,7 @@ pub(super) fn of(
     kinds: &[String],
 ) -> Result<RunTaskRequest, String> {
     let kind = kind(namespace, spec)?;
-    let name = field_name(&kind);
+    let name: &str = (&kind).into();
     if !kinds.iter().any(|known| known == name) {
         return Err(format!(
             "this node cannot run tasks of kind {:?}: its daemon does not offer them; upgrade the node",
@@ -92,23 +92,6 @@ fn image(spec: &VirtualMachineTaskSpec) -> Result<String, String> {
     image.ok_or_else(|| format!("a task of kind {:?} needs spec.image", spec.kind))
 }
 
-/// How the daemon lists the kind.
-const fn field_name(kind: &Kind) -> &'static str {
-    match kind {
-        Kind::Provision(_) => "provision",
-        Kind::DeleteDisk(_) => "delete_disk",
-        Kind::GuestShutdown(_) => "guest_shutdown",
-        Kind::PowerOff(_) => "power_off",
-        Kind::GuestReboot(_) => "guest_reboot",
-        Kind::Reset(_) => "reset",
-        Kind::Save(_) => "save",
-        Kind::Restore(_) => "restore",
-        Kind::Pause(_) => "pause",
-        Kind::Unpause(_) => "unpause",
-        Kind::InspectImage(_) => "inspect_image",
-    }
-}
-
 /// A kind of the daemon's list as objects spell it: `delete_disk` is `DeleteDisk`.
 pub(crate) fn object_kind(field: &str) -> String {
     let words = field.split('_');
@@ -123,6 +106,8 @@ pub(crate) fn object_kind(field: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use strum::VariantNames as _;
+
     use super::*;
 
     fn spec(kind: TaskKind) -> VirtualMachineTaskSpec {
@@ -144,20 +129,7 @@ mod tests {
     }
 
     fn all() -> Vec<String> {
-        let kinds = [
-            "provision",
-            "delete_disk",
-            "guest_shutdown",
-            "power_off",
-            "guest_reboot",
-            "reset",
-            "save",
-            "restore",
-            "pause",
-            "unpause",
-            "inspect_image",
-        ];
-        kinds.map(str::to_owned).to_vec()
+        Kind::VARIANTS.iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -216,7 +188,7 @@ mod tests {
             let object = object_kind(&field);
             let kind = serde_json::from_value(serde_json::Value::String(object)).unwrap();
             let request = of("t", "ns", &spec(kind), std::slice::from_ref(&field)).unwrap();
-            assert_eq!(field_name(&request.kind.unwrap()), field);
+            assert_eq!(<&str>::from(&request.kind.unwrap()), field);
         }
     }
 

@@ -120,24 +120,3 @@ fn kubectl_gets_lines_and_a_directive() {
     assert!(verbs.contains("\nresume\tResume"), "{verbs}");
     assert!(answer(&[]).contains("status\t"));
 }
-
-#[test]
-fn completion_scripts_call_this_program() {
-    for shell in [
-        Shell::Bash,
-        Shell::Elvish,
-        Shell::Fish,
-        Shell::PowerShell,
-        Shell::Zsh,
-    ] {
-        let script = script(shell).unwrap();
-        assert!(script.contains(ASKED_BY), "{script}");
-        assert!(script.contains(PROGRAM), "{script}");
-    }
-    assert_eq!(program(Some("vmletctl".into())), "vmletctl");
-    assert_eq!(
-        program(Some("/opt/kubectl-vmlet".into())),
-        "/opt/kubectl-vmlet"
-    );
-    assert!(program(Some("./vmletctl".into())).starts_with('/'));
-}

@@ -15,11 +15,10 @@ use serde::Deserialize;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::args::PodArg;
 use crate::console::{self, End, Input};
 use crate::context::Endpoint;
 use crate::interrupt::Interrupts;
-use crate::pods;
+use crate::pods::{self, PodArg};
 use crate::terminal::RawMode;
 
 const CONNECT: Duration = Duration::from_secs(5);

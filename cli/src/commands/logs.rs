@@ -8,10 +8,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 
-use crate::args::PodArg;
 use crate::context::Endpoint;
 use crate::logs::{LogReader, follow};
-use crate::pods;
+use crate::pods::{self, PodArg};
 
 /// Pod whose log to print.
 #[derive(Debug, Args)]

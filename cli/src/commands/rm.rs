@@ -10,9 +10,8 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::Args;
 
-use crate::args::PodArg;
 use crate::context::Endpoint;
-use crate::pods::{self, Pod};
+use crate::pods::{self, Pod, PodArg};
 use crate::runtime::Runtime;
 
 /// Pod to remove.

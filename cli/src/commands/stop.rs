@@ -8,9 +8,8 @@ use std::process::ExitCode;
 use clap::Args;
 use cri_proto::v1::Container;
 
-use crate::args::PodArg;
 use crate::context::Endpoint;
-use crate::pods;
+use crate::pods::{self, PodArg};
 use crate::request::ANNOTATION_GRACE;
 
 const DEFAULT_GRACE: u32 = 30;

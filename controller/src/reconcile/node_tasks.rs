@@ -26,27 +26,8 @@ pub(crate) fn name(vm: &str, kind: TaskKind, seed: &str) -> String {
     let vm = vm.get(..cut).unwrap_or_default();
     let digest = Sha256::digest(seed.as_bytes());
     let hash: String = digest.iter().take(4).map(|b| format!("{b:02x}")).collect();
-    format!("{vm}-{}-{hash}", word(kind))
-}
-
-const fn word(kind: TaskKind) -> &'static str {
-    match kind {
-        TaskKind::Provision => "provision",
-        TaskKind::DeleteDisk => "delete-disk",
-        TaskKind::GuestShutdown => "guest-shutdown",
-        TaskKind::PowerOff => "power-off",
-        TaskKind::GuestReboot => "guest-reboot",
-        TaskKind::Reset => "reset",
-        TaskKind::Save => "save",
-        TaskKind::Restore => "restore",
-        TaskKind::Pause => "pause",
-        TaskKind::Unpause => "unpause",
-        TaskKind::Promote => "promote",
-        TaskKind::Snapshot => "snapshot",
-        TaskKind::Revert => "revert",
-        TaskKind::DeleteSnapshot => "delete-snapshot",
-        TaskKind::InspectImage => "inspect-image",
-    }
+    let kind: &str = kind.into();
+    format!("{vm}-{kind}-{hash}")
 }
 
 /// Whose tasks on this node have not ended.

@@ -137,8 +137,20 @@ impl VirtualMachineTask {
 
 /// What a task does.
 #[derive(
-    Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema,
+    Serialize,
+    Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    JsonSchema,
+    strum::IntoStaticStr,
 )]
+#[strum(serialize_all = "kebab-case")]
 #[schemars(transform = crate::schema::without_description)]
 pub enum TaskKind {
     /// Creates the root disk from an image.

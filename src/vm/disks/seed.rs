@@ -33,8 +33,8 @@ impl<P: Platform> Containers<P> {
         sandbox: &Sandbox,
         config: &ContainerConfig,
     ) -> Result<Option<NoCloud>> {
-        let annotations = crate::vm::lifecycle::create::annotations(sandbox, config);
-        let instance = crate::vm::lifecycle::create::instance(sandbox, config)?;
+        let annotations = crate::vm::lifecycle::request::annotations(sandbox, config);
+        let instance = crate::vm::lifecycle::request::instance(sandbox, config)?;
         let data = GuestData::from_pod(&annotations)?;
         let Some(data) = data.filter(|_| instance.role == Role::Machine && !instance.restore)
         else {

@@ -6,18 +6,16 @@
 //! Failure: a row in phase Creating without a request in progress is dropped by the next request
 //! for its sandbox.
 
-use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use libvirt::Hypervisor;
-use podspec::{ContainerId, Instance, Machine, NoCloud, PodResources, Role, SandboxId};
+use podspec::{ContainerId, Machine, NoCloud, Role, SandboxId};
 
-use super::start::NEVER_RAN;
+use super::request::{instance, machine};
 use crate::clock;
 use crate::platform::Platform;
-use crate::sandbox::Sandbox;
 use crate::vm::error::{Error, Result, hypervisor};
-use crate::vm::model::{Container, ContainerConfig, ContainerMetadata, Exit, Spec};
+use crate::vm::model::{Container, ContainerConfig, ContainerMetadata, Exit, NEVER_RAN, Spec};
 use crate::vm::service::Containers;
 use crate::vm::state::{Event, Phase};
 
@@ -175,44 +173,6 @@ impl<P: Platform> Containers<P> {
 /// Whether the first is a later attempt at the same container as the second.
 fn is_later(new: &ContainerMetadata, old: &ContainerMetadata) -> bool {
     new.name == old.name && new.attempt > old.attempt
-}
-
-/// The annotations of a pod and of its container, which win.
-pub(in crate::vm) fn annotations(
-    sandbox: &Sandbox,
-    config: &ContainerConfig,
-) -> BTreeMap<String, String> {
-    let mut annotations = sandbox.config.annotations.clone();
-    annotations.extend(config.annotations.clone());
-    annotations
-}
-
-/// The virtual machine that the pod stands for. Only the pod can say so.
-pub(in crate::vm) fn instance(sandbox: &Sandbox, config: &ContainerConfig) -> Result<Instance> {
-    let annotations = annotations(sandbox, config);
-    Ok(Instance::from_pod(&annotations, &sandbox.config.labels)?)
-}
-
-/// The machine that the pod and its container request; the container's limits win over the pod's.
-fn machine(
-    sandbox: &Sandbox,
-    config: &ContainerConfig,
-    defaults: podspec::Defaults,
-) -> Result<Machine> {
-    let annotations = annotations(sandbox, config);
-    let (own, pod) = (&config.resources, sandbox.config.resources);
-    let given = |own: i64, pod: i64| if own > 0 { own } else { pod };
-    let cpu = if own.cpu_quota > 0 {
-        (own.cpu_quota, own.cpu_period)
-    } else {
-        (pod.cpu_quota, pod.cpu_period)
-    };
-    let resources = PodResources {
-        cpu_quota: cpu.0,
-        cpu_period: cpu.1,
-        memory_limit: given(own.memory_limit_in_bytes, pod.memory_limit),
-    };
-    Ok(Machine::from_pod(&annotations, resources, defaults)?)
 }
 
 /// The absolute path of the log; `None` when the client named none, or one that leads elsewhere.

@@ -26,12 +26,9 @@ use crate::vm::domain::{
     self, Console, CpuMode, Disk, DiskFormat, DiskSource, DomainSpec, Variable, xml,
 };
 use crate::vm::error::{Error, Result, hypervisor};
-use crate::vm::model::{Container, Exit};
+use crate::vm::model::{Container, Exit, NEVER_RAN};
 use crate::vm::service::Containers;
 use crate::vm::state::{Event, Phase};
-
-/// Exit code of a container that never ran, as containerd gives it.
-pub(super) const NEVER_RAN: i32 = 128;
 
 /// Time for the tapmanager to show that it is there.
 const ANSWER: Duration = Duration::from_secs(5);

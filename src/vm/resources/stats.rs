@@ -14,18 +14,13 @@ use podspec::{ContainerId, SandboxId};
 use tapmanager::wire::NicCounters;
 use tokio::time::Instant;
 
-use crate::platform::Platform;
 use crate::vm::host::process::Processes;
-use crate::vm::service::Containers;
 
 mod host;
 mod snapshot;
 
 /// Age up to which a look serves again. Clients that compute rates look twice within a second.
 const FRESH: Duration = Duration::from_millis(500);
-
-/// Longest time that a client waits for a look.
-const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// What all machines had used at one time.
 #[derive(Debug, Clone, Default)]
@@ -150,39 +145,6 @@ pub(in crate::vm) struct Meter {
 impl Meter {
     fn last(&self) -> Arc<Snapshot> {
         Arc::clone(&self.last.read().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl<P: Platform> Containers<P> {
-    /// What all machines have used, as of now or a moment ago. Always answers within four seconds.
-    pub async fn stats(self: &Arc<Self>) -> Arc<Snapshot> {
-        let last = self.meter.last();
-        if last.is_fresh() {
-            return last;
-        }
-        let this = Arc::clone(self);
-        let look = tokio::spawn(async move { this.look_once().await });
-        match tokio::time::timeout(TIMEOUT, look).await {
-            Ok(Ok(snapshot)) => snapshot,
-            _ => self.meter.last(),
-        }
-    }
-
-    /// A snapshot, unless another task has just taken one.
-    async fn look_once(&self) -> Arc<Snapshot> {
-        let _turn = self.meter.turn.lock().await;
-        let last = self.meter.last();
-        if last.is_fresh() {
-            return last;
-        }
-        let snapshot = Arc::new(self.snapshot(&last).await);
-        let mut published = self
-            .meter
-            .last
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        *published = Arc::clone(&snapshot);
-        snapshot
     }
 }
 

@@ -5,7 +5,7 @@
 //! Failure: none.
 
 use super::super::model::Mount;
-use super::Finding;
+use super::finding::Finding;
 
 /// Where kubelet mounts the token of the pod's service account.
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount";

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use tapmanager::wire::{Address, Dns, Nic};
 
-use super::super::model::{Device, LinuxResources};
+use super::super::model::{Device, LinuxResources, Unused};
 use super::*;
 use crate::block::Number;
 use crate::sandbox::DnsConfig;

@@ -42,6 +42,8 @@ const NODE_LABEL: &str = "vmlet.dev/node=true";
 const SERVICE_SUBNET: &str = "10.96.0.0/16";
 /// Addresses of pods, all nodes together.
 const CLUSTER_SUBNET: &str = "10.88.0.0/16";
+/// Port of the agent's health endpoint, inside the node's network namespace.
+const AGENT_HEALTH_PORT: u16 = 9623;
 /// What is mounted over the host's folder of the same name, in `/var/lib`.
 pub(crate) const KUBELET_ROOT: &str = "/var/lib/kubelet";
 

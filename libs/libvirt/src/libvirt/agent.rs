@@ -17,7 +17,7 @@ use uuid::Uuid;
 use virt::connect::Connect;
 use virt::error::{Error as VirtError, ErrorNumber};
 
-use super::calls::Calls;
+use super::calls::{Calls, Turn};
 use super::connection::Lane;
 use crate::error::{Context, readable};
 use crate::{Error, Result, ffi};
@@ -32,10 +32,6 @@ const SHUTDOWN_REFUSAL: Duration = Duration::from_secs(1);
 const MARGIN: Duration = Duration::from_secs(2);
 /// libvirt's timeout for the synchronisation with an agent, unless it is set shorter.
 const LIBVIRT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The turn with a guest: it is over when the caller and the thread that speaks to the guest have
-/// let go of it.
-pub(super) type Turn = Arc<OwnedMutexGuard<()>>;
 
 #[derive(Deserialize)]
 struct Reply {

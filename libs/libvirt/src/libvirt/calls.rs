@@ -9,15 +9,18 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedMutexGuard, Semaphore};
 use uuid::Uuid;
 use virt::connect::Connect;
 use virt::error::Error as VirtError;
 
-use super::agent::Turn;
 use super::connection::{Lane, Link};
 use crate::error::{Context, sort};
 use crate::{Error, Result};
+
+/// The exclusive access to a guest's agent. It ends when both the caller and the thread that calls
+/// the agent have dropped it.
+pub(super) type Turn = Arc<OwnedMutexGuard<()>>;
 
 /// Domains of which something is remembered.
 #[derive(Debug, Clone, Default)]

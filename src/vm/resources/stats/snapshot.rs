@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use cgroup::PodCgroup;
@@ -30,8 +30,42 @@ use crate::vm::{Container, Containers};
 /// Time for each of those that are asked.
 const DEADLINE: Duration = Duration::from_secs(3);
 
+/// Longest time that a client waits for a snapshot.
+const TIMEOUT: Duration = Duration::from_secs(4);
+
 impl<P: Platform> Containers<P> {
-    pub(super) async fn snapshot(&self, last: &Snapshot) -> Snapshot {
+    /// What all machines have used, as of now or a moment ago. Always answers within four seconds.
+    pub async fn stats(self: &Arc<Self>) -> Arc<Snapshot> {
+        let last = self.meter.last();
+        if last.is_fresh() {
+            return last;
+        }
+        let this = Arc::clone(self);
+        let task = tokio::spawn(async move { this.snapshot_once().await });
+        match tokio::time::timeout(TIMEOUT, task).await {
+            Ok(Ok(snapshot)) => snapshot,
+            _ => self.meter.last(),
+        }
+    }
+
+    /// A snapshot, unless another task has just taken one.
+    async fn snapshot_once(&self) -> Arc<Snapshot> {
+        let _turn = self.meter.turn.lock().await;
+        let last = self.meter.last();
+        if last.is_fresh() {
+            return last;
+        }
+        let snapshot = Arc::new(self.snapshot(&last).await);
+        let mut published = self
+            .meter
+            .last
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *published = Arc::clone(&snapshot);
+        snapshot
+    }
+
+    async fn snapshot(&self, last: &Snapshot) -> Snapshot {
         let taken = Some(Instant::now());
         let mut running = self.parts.table.all();
         running.retain(|row| row.phase.runs());

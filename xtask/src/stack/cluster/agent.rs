@@ -12,13 +12,10 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use super::{Node, commands, node_address, proxy_socket};
+use super::{AGENT_HEALTH_PORT, Node, commands, node_address, proxy_socket};
 use crate::run;
 use crate::stack::Layout;
 use crate::stack::config::toml_string;
-
-/// Where it says how it is, inside the node's network namespace.
-pub(super) const HEALTH_PORT: u16 = 9623;
 
 /// Waits until the node is registered, gets a token, and writes what the agent reads.
 pub(super) fn admit(layout: &Layout, node: &Node) -> Result<()> {
@@ -51,7 +48,7 @@ pub(super) fn admit(layout: &Layout, node: &Node) -> Result<()> {
         format!("node_endpoint = {}", socket(&layout.path("run/node.sock"))),
         format!("proxy_endpoint = {}", socket(&proxy_socket(layout))),
         format!("boot_id_file = {}", socket(&layout.path("boot-id"))),
-        format!("health_listen = \"127.0.0.1:{HEALTH_PORT}\"\n"),
+        format!("health_listen = \"127.0.0.1:{AGENT_HEALTH_PORT}\"\n"),
     ];
     write(&layout.path("agent.toml"), &lines.join("\n"))
 }

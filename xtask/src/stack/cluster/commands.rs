@@ -12,8 +12,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{
-    KUBELET_ROOT, Node, SERVICE_SUBNET, agent, configs, containerd_socket, kubeconfig,
-    node_address, pki, proxy_socket,
+    KUBELET_ROOT, Node, SERVICE_SUBNET, configs, containerd_socket, kubeconfig, node_address, pki,
+    proxy_socket,
 };
 use crate::stack::{Layout, Program, Record, netns};
 use crate::{run, workspace};
@@ -143,7 +143,7 @@ pub(crate) fn answers(layout: &Layout, program: Program) -> bool {
         Program::Kubelet => healthy(10248, "/healthz"),
         Program::KubeProxy => healthy(10256, "/healthz"),
         Program::VmletController => healthy(9630, "/readyz"),
-        Program::VmletAgent => healthy(agent::HEALTH_PORT, "/readyz"),
+        Program::VmletAgent => healthy(super::AGENT_HEALTH_PORT, "/readyz"),
         _ => false,
     }
 }

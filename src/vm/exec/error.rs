@@ -1,0 +1,53 @@
+//! The errors of commands in guests.
+//!
+//! Invariant: each variant names what is missing in the guest, or what ended the command.
+//! Failure: see the variants.
+
+use std::time::Duration;
+
+/// Why a command did not run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No agent.
+    #[error(
+        "commands in a virtual machine need the QEMU guest agent, and none is connected: \
+         install the package qemu-guest-agent in the guest and start it"
+    )]
+    NoAgent(#[source] libvirt::Error),
+    /// The agent may not do it.
+    #[error(
+        "the QEMU guest agent in the virtual machine may not run commands: take guest-exec and guest-exec-status \
+         off the list of blocked commands in its configuration"
+    )]
+    Forbidden(#[source] libvirt::Error),
+    /// The agent has no shell to run commands by.
+    #[error("commands in a virtual machine need /bin/sh in the guest, and it does not run")]
+    NoShell(#[source] libvirt::Error),
+    /// There is no such program.
+    #[error("the guest has no command {0:?}")]
+    NoCommand(String),
+    /// It took too long.
+    #[error("the command did not end within {} s and was killed", .0.as_secs())]
+    Timeout(Duration),
+    /// The agent did not even start it; should it do so later, the command is killed.
+    #[error(
+        "the QEMU guest agent in the virtual machine did not start the command within {} s",
+        .0.as_secs()
+    )]
+    NotStarted(Duration),
+    /// The agent is connected, and unresponsive; the guest may hang.
+    #[error("the QEMU guest agent in the virtual machine does not answer any more")]
+    Silent(#[source] libvirt::Error),
+    /// The agent does not know the command any more.
+    #[error("the QEMU guest agent lost the command")]
+    Lost(#[source] libvirt::Error),
+    /// The machine ended under the command.
+    #[error("the virtual machine ended while the command ran")]
+    Ended,
+    /// The client went away.
+    #[error("the client went away and the command was killed")]
+    Abandoned,
+    /// libvirt did not do its part.
+    #[error("reach the QEMU guest agent")]
+    Hypervisor(#[source] libvirt::Error),
+}
