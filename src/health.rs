@@ -44,7 +44,7 @@ pub struct Health<P: Platform> {
 pub struct Report {
     /// The versions of libvirt and QEMU.
     pub hypervisor: Result<Versions, String>,
-    /// What the tapmanager says.
+    /// What the tapmanager reports.
     pub network: Result<Status, String>,
     /// The accelerator, once it is chosen.
     pub accelerator: Option<Choice>,

@@ -1,6 +1,6 @@
 //! The daemon `vmlet`: arguments, configuration, logging, run.
 //!
-//! Invariant: no logic here; the exit code says why it ended: 0 on request, 1 it failed, 64
+//! Invariant: no logic here; the exit code shows why it ended: 0 on request, 1 it failed, 64
 //! unusable configuration or command line.
 //! Failure: one line on standard error, or one event once logging works.
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: `add` and `del` may be repeated; after `del` nothing of the sandbox's network is
 //! left.
-//! Failure: the client's error says whether the tapmanager could not be reached or refused.
+//! Failure: the client's error states whether the tapmanager could not be reached or refused.
 
 use std::future::Future;
 

@@ -3,7 +3,7 @@
 //! Invariant: generated types stay in here; a task is recorded before its first effect, and runs at
 //! most once for its uid, however often the daemon ends meanwhile. No peer but our own user is
 //! served.
-//! Failure: [`Error`] when the socket cannot be had; a task that fails says so in its status.
+//! Failure: [`Error`] when the socket cannot be had; a task that fails reports it in its status.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Objects of the cluster that the daemon cannot read itself: it says what it waits for, and the
+//! Objects of the cluster that the daemon cannot read itself: it lists what it waits for, and the
 //! agent beside it answers.
 //!
 //! Invariant: an answer goes to the caller that waits for that very request of this process, and
@@ -23,7 +23,7 @@ pub const MOST_BYTES: usize = 2 * 1024 * 1024;
 /// Why an object is not to be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The agent says why not.
+    /// The agent reports why it is not.
     #[error("guest data from {wanted}: {reason}")]
     Refused {
         /// The object.
@@ -59,7 +59,7 @@ impl std::fmt::Display for Wanted {
     }
 }
 
-/// What the agent says: what is in the object, or a sentence for people.
+/// What the agent reports: what is in the object, or a sentence for people.
 pub type Answer = Result<Content, String>;
 
 /// The questions that are open.

@@ -1,7 +1,7 @@
 //! The agent's settings.
 //!
 //! Invariant: a [`Config`] that was checked names a node and can be used.
-//! Failure: [`Error`] names the key and says what is wrong with it.
+//! Failure: [`Error`] names the key and states what is wrong with it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

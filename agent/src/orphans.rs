@@ -1,9 +1,9 @@
 //! Disks on this node whose machine no longer exists.
 //!
-//! A disk is a *suspect* when the API server says that no machine has it, and an *orphan* when it
-//! still says so an hour later. The agent reports an orphan, and removes it after a configured
-//! time. The agent records the time at which a disk became a suspect in an annotation of the node's
-//! lease, and reads it after a restart.
+//! A disk is a *suspect* when the API server reports that no machine has it, and an *orphan* when
+//! it still reports it an hour later. The agent reports an orphan, and removes it after a
+//! configured time. The agent records the time at which a disk became a suspect in an annotation of
+//! the node's lease, and reads it after a restart.
 //!
 //! Invariant: nothing is concluded from a round in which any answer is missing; a disk that a
 //! container has is never a suspect.

@@ -40,7 +40,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Why the agent does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file that says how the API server is reached.
+    /// The file that states how the API server is reached.
     #[error("kubeconfig {}", path.display())]
     Kubeconfig {
         /// The file.

@@ -2,8 +2,8 @@
 //!
 //! Invariant: an object is read only for a pod of this node that names it in its own namespace;
 //! what is in it goes to the daemon and nowhere else, no log, no event.
-//! Failure: an answer that says what is missing; kubelet makes the container again, and the daemon
-//! asks again.
+//! Failure: an answer that states what is missing; kubelet makes the container again, and the
+//! daemon asks again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ mod tests;
 const AT_ONCE: usize = 8;
 /// Longest wait for the API server in one call.
 const API: Duration = Duration::from_secs(8);
-/// Where a static pod says by which uid kubelet and the daemon know it.
+/// The annotation that holds the UID by which kubelet and the daemon identify a static pod.
 const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 
 /// What is in an object, by key, or a sentence for people.

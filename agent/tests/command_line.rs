@@ -1,6 +1,6 @@
 //! The program `vmlet-agent`, as an operator starts it.
 //!
-//! Invariant: what it cannot use is refused with exit code 64 and one line that says what.
+//! Invariant: what it cannot use is refused with exit code 64 and one line that states what.
 //! Failure: the test shows what the program printed.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]

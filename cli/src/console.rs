@@ -37,7 +37,7 @@ pub(crate) enum End {
     InputDone,
 }
 
-/// What the user says.
+/// What the user types.
 #[derive(Debug)]
 pub(crate) enum Input {
     /// No input, ever.

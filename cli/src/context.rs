@@ -1,7 +1,7 @@
 //! The address of the daemon, and the connection to it.
 //!
 //! Invariant: a connection that is handed out has answered `Version` within the deadline.
-//! Failure: [`ConnectError`] says which socket, why it does not serve, and what to do.
+//! Failure: [`ConnectError`] states which socket, why it does not serve, and what to do.
 
 use std::io::{Error as IoError, ErrorKind};
 use std::path::{Path, PathBuf};

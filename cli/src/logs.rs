@@ -62,7 +62,7 @@ impl LogReader {
         }
     }
 
-    /// Prints what was added since the last call and says whether there was anything.
+    /// Prints what was added since the last call and returns whether there was anything.
     pub(crate) async fn pump(
         &mut self,
         out: &mut (impl AsyncWrite + Unpin),

@@ -2,7 +2,7 @@
 //! checks nodes.
 //!
 //! Invariant: results go to stdout, everything else to stderr, so that output can be piped.
-//! Failure: one line that names the step, one that says what to do where that is known, exit code
+//! Failure: one line that names the step, one that states what to do where that is known, exit code
 //! 1.
 
 mod args;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a [`PodManifest`] has valid names, exactly one container and no feature that would be
 //! silently left out; what is harmlessly left out is listed in its warnings.
-//! Failure: [`ManifestError`] names the field and says what to write instead.
+//! Failure: [`ManifestError`] names the field and states what to write instead.
 
 mod check;
 mod document;

@@ -7,7 +7,7 @@
 //!
 //! Invariant: before the lease is held nothing is watched and nothing is written; after it is lost
 //! nothing is.
-//! Failure: [`Error`] says what ended it; the exit code says whether a restart is enough.
+//! Failure: [`Error`] states what ended it; the exit code shows whether a restart is enough.
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -50,7 +50,7 @@ pub enum Error {
 ///
 /// # Errors
 ///
-/// [`Error`] when nothing says so.
+/// [`Error`] when nothing names it.
 pub async fn config(kubeconfig: Option<&Path>) -> Result<Config, Error> {
     let mut config = match kubeconfig {
         None => Config::infer()

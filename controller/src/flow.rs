@@ -1,7 +1,7 @@
 //! The result of a step of a pass, and of a pass.
 //!
-//! A step that does not fail says by its [`Flow`] whether the next one runs; a pass that does not
-//! fail says by it when the object is checked again. [`crate::runner`] alone turns either into
+//! The [`Flow`] that a step returns decides whether the next one runs; that of a pass that does not
+//! fail decides when the object is checked again. [`crate::runner`] alone turns either into
 //! what the queue does.
 //!
 //! Invariant: success is `Ok`, whatever it leads to; only what went wrong, or has to be repeated

@@ -1,6 +1,6 @@
 //! `/healthz`, `/readyz` and `/metrics` over HTTP.
 //!
-//! Invariant: health says that the process serves and nothing about the cluster: a controller that
+//! Invariant: health shows that the process serves and nothing about the cluster: a controller that
 //! waits for the lease, or for an API server that is away, is healthy.
 //! Failure: that of [`service::admin_http`]: the address cannot be used; a client that is slow
 //! loses its connection.

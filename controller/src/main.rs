@@ -1,6 +1,6 @@
 //! The program `vmlet-controller`: arguments, settings, logging, run.
 //!
-//! Invariant: no logic here; the exit code says why it ended: 0 on request, 1 it failed, 64
+//! Invariant: no logic here; the exit code shows why it ended: 0 on request, 1 it failed, 64
 //! unusable settings or command line, 75 the lease was lost.
 //! Failure: one line on standard error, or one event once logging works.
 

@@ -1,8 +1,8 @@
 //! The priority of a machine in the queue.
 //!
 //! [`Profile::of`] is a cascade over plain facts; the first rule that matches gives the number.
-//! What comes after it are the ways an event reaches it: [`Event`] says which default applies, and
-//! when the cascade is not asked at all. `docs/priority.md` has the table for people.
+//! What comes after it are the ways an event reaches it: [`Event`] states which default applies,
+//! and when the cascade is not asked at all. `docs/priority.md` has the table for people.
 //!
 //! Invariant: the number depends on nothing but the event and the object; an unusable annotation is
 //! as good as none.

@@ -216,7 +216,7 @@ async fn collect(mut body: Incoming) -> Result<(Bytes, HeaderMap), String> {
     Ok((data, trailers))
 }
 
-/// How long a body says that it is, within reason.
+/// The length that a body declares, within a bound.
 fn announced(start: &[u8]) -> usize {
     let length = start.get(1..PREFIX).and_then(|l| l.first_chunk::<4>());
     let length = length.map_or(0, |l| u32::from_be_bytes(*l));
@@ -258,7 +258,7 @@ impl Refused {
         response
     }
 
-    /// What the runtime said.
+    /// What the runtime reported.
     pub(crate) fn message(&self) -> String {
         let headers = self.trailers.as_ref().unwrap_or(&self.headers);
         let status = Status::from_header_map(headers);
@@ -276,7 +276,7 @@ impl Failure {
         }
     }
 
-    /// Whether the runtime is away, or says itself that it cannot serve yet.
+    /// Whether the runtime is away, or itself reports that it cannot serve yet.
     pub(crate) fn is_away(&self) -> bool {
         match self {
             Self::Down(_) | Self::Late(_) => true,

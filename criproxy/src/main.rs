@@ -1,6 +1,6 @@
 //! The proxy `vmlet-criproxy`: arguments, configuration, logging, run.
 //!
-//! Invariant: no logic here; the exit code says why it ended: 0 on request, 1 it failed or a
+//! Invariant: no logic here; the exit code shows why it ended: 0 on request, 1 it failed or a
 //! runtime that `check` asked did not answer, 64 unusable configuration or command line.
 //! Failure: one line on standard error, or one event once logging works.
 

@@ -34,7 +34,7 @@ pub(crate) enum Listing {
 pub(crate) enum Plan {
     /// To the owner of the object that field 1 names.
     Owned(Object),
-    /// As [`Plan::Owned`]; what the owner said last serves while it is away.
+    /// As [`Plan::Owned`]; the last report of the owner serves while it is away.
     Status(Object),
     /// As [`Plan::Owned`]; to all when the owner of the object is unknown.
     End(Object),

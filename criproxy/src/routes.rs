@@ -2,7 +2,7 @@
 //!
 //! Invariant: a pure function of configuration and request. Two hints for different runtimes, or
 //! one that no runtime is known for, are errors; they never mean the primary.
-//! Failure: [`Unclear`], which says what the author of the pod has to change.
+//! Failure: [`Unclear`], which states what the author of the pod has to change.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -14,7 +14,8 @@ fn main() -> Result<(), Box<dyn error::Error>> {
         .open_file("node.proto")?;
     tonic_prost_build::configure()
         .btree_map(".")
-        // The name of a kind is the name of its field, which the daemon lists and the agent looks up.
+        // The name of a kind is the name of its field, which the daemon lists and the agent looks
+        // up.
         .type_attribute(
             "vmlet.node.v1.RunTaskRequest.kind",
             "#[derive(strum::IntoStaticStr, strum::VariantNames)] #[strum(serialize_all = \"snake_case\")]",

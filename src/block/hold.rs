@@ -129,7 +129,7 @@ fn make_node(
     (uid, gid): (u32, u32),
     read_only: bool,
 ) -> std::io::Result<()> {
-    // The node of an earlier container is not in use: the record says so.
+    // The node of an earlier container is not in use: the record shows it.
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
         _ => {}

@@ -16,7 +16,7 @@ const NAME: &str = "vmlet-root";
 const VERSION: &str = "1";
 const SECTOR: usize = 512;
 
-/// What a device says of itself.
+/// The marker of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Marker {
     /// An image is being written, or was when the writer ended.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: content that no marker of ours stands before is never written over; what a kept
 //! machine wrote is not either.
-//! Failure: [`Error`] says what is in the way.
+//! Failure: [`Error`] states what is in the way.
 
 use super::error::{Error, Result};
 use super::marker::{Marker, OFFSET};

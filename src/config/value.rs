@@ -2,7 +2,7 @@
 //!
 //! Invariant: a value's text parses back to the same value, so that `config show` prints a usable
 //! file.
-//! Failure: a sentence that says what is allowed.
+//! Failure: a sentence that states what is allowed.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display};

@@ -45,7 +45,7 @@ pub enum Error {
         vm: VmUid,
         /// The image's name when the disk was made.
         made: String,
-        /// What the pod says.
+        /// What the pod reports.
         wanted: String,
     },
     /// The record is there, the file is not.

@@ -37,7 +37,7 @@ const WORDS: usize = 500;
 pub struct Failed {
     /// The disk.
     pub path: PathBuf,
-    /// What `qemu-img` or the kernel said.
+    /// What `qemu-img` or the kernel reported.
     pub reason: String,
 }
 
@@ -189,7 +189,7 @@ async fn run_with(
     };
     let words = tokio::spawn(async move {
         let mut text = Vec::new();
-        // What cannot be read is not said.
+        // What cannot be read is left out.
         let _ = err.take(64 * 1024).read_to_end(&mut text).await;
         text
     });

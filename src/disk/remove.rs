@@ -1,7 +1,7 @@
 //! Removes disks.
 //!
-//! Invariant: the record says so before the first file goes, and goes last; without a record, only
-//! a task removes a disk that was whole.
+//! Invariant: the record is marked before the first file is removed, and is removed last; without a
+//! record, only a task removes a disk that was whole.
 //! Failure: the record stays, and the removal is repeated.
 
 use std::io::ErrorKind;

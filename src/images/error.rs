@@ -130,7 +130,7 @@ pub enum Error {
         /// The limit.
         limit: u64,
     },
-    /// The content is not what the name's digest says.
+    /// The content does not match the digest in the name.
     #[error("digest mismatch: {location} has {actual}, expected {expected}")]
     Digest {
         /// Host and path.

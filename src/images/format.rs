@@ -2,7 +2,7 @@
 //!
 //! Invariant: only a file that this module accepted enters the store, and QEMU always gets the
 //! format found here instead of guessing it.
-//! Failure: [`Error`] says what the file is and what to do about it.
+//! Failure: [`Error`] states what the file is and what to do about it.
 
 use std::fs::File;
 use std::io;

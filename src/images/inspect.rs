@@ -1,7 +1,7 @@
 //! Inspects an image from its first bytes on the server.
 //!
 //! Invariant: what is accepted here is accepted by a pull, as far as its beginning and its length
-//! say; nothing is stored. A digest in the name says nothing about a beginning, so it is not
+//! say; nothing is stored. A digest in the name specifies nothing about a beginning, so it is not
 //! checked.
 //! Failure: as of a pull.
 

@@ -5,7 +5,7 @@
 //!
 //! Invariant: a URL is fetched only under the name that is made of it, over http or https, and
 //! without credentials, which all who may read the pod could read. Nothing here shows its query.
-//! Failure: [`Error::InvalidName`] says what does not go together.
+//! Failure: [`Error::InvalidName`] states what does not go together.
 
 use std::collections::BTreeMap;
 use std::fmt;

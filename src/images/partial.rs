@@ -30,7 +30,7 @@ const COPY: usize = 1 << 20;
 /// Notes are ours and short; anything longer is not a note.
 const LONGEST_NOTE: u64 = 16 << 10;
 
-/// What a server says to recognise a version of a file by.
+/// What a server sends to identify a version of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Validators {
     /// As sent, with quotes and perhaps `W/` in front.
@@ -91,7 +91,7 @@ pub(super) struct Partial {
 
 impl Partial {
     /// Opens or creates `<dir>/<key>.part`, waits until no other writer is left, and hashes its
-    /// content. `boot_id_file` says which boot this is. Blocks.
+    /// content. `boot_id_file` states which boot this is. Blocks.
     pub(super) fn open(dir: &Path, key: &str, boot_id_file: &Path) -> io::Result<Self> {
         let path = dir.join(key).with_extension(PART);
         let file = open_locked(&path)?;

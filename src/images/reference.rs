@@ -73,7 +73,7 @@ impl Name {
         &self.repository
     }
 
-    /// The name without tag, digest and routing prefix: what says where the image is.
+    /// The name without tag, digest and routing prefix: the location of the image.
     pub fn bare(&self) -> &str {
         without_routing(&self.repository)
     }
@@ -136,7 +136,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// The name less the prefix that only says which runtime it is for.
+/// The name without the prefix that only selects the runtime.
 pub(super) fn without_routing(name: &str) -> &str {
     let bare = ROUTING_PREFIXES.iter().find_map(|p| name.strip_prefix(p));
     bare.unwrap_or(name)

@@ -16,7 +16,7 @@ use super::reference::presentable;
 pub struct Settings {
     /// Directory of the store; made if missing. Its parents must be searchable by QEMU's user.
     pub dir: PathBuf,
-    /// File that says which boot of the node this is: only what was written in it is continued.
+    /// File that states which boot of the node this is: only what was written in it is continued.
     pub boot_id_file: PathBuf,
     /// How names are fetched that give no scheme and match no translation.
     pub protocol: Protocol,

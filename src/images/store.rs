@@ -114,7 +114,7 @@ impl Store {
         let files: HashMap<_, _> = entries(&self.partial)?.into_iter().collect();
         let fresh = |file: &Metadata| {
             let age = file.modified().ok().map(|time| time.elapsed());
-            // A time in the future says nothing about age.
+            // A time in the future has no meaning for an age.
             !matches!(age, Some(Ok(age)) if age > STALE)
         };
         let pair = |path: &Path| {

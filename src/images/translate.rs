@@ -111,7 +111,7 @@ impl Translator {
         self.exact(|rule| rule == place)
             .or_else(|| self.exact(|rule| without_routing(rule) == place))
             .or_else(|| {
-                // It says where it is, so that a rule for all other names is not for it.
+                // It contains its location, so that a rule for all other names does not apply.
                 self.by_prefix(|prefix| below(prefix, place, place).filter(|_| !is_for_all(prefix)))
             })
     }
@@ -120,7 +120,7 @@ impl Translator {
         let given = name.repository();
         let bare = name.bare();
         // A pod that is routed by its RuntimeClass or annotation may leave the prefix out, whatever
-        // the rule says.
+        // the rule specifies.
         let url = self
             .exact(|rule| rule == given)
             .or_else(|| self.exact(|rule| rule == bare))
@@ -199,7 +199,7 @@ fn folder(prefix: &str) -> String {
     format!("{}/", prefix.trim_end_matches('/'))
 }
 
-/// Whether a name says by itself where it is: a host with a dot or a port, and a path.
+/// Whether a name contains its location: a host with a dot or a port, and a path.
 fn is_location(name: &str) -> bool {
     if name.contains("://") {
         return true;

@@ -108,7 +108,7 @@ impl<P: Platform> Agenda<P> {
         })
     }
 
-    /// Takes a task, or says how the one with that uid stands.
+    /// Accepts a task, or returns the state of the one with that uid.
     pub async fn submit(&self, uid: TaskUid, vm: VmUid, work: Work) -> Result<Arc<Task>, Refused> {
         if self.records.get(&uid).is_none() && self.records.all().len() >= MOST {
             return Err(Refused::TooMany);

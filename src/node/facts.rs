@@ -24,7 +24,7 @@ const ADDRESSES: usize = 32;
 /// Longest text in characters; a host name may have 253.
 const TEXT: usize = 253;
 
-/// What a guest said.
+/// What a guest reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Reply {
     pub(super) host_name: String,

@@ -189,7 +189,7 @@ impl<P: Platform> Machines<P> {
             self.refresh(domain).await;
         }
         if matches!(self.known(&row.id).power, Some(Power::Paused(_))) {
-            // It cannot answer, and what it said is still so.
+            // It cannot answer, and its last answer still holds.
             return;
         }
         let Ok(answers) = facts::answers(driver, domain).await else {

@@ -219,7 +219,7 @@ impl<P: Platform> Agenda<P> {
     }
 
     /// Just after the daemon's start the connection may not be there yet. Without one in time the
-    /// task is tried all the same, so that its failure says why.
+    /// task is tried all the same, so that its failure states why.
     pub(super) async fn await_hypervisor(&self) {
         let _ = timeout(CONNECT, self.hypervisor.connected()).await;
     }

@@ -14,7 +14,7 @@ use crate::sandbox::{self, DnsConfig, Protocol, Sandbox};
 const BURST: std::ops::RangeInclusive<u64> = (256 * 1024 * 8)..=(i32::MAX as u64);
 
 /// What the tapmanager needs to know about a sandbox. A guest that continues from saved memory has
-/// the NICs that it had then, or none, whatever its pod says now.
+/// the NICs that it had then, or none, whatever its pod reports now.
 ///
 /// # Errors
 /// An annotation that makes no sense.

@@ -82,7 +82,7 @@ pub enum Error {
     Disk {
         /// The disk.
         path: PathBuf,
-        /// What `qemu-img` or the kernel said.
+        /// What `qemu-img` or the kernel reported.
         reason: String,
     },
     /// The disk of the virtual machine cannot be used like this.

@@ -3,8 +3,8 @@
 //! Invariant: a command that did not end in time, or whose client went away, is killed with all
 //! that it started. Both streams return byte for byte up to a bound that the guest keeps, so
 //! that no output, however long, can break the channel to the agent.
-//! Failure: [`Error`] says what is missing in the guest; a command's own exit code, whatever it is,
-//! is no failure.
+//! Failure: [`Error`] states what is missing in the guest; a command's own exit code, whatever it
+//! is, is no failure.
 
 use std::sync::Arc;
 use std::time::Duration;

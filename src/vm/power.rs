@@ -27,7 +27,7 @@ use crate::disk;
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 
-/// Label by which a pod without a disk of its own says which virtual machine it is.
+/// Label by which a pod without a disk of its own names its virtual machine.
 const VM_LABEL: &str = "vmlet.dev/vm-uid";
 
 impl<P: Platform> Containers<P> {

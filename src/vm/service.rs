@@ -278,7 +278,7 @@ impl<P: Platform> Containers<P> {
             .remove(id);
     }
 
-    /// What applies when a pod says nothing about its machine.
+    /// What applies when a pod specifies nothing about its machine.
     pub(super) const fn defaults(&self) -> Defaults {
         self.settings.defaults
     }

@@ -26,13 +26,13 @@ pub struct Settings {
     pub uid: u32,
     /// Group that QEMU runs as.
     pub gid: u32,
-    /// The file that says which boot of the kernel this is.
+    /// The file that states which boot of the kernel this is.
     pub boot_id_file: PathBuf,
     /// Where cgroups are mounted.
     pub cgroup_root: PathBuf,
     /// Distinguishes our domains from those of another daemon on the same libvirt.
     pub installation: String,
-    /// What applies when a pod says nothing.
+    /// What applies when a pod specifies nothing.
     pub defaults: Defaults,
     /// What becomes of a container whose image has an id that is not here.
     pub unknown_image: UnknownImage,
@@ -47,7 +47,7 @@ pub struct Settings {
 pub enum Unsupported {
     /// It is refused.
     Refuse,
-    /// It runs without them, and an event of the pod says so.
+    /// It runs without them, and an event of the pod reports it.
     Warn,
 }
 

@@ -4,7 +4,7 @@
 //! `/etc/hosts`, the termination log, variables of Services, huge pages of 0 bytes) does not count.
 //! Values of variables are never kept or shown.
 //! Failure: none here. What would lose data is refused as [`super::Error::Unsupported`] where
-//! the node's setting says so; the rest becomes an event of the pod, which the agent writes.
+//! the node's setting requires it; the rest becomes an event of the pod, which the agent writes.
 
 mod finding;
 mod mounts;

@@ -41,7 +41,7 @@ pub enum Error {
     /// No answer in time.
     #[error("the tapmanager did not answer within {0:?}")]
     Deadline(Duration),
-    /// The tapmanager says no.
+    /// The tapmanager refuses.
     #[error("the tapmanager refused")]
     Refused(#[source] WireError),
     /// The other side does not keep to the protocol, or went away in the middle.

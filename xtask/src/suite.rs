@@ -10,7 +10,7 @@
 //!    clusters, the longest first, as many as [`weights`] says the machine can hold.
 //! 4. [`retry`] repeats the few tests that missed a deadline of a program which is not ours, with
 //!    the machine under load.
-//! 5. [`frozen`] proves that no program was built or linked after stage 2; [`report`] says what
+//! 5. [`frozen`] proves that no program was built or linked after stage 2; [`report`] states what
 //!    took how long.
 //!
 //! Invariant: a job that started and did not end with a result line of its own has failed; so has a

@@ -36,7 +36,8 @@ pub(crate) fn cargo() -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut cargo = run::command(program);
     // Build scripts are run again when PATH changes: it must be the same as by hand. The same for
-    // what cargo says of the package that it runs: crates such as ring build again when it changes.
+    // what cargo reports of the package that it runs: crates such as ring build again when it
+    // changes.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {

@@ -1,6 +1,6 @@
 //! Converts a machine of the node API to the guest facts of its pod.
 //!
-//! Invariant: the result is bounded; what the guest said is text and nothing else.
+//! Invariant: the result is bounded; what the guest reported is text and nothing else.
 //! Failure: a state of a newer daemon is `Unknown`.
 
 use crds::guest_facts::{

@@ -51,7 +51,7 @@ impl Identity {
     }
 }
 
-/// What a pod says by now.
+/// What a pod reports by now.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Published {
     /// The annotation; none when there is none that can be read.
@@ -63,9 +63,9 @@ pub(super) struct Published {
 /// What a write came to.
 #[derive(Debug)]
 pub(super) enum Wrote {
-    /// The pod says this now.
+    /// The pod reports this now.
     Written(Published),
-    /// It said so already.
+    /// The pod has this value already.
     Unchanged(Published),
     /// There is no such pod any more.
     Vanished,

@@ -125,7 +125,7 @@ impl Publisher {
                 self.entries
                     .retain(|_, entry| entry.busy || entry.connection == connection);
             }
-            // What was known stays true until the daemon says otherwise.
+            // What was known stays true until the daemon reports otherwise.
             Event::Item(_) | Event::Lost => {}
         }
         let count = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
@@ -208,7 +208,7 @@ impl Publisher {
             Wrote::Failed(error) => {
                 self.metrics.wrote("pod", false);
                 let wait = entry.backoff.failed(now);
-                // What the pod says may have changed all the same.
+                // What the pod reports may have changed all the same.
                 entry.published = None;
                 tracing::warn!(pod = uid, error, again_in = ?wait, "guest facts not written");
             }
@@ -264,7 +264,7 @@ impl Entry {
         (self.unsupported != self.reported).then(|| self.unsupported.clone())
     }
 
-    /// When the pod should be written; none when it says everything, or cannot be written now.
+    /// When the pod should be written; none when it states everything, or cannot be written now.
     fn due(&self, now: Instant, shortest: Duration) -> Option<Instant> {
         if self.busy || self.vanished {
             return None;

@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(suspects.judge("a", &week, at(HOUR - 1)), Verdict::Wait);
         let report = Verdict::Report(Some(at(7 * 86_400)));
         assert_eq!(suspects.judge("a", &week, at(HOUR)), report);
-        // Also when an agent returns much later: it says so first.
+        // Also when an agent returns much later: its first report brings it.
         assert_eq!(suspects.judge("a", &week, at(9 * 86_400)), report);
         suspects.reported("a");
         assert_eq!(

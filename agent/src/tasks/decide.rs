@@ -11,7 +11,7 @@
 //!  vanished   ended               forget
 //! ```
 //!
-//! Invariant: an end is recorded before it is forgotten; nothing is run whose object says that it
+//! Invariant: an end is recorded before it is forgotten; nothing is run whose object shows that it
 //! ended; nothing is concluded from a list that is not complete.
 //! Failure: none; a peer that is away means waiting.
 
@@ -36,7 +36,7 @@ pub(super) struct Entry {
     pub(super) object: Option<Object>,
     /// As the daemon has it; none when it has none.
     pub(super) reported: Option<TaskStatus>,
-    /// The connection that said so.
+    /// The connection by which this was reported.
     pub(super) connection: u64,
     /// The last status that was written, which the watch may not have shown yet.
     pub(super) written: Option<VirtualMachineTaskStatus>,

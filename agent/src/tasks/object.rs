@@ -73,7 +73,7 @@ impl Object {
     }
 }
 
-/// Whether a status says that nothing more will happen.
+/// Whether a status is final.
 pub(super) fn is_final(status: &VirtualMachineTaskStatus) -> bool {
     status.state.is_some_and(TaskState::is_final)
 }

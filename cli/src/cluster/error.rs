@@ -139,7 +139,7 @@ fn innermost(error: &dyn std::error::Error) -> String {
     last.to_string()
 }
 
-/// A server without the kind says so in plain text, without naming an object.
+/// A server without the kind reports it in plain text, without naming an object.
 fn is_missing_kind(status: &Status) -> bool {
     status.details.as_ref().is_none_or(|d| d.name.is_empty())
 }

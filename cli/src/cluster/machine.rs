@@ -36,7 +36,8 @@ impl Cluster {
 }
 
 impl Found {
-    /// What the pod says. The node is assumed to be ready: a verb does not affect one that is not.
+    /// What the pod reports. The node is assumed to be ready: a verb does not affect one that is
+    /// not.
     pub(crate) fn instance(&self) -> Option<Instance> {
         self.pod
             .as_ref()

@@ -1,7 +1,7 @@
 //! `console`: the serial console of a pod's VM.
 //!
 //! Invariant: the user's terminal is as before when the command ends.
-//! Failure: says when the VM is not running, or when its console is not offered.
+//! Failure: an error when the VM is not running, or when its console is not offered.
 
 use std::io::stdin;
 use std::os::fd::AsFd;

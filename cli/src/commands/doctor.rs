@@ -2,7 +2,7 @@
 //!
 //! Gathers facts, from the daemon and from the node, and judges them apart from gathering.
 //!
-//! Invariant: every finding has a level; every one that is not ok says what to do.
+//! Invariant: every finding has a level; every one that is not ok states what to do.
 //! Failure: exit code 1 when a check fails, 2 when nothing could be checked. A daemon that is not
 //! there is a finding.
 

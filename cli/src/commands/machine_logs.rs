@@ -1,7 +1,7 @@
 //! `logs`: the console log of a machine of the cluster, or of a VM pod, through the API server.
 //!
 //! Invariant: the guest's own bytes, in order; no more of them are held than arrive at once.
-//! Failure: a machine without a pod has no log, and the error says what to look at; a stream that
+//! Failure: a machine without a pod has no log, and the error states what to look at; a stream that
 //! breaks off is an error.
 
 use std::pin::pin;

@@ -3,7 +3,7 @@
 //! Invariant: a host key is remembered for the machine, not for its address, which another machine
 //! may have later.
 //! Failure: a machine that has no address yet, or an ssh that is not installed, is an error that
-//! says what to do.
+//! states what to do.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};

@@ -49,7 +49,7 @@ struct Node {
     dir: TempDir,
 }
 
-/// What a finished command said.
+/// What a finished command printed.
 #[derive(Debug)]
 struct Finished {
     code: Option<i32>,

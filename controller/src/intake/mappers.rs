@@ -255,7 +255,7 @@ impl Wakes for StorageClass {
         let claims = all
             .filter(is_of_it)
             .map(|claim| Relation::Claim(Key::of(&*claim)));
-        // The class says whether a claim without a volume waits for its first pod.
+        // The class specifies whether a claim without a volume waits for its first pod.
         let mut all: BTreeSet<_> = claims.flat_map(|claim| with(stores, &claim)).collect();
         all.extend(with(stores, &Relation::StorageClass(name)));
         all.into_iter().collect()

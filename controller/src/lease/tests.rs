@@ -1,7 +1,7 @@
 //! The lease over an API server that is a table of one row.
 //!
 //! Invariant: time stands still except where a test lets it pass.
-//! Failure: the assertion says who believed what.
+//! Failure: the assertion states who believed what.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -44,7 +44,7 @@ pub(super) struct Findings {
     pub(super) bad: BTreeMap<Kind, Entry>,
     /// Neither good nor bad.
     pub(super) unknown: BTreeMap<Kind, Entry>,
-    /// Some component says itself that it must not be replaced now.
+    /// Some component itself reports that it must not be replaced now.
     pub(super) not_upgradeable: bool,
     pub(super) errors: Vec<String>,
 }

@@ -74,7 +74,7 @@ pub enum Error {
         #[source]
         source: Box<kube::Error>,
     },
-    /// Something that the status is made of could not be read; the status says what.
+    /// Something that the status is made of could not be read; the status names it.
     #[error("not everything could be looked at: {0}")]
     Incomplete(String),
 }

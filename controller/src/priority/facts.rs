@@ -30,7 +30,7 @@ pub struct Machine<'a> {
     pub wanted: Option<PowerState>,
     /// Power in the status.
     pub observed: Option<PowerState>,
-    /// Its pod says otherwise than the status.
+    /// The state of its pod differs from the status.
     pub pod_contradicts: bool,
     /// `None`: the specification does not speak of the network.
     pub network_enabled: Option<bool>,
@@ -83,7 +83,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The same, knowing that the machine's pod says otherwise than its status.
+    /// The same, knowing that the state of the machine's pod differs from its status.
     #[must_use]
     pub fn contradicted(mut self, by_pod: bool) -> Self {
         if let Some(machine) = &mut self.machine {

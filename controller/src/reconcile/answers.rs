@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::flow::{Outcome, PassError};
 
-/// Whether the API server said that something exists already, or changed meanwhile.
+/// Whether the API server reported that something exists already, or changed meanwhile.
 pub(crate) fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
 }

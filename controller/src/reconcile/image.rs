@@ -33,7 +33,7 @@ const RECHECK: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 ///
-/// What the API server says of a write; see [`crate::flow::PassError`].
+/// What the API server reports of a write; see [`crate::flow::PassError`].
 pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     let Some(object) = Object::find(&ctx.stores, key) else {
         return Ok(Flow::Continue);

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a task's name follows from what it is for, so that the same desired state never
 //! becomes two tasks.
-//! Failure: what the API server says of a deletion.
+//! Failure: what the API server reports of a deletion.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ async fn delete(
 }
 
 /// Seconds since it ended. The end is a time of the node's clock: one before the task was made, or
-/// in the future, says that the clock is wrong, and the task's own age counts.
+/// in the future, shows that the clock is wrong, and the task's own age counts.
 pub(crate) fn age(task: &VirtualMachineTask, now: i64) -> Option<i64> {
     let ended = task
         .status

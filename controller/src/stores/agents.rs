@@ -37,7 +37,7 @@ struct State {
 struct LastReport {
     renewed: Option<MicroTime>,
     at: Instant,
-    /// Since when it says that its daemon does not answer.
+    /// Since when it reports that its daemon does not answer.
     alone: Option<Instant>,
     /// The machine types of its node, the oldest first; empty when they are not known.
     machine_types: Vec<String>,

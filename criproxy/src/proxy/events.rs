@@ -2,8 +2,8 @@
 //!
 //! Invariant: messages of a runtime pass whole and as they came. The stream outlives restarts of
 //! runtimes: what happened meanwhile is found by comparing lists, and sent as events.
-//! Failure: `Unimplemented` when the primary says so, and its other refusals; a secondary without
-//! events is polled.
+//! Failure: `Unimplemented` when the primary reports it, and its other refusals; a secondary
+//! without events is polled.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,8 @@
 //! Lists of several runtimes in one answer.
 //!
 //! Invariant: the answer is the bytes of the runtimes' answers one behind the other. It misses no
-//! sandbox and no container that a runtime may have: what a secondary said last stands for it while
-//! it is away.
+//! sandbox and no container that a runtime may have: the last report of a secondary stands for it
+//! while it is away.
 //! Failure: the primary's own error; `Unavailable` when a secondary is away and what it had is not
 //! known.
 
@@ -139,7 +139,7 @@ impl Proxy {
         self.remembered_part(secondary, call, listing, message, &failure)
     }
 
-    /// What a secondary said last, for its part of a list.
+    /// The last report of a secondary, for its part of a list.
     pub(super) fn remembered_part(
         &self,
         secondary: &Secondary,
@@ -198,7 +198,7 @@ impl Proxy {
         true
     }
 
-    /// Whether what a secondary says on its present connection is believed; requests a complete
+    /// Whether what a secondary reports on its present connection is believed; requests a complete
     /// list to find out.
     pub(super) async fn trusts(&self, secondary: &Secondary, object: Object) -> bool {
         let index = secondary.backend.index;

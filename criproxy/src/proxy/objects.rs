@@ -1,7 +1,7 @@
 //! Calls about one sandbox or container.
 //!
 //! Invariant: requests and replies are passed on unchanged. Stop and remove succeed for an unknown
-//! object only when all that may have it say so.
+//! object only when all that may have it report it.
 //! Failure: the owner's own error; `Unavailable` when the owner is away and its last word does not
 //! serve.
 
@@ -39,7 +39,7 @@ impl Proxy {
         }
     }
 
-    /// To the owner, or what it said last.
+    /// To the owner, or to its last report.
     pub(super) async fn status(
         &self,
         call: &Call,

@@ -33,7 +33,7 @@ pub(super) struct Content {
     pub(super) payload: Bytes,
 }
 
-/// Why a file says nothing.
+/// Why a file has no usable content.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Damage {
     /// It is not there.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a list is taken over whole or not at all. After a reboot every list and status is
 //! rewritten, and what was lost of sandboxes and containers becomes nothing: no machine of before
-//! can run. Files that no longer say what memory says are returned as dirty.
+//! can run. Files that differ from memory are returned as dirty.
 //! Failure: none; a damaged file is logged and counts as lost, as does one that cannot be read.
 
 use std::collections::BTreeSet;

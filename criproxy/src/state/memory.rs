@@ -1,6 +1,6 @@
 //! The memory of all backends behind one lock, with a thread that writes what has changed.
 //!
-//! Invariant: no call waits for the disk. Whatever the primary says is learned from but never
+//! Invariant: no call waits for the disk. Whatever the primary reports is learned from but never
 //! answered with.
 //! Failure: none after [`Memory::open`]; an answer that is no list or no status is logged and
 //! changes nothing.

@@ -40,7 +40,7 @@ pub(super) struct Shared {
 pub(super) struct State {
     pub(super) owners: Owners,
     pub(super) caches: Vec<Cache>,
-    /// Files that do not say what memory says.
+    /// Files that differ from memory.
     pub(super) dirty: BTreeSet<Slot>,
     writing: bool,
     /// Callers that wait for the disk.

@@ -1,7 +1,7 @@
 //! A runtime in memory, with everything that can go wrong with one.
 //!
 //! Invariant: its objects live on when it is killed, as a real runtime's do.
-//! Failure: it does what its [`Mood`] says.
+//! Failure: it does what its [`Mood`] specifies.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! The program as systemd runs it.
 //!
-//! Invariant: its exit code says why it ended; a kill at any time costs nothing but a restart.
+//! Invariant: its exit code shows why it ended; a kill at any time costs nothing but a restart.
 //! Failure: the assertion shows what it printed.
 
 use std::net::{Ipv4Addr, TcpListener};

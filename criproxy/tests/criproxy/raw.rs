@@ -1,6 +1,6 @@
 //! HTTP/2 without a gRPC library on either side, to see every byte.
 //!
-//! Invariant: a server answers what its script says; whatever it has no script for is an empty
+//! Invariant: a server answers what its script specifies; whatever it has no script for is an empty
 //! success.
 //! Failure: a panic with the frame that was not expected.
 

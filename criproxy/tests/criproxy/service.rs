@@ -1,7 +1,7 @@
 //! The CRI of the runtime in memory.
 //!
 //! Invariant: stop and remove of something unknown succeed, everything else about it is `NotFound`.
-//! Failure: as [`crate::fake::Mood`] says.
+//! Failure: as [`crate::fake::Mood`] specifies.
 
 use cri_proto::v1;
 use cri_proto::v1::image_service_server::ImageService;

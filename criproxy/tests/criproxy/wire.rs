@@ -1,7 +1,7 @@
 //! What passes is passed as the bytes that it is.
 //!
-//! Invariant: nothing that a client or a runtime says is lost or changed, and nothing that they say
-//! ends the proxy.
+//! Invariant: nothing that a client or a runtime reports is lost or changed, and nothing that they
+//! say ends the proxy.
 //! Failure: the assertion shows the bytes.
 
 use std::sync::{Arc, Mutex};

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a [`PodCgroup`] names a directory below the mount, never outside it. No limit is ever
 //! written here: a pod's limits are kubelet's.
-//! Failure: placing says which step failed; a figure that cannot be read is absent.
+//! Failure: the error of a placement names the step; a figure that cannot be read is absent.
 //!
 //! # Example
 //!

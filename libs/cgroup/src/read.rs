@@ -2,7 +2,7 @@
 //!
 //! Invariant: all figures are of the pod's own directory, which includes what is below it: on
 //! version 2 our leaf has no controllers of its own.
-//! Failure: none; a file that is missing or says something else makes its figure absent. kubelet
+//! Failure: none; a file that is missing or has other content makes its figure absent. kubelet
 //! removes the directory when the pod no longer exists.
 
 use std::io::Read;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a [`NetworkConfig`] has at least one plugin, plain names, and a version that this
 //! crate speaks; keys that this module does not use reach the plugins unchanged.
-//! Failure: a configuration that does not hold is an error that says what is wrong with it.
+//! Failure: a configuration that does not hold is an error that states what is wrong with it.
 
 mod load;
 #[cfg(test)]

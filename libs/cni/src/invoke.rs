@@ -75,7 +75,7 @@ pub enum Failure {
         /// What is allowed.
         limit: usize,
     },
-    /// The plugin reported an error as the specification says.
+    /// The plugin reported an error in the form of the specification.
     #[error("{message} (code {code})")]
     Reported {
         /// Code of the specification below 100, the plugin's own from 100.

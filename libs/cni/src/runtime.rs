@@ -179,7 +179,7 @@ impl Runtime {
     }
 
     /// Whether new attachments can be made: every plugin is there, and from version 1.1.0 on each
-    /// says so itself.
+    /// reports it itself.
     pub async fn status(&self, network: &NetworkConfig) -> Result<()> {
         let kinds = network.plugins().iter().map(|p| p.kind());
         self.invoker

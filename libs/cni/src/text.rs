@@ -4,7 +4,7 @@
 //! passed is a plain file name and a plain part of an environment variable.
 //! Failure: none; what does not fit is cut, what is not allowed is refused with `false`.
 
-/// One line of at most `max` characters that says what `bytes` say.
+/// The text of `bytes` as one line of at most `max` characters.
 pub(crate) fn excerpt(bytes: &[u8], max: usize) -> String {
     // Four bytes are the longest character, so nothing beyond can matter.
     let head = bytes.get(..max.saturating_mul(4)).unwrap_or(bytes);

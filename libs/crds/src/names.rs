@@ -1,6 +1,6 @@
 //! Annotation keys, labels, finalizers and fixed names that users and programs share.
 //!
-//! Invariant: a key appears here once; the key's documentation says who may set it.
+//! Invariant: a key appears here once; the key's documentation states who may set it.
 //! Failure: none; constants.
 
 /// Prefix of every annotation and label of ours.
@@ -48,7 +48,7 @@ pub const RESUME_STATE: &str = "vmlet.dev/resume-state";
 /// The former name of [`RESUME_STATE`]. This version reads and removes it, and never writes it; the
 /// next version ignores it.
 pub const RESUME_STATE_OLD: &str = "vmlet.dev/resume-wish";
-/// Pod condition, set by the agent: the guest's vCPUs stand still; the reason says who stopped
+/// Pod condition, set by the agent: the guest's vCPUs stand still; the reason states who stopped
 /// them.
 pub const POD_PAUSED_CONDITION: &str = "vmlet.dev/Paused";
 /// On pods: start with paused vCPUs when `true`.

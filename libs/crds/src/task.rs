@@ -1,7 +1,7 @@
 //! `VirtualMachineTask`: one piece of work on one node, for one machine or one image.
 //!
 //! Invariant: the spec never changes except for `cancel`; a task runs at most once on its node.
-//! Failure: `state: Error` with a message; `transient` says whether a new task may help.
+//! Failure: `state: Error` with a message; `transient` states whether a new task may help.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};

@@ -1,6 +1,6 @@
 //! `VirtualMachine`: a machine that keeps its disk, its identity and its desired state.
 //!
-//! Invariant: exactly one of `powerState`, `runStrategy` and `running` says what its owner wants.
+//! Invariant: exactly one of `powerState`, `runStrategy` and `running` states what its owner wants.
 //! Failure: a forbidden edit is refused by the API server; what cannot be done shows as a
 //! condition.
 

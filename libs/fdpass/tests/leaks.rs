@@ -26,7 +26,7 @@ fn a_refused_message_leaves_no_descriptor_behind() {
     assert!(matches!(b.recv(4), Err(Error::Truncated { max: 4 })));
     assert_eq!(open_descriptors(), before, "message too long");
 
-    // Room for two more numbers, so that the kernel delivers a part and says so.
+    // Room for two more numbers, so that the kernel delivers a part and reports it.
     let top = nix::unistd::dup(&file).unwrap();
     let limit = u64::try_from(top.as_raw_fd()).unwrap() + 2;
     drop(top);

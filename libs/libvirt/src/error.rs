@@ -61,7 +61,7 @@ fn silence(reason: String) -> Error {
     }
 }
 
-/// Whether the agent said that it does not carry out such commands.
+/// Whether the agent answered that it does not carry out such commands.
 fn forbids(reason: &str) -> bool {
     const AGENT: &str = "unable to execute QEMU agent command";
     let refusals = ["has been disabled", "has not been found", "not allowed"];

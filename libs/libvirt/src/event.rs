@@ -29,7 +29,7 @@ fn end_of_event(detail: c_int) -> End {
         sys::VIR_DOMAIN_EVENT_STOPPED_SHUTDOWN => End::GuestShutdown,
         sys::VIR_DOMAIN_EVENT_STOPPED_DESTROYED => End::Destroyed,
         sys::VIR_DOMAIN_EVENT_STOPPED_SAVED => End::Saved,
-        // FAILED is also what libvirt says of an emulator that ended without a message.
+        // FAILED is also what libvirt reports of an emulator that ended without a message.
         sys::VIR_DOMAIN_EVENT_STOPPED_CRASHED | sys::VIR_DOMAIN_EVENT_STOPPED_FAILED => {
             End::Crashed
         }

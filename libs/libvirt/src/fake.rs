@@ -1,7 +1,7 @@
 //! A hypervisor that only keeps state, for the tests of services.
 //!
-//! Invariant: it answers as the real one does: idempotent where the seam says so, the same errors,
-//! the same events. What happens to a guest happens because a test said so.
+//! Invariant: it answers as the real one does: idempotent where the seam specifies it, the same
+//! errors, the same events. What happens to a guest happens because a test requested it.
 //! Failure: knobs make starts fail, guests unresponsive, or the connection close.
 
 use std::collections::BTreeMap;

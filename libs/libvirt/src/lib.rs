@@ -3,7 +3,7 @@
 //! Invariant: nothing outside this crate names libvirt's C library; only domains that carry Vmlet's
 //! metadata element are ever listed or touched. Every call has a deadline and never blocks the
 //! runtime.
-//! Failure: [`Error`] says whether the connection is down ([`Error::is_unavailable`], try again
+//! Failure: [`Error`] states whether the connection is down ([`Error::is_unavailable`], try again
 //! later) or the request itself was refused.
 //!
 //! # Example
@@ -67,8 +67,8 @@ pub trait Hypervisor: Send + Sync + 'static {
     /// Lets the guest run; success when it does already.
     fn resume(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;
     /// Writes the machine's memory to a file that libvirt's user may make, and ends the machine.
-    /// The file is whole once [`is_saved_memory`] says so, which it does before the machine has
-    /// ended.
+    /// The file is complete once [`is_saved_memory`] returns true, which it does before the machine
+    /// has ended.
     fn save(&self, domain: Uuid, file: PathBuf) -> impl Future<Output = Result<()>> + Send;
     /// Makes a [`Self::save`] in progress fail, after which the guest runs on.
     fn abort_save(&self, domain: Uuid) -> impl Future<Output = Result<()>> + Send;

@@ -5,7 +5,7 @@
 //! ending machines and looking at them; the rest of the life cycle; agents that answer; agents that
 //! may not.
 //! Failure: without a connection every call fails at once with [`crate::Error::Unavailable`]; a
-//! supervisor keeps reconnecting and says so with events.
+//! supervisor keeps reconnecting and reports it with events.
 
 use std::path::PathBuf;
 use std::sync::Arc;

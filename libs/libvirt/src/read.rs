@@ -18,7 +18,7 @@ struct Metadata {
     vm: Option<String>,
 }
 
-/// What our metadata element says.
+/// The content of our metadata element.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mark {
     /// The attribute `container`; empty when it has none.
@@ -39,13 +39,13 @@ impl From<Metadata> for Mark {
     }
 }
 
-/// What our metadata element says.
+/// The content of our metadata element.
 pub(crate) fn mark(xml: &str) -> Option<Mark> {
     let element: Metadata = quick_xml::de::from_str(xml).ok()?;
     Some(element.into())
 }
 
-/// A domain definition, as far as it says where the console goes.
+/// The part of a domain definition that describes the console.
 #[derive(Debug, Deserialize)]
 struct Domain {
     devices: Devices,
@@ -74,7 +74,7 @@ pub(crate) fn console_file(xml: &str) -> Option<PathBuf> {
     Some(domain.devices.serial.into_iter().next()?.log?.file)
 }
 
-/// A domain definition, as far as it says what machine it is.
+/// The part of a domain definition that names the machine type.
 #[derive(Debug, Deserialize)]
 struct Typed {
     os: Os,
@@ -98,7 +98,7 @@ pub(crate) fn machine_type(xml: &str) -> Option<String> {
     Some(domain.os.kind.machine)
 }
 
-/// What the host can do, as far as it says which boards there are.
+/// The part of the host's capabilities that lists the machine types.
 #[derive(Debug, Deserialize)]
 struct Capabilities {
     #[serde(default)]
@@ -169,7 +169,7 @@ impl Definition {
         self.uuid.parse().ok()
     }
 
-    /// What our metadata element says; `None` when the domain is not ours.
+    /// The content of our metadata element; `None` when the domain is not ours.
     pub(crate) fn mark(self) -> Option<Mark> {
         Some(self.metadata?.vm?.into())
     }

@@ -15,7 +15,7 @@ use crate::{Machine, revision, start};
 /// Reason of a machine whose pod is on its way.
 const NOT_RUNNING: &str = "GuestNotRunning";
 
-/// What is known of the guest beyond what its pod says.
+/// What is known of the guest beyond what its pod reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Guest {
     /// Nothing that counts: the pod's readiness decides.
@@ -23,7 +23,7 @@ pub enum Guest {
     Pod,
     /// The answer of the machine's own readiness probe, where it has one that the controller runs.
     Probed(bool),
-    /// It has shown no sign of life since its start; the text says which signs are awaited.
+    /// It has shown no sign of life since its start; the text states which signs are awaited.
     Silent(&'static str),
 }
 
@@ -125,7 +125,7 @@ fn ready(m: &Machine<'_>, guest: Guest) -> (bool, &'static str, &'static str) {
     }
 }
 
-/// Why there is no instance, as far as the specification says so.
+/// Why there is no instance, as far as the specification shows it.
 fn without_instance(m: &Machine<'_>) -> &'static str {
     let is_suspended = m.status.power_state == Some(PowerState::Suspended);
     match start::desired_power_state(m.spec, m.status, None) {

@@ -101,7 +101,7 @@ pub enum Waiting {
     Pending,
     /// The end of a deletion.
     Deletion,
-    /// The back-off; [`Decision::requeue`] says how long.
+    /// The back-off; [`Decision::requeue`] has its length.
     BackOff,
     /// The disks.
     Volumes,
@@ -114,6 +114,6 @@ pub enum Waiting {
 pub struct Failure {
     /// One word.
     pub reason: &'static str,
-    /// A sentence that says what to change.
+    /// A sentence that states what to change.
     pub message: String,
 }

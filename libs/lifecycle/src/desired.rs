@@ -1,7 +1,7 @@
 //! The decision about one machine.
 //!
 //! Invariant: everything that the step relies on later is in the status that is written before it.
-//! Failure: two fields with a desired state: nothing is done, and the failure says so.
+//! Failure: two fields with a desired state: nothing is done, and the failure names both.
 
 use std::time::Duration;
 

@@ -54,7 +54,7 @@ pub struct Instance {
     pub disrupted: bool,
     /// Why it does not get on.
     pub unstartable: Option<Unstartable>,
-    /// Its vCPUs stand still; the text says who stopped them.
+    /// Its vCPUs are paused; the text names who paused them.
     pub paused: Option<String>,
     /// The pod's condition `Ready`, when it has one.
     pub ready: Option<bool>,

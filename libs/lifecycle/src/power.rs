@@ -18,7 +18,7 @@ use crate::phase::Phase;
 
 /// `spec.powerOffTimeout` when it is empty.
 const POWER_OFF_TIMEOUT: Duration = Duration::from_secs(300);
-/// The longest time that a guest may have, in seconds: 168 hours, as the rule of the CRD says.
+/// The longest time that a guest may have, in seconds: 168 hours, as the rule of the CRD specifies.
 const LONGEST: u32 = 7 * 24 * 3600;
 
 /// A text that cannot be read.

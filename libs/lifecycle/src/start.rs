@@ -91,7 +91,7 @@ fn afterwards(status: &VirtualMachineStatus) -> Option<Afterwards> {
     last.afterwards
 }
 
-/// Whether the record of an instance says that it ended.
+/// Whether the record of an instance states that it ended.
 pub(crate) fn has_ended(last: &InstanceStatus) -> bool {
     last.phase.as_deref().is_some_and(Phase::is_final_name)
 }

@@ -31,7 +31,7 @@ pub enum Verb {
     },
     /// Let it end.
     Stop {
-        /// Seconds that the guest has; `None`: as the specification says; 0: none.
+        /// Seconds that the guest has; `None`: the value of the specification; 0: none.
         grace_seconds: Option<u32>,
     },
     /// Replace the instance by a new one.
@@ -49,7 +49,7 @@ pub enum Verb {
     Unpause,
 }
 
-/// The machine is in no state for that verb; the text says why, as a sentence about it.
+/// The machine is in no state for that verb; the text states why, as a sentence about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Conflict(String);

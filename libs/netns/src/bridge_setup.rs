@@ -158,7 +158,7 @@ pub async fn protect(
 }
 
 fn filter_text(records: &[LinkRecord], guards: &[Guard]) -> String {
-    // A NIC about which nothing is said may say nothing.
+    // A NIC without an address in the result may not send.
     static NOTHING: Guard = Guard::Own(Vec::new());
     let guards = guards.iter().chain(std::iter::repeat(&NOTHING));
     filter::rules(records.iter().zip(guards).map(|(record, guard)| Port {

@@ -1,5 +1,5 @@
-//! The packet filter: a guest says only what it is, and configuration stays between guest and our
-//! servers.
+//! The packet filter: a guest sends under its own addresses only, and configuration stays between
+//! guest and our servers.
 //!
 //! Invariant: with the rules of [`rules()`] a guest claims no address but its own, reaches nothing
 //! in the namespace but our servers, and configures no other host; no request for configuration
@@ -89,7 +89,7 @@ fn not_started(source: io::Error) -> Error {
 
 async fn feed(mut child: Child, rules: String) -> Result<(), Error> {
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that ends without reading says why on stderr.
+        // A program that ends without reading its input writes the cause to stderr.
         let _ = stdin.write_all(rules.as_bytes()).await;
     }
     let output = child.wait_with_output().await.map_err(Error::Run)?;

@@ -3,7 +3,7 @@
 //! Invariant: the only `unsafe` of this crate is in this file: the ioctls of `/dev/net/tun`.
 //! Descriptors are close-on-exec.
 //! Failure: a tap that QEMU holds cannot be opened a second time ([`Error::Busy`]).
-#![allow(unsafe_code)] // ioctl has no safe form; each call says why it is sound.
+#![allow(unsafe_code)] // ioctl has no safe form; a comment at each call states why it is sound.
 
 use std::fs::{File, OpenOptions};
 use std::io;

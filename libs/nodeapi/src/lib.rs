@@ -1,7 +1,7 @@
 //! The daemon's node API: messages, client and server of package `vmlet.node.v1`.
 //!
 //! Invariant: `proto/node.proto` is the contract; nothing here decides anything.
-//! Failure: those of gRPC; the proto says which codes a call answers.
+//! Failure: those of gRPC; the proto states which codes a call answers.
 //!
 //! # Example
 //!

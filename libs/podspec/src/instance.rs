@@ -56,7 +56,7 @@ impl VmUid {
 }
 
 impl Instance {
-    /// Reads the annotations; a label says of the role what the annotation does.
+    /// Reads the annotations; a label may give the role in place of the annotation.
     pub fn from_pod(
         annotations: &BTreeMap<String, String>,
         labels: &BTreeMap<String, String>,

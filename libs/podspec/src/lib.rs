@@ -2,7 +2,7 @@
 //!
 //! Invariant: a value of a type in this crate is valid; nothing downstream checks it again.
 //! Failure: a value that is not valid never becomes one of these types; the error names the
-//! annotation or the text and says what is allowed.
+//! annotation or the text and states what is allowed.
 //!
 //! # Example
 //!

@@ -39,7 +39,7 @@ pub enum CpuModel {
     HostModel,
 }
 
-/// What applies when the pod says nothing.
+/// What applies when the pod specifies nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Defaults {
     /// Virtual CPUs.

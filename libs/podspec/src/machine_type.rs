@@ -1,7 +1,7 @@
 //! The machine type, as QEMU names it.
 //!
 //! Invariant: only boards of the family q35; text that libvirt's XML carries as it is.
-//! Failure: the reason says what is allowed. Whether a node's emulator has the version is the
+//! Failure: the reason states what is allowed. Whether a node's emulator has the version is the
 //! daemon's question.
 
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Kubernetes quantities such as `500m`, `128Mi` or `2e3`.
 //!
 //! Invariant: the result is exact or rounded up to the next whole unit; nothing overflows silently.
-//! Failure: [`QuantityError`] repeats the text and says what is wrong with it.
+//! Failure: [`QuantityError`] repeats the text and states what is wrong with it.
 
 /// A text that is not a quantity, or one that does not fit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -6,7 +6,7 @@
 use std::io;
 use std::path::Path;
 
-/// The file in which the kernel says it.
+/// The file in which the kernel shows it.
 pub const KERNEL: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Reads the id from the file that the settings name, [`KERNEL`] outside of tests. Blocks.

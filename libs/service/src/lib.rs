@@ -4,7 +4,7 @@
 //! one does not pull in the rest.
 //!
 //! Invariant: nothing here knows a pod, a machine or Kubernetes, and no other crate of ours.
-//! Failure: each module says what it does.
+//! Failure: see each module.
 //!
 //! # Example
 //!

@@ -68,7 +68,7 @@ pub trait Settings: DeserializeOwned + Serialize + JsonSchema {
     ///
     /// # Errors
     ///
-    /// A sentence that names the keys and says what is allowed.
+    /// A sentence that names the keys and states what is allowed.
     fn check(&self) -> Result<(), Problem> {
         Ok(())
     }

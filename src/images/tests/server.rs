@@ -1,4 +1,4 @@
-//! An HTTP(S) server on loopback that behaves, or misbehaves as a script says.
+//! An HTTP(S) server on loopback that behaves, or misbehaves as a script specifies.
 //!
 //! Invariant: each request takes one step off the script; with an empty script files are served as
 //! RFC 9110 says, with ranges and conditions. Requests are recorded.
@@ -43,7 +43,7 @@ pub(super) enum Step {
     With(HeaderName, &'static str),
 }
 
-/// What a request said.
+/// What a request contained.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     pub(super) path: String,

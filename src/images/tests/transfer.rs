@@ -1,7 +1,7 @@
 //! Interrupted, refused and strange transfers.
 //!
 //! Invariant: a partial is continued only with bytes of the same version.
-//! Failure: each error says what is wrong and where.
+//! Failure: each error states what is wrong and where.
 
 use http::header;
 

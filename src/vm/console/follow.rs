@@ -5,7 +5,7 @@
 //! while, so that a chatty guest costs a few batches a second. No file is touched on a thread of
 //! the runtime.
 //! Failure: a failed batch is reported once, when it begins, and once when it is over; retries back
-//! off. If a blocking thread is lost, the task ends, and its handle says so.
+//! off. If a blocking thread is lost, the task ends, and its handle reports it.
 
 use std::future::pending;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The container log that kubelet reads.
 //!
 //! Invariant: the file ends with the last whole batch, or will be cut back to it before the next
-//! write; [`Mark`] says which file that is and how long.
+//! write; [`Mark`] identifies that file and its length.
 //! Failure: a failed write leaves the batch with the caller. Links, pipes and devices are refused.
 
 use std::fs::{DirBuilder, File, OpenOptions};

@@ -2,8 +2,8 @@
 //!
 //! Invariant: at most one holder of a [`RawFile`] per file, in any process; bytes are only ever
 //! read, or given back to the file system.
-//! Failure: opening says why; a file system that cannot punch holes keeps the bytes until the file
-//! is removed.
+//! Failure: an error of opening names the cause; a file system that cannot punch holes keeps the
+//! bytes until the file is removed.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;

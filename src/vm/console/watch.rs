@@ -5,7 +5,8 @@
 //!
 //! Invariant: a write after [`Watch::on`] returned makes [`Watch::changed`] return once more; a
 //! descriptor is in the table as long as a follower watches it.
-//! Failure: creating a watch says why. Events that the kernel had to drop wake everybody.
+//! Failure: an error of creating a watch names the cause. Events that the kernel had to drop wake
+//! all followers.
 
 use std::collections::HashMap;
 use std::fs::File;

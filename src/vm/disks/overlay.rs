@@ -2,7 +2,7 @@
 //!
 //! Invariant: the disk stands on the pinned image and is complete when it has its name; a new
 //! container of the same image boots the same disk.
-//! Failure: [`Error::Disk`] with what `qemu-img` said; nothing is left then.
+//! Failure: [`Error::Disk`] with what `qemu-img` reported; nothing is left then.
 
 use std::os::unix::fs::PermissionsExt;
 

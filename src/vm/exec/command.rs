@@ -37,9 +37,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LAST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause, for a guest that takes as long to answer.
 const SLOW_PAUSE: Duration = Duration::from_secs(2);
-/// The signal by which `run.sh` says that there is no such command.
+/// The signal by which `run.sh` reports that there is no such command.
 const NO_COMMAND: i32 = 10;
-/// What the agent says when a program cannot be started.
+/// What the agent reports when a program cannot be started.
 const NOT_STARTED: &str = "Failed to execute child process";
 
 /// A command to be run.

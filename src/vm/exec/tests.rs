@@ -1,4 +1,4 @@
-//! Commands in machines, with an agent that answers what the test says.
+//! Commands in machines, with an agent that answers what the test specifies.
 //!
 //! Invariant: time is paused where a test waits for it; the guest's side is proved in the
 //! end-to-end tests.

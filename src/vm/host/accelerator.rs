@@ -3,8 +3,8 @@
 //! Invariant: KVM is chosen only after a guest has executed under it, as QEMU's own user and no
 //! slower than without it: a `/dev/kvm` that opens but runs nothing, or crawls, exists (nested
 //! hosts).
-//! Failure: with `auto` never, it falls back to translation and says why; with `kvm` the reason is
-//! an error.
+//! Failure: with `auto` never, it falls back to translation and states why; with `kvm` the reason
+//! is an error.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ pub struct Host {
     uid: u32,
     gid: u32,
     cache_dir: PathBuf,
-    /// The file that says which boot of the kernel this is.
+    /// The file that states which boot of the kernel this is.
     boot_id_file: PathBuf,
     device: PathBuf,
     deadline: Duration,

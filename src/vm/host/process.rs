@@ -1,7 +1,7 @@
 //! Finds the process of a machine.
 //!
-//! Invariant: a process is believed to be a domain's emulator when its command line says so and its
-//! user is QEMU's; a number that was used again is noticed by the time of the process's start.
+//! Invariant: a process is believed to be a domain's emulator when its command line shows it and
+//! its user is QEMU's; a number that was used again is noticed by the time of the process's start.
 //! Nothing is ever killed by such a number.
 //! Failure: what is not found is absent: the machine has ended, or the daemon does not see the
 //! node's processes.

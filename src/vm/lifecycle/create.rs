@@ -144,7 +144,7 @@ impl<P: Platform> Containers<P> {
         Ok(None)
     }
 
-    /// Ends a container that never ran, and says why.
+    /// Ends a container that never ran, and records why.
     async fn give_way(&self, row: &Container, attempt: u32) -> Result<()> {
         let now = clock::now();
         let exit = Exit {

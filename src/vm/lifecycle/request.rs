@@ -21,7 +21,7 @@ pub(in crate::vm) fn annotations(
     annotations
 }
 
-/// The virtual machine that the pod stands for. Only the pod can say so.
+/// The virtual machine that the pod runs. Only the pod can name it.
 pub(in crate::vm) fn instance(sandbox: &Sandbox, config: &ContainerConfig) -> Result<Instance> {
     let annotations = annotations(sandbox, config);
     Ok(Instance::from_pod(&annotations, &sandbox.config.labels)?)

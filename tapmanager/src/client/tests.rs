@@ -17,7 +17,7 @@ fn hello() -> Reply {
     })
 }
 
-/// What a call says that gets these answers, in order, and then the end of the connection.
+/// The result of a call that gets these answers, in order, and then the end of the connection.
 async fn list(answers: Vec<Vec<u8>>) -> Result<Vec<String>, Error> {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");

@@ -54,7 +54,7 @@ async fn a_token_is_good_for_one_hand_off_of_its_own_sandbox() {
         refusal(&node.redeem(&token).await.0),
         Some(ErrorCode::NotFound)
     );
-    // While another process has the tap open, a hand-off fails with an error that says so.
+    // While another process has the tap open, a hand-off fails with an error that names the cause.
     let (busy, none) = node.redeem(&node.token("one").await).await;
     assert_eq!((refusal(&busy), none.len()), (Some(ErrorCode::System), 0));
     drop(taps);

@@ -82,7 +82,7 @@ impl Node {
         node
     }
 
-    /// The same, with a file of its own that says which boot this is.
+    /// The same, with a file of its own that states which boot this is.
     pub(crate) async fn start_in_boot(id: &str) -> Self {
         let mut node = Self::new().await;
         node.configure(&real_plugins(node.scratch.path())).await;

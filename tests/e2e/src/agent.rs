@@ -124,7 +124,7 @@ impl Agent {
         .await
     }
 
-    /// All it has said.
+    /// All it has printed.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.join("agent.log")).unwrap_or_default()
     }

@@ -4,7 +4,7 @@
 //! where everything is slow, others report in several steps what they report in one elsewhere, and
 //! each step is a change.
 //!
-//! Invariant: every write makes a version that says something new, so that a write without a cause
+//! Invariant: every write makes a version with a new content, so that a write without a cause
 //! shows; and there are more of them than usual only by as many as there are more of the others'.
 //! Failure: the writes, or the version that says nothing new.
 
@@ -70,7 +70,7 @@ impl<'a> History<'a> {
         Ok(writes)
     }
 
-    /// An error unless every write of a machine so far has made a version that says something new.
+    /// An error unless every write of a machine so far has made a version with a new content.
     pub fn check_versions(&self) -> Result<()> {
         let versions = self.versions()?;
         let writes = self.since(self.written)?;

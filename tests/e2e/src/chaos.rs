@@ -1,6 +1,6 @@
 //! Chaos: the desired states of machines change at random, while programs are killed at random; at
-//! the end every machine must be as its object says, no disk may ever have had two machines, and
-//! nothing may be left.
+//! the end every machine must be as its object specifies, no disk may ever have had two machines,
+//! and nothing may be left.
 //!
 //! Invariant: the same seed makes the same choices in the same order; each is printed before it is
 //! made.

@@ -63,7 +63,7 @@ impl Cluster {
         Ok(Self { nodes, down: false })
     }
 
-    /// Starts etcd and the API server, and no node. [`crate::Control`] says what it is good for.
+    /// Starts etcd and the API server, and no node: see [`crate::Control`].
     pub(crate) fn without_nodes() -> Result<Self> {
         Ok(Self {
             nodes: vec![Stack::up_with(&["--cluster", "--no-node"])?],

@@ -41,7 +41,7 @@ struct Read {
     lines: Vec<Line>,
 }
 
-/// A line of its log that says what became of a machine.
+/// A line of its log about the result of a pass of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
     /// `queued`, `dispatched`, `done` and others.

@@ -26,7 +26,7 @@ type Body = BoxBody<Bytes, Infallible>;
 /// More than any message has.
 const WINDOW: u32 = 64 << 20;
 
-/// What a client says.
+/// What a client sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
     /// Scheme, authority and path.
@@ -37,7 +37,7 @@ pub struct Question {
     pub data: Bytes,
 }
 
-/// What a server says.
+/// What a server sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// Initial metadata.

@@ -126,13 +126,13 @@ impl Cri {
         })
     }
 
-    /// Waits until the daemon says that it is ready.
+    /// Waits until the daemon reports that it is ready.
     pub async fn await_ready(&self) -> Result<()> {
         let ready = || self.check_ready();
         eventually(Duration::from_secs(60), "a ready runtime", ready).await
     }
 
-    /// An error unless the daemon says that it is ready.
+    /// An error unless the daemon reports that it is ready.
     pub async fn check_ready(&self) -> Result<()> {
         let mut runtime = self.runtime.clone();
         let answer = runtime.status(v1::StatusRequest::default()).await?;

@@ -25,7 +25,7 @@ pub(crate) fn folder() -> Option<PathBuf> {
     std::env::var_os(FOLDER).map(PathBuf::from)
 }
 
-/// Copies what the stack in `dir` has to say; says where to.
+/// Copies the logs of the stack in `dir`; returns where to.
 pub(crate) fn keep(dir: &Path) {
     let Some(folder) = folder() else {
         return;

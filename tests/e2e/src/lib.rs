@@ -2,7 +2,8 @@
 //! own.
 //!
 //! Invariant: a test that passes leaves nothing behind; a stack that leaks fails its test.
-//! Failure: every helper returns an error that says what was awaited and shows the end of the logs.
+//! Failure: every helper returns an error that states what was awaited and shows the end of the
+//! logs.
 
 mod agent;
 mod anything;

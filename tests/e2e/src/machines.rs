@@ -147,7 +147,8 @@ impl Cluster {
 
     /// Waits until commands run in the guest of a machine.
     pub async fn await_agent(&self, name: &str, within: Duration) -> Result<()> {
-        // The machine may still say so of its last instance: the guest itself has the last word.
+        // The status of the machine may still be that of its last instance: the guest itself
+        // decides.
         let connected = "condition=VirtualMachineGuestAgent";
         self.await_condition(&format!("vm/{name}"), connected, within)?;
         self.await_commands(name, within).await

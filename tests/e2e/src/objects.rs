@@ -17,7 +17,7 @@ static KINDS: LazyLock<Vec<CustomResourceDefinitionSpec>> = LazyLock::new(|| {
     definitions.map(|definition| definition.spec).collect()
 });
 
-/// What the API server says about an object: the object, or the sentence of the refusal.
+/// What the API server reports about an object: the object, or the sentence of the refusal.
 pub type Answer = std::result::Result<Value, String>;
 
 /// Objects in one namespace, as one user sees them.
@@ -32,7 +32,7 @@ pub struct Objects {
 pub enum Effect {
     /// It has.
     Real,
-    /// The API server only says what it would do.
+    /// The API server only returns what it would do.
     DryRun,
 }
 

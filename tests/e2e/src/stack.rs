@@ -241,7 +241,7 @@ impl Drop for Stack {
         if self.down {
             return;
         }
-        // The test failed: show what the programs said, then clean up whatever is there.
+        // The test failed: show what the programs reported, then clean up whatever is there.
         for program in ["vmlet", "vmlet-tapmanager"] {
             let log = self.log(program);
             let lines: Vec<&str> = log.lines().collect();

@@ -1,6 +1,6 @@
 //! `critest`: the conformance suite of the Container Runtime Interface against a stack of its own.
 //!
-//! Invariant: `tests/critest/expected.tsv` says which specifications run and how each must end.
+//! Invariant: `tests/critest/expected.tsv` states which specifications run and how each must end.
 //! Failure: exit code 1 when one ends otherwise, for better or worse, when one did not run, and
 //! when the stack leaked anything.
 

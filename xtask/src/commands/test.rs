@@ -1,7 +1,7 @@
 //! `test`: runs the whole test suite, or some tests by name.
 //!
 //! Invariant: the exit code is 0 only if all that ran passed.
-//! Failure: the last line says how many tests passed and failed; `suite` says the rest.
+//! Failure: the last line states how many tests passed and failed; see `suite` for the rest.
 
 use std::process::ExitCode;
 

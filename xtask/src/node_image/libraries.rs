@@ -46,7 +46,7 @@ fn unresolved(root: &Path, program: &Path) -> Result<Vec<String>> {
         .map(|folder: &PathBuf| folder.display().to_string());
     let mut loader = run::command(root.join("lib64/ld-linux-x86-64.so.2"));
     loader.args(["--inhibit-cache", "--library-path", &folders.join(":")]);
-    // It fails when something is missing, and says so on stdout.
+    // It fails when something is missing, and reports it on stdout.
     let output = run::capture(loader.arg("--list").arg(program))?;
     let missing = not_found(&String::from_utf8_lossy(&output.stdout));
     if missing.is_empty() && !output.status.success() {

@@ -42,7 +42,7 @@ pub(crate) struct Reply {
     pub(crate) supervisor: i32,
 }
 
-/// The ports on the host's loopback that a supervisor says when it is ready.
+/// The ports on the host's loopback that a supervisor prints when it is ready.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Ports {
     /// Of the image server.

@@ -17,9 +17,9 @@ use crate::{run, workspace};
 
 /// Long enough for a guest on real hardware, several times over.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// What the guest image's init says first.
+/// The first line that the guest image's init prints.
 const SIGN_OF_LIFE: &str = "Vmlet guest";
-/// What QEMU says when the kernel module gives up on a guest.
+/// What QEMU prints when the kernel module gives up on a guest.
 const SIGN_OF_DEATH: &str = "KVM internal error";
 
 /// The answer for this machine, found once per boot.

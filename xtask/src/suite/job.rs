@@ -22,7 +22,7 @@ use super::part::Part;
 use super::programs::TestProgram;
 use crate::workspace;
 
-/// A job may take so many times what its weight says, and never less than [`LEAST`].
+/// A job may take so many times what its weight specifies, and never less than [`LEAST`].
 const TIMES: u32 = 8;
 const LEAST: Duration = Duration::from_secs(1200);
 

@@ -4,7 +4,7 @@
 //! the tests it was to run.
 //! Failure: a program without such a line has [`Verdict::Died`], whatever else it printed.
 
-/// What the output of a test program says.
+/// The content of the output of a test program.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It came to its end.

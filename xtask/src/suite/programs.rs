@@ -3,7 +3,7 @@
 //! Invariant: the programs that tests start are of the same build; a run of the suite calls cargo
 //! for them only here. With lints, clippy's driver is the compiler of the workspace's crates:
 //! dependencies are compiled once for both.
-//! Failure: what the compiler says; a test program that cannot list its tests is named.
+//! Failure: what the compiler reports; a test program that cannot list its tests is named.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ struct Message {
     message: Option<Diagnostic>,
 }
 
-/// What the compiler says.
+/// What the compiler reports.
 #[derive(Debug, Deserialize)]
 struct Diagnostic {
     #[serde(default)]

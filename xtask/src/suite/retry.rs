@@ -12,7 +12,7 @@
 /// More tests than this do not miss a deadline by chance: then the run has failed.
 pub(super) const MOST: usize = 2;
 
-/// What the wait for an event says when its deadline has passed: see `e2e::eventually`.
+/// The message of a wait for an event whose deadline has passed: see `e2e::eventually`.
 const OUR_WAITS: &str = "not within";
 
 /// How programs that are not ours say that a deadline has passed.

@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-/// What the daemon says about itself and its surroundings.
+/// What the daemon reports about itself and its surroundings.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Info {
     /// "kvm" or "tcg".

@@ -1,6 +1,6 @@
 //! Findings as text.
 //!
-//! Invariant: one line says what, a second, where there is one, what to do; the last line counts.
+//! Invariant: one line states what, a second, where there is one, what to do; the last line counts.
 //! Failure: none.
 
 use super::{Finding, Level};

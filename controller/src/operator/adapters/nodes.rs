@@ -22,11 +22,11 @@ pub struct NodeView {
     pub excluded: bool,
     /// Its agent renewed the lease in time.
     pub fresh: bool,
-    /// kubelet says that its runtime is down.
+    /// kubelet reports that its runtime is down.
     pub runtime_down: bool,
     /// Its status lists our handler, or lists none at all.
     pub handler: bool,
-    /// What the agent said last.
+    /// The last report of the agent.
     pub facts: Option<NodeFacts>,
 }
 
@@ -103,7 +103,7 @@ fn view(node: &Node, leases: &[Lease], now: &Time) -> NodeView {
     }
 }
 
-/// kubelet is alive and says that its runtime is not.
+/// kubelet is alive and reports that its runtime is not.
 fn says_runtime_down(ready: &NodeCondition) -> bool {
     let message = ready.message.as_deref().unwrap_or_default();
     ready.status == "False"

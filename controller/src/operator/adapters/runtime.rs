@@ -127,7 +127,7 @@ impl Counts {
     }
 }
 
-/// How many pods a rollout may take away at once; one unless the object says otherwise.
+/// How many pods a rollout may take away at once; one unless the object specifies otherwise.
 fn max_unavailable(set: &DaemonSet, desired: u32) -> u32 {
     let strategy = set.spec.update_strategy.as_ref();
     let value = strategy

@@ -33,7 +33,7 @@ const HOLD: i64 = 300;
 /// What is known of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// What the status says of this generation.
+    /// What the status contains about this generation.
     OnRecord,
     /// A node has read it.
     Found(InspectedImage),

@@ -8,7 +8,7 @@
 use crds::{HttpSource, ImageSource, OciSource};
 use podspec::url_image_name;
 
-/// Prefix by which a name reaches our runtime, whatever else says so.
+/// Prefix by which a name reaches our runtime, whatever else is set.
 const PREFIX: &str = "vmlet.dev/";
 /// Longest name that kubelet takes.
 const LONGEST: usize = 253;

@@ -1,7 +1,7 @@
 //! An image of a namespace or of the cluster, which differ in their scope alone.
 //!
 //! Invariant: a key without a namespace is that of an image of the cluster.
-//! Failure: what the API server says of a write.
+//! Failure: what the API server reports of a write.
 
 use std::sync::Arc;
 

@@ -155,7 +155,7 @@ fn bytes(count: i64) -> Option<Quantity> {
     Some(Quantity(text))
 }
 
-/// Writes the status where it differs, and says what is new about `Ready`.
+/// Writes the status where it differs, and states what is new about `Ready`.
 pub(crate) async fn write(
     ctx: &Context,
     object: &Object,

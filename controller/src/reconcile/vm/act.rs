@@ -1,7 +1,7 @@
 //! Changes of the cluster: pods, tasks of nodes, power.
 //!
 //! Invariant: every effect can be repeated; none waits for a guest or a copy.
-//! Failure: each module says.
+//! Failure: see each module.
 
 pub(super) mod config;
 pub(super) mod create;

@@ -42,7 +42,7 @@ impl Missing {
         Self { reason, message }
     }
 
-    /// A read that failed, by what the API server said.
+    /// A read that failed, with the API server's response.
     pub(crate) fn read(what: &str, error: &kube::Error) -> Self {
         let reason = match error {
             kube::Error::Api(status) if status.code == 404 => "NotFound",

@@ -3,7 +3,7 @@
 //!
 //! Invariant: the double keeps the API's rules for versions, preconditions, finalizers, field
 //! owners and sizes, so that a write which the real server would refuse is refused here, too.
-//! Failure: a test says which branch it is about.
+//! Failure: the name of a test states which branch it is about.
 
 #![allow(
     clippy::needless_pass_by_value,

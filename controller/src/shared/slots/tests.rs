@@ -1,6 +1,6 @@
 //! Who is let in, and who is next.
 //!
-//! Invariant: no task is in the store unless a test says so: reservations alone count.
+//! Invariant: no task is in the store unless a test specifies it: reservations alone count.
 //! Failure: none of its own.
 
 use tokio::sync::mpsc::Receiver;

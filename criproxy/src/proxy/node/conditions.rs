@@ -12,7 +12,7 @@ use prost::Message;
 use crate::backend::Failure;
 use crate::proxy::Secondary;
 
-/// What it says of itself.
+/// What it reports about itself.
 pub(super) fn of(secondary: &Secondary, answer: &[u8]) -> RuntimeStatus {
     let reported = StatusResponse::decode(answer).unwrap_or_default();
     let reported = reported.status.unwrap_or_default().conditions;
@@ -27,7 +27,7 @@ pub(super) fn of(secondary: &Secondary, answer: &[u8]) -> RuntimeStatus {
     RuntimeStatus { conditions }
 }
 
-/// What is said of it while it is away.
+/// What is reported about it while it is away.
 pub(super) fn away(secondary: &Secondary, failure: &Failure, never: bool) -> RuntimeStatus {
     let reason = if never {
         "NeverConnected"

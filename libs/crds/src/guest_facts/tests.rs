@@ -1,4 +1,4 @@
-//! What is read back is what was written, and nothing a guest says makes it large or dangerous.
+//! What is read back is what was written, and nothing a guest reports makes it large or dangerous.
 //!
 //! Invariant: hostile values are as many and as long as a guest could make them.
 //! Failure: the text that came out is shown.

@@ -1,7 +1,7 @@
 //! The status of a machine.
 //!
 //! Invariant: written by the controller alone, except that verbs append to `stateChangeRequests`.
-//! Failure: a part that cannot be found out keeps its last value; a condition says so.
+//! Failure: a part that cannot be found out keeps its last value; a condition reports it.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};

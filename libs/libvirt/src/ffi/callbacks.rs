@@ -19,7 +19,7 @@ use virt::connect::Connect;
 use virt::error::{Error, ErrorNumber};
 use virt::sys;
 
-/// What a callback has said.
+/// What a callback has reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Signal {
     /// A domain changed; the numbers are libvirt's own.

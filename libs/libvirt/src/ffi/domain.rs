@@ -36,7 +36,7 @@ pub(crate) fn set_agent_timeout(domain: &Domain, seconds: c_int) -> Result<(), E
 
 /// Writes the machine's memory to a file and ends the machine.
 pub(crate) fn save(domain: &Domain, file: &Path) -> Result<(), Error> {
-    // A path with a NUL names no file: libvirt gets an empty one and says so.
+    // A path with a NUL names no file: libvirt gets an empty one and reports it.
     let file = CString::new(file.as_os_str().as_encoded_bytes()).unwrap_or_default();
     // SAFETY: the handle and the string live for the whole call; no XML is given.
     let result = unsafe { sys::virDomainSaveFlags(domain.as_ptr(), file.as_ptr(), ptr::null(), 0) };

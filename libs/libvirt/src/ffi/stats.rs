@@ -48,7 +48,7 @@ pub(crate) fn all(connect: &Connect) -> Result<Vec<DomainStats>, Error> {
     Ok(copies)
 }
 
-/// What a record says; `None` for a domain whose UUID cannot be had.
+/// What a record specifies; `None` for a domain whose UUID cannot be had.
 fn copy(record: sys::virDomainStatsRecordPtr) -> Option<DomainStats> {
     let mut uuid = [0; sys::VIR_UUID_BUFLEN as usize];
     // SAFETY: the record is an element of the list that libvirt returned and has not been freed; it

@@ -194,7 +194,7 @@ fn has_answered(reply: &Result<Result<String, String>, VirtError>) -> bool {
     }
 }
 
-/// Whether libvirt says that no agent can answer: the domain has no agent channel, is paused or
+/// Whether libvirt reports that no agent can answer: the domain has no agent channel, is paused or
 /// off.
 fn is_mute(error: &VirtError) -> bool {
     error.code().is_any(vec![

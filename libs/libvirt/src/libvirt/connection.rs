@@ -34,7 +34,7 @@ pub(super) struct Link {
 }
 
 /// Open connections, as many as there are permits: calls on one connection wait for each other,
-/// whatever libvirt says of its threads.
+/// whatever libvirt reports of its threads.
 #[derive(Debug)]
 pub(super) struct Session {
     // Subscriptions go before the connections that they are registered on.
@@ -152,7 +152,7 @@ impl Borrowed {
         let alive = self.connect.is_alive().unwrap_or(false);
         if !alive {
             let reason = virt::sys::VIR_CONNECT_CLOSE_REASON_ERROR.cast_signed();
-            // The close callback says the same; whichever comes first counts.
+            // The close callback reports the same; whichever comes first counts.
             let _ = self.session.signals.send(Signal::Closed { reason });
         }
         alive

@@ -1,6 +1,6 @@
 //! Commands to the emulator itself, for devices that libvirt does not know of.
 //!
-//! Invariant: a reply counts as success only when the emulator says so.
+//! Invariant: a reply counts as success only when the emulator reports it.
 //! Failure: [`Error::Refused`] with the emulator's own words.
 
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ pub(super) fn cable(nic: &str, cable: Cable) -> String {
     json!({"execute": "set_link", "arguments": arguments}).to_string()
 }
 
-/// What a reply says.
+/// The content of a reply.
 pub(super) fn check(call: &'static str, reply: &str) -> Result<()> {
     let refused = |reason: &str| Error::Refused {
         call,

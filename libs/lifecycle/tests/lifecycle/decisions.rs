@@ -16,7 +16,7 @@ const LINES: usize = 69;
 
 struct Line<'a> {
     row: &'a str,
-    /// What the table says: strategy, instance, request, extra, action, request after, word.
+    /// A row of the table: strategy, instance, request, extra, action, request after, word.
     theirs: Vec<&'a str>,
     given: Vec<&'a str>,
     action: &'a str,

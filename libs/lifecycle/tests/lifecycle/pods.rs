@@ -1,4 +1,4 @@
-//! What a pod says about its instance.
+//! The state of an instance, from its pod.
 //!
 //! Invariant: a live pod on a silent node has not ended, and one that never started has never run.
 //! Failure: the case is in the test's name.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the number of a scenario is in the name of its test; 2 and 47 also need the
 //! reconciler.
-//! Failure: the name says which guarantee is broken.
+//! Failure: the name states which guarantee is broken.
 
 mod always;
 mod basics;

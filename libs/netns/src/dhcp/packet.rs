@@ -166,7 +166,7 @@ fn inform(lease: &Lease, request: &Message) -> Message {
     message
 }
 
-/// Adds what the lease says about the network as long as the client can receive it.
+/// Adds what the lease specifies about the network as long as the client can receive it.
 fn describe(lease: &Lease, request: &Message, message: &mut Message) {
     let limit = match request.opts().get(OptionCode::MaxMessageSize) {
         Some(DhcpOption::MaxMessageSize(size)) => usize::from(*size).saturating_sub(28),

@@ -1,6 +1,6 @@
 //! The text of the packet filter.
 //!
-//! Invariant: what a guest says is judged by what it may say: a frame, or a part of one, that
+//! Invariant: a frame of a guest passes only if a rule allows it: a frame, or a part of one, that
 //! cannot be read is dropped. Frames are checked before the bridge processes them, so no host,
 //! neighbour or namespace, receives a forbidden frame.
 //! Failure: none; names of links must be plain (see `bridge_setup`), the rest is numbers.

@@ -207,7 +207,7 @@ fn status(status: Status, words: &str) -> DhcpOption {
     })
 }
 
-/// Adds what the lease says besides addresses as long as it fits.
+/// Adds what the lease specifies besides addresses as long as it fits.
 fn describe(lease: &Lease, request: &Message, answer: &mut Message) {
     let mut options = Vec::new();
     if !lease.dns.is_empty() {

@@ -1,7 +1,7 @@
 //! The configuration of one NIC.
 //!
-//! Invariant: a subnet is on the link only if the lease says so by a prefix or a route without next
-//! hop.
+//! Invariant: a subnet is on the link only if the lease specifies it by a prefix or a route without
+//! next hop.
 //! Failure: names that are none are left out, never cut.
 
 use std::net::Ipv6Addr;

@@ -268,7 +268,7 @@ async fn only_our_server_receives_on_the_sockets_of_the_namespace() {
             (8, 6, 2),
             "{answer:x?}"
         );
-        // A word of the guest comes after whatever the namespace has said to its neighbours.
+        // A frame of the guest comes after all that the namespace has sent to its neighbours.
         let (_, word) = &honest(me)[0];
         pod.guest.send(word);
         let mut speaker = Vec::new();

@@ -277,7 +277,7 @@ pub(crate) fn hostile(me: [u8; 6]) -> Vec<(&'static str, Bytes)> {
                 &fragment6(58, 0, true, &icmp6(134, "::")),
             ),
         ),
-        // What says which message it is comes with the second fragment only.
+        // The type of the message comes with the second fragment only.
         (
             "headers without an end",
             v6(

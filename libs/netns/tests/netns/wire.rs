@@ -121,7 +121,7 @@ impl Wire {
     }
 
     /// Sends a frame that must arrive until it does: the kernel lets a new link, or a new port of a
-    /// bridge, forward a moment after it said that it is up.
+    /// bridge, forward a moment after its state became up.
     async fn reach(&self, listener: &Self, frame: &[u8]) {
         let beginning = named("a beginning", frame);
         let received =

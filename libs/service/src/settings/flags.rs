@@ -17,7 +17,7 @@ use super::schema::{Kind, settings};
 /// Name of the argument for the file.
 const FILE: &str = "config";
 
-/// What the command line says about the settings `T`; for `#[command(flatten)]` in the arguments of
+/// The settings `T` that the command line gives; for `#[command(flatten)]` in the arguments of
 /// a program.
 #[derive(Debug)]
 pub struct Flags<T> {

@@ -151,7 +151,7 @@ fn value(setting: &Setting, source: &Source, texts: Vec<OsString>) -> Result<Val
         Kind::Boolean => text.parse().map(Value::Boolean).ok(),
         Kind::Text | Kind::List | Kind::Tables => None,
     };
-    // The settings type refuses a text in place of a number, and says what is allowed.
+    // The settings type refuses a text in place of a number, and states what is allowed.
     Ok(parsed.unwrap_or(Value::String(text)))
 }
 

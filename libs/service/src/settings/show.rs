@@ -142,7 +142,7 @@ fn default(setting: &Setting, defaults: &Table, minimal: &Table) -> String {
 ///
 /// # Errors
 ///
-/// A sentence that says how to write the file.
+/// A sentence that shows how to write the file.
 pub fn check_page<T: Settings>(path: &std::path::Path, rest: &str) -> Result<(), String> {
     let page = page::<T>() + rest;
     if std::env::var_os("UPDATE_DOCS").is_some() {

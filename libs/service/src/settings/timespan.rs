@@ -1,7 +1,7 @@
 //! A duration in a file: a number with a unit.
 //!
 //! Invariant: never negative; the text parses back to the same duration.
-//! Failure: a sentence that says what is allowed.
+//! Failure: a sentence that states what is allowed.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display};

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a [`Filter`] was understood when the settings were read, so that no part of it is
 //! passed over later.
-//! Failure: a sentence that says what is allowed.
+//! Failure: a sentence that states what is allowed.
 
 use std::fmt::{self, Display};
 use std::io::IsTerminal;

@@ -1,6 +1,6 @@
 //! A panic ends the whole program.
 //!
-//! Invariant: what the panic says is on standard error before the process ends.
+//! Invariant: the panic's message is on standard error before the process ends.
 //! Failure: none; a program that does not call [`abort_on_panic`] loses only the task or thread
 //! that panicked.
 

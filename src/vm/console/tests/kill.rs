@@ -82,7 +82,7 @@ async fn no_line_is_lost_or_doubled_by_kills() {
         let mut child = spawn(dir.path());
         write(&mut raw, round);
         if !at_the_point {
-            // Somewhere in what was just said.
+            // Somewhere in what the guest has just printed.
             let some = (round * 7919 % 13) as u64 * 50_000;
             wait_for(&paths.log, |log| log.len() as u64 > before + some).await;
             child.start_kill().unwrap();

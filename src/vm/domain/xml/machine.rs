@@ -14,7 +14,7 @@ use crate::vm::host::accelerator::Accelerator;
 /// fills about this much; what is dropped is translated again when it is needed.
 const TRANSLATIONS: u64 = 64;
 
-/// An element whose presence says everything.
+/// An element without content.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Switch {}
 

@@ -76,7 +76,7 @@ pub(super) async fn kvm(host: &Host) -> Verdict {
     }
 }
 
-/// Runs the guest and says how long it took to execute, QEMU's own start included.
+/// Runs the guest and returns how long it took to execute, QEMU's own start included.
 pub(super) async fn time(host: &Host, accelerator: Accelerator) -> Result<Duration, String> {
     let disk = host.cache_dir.join("accelerator-probe.raw");
     let opened = write_disk(&disk)

@@ -4,7 +4,8 @@
 //! without a caller.
 //! Failure: the exit, or a wait that took too long.
 //!
-//! Grace is an hour, which passes when a test says so: no test depends on how fast the machine is.
+//! Grace is an hour, which passes when a test advances the clock: no test depends on how fast the
+//! machine is.
 
 use std::sync::Arc;
 use std::time::Duration;

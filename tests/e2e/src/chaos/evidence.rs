@@ -11,7 +11,7 @@ use crate::Cluster;
 use crate::kept::tree;
 use crate::stack::programs;
 
-/// Copies logs and objects; says where they are.
+/// Copies logs and objects; returns where they are.
 pub(super) fn keep(cluster: &Cluster, seed: u64) -> String {
     let Ok(built) = programs() else {
         return "no evidence kept".to_owned();

@@ -2,7 +2,7 @@
 //!
 //! Invariant: desired states reach an object in their order; those of a machine whose old object
 //! still exists are kept until it no longer exists, and only the last one of them counts.
-//! Failure: what the API server said last.
+//! Failure: the last report of the API server.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

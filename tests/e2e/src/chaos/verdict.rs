@@ -1,7 +1,7 @@
 //! Checks that objects, node and guests match the desired states of the machines.
 //!
 //! Invariant: looking changes nothing.
-//! Failure: each difference in a line, with what the object says of itself.
+//! Failure: each difference in a line, with the object's own status.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,8 +25,8 @@ const EVERY: Duration = Duration::from_secs(2);
 const BEGINNING: usize = 120;
 /// The maximum wait: back-offs end after up to five minutes.
 const LONG_BACK_OFF: Duration = Duration::from_secs(20);
-/// A guest that runs says so every second; one that boots among nine others on a busy host, in a
-/// while.
+/// A guest that runs prints a line every second; one that boots among nine others on a busy host,
+/// in a while.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(600);
 
 /// Waits until every machine is in its desired state. Machines with a long back-off get another
@@ -89,7 +89,7 @@ pub(super) async fn guests_live(cluster: &Cluster, machines: &Machines) -> Resul
     Ok(())
 }
 
-/// Everything that is not as it should be, and the objects that say so.
+/// Everything that is not as it should be, and the objects that show it.
 fn observe(cluster: &Cluster, machines: &Machines) -> Result<(Vec<String>, Objects)> {
     let seen = Objects::read(cluster)?;
     Ok((differences(cluster, machines, &seen)?, seen))

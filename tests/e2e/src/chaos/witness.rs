@@ -42,7 +42,7 @@ struct Boot {
     count: u64,
 }
 
-/// What the witness says in the end.
+/// What the witness reports in the end.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Testimony {
     pub(super) boots: usize,
@@ -57,7 +57,7 @@ impl Witness {
         Self { thread, stop }
     }
 
-    /// Something was found: the verdict says what.
+    /// Something was found: the verdict states what.
     pub(super) fn has_found(&self) -> bool {
         self.thread.is_finished()
     }

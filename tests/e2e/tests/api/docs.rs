@@ -1,7 +1,7 @@
 //! The examples of the documentation, as the real API server sees them.
 //!
 //! Invariant: whatever a page shows of our kinds can be applied as it is.
-//! Failure: the page, the example's name, and what the API server said.
+//! Failure: the page, the example's name, and what the API server reported.
 
 use std::path::{Path, PathBuf};
 

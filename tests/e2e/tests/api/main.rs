@@ -2,7 +2,7 @@
 //!
 //! Invariant: one program, so that the harness and its libraries are linked once. A test starts
 //! what it needs and stops it; it depends on no other test.
-//! Failure: each module says.
+//! Failure: see each module.
 
 mod agent;
 mod agent_facts;

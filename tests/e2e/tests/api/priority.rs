@@ -1,7 +1,7 @@
 //! The order in which the real controller serves machines, against a real API server without nodes.
 //!
-//! `VMLET_E2E_MACHINES=10000` makes the herd larger than usual. The table at the end says what the
-//! controller spent.
+//! `VMLET_E2E_MACHINES=10000` makes the herd larger than usual. The table at the end states what
+//! the controller spent.
 //!
 //! Invariant: order is read from the controller's own log of what it queued and what it dispatched;
 //! nothing depends on how quick the machine is.
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 const TIMEOUT: Duration = Duration::from_secs(900);
-/// Machines, unless the environment says.
+/// Number of machines, unless the environment sets it.
 const USUAL: usize = 150;
 /// Machines that users make in each part; as many others are powered on.
 const CHANGES: usize = 5;
@@ -225,7 +225,7 @@ async fn settled(controller: &Controller) -> Result<()> {
 /// that happened.
 async fn address(controller: &Controller, vms: &Api<VirtualMachine>) -> Result<()> {
     let mut vm = machines::machine(LONE, &json!({ "powerState": "PoweredOn" }));
-    // The controller leaves it as the test says that it is.
+    // The controller leaves it in the state that the test sets.
     vm["metadata"]["annotations"] = json!({ PAUSED: "" });
     vms.create(&PostParams::default(), &serde_json::from_value(vm)?)
         .await?;
@@ -312,7 +312,7 @@ async fn power_on(vms: &Api<VirtualMachine>, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the controller says of a machine in this power state, without any network.
+/// What the controller reports of a machine in this power state, without any network.
 fn status(power: &str) -> Value {
     let condition = |kind: &str| {
         json!({ "type": kind, "status": "True", "reason": "True", "message": "",

@@ -169,7 +169,7 @@ async fn replay(cluster: &Cluster, reported: &[Exchange], other_runtime: bool) -
             "{name}: directly {first:?}, through the proxy {second:?}"
         );
         if other_runtime && question.method() == "Status" {
-            // Its conditions come behind what containerd says.
+            // Its conditions come behind what containerd reports.
             ensure!(
                 message(&through).starts_with(message(answer)),
                 "{name}: {answer:?} became {through:?}"

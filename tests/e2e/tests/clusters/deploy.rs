@@ -48,7 +48,7 @@ async fn a_deployed_node_runs_a_vm_which_outlives_an_upgrade_and_nothing_stays_a
     await_rollout(&cluster)?;
     cluster.apply(&vm_pod("machine"))?;
     cluster.await_ready("pod/machine", READY)?;
-    // Ready, it may not have said the time yet.
+    // When it is ready, it may not have printed the time yet.
     let booted = eventually(READY, "a tick", || async { last_uptime(&cluster) }).await?;
 
     deploy(&cluster, "deploy-b")?;

@@ -20,8 +20,8 @@ const GONE: Duration = Duration::from_secs(180);
 /// Longer than hook and guest need on the slowest machine.
 const GRACE: u64 = 120;
 
-/// Says that it runs, prepares a page that says when it is fetched, and makes both ways of asking
-/// the guest to power off say so.
+/// Prints that it runs, prepares a page that records when it is fetched, and makes both requests to
+/// the guest to power off leave a record.
 const AFTER_START: &str = r#"
 echo started >>/boot/order
 mkdir /run/www/cgi-bin

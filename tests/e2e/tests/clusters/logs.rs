@@ -59,7 +59,7 @@ async fn tail_and_since(cluster: &Cluster) -> Result<()> {
         !all.is_empty() && before.starts_with(&all),
         "{all:?}\n{before:?}"
     );
-    // A guest that stands still for a moment has said nothing in the last seconds.
+    // A guest that was paused for a moment has printed nothing in the last seconds.
     eventually(READY, "the last seconds alone", || async {
         let (all, since) = (
             ticks(&cluster.kubectl(&["logs", "machine"])?),

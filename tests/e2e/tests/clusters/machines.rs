@@ -298,7 +298,7 @@ async fn check_writes(
     let acts = acts
         .map(|(act, count)| ((*act).to_owned(), *count))
         .collect();
-    // The log and the watch may be behind what the machine says.
+    // The log and the watch may be behind what the machine reports.
     let writes = eventually(DOWN, what, || async {
         history.check_versions()?;
         let writes = history.since(mark)?;

@@ -126,7 +126,7 @@ fn make(cluster: &Cluster, machines: &[Value]) -> Result<()> {
     cluster.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": machines }))
 }
 
-/// Two of three run on different nodes; returns the third, whose condition says why it does not.
+/// Two of three run on different nodes; returns the third, whose condition states why it does not.
 async fn two_run_apart<'a>(cluster: &Cluster, names: &[&'a str; 3], why: &str) -> Result<&'a str> {
     let left = eventually(UP, "two of three machines", || async {
         let mut nodes = BTreeSet::new();

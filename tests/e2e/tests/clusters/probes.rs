@@ -62,7 +62,7 @@ async fn restart_policies_and_crash_loops_are_those_of_containers(cluster: &Clus
     grace(cluster).await.context("grace period")
 }
 
-/// TCP says that the guest is up; the file inside it says whether it is ready.
+/// TCP shows that the guest is up; the file inside it shows whether it is ready.
 async fn readiness_by_exec(cluster: &Cluster) -> Result<()> {
     let mut pod = vm_pod("ready");
     let container = &mut pod["spec"]["containers"][0];

@@ -89,7 +89,7 @@ async fn many_machines_on_a_node_keep_kubelet_in_time() -> Result<()> {
         "not Ready all the time: since {ready}, then {now}"
     );
     let log = cluster.stack().log("kubelet");
-    // As it starts it says that it has yet to look for the first time.
+    // At its start it reports that it has not checked yet.
     let late = log
         .lines()
         .find(|line| line.contains("pleg was last seen active"));

@@ -75,7 +75,7 @@ async fn deployment(cluster: &Cluster) -> Result<()> {
     let pods = names(cluster, "app=web")?;
     ensure!(pods.len() == 2, "{pods:?}");
     cluster.delete(&format!("pod/{}", pods[0]), GONE)?;
-    // Until its controller has noticed, the status says that both are there.
+    // Until its controller has noticed, the status shows both.
     let after = eventually(READY, "another replica", || async {
         let after = names(cluster, "app=web")?;
         ensure!(
@@ -107,7 +107,7 @@ async fn stateful_set(cluster: &Cluster) -> Result<()> {
     let uid = ["get", "pod", "db-0", "-o", "jsonpath={.metadata.uid}"];
     let before = cluster.kubectl(&uid)?;
     cluster.delete("pod/db-0", GONE)?;
-    // Until its controller has noticed, there is none and the status says that it is there.
+    // Until its controller has noticed, there is none and the status still shows it.
     eventually(READY, "the next db-0", || async {
         let after = cluster.kubectl(&uid)?;
         ensure!(after != before, "the old pod is still there");

@@ -2,7 +2,7 @@
 //!
 //! Invariant: an image is written to a device once; what a guest wrote there is in its next pod;
 //! one machine has a device.
-//! Failure: the test says what was lost, allowed or left.
+//! Failure: the test names what was lost, allowed or left.
 
 use std::path::Path;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //!
 //! Invariant: each guarantee is observed from outside: the kernel's files, the log, the guest's own
 //! words.
-//! Failure: the test says what the kernel, the log or the guest said instead.
+//! Failure: the test shows what the kernel, the log or the guest reported instead.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

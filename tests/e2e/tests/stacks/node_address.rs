@@ -2,7 +2,7 @@
 //!
 //! Invariant: it sees its cable pulled and plugged in, so that a client which watches for that asks
 //! again; the new address works long before the lease would have been renewed.
-//! Failure: the test says which address did not answer.
+//! Failure: the test names the address that did not answer.
 
 use std::time::Duration;
 

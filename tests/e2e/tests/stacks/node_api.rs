@@ -2,7 +2,7 @@
 //!
 //! Invariant: what a guest wrote is there in its next pod; what it had in memory too, when that was
 //! saved; no other machine gets at its disk.
-//! Failure: the test says what was lost or allowed.
+//! Failure: the test names what was lost or allowed.
 
 use std::time::Duration;
 
@@ -260,7 +260,7 @@ async fn a_suspended_guest_goes_on_where_it_was() -> Result<()> {
     let page = stack.fetch(&format!("http://{ip}/"), BOOT).await?;
     ensure!(page.contains("before"), "the guest kept its name: {page}");
 
-    // Paused it says nothing, and a restart of the daemon does not let it run.
+    // A paused guest prints nothing, and a restart of the daemon does not let it run.
     node.done(&uid(4), VM, Kind::Pause(v1::Pause {}), TASK)
         .await?;
     let paused = await_power(&node, &container, Power::Paused).await?;

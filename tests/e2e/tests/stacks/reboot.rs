@@ -1,5 +1,5 @@
 //! A reboot of the node, as far as it can be had without one: every process is killed, what is on
-//! a tmpfs no longer exists, and the node says that this is another boot.
+//! a tmpfs no longer exists, and the node reports that this is another boot.
 //!
 //! Invariant: the same pod runs again in its next attempt, as kubelet makes it, and nothing of the
 //! first one is left when kubelet has removed it.

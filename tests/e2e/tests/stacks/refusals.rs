@@ -109,8 +109,8 @@ async fn bad_requests_are_refused_and_leave_nothing() -> Result<()> {
     stack.down()
 }
 
-/// Each method of the protocol, with a message of no bytes: the daemon has it, or says that it does
-/// not.
+/// Each method of the protocol, with a message of no bytes: the daemon has it, or states that it
+/// does not.
 async fn methods_that_a_machine_cannot_have(stack: &Stack) -> Result<()> {
     let line = Line::connect(&stack.dir().join("run/vmlet.sock")).await?;
     let methods = PROTOCOL.lines().filter_map(|line| {

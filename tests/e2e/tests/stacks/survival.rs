@@ -2,7 +2,7 @@
 //!
 //! Invariant: the guest never notices: its uptime and its counter continue, its log has no gap, its
 //! network answers, and it can still be stopped.
-//! Failure: the test says which program's death was noticed, and how.
+//! Failure: the test names the program whose death was noticed, and how.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ use e2e::{Cri, PodOptions, Stack, Tick, await_text, eventually, ticks};
 use nix::sys::signal::Signal;
 
 const BOOT: Duration = Duration::from_secs(180);
-/// How long a request waits for libvirt, as the daemon says.
+/// How long a request of the daemon waits for libvirt.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 //!
 //! Invariant: memory is compared between daemons of the same age: freshly started, after the same
 //! calls.
-//! Failure: the part that could not be measured, with what the measuring program said.
+//! Failure: the part that could not be measured, with what the measuring program reported.
 
 use anyhow::{Context, Result};
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: both ways are measured in one run and in turns, so that whatever else the machine
 //! does hits both.
-//! Failure: the part that could not be measured, with what the measuring program said.
+//! Failure: the part that could not be measured, with what the measuring program reported.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 //! benchmarks.
 //!
 //! Invariant: both are measured in one run and in turns, each part in a process of its own.
-//! Failure: the part that could not be measured, with what the measuring program said.
+//! Failure: the part that could not be measured, with what the measuring program reported.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

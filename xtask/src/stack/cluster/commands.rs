@@ -179,7 +179,7 @@ fn listens(layout: &Layout, port: u16) -> Result<TcpStream> {
     })
 }
 
-/// A page that says so in its status line.
+/// Whether the status line of a page is 200.
 fn healthy(layout: &Layout, port: u16, path: &str) -> Result<()> {
     let mut stream = listens(layout, port)?;
     stream.set_read_timeout(Some(TIMEOUT))?;

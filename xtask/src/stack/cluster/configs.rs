@@ -140,7 +140,7 @@ fn kubelet(layout: &Layout, node: &Node) -> Value {
         // five minutes.
         "crashLoopBackOff": { "maxContainerRestartPeriod": "20s" },
         "serializeImagePulls": false,
-        // A guest says something every second, and tests count boots in what `kubectl logs` shows:
+        // A guest prints a line every second, and tests count boots in what `kubectl logs` shows:
         // the last file.
         "containerLogMaxSize": "1Mi",
         "containerLogMaxFiles": 3,

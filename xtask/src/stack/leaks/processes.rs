@@ -1,9 +1,9 @@
 //! Processes that outlived their stack.
 //!
 //! Invariant: a process counts as the stack's own if the supervisor is its parent, if its
-//! environment says so, if it is in the stack's control group, or if it is one of the stack's
-//! programs or a QEMU with the stack's directory in its command line. Others that merely sit in the
-//! stack's network namespace are reported but never killed.
+//! environment names the stack, if it is in the stack's control group, or if it is one of the
+//! stack's programs or a QEMU with the stack's directory in its command line. Others that merely
+//! sit in the stack's network namespace are reported but never killed.
 //! Failure: a process that ends while it is checked is not there.
 
 use std::fs;

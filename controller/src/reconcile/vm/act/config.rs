@@ -22,9 +22,9 @@ use crate::reconcile::vm::prerequisites::Missing;
 /// What is to become of the machine's size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sync {
-    /// It has what its class says.
+    /// It has what its class specifies.
     Equal,
-    /// It takes over what its class says.
+    /// It takes over what its class specifies.
     Resize,
     /// It differs, and stays so; the reason is the condition's.
     Pending(&'static str),
@@ -76,7 +76,7 @@ pub(crate) fn is_admin_paused(pass: &Pass<'_>) -> bool {
     pass.has(names::ADMIN_PAUSED) || pass.vm.labels().contains_key(names::PAUSED_LABEL)
 }
 
-/// The label says who paused the machine; an administrator's part follows the annotation.
+/// The label names who paused the machine; an administrator's part follows the annotation.
 pub(crate) fn sync_paused_label(pass: &mut Pass<'_>) {
     let is_paused = pass.has(names::ADMIN_PAUSED);
     let labels = pass.vm.labels_mut();

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a deletion names the pod's UID and leaves a machine at least one second, so that the
 //! object outlives the domain; a pod of another owner is never changed.
-//! Failure: what the API server says, by name of the pod.
+//! Failure: what the API server reports, by name of the pod.
 
 use crds::names;
 use k8s_openapi::api::core::v1::Pod;

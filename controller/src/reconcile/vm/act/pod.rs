@@ -21,7 +21,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use crate::reconcile::vm::observe::pods::{INSTANCE, PROVISION};
 use crate::reconcile::vm::prerequisites::Prerequisites;
 
-/// On pods: what proves an address, as the image says.
+/// On pods: what proves an address, as the image specifies.
 pub(crate) const IP_ASSURANCE: &str = "vmlet.dev/ip-assurance";
 /// Keys that say which machine a pod is, and what its disk is.
 const OURS: [&str; 12] = [

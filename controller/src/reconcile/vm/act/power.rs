@@ -136,7 +136,7 @@ const fn then(progress: Progress) -> Flow {
     }
 }
 
-/// Pauses or resumes. A condition of the pod says whether it is paused, so that the same desired
+/// Pauses or resumes. A condition of the pod reports whether it is paused, so that the same desired
 /// state comes again until it does.
 async fn turn(pass: &mut Pass<'_>, kind: TaskKind, uid: &str) -> Outcome {
     let generation = pass.vm.metadata.generation.unwrap_or_default();

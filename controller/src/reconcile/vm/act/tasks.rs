@@ -96,7 +96,7 @@ pub(crate) fn places(pass: &Pass<'_>, kind: TaskKind, seed: &str) -> [Key; 2] {
     ]
 }
 
-/// Lets the work be done, and says how it stands.
+/// Lets the work be done, and returns its progress.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
 //! The mode by which the root disk of a machine is created.
 //!
 //! Invariant: decided again in every pass, from the annotation, the setting and the storage class.
-//! Failure: none; a storage class that does not exist changes nothing here, and a condition says so
-//! elsewhere.
+//! Failure: none; a storage class that does not exist changes nothing here, and a condition reports
+//! it elsewhere.
 
 use crds::{VirtualMachine, names};
 use kube::ResourceExt;

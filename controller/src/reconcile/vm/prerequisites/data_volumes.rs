@@ -1,9 +1,9 @@
 //! Data volumes that are created with a machine.
 //!
-//! Invariant: the watch says how they stand; they are created once, owned by the machine, never
+//! Invariant: the watch has their state; they are created once, owned by the machine, never
 //! deleted here: stopping keeps them, the garbage collector takes them when the machine goes. One
 //! that CDI collected after it had filled its claim is not made again.
-//! Failure: without CDI in the cluster a condition says so, and a start waits.
+//! Failure: without CDI in the cluster a condition reports it, and a start waits.
 
 use crds::conditions::{DATA_VOLUMES_READY, Status};
 use crds::vm::DataVolumeTemplate;

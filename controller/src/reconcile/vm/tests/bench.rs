@@ -134,7 +134,7 @@ impl Bench {
         self.sync();
     }
 
-    /// The agent of a node says this of its daemon.
+    /// The agent of a node reports this of its daemon.
     pub(super) fn agent(&mut self, node: &str, daemon: &Value) {
         let mut facts = json!({ "daemon": { "reachable": true } });
         json_patch::merge(&mut facts, &json!({ "daemon": daemon }));
@@ -476,7 +476,7 @@ impl Bench {
         );
     }
 
-    /// The node's agent says how all tasks of a kind that are not over ended.
+    /// The node's agent reports how all tasks of a kind that are not over ended.
     pub(super) fn task_ends(&mut self, kind: &str, state: &str) {
         let now = self.time();
         for task in self.tasks(kind) {

@@ -255,7 +255,7 @@ async fn a_dead_agent_on_a_ready_node_holds_no_slot_that_another_machine_waits_f
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     telling.abort();
-    // The machine whose disk was to be made there says what it waits for.
+    // The status of the machine whose disk was to be made there shows what it waits for.
     bench.key.name = "vm".to_owned();
     assert_eq!(concerned.try_recv(), Ok(bench.key.clone()));
     bench.pass().await.ok();

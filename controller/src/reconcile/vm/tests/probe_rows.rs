@@ -72,7 +72,7 @@ async fn b1c_a_value_that_does_not_match_is_not_ready() {
         bench.settle().await.ok();
         assert_eq!(bench.condition_text("Ready"), ready, "{info}");
     }
-    // What it said last is not what it says.
+    // The status does not keep the previous result of the probe.
     bench.facts(json!({ "power": "On", "agent": "NotRunning", "info": { "app": "up" } }));
     bench.settle().await.ok();
     assert_eq!(bench.condition_text("Ready"), "False/NotReady");

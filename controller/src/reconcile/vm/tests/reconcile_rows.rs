@@ -152,7 +152,7 @@ async fn r4c_a_machine_that_is_not_created_is_requeued_after_ten_seconds() {
     let mut bench = Bench::with(quick());
     bench.machine(json!({}));
     assert_eq!(seconds(&bench.pass().await), Some(10));
-    // The placeholder was made; a status that says so waits a second for its node.
+    // The placeholder was made; a status that shows it waits a second for its node.
     assert_eq!(seconds(&bench.pass().await), Some(1));
     assert_eq!(seconds(&bench.pass().await), Some(10));
     assert_eq!(seconds(&bench.pass().await), Some(10));

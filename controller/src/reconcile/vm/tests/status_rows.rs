@@ -1,4 +1,4 @@
-//! Rows S: what the status says.
+//! Rows S: the content of the status.
 //!
 //! Invariant: one test for each case, named by it.
 //! Failure: none of its own.
@@ -60,7 +60,7 @@ async fn s1c_with_resizing_only_what_was_applied_is_recorded() {
         }),
     );
     bench.settle().await.ok();
-    // What it runs with is not what the class says.
+    // What it runs with is not what the class specifies.
     assert_eq!(bench.status().class, None);
     assert_eq!(bench.status().hardware.unwrap().cpus, 1);
     let says = |bench: &Bench| bench.condition_text("VirtualMachineClassConfigurationSynced");

@@ -2,7 +2,7 @@
 //!
 //! Invariant: only what cannot be the same is changed. Descriptors that libvirt passed become paths
 //! in a scratch directory, disk and secret become copies there, the tap becomes QEMU's user
-//! network, and the CPUs run at once instead of when a monitor says so.
+//! network, and the CPUs run at once instead of at a command of the monitor.
 //! Failure: an argument that is not as expected is named; nothing is run then.
 
 use std::os::unix::fs::chown;
@@ -63,7 +63,7 @@ impl Recipe {
         })
     }
 
-    /// Starts it, with what QEMU says in `messages`.
+    /// Starts it, with what QEMU reports in `messages`.
     pub(crate) fn spawn(&self, messages: &Path) -> Result<Child> {
         let mut qemu = Command::new(&self.program);
         qemu.args(&self.arguments).env_clear().current_dir("/");

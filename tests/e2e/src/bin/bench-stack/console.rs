@@ -2,7 +2,7 @@
 //!
 //! Invariant: both kinds of runs take turns, boot the same fresh disk, and end at the first byte;
 //! the first of each is not counted.
-//! Failure: a guest that stays silent, with what QEMU said.
+//! Failure: a guest that stays silent, with what QEMU reported.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::first_write::FirstWrite;
 use crate::samples::Samples;
 use crate::stack::Stack;
 
-/// Software emulation on a busy machine says something in this time, with room to spare.
+/// Software emulation on a busy machine prints something in this time, with room to spare.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Digits of an id in the names of its files.
 const DIGITS: usize = 20;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: removed only after the last pod no longer exists, by a task of its own; a disk in a
 //! claim is left to the claim's owner.
-//! Failure: the node says why; a node that no longer exists took the disk with it.
+//! Failure: the node reports why; a node that no longer exists took the disk with it.
 
 use crds::TaskKind;
 

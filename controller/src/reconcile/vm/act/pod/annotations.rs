@@ -1,6 +1,6 @@
 //! The annotations of a pod, for the node's runtime.
 //!
-//! Invariant: a key is there only when it says something; Secrets are named, never copied.
+//! Invariant: a key is there only when it has a value; Secrets are named, never copied.
 //! Failure: none.
 
 use std::collections::BTreeMap;

@@ -78,8 +78,8 @@ fn mount(disk: &Disk) -> VolumeMount {
     }
 }
 
-/// The memory that the pod may use: what the class says, but never less than the guest has, which a
-/// class that was edited since does not know, nor less than what is reserved.
+/// The memory that the pod may use: what the class specifies, but never less than the guest has,
+/// which a class that was edited since does not know, nor less than what is reserved.
 fn limit(size: &Size) -> &Quantity {
     let reported = [&size.requests.memory, &size.limits.memory];
     let reported = reported.into_iter().flatten();
@@ -88,7 +88,7 @@ fn limit(size: &Size) -> &Quantity {
     })
 }
 
-/// CPU as the class says, where it does; memory as given.
+/// CPU as the class specifies, where it does; memory as given.
 fn amounts(list: &ResourceList, memory: &Quantity) -> Option<BTreeMap<String, Quantity>> {
     let memory = memory.clone();
     let mut all = BTreeMap::from([("memory".to_owned(), memory)]);

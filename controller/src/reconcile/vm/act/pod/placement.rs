@@ -1,8 +1,8 @@
 //! The node affinity of a pod.
 //!
 //! Invariant: a machine whose root disk is on a node runs there and nowhere else, whatever its
-//! affinity says.
-//! Failure: a machine whose affinity forbids that node is unschedulable, and its pod says so.
+//! affinity specifies.
+//! Failure: a machine whose affinity forbids that node is unschedulable, and its pod reports it.
 
 use k8s_openapi::api::core::v1::{
     Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,

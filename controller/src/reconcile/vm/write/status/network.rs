@@ -59,7 +59,7 @@ fn intended(pass: &Pass<'_>) -> Vec<IpAddr> {
 }
 
 /// The image declares that its guests use the pod's address without a DHCP request; the pod's
-/// annotation says so at its start.
+/// annotation specifies it at its start.
 pub(super) fn assures_pod_ip(pass: &Pass<'_>) -> bool {
     let pod = pass.view.pod.as_deref();
     let reported =
