@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Invariant: a device has one container at most, whatever path it is named by, or several that
-//! only read it; only QEMU's user gets at it, by a node below our own directory that goes with the
-//! container's domain. The marker shows that an image is complete only after all of it has reached
-//! the device, and says beforehand that one is being written.
+//! only read it; only QEMU's user gets at it, by a node below our own directory that is removed
+//! with the container's domain. The marker shows that an image is complete only after all of it has
+//! reached the device, and says beforehand that one is being written.
 //! Failure: [`Error`]; a copy cut short is begun again, content that is not ours is never written
 //! over.
 

@@ -9,7 +9,7 @@
 //!
 //! Invariant: a disk has its name only when all of it is written; the image under it is pinned from
 //! before the disk is made until after it no longer exists; one container has it at most. Memory
-//! that a guest has gone on from is never used again.
+//! that a guest has continued from is never used again.
 //! Failure: [`Error`]; a step cut short is finished by its repetition, or undone.
 
 use std::collections::BTreeSet;

@@ -26,7 +26,7 @@ const DEADLINE: Duration = Duration::from_secs(1);
 /// at QEMU.
 const FIRST: Duration = Duration::from_secs(5);
 
-/// How long an answer stands for a helper that is late. kubelet gives a runtime up after 30 s.
+/// How long the last answer is used while a helper is late. kubelet gives a runtime up after 30 s.
 const FRESH: Duration = Duration::from_secs(20);
 
 /// Queries libvirt and the tapmanager.

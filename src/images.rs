@@ -201,7 +201,7 @@ impl Images {
         tokio::task::spawn_blocking(move || store.usage()).await?
     }
 
-    /// Waits until changes whose callers went away are complete. For the end of the daemon.
+    /// Waits until changes whose callers disconnected are complete. For the end of the daemon.
     pub async fn settle(&self) {
         self.inner.tasks.close();
         self.inner.tasks.wait().await;
@@ -209,7 +209,7 @@ impl Images {
 }
 
 impl Inner {
-    /// Runs a change to its end, even if the caller goes away.
+    /// Runs a change to its end, even if the caller disconnects.
     async fn detached<T: Send + 'static>(
         &self,
         change: impl Future<Output = Result<T>> + Send + 'static,

@@ -1,6 +1,6 @@
 //! The trait that joins the hypervisor and the tapmanager for the services.
 //!
-//! Invariant: all services of a process stand on one platform; `app` has the real one, tests have
+//! Invariant: all services of a process use one platform; `app` has the real one, tests have
 //! one that keeps state only.
 //! Failure: none here.
 

@@ -28,7 +28,7 @@ pub enum Error {
     Refused {
         /// The object.
         wanted: Box<Wanted>,
-        /// The agent's words.
+        /// The agent's message.
         reason: String,
     },
     /// No agent has answered.
@@ -92,7 +92,7 @@ impl Sources {
     ///
     /// # Errors
     ///
-    /// [`Error`] with the agent's words, or when it says nothing for [`TIMEOUT`].
+    /// [`Error`] with the agent's message, or when it sends nothing for [`TIMEOUT`].
     pub async fn request(&self, wanted: Wanted) -> Result<Content, Error> {
         let (answer, answered) = oneshot::channel();
         // Never one that an earlier process gave out: its answer may still be on the way.

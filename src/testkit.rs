@@ -1,7 +1,7 @@
 //! A node for the tests of services: real rows, images, disks and consoles; a hypervisor and
 //! networks that only keep state.
 //!
-//! Invariant: everything is in a scratch directory that goes with the node; libvirt's events
+//! Invariant: everything is in a scratch directory that is removed with the node; libvirt's events
 //! arrive as they do in the daemon.
 //! Failure: waits have a deadline and panic after it.
 

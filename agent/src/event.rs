@@ -2,7 +2,7 @@
 //!
 //! Invariant: one event for each object and text: its name is made from both, so that another
 //! attempt, or another agent, creates none.
-//! Failure: the API server's words; what was created already stays.
+//! Failure: the API server's message; objects that were created already stay.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The command line.
 //!
 //! Invariant: every option is documented here, and nothing else reads the environment for it. What
-//! belongs to a kind of verbs (the cluster's flags, the node's socket) may stand before the verb,
+//! belongs to a kind of verbs (the cluster's flags, the node's socket) may precede the verb,
 //! too, and is shown only with these.
 //! Failure: clap prints usage and exits with 2.
 

@@ -100,7 +100,7 @@ fn print(text: &str) -> Result<(), PrintError> {
     written.and_then(|()| out.flush()).map_err(PrintError)
 }
 
-/// Whether the reader of our output went away, which is not an error: it has seen enough.
+/// Whether the reader of our output disconnected, which is not an error: it has seen enough.
 ///
 /// A daemon that hangs up breaks a pipe too; only what we print counts.
 pub(crate) fn is_unread(error: &anyhow::Error) -> bool {

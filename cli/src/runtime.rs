@@ -1,7 +1,7 @@
 //! The daemon as the commands see it: one method per request, each with its deadline.
 //!
 //! Invariant: every request has a timeout, except a pull, which the daemon itself bounds.
-//! Failure: [`CallError`] names the CRI method and gives the daemon's words and code.
+//! Failure: [`CallError`] names the CRI method and gives the daemon's message and code.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -54,7 +54,7 @@ impl CallError {
     /// Whether the daemon could not be reached, which a restart of it explains.
     pub(crate) fn is_unavailable(&self) -> bool {
         match self {
-            // A status that the daemon sent has no source; one that stands for a broken connection
+            // A status that the daemon sent has no source; one that is made for a broken connection
             // has.
             Self::Refused { status, .. } => {
                 status.code() == Code::Unavailable || std::error::Error::source(status).is_some()

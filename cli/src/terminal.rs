@@ -25,7 +25,7 @@ impl Saved {
     fn restore(&self) {
         let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(settings) = settings.take() {
-            // A terminal that has gone away needs no settings.
+            // A terminal that has disconnected needs no settings.
             let _ = tcsetattr(&self.terminal, SetArg::TCSADRAIN, &settings);
         }
     }

@@ -70,7 +70,7 @@ impl Events {
         Self { lost, ..self }
     }
 
-    /// Something went as it should.
+    /// Something succeeded.
     pub fn normal(&self, object: &impl Resource<DynamicType = ()>, reason: &str, message: &str) {
         self.report(object, false, reason, message);
     }

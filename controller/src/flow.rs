@@ -16,7 +16,8 @@ use std::time::Duration;
 pub enum Flow {
     /// The next step runs. Of a pass: nothing is to be done until something happens.
     Continue,
-    /// The pass ends: something was changed, in these words, and its event calls back.
+    /// The pass ends: something was changed, as the text describes, and its event starts the next
+    /// pass.
     Done(&'static str),
     /// The pass ends and is repeated after this time.
     RequeueAfter(Duration),

@@ -31,7 +31,7 @@ pub struct Metrics {
     pub events_lost: Counter,
     /// 1 while this process holds the lease.
     pub leader: Gauge,
-    /// How the installation stands: 0 healthy, 1 warning, 2 error.
+    /// The state of the installation: 0 healthy, 1 warning, 2 error.
     pub system_health: Gauge,
     /// Requests to the API server.
     requests: Family<Request, Counter>,

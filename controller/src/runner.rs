@@ -23,7 +23,7 @@ use crate::intake::{Queue, facts};
 use crate::metrics::QueueMetrics;
 use crate::priority::Profile;
 
-/// At most one of this many dispatches goes by age.
+/// At most one of this many dispatches is by age.
 const AGED_EVERY: u32 = 8;
 
 /// The machines' queue, as configured.

@@ -49,7 +49,7 @@ pub(crate) struct Answer {
 /// A unary call's bad end.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// No answer: why, in a few words.
+    /// No answer: why, as a short text.
     Down(String),
     /// No answer in time.
     Late(Duration),
@@ -284,7 +284,7 @@ impl Failure {
         }
     }
 
-    /// Why, in a few words.
+    /// Why, as a short text.
     pub(crate) fn reason(&self) -> String {
         match self {
             Self::Down(why) => why.clone(),

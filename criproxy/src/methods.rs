@@ -60,7 +60,7 @@ pub(crate) enum Plan {
     ImageFsInfo,
     /// To the primary; waits for its first answer after the proxy's start.
     Version,
-    /// To all; the primary's word counts.
+    /// To all; the primary's answer counts.
     NodeStatus,
     /// To the primary.
     Primary,

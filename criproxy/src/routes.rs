@@ -34,7 +34,7 @@ pub(crate) enum Unclear {
     },
 }
 
-/// Where a new sandbox goes.
+/// The runtime of a new sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Choice {
     /// The runtime.
@@ -78,7 +78,7 @@ impl Routes {
         self.handlers.get(handler).copied()
     }
 
-    /// Where a new sandbox goes.
+    /// The runtime of a new sandbox.
     pub(crate) fn sandbox(
         &self,
         handler: &str,

@@ -1,7 +1,7 @@
 //! The marker in the first sector of a device that we wrote an image to.
 //!
 //! Invariant: what is read back equals what was written; nothing of a device is believed but the
-//! exact words. They fit into one sector, which a device writes whole or not at all.
+//! exact bytes. They fit into one sector, which a device writes whole or not at all.
 //! Failure: none: a marker that cannot be parsed belongs to another program.
 
 use crate::images::Digest;
@@ -9,7 +9,7 @@ use crate::images::Digest;
 /// Where the guest's disk begins.
 pub(super) const OFFSET: u64 = 1 << 20;
 
-/// Bytes that are written; the words and zeros.
+/// Bytes that are written: the text and zeros.
 pub(super) const BLOCK: usize = 4096;
 
 const NAME: &str = "vmlet-root";

@@ -1,6 +1,6 @@
 //! What to do with a device, from its content and the desired content. Pure.
 //!
-//! Invariant: content that no marker of ours stands before is never written over; what a kept
+//! Invariant: content without a marker of ours before it is never overwritten; what a kept
 //! machine wrote is not either.
 //! Failure: [`Error`] states what is in the way.
 

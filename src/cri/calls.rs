@@ -1,7 +1,7 @@
 //! One span and one event per request, and a bound on requests in progress.
 //!
 //! Invariant: every request that arrives gets exactly one event: its outcome, or that the client
-//! went away. No refusal is without words.
+//! disconnected. Each refusal has a message.
 //! Failure: beyond the bound a request is refused at once with `ResourceExhausted`; it never
 //! queues.
 
@@ -37,7 +37,7 @@ pub(super) struct Observed<S> {
     permits: Arc<Semaphore>,
 }
 
-/// A request in progress; dropped without an outcome when the client goes away.
+/// A request in progress; dropped without an outcome when the client disconnects.
 struct Call {
     method: String,
     since: Instant,

@@ -101,7 +101,7 @@ impl ImageService for Images {
         }))
     }
 
-    /// Ends when the client goes away: the store stops a download whose future is dropped.
+    /// Ends when the client disconnects: the store stops a download whose future is dropped.
     async fn pull_image(
         &self,
         request: Request<v1::PullImageRequest>,

@@ -16,7 +16,7 @@ use super::convert::Invalid;
 use crate::metadata::{self, LookupError};
 use crate::{block, disk, images, pods, sources, vm};
 
-/// What the kernel, SQLite and programs such as `qemu-img` say of a full disk; some give words
+/// What the kernel, SQLite and programs such as `qemu-img` report about a full disk; some give text
 /// only.
 const DISK_FULL: [&str; 3] = [
     "No space left on device",

@@ -34,11 +34,11 @@ pub struct DesiredDisk {
     pub name: String,
     /// The image, by the name that a pod would give it.
     pub image: String,
-    /// The URL that this name stands for, when it is made of one.
+    /// The URL that this name refers to, when it is made of one.
     pub url: Option<String>,
     /// Least size in bytes that the guest is to see.
     pub size: u64,
-    /// Whether it may stand on the image's file.
+    /// Whether it may be based on the image's file.
     pub linked: bool,
 }
 

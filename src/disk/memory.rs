@@ -26,8 +26,8 @@ impl Disks {
         self.folder(vm).join("memory.new")
     }
 
-    /// Records that memory is about to be written. What was left of an earlier attempt goes before
-    /// that: it must never be taken for the new one.
+    /// Records that memory is about to be written. What was left of an earlier attempt is removed
+    /// before that: it must never be taken for the new one.
     pub async fn begin_memory(&self, vm: VmUid, nics: Vec<SavedNic>, paused: bool) -> Result<()> {
         self.drop_memory(vm).await?;
         self.remove_memory(vm).await?;

@@ -23,7 +23,7 @@ pub struct Disk {
     pub digest: String,
     /// Size that the guest sees, in bytes.
     pub virtual_bytes: u64,
-    /// Whether it stands on the image's file.
+    /// Whether it is based on the image's file.
     pub linked: bool,
     /// The container that has it.
     pub holder: Option<ContainerId>,
@@ -62,7 +62,8 @@ pub enum MemoryPhase {
     Writing,
     /// It can be resumed.
     Whole,
-    /// The guest may have gone on from it: the disk has moved on, and it is never to be used again.
+    /// The guest may have continued from it: the disk has changed since, and it is never to be used
+    /// again.
     Resumed,
 }
 

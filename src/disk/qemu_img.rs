@@ -4,7 +4,7 @@
 //! that outlived an earlier process continues with a file that has no name any more, or, when a
 //! disk grows, holds QEMU's lock of the image until it is done: no other process opens the disk
 //! before.
-//! Failure: [`Failed`] with the program's own words; what it wrote again is removed then.
+//! Failure: [`Failed`] with the program's own message; what it wrote is removed then.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -21,14 +21,14 @@ use crate::images::Format;
 /// Creating an overlay writes a few clusters; more time means a hung disk.
 const OVERLAY: Duration = Duration::from_secs(30);
 
-/// A copy that makes no progress for so long stands on a hung disk.
+/// A copy that makes no progress for so long is on a hung disk.
 const STALL: Duration = Duration::from_secs(120);
 
 /// The least that a device is expected to take in, in bytes per second: a hundredth of a large
 /// image may take its time.
 const SLOWEST: u64 = 1 << 20;
 
-/// Longest part of the program's words that is kept, in characters.
+/// Longest part of the program's message that is kept, in characters.
 const WORDS: usize = 500;
 
 /// A disk that could not be written.

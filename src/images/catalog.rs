@@ -23,7 +23,7 @@ pub struct Image {
     pub virtual_size: u64,
     /// How the file is to be read. QEMU must not detect it.
     pub format: Format,
-    /// The file; read-only for everybody.
+    /// The file; read-only for all users.
     pub path: PathBuf,
     /// Names with tags, `name:tag`, sorted.
     pub tags: Vec<String>,
@@ -31,7 +31,7 @@ pub struct Image {
     pub digests: Vec<String>,
 }
 
-/// An image file that a sandbox's disk stands on.
+/// An image file that a sandbox's disk is based on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pinned {
     /// The image's id.
@@ -40,7 +40,7 @@ pub struct Pinned {
     pub virtual_size: u64,
     /// How the file is to be read. QEMU must not detect it.
     pub format: Format,
-    /// The file; read-only for everybody.
+    /// The file; read-only for all users.
     pub path: PathBuf,
 }
 

@@ -17,7 +17,7 @@ use super::qcow2;
 pub(super) const HEAD: u64 = 64 << 10;
 const SECTOR: u64 = 512;
 
-/// What stands at an offset of a raw disk that a guest can boot from: a boot sector, a partition
+/// What is at an offset of a raw disk that a guest can boot from: a boot sector, a partition
 /// table (for sectors of either size), or a CD's.
 const BOOTABLE: &[(usize, &[u8])] = &[
     (510, &[0x55, 0xaa]),
@@ -150,7 +150,7 @@ pub(super) fn judge(head: &[u8], length: Option<u64>, limit: u64) -> Result<Disk
     }
 }
 
-/// Formats by what stands at an offset. A raw disk begins with boot code or zeros, never with
+/// Formats by what is at an offset. A raw disk begins with boot code or zeros, never with
 /// these.
 const FOREIGN: &[(usize, &[u8], &str)] = &[
     (0, b"KDMV", "a VMDK disk"),

@@ -1,7 +1,7 @@
 //! Names and pins, which keep an image file in the store.
 //!
 //! Invariant: rows change before the catalog, the catalog before the file, all under the digest's
-//! lock and in a task of their own, so that a caller who goes away leaves nothing half done.
+//! lock and in a task of their own, so that a caller that disconnects leaves nothing half done.
 //! Failure: after a crash in between, the start finds a file that no row wants, and removes it.
 
 use std::sync::Arc;

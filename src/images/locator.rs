@@ -1,6 +1,6 @@
 //! The name of an image, and its URL if the name does not contain it.
 //!
-//! A name `vmlet.dev/url/<hash>` stands for a URL, which comes beside it: kubelet accepts no URL as
+//! A name `vmlet.dev/url/<hash>` represents a URL, which comes beside it: kubelet accepts no URL as
 //! an image's name.
 //!
 //! Invariant: a URL is fetched only under the name that is made of it, over http or https, and
@@ -16,7 +16,7 @@ use reqwest::Url;
 use super::error::{Error, Result};
 use super::reference::{Name, Reference, presentable};
 
-/// An image's name, and the URL that it stands for where it is made of one.
+/// An image's name, and the URL that it represents where it is made of one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Locator<'a> {
     name: &'a str,
@@ -46,7 +46,7 @@ impl<'a> Locator<'a> {
         self.parse().map(drop)
     }
 
-    /// The name, and the URL that it stands for.
+    /// The name, and the URL that it represents.
     pub(super) fn parse(self) -> Result<(Name, Option<Url>)> {
         let Reference::Named(name) = Reference::parse(self.name)? else {
             return Err(refuse(self.name, "is an id; only names can be pulled"));

@@ -57,7 +57,7 @@ impl Inner {
         }
     }
 
-    /// Downloads for everybody who waits for this URL.
+    /// Downloads for all callers that wait for this URL.
     async fn download(
         self: &Arc<Self>,
         desired: DesiredImage,

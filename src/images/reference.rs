@@ -13,7 +13,7 @@ use super::error::{Error, Result};
 const LONGEST: usize = 1024;
 const LONGEST_TAG: usize = 128;
 const LONGEST_SEGMENT: usize = 255;
-/// Shortest part of an id that may stand for the whole.
+/// Shortest prefix of an id that may replace the id.
 const SHORTEST_ID: usize = 12;
 /// Prefixes that route a pod to this runtime and say nothing about the image.
 const ROUTING_PREFIXES: [&str; 2] = ["vmlet.dev/", "virtlet.cloud/"];

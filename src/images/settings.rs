@@ -20,7 +20,7 @@ pub struct Settings {
     pub boot_id_file: PathBuf,
     /// How names are fetched that give no scheme and match no translation.
     pub protocol: Protocol,
-    /// Names that stand for other URLs.
+    /// Names that refer to other URLs.
     pub translations: Vec<Translation>,
     /// Largest file that is downloaded, in bytes.
     pub max_download_bytes: u64,

@@ -2,7 +2,7 @@
 //!
 //! Invariant: of those at the table of one URL, one leads at a time; when it ends, its outcome is
 //! for all who sat down before. A leader that goes away without an outcome is followed by the next.
-//! Failure: the leader's error is everybody's error.
+//! Failure: all callers get the leader's error.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,7 +38,7 @@ pub(super) struct Membership {
     flight: Arc<Flight>,
 }
 
-/// The right to download, and the duty to say how it went.
+/// The permission to download, and the obligation to report the result.
 #[derive(Debug)]
 pub(super) struct Leadership {
     membership: Membership,

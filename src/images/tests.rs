@@ -1,7 +1,7 @@
 //! The image store against a real HTTP server on loopback.
 //!
 //! Invariant: each test has a store, a database and a server of its own in a scratch directory.
-//! Failure: waits have a deadline; what a failed test made goes with its scratch directory.
+//! Failure: waits have a deadline; what a failed test made is removed with its scratch directory.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -80,7 +80,7 @@ impl Translator {
         Ok(translator)
     }
 
-    /// Where to fetch the image that `name` means, or stands for.
+    /// Where to fetch the image that `name` means, or refers to.
     pub(super) fn translate(&self, name: &Name, url: Option<Url>) -> Result<Source> {
         let Some(mut url) = url else {
             return self.of_name(name);

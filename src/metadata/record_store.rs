@@ -130,7 +130,7 @@ impl<R: Record> RecordStore<R> {
         self.view.touch();
     }
 
-    /// Waits for the changes that were begun and whose callers have gone.
+    /// Waits for the changes that were begun and whose callers have disconnected.
     pub async fn settled(&self) {
         drop(self.turn().await);
     }

@@ -137,7 +137,7 @@ impl<P: Platform> Agenda<P> {
         Ok(there)
     }
 
-    /// Requests a task to stop; returns how it stands.
+    /// Requests a task to stop; returns its state.
     pub async fn cancel(&self, uid: TaskUid) -> Result<Arc<Task>, Refused> {
         let request = self.records.change(&uid, |task| {
             let open = !task.state.is_end();

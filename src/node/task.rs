@@ -22,7 +22,7 @@ pub type TaskUid = VmUid;
 /// Longest message in bytes.
 const MESSAGE: usize = 1024;
 
-/// A task and how it stands.
+/// A task and its state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
     /// Its name.
@@ -31,7 +31,7 @@ pub struct Task {
     pub vm: VmUid,
     /// What is to be done.
     pub work: Work,
-    /// How it stands.
+    /// Its state.
     pub state: State,
     /// Its cancellation was requested.
     pub cancelled: bool,
@@ -63,7 +63,7 @@ pub enum Work {
     Provision {
         /// The image, as a pod would name it.
         image: String,
-        /// The URL that this name stands for, when it is made of one; none in rows of older
+        /// The URL that this name refers to, when it is made of one; none in rows of older
         /// versions.
         #[serde(default)]
         url: Option<String>,
@@ -111,13 +111,13 @@ pub enum Work {
     InspectImage {
         /// The image, as a pod would name it.
         image: String,
-        /// The URL that this name stands for, when it is made of one.
+        /// The URL that this name refers to, when it is made of one.
         #[serde(default)]
         url: Option<String>,
     },
 }
 
-/// How a task stands.
+/// The state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {

@@ -104,7 +104,7 @@ fn provision(wanted: v1::Provision) -> Result<Work, Invalid> {
     })
 }
 
-/// How a task stands.
+/// The state of a task.
 pub(super) fn status(task: &Task) -> v1::TaskStatus {
     use v1::task_status::State as Wire;
     let failure = task.failure.as_ref();

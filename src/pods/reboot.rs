@@ -1,7 +1,7 @@
 //! The effect of a node reboot on sandboxes.
 //!
 //! Invariant: after it no sandbox counts as ready: namespaces and taps do not survive a boot. What
-//! the network left behind (addresses that plugins lent, journal, cache) goes with the next
+//! the network left behind (addresses that plugins lent, journal, cache) is removed with the next
 //! reconciliation.
 //! Failure: the first error; the whole is repeated at the next start.
 

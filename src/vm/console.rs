@@ -195,7 +195,7 @@ fn remove_file(path: &Path) -> Result<()> {
     }
 }
 
-/// Runs `work` on a blocking thread, also to its end when the caller has gone away.
+/// Runs `work` on a blocking thread, also to its end when the caller has disconnected.
 async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let permit = THREADS.acquire().await.map_err(|_| Error::Ended)?;
     // The permit returns with the answer, when the thread is free for the next work.

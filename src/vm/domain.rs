@@ -146,7 +146,7 @@ pub enum DiskFormat {
 pub struct Console {
     /// Where QEMU listens; its user must be able to write to the directory.
     pub socket: PathBuf,
-    /// Where the output goes.
+    /// The destination of the output.
     pub log: PathBuf,
 }
 

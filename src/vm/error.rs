@@ -74,7 +74,7 @@ pub enum Error {
     /// The image is not on this node, or the image store failed.
     #[error(transparent)]
     Image(#[from] images::Error),
-    /// The image that the root disk stands on is gone from disk.
+    /// The image that the root disk is based on no longer exists on disk.
     #[error("the image under the root disk of sandbox {0} is gone from disk: pull it again")]
     ImageLost(SandboxId),
     /// The root disk could not be made.

@@ -1,6 +1,6 @@
 //! Runs commands in guests, through the QEMU guest agent.
 //!
-//! Invariant: a command that did not end in time, or whose client went away, is killed with all
+//! Invariant: a command that did not end in time, or whose client disconnected, is killed with all
 //! that it started. Both streams return byte for byte up to a bound that the guest keeps, so
 //! that no output, however long, can break the channel to the agent.
 //! Failure: [`Error`] states what is missing in the guest; a command's own exit code, whatever it

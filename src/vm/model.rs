@@ -92,7 +92,7 @@ pub struct Spec {
     /// Whether it finds a seed image beside its root disk.
     #[serde(default)]
     pub seed: bool,
-    /// `sha256:…` of the image that its root disk stands on; empty when it has no disk.
+    /// `sha256:…` of the image that its root disk is based on; empty when it has no disk.
     pub image_digest: String,
     /// Absolute path of the CRI log.
     pub log_path: PathBuf,

@@ -108,7 +108,7 @@ impl Phase {
         matches!(self, Self::Starting) || self.runs()
     }
 
-    /// The word in the database.
+    /// The value in the database.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Creating => "creating",
@@ -121,7 +121,7 @@ impl Phase {
         }
     }
 
-    /// The phase of a word in the database.
+    /// The phase of a value in the database.
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|phase| phase.as_str() == word)
     }

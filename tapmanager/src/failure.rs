@@ -1,7 +1,7 @@
 //! Why a request failed, and the error that the peer gets.
 //!
 //! Invariant: every failure maps to one [`ErrorCode`] here and nowhere else; the message holds the
-//! whole chain of causes, and so the plugin's own words.
+//! whole chain of causes, and so the plugin's own message.
 //! Failure: messages are cut as all that is said on one line.
 
 use netns::bridge_setup;

@@ -188,7 +188,7 @@ fn up<'a>(slot: &'a Slot, id: &str) -> Result<&'a Entry, Failure> {
     }
 }
 
-/// The node's word for this boot, or nothing.
+/// The node's identifier of this boot, or nothing.
 fn boot(file: &std::path::Path) -> String {
     match boot_id::read(file) {
         Ok(id) => id.chars().take(MAX_ID).collect(),

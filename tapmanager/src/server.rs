@@ -1,8 +1,8 @@
 //! The two sockets: their clients, and the order of requests.
 //!
-//! Invariant: a peer is judged by the kernel's word about its user before a byte of it is read;
+//! Invariant: a peer is accepted by the user that the kernel reports, before a byte of it is read;
 //! messages, connections and waits are bounded; a request that has begun is finished even if its
-//! peer goes away.
+//! peer disconnects.
 //! Failure: a peer that breaks the rules gets [`ErrorCode::Invalid`] and loses its own connection
 //! only.
 

@@ -214,7 +214,7 @@ pub enum Answer {
 pub struct WireError {
     /// What kind of failure.
     pub code: ErrorCode,
-    /// A sentence for people, with the plugin's own words where there are some.
+    /// A sentence for people, with the plugin's own message where there is one.
     pub message: String,
 }
 

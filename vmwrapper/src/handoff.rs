@@ -91,7 +91,7 @@ struct WireError {
     message: String,
 }
 
-/// Requests the NICs that `token` stands for; all of it within `deadline`.
+/// Requests the NICs of `token`; all of it within `deadline`.
 pub(crate) fn fetch(socket: &Path, token: &str, deadline: Duration) -> Result<Vec<Nic>, Error> {
     let end = Instant::now() + deadline;
     let connection = Connection::connect_within(socket, deadline).map_err(Error::connect)?;

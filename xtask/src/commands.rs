@@ -1,6 +1,6 @@
 //! The verbs of `cargo xtask`, one module each.
 //!
-//! Invariant: a verb returns an exit code; 0 means that everything it stands for has happened.
+//! Invariant: a verb returns an exit code; 0 means that all of its work is done.
 //! Failure: whatever stopped it returns as an error with its context.
 
 mod bench;

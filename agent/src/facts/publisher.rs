@@ -41,7 +41,7 @@ struct Entry {
     connection: u64,
     published: Option<Published>,
     written_at: Option<Instant>,
-    /// The pod no longer exists; nothing is written until the daemon speaks of it again.
+    /// The pod no longer exists; nothing is written until the daemon reports it again.
     vanished: bool,
     busy: bool,
     backoff: Backoff,

@@ -30,9 +30,9 @@ pub(super) struct Effects {
 /// What an effect has shown.
 #[derive(Debug)]
 pub(super) enum Done {
-    /// How the task stands in the daemon.
+    /// The state of the task in the daemon.
     Stands(TaskStatus),
-    /// The daemon was requested to stop it, and how it stands.
+    /// The daemon was requested to stop it, and its state.
     Cancelling(TaskStatus),
     /// The daemon does not know it.
     Unknown,

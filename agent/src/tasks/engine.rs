@@ -282,7 +282,7 @@ impl Engine {
         for (uid, entry) in &mut self.entries {
             match next(uid, entry, &world) {
                 Next::Idle => {}
-                // The end of what stands before it leads here again.
+                // The end of what precedes it leads here again.
                 Next::Run(_) if behind.contains(uid) => {}
                 Next::At(at) => wake = wake.min(at),
                 Next::Drop => unknown.push(uid.clone()),

@@ -3,7 +3,7 @@
 //!
 //! Invariant: tasks from a watch are in the order of its events, which is that of their creation;
 //! only those of one list are in the order of their times, which have seconds and a clock. A task
-//! is sent once all that stand before it have been taken, refused or ended.
+//! is sent once all that precede it have been taken, refused or ended.
 //! Failure: tasks of one list that were made in the same second stand in the order of their names.
 
 use std::collections::{HashMap, HashSet};

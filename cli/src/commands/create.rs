@@ -182,7 +182,7 @@ pub(crate) async fn run(args: &CreateArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What applying did, in kubectl's words. The controller's writes of the status are none of ours.
+/// The result of applying, in kubectl's terms. The controller's writes of the status do not count.
 fn done(before: Option<&VirtualMachine>, after: &VirtualMachine) -> &'static str {
     match before {
         Some(before) if before.metadata.uid != after.metadata.uid => "created",

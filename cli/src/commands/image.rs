@@ -1,8 +1,8 @@
 //! `image list`: the images that machines of a namespace can be made from.
 //!
-//! Invariant: images of the namespace stand before those of the cluster, as they win over them.
-//! Failure: one of the two kinds that may not be listed is left out with a word; of both it is an
-//! error.
+//! Invariant: images of the namespace precede those of the cluster, as they win over them.
+//! Failure: one of the two kinds that may not be listed is left out with a message; of both it is
+//! an error.
 
 mod row;
 

@@ -126,7 +126,7 @@ pub(super) async fn ask_again(
     request(cluster, name, verb, dry_run).await
 }
 
-/// Reads, decides, and writes what was decided. The queue goes first: a start that waits in it
+/// Reads, decides, and writes what was decided. The queue comes first: a start that waits in it
 /// would undo a desired state that is "off".
 async fn request(
     cluster: &Cluster,

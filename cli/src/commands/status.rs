@@ -1,7 +1,7 @@
 //! `status`: everything about one machine.
 //!
 //! Invariant: what is printed is one moment's answer; nothing is changed.
-//! Failure: the cluster's; parts that may not be read are left out with a word.
+//! Failure: the cluster's; parts that may not be read are left out with a message.
 
 mod report;
 

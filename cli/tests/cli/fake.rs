@@ -43,7 +43,7 @@ pub(crate) struct Fake {
     calls: watch::Sender<Vec<String>>,
 }
 
-/// A daemon's process, so to speak.
+/// The process of a daemon.
 pub(crate) struct Server(Option<Runtime>);
 
 impl Drop for Server {

@@ -1,6 +1,6 @@
 //! The lease over an API server that is a table of one row.
 //!
-//! Invariant: time stands still except where a test lets it pass.
+//! Invariant: time does not advance except where a test lets it pass.
 //! Failure: the assertion states who believed what.
 
 use std::sync::{Arc, Mutex};

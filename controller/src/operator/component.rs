@@ -108,7 +108,7 @@ impl Conditions {
         any.then_some(all)
     }
 
-    /// No word against an upgrade of the others: nothing is unavailable, in progress or degraded,
+    /// No objection to an upgrade of the others: nothing is unavailable, in progress or degraded,
     /// and all three are reported. Whether it is upgradeable itself does not count.
     #[must_use]
     pub fn ready_for_upgrade(&self) -> bool {

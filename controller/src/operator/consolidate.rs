@@ -30,7 +30,7 @@ pub enum Kind {
 pub struct Rules {
     /// A degraded component makes the whole unavailable. `spec.strict`.
     pub degraded_is_unavailable: bool,
-    /// What a component does not know, or does not say of Progressing and Degraded, counts as
+    /// What a component does not know, or does not report of Progressing and Degraded, counts as
     /// Unknown.
     pub unknown_blocks: bool,
     /// A component that was just created or changed is progressing.
@@ -48,7 +48,7 @@ pub struct Verdict {
     pub status: Status,
     /// One word.
     pub reason: String,
-    /// Everybody's words.
+    /// The messages of all components.
     pub message: String,
 }
 
@@ -63,7 +63,7 @@ pub struct External {
     pub message: String,
 }
 
-/// How the whole stands.
+/// Summary of all components.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// The five conditions; none when there is no object to write them to.
@@ -180,7 +180,7 @@ impl External {
     }
 }
 
-/// How the whole stands. `upgrade`: the running version, while it is not the recorded one.
+/// Summary of all components. `upgrade`: the running version, while it is not the recorded one.
 #[must_use]
 pub fn consolidate(components: &[Component], upgrade: Option<&str>, rules: &Rules) -> Summary {
     let findings = Findings::collect(components, rules);
@@ -210,7 +210,7 @@ pub fn consolidate(components: &[Component], upgrade: Option<&str>, rules: &Rule
     }
 }
 
-/// How a new object stands before the first pass.
+/// The state of a new object before the first pass.
 #[must_use]
 pub fn initial() -> Summary {
     let words = "Initializing the status of the installation";
@@ -230,7 +230,7 @@ pub fn initial() -> Summary {
     }
 }
 
-/// How an object stands that has not the one name that counts.
+/// The state of an object that has not the one name that counts.
 #[must_use]
 pub fn invalid_request(name: &str, wanted: &str) -> Summary {
     let words = format!("the name is {name}, only {wanted} counts");
@@ -247,7 +247,7 @@ pub fn invalid_request(name: &str, wanted: &str) -> Summary {
     }
 }
 
-/// How nothing stands: the object no longer exists.
+/// The state of an object that is not there: the object no longer exists.
 #[must_use]
 pub fn gone() -> Summary {
     Summary {

@@ -1,7 +1,7 @@
 //! Findings of components against the conditions.
 //!
-//! Invariant: one entry per type decides status and reason; messages keep everybody's words, in
-//! visiting order.
+//! Invariant: one entry per type decides status and reason; messages keep the text of each
+//! component, in visiting order.
 //! Failure: a message that grows beyond the limit is cut.
 
 use std::collections::BTreeMap;
@@ -175,7 +175,7 @@ impl Findings {
                         reported.message
                     )
                 }
-                // An absent Available is as bad as False, and few components speak of Upgradeable.
+                // An absent Available is as bad as False, and few components report Upgradeable.
                 None if matches!(kind, Kind::Progressing | Kind::Degraded) => {
                     format!("{name} does not say whether it is {}", kind.word())
                 }

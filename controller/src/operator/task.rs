@@ -47,7 +47,7 @@ const MANAGER: &str = "vmlet-status";
 pub struct Operator {
     /// Reads and writes.
     pub client: Client,
-    /// Where the health goes.
+    /// Where the health is written.
     pub metrics: Arc<Metrics>,
     /// Where transitions are reported.
     pub events: Events,

@@ -32,7 +32,7 @@ impl Transition {
 }
 
 /// The transitions from the old status to the new one: at most one about an upgrade, then one about
-/// how the installation stands.
+/// the state of the installation.
 pub(super) fn transitions(old: &VmletStatus, new: &VmletStatus) -> Vec<Transition> {
     if old.conditions.is_empty() {
         return vec![Transition::normal(
@@ -68,7 +68,7 @@ fn standing(old: &VmletStatus, new: &VmletStatus, is_upgrading: bool) -> Option<
             message: words(new, kind).to_owned(),
         })
     };
-    // During an upgrade parts come and go: only a fault is worth a word.
+    // During an upgrade parts come and go: only a fault is reported.
     if became(Kind::Available, Status::False) && !is_upgrading {
         return warning("NotAvailable", Kind::Available);
     }

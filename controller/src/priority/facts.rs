@@ -32,7 +32,7 @@ pub struct Machine<'a> {
     pub observed: Option<PowerState>,
     /// The state of its pod differs from the status.
     pub pod_contradicts: bool,
-    /// `None`: the specification does not speak of the network.
+    /// `None`: the specification does not mention the network.
     pub network_enabled: Option<bool>,
     /// A primary address of either family is known.
     pub has_address: bool,

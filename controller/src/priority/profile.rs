@@ -36,8 +36,8 @@ pub struct Levels {
     pub unchanged: i64,
 }
 
-/// Priorities that differ from the profile. Higher goes first; the defaults are those of the
-/// profile `page`.
+/// Priorities that differ from the profile. A higher priority is dispatched first; the defaults are
+/// those of the profile `page`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LevelOverrides {

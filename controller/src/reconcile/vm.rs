@@ -116,8 +116,8 @@ async fn look_at_present(ctx: &Context, key: &Key) -> Outcome {
     }
 }
 
-/// Conditions that depend on how the pass went. A pass that was not allowed to do anything says
-/// nothing.
+/// Conditions that depend on the result of the pass. A pass that was not allowed to do anything
+/// says nothing.
 fn conclude(pass: &mut Pass<'_>, result: &Outcome) {
     let is_mine = pass.base.finalizers().iter().any(|f| f == names::FINALIZER);
     let is_leaving = !pass.vm.finalizers().iter().any(|f| f == names::FINALIZER);

@@ -2,7 +2,7 @@
 //!
 //! Invariant: at most one connection and one attempt at a time; after a failure the next attempts
 //! wait longer, up to a second, and calls in between fail at once.
-//! Failure: a few words that say why there is no connection.
+//! Failure: a short text with the reason why there is no connection.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};

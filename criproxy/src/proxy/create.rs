@@ -28,7 +28,7 @@ impl Proxy {
         message: &Bytes,
     ) -> Result<Response<Body>, Status> {
         let Ok(run) = RunPodSandbox::decode(message.clone()) else {
-            // The primary reports what is wrong with it, in the words that its clients know.
+            // The primary reports what is wrong with it, with the error that its clients know.
             return Ok(self.forward(PRIMARY, call, opening.into(), None).await);
         };
         let pod = Pod {

@@ -41,7 +41,7 @@ const POD_STATUS: &str = "/runtime.v1.RuntimeService/PodSandboxStatus";
 const EVENTS: &str = "/runtime.v1.RuntimeService/GetContainerEvents";
 const STATUS: &str = "/runtime.v1.RuntimeService/ContainerStatus";
 
-/// The way to the client; closed when it has gone.
+/// The channel to the client; closed when the client has disconnected.
 type Out = mpsc::Sender<Frame<Bytes>>;
 
 /// What the client knows of a runtime, once that is known itself.
@@ -49,7 +49,7 @@ type Seen = Mutex<Option<Snapshot>>;
 
 /// How a runtime's events ended.
 enum End {
-    /// The client has gone.
+    /// The client has disconnected.
     Gone,
     /// The runtime refuses to send any.
     Refused(Box<Refused>),

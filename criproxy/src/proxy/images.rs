@@ -1,7 +1,7 @@
 //! Calls about one image.
 //!
-//! Invariant: an image goes where its hints say; without any, the primary's word counts before
-//! others'. An image is removed wherever it is, or the call fails.
+//! Invariant: an image is sent where its hints lead; without any, the primary's answer takes
+//! precedence over others'. An image is removed wherever it is, or the call fails.
 //! Failure: `InvalidArgument` for hints that contradict each other; `Unavailable` when a runtime
 //! that the hints name, or that may have the image to be removed, is away.
 

@@ -1,7 +1,7 @@
 //! Lists of several runtimes in one answer.
 //!
 //! Invariant: the answer is the bytes of the runtimes' answers one behind the other. It misses no
-//! sandbox and no container that a runtime may have: the last report of a secondary stands for it
+//! sandbox and no container that a runtime may have: the last report of a secondary represents it
 //! while it is away.
 //! Failure: the primary's own error; `Unavailable` when a secondary is away and what it had is not
 //! known.

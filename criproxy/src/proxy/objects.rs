@@ -2,8 +2,8 @@
 //!
 //! Invariant: requests and replies are passed on unchanged. Stop and remove succeed for an unknown
 //! object only when all that may have it report it.
-//! Failure: the owner's own error; `Unavailable` when the owner is away and its last word does not
-//! serve.
+//! Failure: the owner's own error; `Unavailable` when the owner is away and its last answer does
+//! not serve.
 
 use bytes::Bytes;
 use futures_util::future::join_all;

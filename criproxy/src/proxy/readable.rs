@@ -1,6 +1,6 @@
 //! Checks whether kubelet can decode a secondary's reply.
 //!
-//! Invariant: an answer that is joined with another runtime's, or that stands for it later, is read
+//! Invariant: an answer that is joined with another runtime's, or that is used later, is read
 //! here as kubelet will read it: one that kubelet could not read would take the other runtime's
 //! pods with it.
 //! Failure: none; `false` is the finding.

@@ -53,7 +53,7 @@ impl Proxy {
         let proxy = Arc::clone(self);
         tokio::spawn(async move {
             let trailers = proxy.relay(first, others, &frames, running).await;
-            // A client that has gone needs no end.
+            // A client that has disconnected needs no reply.
             if let Some(trailers) = trailers {
                 let _ = frames.send(Frame::trailers(trailers)).await;
             }
@@ -61,7 +61,7 @@ impl Proxy {
         Ok(Response::from_parts(parts, Body::Made(body)))
     }
 
-    /// Sends everything; gives the end, or nothing when the client has gone.
+    /// Sends everything; gives the end, or nothing when the client has disconnected.
     async fn relay(
         &self,
         mut first: Incoming,

@@ -34,7 +34,7 @@ pub(super) enum Slot {
 }
 
 impl Slot {
-    /// Whose it is, if it is not everybody's.
+    /// The owner, if only one runtime has it.
     pub(super) const fn backend(self) -> Option<BackendIndex> {
         match self {
             Self::Connected(backend)

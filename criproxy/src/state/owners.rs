@@ -1,8 +1,8 @@
 //! The learned map: which backend has which sandbox, container, image and pod.
 //!
-//! Invariant: what was learned goes before what an id looks like. An object stays known until a
-//! complete list of its backend leaves it out, and at least [`GRACE`] from when it was first
-//! reported: a list may be older than it.
+//! Invariant: a learned owner takes precedence over the prefix of an id. An object stays known
+//! until a complete list of its backend leaves it out, and at least [`GRACE`] from when it was
+//! first reported: a list may be older than it.
 //! Failure: none; an id that is empty or longer than [`MAX_NAME`] is not learned.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map};

@@ -222,7 +222,7 @@ async fn a_secondary_that_comes_back_with_nothing_is_not_believed_for_a_while() 
         .with(|state| (state.sandboxes, state.containers) = kept);
     nobody_is_missed(&mut cri, &all).await;
     assert_eq!(cri.exec(&all[3]).await.unwrap(), b"vmlet");
-    // What goes from now on goes.
+    // What is removed from now on stays removed.
     env.secondary.with(|state| state.containers.clear());
     assert_eq!(cri.containers().await.unwrap(), [all[1].clone()]);
 }

@@ -375,7 +375,7 @@ async fn a_message_that_is_no_protobuf_is_the_primarys_to_refuse() {
     for path in [RUN, EXEC, "/runtime.v1.ImageService/PullImage"] {
         let request = call(path, body(&[frame(b"\x0a\x7f\xff")], None));
         let answer = client.send_request(request).await.unwrap();
-        // Tonic's own word for it.
+        // The term of tonic.
         assert_eq!(raw::code(answer).await, "13", "{path}");
     }
 }

@@ -1,8 +1,8 @@
 //! Version 2 as the kernel has it, on a mount of our own, also where the controllers of a pod are
 //! those of version 1.
 //!
-//! Invariant: the mount goes with the process that made it; what a test makes below it has a name
-//! of its own and is removed.
+//! Invariant: the mount is removed with the process that made it; what a test makes below it has a
+//! name of its own and is removed.
 //! Failure: it panics where the kernel has no version 2. Figures of a controller that is not there
 //! are to be absent.
 
@@ -165,7 +165,7 @@ fn the_kernel_places_and_counts_a_process_on_version_2() {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap();
     assert!(!container.holds(&own), "{own}");
 
-    // The kernel counts time without any controller; one that stands still for good hangs the test.
+    // The kernel counts time without any controller; a clock that stops hangs the test.
     let used = || pod.usage(&mount.root).cpu_nanoseconds.expect("CPU time");
     let before = used();
     while used() < before + 10_000_000 {

@@ -190,7 +190,7 @@ impl Cache {
     }
 }
 
-/// One file; `None` when it has gone or is no entry.
+/// One file; `None` when it no longer exists or is no entry.
 fn understood(path: &Path) -> Result<Option<Entry>, CacheError> {
     match read(path) {
         Err(error @ CacheError::Format { .. }) => {
@@ -201,7 +201,7 @@ fn understood(path: &Path) -> Result<Option<Entry>, CacheError> {
     }
 }
 
-/// One file; `None` when it has gone.
+/// One file; `None` when it no longer exists.
 fn read(path: &Path) -> Result<Option<Entry>, CacheError> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes));

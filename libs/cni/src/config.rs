@@ -259,7 +259,7 @@ fn string<'a>(map: &'a Map<String, Value>, name: &str) -> Result<Option<&'a str>
     }
 }
 
-/// A switch, which the reference implementation also takes as a word.
+/// A switch, which the reference implementation also accepts as a string.
 fn boolean(map: &Map<String, Value>, name: &str) -> Result<bool, ConfigError> {
     match map.get(name) {
         None | Some(Value::Null) => Ok(false),

@@ -80,7 +80,7 @@ pub enum Failure {
     Reported {
         /// Code of the specification below 100, the plugin's own from 100.
         code: u32,
-        /// The plugin's words: message and details.
+        /// The plugin's message and details.
         message: String,
     },
     /// The plugin failed without a message that the specification knows.

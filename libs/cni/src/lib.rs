@@ -5,7 +5,7 @@
 //! made with.
 //! Failure: every plugin call ends by its deadline, with all processes it started in its group;
 //! what a plugin prints is bounded and never trusted. Errors name plugin, network and command, and
-//! carry the plugin's own words in their source chain.
+//! carry the plugin's own message in their source chain.
 //!
 //! # Example
 //!

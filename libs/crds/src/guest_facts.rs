@@ -247,8 +247,8 @@ pub fn is_usable(ip: IpAddr) -> bool {
     !(link_local || ip.is_unspecified() || ip.is_loopback() || ip.is_multicast())
 }
 
-/// Address and prefix length; a bare address stands for itself alone. An IPv4-mapped IPv6 address
-/// counts as IPv4.
+/// Address and prefix length; a bare address has the full prefix length. An IPv4-mapped IPv6
+/// address counts as IPv4.
 fn with_prefix(text: &str) -> Option<(IpAddr, u8)> {
     let (reported, length) = match text.split_once('/') {
         Some((ip, length)) => (ip, Some(length.parse::<u8>().ok()?)),

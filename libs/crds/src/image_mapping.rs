@@ -1,4 +1,4 @@
-//! `ImageMapping`: image names that stand for URLs.
+//! `ImageMapping`: image names that refer to URLs.
 //!
 //! Invariant: cluster-scoped, since nodes pull for every namespace; exact names win over
 //! expressions.

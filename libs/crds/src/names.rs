@@ -48,7 +48,7 @@ pub const RESUME_STATE: &str = "vmlet.dev/resume-state";
 /// The former name of [`RESUME_STATE`]. This version reads and removes it, and never writes it; the
 /// next version ignores it.
 pub const RESUME_STATE_OLD: &str = "vmlet.dev/resume-wish";
-/// Pod condition, set by the agent: the guest's vCPUs stand still; the reason states who stopped
+/// Pod condition, set by the agent: the guest's vCPUs are paused; the reason states who paused
 /// them.
 pub const POD_PAUSED_CONDITION: &str = "vmlet.dev/Paused";
 /// On pods: start with paused vCPUs when `true`.
@@ -63,7 +63,7 @@ pub const BIOS_UUID: &str = "vmlet.dev/bios-uuid";
 pub const RESTORE: &str = "vmlet.dev/restore";
 /// Finalizer of the machine, and of its pod until the pod's end is recorded.
 pub const FINALIZER: &str = "vmlet.dev/virtualmachine";
-/// On pods: the URL that the name of the image stands for, when it is made of the URL's hash.
+/// On pods: the URL that the name of the image refers to, when it is made of the URL's hash.
 pub const IMAGE_URL: &str = "vmlet.dev/image-url";
 /// Scheduling gate of the pod that chooses the node of a root disk.
 pub const PROVISIONING_GATE: &str = "vmlet.dev/image-cache";

@@ -24,7 +24,7 @@ pub(crate) const DURATION: &str =
 pub(crate) const TIME: &str = r"^[12][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[-+][0-9]{2}:[0-9]{2})$";
 /// A digest of SHA-256.
 pub(crate) const DIGEST: &str = "^sha256:[0-9a-f]{64}$";
-/// A URL of the web, without credentials, which everybody who reads the object could read too.
+/// A URL of the web, without credentials, which every reader of the object could read too.
 pub(crate) const WEB_URL: &str = r"^https?://[^\s@/]+(/[^\s]*)?$";
 /// What a word such as a format or a CPU model consists of.
 pub(crate) const WORD: &str = "^[A-Za-z0-9][-A-Za-z0-9_.+]*$";

@@ -118,7 +118,8 @@ impl AsyncConnection {
 impl TryFrom<Connection> for AsyncConnection {
     type Error = Error;
 
-    /// Must be called within a runtime. The socket turns non-blocking for everybody who shares it.
+    /// Must be called within a runtime. The socket turns non-blocking for all processes that share
+    /// it.
     fn try_from(connection: Connection) -> Result<Self> {
         Self::register(connection.into())
     }

@@ -1,6 +1,6 @@
 //! The errors of sockets and messages.
 //!
-//! Invariant: a variant names the step that failed; the kernel's word is its source.
+//! Invariant: a variant names the step that failed; the kernel's error is its source.
 //! Failure: none of its own.
 
 use std::io;

@@ -37,7 +37,7 @@ fn end_of_event(detail: c_int) -> End {
     }
 }
 
-/// The state that libvirt's state and reason stand for.
+/// The state that libvirt's state and reason mean.
 pub(crate) fn state(state: sys::virDomainState, reason: c_int) -> State {
     match state {
         sys::VIR_DOMAIN_SHUTOFF => State::Inactive(match reason.cast_unsigned() {

@@ -105,7 +105,7 @@ impl FakeHypervisor {
         self.lock().refusal = None;
     }
 
-    /// The connection goes away: calls fail until [`Self::reconnect`].
+    /// The connection ends: calls fail until [`Self::reconnect`].
     pub fn disconnect(&self) {
         self.lock().connected = false;
         self.emit(Event::Disconnected);

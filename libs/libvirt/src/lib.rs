@@ -258,7 +258,7 @@ pub enum Error {
     /// There is no connection; nothing was done.
     #[error("libvirt is not reachable: {reason}")]
     Unavailable {
-        /// libvirt's own words.
+        /// libvirt's own message.
         reason: String,
     },
     /// The call did not end in time; its outcome is unknown.
@@ -275,19 +275,19 @@ pub enum Error {
     /// There is a guest agent, but it does not answer now.
     #[error("the QEMU guest agent does not answer: {reason}")]
     Agent {
-        /// libvirt's own words.
+        /// libvirt's own message.
         reason: String,
     },
     /// No guest agent is connected: it is not installed, not started, or not started yet.
     #[error("no QEMU guest agent is connected: {reason}")]
     NoAgent {
-        /// libvirt's own words.
+        /// libvirt's own message.
         reason: String,
     },
     /// The guest agent was set up not to carry out this command, or is too old to know it.
     #[error("the QEMU guest agent does not allow this command: {reason}")]
     AgentForbids {
-        /// The agent's own words.
+        /// The agent's own message.
         reason: String,
     },
     /// libvirt refused.
@@ -295,7 +295,7 @@ pub enum Error {
     Refused {
         /// The operation.
         call: &'static str,
-        /// libvirt's own words.
+        /// libvirt's own message.
         reason: String,
     },
 }

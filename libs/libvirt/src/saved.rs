@@ -1,6 +1,6 @@
 //! Files of saved memory.
 //!
-//! Invariant: libvirt writes the word that makes a file whole after everything else in it.
+//! Invariant: libvirt writes the header that marks a file as complete after everything else in it.
 //! Failure: a file that cannot be read is not whole.
 
 use std::fs::File;

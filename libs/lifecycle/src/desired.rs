@@ -212,7 +212,7 @@ fn shorten_grace(m: &Machine<'_>, instance: &Instance, head: Head) -> Action {
     }
 }
 
-/// An instance that is to continue stands still or not, as its owner wants. What stands still for
+/// An instance that is to continue is paused or not, as its owner wants. What is paused for
 /// another reason, such as a full disk, is left alone.
 fn stand(m: &Machine<'_>, instance: &Instance) -> Action {
     let uid = instance.uid.clone();

@@ -34,7 +34,7 @@ pub enum NodeState {
 pub struct Instance {
     /// UID of the pod.
     pub uid: String,
-    /// Where it stands.
+    /// Its state.
     pub phase: Phase,
     /// It has a deletion timestamp.
     pub deleting: bool,

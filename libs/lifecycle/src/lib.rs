@@ -109,7 +109,7 @@ pub enum Pending {
     Delete,
 }
 
-/// How a machine's disks stand. Only a start waits for them.
+/// The state of a machine's disks. Only a start waits for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Volumes {
     /// All are there.

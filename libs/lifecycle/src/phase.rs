@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-/// Where an instance stands.
+/// The state of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// The pod exists.
@@ -14,7 +14,7 @@ pub enum Phase {
     Scheduling,
     /// It has a node; the guest does not run yet.
     Scheduled,
-    /// The guest runs, or stands still because it was paused.
+    /// The guest runs, or is paused.
     Running,
     /// It ended well.
     Succeeded,

@@ -1,6 +1,7 @@
 //! The printable status of a machine.
 //!
-//! Invariant: the first rule that fits gives the word; their order is part of the interface.
+//! Invariant: the first rule that matches gives the status; the order of rules is part of the
+//! interface.
 //! Failure: `Unknown` when none fits.
 
 use crds::vm::PrintableStatus as Word;
@@ -15,7 +16,7 @@ use crate::start::set_to_start;
 use crate::strategy::Strategy;
 use crate::{Deletion, Pending, StartPreconditions, Volumes};
 
-/// What the word depends on.
+/// What the status depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// What is wanted.
@@ -34,7 +35,7 @@ pub struct View<'a> {
     pub now: &'a Time,
 }
 
-/// The word, by the first rule that fits.
+/// The status, by the first rule that matches.
 #[must_use]
 pub fn printable(view: &View<'_>) -> Word {
     let rules = [

@@ -18,7 +18,7 @@ pub(crate) enum Seen {
     Absent,
     /// Before the guest runs.
     Starting,
-    /// The guest runs or stands still.
+    /// The guest runs or is paused.
     Running,
     /// Its node is silent.
     Unknown,

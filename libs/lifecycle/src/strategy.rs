@@ -95,7 +95,7 @@ impl DesiredState {
         }
     }
 
-    /// The strategy that it stands for.
+    /// The strategy that it means.
     #[must_use]
     pub const fn strategy(self) -> Strategy {
         match self {

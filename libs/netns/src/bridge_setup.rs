@@ -47,9 +47,9 @@ pub enum Error {
     Unsupported {
         /// The link.
         link: String,
-        /// The kernel's word for it.
+        /// The kernel's error.
         kind: String,
-        /// What stands in the way.
+        /// The obstacle.
         reason: &'static str,
     },
     /// A link is a virtual function of a network card.

@@ -1,4 +1,4 @@
-//! The kernel calls of the bridge setup, as a trait, so that a fake can stand in.
+//! The kernel calls of the bridge setup, as a trait, so that a fake can replace them.
 //!
 //! Invariant: every verb changes one thing in one namespace, and names links by index where the
 //! kernel does; nothing is retried or undone here.

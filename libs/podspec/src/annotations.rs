@@ -47,7 +47,7 @@ macro_rules! keys {
 }
 
 keys! {
-    /// URL that the name of the image stands for.
+    /// URL that the name of the image refers to.
     ImageUrl = "vmlet.dev/image-url";
     /// Number of virtual CPUs.
     VcpuCount = "vmlet.dev/vcpu-count" or "VirtletVCPUCount";
@@ -153,7 +153,7 @@ impl<'a> Annotations<'a> {
             .map_err(|e: T::Err| refuse(e.to_string()))
     }
 
-    /// The URL that the name of the image stands for. An error shows nothing of its query, which
+    /// The URL that the name of the image refers to. An error shows nothing of its query, which
     /// may be a secret.
     pub fn image_url(self) -> Result<Option<&'a str>, AnnotationError> {
         match self.raw(Key::ImageUrl) {

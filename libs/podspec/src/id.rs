@@ -18,7 +18,7 @@ const LENGTH: usize = 64;
 
 /// What an id names.
 pub trait Kind {
-    /// The word for messages.
+    /// The term for messages.
     const NOUN: &'static str;
 }
 

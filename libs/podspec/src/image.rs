@@ -4,7 +4,7 @@
 //! scheme. A URL has a name that is made of its hash; the pod's annotation `vmlet.dev/image-url`
 //! gives the URL itself.
 //!
-//! Invariant: a name stands for one URL; a node compares both before it uses the URL.
+//! Invariant: a name represents one URL; a node compares both before it uses the URL.
 //! Failure: none here.
 
 use std::fmt::Write;

@@ -48,7 +48,7 @@ impl Backoff {
         wait
     }
 
-    /// It went well.
+    /// It succeeded.
     pub const fn reset(&mut self) {
         self.failures = 0;
         self.until = None;

@@ -118,7 +118,7 @@ pub fn print(text: &str) -> Result<ExitCode, ExitCode> {
     written.map_or(Err(ExitCode::FAILURE), |()| Ok(ExitCode::SUCCESS))
 }
 
-/// What is wrong with a value, in the words of all programs.
+/// What is wrong with a value, in the form that all programs use.
 ///
 /// `origin` is who said it, such as `flag --listen` or `environment VMLET_LISTEN`.
 pub fn refusal(origin: &str, value: &str, reason: &str) -> String {

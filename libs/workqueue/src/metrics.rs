@@ -75,8 +75,8 @@ pub trait Metrics: Send + 'static {
     fn retried(&mut self) {}
     /// A key was handed out; it had been ready for that long.
     fn queued(&mut self, waited: Duration) {}
-    /// Like [`Metrics::queued`], with the class, and whether the key went before others of higher
-    /// priority.
+    /// Like [`Metrics::queued`], with the class, and whether the key was dispatched before others
+    /// of higher priority.
     fn dispatched(&mut self, class: Class, waited: Duration, aged: bool) {}
     /// A key returned; it had been handed out for that long.
     fn worked(&mut self, took: Duration) {}

@@ -10,7 +10,8 @@ use crate::Limiter;
 /// What a push requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Higher goes first. A key that is queued already keeps the higher of both.
+    /// A higher priority is dispatched first. A key that is queued already keeps the higher of
+    /// both.
     pub priority: i64,
     /// Ready after this time. `None` is "not given"; zero is "at once", also where the back-off
     /// says later.
@@ -67,12 +68,12 @@ impl Default for Config {
     }
 }
 
-/// When a key goes before others of higher priority.
+/// When a key precedes others of higher priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ageing {
     /// A key that has been ready for longer is dispatched next.
     pub starvation_after: Duration,
-    /// At most one of this many dispatches goes to such a key.
+    /// At most one of this many dispatches is of such a key.
     pub every: u32,
 }
 

@@ -14,7 +14,7 @@
 //!
 //! Ready keys form one list per priority, threaded through the slots; a key that is in flight keeps
 //! its place in the list until it reaches the head. It is then set aside, and once it returns it
-//! goes before the list. So nothing is searched: `push`, `pop` and `done` cost a hash look-up, a
+//! precedes the list. So nothing is searched: `push`, `pop` and `done` cost a hash look-up, a
 //! look into an ordered map of the priorities in use, and, for delayed keys, one into an ordered
 //! set of due times.
 //!

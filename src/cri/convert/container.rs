@@ -155,7 +155,7 @@ pub(in crate::cri) const fn state(phase: Phase) -> v1::ContainerState {
     }
 }
 
-/// As an item of a list; `image` is the image that the container stands on, if it is still here.
+/// As an item of a list; `image` is the image that the container is based on, if it is still here.
 pub(in crate::cri) fn item(container: &Container, image: Option<&Image>) -> v1::Container {
     let config = &container.spec.config;
     v1::Container {

@@ -1,7 +1,7 @@
 //! The first bytes of a file, without the rest.
 //!
 //! Invariant: at most [`HEAD`] bytes are kept, and no more are waited for, also from a server that
-//! knows no ranges; the connection goes with the reply.
+//! knows no ranges; the connection ends with the reply.
 //! Failure: as of a download; a head that breaks off is requested again.
 
 use reqwest::header::{self, HeaderMap, HeaderValue};

@@ -36,7 +36,7 @@ impl Handle {
         })
     }
 
-    /// Runs `job` on a blocking thread. If the caller goes away, the job still ends.
+    /// Runs `job` on a blocking thread. If the caller disconnects, the job still ends.
     pub(in crate::images) async fn work<T, F>(&self, job: F) -> Result<T>
     where
         T: Send + 'static,

@@ -1,6 +1,6 @@
 //! A full disk.
 //!
-//! Invariant: the mount of a test goes with it, also when the test fails.
+//! Invariant: the mount of a test is removed with it, also when the test fails.
 //! Failure: none expected.
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};

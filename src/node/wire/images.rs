@@ -38,7 +38,7 @@ pub(super) fn name(field: &'static str, text: &str) -> Result<Reference, Invalid
     Reference::parse(text).map_err(|_| refuse("it names no image"))
 }
 
-/// The URL that the name of an image stands for, if it is made of one.
+/// The URL that the name of an image refers to, if it is made of one.
 pub(super) fn url(
     field: &'static str,
     image: &str,

@@ -54,7 +54,7 @@ enum Wake {
 }
 
 impl Follow {
-    /// `opened`: how opening the log went; an error of it is retried.
+    /// `opened`: the result of opening the log; an error of it is retried.
     pub(super) fn new(
         transfer: Transfer,
         watch: Watch,

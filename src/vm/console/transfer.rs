@@ -23,7 +23,7 @@ const CHUNK: usize = 64 * 1024;
 /// A batch ends after this many log bytes: a line of one byte becomes one of forty.
 const OUTPUT: usize = 256 * 1024;
 
-/// The state of one console's copying.
+/// The state of the copying of one console.
 #[derive(Debug)]
 pub(super) struct Transfer {
     paths: Paths,

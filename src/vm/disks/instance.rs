@@ -3,7 +3,7 @@
 //! Invariant: who has the disk owns the domain's UUID: no other container's domain is ever touched
 //! by it. A container takes the disk at its creation, and gives it back when its domain no longer
 //! exists.
-//! Failure: [`Error::VmDisk`] and [`Error::DomainLives`] say what stands in the way; nothing is
+//! Failure: [`Error::VmDisk`] and [`Error::DomainLives`] say what prevents it; nothing is
 //! left then.
 
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! The root disk: a qcow2 overlay on the image, which belongs to the sandbox.
 //!
-//! Invariant: the disk stands on the pinned image and is complete when it has its name; a new
+//! Invariant: the disk is based on the pinned image and is complete when it has its name; a new
 //! container of the same image boots the same disk.
 //! Failure: [`Error::Disk`] with what `qemu-img` reported; nothing is left then.
 
@@ -44,8 +44,8 @@ impl<P: Platform> Containers<P> {
         if let Some(image) = images.find(&spec.image) {
             return Some(image.digest);
         }
-        // An image that was removed serves on under the disk that stands on it, and under no other
-        // name.
+        // An image that was removed serves on under the disk that uses it as its base, and under no
+        // other name.
         let pinned = images.pinned(sandbox.as_str()).map(|image| image.digest);
         if let Some(digest) = pinned.filter(|digest| named_digest(&spec.image) == Some(*digest)) {
             return Some(digest);

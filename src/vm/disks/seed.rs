@@ -1,7 +1,7 @@
 //! The cloud-init image of a guest.
 //!
-//! Invariant: it is complete when it has its name, and QEMU's user alone can read it. It goes with
-//! its container; beside saved memory it stays, since the guest continues with the same disks.
+//! Invariant: it is complete when it has its name, and QEMU's user alone can read it. It is removed
+//! with its container; beside saved memory it stays, since the guest continues with the same disks.
 //! Failure: a container whose image cannot be made is not created.
 
 use std::collections::BTreeMap;

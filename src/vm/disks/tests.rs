@@ -1,7 +1,7 @@
 //! Machines with the disk of a virtual machine, and with seed images.
 //!
 //! Invariant: each test has a node of its own; disks, rows and images are real.
-//! Failure: waits have a deadline; what a failed test made goes with its scratch directory.
+//! Failure: waits have a deadline; what a failed test made is removed with its scratch directory.
 
 mod instance;
 mod seed;

@@ -197,7 +197,7 @@ impl<H: Hypervisor> Run<H> {
         Ok(())
     }
 
-    /// Removes what `run.sh` kept aside; what cannot be removed goes with the guest's next boot.
+    /// Removes what `run.sh` kept aside; the next boot of the guest removes the rest.
     async fn clear(&self) {
         let remove = "exec rm -f \"$1.1\" \"$1.2\"";
         let removed = self.script(remove, &[&self.stem]).await;

@@ -44,7 +44,7 @@ pub enum Error {
     /// The machine ended under the command.
     #[error("the virtual machine ended while the command ran")]
     Ended,
-    /// The client went away.
+    /// The client disconnected.
     #[error("the client went away and the command was killed")]
     Abandoned,
     /// libvirt did not do its part.

@@ -1,7 +1,7 @@
 //! Lists of the node's CPUs, as `0-3,7`, and processes that are confined to them.
 //!
 //! Invariant: a list that was read is sorted, without doubles and within [`MOST`].
-//! Failure: `None` for text that is no list; the kernel's word for CPUs that the node does not
+//! Failure: `None` for text that is no list; the kernel's error for CPUs that the node does not
 //! have.
 
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! Stops machines with a grace period: requests a power-off, waits, and kills the guest in the end.
 //!
 //! Invariant: at most one task sees a stop through; it kills at the earliest deadline that any
-//! caller gave, also when every caller has gone away, and also after a restart of the daemon.
+//! caller gave, also when every caller has disconnected, and also after a restart of the daemon.
 //! Failure: a kill that libvirt does not carry out is reported, and repeated by the next stop
 //! request or by reconciliation.
 

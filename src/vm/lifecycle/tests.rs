@@ -2,7 +2,7 @@
 //! their removal.
 //!
 //! Invariant: each test has a node of its own; disks, rows, images and consoles are real.
-//! Failure: waits have a deadline; what a failed test made goes with its scratch directory.
+//! Failure: waits have a deadline; what a failed test made is removed with its scratch directory.
 
 mod create;
 mod life;

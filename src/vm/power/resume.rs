@@ -88,7 +88,7 @@ impl<P: Platform> Containers<P> {
 }
 
 impl disk::Disks {
-    /// Removes memory that a guest has gone on from; other memory stays.
+    /// Removes memory that a guest has continued from; other memory stays.
     pub(in crate::vm) async fn settle_used_memory(&self, vm: VmUid) -> disk::Result<()> {
         let memory = self.get(vm).and_then(|disk| disk.memory.clone());
         match memory.map(|memory| memory.phase) {

@@ -1,7 +1,7 @@
 //! Figures, limits and changes of resources of machines whose hypervisor only keeps state.
 //!
 //! Invariant: each test has a node of its own; disks, rows and cgroup files are real.
-//! Failure: waits have a deadline; what a failed test made goes with its scratch directory.
+//! Failure: waits have a deadline; what a failed test made is removed with its scratch directory.
 
 mod memory;
 mod resize;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a plugin that is not named here gets its try; what it leaves is judged by the link
 //! surgery.
-//! Failure: none; the sentence states what stands in the way and what to use instead.
+//! Failure: none; the sentence states what prevents it and what to use instead.
 
 /// Why the network cannot be used, if it cannot.
 pub(crate) fn obstacle<'a>(plugins: impl IntoIterator<Item = &'a str>) -> Option<String> {

@@ -1,7 +1,7 @@
 //! Differences between the results of plugins and the links that they made.
 //!
-//! Invariant: links win over words: whatever a result says, the guest gets what is on the links.
-//! Only for a link without addresses the words count, and an address whose interface is missing,
+//! Invariant: links take precedence over the result: the guest gets what is on the links.
+//! Only for a link without addresses the result counts, and an address whose interface is missing,
 //! unknown or on the node's side belongs to the first link then.
 //! Failure: none; each difference is a sentence for the log.
 
@@ -12,7 +12,7 @@ use tapmanager::wire::Network;
 
 use super::LINK;
 
-/// Each difference that `network` does not have any more, in words.
+/// Each difference that `network` does not have any more, as text.
 pub(crate) fn repairs(
     links: &[LinkRecord],
     result: &cni::CNIResult,

@@ -294,7 +294,7 @@ impl Node {
         }
     }
 
-    /// What of sandboxes is left on the node, in words; empty when there is none.
+    /// What of sandboxes is left on the node, as text; empty when there is none.
     pub(crate) async fn leftovers(&self) -> Vec<String> {
         let mut left: Vec<String> = Vec::new();
         for dir in ["journal", "pods", "cache", "leases/pods"] {

@@ -25,7 +25,7 @@ async fn node_with(script: &str) -> Node {
     let mut network = real_plugins(node.scratch.path());
     network["plugins"][1] = json!({"type": "odd"});
     node.configure(&network).await;
-    // Enough for plugins that are well, on a machine that is slow or stands still for a moment.
+    // Enough for plugins that are well, on a machine that is slow or is paused for a moment.
     node.flag("--cni-timeout", "8s");
     node.launch().await;
     node

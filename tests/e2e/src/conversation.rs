@@ -173,7 +173,7 @@ impl Line {
 }
 
 impl Server {
-    /// Listens; whatever has the name of the socket goes.
+    /// Listens; removes whatever has the name of the socket.
     pub fn start<F, Fut>(socket: &Path, answer: F) -> Result<Self>
     where
         F: Fn(Question) -> Fut + Clone + Send + 'static,

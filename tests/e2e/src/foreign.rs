@@ -33,7 +33,7 @@ pub fn definition(group: &str, version: &str, kind: &str, plural: &str) -> Value
     })
 }
 
-/// Waits until a condition of a machine, as `status reason: message`, has these words.
+/// Waits until a condition of a machine, as `status reason: message`, has this text.
 pub async fn await_words(
     vms: &Api<VirtualMachine>,
     name: &str,

@@ -1,6 +1,6 @@
 //! Block devices for tests: files behind loop devices.
 //!
-//! Invariant: a device goes with the value, whatever became of the test.
+//! Invariant: a device is removed with the value, whatever became of the test.
 //! Failure: `losetup`'s own words.
 
 use std::fs::File;

@@ -114,7 +114,7 @@ impl Cluster {
         .with_context(|| self.story(name))
     }
 
-    /// Waits until a machine's `printableStatus` is this word.
+    /// Waits until a machine's `printableStatus` is this value.
     pub async fn await_word(&self, name: &str, word: &str, within: Duration) -> Result<()> {
         let what = format!("{name} is {word}");
         self.await_vm(name, &what, within, |vm| {
@@ -176,7 +176,7 @@ impl Cluster {
     /// The guest powers itself off, at about the time at which this returns.
     pub fn power_off_inside(&self, name: &str) -> Result<()> {
         let script = "sh -c 'sleep 0.2; busybox poweroff -f' >/dev/null 2>&1 &";
-        // A slow guest goes down before it has answered: only what comes of it counts.
+        // A slow guest powers off before it has answered: only what comes of it counts.
         let _ = Guest::of(self.stack(), name)?.run(&["sh", "-c", script]);
         Ok(())
     }

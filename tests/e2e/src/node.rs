@@ -37,7 +37,7 @@ impl NodeApi {
         })
     }
 
-    /// Sends a task; returns how it stands.
+    /// Sends a task; returns its state.
     pub async fn send(&self, task: &str, vm: &str, kind: Kind) -> Result<v1::TaskStatus, Status> {
         let request = v1::RunTaskRequest {
             uid: task.to_owned(),
@@ -126,7 +126,7 @@ impl NodeApi {
     }
 }
 
-/// A disk that stands on this image.
+/// A disk that is based on this image.
 pub fn provision(image: &str) -> Kind {
     Kind::Provision(v1::Provision {
         image: image.to_owned(),

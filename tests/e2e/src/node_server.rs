@@ -120,13 +120,13 @@ impl NodeServer {
         known.began.get(uid).copied().unwrap_or_default()
     }
 
-    /// How a task stands; none when it is not known.
+    /// The state of a task; none when it is not known.
     pub fn task(&self, uid: &str) -> Option<TaskStatus> {
         let known = self.memory.lock();
         known.tasks.get(uid).map(|(_, status)| status.clone())
     }
 
-    /// Changes how a task stands.
+    /// Changes the state of a task.
     pub fn set_task(&self, uid: &str, state: State, percent: u32, message: &str) -> Result<()> {
         let mut known = self.memory.lock();
         let (_, status) = known.tasks.get_mut(uid).context("the task is not known")?;
@@ -148,7 +148,7 @@ impl NodeServer {
         self.memory.lock().disks.keys().cloned().collect()
     }
 
-    /// Lets everybody know of a machine.
+    /// Sends a machine to all watchers.
     pub fn set_machine(&self, machine: &Machine) {
         let mut known = self.memory.lock();
         let uid = machine.pod_uid.clone();

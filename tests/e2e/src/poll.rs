@@ -2,7 +2,7 @@
 //!
 //! Invariant: one fetch after the other with short pauses, from the start to the end; what is slow
 //! is no miss until its deadline.
-//! Failure: every miss with curl's words and the moment at which it came.
+//! Failure: every miss with curl's message and the moment at which it came.
 
 use std::process::Command;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};

@@ -184,7 +184,7 @@ impl Stack {
 
     /// Sends a signal to one of the stack's programs and waits until it no longer exists.
     pub async fn kill(&self, program: &str, signal: Signal) -> Result<()> {
-        // The file goes with a program that ends in order: read it before.
+        // A program that ends normally removes the file: read it before.
         let pid = self.pid(program)?;
         kill(pid, signal)?;
         let stat = PathBuf::from(format!("/proc/{pid}/stat"));

@@ -1,14 +1,14 @@
 //! Tables of the API server's expected responses to objects.
 //!
 //! Invariant: every case of a table is tried, and nothing of it stays.
-//! Failure: all cases that went otherwise, each with what was said.
+//! Failure: all cases that had another result, each with what was said.
 
 use anyhow::{Result, anyhow, ensure};
 use serde_json::{Value, json};
 
 use crate::objects::{Answer, Effect, Objects};
 
-/// One object or edit, and the words that a refusal must have.
+/// One object or edit, and the text that a refusal must have.
 #[derive(Debug, Clone)]
 pub struct Case {
     what: String,
@@ -51,7 +51,7 @@ impl Case {
         self
     }
 
-    /// The API server must refuse it with these words.
+    /// The API server must refuse it with this text.
     #[must_use]
     pub fn refused(mut self, words: &str) -> Self {
         self.refusal = Some(words.to_owned());

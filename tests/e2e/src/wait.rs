@@ -2,8 +2,8 @@
 //!
 //! Invariant: a deadline is multiplied by the machine's slowness, which the runner measures at its
 //! start and passes in `VMLET_TEST_SLOWNESS` (a decimal number, 1 without it); the last look begins
-//! after the deadline, so that a machine that stands still loses no look.
-//! Failure: the error of the last look behind the words `not within`, by which the runner
+//! after the deadline, so that a machine that is paused loses no look.
+//! Failure: the error of the last check behind the text `not within`, by which the runner
 //! recognises a deadline.
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `setup`: installs the distribution packages that are missing, and states which.
 //!
 //! Invariant: with nothing missing it changes nothing and asks nothing but dpkg.
-//! Failure: apt-get's own words stay on the terminal; the error names what is still missing.
+//! Failure: apt-get's messages stay on the terminal; the error names what is still missing.
 
 use std::process::ExitCode;
 

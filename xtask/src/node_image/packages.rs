@@ -2,7 +2,7 @@
 //!
 //! Invariant: the list is what apt would install on a machine without any package, so it does not
 //! depend on the machine that builds; it is sorted by name.
-//! Failure: apt's own words.
+//! Failure: apt's own message.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -111,7 +111,7 @@ fn bring_up_alone(layout: &Layout, built: &Path) -> Result<Record> {
     Ok(record)
 }
 
-/// Whether the daemon can start machines, by its own word. In a cluster kubelet asks it.
+/// Whether the daemon reports that it can start machines. In a cluster kubelet requests this.
 fn is_connected(layout: &Layout, built: &Path) -> bool {
     let mut doctor = run::command(built.join("vmletctl"));
     let doctor = doctor

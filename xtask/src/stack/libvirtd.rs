@@ -23,7 +23,7 @@ const PROGRAM: &str = "/usr/sbin/libvirtd";
 /// its cgroup is its pod's.
 const SYSTEM_BUS: &str = "/run/dbus";
 
-/// Folders with fixed places in libvirt, and what stands for them below `DIR/libvirt`.
+/// Folders with fixed places in libvirt, and their replacements below `DIR/libvirt`.
 const BINDS: &[(&str, &str)] = &[
     ("etc", "/etc/libvirt"),
     ("run", "/run/libvirt"),

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::Layout;
 use crate::run;
 
-/// The bridge that stands for the node's network card.
+/// The bridge in place of the node's network card.
 pub(crate) const NODE_LINK: &str = "node0";
 /// The bridge of the CNI configuration.
 pub(crate) const POD_BRIDGE: &str = "cni0";

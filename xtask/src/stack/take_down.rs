@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// What becomes of the logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Logs {
-    /// DIR and everything below it goes.
+    /// Removes DIR and everything below it.
     Remove,
     /// DIR/log and DIR/logs stay.
     Keep,

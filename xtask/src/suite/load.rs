@@ -1,6 +1,6 @@
 //! Processes that keep processors busy, to test on a busy host.
 //!
-//! Invariant: they end with the value that stands for them, and also when this program is killed.
+//! Invariant: they end when their value is dropped, and also when this program is killed.
 //! Failure: one that cannot be started is an error.
 
 use std::process::{Child, Stdio};

@@ -2,7 +2,7 @@
 //! ours.
 //!
 //! kubelet, etcd, containerd and the API server have deadlines of seconds, which a machine that
-//! stands still for a moment lets pass.
+//! is paused for a moment tolerates.
 //!
 //! Invariant: a leak, a panic, a signal or a failed assertion is never repeated, even when a
 //! deadline passed as well. What passes only when it is repeated is counted, listed in

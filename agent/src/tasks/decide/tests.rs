@@ -1,7 +1,7 @@
 //! Every row of the table in the module's header, and what must not be concluded while a peer is
 //! away.
 //!
-//! Invariant: time stands still unless a test moves it.
+//! Invariant: time does not advance unless a test moves it.
 //! Failure: the step that was chosen is shown.
 
 use crds::{TaskKind, VirtualMachineTaskSpec};

@@ -75,7 +75,7 @@ fn failure(vm: &VirtualMachine) -> Option<String> {
     find(conditions, FAILURE).map(|condition| condition.message.clone())
 }
 
-/// Why the pod does not get on, in the words of scheduler and kubelet.
+/// Why the pod does not make progress, as the scheduler and kubelet report it.
 fn obstacle(vm: &VirtualMachine) -> Option<String> {
     let conditions = &vm.status.as_ref()?.conditions;
     let mut all = [PLACEMENT_READY, IMAGE_CACHE_READY, READY].iter();

@@ -1,7 +1,7 @@
 //! The directory of the console log of a run.
 //!
 //! Invariant: the directory of one pod is `<namespace>_<name>_<uid>`, as kubelet names it. The
-//! default place is in a directory that everybody may write to, so it must be ours alone before
+//! default place is in a directory that all users may write to, so it must be ours alone before
 //! it is used: the daemon writes there as root.
 //! Failure: the directory that could not be created, or that belongs to another user.
 

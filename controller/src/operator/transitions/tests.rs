@@ -1,4 +1,4 @@
-//! Which event stands for which transition.
+//! The event of each transition.
 //!
 //! Invariant: statuses are made as passes make them, by consolidation.
 //! Failure: the assertion shows the events.

@@ -47,7 +47,7 @@ pub(crate) enum Answer {
     NotSupported(String),
 }
 
-/// How it stands; begins what is next.
+/// Its state; begins what is next.
 pub(crate) async fn observe(ctx: &Context, object: &Object, named: &Named) -> Outcome<Answer> {
     let name = task_name(object);
     let all = ctx.stores.tasks_of(object.uid());

@@ -3,7 +3,7 @@
 //! Invariant: the result is a name that kubelet accepts (a container image reference) and that the
 //! node's runtime turns back into the source; it never holds credentials. The same source always
 //! has the same name.
-//! Failure: a source that no such name stands for is refused with what to do instead.
+//! Failure: a source that no such name refers to is refused with what to do instead.
 
 use crds::{HttpSource, ImageSource, OciSource};
 use podspec::url_image_name;
@@ -17,7 +17,7 @@ const LONGEST: usize = 253;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) name: String,
-    /// The URL that the name stands for, where it is made of the URL's hash.
+    /// The URL that the name refers to, where it is made of the URL's hash.
     pub(crate) url: Option<String>,
 }
 

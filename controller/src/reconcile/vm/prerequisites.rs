@@ -143,7 +143,7 @@ pub(crate) async fn networks(pass: &mut Pass<'_>) -> Result<(), Missing> {
         })
 }
 
-/// How the disks stand; makes data volumes that are missing.
+/// The state of the disks; makes data volumes that are missing.
 pub(crate) async fn disks(pass: &mut Pass<'_>) -> Outcome<Volumes> {
     let made = data_volumes::check(pass).await?;
     let found = volumes::check(pass);

@@ -1,6 +1,6 @@
 //! The end of each page of `docs/kinds/`: all fields of the kind, and what the API server refuses.
 //!
-//! Invariant: what stands before the mark is written by people and stays as it is.
+//! Invariant: what precedes the mark is written by people and stays as it is.
 //! Failure: a kind without a page is an error.
 
 use std::collections::BTreeMap;

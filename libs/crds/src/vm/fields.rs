@@ -36,7 +36,7 @@ pub enum Effect {
 /// A field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Below `spec`; `[]` stands for each item of a list.
+    /// Below `spec`; `[]` represents each item of a list.
     pub path: &'static str,
     /// Who acts on it.
     pub actor: Actor,

@@ -147,7 +147,8 @@ impl Borrowed {
         &self.connect
     }
 
-    /// Looks, without asking libvirt, whether the connection still stands; ends the session if not.
+    /// Checks, without a call to libvirt, whether the connection is still open; ends the session if
+    /// not.
     pub(super) fn is_alive(&self) -> bool {
         let alive = self.connect.is_alive().unwrap_or(false);
         if !alive {

@@ -1,7 +1,7 @@
 //! Commands to the emulator itself, for devices that libvirt does not know of.
 //!
 //! Invariant: a reply counts as success only when the emulator reports it.
-//! Failure: [`Error::Refused`] with the emulator's own words.
+//! Failure: [`Error::Refused`] with the emulator's own message.
 
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! How an instance ended.
 //!
 //! Invariant: an end is read from what the container reports, else from the pod's own phase.
-//! Failure: an end of unknown kind keeps its word.
+//! Failure: an end of unknown kind keeps its text.
 
 use std::fmt;
 
@@ -41,7 +41,7 @@ pub enum EndCause {
     Host(String),
     /// The pod was deleted, and its end was not observed.
     Lost,
-    /// Something else, with its word.
+    /// Another one, with its text.
     Other(String),
 }
 

@@ -1,7 +1,7 @@
-//! Machines and instances in few words.
+//! Machines and instances in compact form.
 //!
 //! Invariant: "now" is a fixed moment; everything that is not said has an unremarkable value.
-//! Failure: an unknown word panics with that word.
+//! Failure: an unknown term panics with that term.
 
 use std::collections::BTreeMap;
 

@@ -16,7 +16,7 @@ const LINES: usize = 69;
 
 struct Line<'a> {
     row: &'a str,
-    /// A row of the table: strategy, instance, request, extra, action, request after, word.
+    /// A row of the table: strategy, instance, request, extra, action, request after, status.
     theirs: Vec<&'a str>,
     given: Vec<&'a str>,
     action: &'a str,
@@ -168,7 +168,7 @@ fn unmarked_lines_show_the_expectation_of_the_table() {
     for line in lines().iter().filter(|l| l.mark == "=") {
         let theirs = line.theirs[6];
         for word in line.word.split(" | ") {
-            // Line 43 has its second case in the column before, and 78 leaves the word alone.
+            // Line 43 has its second case in the column before, and 78 does not change the status.
             let is_said = matches!((line.row, word), ("43", "Starting") | ("78", "-"));
             let is_theirs = is_said
                 || theirs.contains(word)

@@ -47,7 +47,7 @@ fn server_id() -> Vec<u8> {
 ///
 /// SOLICIT gets an ADVERTISE, or a REPLY when the client wants it at once; REQUEST, RENEW and
 /// REBIND a REPLY with the addresses of the lease, and with an end to any other; CONFIRM whether
-/// the addresses are the lease's; RELEASE and DECLINE a friendly word; INFORMATION-REQUEST
+/// the addresses are the lease's; RELEASE and DECLINE an acknowledgement; INFORMATION-REQUEST
 /// everything but addresses.
 #[must_use]
 pub fn reply(lease: &Lease, request: &Message) -> Option<Message> {

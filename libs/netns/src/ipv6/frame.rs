@@ -62,7 +62,7 @@ pub(super) fn parse(frame: &[u8], mac: Mac) -> Option<Inbound<'_>> {
     }
 }
 
-/// A frame with an advertisement for everybody on the link, that is: the guest.
+/// A frame with an advertisement for all nodes on the link, that is: the guest.
 pub(super) fn advertisement(advert: &Advert) -> Option<Vec<u8>> {
     let header = Icmpv6Type::RouterAdvertisement(RouterAdvertisementHeader {
         cur_hop_limit: 64,

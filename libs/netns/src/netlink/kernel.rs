@@ -79,7 +79,7 @@ impl Kernel {
             request("look up", format!("route to {address}"), answer).await;
         match answer {
             Ok(routes) => Ok(routes.iter().find_map(message::output)),
-            // The kernel has several words for having no route.
+            // The kernel has several errors for a missing route.
             Err(Error::Request { .. }) => Ok(None),
             Err(error) => Err(error),
         }
@@ -129,7 +129,7 @@ async fn request<T>(
     }
 }
 
-/// The kernel's own words instead of a dump of the message.
+/// The kernel's own error text instead of a dump of the message.
 fn plain(error: rtnetlink::Error) -> Box<dyn std::error::Error + Send + Sync> {
     match error {
         rtnetlink::Error::NetlinkError(e) => Box::new(e.to_io()),

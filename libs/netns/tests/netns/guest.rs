@@ -73,7 +73,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A guest; its namespace goes with the [`Scratch`] directory it is in.
+/// A guest; its namespace is removed with the [`Scratch`] directory it is in.
 #[derive(Debug)]
 pub(crate) struct Guest {
     ns: Namespace,

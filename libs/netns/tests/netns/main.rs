@@ -1,6 +1,6 @@
 //! A pod's network between a guest and its neighbours, in namespaces that each test makes.
 //!
-//! Invariant: a namespace belongs to one test and goes with its directory.
+//! Invariant: a namespace belongs to one test and is removed with its directory.
 //! Failure: every wait has a deadline and names what did not come.
 
 #![allow(

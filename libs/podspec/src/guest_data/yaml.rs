@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-/// Values that aliases may stand for, together.
+/// Most values that the aliases of a file may refer to, together.
 const MAX_REPLAYED: usize = 10_000;
 
 /// The map that a text is; empty text is an empty map.

@@ -16,7 +16,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{EnvFilter, Layer};
 
-/// The transport's own talk, which would drown ours: quiet unless the filter names it.
+/// The transport's own messages, which would hide ours: quiet unless the filter names it.
 const QUIET: &str =
     "h2=info,hyper=info,hyper_util=info,kube=info,reqwest=info,rustls=info,tonic=info,tower=info";
 

@@ -16,7 +16,7 @@ impl Metrics for Recorder {
     }
 }
 
-/// A queue in which every key that has been ready for over ten minutes goes first.
+/// A queue in which every key that has been ready for over ten minutes is dispatched first.
 fn ageing() -> Queue<&'static str, Recorder> {
     let config = Config {
         levels: vec![100],

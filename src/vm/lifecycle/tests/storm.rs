@@ -61,7 +61,7 @@ async fn live(node: &Node, n: usize) {
         let (one, other) = tokio::join!(start(), start());
         one.and(other).unwrap();
         match attempt {
-            // The guest goes down just when it is requested to.
+            // The guest powers off at the moment of the request.
             0 => {
                 let off = async { node.hypervisor.power_off(id.domain()) };
                 let (stopped, ()) = tokio::join!(node.containers.stop(&id, HOUR), off);

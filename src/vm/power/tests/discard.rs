@@ -1,7 +1,7 @@
 //! Saved memory that is discarded while its guest returns from it.
 //!
 //! Invariant: a guest that is back runs, and memory that was discarded is never run.
-//! Failure: a test names the guest that stands still, or the memory that was used.
+//! Failure: a test names the guest that is paused, or the memory that was used.
 
 use libvirt::{Event, Hypervisor, Power};
 use podspec::{ContainerId, VmUid};

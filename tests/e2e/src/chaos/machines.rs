@@ -149,7 +149,7 @@ impl Machines {
         let (begun, last) = (Instant::now(), RefCell::new(String::new()));
         let is_slow = Cell::new(false);
         eventually(within, "the end of every machine", || async {
-            // A controller on a host that stood still may have lost its lease.
+            // A controller on a host that was paused may have lost its lease.
             programs::supervise(cluster.stack())?;
             let left = cluster.kubectl(&["get", KINDS, "-A", "-o", "name"])?;
             if last.replace(left.clone()) != left {

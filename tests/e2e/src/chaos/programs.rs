@@ -13,7 +13,7 @@ use crate::stack::Stack;
 
 const CONTROLLER: &str = "vmlet-controller";
 const SCHEDULER: &str = "kube-scheduler";
-/// The last words of a controller that is not the leader any more.
+/// The last message of a controller that is not the leader any more.
 const FAREWELL: &str = "the lease is lost";
 
 /// Kills the victims of a round, and brings them back when they have been dead for long enough.

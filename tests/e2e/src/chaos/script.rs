@@ -20,7 +20,7 @@ pub(super) const PROGRAMS: [&str; 5] = [
     "vmlet-controller",
 ];
 
-/// What the life of a machine shall be, in both spellings that have more than two words.
+/// The desired state of a machine, in both fields that have more than two values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     On,

@@ -177,7 +177,7 @@ fn compare(
 struct Objects {
     machines: BTreeMap<String, Value>,
     pods: BTreeSet<String>,
-    /// Tasks that have not ended, in words.
+    /// Tasks that have not ended, as text.
     tasks: Vec<String>,
 }
 

@@ -4,7 +4,7 @@
 //! The test guest gives its disk a name at its first boot (`VMLET-DISK`), counts boots on it
 //! (`VMLET-BOOTS`), and writes `VMLET-DISK-TAKEN` when another guest writes to it.
 //!
-//! Invariant: looks every second for as long as it lives, so that no log comes and goes unread;
+//! Invariant: it reads every second until it is dropped, so that no log is removed unread;
 //! each look remembers what it saw.
 //! Failure: two machines on one disk, a disk that counted one boot twice, or a machine with a
 //! second disk.

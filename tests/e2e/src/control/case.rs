@@ -2,7 +2,7 @@
 //!
 //! Invariant: cases run one after the other, in their order.
 //! Failure: the first case that fails ends the test, and its name is in the error; the name is
-//! printed before the case begins, so that it stands above the words of a panic, too.
+//! printed before the case begins, so that it is above the message of a panic, too.
 
 use std::time::Instant;
 

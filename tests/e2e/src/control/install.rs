@@ -192,7 +192,7 @@ impl Control {
     }
 }
 
-/// An error unless it was refused with these words.
+/// An error unless it was refused with this text.
 fn refused<T: std::fmt::Debug>(answer: kube::Result<T>, words: &str) -> Result<()> {
     match answer {
         Err(kube::Error::Api(status)) if status.message.contains(words) => Ok(()),

@@ -3,7 +3,7 @@
 //!
 //! Invariant: each forbidden object or edit is refused with the sentence of its rule, and its
 //! allowed neighbour is not.
-//! Failure: a table of all cases that went otherwise.
+//! Failure: a table of all cases that had another result.
 
 use anyhow::{Error, ensure};
 use e2e::{Case, Control, Effect, judge};

@@ -153,7 +153,7 @@ async fn storm(
     controller.spent(what, &start, changes).await
 }
 
-/// P1 and P2: an edit that concerns everybody, and users who make machines and power some on.
+/// P1 and P2: an edit that affects all machines, and users who make machines and power some on.
 async fn routine(
     control: &Control,
     controller: &Controller,

@@ -95,7 +95,8 @@ async fn restarted(cluster: &Cluster, name: &str, hook: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A pod that is deleted has its hook, too; its disk goes with it, its log is read as it grows.
+/// A pod that is deleted has its hook, too; its disk is removed with it, its log is read as it
+/// grows.
 fn delete(cluster: &Cluster) -> Result<()> {
     let follow = ["logs", "--follow", "hooked"];
     let mut follow = cluster

@@ -1,7 +1,7 @@
 //! Images of VM pods as kubelet pulls them through the proxy: every policy, every way to fail; and
 //! those of machines, which nodes read before.
 //!
-//! Invariant: a failure is an event or a status that states what is wrong in words.
+//! Invariant: a failure is an event or a status that states what is wrong.
 //! Failure: the step is named, with what kubectl describes; pods, events and logs follow.
 
 use std::time::Duration;

@@ -266,7 +266,7 @@ async fn previous(cluster: &Cluster) -> Result<()> {
         Ok(())
     })
     .await?;
-    // The guest goes down while the request is in progress: only what comes of it counts.
+    // The guest powers off while the request is in progress: only what comes of it counts.
     let _ = Guest::of(cluster.stack(), "machine")?.run(&["poweroff"]);
     eventually(READY, "the restart", || async {
         let log = cluster.kubectl(&["logs", "machine"])?;

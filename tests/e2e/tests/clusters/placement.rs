@@ -46,7 +46,7 @@ async fn apart(cluster: &Cluster) -> Result<()> {
     });
     make(cluster, &names.map(|name| machine(name, &alone)))?;
     let left = two_run_apart(cluster, &names, "anti-affinity").await?;
-    // The place of one that goes is the place of the one that waits.
+    // The place of one that is deleted is for the one that waits.
     let gone = names.into_iter().find(|name| *name != left);
     cluster.delete(&format!("vm/{}", gone.context("another")?), GONE)?;
     cluster.await_word(left, "Running", UP).await?;

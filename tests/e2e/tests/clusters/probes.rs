@@ -17,7 +17,7 @@ use super::hooks;
 
 const READY: Duration = Duration::from_secs(300);
 const GONE: Duration = Duration::from_secs(180);
-/// Seconds for a command in a guest that stands still periodically: a probe that is late is a probe
+/// Seconds for a command in a guest that is paused periodically: a probe that is late is a probe
 /// that failed.
 const PATIENT: u32 = 20;
 /// Longer than a guest that behaves needs to go down on the slowest machine.
@@ -246,7 +246,7 @@ fn exec_probe(command: &[&str], timeout: u32) -> Value {
 }
 
 fn power_off(cluster: &Cluster, pod: &str) -> Result<()> {
-    // The guest goes down while the request is in progress: only what comes of it counts.
+    // The guest powers off while the request is in progress: only what comes of it counts.
     let _ = Guest::of(cluster.stack(), pod)?.run(&["poweroff"]);
     Ok(())
 }

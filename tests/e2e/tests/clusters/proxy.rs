@@ -365,7 +365,7 @@ fn check(cluster: &Cluster, complaint: &str) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that are nothing, for everybody who connects.
+/// Bytes without meaning, for each client that connects.
 fn noise(socket: &Path) -> Result<JoinHandle<()>> {
     if socket.symlink_metadata().is_ok() {
         std::fs::remove_file(socket)?;

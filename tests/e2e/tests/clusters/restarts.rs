@@ -4,7 +4,7 @@
 //! Invariant: the guest's own clock proves that it ran on; kubelet counts no restart; the Services
 //! answer all the time, without a single failed request: their packets pass the kernel, QEMU and
 //! the containers, which are not restarted.
-//! Failure: the program and the way it went down are named; pods, events and logs follow.
+//! Failure: the program and the way it ended are named; pods, events and logs follow.
 
 use std::time::Duration;
 

@@ -154,7 +154,7 @@ async fn job(cluster: &Cluster) -> Result<()> {
         Ok(pod.clone())
     })
     .await?;
-    // The guest goes down while the request is in progress: only what comes of it counts.
+    // The guest powers off while the request is in progress: only what comes of it counts.
     let _ = Guest::of(cluster.stack(), &running)?.run(&["poweroff"]);
     cluster.await_ready("job/task", READY)?;
     let pod = cluster.get_json(&["pod", &running])?;

@@ -85,7 +85,7 @@ async fn a_device_gets_the_image_once_and_keeps_what_the_guest_wrote() -> Result
     cri.remove_pod(&sandbox).await?;
     drop(claim);
 
-    // The image is there already: no word about it is needed.
+    // The image is there already: no message about it is needed.
     let second = pod("second");
     let (sandbox, created) = create(&cri, &second, "vmlet.dev/none", &link).await?;
     cri.start(&created?).await?;

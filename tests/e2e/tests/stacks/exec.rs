@@ -50,7 +50,7 @@ async fn a_command_comes_back_byte_for_byte() -> Result<()> {
     ensure!(answer.stderr == b"err\n\x01", "{:?}", answer.stderr);
     ensure!(answer.exit_code == 7, "{}", answer.exit_code);
 
-    // Words are words, whatever a shell would make of them; built-ins of a shell are no programs.
+    // Arguments are passed as they are, without a shell; built-ins of a shell are no programs.
     let words = ["echo", "-n", "$HOME", "a b", "'\"`*", "ä\n"];
     let answer = cri.exec(&id, &words, 30).await?;
     ensure!(
@@ -191,7 +191,7 @@ async fn a_command_that_is_given_up_is_killed_with_all_that_it_started() -> Resu
     ensure!(late.code() == Code::DeadlineExceeded, "{late:?}");
     ensure!(sleepers().await?.is_empty(), "killed before the answer");
 
-    // The client goes away, as soon as its command runs.
+    // The client disconnects, as soon as its command runs.
     let seen = async {
         eventually(SOON, "a sleeper", || async {
             ensure!(sleepers().await?.contains("sleep 704"), "not yet");

@@ -87,7 +87,7 @@ async fn live(stack: &Stack, point: &str) -> Result<()> {
     })
     .await?;
     if point.starts_with("images.unpin") {
-        // The file goes with the last disk that stands on it, not with its name.
+        // The file is removed with the last disk that uses it as its base, not with its name.
         step(stack, "RemoveImage", async |cri| {
             cri.remove_image(&image).await
         })

@@ -2,7 +2,7 @@
 //!
 //! Invariant: guests get their orders by the QEMU guest agent; what gets out of a pod is counted on
 //! the node's bridge, before any host there could act on it.
-//! Failure: the guest's own words, or the counters.
+//! Failure: the guest's own message, or the counters.
 
 use std::time::Duration;
 

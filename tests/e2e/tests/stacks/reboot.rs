@@ -74,7 +74,7 @@ async fn after_a_reboot_the_pod_comes_back_and_nothing_is_orphaned() -> Result<(
     await_text(&pod.log(1), "VMLET-GUEST-READY", BOOT).await?;
     let page = format!("http://{}/", cri.ip(&second).await?);
     stack.fetch(&page, BOOT).await?;
-    // What libvirt remembers of the first machine goes with the next look at all of them.
+    // libvirt's record of the first machine is removed at the next look at all of them.
     eventually(BOOT, "one domain", || async {
         let domains = stack.domains()?;
         ensure!(domains.len() == 1, "{domains:?}");

@@ -1,7 +1,7 @@
 //! Bad input is refused with a clear error and leaves nothing behind.
 //!
 //! Invariant: the daemon and the tapmanager continue serving.
-//! Failure: a wrong code, an error without the word that helps, or a leftover.
+//! Failure: a wrong code, an error without the text that helps, or a leftover.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

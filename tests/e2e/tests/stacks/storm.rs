@@ -79,7 +79,7 @@ async fn full_cycle(cri: &Cri, pod: &PodOptions, image: &str) -> Result<()> {
         cri.stop_pod(&sandbox),
         cri.remove_pod(&sandbox)
     );
-    // They may get in each other's way; the last word settles it.
+    // They may conflict; the last request decides.
     let _ = (a, b, c);
     cri.remove_pod(&sandbox).await.context("RemovePodSandbox")
 }

@@ -156,7 +156,7 @@ pub(super) struct Table<'a>(pub(super) &'a [Row]);
 const HEAD: [&str; 9] = [
     "what", "p50", "p90", "p99", "max", "unit", "budget", "", "why",
 ];
-/// Columns of numbers stand at the right.
+/// Columns of numbers are at the right.
 const NUMBERS: std::ops::RangeInclusive<usize> = 1..=4;
 
 impl fmt::Display for Table<'_> {

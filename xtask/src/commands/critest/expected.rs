@@ -26,7 +26,7 @@ pub(crate) struct Expected {
 }
 
 impl Outcome {
-    /// From ginkgo's word for it.
+    /// From ginkgo's term for it.
     pub(crate) fn of_state(state: &str) -> Self {
         match state {
             "passed" => Self::Pass,

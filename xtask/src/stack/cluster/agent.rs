@@ -2,7 +2,7 @@
 //!
 //! Invariant: the token is bound to the node, so that the limits of `deploy/agent` hold here as
 //! they do for a pod.
-//! Failure: a node that kubelet does not register, or kubectl's own words.
+//! Failure: a node that kubelet does not register, or kubectl's own message.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;

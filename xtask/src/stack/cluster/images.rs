@@ -1,7 +1,7 @@
 //! Brings the images of ordinary pods into a node's containerd.
 //!
 //! Invariant: there is no registry; whatever a test's container runs on is imported here.
-//! Failure: ctr's own words.
+//! Failure: ctr's own message.
 
 use anyhow::{Context, Result};
 

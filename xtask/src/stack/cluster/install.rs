@@ -2,7 +2,7 @@
 //!
 //! Invariant: what is applied is what operators apply; only the workloads are left out, since they
 //! run as processes here.
-//! Failure: kubectl's own words.
+//! Failure: kubectl's own message.
 
 use anyhow::{Context, Result};
 

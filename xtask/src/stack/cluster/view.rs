@@ -24,7 +24,7 @@ const OVERLAID: &[(&str, &str)] = &[
     ("/var/log", "var-log"),
 ];
 
-/// Folders with fixed places and what stands for them below the node's directory: these hold much,
+/// Folders with fixed places and their replacements below the node's directory: these hold much,
 /// are measured, or are checked from outside.
 const BINDS: &[(&str, &str)] = &[
     ("host/kubelet", KUBELET_ROOT),

@@ -24,7 +24,7 @@ use crate::reconcile::vm::observe::{find, pods};
 use crate::reconcile::vm::pass::Pass;
 use crds::names::PLACEHOLDER_GATE;
 
-/// Seconds that kubelet has to remove a placeholder before its object goes.
+/// Seconds that kubelet has to remove a placeholder before its object is deleted.
 const GRACE: u32 = 1;
 
 /// Hands the place over to the machine's pod, or gives it up when the machine is not to be on.

@@ -67,7 +67,7 @@ pub(crate) fn placeholder_name(vm: &str, uid: &str) -> String {
     format!("{vm}{}{uid}", names::PLACEHOLDER_OF)
 }
 
-/// The word for what proves an address.
+/// The value for what proves an address.
 pub(crate) const fn assurance(of: IpAssurance) -> &'static str {
     match of {
         IpAssurance::Guest => "Guest",

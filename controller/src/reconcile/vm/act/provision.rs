@@ -33,7 +33,7 @@ use crate::shared::slots::Slot;
 
 /// Seconds between two placeholders: a node that refuses every pod does so at once.
 const PERIOD: i64 = 30;
-/// Seconds that kubelet has to remove a placeholder before its object goes.
+/// Seconds that kubelet has to remove a placeholder before its object is deleted.
 const GRACE: u32 = 1;
 
 /// The task that makes, or made, the root disk.

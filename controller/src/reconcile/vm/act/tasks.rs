@@ -28,7 +28,7 @@ const TRANSIENT_HOLD: i64 = 10;
 const HOLD: i64 = 300;
 /// Seconds that a task which ended is kept for people to see.
 const KEPT: i64 = 600;
-/// How a piece of work stands.
+/// The state of a piece of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// Waits or runs.

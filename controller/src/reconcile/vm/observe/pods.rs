@@ -58,7 +58,7 @@ pub(crate) fn state(pod: &Pod) -> Option<&ContainerState> {
     statuses.first()?.state.as_ref()
 }
 
-/// Why its container waits, such as `ErrImagePull`, with kubelet's words.
+/// Why its container waits, such as `ErrImagePull`, with kubelet's message.
 pub(crate) fn waiting(pod: &Pod) -> Option<(&str, &str)> {
     let waiting = state(pod)?.waiting.as_ref()?;
     let message = waiting.message.as_deref().unwrap_or_default();

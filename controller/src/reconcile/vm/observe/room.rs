@@ -14,7 +14,7 @@ use crate::reconcile::vm::prerequisites::{bytes, thousandths};
 
 const MIB: i128 = 1 << 20;
 
-/// Each thing that the node lacks, in words.
+/// Each thing that the node lacks, as text.
 pub(crate) fn lacks(pod: &Pod, node: &Node) -> Vec<String> {
     let mut all = Vec::new();
     let status = node.status.as_ref();

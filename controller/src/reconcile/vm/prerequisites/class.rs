@@ -147,7 +147,7 @@ fn scaled(quantity: &Quantity, more: i32) -> Option<i128> {
     }
 }
 
-/// Powers of two and of ten that the end of a quantity stands for.
+/// Powers of two and of ten that the end of a quantity represents.
 fn scale(unit: &str) -> Option<(u32, i32)> {
     Some(match unit {
         "" => (0, 0),

@@ -62,7 +62,7 @@ pub(super) async fn check(pass: &mut Pass<'_>) -> Outcome<Volumes> {
     Ok(worst)
 }
 
-/// How one stands; `None`: the cluster does not know the kind.
+/// The state of one object; `None`: the cluster does not know the kind.
 async fn one(
     pass: &mut Pass<'_>,
     api: &Api<DataVolume>,

@@ -1,6 +1,6 @@
 //! The image of the root disk.
 //!
-//! Invariant: an image of the namespace goes before one of the cluster with the same name.
+//! Invariant: an image of the namespace precedes one of the cluster with the same name.
 //! Failure: an image that is missing, not ready, or in a form that nodes cannot use.
 
 use crds::IpAssurance;
@@ -19,7 +19,7 @@ const PASSED_ON: [&str; 3] = ["NotReady", "NotSupported", "Failed"];
 pub(crate) struct Image {
     /// As a pod names it.
     pub(crate) name: String,
-    /// The URL that the name stands for, where it is made of the URL's hash.
+    /// The URL that the name refers to, where it is made of the URL's hash.
     pub(crate) url: Option<String>,
     /// As it was found; none for a disk that exists, whose image may be gone.
     pub(crate) object: Option<Object>,
@@ -29,7 +29,7 @@ pub(crate) struct Image {
     pub(crate) ip_assurance: IpAssurance,
     /// It comes from a registry.
     pub(crate) is_oci: bool,
-    /// Its server wants to know who asks.
+    /// Its server requires credentials.
     pub(crate) has_tls_secret: bool,
 }
 
@@ -108,7 +108,7 @@ fn ready(name: &str, image: &Object) -> Result<(), Missing> {
     }
 }
 
-/// A machine whose root disk is a claim still needs a word in its pod where the image stands.
+/// The `image` field of a pod must not be empty, even if the root disk is a claim.
 fn none() -> Image {
     Image {
         name: "vmlet.dev/none".to_owned(),

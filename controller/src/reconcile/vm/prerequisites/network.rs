@@ -15,7 +15,7 @@ use crate::stores::{self, NetworkAttachmentDefinition};
 /// Networks beyond the pod's own, as Multus reads them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Attachments {
-    /// `namespace/name` of the network that stands in for the pod network.
+    /// `namespace/name` of the network that replaces the pod network.
     pub(crate) default: Option<String>,
     /// Content of the annotation `k8s.v1.cni.cncf.io/networks`; empty: none.
     pub(crate) more: Vec<Value>,

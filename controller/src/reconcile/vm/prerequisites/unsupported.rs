@@ -3,7 +3,7 @@
 //! Invariant: the condition is set in every pass, and is there exactly as long as the machine has
 //! such a field. Fields that nothing acts on come from [`crds::vm::fields`], so that none is
 //! forgotten.
-//! Failure: none; the machine starts without them, or its node refuses it in its own words.
+//! Failure: none; the machine starts without them, or its node refuses it with a message.
 
 use crds::VirtualMachineSpec;
 use crds::conditions::{self, Status};

@@ -46,7 +46,7 @@ pub(super) fn disks(pass: &Pass<'_>) -> Vec<Disk> {
     named.map(disk).collect()
 }
 
-/// How the claims stand; written to the status, too.
+/// The state of the claims; written to the status, too.
 pub(super) fn check(pass: &mut Pass<'_>) -> Volumes {
     let mut worst = Volumes::Ready;
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! A cluster for one test: server, stores that are fed on demand, a clock that stands still.
+//! A cluster for one test: server, stores that are fed on demand, a clock that does not advance.
 //!
 //! Invariant: nothing is seen by a pass before [`Bench::sync`], as with a watch that lags.
 //! Failure: panics with what was not there.
@@ -185,7 +185,7 @@ impl Bench {
         self.sync();
     }
 
-    /// Creates an object behind everybody's back.
+    /// Creates an object directly, without a pass of the controller.
     pub(super) fn put(&mut self, collection: &str, object: Value) -> Value {
         let mut server = self.server.lock().unwrap();
         let (code, made) = server.create(collection.to_owned(), object);
@@ -193,7 +193,7 @@ impl Bench {
         made
     }
 
-    /// Changes an object behind everybody's back; `null` removes a field.
+    /// Changes an object directly, without a pass of the controller; `null` removes a field.
     pub(super) fn edit(&mut self, collection: &str, name: &str, change: Value) {
         self.edit_unseen(collection, name, change);
         self.sync();

@@ -14,7 +14,7 @@ fn power_state(state: &str) -> Value {
     json!({ "spec": { "runStrategy": null, "powerState": state } })
 }
 
-/// What kubelet and the agent say of a pod whose guest stands still, or not.
+/// What kubelet and the agent report of a pod whose guest is paused, or not.
 fn paused(status: &str) -> Value {
     json!({ "status": { "conditions": [
         { "type": "Ready", "status": "True" },

@@ -2,7 +2,7 @@
 //!
 //! Invariant: one real pod ran and was stopped; the other rows are copies of its two, with ids,
 //! names and times of their own, written while no daemon runs. None has files or a network.
-//! Failure: SQLite's words; the daemon stays down.
+//! Failure: SQLite's message; the daemon stays down.
 
 use std::time::{Duration, Instant};
 

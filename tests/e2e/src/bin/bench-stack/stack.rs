@@ -136,7 +136,7 @@ impl Stack {
     }
 }
 
-/// A path in the words of a command line.
+/// A path among the arguments of a command line.
 pub(crate) fn text(path: &Path) -> Result<&str> {
     path.to_str()
         .with_context(|| format!("{} is not UTF-8", path.display()))

@@ -1,7 +1,8 @@
 //! The addresses of the machine.
 //!
 //! Invariant: a primary address is one that other hosts can use and that was confirmed: by the
-//! guest agent, a lease that the guest took, or the image's word that the pod's address will do.
+//! guest agent, a lease that the guest took, or the image's statement that the pod's address is
+//! enough.
 //! Failure: nothing proved: no primary address, and the machine waits for one.
 
 use std::net::IpAddr;
