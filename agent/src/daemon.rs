@@ -132,8 +132,8 @@ async fn once<T: StreamEvent>(
     backoff: &mut Backoff,
     was_away: &mut bool,
 ) -> Result<(), String> {
-    let asked = daemon.clone().info(InfoRequest {}).await;
-    let info = asked
+    let response = daemon.clone().info(InfoRequest {}).await;
+    let info = response
         .map_err(|status| status_message(&status))?
         .into_inner();
     let opened = T::open(daemon.clone()).await;

@@ -53,10 +53,10 @@ pub(crate) fn answer() -> Option<ExitCode> {
     let separator = words.iter().position(|word| word == "--");
     let typed: Vec<_> = words[separator.map_or(words.len(), |at| at + 1)..].to_vec();
     let description = || described(&typed, &names_for(&typed));
-    let asked = CompleteEnv::with_factory(description)
+    let environment = CompleteEnv::with_factory(description)
         .var(VARIABLE)
         .bin(PROGRAM);
-    match asked.try_complete(words, env::current_dir().ok().as_deref()) {
+    match environment.try_complete(words, env::current_dir().ok().as_deref()) {
         Ok(false) => None,
         Ok(true) => Some(ExitCode::SUCCESS),
         Err(_) => Some(ExitCode::FAILURE),

@@ -114,7 +114,7 @@ async fn work(
     let rules = Arc::new(config.priority.rules());
     let queue = runner::queue(&config, &rules, metrics.queue.clone());
     let queue = Arc::new(queue);
-    let images = Arc::new(runner::images::queue(&config));
+    let images = Arc::new(runner::images::queue(&config, metrics.images.clone()));
     let intake = Intake::new(
         stores.clone(),
         (*rules).clone(),

@@ -31,7 +31,7 @@ pub use mappers::Wakes;
 pub type Queue = Shared<Key, QueueMetrics>;
 
 /// The images' queue.
-pub type ImageQueue = Shared<Key>;
+pub type ImageQueue = Shared<Key, QueueMetrics>;
 
 /// Fills the queues. Clones fill the same ones.
 #[derive(Clone)]

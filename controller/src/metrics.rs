@@ -27,6 +27,8 @@ pub struct Metrics {
     registry: Registry,
     /// Of the machines' queue.
     pub queue: QueueMetrics,
+    /// Of the images' queue.
+    pub images: QueueMetrics,
     /// Events that were not written.
     pub events_lost: Counter,
     /// 1 while this process holds the lease.
@@ -53,8 +55,10 @@ struct Watch {
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("vmlet");
+        let queue = QueueMetrics::register(&mut registry);
         let metrics = Self {
-            queue: QueueMetrics::register(&mut registry),
+            images: queue.of_images(),
+            queue,
             registry: Registry::default(),
             events_lost: Counter::default(),
             leader: Gauge::default(),
@@ -66,7 +70,7 @@ impl Default for Metrics {
         registry.register("events_lost", help, metrics.events_lost.clone());
         let help = "Whether this process holds the lease";
         registry.register("controller_leader", help, metrics.leader.clone());
-        let help = "How the installation stands: 0 healthy, 1 warning, 2 error";
+        let help = "State of the installation: 0 healthy, 1 warning, 2 error";
         registry.register("system_health_status", help, metrics.system_health.clone());
         let help = "Requests to the API server, by method and kind of answer";
         registry.register("api_requests", help, metrics.requests.clone());

@@ -122,8 +122,9 @@ impl Profile {
     }
 
     fn waits_for_promotion(&self, machine: &Machine<'_>) -> bool {
-        let asked = self.promotion_while_on || machine.observed != Some(PowerState::PoweredOn);
+        let is_requested =
+            self.promotion_while_on || machine.observed != Some(PowerState::PoweredOn);
         // Text, not a type: what is not exactly this word promotes.
-        asked && machine.promotion != "Disabled" && !machine.promoted
+        is_requested && machine.promotion != "Disabled" && !machine.promoted
     }
 }

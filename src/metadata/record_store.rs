@@ -222,10 +222,10 @@ mod tests {
         let records = RecordStore::load(db.clone()).await.unwrap();
         let (go_on, held) = std::sync::mpsc::channel::<()>();
         let holding = tokio::spawn(async move { db.write(move |_| Ok(held.recv().is_ok())).await });
-        let mut asked = Box::pin(records.insert(thing(1)));
-        assert!(futures_util::poll!(&mut asked).is_pending());
+        let mut insertion = Box::pin(records.insert(thing(1)));
+        assert!(futures_util::poll!(&mut insertion).is_pending());
         let mut changes = records.changes();
-        drop(asked);
+        drop(insertion);
         go_on.send(()).unwrap();
         assert!(holding.await.unwrap().unwrap());
         let reported = tokio::time::timeout(std::time::Duration::from_secs(90), changes.changed());

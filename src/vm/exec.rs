@@ -32,7 +32,7 @@ const LONGEST: Duration = Duration::from_secs(4 * 3600);
 /// In the first two minutes of a machine, in nanoseconds, its agent is waited for: the guest may
 /// still boot.
 const BOOT: i64 = 120 * 1_000_000_000;
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What a command wrote, and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,10 +92,10 @@ impl<P: Platform> Containers<P> {
                     Err(Error::NoAgent(_))
                         if this.is_running(&id)
                             && clock::now() < booted
-                            && deadline > Instant::now() + LOOK_AGAIN
+                            && deadline > Instant::now() + RETRY_INTERVAL
                             && !gone.is_cancelled() =>
                     {
-                        tokio::time::sleep(LOOK_AGAIN).await;
+                        tokio::time::sleep(RETRY_INTERVAL).await;
                     }
                     other => break other,
                 }

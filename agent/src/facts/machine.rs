@@ -133,7 +133,7 @@ mod tests {
         }
     }
 
-    fn words(machine: &Machine) -> Vec<(&'static str, String)> {
+    fn conditions_of(machine: &Machine) -> Vec<(&'static str, String)> {
         let facts = facts(machine);
         let conditions = conditions(&facts);
         conditions
@@ -163,7 +163,7 @@ mod tests {
             ("True", "Connected"),
             ("True", "DhcpLease"),
         ];
-        assert_eq!(words(&machine), on.map(|(s, r)| (s, r.to_owned())));
+        assert_eq!(conditions_of(&machine), on.map(|(s, r)| (s, r.to_owned())));
         machine.power = machine::Power::Paused.into();
         machine.pause_reason = "PausedIOError".to_owned();
         machine.agent = Agent::NotRunning.into();
@@ -173,13 +173,16 @@ mod tests {
             ("False", "GuestAgentNotRunning"),
             ("False", "NoAddress"),
         ];
-        assert_eq!(words(&machine), paused.map(|(s, r)| (s, r.to_owned())));
+        assert_eq!(
+            conditions_of(&machine),
+            paused.map(|(s, r)| (s, r.to_owned()))
+        );
         machine.pause_reason = "two words".to_owned();
-        assert_eq!(words(&machine)[0].1, "Paused");
+        assert_eq!(conditions_of(&machine)[0].1, "Paused");
         machine.power = 77;
         machine.agent = 77;
         assert!(
-            words(&machine)
+            conditions_of(&machine)
                 .iter()
                 .all(|(status, _)| *status == "Unknown")
         );

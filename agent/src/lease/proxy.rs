@@ -40,13 +40,13 @@ impl Proxy {
     /// How it is now.
     pub(super) async fn query(&mut self) -> ProxyFacts {
         let request = StatusRequest { verbose: true };
-        let asked = tokio::time::timeout(TIMEOUT, self.client.status(request)).await;
+        let response = tokio::time::timeout(TIMEOUT, self.client.status(request)).await;
         let away = |message| ProxyFacts {
             message,
             version: self.version.clone(),
             ..ProxyFacts::default()
         };
-        let answer = match asked {
+        let answer = match response {
             Ok(Ok(answer)) => answer.into_inner(),
             Ok(Err(status)) => return away(status_message(&status)),
             Err(_) => return away("it did not answer in time".to_owned()),

@@ -3,8 +3,8 @@ use super::*;
 /// No cluster can be reached by it.
 const NO_CLUSTER: [&str; 2] = ["--kubeconfig", "/nonexistent/kubeconfig"];
 
-fn words(words: &[&str]) -> Vec<OsString> {
-    words.iter().map(OsString::from).collect()
+fn arguments(arguments: &[&str]) -> Vec<OsString> {
+    arguments.iter().map(OsString::from).collect()
 }
 
 fn fake() -> Names {
@@ -16,7 +16,7 @@ fn fake() -> Names {
 
 /// What is offered for the last word.
 fn offered(line: &[&str], names: &Names) -> Vec<String> {
-    let line = words(&[&["vmletctl"], line].concat());
+    let line = arguments(&[&["vmletctl"], line].concat());
     let index = line.len() - 1;
     let found = complete(&mut described(&line, names), line, index, None).unwrap();
     let values = found.iter().map(|c| c.get_value().to_string_lossy());
@@ -93,7 +93,7 @@ fn without_a_cluster_no_name_is_offered_and_nothing_fails() {
         &["list", "-n", ""],
     ] {
         let line = [&NO_CLUSTER[..], line].concat();
-        let all = offered(&line, &names_for(&words(&line)));
+        let all = offered(&line, &names_for(&arguments(&line)));
         assert!(all.iter().all(|word| word.starts_with('-')), "{line:?}");
     }
 }
@@ -101,7 +101,7 @@ fn without_a_cluster_no_name_is_offered_and_nothing_fails() {
 #[test]
 fn kubectl_gets_lines_and_a_directive() {
     let answer = |line: &[&str]| {
-        let line = words(&[&["/bin/kubectl_complete-vmlet"], line].concat());
+        let line = arguments(&[&["/bin/kubectl_complete-vmlet"], line].concat());
         for_kubectl(line, &fake())
     };
     assert_eq!(answer(&["status", ""]), "machine-a\nmachine-b\n:4\n");
@@ -111,7 +111,7 @@ fn kubectl_gets_lines_and_a_directive() {
         "namespace-b\n:4\n"
     );
     let none: Names = Arc::new(|_| Vec::new());
-    assert_eq!(for_kubectl(words(&["x", "status", ""]), &none), ":4\n");
+    assert_eq!(for_kubectl(arguments(&["x", "status", ""]), &none), ":4\n");
     let verbs = answer(&["res"]);
     assert!(
         verbs.starts_with("restart\tRestart virtual machines"),

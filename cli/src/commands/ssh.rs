@@ -40,13 +40,17 @@ pub(crate) async fn run(args: &SshArgs) -> anyhow::Result<ExitCode> {
     };
     let cluster = args.cluster.connect().await?;
     let found = cluster.find(name).await?;
-    let words = words(&found.vm, user, &args.arguments)?;
-    let error = Command::new("ssh").args(words).exec();
+    let arguments = arguments(&found.vm, user, &args.arguments)?;
+    let error = Command::new("ssh").args(arguments).exec();
     Err(error).context("run ssh, which has to be installed on this computer")
 }
 
 /// The arguments of ssh.
-fn words(vm: &VirtualMachine, user: Option<&str>, more: &[String]) -> anyhow::Result<Vec<String>> {
+fn arguments(
+    vm: &VirtualMachine,
+    user: Option<&str>,
+    more: &[String],
+) -> anyhow::Result<Vec<String>> {
     let status = vm.status.clone().unwrap_or_default();
     let name = vm.name_any();
     if status.printable_status != Some(Word::Running) {
@@ -65,9 +69,9 @@ fn words(vm: &VirtualMachine, user: Option<&str>, more: &[String]) -> anyhow::Re
     };
     let uid = vm.uid().unwrap_or_default();
     let alias = format!("HostKeyAlias={}{uid}", names::PREFIX);
-    let mut words = vec!["-o".to_owned(), alias, target];
-    words.extend_from_slice(more);
-    Ok(words)
+    let mut arguments = vec!["-o".to_owned(), alias, target];
+    arguments.extend_from_slice(more);
+    Ok(arguments)
 }
 
 #[cfg(test)]
@@ -91,7 +95,7 @@ mod tests {
         let vm = machine(json!({"printableStatus": "Running", "network": network}));
         let more = ["-v".to_owned(), "uptime".to_owned()];
         assert_eq!(
-            words(&vm, Some("root"), &more).unwrap(),
+            arguments(&vm, Some("root"), &more).unwrap(),
             [
                 "-o",
                 "HostKeyAlias=vmlet.dev/u1",
@@ -102,13 +106,13 @@ mod tests {
         );
         let network = json!({"primaryIP6": "fd00::7"});
         let vm = machine(json!({"printableStatus": "Running", "network": network}));
-        assert_eq!(words(&vm, None, &[]).unwrap()[2], "fd00::7");
+        assert_eq!(arguments(&vm, None, &[]).unwrap()[2], "fd00::7");
     }
 
     #[test]
     fn an_unreachable_machine_reports_the_reason() {
         let refused = |status: Value| {
-            let refused = words(&machine(status), None, &[]).unwrap_err();
+            let refused = arguments(&machine(status), None, &[]).unwrap_err();
             refused.to_string()
         };
         let stopped = refused(json!({"printableStatus": "Stopped"}));

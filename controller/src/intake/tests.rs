@@ -25,9 +25,9 @@ use crate::stores::{Feeds, Key, Stores};
 
 fn intake(rules: Profile) -> (Intake, Feeds) {
     let (stores, feeds) = Stores::new();
-    let metrics = Metrics::default().queue;
-    let queue = Arc::new(Shared::with_metrics(Config::default(), metrics));
-    let images = Arc::new(Shared::new(Config::default()));
+    let metrics = Metrics::default();
+    let queue = Arc::new(Shared::with_metrics(Config::default(), metrics.queue));
+    let images = Arc::new(Shared::with_metrics(Config::default(), metrics.images));
     (Intake::new(stores, rules, queue, images), feeds)
 }
 

@@ -1,6 +1,6 @@
-//! Series of the machines' queue, under the names that other controllers use.
+//! Series of the queues, under the names that other controllers use.
 //!
-//! Invariant: the label `priority` is a configured level or `custom`, so that series neither grow
+//! Invariant: the label `controller` names the queue: `virtualmachine` or `virtualmachineimage`. The label `priority` is a configured level or `custom`, so that series neither grow
 //! nor drift.
 //! Failure: none.
 
@@ -14,8 +14,10 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use workqueue::{Class, Running, Tally};
 
-/// What the queue is called.
-const NAME: &str = "virtualmachine";
+/// The queue of machines.
+const MACHINES: &str = "virtualmachine";
+/// The queue of images, of both kinds.
+const IMAGES: &str = "virtualmachineimage";
 /// Upper bounds of waiting and working times, in seconds.
 const BOUNDS: [f64; 12] = [
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0,
@@ -30,11 +32,6 @@ struct Of {
     name: &'static str,
     controller: &'static str,
 }
-
-const OF: Of = Of {
-    name: NAME,
-    controller: NAME,
-};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Level {
@@ -54,11 +51,10 @@ struct Controller {
     controller: &'static str,
 }
 
-const CONTROLLER: Controller = Controller { controller: NAME };
-
-/// Clones count into the same series.
+/// The series of one queue. Clones count into the same series.
 #[derive(Debug, Clone)]
 pub struct QueueMetrics {
+    name: &'static str,
     depth: Family<Level, Gauge>,
     adds: Family<Of, Counter>,
     retries: Family<Of, Counter>,
@@ -84,9 +80,11 @@ fn histogram() -> Histogram {
 }
 
 impl QueueMetrics {
+    /// Registers the series; returns those of the machines' queue.
     #[rustfmt::skip]
     pub(super) fn register(registry: &mut Registry) -> Self {
         let new = Self {
+            name: MACHINES,
             depth: Family::default(),
             adds: Family::default(),
             retries: Family::default(),
@@ -129,33 +127,67 @@ impl QueueMetrics {
         new
     }
 
+    /// The same series for the queue of images.
+    pub(super) fn of_images(&self) -> Self {
+        let new = Self {
+            name: IMAGES,
+            ..self.clone()
+        };
+        new.create();
+        new
+    }
+
+    const fn of(&self) -> Of {
+        Of {
+            name: self.name,
+            controller: self.name,
+        }
+    }
+
+    const fn controller(&self) -> Controller {
+        Controller {
+            controller: self.name,
+        }
+    }
+
+    fn level(&self, class: Class) -> Level {
+        Level {
+            name: self.name,
+            controller: self.name,
+            priority: match class {
+                Class::Level(number) => number.to_string(),
+                Class::Custom => "custom".to_owned(),
+            },
+        }
+    }
+
     /// Series that exist before anything happened, so that a rate of zero is seen as such.
     fn create(&self) {
         for result in ["error", "requeue_after", "requeue", "success"] {
             let _ = self.reconciles.get_or_create(&Ended {
-                controller: NAME,
+                controller: self.name,
                 result,
             });
         }
         for family in [&self.errors, &self.terminal, &self.panics, &self.timeouts] {
-            let _ = family.get_or_create(&CONTROLLER);
+            let _ = family.get_or_create(&self.controller());
         }
         for family in [&self.adds, &self.retries, &self.aged] {
-            let _ = family.get_or_create(&OF);
+            let _ = family.get_or_create(&self.of());
         }
-        let _ = self.active.get_or_create(&CONTROLLER);
+        let _ = self.active.get_or_create(&self.controller());
     }
 
     /// How many workers there are.
     pub fn workers(&self, count: usize) {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
-        self.workers.get_or_create(&CONTROLLER).set(count);
+        self.workers.get_or_create(&self.controller()).set(count);
     }
 
     /// A pass began.
     #[must_use]
     pub fn active(&self) -> Active {
-        let gauge = self.active.get_or_create_owned(&CONTROLLER);
+        let gauge = self.active.get_or_create_owned(&self.controller());
         gauge.inc();
         Active(gauge)
     }
@@ -171,66 +203,55 @@ impl Drop for Active {
     }
 }
 
-fn level(class: Class) -> Level {
-    Level {
-        name: NAME,
-        controller: NAME,
-        priority: match class {
-            Class::Level(number) => number.to_string(),
-            Class::Custom => "custom".to_owned(),
-        },
-    }
-}
-
 impl workqueue::Metrics for QueueMetrics {
     fn depth(&mut self, class: Class, change: i64) {
-        self.depth.get_or_create(&level(class)).inc_by(change);
+        self.depth.get_or_create(&self.level(class)).inc_by(change);
     }
 
     fn added(&mut self) {
-        self.adds.get_or_create(&OF).inc();
+        self.adds.get_or_create(&self.of()).inc();
     }
 
     fn retried(&mut self) {
-        self.retries.get_or_create(&OF).inc();
+        self.retries.get_or_create(&self.of()).inc();
     }
 
     fn queued(&mut self, waited: Duration) {
         let seconds = waited.as_secs_f64();
-        self.waited.get_or_create(&OF).observe(seconds);
+        self.waited.get_or_create(&self.of()).observe(seconds);
     }
 
     fn dispatched(&mut self, class: Class, waited: Duration, aged: bool) {
-        let level = level(class);
+        let level = self.level(class);
         let seconds = waited.as_secs_f64();
         self.first_dispatch.get_or_create(&level).observe(seconds);
         self.dispatches.get_or_create(&level).inc();
         if aged {
-            self.aged.get_or_create(&OF).inc();
+            self.aged.get_or_create(&self.of()).inc();
         }
     }
 
     fn worked(&mut self, took: Duration) {
         let seconds = took.as_secs_f64();
-        self.worked.get_or_create(&OF).observe(seconds);
+        self.worked.get_or_create(&self.of()).observe(seconds);
     }
 
     fn running(&mut self, running: Running) {
         let unfinished = running.unfinished.as_secs_f64();
-        self.unfinished.get_or_create(&OF).set(unfinished);
+        self.unfinished.get_or_create(&self.of()).set(unfinished);
         let longest = running.longest.as_secs_f64();
-        self.longest.get_or_create(&OF).set(longest);
+        self.longest.get_or_create(&self.of()).set(longest);
     }
 
     fn reconciled(&mut self, tally: Tally, took: Duration) {
         let result = tally.result();
         let ended = Ended {
-            controller: NAME,
+            controller: self.name,
             result,
         };
         self.reconciles.get_or_create(&ended).inc();
         if result == "error" {
-            self.errors.get_or_create(&CONTROLLER).inc();
+            self.errors.get_or_create(&self.controller()).inc();
         }
         let special = match tally {
             Tally::Terminal => Some(&self.terminal),
@@ -239,9 +260,9 @@ impl workqueue::Metrics for QueueMetrics {
             Tally::Success | Tally::RequeueAfter | Tally::Requeue | Tally::Error => None,
         };
         if let Some(special) = special {
-            special.get_or_create(&CONTROLLER).inc();
+            special.get_or_create(&self.controller()).inc();
         }
-        let seconds = self.seconds.get_or_create(&CONTROLLER);
+        let seconds = self.seconds.get_or_create(&self.controller());
         seconds.observe(took.as_secs_f64());
     }
 }

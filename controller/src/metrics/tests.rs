@@ -51,12 +51,17 @@ fn passes_are_counted_by_how_they_ended() {
     let metrics = Metrics::default();
     let mut sink = metrics.queue.clone();
     sink.reconciled(Tally::Panic, Duration::from_millis(3));
+    let mut images = metrics.images.clone();
+    images.reconciled(Tally::Success, Duration::from_millis(3));
     sink.dispatched(Class::Level(100), Duration::from_millis(2), false);
     let text = metrics.text();
     for series in [
         "vmlet_controller_reconcile_total{controller=\"virtualmachine\",result=\"error\"} 1",
         "vmlet_controller_reconcile_total{controller=\"virtualmachine\",result=\"success\"} 0",
         "vmlet_controller_reconcile_panics_total{controller=\"virtualmachine\"} 1",
+        "vmlet_controller_reconcile_total{controller=\"virtualmachineimage\",result=\"success\"} 1",
+        "vmlet_controller_reconcile_panics_total{controller=\"virtualmachineimage\"} 0",
+        "vmlet_workqueue_adds_total{name=\"virtualmachineimage\",controller=\"virtualmachineimage\"} 0",
         "priority=\"100\"} 1",
     ] {
         assert!(text.contains(series), "{series} is not in\n{text}");

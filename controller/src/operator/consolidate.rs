@@ -136,7 +136,7 @@ impl Kind {
         }
     }
 
-    pub(super) const fn word(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::ReconcileComplete => "complete",
             Self::Available => "available",
@@ -286,7 +286,7 @@ fn verdict(kind: Kind, findings: &Findings, stopped: bool, rules: &Rules) -> Ver
         _ => false,
     };
     if unusable {
-        let words = format!("not {} due to degraded components", kind.word());
+        let words = format!("not {} due to degraded components", kind.name());
         return Verdict::new(kind, Status::False, DEGRADED, &words);
     }
     match findings.unknown.get(&kind) {

@@ -171,13 +171,13 @@ impl Findings {
                 Some(reported) if reported.status == Status::Unknown => {
                     format!(
                         "{name} does not know whether it is {}: {}",
-                        kind.word(),
+                        kind.name(),
                         reported.message
                     )
                 }
                 // An absent Available is as bad as False, and few components report Upgradeable.
                 None if matches!(kind, Kind::Progressing | Kind::Degraded) => {
-                    format!("{name} does not say whether it is {}", kind.word())
+                    format!("{name} does not say whether it is {}", kind.name())
                 }
                 _ => continue,
             };

@@ -128,7 +128,7 @@ async fn other(client: &Client, wanted: &ComponentRef) -> Read<Option<serde_json
         // A kind that is not served has no object.
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
         Err(kube::Error::Discovery(_)) => return Ok(None),
-        Err(error) => return Err(words(&error)),
+        Err(error) => return Err(message_of(&error)),
     };
     let api: Api<DynamicObject> = match &wanted.namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
@@ -142,7 +142,7 @@ async fn get<K>(api: &Api<K>, name: &str) -> Read<Option<K>>
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
-    within(api.get_opt(name)).await.map_err(|e| words(&e))
+    within(api.get_opt(name)).await.map_err(|e| message_of(&e))
 }
 
 async fn list<K>(api: &Api<K>, labels: &str) -> Read<Vec<K>>
@@ -150,7 +150,7 @@ where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
     let which = ListParams::default().labels(labels).limit(MOST);
-    let found = within(api.list(&which)).await.map_err(|e| words(&e))?;
+    let found = within(api.list(&which)).await.map_err(|e| message_of(&e))?;
     Ok(found.items)
 }
 
@@ -164,7 +164,7 @@ pub(super) async fn within<T>(
     }
 }
 
-fn words(error: &kube::Error) -> String {
+fn message_of(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
         error => telemetry::one_line(error).to_string(),

@@ -45,14 +45,14 @@ pub(super) fn transitions(old: &VmletStatus, new: &VmletStatus) -> Vec<Transitio
     if is_upgrading && !was_upgrading {
         all.push(Transition::normal(
             "Upgrading",
-            words(new, Kind::Progressing).to_owned(),
+            message_of(new, Kind::Progressing).to_owned(),
         ));
     }
     if let (Some(before), Some(after)) = (recorded(old), recorded(new))
         && before != after
     {
-        let words = format!("upgraded from version {before} to {after}");
-        all.push(Transition::normal("Upgraded", words));
+        let message_of = format!("upgraded from version {before} to {after}");
+        all.push(Transition::normal("Upgraded", message_of));
     }
     all.extend(standing(old, new, is_upgrading));
     all
@@ -65,7 +65,7 @@ fn standing(old: &VmletStatus, new: &VmletStatus, is_upgrading: bool) -> Option<
         Some(Transition {
             is_warning: true,
             reason,
-            message: words(new, kind).to_owned(),
+            message: message_of(new, kind).to_owned(),
         })
     };
     // During an upgrade parts come and go: only a fault is reported.
@@ -94,7 +94,7 @@ fn is(status: &VmletStatus, kind: Kind, wanted: Status) -> bool {
     find(&status.conditions, kind.as_str()).is_some_and(|found| found.status == wanted.as_str())
 }
 
-fn words(status: &VmletStatus, kind: Kind) -> &str {
+fn message_of(status: &VmletStatus, kind: Kind) -> &str {
     find(&status.conditions, kind.as_str()).map_or("", |found| found.message.as_str())
 }
 

@@ -84,7 +84,8 @@ impl Proxy {
         if let Ok(kept) = kept {
             primary.message = kept;
         }
-        let is_verbose = StatusRequest::decode(message.as_ref()).is_ok_and(|asked| asked.verbose);
+        let is_verbose =
+            StatusRequest::decode(message.as_ref()).is_ok_and(|request| request.verbose);
         merge(
             primary,
             more.into_iter().chain(is_verbose.then(own_version)),

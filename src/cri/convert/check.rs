@@ -40,7 +40,7 @@ pub(super) fn text(field: &str, value: String) -> Result<String> {
 }
 
 /// Texts without spaces, such as addresses.
-pub(super) fn words(field: &str, values: Vec<String>, most: usize) -> Result<Vec<String>> {
+pub(super) fn strings(field: &str, values: Vec<String>, most: usize) -> Result<Vec<String>> {
     if values.len() > most {
         return Err(Invalid::new(field, format!("at most {most} are allowed")));
     }

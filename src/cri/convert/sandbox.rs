@@ -81,11 +81,11 @@ fn hostname(name: String) -> Result<String> {
 }
 
 fn dns(dns: v1::DnsConfig) -> Result<DnsConfig> {
-    let words = |field, values| check::words(field, values, MOST_DNS_WORDS);
+    let strings = |field, values| check::strings(field, values, MOST_DNS_WORDS);
     Ok(DnsConfig {
-        servers: words("config.dns_config.servers", dns.servers)?,
-        searches: words("config.dns_config.searches", dns.searches)?,
-        options: words("config.dns_config.options", dns.options)?,
+        servers: strings("config.dns_config.servers", dns.servers)?,
+        searches: strings("config.dns_config.searches", dns.searches)?,
+        options: strings("config.dns_config.options", dns.options)?,
     })
 }
 

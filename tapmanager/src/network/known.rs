@@ -61,9 +61,9 @@ pub(crate) fn macs(request: &AddRequest) -> Result<Vec<Mac>, String> {
         Ok(mac)
     };
     let known = &request.known_nics;
-    let asked = Some(&request.mac).filter(|mac| known.is_empty() && !mac.is_empty());
+    let requested = Some(&request.mac).filter(|mac| known.is_empty() && !mac.is_empty());
     let known = known.iter().map(|nic: &KnownNic| &nic.mac);
-    known.chain(asked).map(parse).collect()
+    known.chain(requested).map(parse).collect()
 }
 
 /// Gives the guest's NICs these addresses; returns the links that cannot carry them.
@@ -121,22 +121,22 @@ mod tests {
             ..AddRequest::default()
         };
         let all = attachments(&request, Path::new("/n"));
-        let asked = |i: usize, key: &str| {
+        let requested = |i: usize, key: &str| {
             let pair = all[i].args.iter().find(|(k, _)| k == key);
             pair.map(|(_, value)| value.as_str())
         };
         assert_eq!(all.len(), 4);
         for attempt in 0..3 {
-            assert_eq!(asked(attempt, "MAC"), Some("0a:58:0a:01:00:05"));
+            assert_eq!(requested(attempt, "MAC"), Some("0a:58:0a:01:00:05"));
         }
-        assert_eq!(asked(0, "IP"), Some("10.1.0.5"));
+        assert_eq!(requested(0, "IP"), Some("10.1.0.5"));
         assert_eq!(
             all[0].capabilities.get("ips"),
             Some(&json!(["10.1.0.5", "fd00::5"]))
         );
-        assert_eq!(asked(1, "IP"), Some("10.1.0.5"));
-        assert_eq!((asked(2, "IP"), asked(3, "IP")), (None, None));
-        assert_eq!(asked(3, "MAC"), None);
+        assert_eq!(requested(1, "IP"), Some("10.1.0.5"));
+        assert_eq!((requested(2, "IP"), requested(3, "IP")), (None, None));
+        assert_eq!(requested(3, "MAC"), None);
         assert!(all[1..].iter().all(|all| all.capabilities.is_empty()));
     }
 
@@ -163,12 +163,12 @@ mod tests {
             ..AddRequest::default()
         };
         let all = attachments(&request, Path::new("/n"));
-        let asked = |attachment: &cni::Attachment| {
+        let requested = |attachment: &cni::Attachment| {
             let pair = attachment.args.iter().find(|(k, _)| k == "MAC");
             pair.map(|(_, value)| value.clone())
         };
         assert_eq!(
-            all.iter().map(asked).collect::<Vec<_>>(),
+            all.iter().map(requested).collect::<Vec<_>>(),
             [Some(request.mac.clone()), None]
         );
         assert_eq!(macs(&request).unwrap()[0].to_string(), request.mac);

@@ -48,12 +48,12 @@ async fn frames_of_a_routing_guest_pass_from_any_address_also_after_a_restart() 
     let network = node.client().add(request).await.unwrap();
     let guest = boot(&node, &network, "guest").await;
     guest.lease("").await;
-    let heard = "ip addr replace 10.88.7.99/24 dev nic0; \
+    let listener = "ip addr replace 10.88.7.99/24 dev nic0; \
                  busybox ping -c 1 -W 15 -I 10.88.7.99 10.88.7.1";
-    guest.run(heard).await;
+    guest.run(listener).await;
     node.kill().await;
     node.launch().await;
-    guest.run(heard).await;
+    guest.run(listener).await;
     drop(guest);
     node.client().del("router").await.unwrap();
     assert_eq!(node.leftovers().await, Vec::<String>::new());

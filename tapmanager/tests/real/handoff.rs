@@ -201,10 +201,10 @@ async fn users_other_than_the_sockets_own_are_refused_even_if_the_file_lets_them
         (node.control(), nobody),
         (node.handoff(), STRANGER),
     ] {
-        let heard = knock(&node.scratch, socket.clone(), uid).await;
+        let received = knock(&node.scratch, socket.clone(), uid).await;
         assert!(
-            heard.contains("ignored"),
-            "{uid} on {}: {heard}",
+            received.contains("ignored"),
+            "{uid} on {}: {received}",
             socket.display()
         );
         let line = node.logged(&format!("uid={uid} ")).await;

@@ -51,9 +51,9 @@ async fn a_guest_has_both_families_also_after_a_crash_of_the_program() {
     wake(&guest).await;
     let routes = routed(&guest).await;
     assert!(routes.contains("fd00:99::/48 via fe80:"), "{routes}");
-    let told = dhclient(&guest, node.scratch.path()).await;
-    assert_eq!(told["new_ip6_address"], "fd00:88:7::2");
-    assert_eq!(told["new_dhcp6_name_servers"], "fd00:96::a");
+    let received = dhclient(&guest, node.scratch.path()).await;
+    assert_eq!(received["new_ip6_address"], "fd00:88:7::2");
+    assert_eq!(received["new_dhcp6_name_servers"], "fd00:96::a");
     let reach = "busybox ping -6 -c 1 -W 15 fd00:88:7::1 && busybox ping -c 1 -W 15 10.88.7.1";
     guest.run(reach).await;
     run(&node.ns, "busybox ping -6 -c 1 -W 15 fd00:88:7::2").await;
@@ -90,8 +90,8 @@ async fn a_pod_may_have_ipv6_alone() {
     let guest = boot(&node, &network, "guest").await;
     wake(&guest).await;
     routed(&guest).await;
-    let told = dhclient(&guest, node.scratch.path()).await;
-    assert_eq!(told["new_ip6_address"], "fd00:88:8::2");
+    let received = dhclient(&guest, node.scratch.path()).await;
+    assert_eq!(received["new_ip6_address"], "fd00:88:8::2");
     run(&node.ns, "busybox ping -6 -c 1 -W 15 fd00:88:8::2").await;
     node.client().del("one").await.unwrap();
     assert_eq!(

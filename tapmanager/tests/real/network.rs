@@ -73,8 +73,8 @@ async fn a_guest_gets_the_network_of_its_pod_and_nothing_is_left_after_del() {
     let address = network.ips().next().unwrap().to_string();
 
     let guest = boot(&node, &network, "guest").await;
-    let told = guest.lease("").await;
-    let get = |name: &str| told.get(name).cloned().unwrap_or_default();
+    let received = guest.lease("").await;
+    let get = |name: &str| received.get(name).cloned().unwrap_or_default();
     assert_eq!(get("ip"), address);
     assert_eq!(
         (get("subnet"), get("mtu")),

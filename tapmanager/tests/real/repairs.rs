@@ -62,13 +62,13 @@ async fn a_gateway_that_is_no_neighbour_serves_the_guest_as_it_serves_a_containe
     let node = node_with(make, &result, "ip link del cali0; ip addr flush dev lo").await;
     let network = add(&node).await;
     let guest = boot(&node, &network, "guest").await;
-    let told = guest.lease("").await;
+    let expected = guest.lease("").await;
     assert_eq!(
-        (told["ip"].as_str(), told["subnet"].as_str()),
+        (expected["ip"].as_str(), expected["subnet"].as_str()),
         ("10.71.0.5", "255.255.255.255")
     );
     let routes = "169.254.1.1/32 0.0.0.0 0.0.0.0/0 169.254.1.1";
-    assert_eq!(told["staticroutes"], routes);
+    assert_eq!(expected["staticroutes"], routes);
     guest.run("busybox ping -c 1 -W 15 10.71.9.9").await;
     run(&node.ns, "busybox ping -c 1 -W 15 10.71.0.5").await;
     let neighbour = guest.run("ip neigh").await;
@@ -76,11 +76,11 @@ async fn a_gateway_that_is_no_neighbour_serves_the_guest_as_it_serves_a_containe
         neighbour.contains("169.254.1.1 dev nic0 lladdr ee:ee:ee:ee:ee:ee"),
         "{neighbour}"
     );
-    let told = repairs(&node);
-    assert_eq!(told.len(), 3, "{told:?}");
+    let expected = repairs(&node);
+    assert_eq!(expected.len(), 3, "{expected:?}");
     // The same request once more is answered from what is known.
     add(&node).await;
-    assert_eq!(repairs(&node), told);
+    assert_eq!(repairs(&node), expected);
     gone(&node).await;
 }
 
@@ -98,9 +98,9 @@ async fn one_address_without_options_is_enough() {
     let gateway = network.nics[0].addresses[0].gateway.unwrap();
     assert_eq!(gateway.to_string(), "10.72.0.1");
     let guest = boot(&node, &network, "guest").await;
-    let told = guest.lease("").await;
+    let expected = guest.lease("").await;
     assert_eq!(
-        (told["subnet"].as_str(), told["mtu"].as_str()),
+        (expected["subnet"].as_str(), expected["mtu"].as_str()),
         ("255.240.0.0", "1376")
     );
     guest.run("busybox ping -c 1 -W 15 10.72.0.1").await;
@@ -137,19 +137,19 @@ async fn links_in_the_wrong_order_with_each_others_addresses_become_the_right_ni
     for (number, (tap, nic)) in taps.into_iter().zip(&nics).enumerate() {
         let name = format!("guest{number}");
         let guest = Guest::plug(node.scratch.path(), &name, tap, &nic.mac).await;
-        let told = guest.lease("").await;
-        assert_eq!(told["ip"], ips[number]);
+        let expected = guest.lease("").await;
+        assert_eq!(expected["ip"], ips[number]);
         let gateway = ["10.73.0.1", "10.74.0.1"][number];
         guest
             .run(&format!("busybox ping -c 1 -W 15 {gateway}"))
             .await;
     }
-    let told = repairs(&node).join("\n");
+    let expected = repairs(&node).join("\n");
     for words in [
         "10.74.0.5 of eth0 is on net1",
         "10.73.0.5 without interface is on eth0",
     ] {
-        assert!(told.contains(words), "{told}");
+        assert!(expected.contains(words), "{expected}");
     }
     gone(&node).await;
 }

@@ -93,7 +93,7 @@ pub(super) async fn daemon(endpoint: &Endpoint) -> Daemon {
 
 async fn answers(endpoint: &Endpoint) -> Result<Daemon, ConnectError> {
     let runtime = endpoint.connect().await?;
-    let asked = async {
+    let requested = async {
         let version = runtime.version(crate::runtime::QUERY).await?;
         let status = runtime.status().await?;
         let image_fs = runtime.image_filesystem().await.ok();
@@ -120,7 +120,7 @@ async fn answers(endpoint: &Endpoint) -> Result<Daemon, ConnectError> {
                 .map(|id| id.mountpoint.into()),
         })
     };
-    Ok(match asked.await {
+    Ok(match requested.await {
         Ok(answers) => Daemon::Answers(Box::new(answers)),
         Err(error) => Daemon::Mute(error.to_string()),
     })

@@ -37,22 +37,22 @@ pub fn deployment(object: &Deployment, short_for: Duration) -> ComponentState {
             "{updated} of {wanted} replicas are of the new version"
         ))
     } else {
-        moving.map(words)
+        moving.map(message_of)
     };
     let short = (available < wanted && short_for >= GRACE)
         .then(|| format!("{available} of {wanted} replicas serve"));
     let mut all = conditions(
-        down.map(words),
+        down.map(message_of),
         rollout.clone().filter(|_| late.is_none()),
-        late.or(refused).map(words).or(short),
-        rollout.or(late.map(words)),
+        late.or(refused).map(message_of).or(short),
+        rollout.or(late.map(message_of)),
     );
     if condition("Available").is_none() {
         all.available = None;
     } else if let Some(unknown) = condition("Available").filter(|c| is(c, "Unknown")) {
         all.available = Some(ComponentCondition::new(
             crds::conditions::Status::Unknown,
-            words(unknown),
+            message_of(unknown),
         ));
     }
     ComponentState::Found(all)
@@ -66,7 +66,7 @@ fn is(condition: &DeploymentCondition, status: &str) -> bool {
     condition.status.as_deref() == Some(status)
 }
 
-fn words(condition: &DeploymentCondition) -> String {
+fn message_of(condition: &DeploymentCondition) -> String {
     let reason = condition.reason.as_deref().unwrap_or_default();
     match condition.message.as_deref().unwrap_or_default() {
         "" => reason.to_owned(),

@@ -195,8 +195,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Look again after `delay` at the latest.
-    pub(crate) fn look_again(&mut self, delay: Duration) {
+    /// Requests another pass after `delay` at the latest.
+    pub(crate) fn requeue_within(&mut self, delay: Duration) {
         self.requeue = Some(self.requeue.map_or(delay, |old| old.min(delay)));
     }
 
@@ -204,7 +204,7 @@ impl<'a> Pass<'a> {
     /// come at once: its pass writes the status of both.
     pub(crate) fn postpone_status(&mut self) {
         self.writes.postpones_status = true;
-        self.look_again(PROGRESS);
+        self.requeue_within(PROGRESS);
     }
 
     /// Seconds since the Unix epoch.

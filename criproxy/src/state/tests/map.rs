@@ -137,7 +137,7 @@ proptest! {
     #[test]
     fn owners_agree_with_two_plain_sets(
         steps in prop::collection::vec((0..4_u8, 0..2_usize, id()), 0..40),
-        asked in prop::collection::vec(id(), 1..20),
+        requested in prop::collection::vec(id(), 1..20),
     ) {
         let (_dir, memory) = fresh();
         let mut sets = [BTreeSet::new(), BTreeSet::new()];
@@ -158,20 +158,20 @@ proptest! {
                 }
             }
         }
-        for asked in asked {
+        for requested in requested {
             let with = |has: &dyn Fn(&String) -> bool| -> Vec<usize> {
                 (0..2).filter(|backend| sets[*backend].iter().any(has)).collect()
             };
-            let mut owners = with(&|id| *id == asked);
+            let mut owners = with(&|id| *id == requested);
             if owners.is_empty() {
-                owners = with(&|id| id.starts_with(&asked));
+                owners = with(&|id| id.starts_with(&requested));
             }
             let expected = match *owners {
                 [] => Owner::Unknown,
                 [one] => Owner::One(BackendIndex(one)),
                 _ => Owner::Ambiguous,
             };
-            prop_assert_eq!(memory.owner(Kind::Container, &asked), expected, "{}", asked);
+            prop_assert_eq!(memory.owner(Kind::Container, &requested), expected, "{}", requested);
         }
     }
 }

@@ -98,7 +98,7 @@ fields! {
     "readinessProbe.guestHeartbeat.thresholdStatus" Controller AtOnce;
     "readinessProbe.guestInfo[].key" Controller AtOnce;
     "readinessProbe.guestInfo[].value" Controller AtOnce;
-    "readinessProbe.periodSeconds" Controller NextStart "for tcpSocket; the guest agent is asked every 30 s";
+    "readinessProbe.periodSeconds" Controller NextStart "for tcpSocket; the node queries the guest agent every 30 s";
     "readinessProbe.timeoutSeconds" Controller NextStart "for tcpSocket";
     "promoteDisksMode" NoneYet AtOnce "nodes cannot flatten disks";
     "minMachineType" Node NextStart;

@@ -24,7 +24,7 @@ use crate::namespace::{self, Namespace};
 /// Interval of unsolicited advertisements.
 const PERIOD: Duration = Duration::from_secs(300);
 /// How often a gateway that is not known is looked for, and how long an answer is believed.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(200);
 /// Between two frames of one guest; what comes meanwhile waits in the socket, up to its size.
 const PAUSE_AFTER_FRAME: Duration = Duration::from_millis(5);
@@ -102,7 +102,7 @@ struct Nic {
 impl Nic {
     async fn serve(mut self) {
         let mut buffer = vec![0; MAX_FRAME];
-        let mut ticks = tokio::time::interval(LOOK_AGAIN);
+        let mut ticks = tokio::time::interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut reported = None::<Instant>;
         loop {
@@ -140,7 +140,7 @@ impl Nic {
 
     /// Looks for the gateways unless that was just done. Returns whether anything changed.
     async fn refresh(&mut self) -> bool {
-        if self.looked.is_some_and(|at| at.elapsed() < LOOK_AGAIN) {
+        if self.looked.is_some_and(|at| at.elapsed() < CHECK_INTERVAL) {
             return false;
         }
         self.looked = Some(Instant::now());

@@ -107,18 +107,18 @@ fn shown(network: &Network) -> Vec<String> {
     &["eth0 10.1.0.5/24 via 10.1.0.1", "net1 10.9.0.2/16"],
     &["eth0 is missing", "10.1.0.5 without interface is on eth0", "0.0.0.0 of the result is on no link"]
 )]
-fn links_win_over_words_and_each_difference_is_told(
+fn links_take_precedence_and_each_difference_is_reported(
     #[case] links: Vec<LinkRecord>,
     #[case] raw: Value,
     #[case] expected: &[&str],
-    #[case] told: &[&str],
+    #[case] differences: &[&str],
 ) {
     let network = network(&links, raw.clone()).unwrap();
     assert_eq!(shown(&network), expected);
     let repairs = repairs(&links, &result(raw).parsed, &network);
-    assert_eq!(repairs.len(), told.len(), "{repairs:?}");
-    for (repair, told) in repairs.iter().zip(told) {
-        assert!(repair.contains(told), "{repair:?} for {told:?}");
+    assert_eq!(repairs.len(), differences.len(), "{repairs:?}");
+    for (repair, expected) in repairs.iter().zip(differences) {
+        assert!(repair.contains(expected), "{repair:?} for {expected:?}");
     }
 }
 

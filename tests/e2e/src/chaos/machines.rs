@@ -100,11 +100,11 @@ impl Machines {
             mode: Mode::On,
             ..desired
         };
-        let word = desired.mode.word();
+        let name = desired.mode.name();
         let change = Change {
             machine,
             desired,
-            word,
+            name,
         };
         self.change(cluster, change).await
     }

@@ -53,14 +53,14 @@ impl Report {
     pub(super) fn announce(&mut self, at: Duration, round: &Round) {
         self.rounds += 1;
         for change in &round.changes {
-            *self.changes.entry(change.word).or_default() += 1;
+            *self.changes.entry(change.name).or_default() += 1;
         }
         for program in &round.victims {
             *self.deaths.entry(program).or_default() += 1;
         }
         let changes = round.changes.iter();
         let changes: Vec<_> = changes
-            .map(|change| format!("{} {}", name(change.machine), change.word))
+            .map(|change| format!("{} {}", name(change.machine), change.name))
             .collect();
         eprintln!(
             "chaos: {:>4} s, round {}: {}; kill {} after {:?} for {:?}",

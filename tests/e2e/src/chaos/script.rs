@@ -50,7 +50,7 @@ pub(super) struct Change {
     /// All that it shall be from now on.
     pub(super) desired: DesiredState,
     /// What is new about that.
-    pub(super) word: &'static str,
+    pub(super) name: &'static str,
 }
 
 /// One round.
@@ -75,7 +75,7 @@ pub(super) struct Script {
 }
 
 impl Mode {
-    pub(super) const fn word(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::On => "PoweredOn",
             Self::Off => "PoweredOff",
@@ -102,10 +102,10 @@ impl DesiredState {
 
     /// The fields of a specification, `null` where one must not be.
     pub(super) fn spec(self) -> Value {
-        let word = self.mode.word();
+        let name = self.mode.name();
         let (power, strategy) = match self.mode {
-            Mode::On | Mode::Off | Mode::Suspended => (json!(word), Value::Null),
-            _ => (Value::Null, json!(word)),
+            Mode::On | Mode::Off | Mode::Suspended => (json!(name), Value::Null),
+            _ => (Value::Null, json!(name)),
         };
         json!({ "className": self.class, "powerState": power, "runStrategy": strategy })
     }
@@ -147,12 +147,12 @@ impl Script {
     fn change(&mut self) -> Change {
         let machine = self.rng.usize(..self.desired.len());
         let old = self.desired[machine];
-        let (desired, word) = self.other(old);
+        let (desired, name) = self.other(old);
         self.desired[machine] = desired;
         Change {
             machine,
             desired,
-            word,
+            name,
         }
     }
 
@@ -175,7 +175,7 @@ impl Script {
             Mode::Suspended if old.mode.is_off() => Mode::On,
             other => other,
         };
-        (DesiredState { mode, ..old }, mode.word())
+        (DesiredState { mode, ..old }, mode.name())
     }
 
     fn resized(old: DesiredState) -> (DesiredState, &'static str) {
@@ -217,8 +217,8 @@ mod tests {
                 "{program}"
             );
         }
-        let words = |word| all.iter().flat_map(|r| &r.changes).any(|c| c.word == word);
-        for word in [
+        let has = |name| all.iter().flat_map(|r| &r.changes).any(|c| c.name == name);
+        for name in [
             "PoweredOn",
             "PoweredOff",
             "Suspended",
@@ -230,7 +230,7 @@ mod tests {
             "deleted",
             "class",
         ] {
-            assert!(words(word), "{word}");
+            assert!(has(name), "{name}");
         }
         assert!(all.iter().any(|r| r.victims.len() == 2));
     }

@@ -196,7 +196,7 @@ async fn the_status_of_the_installation_follows_its_parts() -> Result<()> {
     let sets = Api::<DaemonSet>::namespaced(client.clone(), NAMESPACE);
     let before = api.get("default").await?.resource_version();
     let reported = events(&client).await?.len();
-    look_again(&controller, &sets, 3).await?;
+    trigger_passes(&controller, &sets, 3).await?;
     ensure!(
         events(&client).await?.len() == reported,
         "the same was told again"
@@ -299,7 +299,11 @@ async fn await_event(client: &Client, wanted: &str) -> Result<Event> {
 
 /// Wakes the controller by a note on a part that says nothing of it, and waits for its look, so
 /// many times.
-async fn look_again(controller: &Controller, sets: &Api<DaemonSet>, times: usize) -> Result<()> {
+async fn trigger_passes(
+    controller: &Controller,
+    sets: &Api<DaemonSet>,
+    times: usize,
+) -> Result<()> {
     for time in 0..times {
         let before = looks(controller);
         let note = json!({"metadata": {"annotations": {"example.com/note": time.to_string()}}});

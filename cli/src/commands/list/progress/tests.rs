@@ -160,7 +160,7 @@ fn the_steps_come_in_one_order() {
     let making = || task(json!({"state": "Running", "progressPercent": 43}));
     let made = || task(json!({"state": "Success"}));
     let (new, starts) = ("Provisioning", "Starting");
-    let told: Vec<_> = [
+    let reported: Vec<_> = [
         (
             new,
             json!([]),
@@ -197,5 +197,5 @@ fn the_steps_come_in_one_order() {
         "starting",
         "booting",
     ];
-    assert_eq!(told, steps);
+    assert_eq!(reported, steps);
 }

@@ -47,8 +47,8 @@ pub(crate) fn resolve(ctx: &Context, vm: &VirtualMachine) -> Mode {
     if usual.is_empty() {
         return Mode::Plain;
     }
-    let asked = vm.annotations().get(names::FAST_DEPLOY);
-    let mode = Mode::of(asked.map_or(usual, String::as_str));
+    let requested = vm.annotations().get(names::FAST_DEPLOY);
+    let mode = Mode::of(requested.map_or(usual, String::as_str));
     let class = vm.spec.storage_class.as_deref().filter(|c| !c.is_empty());
     let Some(class) = class.filter(|_| mode.is_fast()) else {
         return mode;

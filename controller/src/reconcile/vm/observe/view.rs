@@ -93,10 +93,10 @@ pub(crate) fn decide(pass: &mut Pass<'_>) -> Decision {
     next.state_change_requests = status.state_change_requests;
     pass.vm.status = Some(next);
     if let Some(delay) = decision.requeue {
-        pass.look_again(delay);
+        pass.requeue_within(delay);
     }
     if pass.view.preconditions.pending != Pending::Nothing {
-        pass.look_again(Duration::from_secs(expectations::TIMEOUT.unsigned_abs()));
+        pass.requeue_within(Duration::from_secs(expectations::TIMEOUT.unsigned_abs()));
     }
     let pod = pass.view.pod.clone();
     let is_unplaced = |p: &Arc<Pod>| pods::is_deleting(p) && pods::is_over(p);

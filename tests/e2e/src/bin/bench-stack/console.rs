@@ -35,9 +35,9 @@ pub(crate) async fn measure(stack: &Stack, count: u32) -> Result<Samples> {
         let raw = format!("state/console/{}.raw", &container[..DIGITS]);
         let first = FirstWrite::to(&stack.path(&raw))?;
         let waiting = tokio::task::spawn_blocking(move || first.wait(TIMEOUT));
-        let asked = Instant::now();
+        let requested = Instant::now();
         cri.start(&container).await.context("StartContainer")?;
-        let ours = waiting.await??.duration_since(asked);
+        let ours = waiting.await??.duration_since(requested);
         let recipe = Recipe::of(emulator(&container)?, &disks, &scratch)?;
         stack.remove(&cri, &sandbox).await?;
 

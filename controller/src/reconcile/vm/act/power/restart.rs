@@ -28,7 +28,7 @@ pub(super) async fn run(pass: &mut Pass<'_>) -> Outcome {
     let at = match wanted(pass)? {
         Restart::None => return Ok(Flow::Continue),
         Restart::In(left) => {
-            pass.look_again(left.min(LOOK));
+            pass.requeue_within(left.min(LOOK));
             return Ok(Flow::Continue);
         }
         Restart::Due(at) => at,

@@ -41,6 +41,6 @@ pub(super) fn awaited(pass: &mut Pass<'_>, facts: Option<&GuestFacts>) -> Option
         );
     }
     let left = u64::try_from(BOOT - ran).unwrap_or_default();
-    pass.look_again(Duration::from_secs(left));
+    pass.requeue_within(Duration::from_secs(left));
     Some("the guest boots: it has neither taken an address lease nor started a guest agent yet")
 }
