@@ -8,13 +8,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Digest, Format, Image, Reference};
 
-/// Its name, with or without a tag.
-const NAME: &str = "vmlet.dev/none";
-
-/// Whether a name or an id means it.
+/// Whether a name, with or without a tag, or an id means it.
 pub fn is_none(name: &str) -> bool {
     match Reference::parse(name) {
-        Ok(Reference::Named(name)) => name.repository() == NAME,
+        Ok(Reference::Named(name)) => name.repository() == podspec::names::NO_IMAGE,
         Ok(Reference::Id(digest)) => digest == digest_of_nothing(),
         Err(_) => false,
     }
@@ -28,7 +25,7 @@ pub fn none() -> Image {
         virtual_size: 0,
         format: Format::Raw,
         path: std::path::PathBuf::new(),
-        tags: vec![format!("{NAME}:latest")],
+        tags: vec![format!("{}:latest", podspec::names::NO_IMAGE)],
         digests: Vec::new(),
     }
 }

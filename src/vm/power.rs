@@ -27,15 +27,18 @@ use crate::disk;
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 
-/// Label by which a pod without a disk of its own names its virtual machine.
-const VM_LABEL: &str = "vmlet.dev/vm-uid";
-
 impl<P: Platform> Containers<P> {
     /// The virtual machine that a container is, by its disk or else by the pod's label.
     pub fn vm_of(&self, row: &Container) -> Option<VmUid> {
+        // A pod without a disk of its own names its virtual machine by a label.
         let by_label = || {
             let sandbox: Arc<Sandbox> = self.parts.sandboxes.get(&row.sandbox)?;
-            sandbox.config.labels.get(VM_LABEL)?.parse().ok()
+            sandbox
+                .config
+                .labels
+                .get(podspec::names::VM_UID_LABEL)?
+                .parse()
+                .ok()
         };
         row.vm().or_else(by_label)
     }

@@ -1,7 +1,14 @@
 //! Annotation keys, labels, finalizers and fixed names that users and programs share.
 //!
-//! Invariant: a key appears here once; the key's documentation states who may set it.
+//! Invariant: a key appears here or in [`podspec::names`], once; the key's documentation states who
+//! may set it.
 //! Failure: none; constants.
+
+pub use podspec::names::{
+    BIOS_UUID, CPU_MODEL, GENERATION, GUEST_FACTS, IMAGE_URL, INSTANCE_UUID, IP_ASSURANCE,
+    MAC_ADDRESS, MACHINE_TYPE, MEMORY, NETWORK, NO_IMAGE, POD_ROLE_LABEL, RESTORE, REVISION,
+    ROOT_VOLUME_SIZE, START_PAUSED, VCPU_COUNT, VM_DISK, VM_UID_LABEL,
+};
 
 /// Prefix of every annotation and label of ours.
 pub const PREFIX: &str = "vmlet.dev/";
@@ -33,15 +40,6 @@ pub const FIRST_BOOT_DONE: &str = "virtualmachine.vmlet.dev/first-boot-done";
 pub const IMAGE_CACHE_LABEL: &str = "vmicache.vmlet.dev/name";
 /// Which location of the cache it waits for: `node,store,format`.
 pub const IMAGE_CACHE_LOCATION: &str = "vmicache.vmlet.dev/location";
-/// Label on pods and tasks: the UID of the machine.
-pub const VM_UID_LABEL: &str = "vmlet.dev/vm-uid";
-/// Label on pods: `instance` (the running machine) or `provision` (the placeholder: chooses the
-/// node of the root disk, and holds the machine's place there until its first instance is placed).
-pub const POD_ROLE_LABEL: &str = "vmlet.dev/role";
-/// On pods: the generation of the machine that the pod was built from.
-pub const GENERATION: &str = "vmlet.dev/vm-generation";
-/// On pods: hash of what the pod was built from, as `lifecycle::revision` makes it.
-pub const REVISION: &str = "vmlet.dev/vm-revision";
 /// The desired state that a machine had before it was suspended, such as `runStrategy=Manual`.
 /// Resuming restores it.
 pub const RESUME_STATE: &str = "vmlet.dev/resume-state";
@@ -51,20 +49,8 @@ pub const RESUME_STATE_OLD: &str = "vmlet.dev/resume-wish";
 /// Pod condition, set by the agent: the guest's vCPUs are paused; the reason states who paused
 /// them.
 pub const POD_PAUSED_CONDITION: &str = "vmlet.dev/Paused";
-/// On pods: start with paused vCPUs when `true`.
-pub const START_PAUSED: &str = "vmlet.dev/start-paused";
-/// On pods: the root disk is the node's disk of the machine with this UID.
-pub const VM_DISK: &str = "vmlet.dev/vm-disk";
-/// On pods: UUID of the domain.
-pub const INSTANCE_UUID: &str = "vmlet.dev/instance-uuid";
-/// On pods: UUID in the guest's SMBIOS tables.
-pub const BIOS_UUID: &str = "vmlet.dev/bios-uuid";
-/// On pods: resume the saved memory beside the disk when `true`.
-pub const RESTORE: &str = "vmlet.dev/restore";
 /// Finalizer of the machine, and of its pod until the pod's end is recorded.
 pub const FINALIZER: &str = "vmlet.dev/virtualmachine";
-/// On pods: the URL that the name of the image refers to, when it is made of the URL's hash.
-pub const IMAGE_URL: &str = "vmlet.dev/image-url";
 /// Scheduling gate of the pod that chooses the node of a root disk.
 pub const PROVISIONING_GATE: &str = "vmlet.dev/image-cache";
 /// Scheduling gate of a machine's pod until the placeholder has made room for it.
@@ -79,9 +65,6 @@ pub const PLACEHOLDER_OF: &str = "-placeholder-of-virtual-machine-";
 pub const RUNTIME_CLASS: &str = "vmlet";
 /// Name of the only `Vmlet` object.
 pub const VMLET_NAME: &str = "default";
-/// On pods: what is known of machine and guest, as [`crate::guest_facts::GuestFacts`]. Written by
-/// the node's agent.
-pub const GUEST_FACTS: &str = "vmlet.dev/guest-facts";
 /// On a node's lease: what runs there, as [`crate::node_facts::NodeFacts`]. Written by the node's
 /// agent.
 pub const NODE_FACTS: &str = "vmlet.dev/node-facts";

@@ -15,8 +15,7 @@ use uuid::Uuid;
 
 mod hypervisor;
 
-use crate::read::Mark;
-use crate::{Cable, End, Event, Shutdown, State};
+use crate::{Cable, End, Event, MachineElement, Shutdown, State};
 
 /// Events that a receiver may lag behind.
 const EVENT_BACKLOG: usize = 1024;
@@ -47,7 +46,7 @@ struct Inner {
 #[derive(Debug)]
 struct FakeDomain {
     name: String,
-    mark: Option<Mark>,
+    mark: Option<MachineElement>,
     cpu_nanoseconds: u64,
     cpus: Vec<u32>,
     xml: String,

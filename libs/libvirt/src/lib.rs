@@ -36,16 +36,15 @@ pub mod guest;
 #[cfg(feature = "harness")]
 pub mod harness;
 mod libvirt;
+mod metadata;
 mod read;
 mod saved;
 
 #[cfg(feature = "fake")]
 pub use fake::FakeHypervisor;
 pub use libvirt::{Libvirt, Settings};
+pub use metadata::{METADATA_NAMESPACE, MachineElement};
 pub use saved::is_saved_memory;
-
-/// Namespace of the metadata element that marks a domain as ours.
-pub const METADATA_NAMESPACE: &str = "https://vmlet.dev/domain/1";
 
 /// What the daemon needs from a hypervisor.
 pub trait Hypervisor: Send + Sync + 'static {

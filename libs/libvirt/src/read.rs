@@ -7,42 +7,11 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-/// Our metadata element, whatever prefix libvirt gives it.
-#[derive(Debug, Deserialize)]
-struct Metadata {
-    #[serde(rename = "@container")]
-    container: Option<String>,
-    #[serde(rename = "@installation")]
-    installation: Option<String>,
-    #[serde(rename = "@vm")]
-    vm: Option<String>,
-}
+use crate::MachineElement;
 
 /// The content of our metadata element.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Mark {
-    /// The attribute `container`; empty when it has none.
-    pub(crate) container: String,
-    /// The attribute `installation`.
-    pub(crate) installation: Option<String>,
-    /// The attribute `vm`.
-    pub(crate) vm: Option<String>,
-}
-
-impl From<Metadata> for Mark {
-    fn from(element: Metadata) -> Self {
-        Self {
-            container: element.container.unwrap_or_default(),
-            installation: element.installation,
-            vm: element.vm,
-        }
-    }
-}
-
-/// The content of our metadata element.
-pub(crate) fn mark(xml: &str) -> Option<Mark> {
-    let element: Metadata = quick_xml::de::from_str(xml).ok()?;
-    Some(element.into())
+pub(crate) fn mark(xml: &str) -> Option<MachineElement> {
+    quick_xml::de::from_str(xml).ok()
 }
 
 /// The part of a domain definition that describes the console.
@@ -154,7 +123,7 @@ pub(crate) struct Definition {
 #[derive(Debug, Deserialize)]
 struct Extensions {
     #[serde(rename = "vm")]
-    vm: Option<Metadata>,
+    vm: Option<MachineElement>,
 }
 
 #[cfg(feature = "fake")]
@@ -170,8 +139,8 @@ impl Definition {
     }
 
     /// The content of our metadata element; `None` when the domain is not ours.
-    pub(crate) fn mark(self) -> Option<Mark> {
-        Some(self.metadata?.vm?.into())
+    pub(crate) fn mark(self) -> Option<MachineElement> {
+        self.metadata?.vm
     }
 }
 
@@ -189,7 +158,10 @@ mod tests {
 
     #[test]
     fn an_element_of_another_version_is_still_ours() {
-        assert_eq!(mark("<vm new='x'><more/></vm>"), Some(Mark::default()));
+        assert_eq!(
+            mark("<vm new='x'><more/></vm>"),
+            Some(MachineElement::default())
+        );
         assert_eq!(mark("not xml at all <"), None);
     }
 

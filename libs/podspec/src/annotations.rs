@@ -10,6 +10,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use crate::image::LONGEST_IMAGE_URL;
+use crate::names;
 
 /// Longest value that a setting other than a text can need, in bytes.
 const MAX_VALUE: usize = 256;
@@ -27,7 +28,7 @@ macro_rules! alias {
 
 /// Declares the settings: each has our name, and the predecessor's if it had one.
 macro_rules! keys {
-    ($( $(#[$doc:meta])+ $Key:ident = $ours:literal $(or $alias:literal)?; )+) => {
+    ($( $(#[$doc:meta])+ $Key:ident = $ours:ident $(or $alias:literal)?; )+) => {
         /// A setting that can be given by annotation.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Key { $( $(#[$doc])+ $Key, )+ }
@@ -39,7 +40,7 @@ macro_rules! keys {
             /// Our name, and the predecessor's if it had one.
             pub const fn names(self) -> (&'static str, Option<&'static str>) {
                 match self {
-                    $( Self::$Key => ($ours, alias!($($alias)?)), )+
+                    $( Self::$Key => (names::$ours, alias!($($alias)?)), )+
                 }
             }
         }
@@ -48,62 +49,62 @@ macro_rules! keys {
 
 keys! {
     /// URL that the name of the image refers to.
-    ImageUrl = "vmlet.dev/image-url";
+    ImageUrl = IMAGE_URL;
     /// Number of virtual CPUs.
-    VcpuCount = "vmlet.dev/vcpu-count" or "VirtletVCPUCount";
+    VcpuCount = VCPU_COUNT or "VirtletVCPUCount";
     /// Guest memory.
-    Memory = "vmlet.dev/memory";
+    Memory = MEMORY;
     /// CPU model that the guest sees.
-    CpuModel = "vmlet.dev/cpu-model" or "VirtletCPUModel";
+    CpuModel = CPU_MODEL or "VirtletCPUModel";
     /// Board that the guest sees.
-    MachineType = "vmlet.dev/machine-type";
+    MachineType = MACHINE_TYPE;
     /// Size of the root disk when larger than the image's.
-    RootVolumeSize = "vmlet.dev/root-volume-size" or "VirtletRootVolumeSize";
+    RootVolumeSize = ROOT_VOLUME_SIZE or "VirtletRootVolumeSize";
     /// SMBIOS system UUID.
-    SystemUuid = "vmlet.dev/system-uuid" or "VirtletSystemUUID";
+    SystemUuid = SYSTEM_UUID or "VirtletSystemUUID";
     /// Whether the guest is connected at all.
-    Network = "vmlet.dev/network";
+    Network = NETWORK;
     /// Hardware address of the guest's first NIC.
-    MacAddress = "vmlet.dev/mac-address";
+    MacAddress = MAC_ADDRESS;
     /// Whether the guest may send with any source address. Only for users who may set annotations
     /// of a `.protected` domain.
-    AllowSpoofing = "vmlet.dev.protected/allow-spoofing";
+    AllowSpoofing = ALLOW_SPOOFING;
     /// UID of the VirtualMachine object whose disk is booted.
-    VmDisk = "vmlet.dev/vm-disk";
+    VmDisk = VM_DISK;
     /// What the pod is there for.
-    Role = "vmlet.dev/role";
+    Role = POD_ROLE_LABEL;
     /// Whether saved memory is resumed.
-    Restore = "vmlet.dev/restore";
+    Restore = RESTORE;
     /// Whether the guest starts paused, until it is resumed.
-    StartPaused = "vmlet.dev/start-paused";
+    StartPaused = START_PAUSED;
     /// UUID that the hypervisor knows the machine by.
-    InstanceUuid = "vmlet.dev/instance-uuid";
+    InstanceUuid = INSTANCE_UUID;
     /// UUID that the guest reads from its firmware.
-    BiosUuid = "vmlet.dev/bios-uuid";
+    BiosUuid = BIOS_UUID;
     /// How guest data is laid out.
-    SeedType = "vmlet.dev/cloud-init-image-type" or "VirtletCloudInitImageType";
+    SeedType = SEED_TYPE or "VirtletCloudInitImageType";
     /// Identity of the guest for cloud-init.
-    InstanceId = "vmlet.dev/cloud-init-instance-id";
+    InstanceId = INSTANCE_ID;
     /// Keys that win over the generated meta-data.
-    MetaData = "vmlet.dev/cloud-init-meta-data" or "VirtletCloudInitMetaData";
+    MetaData = META_DATA or "VirtletCloudInitMetaData";
     /// cloud-init's network configuration, passed on as it is.
-    NetworkConfig = "vmlet.dev/cloud-init-network-config";
+    NetworkConfig = NETWORK_CONFIG;
     /// User data, a map.
-    UserData = "vmlet.dev/cloud-init-user-data" or "VirtletCloudInitUserData";
+    UserData = USER_DATA or "VirtletCloudInitUserData";
     /// Whether the pod's own user data and keys replace those of the sources.
-    UserDataOverwrite = "vmlet.dev/cloud-init-user-data-overwrite" or "VirtletCloudInitUserDataOverwrite";
+    UserDataOverwrite = USER_DATA_OVERWRITE or "VirtletCloudInitUserDataOverwrite";
     /// User data, passed on as it is.
-    UserDataScript = "vmlet.dev/cloud-init-user-data-script" or "VirtletCloudInitUserDataScript";
+    UserDataScript = USER_DATA_SCRIPT or "VirtletCloudInitUserDataScript";
     /// Object that user data come from.
-    UserDataSource = "vmlet.dev/cloud-init-user-data-source" or "VirtletCloudInitUserDataSource";
+    UserDataSource = USER_DATA_SOURCE or "VirtletCloudInitUserDataSource";
     /// Key of that object that is passed on as it is.
-    UserDataSourceKey = "vmlet.dev/cloud-init-user-data-source-key" or "VirtletCloudInitUserDataSourceKey";
+    UserDataSourceKey = USER_DATA_SOURCE_KEY or "VirtletCloudInitUserDataSourceKey";
     /// How that key's value is encoded.
-    UserDataSourceEncoding = "vmlet.dev/cloud-init-user-data-source-encoding" or "VirtletCloudInitUserDataSourceEncoding";
+    UserDataSourceEncoding = USER_DATA_SOURCE_ENCODING or "VirtletCloudInitUserDataSourceEncoding";
     /// SSH keys, one a line.
-    SshKeys = "vmlet.dev/ssh-keys" or "VirtletSSHKeys";
+    SshKeys = SSH_KEYS or "VirtletSSHKeys";
     /// Object that SSH keys come from.
-    SshKeysSource = "vmlet.dev/ssh-keys-source" or "VirtletSSHKeySource";
+    SshKeysSource = SSH_KEYS_SOURCE or "VirtletSSHKeySource";
 }
 
 /// An annotation whose value makes no sense.

@@ -22,6 +22,7 @@ mod image;
 mod instance;
 mod machine;
 mod machine_type;
+pub mod names;
 mod quantity;
 mod unknown;
 

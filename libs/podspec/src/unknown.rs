@@ -6,18 +6,10 @@
 use std::collections::BTreeMap;
 
 use crate::Key;
+use crate::names::OF_PROGRAMS;
 
 /// What the names of settings begin with.
 const PREFIXES: [&str; 3] = ["vmlet.dev/", "vmlet.dev.protected/", "Virtlet"];
-
-/// Keys that the controller and the agent write on pods, and that are no settings.
-const OF_PROGRAMS: [&str; 5] = [
-    "vmlet.dev/guest-facts",
-    "vmlet.dev/ip-assurance",
-    "vmlet.dev/vm-generation",
-    "vmlet.dev/vm-revision",
-    "vmlet.dev/vm-uid",
-];
 
 /// An annotation that no program reads.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -21,8 +21,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use crate::reconcile::vm::observe::pods::{INSTANCE, PROVISION};
 use crate::reconcile::vm::prerequisites::Prerequisites;
 
-/// On pods: what proves an address, as the image specifies.
-pub(crate) const IP_ASSURANCE: &str = "vmlet.dev/ip-assurance";
 /// Keys that say which machine a pod is, and what its disk is.
 const OURS: [&str; 12] = [
     names::VM_UID_LABEL,
@@ -36,8 +34,9 @@ const OURS: [&str; 12] = [
     names::REVISION,
     names::GUEST_FACTS,
     names::IMAGE_URL,
-    IP_ASSURANCE,
+    names::IP_ASSURANCE,
 ];
+
 /// Everything that a pod is built from.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan<'a> {

@@ -111,7 +111,7 @@ fn ready(name: &str, image: &Object) -> Result<(), Missing> {
 /// The `image` field of a pod must not be empty, even if the root disk is a claim.
 fn none() -> Image {
     Image {
-        name: "vmlet.dev/none".to_owned(),
+        name: crds::names::NO_IMAGE.to_owned(),
         url: None,
         object: None,
         pull_secret: None,

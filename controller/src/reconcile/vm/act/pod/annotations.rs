@@ -21,64 +21,61 @@ const DEFAULT_NETWORK: &str = "v1.multus-cni.io/default-network";
 /// Those of the pod that is the machine.
 pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
-    let mut say = |key: &str, value: String| all.insert(key.to_owned(), value);
+    let mut set = |key: &str, value: String| all.insert(key.to_owned(), value);
     let spec = &plan.vm.spec;
     let size = &plan.prerequisites.size;
-    say(TARGET_RUNTIME, names::RUNTIME_CLASS.to_owned());
-    say(names::POD_ROLE_LABEL, INSTANCE.to_owned());
+    set(TARGET_RUNTIME, names::RUNTIME_CLASS.to_owned());
+    set(names::POD_ROLE_LABEL, INSTANCE.to_owned());
     let generation = plan.vm.metadata.generation.unwrap_or_default();
-    say(names::GENERATION, generation.to_string());
-    say(names::REVISION, lifecycle::revision::of(spec));
-    say("vmlet.dev/vcpu-count", size.cpus.to_string());
-    say("vmlet.dev/memory", size.memory.0.clone());
+    set(names::GENERATION, generation.to_string());
+    set(names::REVISION, lifecycle::revision::of(spec));
+    set(names::VCPU_COUNT, size.cpus.to_string());
+    set(names::MEMORY, size.memory.0.clone());
     if let Some(model) = size.cpu_model.clone().filter(|m| !m.is_empty()) {
-        say("vmlet.dev/cpu-model", model);
+        set(names::CPU_MODEL, model);
     }
     if let Some(machine) = plan.machine_type {
-        say("vmlet.dev/machine-type", machine.to_owned());
+        set(names::MACHINE_TYPE, machine.to_owned());
     }
     if let Some(url) = &plan.prerequisites.image.url {
-        say(names::IMAGE_URL, url.clone());
+        set(names::IMAGE_URL, url.clone());
     }
-    say(names::BIOS_UUID, plan.bios_uuid.to_owned());
+    set(names::BIOS_UUID, plan.bios_uuid.to_owned());
     if let Some(disk) = plan.disk {
-        say(names::VM_DISK, disk.to_owned());
-        say(names::INSTANCE_UUID, plan.instance_uuid.to_owned());
+        set(names::VM_DISK, disk.to_owned());
+        set(names::INSTANCE_UUID, plan.instance_uuid.to_owned());
         if let Some(bytes) = spec
             .boot_disk_capacity
             .as_ref()
             .and_then(prerequisites::bytes)
         {
-            say("vmlet.dev/root-volume-size", bytes.to_string());
+            set(names::ROOT_VOLUME_SIZE, bytes.to_string());
         }
         if plan.restore {
-            say(names::RESTORE, "true".to_owned());
+            set(names::RESTORE, "true".to_owned());
         }
     }
     if plan.paused {
-        say(names::START_PAUSED, "true".to_owned());
+        set(names::START_PAUSED, "true".to_owned());
     }
     if plan.prerequisites.ip_assurance != IpAssurance::Guest {
         let word = crate::reconcile::vm::act::pod::assurance(plan.prerequisites.ip_assurance);
-        say(
-            crate::reconcile::vm::act::pod::IP_ASSURANCE,
-            word.to_owned(),
-        );
+        set(names::IP_ASSURANCE, word.to_owned());
     }
     let network = spec.network.clone().unwrap_or_default();
     if network.disabled {
-        say("vmlet.dev/network", "none".to_owned());
+        set(names::NETWORK, "none".to_owned());
     }
     // Further NICs get theirs from their own plugins, which are asked by Multus.
     if let Some(mac) = network.interfaces.first().and_then(|i| i.mac_addr.clone()) {
-        say("vmlet.dev/mac-address", mac.to_lowercase());
+        set(names::MAC_ADDRESS, mac.to_lowercase());
     }
     let attachments = &plan.prerequisites.attachments;
     if let Some(default) = &attachments.default {
-        say(DEFAULT_NETWORK, default.clone());
+        set(DEFAULT_NETWORK, default.clone());
     }
     if !attachments.more.is_empty() {
-        say(NETWORKS, json!(attachments.more).to_string());
+        set(NETWORKS, json!(attachments.more).to_string());
     }
     all.extend(bootstrap(plan));
     all
@@ -90,19 +87,19 @@ fn bootstrap(plan: &Plan<'_>) -> BTreeMap<String, String> {
     let Some(cloud_init) = cloud_init.and_then(|b| b.cloud_init.as_ref()) else {
         return all;
     };
-    let mut say = |key: &str, value: String| all.insert(format!("{}{key}", names::PREFIX), value);
+    let mut set = |key: &str, value: String| all.insert(format!("{}{key}", names::PREFIX), value);
     let id = cloud_init.instance_id.as_deref().unwrap_or(plan.bios_uuid);
-    say("cloud-init-instance-id", id.to_owned());
+    set("cloud-init-instance-id", id.to_owned());
     if let Some(source) = &cloud_init.user_data {
-        say(
+        set(
             "cloud-init-user-data-source",
             format!("secret/{}", source.name),
         );
         let key = source.key.as_deref().unwrap_or(DEFAULT_KEY);
-        say("cloud-init-user-data-source-key", key.to_owned());
+        set("cloud-init-user-data-source-key", key.to_owned());
     }
     if !cloud_init.ssh_keys.is_empty() {
-        say("ssh-keys", cloud_init.ssh_keys.join("\n"));
+        set("ssh-keys", cloud_init.ssh_keys.join("\n"));
     }
     all
 }

@@ -63,8 +63,7 @@ fn intended(pass: &Pass<'_>) -> Vec<IpAddr> {
 /// annotation specifies it at its start.
 pub(super) fn assures_pod_ip(pass: &Pass<'_>) -> bool {
     let pod = pass.view.pod.as_deref();
-    let reported =
-        pod.and_then(|p| pods::annotation(p, crate::reconcile::vm::act::pod::IP_ASSURANCE));
+    let reported = pod.and_then(|p| pods::annotation(p, crds::names::IP_ASSURANCE));
     reported
         == Some(crate::reconcile::vm::act::pod::assurance(
             IpAssurance::PodIP,

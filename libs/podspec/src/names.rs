@@ -1,0 +1,88 @@
+//! Names of annotations and labels of pods, and of reserved images: the only place that spells them.
+//!
+//! Invariant: a key appears here once. Names that only objects other than pods have are in
+//! `crds::names`.
+//! Failure: none.
+
+/// On pods: the URL that the name of the image refers to, when it is made of the URL's hash.
+pub const IMAGE_URL: &str = "vmlet.dev/image-url";
+/// Number of virtual CPUs.
+pub const VCPU_COUNT: &str = "vmlet.dev/vcpu-count";
+/// Guest memory.
+pub const MEMORY: &str = "vmlet.dev/memory";
+/// CPU model that the guest sees.
+pub const CPU_MODEL: &str = "vmlet.dev/cpu-model";
+/// Board that the guest sees.
+pub const MACHINE_TYPE: &str = "vmlet.dev/machine-type";
+/// Size of the root disk when larger than the image's.
+pub const ROOT_VOLUME_SIZE: &str = "vmlet.dev/root-volume-size";
+/// SMBIOS system UUID.
+pub const SYSTEM_UUID: &str = "vmlet.dev/system-uuid";
+/// Whether the guest is connected at all.
+pub const NETWORK: &str = "vmlet.dev/network";
+/// Hardware address of the guest's first NIC.
+pub const MAC_ADDRESS: &str = "vmlet.dev/mac-address";
+/// Whether the guest may send with any source address. Only for users who may set annotations
+/// of a `.protected` domain.
+pub const ALLOW_SPOOFING: &str = "vmlet.dev.protected/allow-spoofing";
+/// On pods: the root disk is the node's disk of the machine with this UID.
+pub const VM_DISK: &str = "vmlet.dev/vm-disk";
+/// Label and annotation of pods: `instance` (the running machine) or `provision` (the placeholder:
+/// chooses the node of the root disk, and holds the machine's place there until its first instance
+/// is placed).
+pub const POD_ROLE_LABEL: &str = "vmlet.dev/role";
+/// On pods: resume the saved memory beside the disk when `true`.
+pub const RESTORE: &str = "vmlet.dev/restore";
+/// On pods: start with paused vCPUs when `true`.
+pub const START_PAUSED: &str = "vmlet.dev/start-paused";
+/// On pods: UUID of the domain.
+pub const INSTANCE_UUID: &str = "vmlet.dev/instance-uuid";
+/// On pods: UUID in the guest's SMBIOS tables.
+pub const BIOS_UUID: &str = "vmlet.dev/bios-uuid";
+/// How guest data is laid out.
+pub const SEED_TYPE: &str = "vmlet.dev/cloud-init-image-type";
+/// Identity of the guest for cloud-init.
+pub const INSTANCE_ID: &str = "vmlet.dev/cloud-init-instance-id";
+/// Keys that win over the generated meta-data.
+pub const META_DATA: &str = "vmlet.dev/cloud-init-meta-data";
+/// cloud-init's network configuration, passed on as it is.
+pub const NETWORK_CONFIG: &str = "vmlet.dev/cloud-init-network-config";
+/// User data, a map.
+pub const USER_DATA: &str = "vmlet.dev/cloud-init-user-data";
+/// Whether the pod's own user data and keys replace those of the sources.
+pub const USER_DATA_OVERWRITE: &str = "vmlet.dev/cloud-init-user-data-overwrite";
+/// User data, passed on as it is.
+pub const USER_DATA_SCRIPT: &str = "vmlet.dev/cloud-init-user-data-script";
+/// Object that user data come from.
+pub const USER_DATA_SOURCE: &str = "vmlet.dev/cloud-init-user-data-source";
+/// Key of that object that is passed on as it is.
+pub const USER_DATA_SOURCE_KEY: &str = "vmlet.dev/cloud-init-user-data-source-key";
+/// How that key's value is encoded.
+pub const USER_DATA_SOURCE_ENCODING: &str = "vmlet.dev/cloud-init-user-data-source-encoding";
+/// SSH keys, one a line.
+pub const SSH_KEYS: &str = "vmlet.dev/ssh-keys";
+/// Object that SSH keys come from.
+pub const SSH_KEYS_SOURCE: &str = "vmlet.dev/ssh-keys-source";
+
+/// On pods: the generation of the machine that the pod was built from.
+pub const GENERATION: &str = "vmlet.dev/vm-generation";
+/// On pods: hash of what the pod was built from, as `lifecycle::revision` makes it.
+pub const REVISION: &str = "vmlet.dev/vm-revision";
+/// Label on pods and tasks: the UID of the machine.
+pub const VM_UID_LABEL: &str = "vmlet.dev/vm-uid";
+/// On pods: what is known of machine and guest, as `crds::guest_facts::GuestFacts`. Written by the
+/// node's agent.
+pub const GUEST_FACTS: &str = "vmlet.dev/guest-facts";
+/// On pods: what proves that the guest has an address, as the image states it.
+pub const IP_ASSURANCE: &str = "vmlet.dev/ip-assurance";
+/// Annotations that the controller and the agent write on pods, and that are no settings.
+pub(crate) const OF_PROGRAMS: [&str; 5] = [
+    GUEST_FACTS,
+    IP_ASSURANCE,
+    GENERATION,
+    REVISION,
+    VM_UID_LABEL,
+];
+
+/// Image of a pod whose root disk has its content already.
+pub const NO_IMAGE: &str = "vmlet.dev/none";
