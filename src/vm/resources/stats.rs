@@ -2,7 +2,7 @@
 //!
 //! Invariant: one look at a time, and at most one in [`FRESH`]: however many clients ask, libvirt
 //! gets one request for all domains, the tapmanager one per few hundred sandboxes, and no call is
-//! made for a single machine. A client waits at most [`TIMEOUT`].
+//! made for a single machine. A client waits at most four seconds.
 //! Failure: what cannot be had is absent, or as old as its own time says; a look that takes too
 //! long continues for the next client, and this one gets the last one.
 

@@ -24,6 +24,8 @@ pub(super) enum Check {
     Clippy,
     /// The examples in the documentation of the crates.
     Doc,
+    /// rustdoc, with warnings as errors: each link has a target.
+    Rustdoc,
     /// cargo-deny.
     Deny,
     /// critest against our daemon.
@@ -36,9 +38,17 @@ impl Check {
         match self {
             Self::Fmt => Part::Fmt,
             Self::Clippy => Part::Clippy,
-            Self::Doc => Part::Doc,
+            Self::Doc | Self::Rustdoc => Part::Doc,
             Self::Deny => Part::Deny,
             Self::Critest => Part::Critest,
+        }
+    }
+
+    /// The name of its job: that of its part, except for the second check of a part.
+    pub(super) fn name(self) -> String {
+        match self {
+            Self::Rustdoc => "rustdoc".to_owned(),
+            _ => self.part().to_string(),
         }
     }
 
@@ -66,6 +76,18 @@ impl Check {
                     programs::clippy_driver(cargo.get_program()),
                 );
                 (cargo, &["test", "--quiet", "--workspace", "--doc"])
+            }
+            Self::Rustdoc => {
+                let mut cargo = workspace::cargo();
+                cargo.env("RUSTDOCFLAGS", "-D warnings");
+                let doc = &[
+                    "doc",
+                    "--quiet",
+                    "--workspace",
+                    "--no-deps",
+                    "--document-private-items",
+                ];
+                (cargo, doc)
             }
             Self::Deny => {
                 let mut deny = run::command(workspace::tools_bin().join("cargo-deny"));

@@ -62,7 +62,7 @@ impl Job {
     /// A check, as a job.
     pub(super) fn check(check: Check) -> Self {
         Self {
-            name: check.part().to_string(),
+            name: check.name(),
             part: check.part(),
             what: What::Check(check),
             expected: Duration::ZERO,

@@ -15,7 +15,7 @@ pub(crate) enum Part {
     Fmt,
     /// Warnings of the compiler and of clippy.
     Clippy,
-    /// Examples in the documentation of the crates.
+    /// Documentation of the crates: its links, and its examples.
     Doc,
     /// Tests of one crate without external requirements.
     Unit,

@@ -113,9 +113,14 @@ impl Suite<'_> {
         let is_chosen = |part| self.order.has(part) && self.order.names.is_empty();
         let builds = self.order.parts.iter().any(|part| part.needs_programs());
         let lints = is_chosen(Part::Clippy);
-        if is_chosen(Part::Fmt) {
-            let job = Job::check(Check::Fmt);
-            report.stage("fmt", |report| report.add(self.side_by_side(vec![job])));
+        for (part, stage, check) in [
+            (Part::Fmt, "fmt", Check::Fmt),
+            (Part::Doc, "rustdoc", Check::Rustdoc),
+        ] {
+            if is_chosen(part) {
+                let job = Job::check(check);
+                report.stage(stage, |report| report.add(self.side_by_side(vec![job])));
+            }
         }
         let built: Result<Built> = if builds {
             report.stage("build", |report| {
