@@ -8,6 +8,8 @@ mod check;
 mod translation;
 mod value;
 
+use std::net::SocketAddr;
+
 use podspec::{Mib, Vcpus};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -35,6 +37,8 @@ pub struct Config {
     pub log: Log,
     /// The CRI server.
     pub cri: Cri,
+    /// The server of `kubectl exec` and `kubectl port-forward`.
+    pub streaming: Streaming,
     /// The hypervisor.
     pub libvirt: Libvirt,
     /// The node API, which the agent on the node uses.
@@ -60,6 +64,15 @@ pub struct Cri {
     /// Mount point of the cgroup file system. The daemon reads the resource usage of pods there and
     /// writes nothing.
     pub cgroup_root: AbsolutePath,
+}
+
+/// The server of `kubectl exec` and `kubectl port-forward`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Streaming {
+    /// Address and port to which kubelet connects for a session; port 0 is any free port. kubelet
+    /// runs on the same node: keep a loopback address.
+    pub listen: SocketAddr,
 }
 
 /// The hypervisor.
@@ -167,6 +180,7 @@ impl Default for Config {
             boot_id_file: AbsolutePath::usual("/proc/sys/kernel/random/boot_id"),
             log: Log::default(),
             cri: Cri::default(),
+            streaming: Streaming::default(),
             libvirt: Libvirt::default(),
             node: Node::default(),
             network: Network::default(),
@@ -182,6 +196,14 @@ impl Default for Cri {
         Self {
             cgroup_driver: CgroupDriver::default(),
             cgroup_root: AbsolutePath::usual("/sys/fs/cgroup"),
+        }
+    }
+}
+
+impl Default for Streaming {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         }
     }
 }
@@ -265,7 +287,15 @@ impl Settings for Config {
     // The variables of other programs begin with `VMLET_`, too.
     fn owns(variable: &str) -> bool {
         let sections = [
-            "LOG", "CRI", "LIBVIRT", "NODE", "NETWORK", "VM", "IMAGES", "SHUTDOWN",
+            "LOG",
+            "CRI",
+            "STREAMING",
+            "LIBVIRT",
+            "NODE",
+            "NETWORK",
+            "VM",
+            "IMAGES",
+            "SHUTDOWN",
         ];
         let rest = variable
             .strip_prefix("VMLET_")

@@ -6,6 +6,7 @@
 //! [`status`].
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cri_proto::MAX_MESSAGE;
@@ -22,11 +23,13 @@ mod image;
 mod info;
 mod runtime;
 mod status;
+mod streams;
 
 pub use service::listener::Error as ListenError;
 
 use crate::app::App;
 use crate::config::Config;
+use crate::streaming::Gate;
 use calls::Calls;
 
 /// Requests of one connection that are worked on at the same time.
@@ -44,10 +47,15 @@ pub enum Error {
 }
 
 /// Serves until `stop` is done, then gives requests in progress the configured time to end.
-pub async fn serve(app: App, config: &Config, stop: impl Future<Output = ()>) -> Result<(), Error> {
+pub async fn serve(
+    app: App,
+    config: &Config,
+    gate: Arc<Gate>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Error> {
     let listener = Listener::bind(&config.listen).await?;
     tracing::info!(socket = %config.listen, "CRI server started");
-    let runtime = runtime::Runtime::new(app.clone(), config);
+    let runtime = runtime::Runtime::new(app.clone(), config, gate);
     let images = image::Images::new(app);
     let grace = config.shutdown.timeout.get();
     serve_services(listener, runtime, images, stop, grace).await

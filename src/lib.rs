@@ -29,6 +29,7 @@ pub mod pods;
 mod run;
 pub mod sandbox;
 pub mod sources;
+pub mod streaming;
 pub mod tasks;
 #[cfg(test)]
 mod testkit;

@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use service::open_files;
@@ -16,6 +17,7 @@ use crate::app::{self, App};
 use crate::config::Config;
 use crate::cri;
 use crate::node;
+use crate::streaming::{self, Streaming};
 
 /// Time for threads that still block when everything else has ended.
 const STRAGGLERS: Duration = Duration::from_secs(1);
@@ -38,6 +40,9 @@ pub enum Error {
     /// The node API cannot be served.
     #[error(transparent)]
     Node(#[from] node::Error),
+    /// Streaming sessions cannot be served.
+    #[error(transparent)]
+    Streaming(#[from] streaming::Error),
 }
 
 /// Runs the daemon until a shutdown is requested.
@@ -95,7 +100,9 @@ async fn serve_both(
 ) -> Result<(), Error> {
     let stop = CancellationToken::new();
     let _ended = stop.clone().drop_guard();
-    let cri = cri::serve(app.clone(), config, stop.clone().cancelled_owned());
+    let streaming = Streaming::bind(config.streaming.listen).await?;
+    let gate = streaming.gate();
+    let cri = cri::serve(app.clone(), config, gate, stop.clone().cancelled_owned());
     let node = node::serve(app.node_services(), config, stop.clone().cancelled_owned());
     let both = async {
         tokio::try_join!(async { cri.await.map_err(Error::from) }, async {
@@ -106,7 +113,10 @@ async fn serve_both(
     tokio::pin!(both);
     tokio::select! {
         ended = &mut both => return ended,
-        () = shutdown => stop.cancel(),
+        // Sessions of clients end with this future, before the requests in progress.
+        () = streaming.serve(Arc::clone(&app.containers)) => {}
+        () = shutdown => {}
     }
+    stop.cancel();
     both.await
 }

@@ -123,7 +123,8 @@ impl Call {
             Some(status) if status.code() == Code::Unimplemented && status.message().is_empty() => {
                 let method = &self.method;
                 let words = format!(
-                    "{method}: no such method: RuntimeService and ImageService of runtime.v1 are served here"
+                    "{method}: no such method: RuntimeService and ImageService of runtime.v1 are \
+                     served here"
                 );
                 Status::unimplemented(words).into_http()
             }

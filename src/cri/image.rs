@@ -9,7 +9,7 @@ use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 use tracing::Span;
 
-use super::{convert, info, status};
+use super::{convert, info, status, streams};
 use crate::app::App;
 use crate::clock;
 use crate::images::{self, Locator, Reference};
@@ -150,11 +150,15 @@ impl ImageService for Images {
         let answer = convert::image::usage(&images?, machines, clock::now());
         Ok(Response::new(answer))
     }
+
     async fn stream_images(
         &self,
-        _: Request<v1::StreamImagesRequest>,
+        request: Request<v1::StreamImagesRequest>,
     ) -> Answer<BoxStream<v1::StreamImagesResponse>> {
-        let words = "StreamImages: lists are not streamed: use ListImages";
-        Err(Status::unimplemented(words))
+        let filter = request.into_inner().filter;
+        let list = self.list_images(Request::new(v1::ListImagesRequest { filter }));
+        let images = list.await?.into_inner().images;
+        let message = |images| v1::StreamImagesResponse { images };
+        Ok(Response::new(streams::batches(images, message)))
     }
 }

@@ -20,10 +20,11 @@ mod resize;
 mod sandbox;
 mod stats;
 
-use super::info;
+use super::{info, streams};
 use crate::app::App;
 use crate::config::Config;
 use crate::metadata::LookupError;
+use crate::streaming::Gate;
 
 /// Answers runtime requests.
 #[derive(Debug)]
@@ -34,17 +35,20 @@ pub(super) struct Runtime {
     paths: Value,
     /// Where root disks are.
     state_dir: PathBuf,
+    /// Issues URLs of streaming sessions.
+    gate: Arc<Gate>,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
 
 impl Runtime {
-    pub(super) fn new(app: App, config: &Config) -> Self {
+    pub(super) fn new(app: App, config: &Config, gate: Arc<Gate>) -> Self {
         Self {
             app,
             cgroup_driver: node::cgroup_driver(config.cri.cgroup_driver),
             paths: info::paths(config),
             state_dir: config.state_dir.to_path_buf(),
+            gate,
         }
     }
 }
@@ -62,6 +66,9 @@ fn if_known<T>(found: Result<Arc<T>, LookupError>) -> Result<Option<Arc<T>>, Sta
 macro_rules! methods {
     (
         served { $( $method:ident($Request:ident) -> $Response:ident; )+ }
+        streamed {
+            $( $stream:ident($Filter:ident) -> $Batch:ident { $field:ident: $list:ident($List:ident).$items:ident } )+
+        }
         refused { $( $refused:ident($Refused:ident) -> $Never:ty, $words:literal; )+ }
     ) => {
         #[tonic::async_trait]
@@ -69,6 +76,17 @@ macro_rules! methods {
             $(
                 async fn $method(&self, request: Request<v1::$Request>) -> Answer<v1::$Response> {
                     Runtime::$method(self, request.into_inner()).await.map(Response::new)
+                }
+            )+
+            $(
+                async fn $stream(
+                    &self,
+                    request: Request<v1::$Filter>,
+                ) -> Answer<BoxStream<v1::$Batch>> {
+                    let filter = request.into_inner().filter;
+                    let list = Runtime::$list(self, v1::$List { filter }).await?;
+                    let batches = streams::batches(list.$items, |$field| v1::$Batch { $field });
+                    Ok(Response::new(batches))
                 }
             )+
             $(
@@ -109,36 +127,40 @@ methods! {
         pod_sandbox_stats(PodSandboxStatsRequest) -> PodSandboxStatsResponse;
         list_pod_sandbox_stats(ListPodSandboxStatsRequest) -> ListPodSandboxStatsResponse;
         exec_sync(ExecSyncRequest) -> ExecSyncResponse;
+        exec(ExecRequest) -> ExecResponse;
+        port_forward(PortForwardRequest) -> PortForwardResponse;
+    }
+
+    streamed {
+        stream_pod_sandboxes(StreamPodSandboxesRequest) -> StreamPodSandboxesResponse {
+            pod_sandboxes: list_pod_sandbox(ListPodSandboxRequest).items
+        }
+        stream_containers(StreamContainersRequest) -> StreamContainersResponse {
+            containers: list_containers(ListContainersRequest).containers
+        }
+        stream_container_stats(StreamContainerStatsRequest) -> StreamContainerStatsResponse {
+            container_stats: list_container_stats(ListContainerStatsRequest).stats
+        }
+        stream_pod_sandbox_stats(StreamPodSandboxStatsRequest) -> StreamPodSandboxStatsResponse {
+            pod_sandbox_stats: list_pod_sandbox_stats(ListPodSandboxStatsRequest).stats
+        }
     }
 
     refused {
-        exec(ExecRequest) -> v1::ExecResponse,
-            "Exec: interactive commands in a virtual machine are not available: use vmletctl console on the node for a \
-             terminal, or crictl exec -s for a single command";
         attach(AttachRequest) -> v1::AttachResponse,
             "Attach: attaching to a virtual machine is not available: use kubectl logs -f to read its console, or vmletctl \
              console on the node to type there";
-        port_forward(PortForwardRequest) -> v1::PortForwardResponse,
-            "PortForward: port forwarding to a virtual machine is not available: connect to the pod's IP address, or expose \
-             the port by a Service";
         checkpoint_container(CheckpointContainerRequest) -> v1::CheckpointContainerResponse,
             "CheckpointContainer: checkpoints of virtual machines are not available: suspend a VirtualMachine to save its \
              memory";
         get_container_events(GetEventsRequest) -> BoxStream<v1::ContainerEventResponse>,
-            "GetContainerEvents: events are not available: use ListPodSandbox and ListContainers again and again";
+            "GetContainerEvents: events are not available: use ListPodSandbox and ListContainers \
+             again and again";
         list_metric_descriptors(ListMetricDescriptorsRequest) -> v1::ListMetricDescriptorsResponse,
             "ListMetricDescriptors: metrics are not available: use ListPodSandboxStats";
         list_pod_sandbox_metrics(ListPodSandboxMetricsRequest) -> v1::ListPodSandboxMetricsResponse,
             "ListPodSandboxMetrics: metrics are not available: use ListPodSandboxStats";
         stream_pod_sandbox_metrics(StreamPodSandboxMetricsRequest) -> BoxStream<v1::StreamPodSandboxMetricsResponse>,
             "StreamPodSandboxMetrics: metrics are not available: use ListPodSandboxStats";
-        stream_pod_sandboxes(StreamPodSandboxesRequest) -> BoxStream<v1::StreamPodSandboxesResponse>,
-            "StreamPodSandboxes: lists are not streamed: use ListPodSandbox";
-        stream_containers(StreamContainersRequest) -> BoxStream<v1::StreamContainersResponse>,
-            "StreamContainers: lists are not streamed: use ListContainers";
-        stream_container_stats(StreamContainerStatsRequest) -> BoxStream<v1::StreamContainerStatsResponse>,
-            "StreamContainerStats: lists are not streamed: use ListContainerStats";
-        stream_pod_sandbox_stats(StreamPodSandboxStatsRequest) -> BoxStream<v1::StreamPodSandboxStatsResponse>,
-            "StreamPodSandboxStats: lists are not streamed: use ListPodSandboxStats";
     }
 }

@@ -28,7 +28,7 @@ const DEADLINE: Duration = Duration::from_secs(90);
 /// Answers `Version`, and never answers `StopContainer`.
 #[derive(Debug, Default)]
 struct FakeRuntime {
-    stopping: std::sync::Arc<Notify>,
+    stopping: Arc<Notify>,
 }
 
 #[tonic::async_trait]
@@ -56,7 +56,7 @@ impl ImageService for NoImages {}
 struct Server {
     _dir: tempfile::TempDir,
     path: PathBuf,
-    stopping: std::sync::Arc<Notify>,
+    stopping: Arc<Notify>,
     stop: Option<oneshot::Sender<()>>,
     ended: JoinHandle<Result<(), Error>>,
 }
@@ -64,7 +64,7 @@ struct Server {
 impl Server {
     async fn start(grace: Duration) -> Self {
         let simple = FakeRuntime::default();
-        let stopping = std::sync::Arc::clone(&simple.stopping);
+        let stopping = Arc::clone(&simple.stopping);
         Self {
             stopping,
             ..Self::of(simple, NoImages, grace).await
@@ -84,7 +84,7 @@ impl Server {
         Self {
             _dir: dir,
             path,
-            stopping: std::sync::Arc::default(),
+            stopping: Arc::default(),
             stop: Some(stop),
             ended,
         }

@@ -21,6 +21,7 @@ pub(super) mod slots;
 pub use error::Error;
 
 use super::error::Result;
+use super::model::Container;
 use super::service::Containers;
 use crate::clock;
 use crate::platform::Platform;
@@ -55,17 +56,7 @@ impl<P: Platform> Containers<P> {
         command: Vec<String>,
         timeout: Option<Duration>,
     ) -> Result<Output> {
-        let row = self.row(id)?;
-        if !row.phase.runs() {
-            return Err(super::Error::Phase {
-                id: id.clone(),
-                phase: row.phase,
-                verb: "asked to run a command",
-            });
-        }
-        if !row.boots() {
-            return Err(super::Error::Placeholder(id.clone()));
-        }
+        let row = self.check_exec(id)?;
         self.check_connected("run a command in").await?;
         let timeout = timeout.unwrap_or(LONGEST);
         let deadline = Instant::now() + timeout;
@@ -122,6 +113,22 @@ impl<P: Platform> Containers<P> {
             // The work continues without the client, and kills what it still starts.
             () = too_late(started, deadline) => Err(Error::NotStarted(timeout).into()),
         }
+    }
+
+    /// The machine of a container, if it runs and can run commands.
+    pub fn check_exec(&self, id: &ContainerId) -> Result<Arc<Container>> {
+        let row = self.row(id)?;
+        if !row.phase.runs() {
+            return Err(super::Error::Phase {
+                id: id.clone(),
+                phase: row.phase,
+                verb: "asked to run a command",
+            });
+        }
+        if !row.boots() {
+            return Err(super::Error::Placeholder(id.clone()));
+        }
+        Ok(row)
     }
 
     fn is_running(&self, id: &ContainerId) -> bool {

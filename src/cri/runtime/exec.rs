@@ -1,13 +1,17 @@
-//! Requests for commands in a running machine.
+//! Requests for commands in a running machine, and for connections to it.
 //!
-//! Invariant: a command whose caller has disconnected is killed: the end of the request is its end.
+//! Invariant: a command whose caller has disconnected is killed: the end of the request, or of the
+//! session, is its end.
 //! Failure: statuses from [`status`](crate::cri::status).
 
 use cri_proto::v1;
+use tapmanager::wire::Network;
 use tonic::Status;
 
 use super::Runtime;
 use crate::cri::convert;
+use crate::sandbox::state::Phase;
+use crate::streaming::{ExecTarget, Target};
 
 impl Runtime {
     pub(super) async fn exec_sync(
@@ -19,5 +23,67 @@ impl Runtime {
         let container = self.container(&request.container_id)?;
         let ended = self.app.containers.exec(&container.id, command, timeout);
         Ok(convert::exec::response(ended.await?))
+    }
+
+    pub(super) async fn exec(&self, request: v1::ExecRequest) -> Result<v1::ExecResponse, Status> {
+        let command = convert::exec::command(request.cmd)?;
+        if request.tty && request.stderr {
+            return Err(Status::invalid_argument(
+                "stderr: a terminal has one output: set stderr to false",
+            ));
+        }
+        if !(request.stdin || request.stdout || request.stderr) {
+            return Err(Status::invalid_argument(
+                "stdout: at least one of stdin, stdout and stderr is needed",
+            ));
+        }
+        let container = self.container(&request.container_id)?;
+        self.app.containers.check_exec(&container.id)?;
+        for (is_set, what) in [
+            (request.tty, "a terminal"),
+            (request.stdin, "standard input"),
+        ] {
+            if is_set {
+                return Err(Status::failed_precondition(format!(
+                    "{what} is not available: the QEMU guest agent runs commands without it; omit \
+                     -i and -t, or use vmletctl console on the node"
+                )));
+            }
+        }
+        let url = self.gate.url(Target::Exec(ExecTarget {
+            container: container.id.clone(),
+            command,
+            stdout: request.stdout,
+            stderr: request.stderr,
+        }));
+        let url = url.map_err(|e| Status::resource_exhausted(e.to_string()))?;
+        Ok(v1::ExecResponse { url })
+    }
+
+    pub(super) async fn port_forward(
+        &self,
+        request: v1::PortForwardRequest,
+    ) -> Result<v1::PortForwardResponse, Status> {
+        let sandbox = self.sandbox(&request.pod_sandbox_id)?;
+        if sandbox.phase != Phase::Ready {
+            return Err(Status::failed_precondition(format!(
+                "sandbox {} is not ready: it has no network",
+                sandbox.id
+            )));
+        }
+        let nics = sandbox.network.iter().flat_map(Network::guest_nics);
+        let addresses: Vec<_> = nics
+            .flat_map(|nic| &nic.addresses)
+            .map(|address| address.net.addr())
+            .collect();
+        if addresses.is_empty() {
+            return Err(Status::failed_precondition(format!(
+                "the guest of sandbox {} has no address: its pod has no network",
+                sandbox.id
+            )));
+        }
+        let url = self.gate.url(Target::PortForward(addresses));
+        let url = url.map_err(|e| Status::resource_exhausted(e.to_string()))?;
+        Ok(v1::PortForwardResponse { url })
     }
 }

@@ -15,24 +15,18 @@ use tower::{Service as _, ServiceExt as _};
 
 use super::*;
 use crate::config::Config;
+use crate::streaming::Streaming;
 
 const FACTS: &str = include_str!("../../../tests/fixtures/cri-fields.tsv");
 
 /// Methods that the daemon has only to say what serves instead.
-const REFUSED: [&str; 13] = [
-    "RuntimeService/StreamPodSandboxes",
-    "RuntimeService/StreamContainers",
-    "RuntimeService/Exec",
+const REFUSED: [&str; 6] = [
     "RuntimeService/Attach",
-    "RuntimeService/PortForward",
-    "RuntimeService/StreamContainerStats",
-    "RuntimeService/StreamPodSandboxStats",
     "RuntimeService/CheckpointContainer",
     "RuntimeService/GetContainerEvents",
     "RuntimeService/ListMetricDescriptors",
     "RuntimeService/ListPodSandboxMetrics",
     "RuntimeService/StreamPodSandboxMetrics",
-    "ImageService/StreamImages",
 ];
 
 /// `Service/Method` for each method of the protocol.
@@ -95,7 +89,9 @@ async fn the_daemon_has_every_method_except_those_that_it_refuses() {
     let state = tempfile::tempdir().unwrap();
     let config = alone_in(state.path());
     let app = App::start(&config).await.unwrap();
-    let runtime = runtime::Runtime::new(app.clone(), &config);
+    let streaming = Streaming::bind(config.streaming.listen).await.unwrap();
+    let gate = streaming.gate();
+    let runtime = runtime::Runtime::new(app.clone(), &config, gate);
     let server = Server::of(runtime, image::Images::new(app), DEADLINE).await;
     let ask = async {
         let mut channel = connect(&server.path).await;

@@ -110,7 +110,8 @@ fn tests_wait_by_looking_for_what_they_wait_for() {
     assert_eq!(
         found,
         BTreeMap::from(allowed),
-        "files and how often they sleep: await an event with `eventually` or `in_time`, or name the reason here"
+        "files and how often they sleep: await an event with `eventually` or `in_time`, or name \
+         the reason here"
     );
 }
 

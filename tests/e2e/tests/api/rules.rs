@@ -330,8 +330,10 @@ async fn what_a_machine_was_made_of_does_not_change(control: &Control) -> anyhow
         edit(on(group(1)), json!({ "affinity": null })).refused("affinity is immutable"),
         edit(on(group(1)), group(2)).refused("affinity is immutable"),
         edit(on(group(1)), json!({ "groupName": "h" })),
-        edit(on(ci.clone()), json!({ "bootstrap": null })).refused("the bootstrap provider cannot change"),
-        edit(on(ci.clone()), json!({ "bootstrap": { "cloudInit": null } })).refused("the bootstrap provider cannot change"),
+        edit(on(ci.clone()), json!({ "bootstrap": null })).refused("the bootstrap provider cannot \
+            change"),
+        edit(on(ci.clone()), json!({ "bootstrap": { "cloudInit": null } })).refused("the bootstrap \
+            provider cannot change"),
         edit(on(ci), json!({ "bootstrap": { "cloudInit": { "instanceID": "b" } } })),
         edit(on(json!({})), json!({ "className": "large" })),
         edit(on(json!({ "bootDiskCapacity": "10Gi" })), json!({ "bootDiskCapacity": "9Gi" })).refused("bootDiskCapacity can only grow"),

@@ -33,7 +33,7 @@ async fn people_see_of_a_machine_what_they_see_of_a_container() -> Result<()> {
     rotation(&cluster).await.context("rotation")?;
     figures(&cluster).await.context("figures")?;
     top(&cluster).await.context("top")?;
-    sentences(&cluster).context("what does not exist yet")?;
+    sessions(&cluster).await.context("exec and port-forward")?;
     previous(&cluster).await.context("--previous")?;
     debug(&cluster).await.context("kubectl debug")?;
     cluster.delete("pod/machine", GONE)?;
@@ -226,20 +226,51 @@ async fn top(cluster: &Cluster) -> Result<()> {
     .await
 }
 
-fn sentences(cluster: &Cluster) -> Result<()> {
+/// exec, its exit codes, and port-forward through kubelet and the proxy; attach is refused.
+async fn sessions(cluster: &Cluster) -> Result<()> {
+    eventually(READY, "a command in the guest", || async {
+        let name = cluster.kubectl(&["exec", "machine", "--", "hostname"])?;
+        ensure!(name == "machine", "{name}");
+        Ok(())
+    })
+    .await?;
+    let script = "echo to-stderr >&2; exit 7";
+    let failed = cluster
+        .kubectl_command(&["exec", "machine", "--", "sh", "-c", script])?
+        .output()?;
+    let printed = String::from_utf8_lossy(&failed.stderr);
+    ensure!(failed.status.code() == Some(7), "{failed:?}");
+    ensure!(printed.contains("to-stderr"), "{printed}");
     for (arguments, words) in [
-        (&["exec", "machine", "--", "true"][..], "exec"),
-        (&["attach", "machine"][..], "attach"),
+        (
+            &["exec", "-i", "machine", "--", "cat"][..],
+            "standard input",
+        ),
+        (&["attach", "machine"][..], "Attach"),
     ] {
         let Err(error) = cluster.kubectl(arguments) else {
             bail!("{arguments:?} works: test what it does");
         };
         let text = format!("{error:#}");
         ensure!(
-            text.to_lowercase().contains(words) && text.contains("vmlet"),
+            text.contains(words) && text.contains("vmletctl"),
             "{arguments:?}: {text}"
         );
     }
+    let forward = cluster.kubectl_command(&["port-forward", "pod/machine", ":80"])?;
+    let mut forward = tokio::process::Command::from(forward)
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let output = forward.stdout.take().context("no output")?;
+    let mut lines = BufReader::new(output).lines();
+    let line = in_time(READY, "the port", async { Ok(lines.next_line().await?) }).await?;
+    let line = line.context("kubectl port-forward ended")?;
+    let address = line.split_whitespace().nth(2).context("no address")?;
+    let page = Command::new("curl")
+        .args(["-sS", "-m", "60", &format!("http://{address}/")])
+        .output()?;
+    ensure!(page.status.success() && !page.stdout.is_empty(), "{page:?}");
     Ok(())
 }
 

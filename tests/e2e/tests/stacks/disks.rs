@@ -80,7 +80,8 @@ async fn a_guest_sees_a_root_disk_of_the_wanted_size_and_its_devices_in_order() 
     ensure!(root == (LARGE, false, String::new()), "{root:?}");
     devices(&cri, &first, &data, &fixed).await?;
     no_writer_beside_readers(&stack, &cri, &image, &fixed).await?;
-    let end = "echo at the end | dd of=/dev/vda bs=512 seek=$(($(cat /sys/block/vda/size) - 1)) conv=fsync";
+    let end = "echo at the end | dd of=/dev/vda bs=512 seek=$(($(cat /sys/block/vda/size) - 1)) \
+        conv=fsync";
     cri.shell(&first, end).await?;
 
     cri.stop(&first, 600).await?;
@@ -118,7 +119,8 @@ async fn devices(cri: &Cri, id: &str, data: &LoopDevice, fixed: &LoopDevice) -> 
     ensure!(head == "as it was", "{head}");
 
     // First and last sector: the guest has the whole device, as it is.
-    let write = "for n in 0 32767; do echo sector $n | dd of=/dev/vdc bs=512 seek=$n conv=fsync || exit 1; done";
+    let write = "for n in 0 32767; do echo sector $n | dd of=/dev/vdc bs=512 seek=$n conv=fsync || \
+        exit 1; done";
     cri.shell(id, write).await?;
     for (offset, text) in [(0, "sector 0\n"), (32767 * 512, "sector 32767\n")] {
         let bytes = data.read(offset, text.len())?;

@@ -20,4 +20,5 @@ mod reboot;
 mod refusals;
 mod stats;
 mod storm;
+mod streaming;
 mod survival;

@@ -102,7 +102,8 @@ fn spy(stack: &Stack, guest: &str) -> Result<()> {
          ip saddr 10.88.99.99 counter comment \"another address\"; \
          udp sport 67 counter comment \"DHCP server\"; \
          ip saddr {guest} ip daddr 169.254.0.0/16 counter comment \"link-local\"; \
-         ip6 saddr fe80::1 icmpv6 type != mld2-listener-report counter comment \"another link-local address\";\n}}\n}}"
+         ip6 saddr fe80::1 icmpv6 type != mld2-listener-report counter comment \"another \
+             link-local address\";\n}}\n}}"
     );
     node(stack, &format!("nft '{rules}'")).map(drop)
 }
@@ -174,7 +175,8 @@ async fn frames_of_a_hostile_guest_are_dropped() -> Result<()> {
 
     let change = |mac: &str| {
         format!(
-            "ip link set $nic down; ip link set $nic address {mac}; ip link set $nic up; ip route add default via $gw"
+            "ip link set $nic down; ip link set $nic address {mac}; ip link set $nic up; ip route \
+             add default via $gw"
         )
     };
     guest.expect(&change("02:00:00:00:00:66"), true).await?;

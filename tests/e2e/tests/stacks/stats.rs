@@ -88,6 +88,7 @@ async fn figures_follow_what_the_guest_does() -> Result<()> {
         "no figures of the pod"
     );
 
+    lists_are_streamed(&cri, &sandbox, &container).await?;
     move_to_first_cpu(&cri, &container, pid).await?;
     without_libvirt(&stack, &cri, &container).await?;
 
@@ -184,6 +185,50 @@ async fn a_guest_that_takes_more_than_its_pod_may_have_is_oom_killed() -> Result
     drop(group);
     stack.await_clean().await?;
     stack.down()
+}
+
+/// Each streamed list has the items of the list, and honours its filter.
+async fn lists_are_streamed(cri: &Cri, sandbox: &str, container: &str) -> Result<()> {
+    let (mut runtime, mut images) = (cri.runtime.clone(), cri.images.clone());
+    let stream = runtime.stream_pod_sandboxes(v1::StreamPodSandboxesRequest::default());
+    let streamed = collected(stream.await?, |message| message.pod_sandboxes).await?;
+    ensure!(streamed == cri.sandboxes().await?, "{streamed:?}");
+    let stream = runtime.stream_containers(v1::StreamContainersRequest::default());
+    let streamed = collected(stream.await?, |message| message.containers).await?;
+    ensure!(streamed == cri.containers().await?, "{streamed:?}");
+    let stream = images.stream_images(v1::StreamImagesRequest::default());
+    let streamed = collected(stream.await?, |message| message.images).await?;
+    let list = images.list_images(v1::ListImagesRequest::default()).await?;
+    ensure!(streamed == list.into_inner().images, "{streamed:?}");
+    let stream = runtime.stream_pod_sandbox_stats(v1::StreamPodSandboxStatsRequest::default());
+    let streamed = collected(stream.await?, |message| message.pod_sandbox_stats).await?;
+    let ids = streamed.iter().flat_map(|stats| &stats.attributes);
+    ensure!(ids.map(|of| &of.id).eq([sandbox]), "{streamed:?}");
+    for (id, expected) in [(container, 1), ("0123", 0)] {
+        let filter = Some(v1::ContainerStatsFilter {
+            id: id.to_owned(),
+            ..v1::ContainerStatsFilter::default()
+        });
+        let stream = runtime.stream_container_stats(v1::StreamContainerStatsRequest { filter });
+        let streamed = collected(stream.await?, |message| message.container_stats).await?;
+        ensure!(streamed.len() == expected, "{id}: {streamed:?}");
+    }
+    Ok(())
+}
+
+/// All items of a stream to its end.
+async fn collected<M, T>(
+    stream: tonic::Response<tonic::Streaming<M>>,
+    items: fn(M) -> Vec<T>,
+) -> Result<Vec<T>> {
+    let mut stream = stream.into_inner();
+    let mut all = Vec::new();
+    while let Some(message) = stream.message().await? {
+        let items = items(message);
+        ensure!(!items.is_empty(), "a message without items");
+        all.extend(items);
+    }
+    Ok(all)
 }
 
 async fn of_container(cri: &Cri, id: &str) -> Result<v1::ContainerStats> {

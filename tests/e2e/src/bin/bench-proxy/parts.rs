@@ -63,7 +63,8 @@ impl Parts {
     fn config(&self, secondary: &Path) -> String {
         format!(
             "listen = {:?}\nstate_dir = {:?}\n\n[primary]\nname = \"primary\"\nsocket = {:?}\n\n\
-             [[secondary]]\nname = \"vmlet\"\nsocket = {:?}\nhandlers = [\"vmlet\"]\n\n[log]\nlevel = \"warn\"\n",
+             [[secondary]]\nname = \"vmlet\"\nsocket = {:?}\nhandlers = \
+                 [\"vmlet\"]\n\n[log]\nlevel = \"warn\"\n",
             self.proxied(),
             self.dir.path().join("state"),
             self.direct(),

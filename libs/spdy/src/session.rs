@@ -1,0 +1,295 @@
+//! A session of a server: streams that the client opens over one connection.
+//!
+//! Invariant: one task reads frames, one task writes them; both end with the [`Session`], which
+//! holds them. Every stream that is accepted is answered at once. Stream ids are odd and rise.
+//! Failure: an error of either task ends both; [`Session::accept`] returns it once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio_util::codec::{Decoder as _, Encoder as _};
+
+pub(crate) mod stream;
+
+use self::stream::{Inlet, Stream};
+use crate::codec::{Decoder, Encoder};
+use crate::frame::{Frame, GoAwayStatus, Headers, ResetStatus};
+use crate::{Error, MAX_PIECE};
+
+/// Frames that wait for the writer.
+const OUTGOING: usize = 16;
+/// Bytes that are read from the transport at once.
+const READ: usize = 64 * 1024;
+
+/// What a session may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Most streams at a time; more are refused.
+    pub streams: usize,
+    /// Bytes that wait for the reader of one stream; at least [`MAX_PIECE`].
+    pub buffer: usize,
+    /// How long a stream may take no byte while its buffer is full.
+    pub stall: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            streams: 256,
+            buffer: 256 * 1024,
+            stall: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The server's side of a connection. Dropped, it ends the connection at once.
+#[derive(Debug)]
+pub struct Session {
+    streams: mpsc::Receiver<Stream>,
+    outgoing: mpsc::Sender<Frame>,
+    reader: JoinSet<Result<(), Error>>,
+    writer: JoinSet<Result<(), Error>>,
+}
+
+impl Session {
+    /// Starts a session over a connection that has been upgraded. Must be called within a runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Compression`] when the compression cannot be set up.
+    pub fn server<T>(transport: T, limits: Limits) -> Result<Self, Error>
+    where
+        T: AsyncRead + AsyncWrite + Send + 'static,
+    {
+        let (input, output) = split(transport);
+        let (outgoing, frames) = mpsc::channel(OUTGOING);
+        let (accepted, streams) = mpsc::channel(limits.streams.max(1));
+        let table = Streams {
+            open: HashMap::new(),
+            places: Arc::new(Semaphore::new(limits.streams)),
+            last: 0,
+            limits,
+            accepted,
+            outgoing: outgoing.clone(),
+        };
+        let encoder = Encoder::new()?;
+        let (mut reader, mut writer) = (JoinSet::new(), JoinSet::new());
+        reader.spawn(read(input, table));
+        writer.spawn(write(output, encoder, frames));
+        Ok(Self {
+            streams,
+            outgoing,
+            reader,
+            writer,
+        })
+    }
+
+    /// The next stream that the client opens; `None` when the client has ended the session.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] when the session failed.
+    pub async fn accept(&mut self) -> Result<Option<Stream>, Error> {
+        if let Some(stream) = self.streams.recv().await {
+            return Ok(Some(stream));
+        }
+        match self.reader.join_next().await {
+            Some(Ok(Err(error))) => Err(error),
+            _ => Ok(None),
+        }
+    }
+
+    /// Sends what streams have written until now, then ends the connection.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] when the rest cannot be sent.
+    pub async fn close(mut self) -> Result<(), Error> {
+        let goodbye = Frame::GoAway {
+            last: 0,
+            status: GoAwayStatus::OK,
+        };
+        // The writer may have ended; its error counts.
+        let _ = self.outgoing.send(goodbye).await;
+        self.reader.shutdown().await;
+        match self.writer.join_next().await {
+            Some(Ok(result)) => result,
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The streams of a session, as the reading task has them.
+#[derive(Debug)]
+struct Streams {
+    open: HashMap<u32, Inlet>,
+    places: Arc<Semaphore>,
+    last: u32,
+    limits: Limits,
+    accepted: mpsc::Sender<Stream>,
+    outgoing: mpsc::Sender<Frame>,
+}
+
+/// Whether the session continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Frame,
+    End,
+}
+
+async fn read<T: AsyncRead>(mut input: ReadHalf<T>, mut streams: Streams) -> Result<(), Error> {
+    let mut decoder = Decoder::default();
+    let mut buffer = BytesMut::with_capacity(READ);
+    loop {
+        while let Some(frame) = decoder.decode(&mut buffer).inspect_err(|_| {
+            let goodbye = streams.goodbye(GoAwayStatus::PROTOCOL_ERROR);
+            // Nothing more can be done for a peer that does not read.
+            let _ = streams.outgoing.try_send(goodbye);
+        })? {
+            if streams.take(frame).await == Next::End {
+                return Ok(());
+            }
+        }
+        buffer.reserve(READ);
+        if input.read_buf(&mut buffer).await? == 0 {
+            return decoder.decode_eof(&mut buffer).map(drop);
+        }
+    }
+}
+
+impl Streams {
+    fn goodbye(&self, status: GoAwayStatus) -> Frame {
+        Frame::GoAway {
+            last: self.last,
+            status,
+        }
+    }
+
+    /// Handles one frame.
+    async fn take(&mut self, frame: Frame) -> Next {
+        let answer = match frame {
+            Frame::SynStream {
+                stream,
+                fin,
+                headers,
+            } => self.opened(stream, fin, headers),
+            Frame::Data {
+                stream,
+                fin,
+                content,
+            } => self.content(stream, fin, content).await,
+            Frame::Headers { stream, fin, .. } => {
+                if fin {
+                    self.finish(stream);
+                }
+                None
+            }
+            Frame::Reset { stream, .. } => {
+                if let Some(inlet) = self.open.remove(&stream) {
+                    inlet.reset();
+                }
+                None
+            }
+            // The client's pings have odd ids; an even one would be the answer to a ping of ours.
+            Frame::Ping(id) => (id % 2 == 1).then_some(Frame::Ping(id)),
+            // A client that sends it opens no more streams; those that are open continue.
+            Frame::GoAway { .. } | Frame::SynReply { .. } | Frame::Ignored(_) => None,
+        };
+        match answer {
+            Some(answer) => match self.outgoing.send(answer).await {
+                Ok(()) => Next::Frame,
+                Err(_) => Next::End,
+            },
+            None => Next::Frame,
+        }
+    }
+
+    fn opened(&mut self, id: u32, fin: bool, headers: Headers) -> Option<Frame> {
+        let refused = |status| Some(Frame::Reset { stream: id, status });
+        if id.is_multiple_of(2) || id <= self.last {
+            return refused(ResetStatus::PROTOCOL_ERROR);
+        }
+        self.last = id;
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            return refused(ResetStatus::REFUSED_STREAM);
+        };
+        let (stream, inlet) = Stream::new(
+            id,
+            headers,
+            place,
+            self.limits.buffer,
+            self.outgoing.clone(),
+        );
+        if self.accepted.try_send(stream).is_err() {
+            return refused(ResetStatus::REFUSED_STREAM);
+        }
+        self.open.insert(id, inlet);
+        if fin {
+            self.finish(id);
+        }
+        Some(Frame::SynReply {
+            stream: id,
+            fin: false,
+            headers: Headers::new(),
+        })
+    }
+
+    /// Content of a stream. That of a stream which no longer exists is dropped.
+    async fn content(&mut self, id: u32, fin: bool, content: Bytes) -> Option<Frame> {
+        debug_assert!(content.len() <= MAX_PIECE);
+        let inlet = self.open.get(&id)?;
+        if tokio::time::timeout(self.limits.stall, inlet.send(content))
+            .await
+            .is_err()
+        {
+            self.open.remove(&id)?.reset();
+            return Some(Frame::Reset {
+                stream: id,
+                status: ResetStatus::CANCEL,
+            });
+        }
+        if fin {
+            self.finish(id);
+        }
+        None
+    }
+
+    fn finish(&mut self, id: u32) {
+        if let Some(inlet) = self.open.remove(&id) {
+            inlet.finish();
+        }
+    }
+}
+
+/// Writes frames until the last one, `GOAWAY`.
+async fn write<T: AsyncWrite>(
+    mut output: WriteHalf<T>,
+    mut encoder: Encoder,
+    mut frames: mpsc::Receiver<Frame>,
+) -> Result<(), Error> {
+    let mut buffer = BytesMut::new();
+    let mut is_last = false;
+    while !is_last && let Some(frame) = frames.recv().await {
+        is_last = matches!(frame, Frame::GoAway { .. });
+        encoder.encode(frame, &mut buffer)?;
+        while !is_last
+            && buffer.len() < READ
+            && let Ok(frame) = frames.try_recv()
+        {
+            is_last = matches!(frame, Frame::GoAway { .. });
+            encoder.encode(frame, &mut buffer)?;
+        }
+        output.write_all_buf(&mut buffer).await?;
+        output.flush().await?;
+    }
+    output.shutdown().await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

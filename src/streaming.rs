@@ -1,0 +1,129 @@
+//! The streaming server: `exec` and `port-forward` of kubectl and crictl.
+//!
+//! ```text
+//! CRI request ─► token, URL ─► HTTP upgrade with the token ─► SPDY session ─► guest
+//! ```
+//!
+//! Invariant: a session starts only with a token, which a CRI client got for that very request and
+//! which is worth one session within a minute. A session holds no lock and no row: the daemon's end
+//! or that of the client ends it at once.
+//! Failure: [`Error`] when the address cannot be had; a session that fails reports it to its client.
+
+mod exec;
+mod port_forward;
+mod protocol;
+mod server;
+mod streams;
+mod tokens;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use podspec::ContainerId;
+use tokio::net::TcpListener;
+
+use crate::app::Containers;
+use tokens::Tokens;
+
+pub use tokens::TooMany;
+
+/// Why there is no streaming server.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address cannot be had.
+    #[error("listen on {address} for exec and port-forward: set streaming.listen")]
+    Listen {
+        /// The address of the configuration.
+        address: SocketAddr,
+        /// The kernel's reason.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// What a session is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// A command in a running machine.
+    Exec(ExecTarget),
+    /// Connections to a guest, at one of its addresses.
+    PortForward(Vec<IpAddr>),
+}
+
+/// A command in a running machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecTarget {
+    /// The machine.
+    pub container: ContainerId,
+    /// The command and its arguments.
+    pub command: Vec<String>,
+    /// Whether the client reads standard output.
+    pub stdout: bool,
+    /// Whether the client reads standard error.
+    pub stderr: bool,
+}
+
+impl Target {
+    /// The first part of the path in the URL.
+    const fn path(&self) -> &'static str {
+        match self {
+            Self::Exec(_) => "exec",
+            Self::PortForward(_) => "portforward",
+        }
+    }
+}
+
+/// Tokens of sessions that may start, and where.
+#[derive(Debug)]
+pub struct Gate {
+    tokens: Tokens<Target>,
+    address: SocketAddr,
+}
+
+impl Gate {
+    /// The URL of one session.
+    ///
+    /// # Errors
+    ///
+    /// [`TooMany`] sessions were requested and have not started.
+    pub fn url(&self, target: Target) -> Result<String, TooMany> {
+        let path = target.path();
+        let token = self.tokens.issue(target)?;
+        Ok(format!("http://{}/{path}/{token}", self.address))
+    }
+}
+
+/// The bound server.
+#[derive(Debug)]
+pub struct Streaming {
+    listener: TcpListener,
+    gate: Arc<Gate>,
+}
+
+impl Streaming {
+    /// Binds the address; port 0 is any free one.
+    pub async fn bind(address: SocketAddr) -> Result<Self, Error> {
+        let failed = |source| Error::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let gate = Gate {
+            tokens: Tokens::default(),
+            address,
+        };
+        Ok(Self {
+            listener,
+            gate: Arc::new(gate),
+        })
+    }
+
+    /// Issues URLs of sessions.
+    pub fn gate(&self) -> Arc<Gate> {
+        Arc::clone(&self.gate)
+    }
+
+    /// Serves until it is dropped; every session ends with it.
+    pub async fn serve(self, containers: Arc<Containers>) {
+        tracing::info!(address = %self.gate.address, "streaming server started");
+        server::serve(self.listener, self.gate, containers).await;
+    }
+}

@@ -1,0 +1,118 @@
+//! A session of connections to ports of a guest.
+//!
+//! Invariant: each connection has an error stream and a data stream with one request id; each half
+//! of a connection ends separately. A connection that fails disturbs no other one.
+//! Failure: text on the error stream of the connection.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use spdy::{Session, Stream};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+/// Time for a guest to accept a connection at one of its addresses.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Most connections whose second stream has not been opened.
+const MOST_HALF_OPEN: usize = 64;
+
+/// One stream of a connection whose other one is awaited.
+#[derive(Debug)]
+enum Half {
+    Error(Stream),
+    Data(Stream),
+}
+
+/// Serves connections until the client ends the session.
+pub(super) async fn run(mut session: Session, addresses: Vec<IpAddr>) -> Result<(), String> {
+    let addresses = Arc::new(addresses);
+    let mut waiting: HashMap<String, Half> = HashMap::new();
+    let mut connections = JoinSet::new();
+    loop {
+        let stream = tokio::select! {
+            accepted = session.accept() => match accepted {
+                Ok(Some(stream)) => stream,
+                Ok(None) => return Ok(()),
+                Err(error) => return Err(crate::one_line(&error)),
+            },
+            Some(_) = connections.join_next() => continue,
+        };
+        let id = request_id(&stream);
+        let half = match stream.header("streamtype") {
+            Some("error") => Half::Error(stream),
+            Some("data") => Half::Data(stream),
+            other => return Err(format!("port-forward has no stream {other:?}")),
+        };
+        match (waiting.remove(&id), half) {
+            (None, half) if waiting.len() < MOST_HALF_OPEN => {
+                waiting.insert(id, half);
+            }
+            (Some(Half::Error(error)), Half::Data(data))
+            | (Some(Half::Data(data)), Half::Error(error)) => {
+                connections.spawn(connection(error, data, Arc::clone(&addresses)));
+            }
+            (Some(_), _) => return Err(format!("request {id} opened a stream twice")),
+            (None, _) => return Err("too many connections lack their second stream".to_owned()),
+        }
+    }
+}
+
+/// Old clients send no request id: their error stream comes right before the data stream.
+fn request_id(stream: &Stream) -> String {
+    match stream.header("requestid") {
+        Some(id) => id.to_owned(),
+        None if stream.header("streamtype") == Some("data") => {
+            stream.id().saturating_sub(2).to_string()
+        }
+        None => stream.id().to_string(),
+    }
+}
+
+/// Carries one connection.
+async fn connection(error: Stream, data: Stream, addresses: Arc<Vec<IpAddr>>) {
+    let port = data.header("port").map(str::to_owned).unwrap_or_default();
+    let ended = async {
+        let guest = connect(&port, &addresses).await?;
+        let (mut from_guest, mut to_guest) = guest.into_split();
+        let (mut from_client, mut to_client) = data.split();
+        let upward = async {
+            let copied = tokio::io::copy(&mut from_client, &mut to_guest).await;
+            // The guest reads the end of the connection, also after an error of the client.
+            to_guest.shutdown().await.ok();
+            copied.map(drop)
+        };
+        let downward = async {
+            tokio::io::copy(&mut from_guest, &mut to_client).await?;
+            to_client.shutdown().await
+        };
+        let (up, down) = tokio::join!(upward, downward);
+        // A client that ends its half before it has sent everything is no error of the guest.
+        up.ok();
+        down.map_err(|e| format!("connection to port {port}: {e}"))
+    };
+    let (_, mut report) = error.split();
+    if let Err(text) = ended.await {
+        // A client that has disconnected needs no report.
+        let _ = report.write_all(text.as_bytes()).await;
+    }
+    let _ = report.shutdown().await;
+}
+
+/// Connects to the first address that accepts.
+async fn connect(port: &str, addresses: &[IpAddr]) -> Result<TcpStream, String> {
+    let number = port.parse().ok().filter(|number| *number > 0);
+    let number: u16 = number.ok_or_else(|| format!("{port:?} is no port"))?;
+    let mut failure = "the pod has no address".to_owned();
+    for address in addresses {
+        let address = SocketAddr::new(*address, number);
+        match tokio::time::timeout(CONNECT, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => failure = format!("connect to {address}: {error}"),
+            Err(_) => failure = format!("connect to {address}: no answer in {CONNECT:?}"),
+        }
+    }
+    Err(failure)
+}

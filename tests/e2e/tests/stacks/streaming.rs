@@ -1,0 +1,130 @@
+//! Streaming sessions of a real guest, by the client that crictl and kubelet share.
+//!
+//! Invariant: the sessions run through URLs of the daemon, as kubelet uses them.
+//! Failure: what crictl printed.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{PodOptions, Stack, await_text, in_time};
+use tokio::process::{Child, Command};
+
+const BOOT: Duration = Duration::from_secs(180);
+const SOON: Duration = Duration::from_secs(60);
+/// Connections of one session at a time.
+const CONNECTIONS: usize = 50;
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn commands_and_connections_reach_the_guest() -> Result<()> {
+    let stack = Stack::up()?;
+    let cri = stack.cri().await?;
+    cri.await_ready().await?;
+    let image = stack.image()?.to_owned();
+    cri.pull(&image).await?;
+    let pod = PodOptions::named("streams", &stack);
+    let (sandbox, container) = cri.boot(&pod, &image).await?;
+    await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
+    cri.await_agent(&container).await?;
+
+    commands(&stack, &container)?;
+    connections(&stack, &sandbox).await?;
+
+    cri.stop(&container, 0).await?;
+    let refused = stack.crictl(&["exec", &container, "true"]).err();
+    let refused = format!("{:?}", refused.context("a stopped machine ran a command")?);
+    ensure!(refused.contains("exited"), "{refused}");
+    cri.remove_pod(&sandbox).await?;
+    stack.await_clean().await?;
+    stack.down()
+}
+
+/// Output of both streams, exit codes, and what is refused.
+fn commands(stack: &Stack, container: &str) -> Result<()> {
+    let printed = stack.crictl(&["exec", container, "seq", "200000"])?;
+    let lines: Vec<_> = printed.lines().collect();
+    ensure!(lines.len() == 200_000, "{} lines", lines.len());
+    ensure!(lines.last() == Some(&"200000"), "{:?}", lines.last());
+    let script = "echo to-stdout; echo to-stderr >&2; exit 3";
+    let failed = stack.crictl(&["exec", container, "sh", "-c", script]);
+    let failed = format!("{:?}", failed.err().context("exit code 3 is no error")?);
+    for part in ["to-stdout", "to-stderr", "exit code 3"] {
+        ensure!(failed.contains(part), "{part} is not in {failed}");
+    }
+    let missing = stack.crictl(&["exec", container, "no-such-command"]);
+    let missing = format!("{:?}", missing.err().context("no-such-command ran")?);
+    ensure!(missing.contains("no command"), "{missing}");
+    for (flag, what) in [("-t", "a terminal"), ("-i", "standard input")] {
+        let refused = stack.crictl(&["exec", flag, container, "sh"]);
+        let refused = format!("{:?}", refused.err().with_context(|| flag.to_owned())?);
+        ensure!(refused.contains(what), "{refused}");
+    }
+    Ok(())
+}
+
+/// Many connections in one session, and a port on which the guest does not listen.
+async fn connections(stack: &Stack, sandbox: &str) -> Result<()> {
+    let mut forward = Forward::start(stack, sandbox, &["18080:80", "18081:9"])?;
+    let page = stack.fetch("http://127.0.0.1:18080/", SOON).await?;
+    let mut fetches = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut curl = stack.command("curl");
+        curl.args(["-sS", "-m", "120", "http://127.0.0.1:18080/"]);
+        fetches.push(curl.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?);
+    }
+    for fetch in fetches {
+        let output = fetch.wait_with_output()?;
+        ensure!(output.stdout == page.as_bytes(), "{output:?}");
+    }
+    let closed = stack
+        .command("curl")
+        .args(["-sS", "-m", "30", "http://127.0.0.1:18081/"])
+        .output()?;
+    ensure!(!closed.status.success(), "port 9 answered");
+    // The failure of one connection leaves the session as it is.
+    ensure!(stack.fetch("http://127.0.0.1:18080/", SOON).await? == page);
+    ensure!(forward.0.try_wait()?.is_none(), "crictl port-forward ended");
+    Ok(())
+}
+
+/// A running `crictl port-forward`, which ends with the value.
+struct Forward(Child);
+
+impl Forward {
+    fn start(stack: &Stack, sandbox: &str, ports: &[&str]) -> Result<Self> {
+        let endpoint = stack.var("CONTAINER_RUNTIME_ENDPOINT")?;
+        let child = Command::from(stack.command("crictl"))
+            .args(["-r", endpoint, "-i", endpoint, "port-forward", sandbox])
+            .args(ports)
+            .stdout(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()?;
+        Ok(Self(child))
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_session_ends_with_the_daemon() -> Result<()> {
+    let stack = Stack::up()?;
+    let cri = stack.cri().await?;
+    cri.await_ready().await?;
+    let image = stack.image()?.to_owned();
+    cri.pull(&image).await?;
+    let pod = PodOptions::named("cut", &stack);
+    let (sandbox, _) = cri.boot(&pod, &image).await?;
+    await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
+    let mut forward = Forward::start(&stack, &sandbox, &["18080:80"])?;
+    stack.fetch("http://127.0.0.1:18080/", SOON).await?;
+    stack.restart("vmlet")?;
+    let ended = async { Ok(forward.0.wait().await?) };
+    in_time(SOON, "the end of the session", ended).await?;
+    let cri = stack.cri().await?;
+    cri.await_ready().await?;
+    let _forward = Forward::start(&stack, &sandbox, &["18080:80"])?;
+    stack.fetch("http://127.0.0.1:18080/", SOON).await?;
+    cri.remove_pod(&sandbox).await?;
+    stack.await_clean().await?;
+    stack.down()
+}
