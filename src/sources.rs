@@ -32,7 +32,8 @@ pub enum Error {
         reason: String,
     },
     /// No agent has answered.
-    #[error("guest data from {wanted}: no vmlet-agent of this node has answered within {} s", TIMEOUT.as_secs())]
+    #[error("guest data from {wanted}: no vmlet-agent of this node has answered within {} \
+        s", TIMEOUT.as_secs())]
     NobodyAnswered {
         /// The object.
         wanted: Box<Wanted>,

@@ -88,14 +88,17 @@ impl ConnectError {
     pub(crate) const fn advice(&self) -> &'static str {
         match self {
             Self::Missing(_) | Self::Connect { .. } | Self::Channel { .. } => {
-                "start the daemon (systemctl start vmlet), or name its socket with --endpoint or CONTAINER_RUNTIME_ENDPOINT"
+                "start the daemon (systemctl start vmlet), or name its socket with --endpoint or \
+                 CONTAINER_RUNTIME_ENDPOINT"
             }
             Self::Refused(_) => {
-                "the daemon has ended: see its log (journalctl -u vmlet) and start it again (systemctl start vmlet)"
+                "the daemon has ended: see its log (journalctl -u vmlet) and start it again \
+                 (systemctl start vmlet)"
             }
             Self::Denied(_) => "only root may talk to the daemon: run this with sudo",
             Self::Silent(_) => {
-                "the daemon hangs or is overloaded: see its log (journalctl -u vmlet); restarting it leaves VMs running"
+                "the daemon hangs or is overloaded: see its log (journalctl -u vmlet); restarting \
+                 it leaves VMs running"
             }
             Self::Protocol { .. } => {
                 "name the daemon's own socket with --endpoint or CONTAINER_RUNTIME_ENDPOINT"

@@ -29,7 +29,8 @@ pub(crate) enum ManifestError {
     #[error("manifest is not a Pod in YAML or JSON")]
     Syntax(#[source] Box<serde_saphyr::Error>),
     #[error(
-        "manifest has apiVersion {version:?} and kind {kind:?}: only v1 Pod can be run; of a Deployment or Job, write out the pod template as a Pod"
+        "manifest has apiVersion {version:?} and kind {kind:?}: only v1 Pod can be run; of a \
+         Deployment or Job, write out the pod template as a Pod"
     )]
     Kind { version: String, kind: String },
     #[error("{field} is not supported without Kubernetes: {advice}")]

@@ -18,7 +18,8 @@ fn main() -> Result<(), Box<dyn error::Error>> {
         // up.
         .type_attribute(
             "vmlet.node.v1.RunTaskRequest.kind",
-            "#[derive(strum::IntoStaticStr, strum::VariantNames)] #[strum(serialize_all = \"snake_case\")]",
+            "#[derive(strum::IntoStaticStr, strum::VariantNames)] #[strum(serialize_all = \
+             \"snake_case\")]",
         )
         .compile_fds(compiler.file_descriptor_set())?;
     println!("cargo::rerun-if-changed=proto/node.proto");

@@ -112,7 +112,12 @@ impl Blocks {
         let progress = |percent: u8| {
             if percent >= reported + STEP {
                 reported = percent / STEP * STEP;
-                tracing::info!(container = %container, %device, percent, "image copy to a block device in progress");
+                tracing::info!(
+                    container = %container,
+                    %device,
+                    percent,
+                    "image copy to a block device in progress"
+                );
             }
         };
         let base = Base {

@@ -30,7 +30,8 @@ pub enum Error {
     TwoRoots,
     /// A container has it.
     #[error(
-        "device {device} is in use by container {holder}: one machine at a time can have a device, unless all of them only read it"
+        "device {device} is in use by container {holder}: one machine at a time can have a device, \
+         unless all of them only read it"
     )]
     InUse {
         /// The device.
@@ -40,7 +41,8 @@ pub enum Error {
     },
     /// The kernel reports that another user of the node has it.
     #[error(
-        "device {0} is busy: it is mounted on the node, part of another device, or an earlier copy still writes to it"
+        "device {0} is busy: it is mounted on the node, part of another device, or an earlier copy \
+         still writes to it"
     )]
     Busy(Number),
     /// The file system of our nodes has no devices.
@@ -48,7 +50,8 @@ pub enum Error {
     NoDev(PathBuf),
     /// The image does not fit.
     #[error(
-        "device {device} is too small: it has {has} bytes, and the image needs {needs} ({image} and 1 MiB for its marker)"
+        "device {device} is too small: it has {has} bytes, and the image needs {needs} ({image} \
+         and 1 MiB for its marker)"
     )]
     TooSmall {
         /// The device.

@@ -28,7 +28,8 @@ pub enum Error {
     },
     /// A container has it.
     #[error(
-        "the disk of virtual machine {vm} is in use by container {holder}: one machine at a time can run on it"
+        "the disk of virtual machine {vm} is in use by container {holder}: one machine at a time \
+         can run on it"
     )]
     InUse {
         /// The machine.
@@ -76,7 +77,8 @@ pub enum Error {
     NoMemory(VmUid),
     /// Saved memory is there, and the machine is to boot.
     #[error(
-        "saved memory lies beside the disk of virtual machine {0}: resume it (vmlet.dev/restore) or discard it first"
+        "saved memory lies beside the disk of virtual machine {0}: resume it (vmlet.dev/restore) \
+         or discard it first"
     )]
     Memory(VmUid),
     /// Saved memory is to be discarded, and its guest is just coming back from it.

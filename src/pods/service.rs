@@ -171,7 +171,11 @@ impl<P: Platform> Sandboxes<P> {
             Err(e) => Err(e),
         };
         if let Err(e) = undone {
-            tracing::warn!(sandbox = %id, error = crate::one_line(&e), "failed pod sandbox not undone yet");
+            tracing::warn!(
+                sandbox = %id,
+                error = crate::one_line(&e),
+                "failed pod sandbox not undone yet"
+            );
         }
     }
 

@@ -63,7 +63,8 @@ pub enum Error {
     Unsupported(String),
     /// The node's emulator has no such board.
     #[error(
-        "this node's QEMU has no machine type {wanted}: ask for {newest} or an older one, or update QEMU"
+        "this node's QEMU has no machine type {wanted}: ask for {newest} or an older one, or \
+         update QEMU"
     )]
     MachineType {
         /// What the pod requests.

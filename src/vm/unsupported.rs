@@ -90,12 +90,14 @@ pub(super) fn of_request(pod: &SandboxConfig, config: &ContainerConfig) -> Vec<F
     let unused = &config.unused;
     if unused.command {
         all.push(Finding::new(
-            "command, arguments and working directory are not used: the guest runs what is in its image",
+            "command, arguments and working directory are not used: the guest runs what is in its \
+             image",
         ));
     }
     if let Some(names) = listed(&unused.variables) {
         all.push(Finding::new(format!(
-            "environment variables do not reach the guest: {names}; pass values by vmlet.dev/cloud-init-user-data"
+            "environment variables do not reach the guest: {names}; pass values by \
+             vmlet.dev/cloud-init-user-data"
         )));
     }
     if let Some(names) = listed(&unused.cdi_devices) {
@@ -217,7 +219,8 @@ async fn of_image(image: &Image) -> Option<Finding> {
         .unwrap_or(true);
     (!can_boot).then(|| {
         Finding::new(
-            "the image is a raw disk without a boot signature or a partition table: the guest will not boot; is it a disk image?",
+            "the image is a raw disk without a boot signature or a partition table: the guest will \
+             not boot; is it a disk image?",
         )
     })
 }

@@ -25,7 +25,8 @@ pub(super) fn of(
     let name: &str = (&kind).into();
     if !kinds.iter().any(|known| known == name) {
         return Err(format!(
-            "this node cannot run tasks of kind {:?}: its daemon does not offer them; upgrade the node",
+            "this node cannot run tasks of kind {:?}: its daemon does not offer them; upgrade the \
+             node",
             spec.kind
         ));
     }

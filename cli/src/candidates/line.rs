@@ -113,7 +113,8 @@ mod tests {
     #[test]
     fn all_that_leads_to_a_cluster_is_taken() {
         let args = parsed(
-            "vmletctl --kubeconfig k --cluster l --user u --as eve --as-group g --as-group=h status ",
+            "vmletctl --kubeconfig k --cluster l --user u --as eve --as-group g --as-group=h \
+             status ",
         );
         assert_eq!(args.kubeconfig, Some("k".into()));
         assert_eq!(

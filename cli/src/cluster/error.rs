@@ -97,26 +97,32 @@ impl ClusterError {
     pub(crate) const fn advice(&self) -> Option<&'static str> {
         Some(match self {
             Self::Kubeconfig(_) => {
-                "name a kubeconfig with --kubeconfig or KUBECONFIG, and a context of it with --context"
+                "name a kubeconfig with --kubeconfig or KUBECONFIG, and a context of it with \
+                 --context"
             }
             Self::Client { .. } => "look at that cluster and user in the kubeconfig",
             Self::Unreachable(_) => {
-                "see whether its API server runs and whether the kubeconfig has its address (kubectl cluster-info)"
+                "see whether its API server runs and whether the kubeconfig has its address \
+                 (kubectl cluster-info)"
             }
             Self::NoKinds => {
-                "install Vmlet there (kubectl apply -k deploy), or name another cluster with --context"
+                "install Vmlet there (kubectl apply -k deploy), or name another cluster with \
+                 --context"
             }
             Self::NotFound { .. } => {
-                "vmletctl list shows what is there; -n names another namespace, list -A shows all of them"
+                "vmletctl list shows what is there; -n names another namespace, list -A shows all \
+                 of them"
             }
             Self::NoNamespace(_) => {
                 "create it (kubectl create namespace), or name another one with -n"
             }
             Self::Owned { .. } => {
-                "choose another name; or change that machine with kubectl edit vm, or by the tool that made it"
+                "choose another name; or change that machine with kubectl edit vm, or by the tool \
+                 that made it"
             }
             Self::Forbidden(_) => {
-                "ask an administrator for a role that allows it, or name another user with --context"
+                "ask an administrator for a role that allows it, or name another user with \
+                 --context"
             }
             Self::Unauthorized => "log in again, or name another user with --context",
             Self::Raced { .. } => {

@@ -54,7 +54,8 @@ pub(crate) enum RunError {
     #[error("interrupted")]
     Interrupted,
     #[error(
-        "pod {namespace}/{name} exists already ({id}, {state}): remove it with `vmletctl rm -f {id}`, or give this one another name"
+        "pod {namespace}/{name} exists already ({id}, {state}): remove it with `vmletctl rm -f \
+         {id}`, or give this one another name"
     )]
     Exists {
         namespace: String,

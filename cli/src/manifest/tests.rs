@@ -296,7 +296,8 @@ fn base(spec: &str, container: &str) -> String {
         format!(", {container}")
     };
     format!(
-        "apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec:\n  {spec}\n  containers:\n  - {{name: c, image: i{container}}}\n"
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec:\n  {spec}\n  containers:\n  - \
+         {{name: c, image: i{container}}}\n"
     )
 }
 

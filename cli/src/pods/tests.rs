@@ -77,7 +77,8 @@ fn a_doubtful_name_lists_the_candidates() {
     let error = selected("twice", "default").unwrap_err().to_string();
     assert_eq!(
         error,
-        "\"twice\" may be any of these, name one by its id:\n  bbbb2  default/twice  Ready\n  bbbb1  default/twice  Ready"
+        "\"twice\" may be any of these, name one by its id:\n  bbbb2  default/twice  Ready\n  \
+         bbbb1  default/twice  Ready"
     );
     assert!(matches!(
         selected("aaaa", "third"),

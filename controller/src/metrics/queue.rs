@@ -110,14 +110,19 @@ impl QueueMetrics {
         r.register("workqueue_retries", "Pushes with a delay", new.retries.clone());
         r.register("workqueue_queue_duration_seconds", "Time from ready to dispatch", new.waited.clone());
         r.register("workqueue_work_duration_seconds", "Time from dispatch to its end", new.worked.clone());
-        r.register("workqueue_unfinished_work_seconds", "Age of all passes that run, together", new.unfinished.clone());
-        r.register("workqueue_longest_running_processor_seconds", "Age of the oldest pass that runs", new.longest.clone());
+        r.register("workqueue_unfinished_work_seconds", "Age of all passes that run, \
+            together", new.unfinished.clone());
+        r.register("workqueue_longest_running_processor_seconds", "Age of the oldest pass that \
+            runs", new.longest.clone());
         r.register("workqueue_dispatches", "Keys that were handed out, by level", new.dispatches.clone());
-        r.register("workqueue_dispatch_wait_seconds", "Time from ready to dispatch, by level", new.first_dispatch.clone());
-        r.register("workqueue_aged_dispatches", "Keys that were handed out because of their age", new.aged.clone());
+        r.register("workqueue_dispatch_wait_seconds", "Time from ready to dispatch, by \
+            level", new.first_dispatch.clone());
+        r.register("workqueue_aged_dispatches", "Keys that were handed out because of their \
+            age", new.aged.clone());
         r.register("controller_reconcile", "Passes, by how they ended", new.reconciles.clone());
         r.register("controller_reconcile_errors", "Passes that failed", new.errors.clone());
-        r.register("controller_terminal_reconcile_errors", "Passes that failed and wait for a change", new.terminal.clone());
+        r.register("controller_terminal_reconcile_errors", "Passes that failed and wait for a \
+            change", new.terminal.clone());
         r.register("controller_reconcile_panics", "Passes that panicked", new.panics.clone());
         r.register("controller_reconcile_timeouts", "Passes that were given up", new.timeouts.clone());
         r.register("controller_reconcile_time_seconds", "Length of a pass", new.seconds.clone());

@@ -135,7 +135,11 @@ impl Loader<'_> {
         }
         for kind in [Kind::Sandbox, Kind::Container] {
             if self.rebooted && cache.connected && cache.list(kind).is_none() {
-                tracing::warn!(backend = %self.name(backend), ?kind, "list of an earlier boot dropped");
+                tracing::warn!(
+                    backend = %self.name(backend),
+                    ?kind,
+                    "list of an earlier boot dropped"
+                );
                 cache.set_list(kind, Bytes::new());
                 self.loaded.dirty.insert(Slot::List(backend, kind));
             }

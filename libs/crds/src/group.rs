@@ -25,7 +25,8 @@ use crate::rules::{self, edit, rule};
     status = "VirtualMachineGroupStatus",
     shortname = "vmg",
     category = "vmlet-all",
-    doc = "Machines that are powered on and off, and placed, together. Not implemented by any controller yet.",
+    doc = "Machines that are powered on and off, and placed, together. Not implemented by any \
+        controller yet.",
     validation = rule(
         "(!has(self.spec.groupName) || self.spec.groupName != self.metadata.name) && \
          (!has(self.spec.bootOrder) || self.spec.bootOrder.all(t, !has(t.members) || t.members.all(m, \

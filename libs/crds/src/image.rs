@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::rules::{self, edit, rule};
 
 /// A disk that was made from an image keeps its name for pods, and so does the image.
-const USED_SOURCE: &str = "!has(oldSelf.status) || !has(oldSelf.status.usedSince) || self.spec.source == oldSelf.spec.source";
+const USED_SOURCE: &str = "!has(oldSelf.status) || !has(oldSelf.status.usedSince) || \
+    self.spec.source == oldSelf.spec.source";
 const USED_SOURCE_MESSAGE: &str =
     "source is immutable since a disk was made from this image: create another image";
 
@@ -83,7 +84,8 @@ pub struct VirtualMachineImageSpec {
         json_path = ".metadata.creationTimestamp"
     )
 )]
-#[x_kube(validation = rule("!has(self.source.pvc)", "a claim belongs to one namespace: use VirtualMachineImage"))]
+#[x_kube(validation = rule("!has(self.source.pvc)", "a claim belongs to one namespace: use \
+    VirtualMachineImage"))]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterVirtualMachineImageSpec {
     /// Source of the image. Immutable once `status.usedSince` is set.

@@ -23,7 +23,8 @@ use crate::rules::{self, immutable};
     status = "VirtualMachineImageCacheStatus",
     shortname = "vmicache",
     category = "vmlet-all",
-    doc = "Files of an image on the nodes that need them. Internal; in the namespace of the controller. Not implemented by any controller yet.",
+    doc = "Files of an image on the nodes that need them. Internal; in the namespace of the \
+        controller. Not implemented by any controller yet.",
     printcolumn(name = "Image", type_ = "string", json_path = ".spec.providerID"),
     printcolumn(
         name = "Ready",

@@ -53,7 +53,8 @@ pub struct ImageMappingSpec {
 
 /// A rule: either a name or a regular expression, and the URL.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
-#[x_kube(validation = rule("has(self.name) != has(self.regexp)", "set exactly one of name and regexp"))]
+#[x_kube(validation = rule("has(self.name) != has(self.regexp)", "set exactly one of name and \
+    regexp"))]
 #[serde(rename_all = "camelCase")]
 pub struct ImageTranslation {
     /// Full image name.

@@ -46,7 +46,8 @@ pub(crate) fn edit(expression: impl Into<String>, message: impl Into<String>) ->
 /// words, but have no bound for the estimate of costs.)
 pub(crate) fn immutable(field: &str) -> Rule {
     let same = format!(
-        "has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"
+        "has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == \
+         oldSelf.{field})"
     );
     edit(same, format!("{field} is immutable"))
 }
@@ -80,7 +81,8 @@ pub(crate) fn between(least: &str, most: &str) -> Rule {
     let size = "quantity(string(self))";
     rule(
         format!(
-            "!isQuantity(string(self)) || !{size}.isLessThan(quantity('{least}')) && !{size}.isGreaterThan(quantity('{most}'))"
+            "!isQuantity(string(self)) || !{size}.isLessThan(quantity('{least}')) && \
+             !{size}.isGreaterThan(quantity('{most}'))"
         ),
         format!("must be from {least} to {most}"),
     )

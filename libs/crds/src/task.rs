@@ -23,7 +23,8 @@ use crate::rules::{self, edit, immutable};
     shortname = "vmtask",
     category = "vmlet-all",
     selectable = ".spec.nodeName",
-    doc = "A task that the agent of a node runs for a machine or an image. Internal: users read it, controllers write it.",
+    doc = "A task that the agent of a node runs for a machine or an image. Internal: users read \
+        it, controllers write it.",
     printcolumn(name = "Kind", type_ = "string", json_path = ".spec.kind"),
     printcolumn(name = "VM", type_ = "string", json_path = ".spec.vmName"),
     printcolumn(name = "Node", type_ = "string", json_path = ".spec.nodeName"),

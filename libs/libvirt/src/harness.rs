@@ -174,7 +174,8 @@ impl Libvirtd {
         let etc = dir.join("etc");
         step(etc.clone(), fs::create_dir(&etc))?;
         let daemon = format!(
-            "{LIBVIRTD_CONF}unix_sock_dir = \"{0}/sock\"\nlog_outputs = \"2:file:{0}/log/libvirtd.log\"\n",
+            "{LIBVIRTD_CONF}unix_sock_dir = \"{0}/sock\"\nlog_outputs = \
+             \"2:file:{0}/log/libvirtd.log\"\n",
             dir.display()
         );
         let file = etc.join("libvirtd.conf");

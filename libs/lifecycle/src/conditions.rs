@@ -70,7 +70,8 @@ pub fn update(
     };
 
     changed |= if revision::is_restart_required(m) {
-        let text = "the running instance was built from an older specification; a restart applies the new one";
+        let text = "the running instance was built from an older specification; a restart applies \
+            the new one";
         let kind = RESTART_REQUIRED;
         set(
             conditions,

@@ -8,7 +8,8 @@
 pub enum QuantityError {
     /// Not of the form number plus suffix.
     #[error(
-        "{0:?} is not a quantity: a number with one of the suffixes m k M G T P E Ki Mi Gi Ti Pi Ei is"
+        "{0:?} is not a quantity: a number with one of the suffixes m k M G T P E Ki Mi Gi Ti Pi \
+         Ei is"
     )]
     Malformed(String),
     /// More than fits in 64 bits.

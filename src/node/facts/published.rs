@@ -46,7 +46,8 @@ mod tests {
 
     #[test]
     fn only_lines_with_key_and_value_are_published() {
-        let file = b"app.state = up \n\nno pair\n=x\nb d=1\nurl=http://a/?b=c\napp.state=down\nempty=\nbell=\x07\n";
+        let file = b"app.state = up \n\nno pair\n=x\nb \
+            d=1\nurl=http://a/?b=c\napp.state=down\nempty=\nbell=\x07\n";
         let reported = values(file);
         let reported: Vec<_> = reported
             .iter()

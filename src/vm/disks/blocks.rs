@@ -43,7 +43,10 @@ impl<P: Platform> Containers<P> {
                 if wanted.container_path == "/" {
                     return Err(block::Error::NotBlock(path.to_owned()).into());
                 }
-                tracing::warn!(device = %path.display(), "device is not a block device: not attached to the machine");
+                tracing::warn!(
+                    device = %path.display(),
+                    "device is not a block device: not attached to the machine"
+                );
                 continue;
             };
             let disk = BlockDisk {

@@ -176,7 +176,9 @@ impl<H: Hypervisor> Run<H> {
         };
         if let Ok(Err(e)) = forgotten {
             tracing::warn!(
-                domain = %self.domain, error = crate::one_line(&e), "command may still run in the guest"
+                domain = %self.domain,
+                error = crate::one_line(&e),
+                "command may still run in the guest"
             );
         }
     }
@@ -202,7 +204,11 @@ impl<H: Hypervisor> Run<H> {
         let remove = "exec rm -f \"$1.1\" \"$1.2\"";
         let removed = self.script(remove, &[&self.stem]).await;
         if let Err(e) = removed {
-            tracing::debug!(domain = %self.domain, error = crate::one_line(&e), "command files not removed from the guest");
+            tracing::debug!(
+                domain = %self.domain,
+                error = crate::one_line(&e),
+                "command files not removed from the guest"
+            );
         }
     }
 

@@ -119,7 +119,11 @@ impl<P: Platform> Containers<P> {
             tracing::warn!(container = %row.id, error = crate::one_line(&e), "console not reopened");
         }
         if let Err(e) = self.consoles.finish(&row.id).await {
-            tracing::warn!(container = %row.id, error = crate::one_line(&e), "end of the console output not written");
+            tracing::warn!(
+                container = %row.id,
+                error = crate::one_line(&e),
+                "end of the console output not written"
+            );
         }
     }
 

@@ -251,7 +251,11 @@ impl<P: Platform> Containers<P> {
             self.record_start_error(row, &error).await
         };
         if let Err(e) = settled {
-            tracing::warn!(container = %id, error = crate::one_line(&e), "failed container start not settled yet");
+            tracing::warn!(
+                container = %id,
+                error = crate::one_line(&e),
+                "failed container start not settled yet"
+            );
         }
         tracing::warn!(container = %id, repeat, error = crate::one_line(&error), "container start failed");
         error

@@ -146,7 +146,11 @@ impl<P: Platform> Containers<P> {
         let domain = row.domain();
         let hypervisor = &self.parts.hypervisor;
         let by_agent = hypervisor.shutdown(domain, Shutdown::Agent).await;
-        tracing::debug!(container = %id, agent = by_agent.is_ok(), "power-off requested from the guest");
+        tracing::debug!(
+            container = %id,
+            agent = by_agent.is_ok(),
+            "power-off requested from the guest"
+        );
         if by_agent.is_ok() {
             tokio::time::sleep(ASK_AGAIN).await;
         }

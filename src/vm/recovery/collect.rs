@@ -66,7 +66,11 @@ impl<P: Platform> Containers<P> {
             if let Some(holder) = &disk.holder
                 && self.parts.table.get(holder).is_none()
             {
-                tracing::warn!(vm = %disk.vm, container = %holder, "disk of a missing container released");
+                tracing::warn!(
+                    vm = %disk.vm,
+                    container = %holder,
+                    "disk of a missing container released"
+                );
                 self.remove_machine_seed(disk.vm).await?;
                 self.parts.disks.give_back(disk.vm, holder).await?;
             }

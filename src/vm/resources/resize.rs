@@ -90,7 +90,11 @@ impl<P: Platform> Containers<P> {
         };
         match tokio::task::spawn_blocking(work).await {
             Ok(Some(Err(e))) => {
-                tracing::warn!(container = %row.id, error = %e, "CPU set not applied to all threads");
+                tracing::warn!(
+                    container = %row.id,
+                    error = %e,
+                    "CPU set not applied to all threads"
+                );
             }
             Ok(None) => tracing::debug!(container = %row.id, "no process found for the CPU set"),
             _ => {}

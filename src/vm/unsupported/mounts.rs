@@ -38,7 +38,8 @@ pub(super) fn findings(pod_uid: &str, mounts: &[Mount]) -> Vec<Finding> {
             false => Finding {
                 loses_data: true,
                 ..Finding::new(format!(
-                    "the mount {path} ({from}) does not reach the guest, so what is written there is not kept"
+                    "the mount {path} ({from}) does not reach the guest, so what is written there \
+                     is not kept"
                 ))
             },
         };

@@ -210,7 +210,10 @@ async fn every_link_of_the_plugins_becomes_a_nic_with_its_addresses_of_both_fami
     );
     assert_eq!(told.get("router"), None);
     first
-        .run("echo 0 > /proc/sys/net/ipv6/conf/nic0/disable_ipv6; ip addr add fd88:7::2/64 dev nic0 nodad")
+        .run(
+            "echo 0 > /proc/sys/net/ipv6/conf/nic0/disable_ipv6; ip addr add fd88:7::2/64 dev \
+            nic0 nodad",
+        )
         .await;
     first.run("busybox ping -6 -c 3 -W 15 fd88:7::1").await;
     node.client().del("one").await.unwrap();

@@ -79,7 +79,8 @@ fn partition(raw: &Path) -> Result<()> {
     let mark = (DISK_BYTES - MARK_BYTES) / SECTOR_BYTES;
     let size = mark - PARTITION_SECTOR;
     let script = format!(
-        "label: dos\nstart={PARTITION_SECTOR}, size={size}, type=e, bootable\nstart={mark}, type=da\n"
+        "label: dos\nstart={PARTITION_SECTOR}, size={size}, type=e, bootable\nstart={mark}, \
+         type=da\n"
     );
     let mut table = run::command("sh");
     table.args([

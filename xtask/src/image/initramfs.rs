@@ -146,7 +146,8 @@ mod tests {
 
     #[test]
     fn the_libraries_are_the_absolute_paths_of_ldd() {
-        let text = "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibudev.so.1 => /lib/x86_64-linux-gnu/libudev.so.1 (0x0)\n\t/lib64/ld-linux-x86-64.so.2 (0x0)\n";
+        let text = "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibudev.so.1 => \
+            /lib/x86_64-linux-gnu/libudev.so.1 (0x0)\n\t/lib64/ld-linux-x86-64.so.2 (0x0)\n";
         let found = libraries(text);
         assert_eq!(
             found,

@@ -130,7 +130,8 @@ mod tests {
             parse_depends(debian),
             Some("linux-image-6.1.0-56-cloud-amd64")
         );
-        let ubuntu = "linux-image-virtual\n  Depends: linux-image-generic-hwe\n  Depends: linux-image-6.8.0-31-generic\n";
+        let ubuntu = "linux-image-virtual\n  Depends: linux-image-generic-hwe\n  Depends: \
+            linux-image-6.8.0-31-generic\n";
         assert_eq!(parse_depends(ubuntu), Some("linux-image-6.8.0-31-generic"));
         assert_eq!(parse_depends("x\n  Depends: linux-image-generic\n"), None);
     }

@@ -80,7 +80,10 @@ pub(super) fn section<'a>(output: &'a str, test: &str) -> &'a str {
 mod tests {
     use super::*;
 
-    const ONE_FAILED: &str = "running 3 tests\ntest a ... ok\ntest b::c ... FAILED\ntest d ... ok\n\nfailures:\n\n---- b::c stdout ----\nError: x\n\n\nfailures:\n    b::c\n\ntest result: FAILED. 2 passed; 1 failed; 4 ignored; 0 measured; 0 filtered out; finished in 0.1s\n";
+    const ONE_FAILED: &str = "running 3 tests\ntest a ... ok\ntest b::c ... FAILED\ntest d ... \
+        ok\n\nfailures:\n\n---- b::c stdout ----\nError: x\n\n\nfailures:\n    b::c\n\ntest \
+        result: FAILED. 2 passed; 1 failed; 4 ignored; 0 measured; 0 filtered out; finished in \
+        0.1s\n";
 
     fn passed(number: usize) -> Verdict {
         Verdict::Ended {

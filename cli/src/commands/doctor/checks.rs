@@ -74,7 +74,8 @@ fn daemon(daemon: &Daemon) -> Vec<Finding> {
 fn kvm(device: &Device, info: Option<&Info>) -> Finding {
     let check = "kvm";
     let slow = "VMs run in software emulation, which is many times slower";
-    let missing = "turn on virtualisation in the firmware (in a VM: nested virtualisation on its host), then modprobe kvm_intel or kvm_amd";
+    let missing = "turn on virtualisation in the firmware (in a VM: nested virtualisation on its \
+        host), then modprobe kvm_intel or kvm_amd";
     let reason = |info: &Info| match info.accelerator_reason.as_str() {
         "" => String::new(),
         reason => format!(": {reason}"),
@@ -87,7 +88,9 @@ fn kvm(device: &Device, info: Option<&Info>) -> Finding {
                 Device::Missing => missing,
                 Device::Denied => "give the daemon and QEMU's user access to /dev/kvm",
                 Device::Usable | Device::Broken(_) => {
-                    "/dev/kvm is there but no guest runs under it, or software emulation was configured: repair nested virtualisation on the host, or set the accelerator to kvm"
+                    "/dev/kvm is there but no guest runs under it, or software emulation was \
+                     configured: repair nested virtualisation on the host, or set the accelerator \
+                     to kvm"
                 }
             };
             Finding::warn(check, what, advice)

@@ -79,7 +79,8 @@ fn bootable(new: &mut VirtualMachineImageStatus, is_bootable: bool, generation: 
         false => (
             Status::False,
             "NoBootSector",
-            "a raw disk without a boot sector or partition table: a guest may not start from it; check that the URL is the disk itself",
+            "a raw disk without a boot sector or partition table: a guest may not start from it; \
+             check that the URL is the disk itself",
         ),
     };
     let all = &mut new.conditions;

@@ -84,21 +84,26 @@ fields! {
     "network.interfaces[].name" Controller NextStart "the guest names its NICs itself";
     "network.interfaces[].networkRef" Node NextStart;
     "network.interfaces[].addresses" Node NextStart "not on the pod network";
-    "network.interfaces[].dhcp4" NoneYet NextStart "the guest gets the addresses of the network's plugin by DHCP";
-    "network.interfaces[].dhcp6" NoneYet NextStart "the guest gets the addresses of the network's plugin by DHCP";
+    "network.interfaces[].dhcp4" NoneYet NextStart "the guest gets the addresses of the network's \
+        plugin by DHCP";
+    "network.interfaces[].dhcp6" NoneYet NextStart "the guest gets the addresses of the network's \
+        plugin by DHCP";
     "network.interfaces[].macAddr" Node NextStart;
     "volumes[].name" Controller NextStart;
-    "volumes[].persistentVolumeClaim.claimName" Kubernetes NextStart "claims with volumeMode: Block";
+    "volumes[].persistentVolumeClaim.claimName" Kubernetes NextStart "claims with volumeMode: \
+        Block";
     "volumes[].persistentVolumeClaim.readOnly" Node NextStart;
     "volumes[].persistentVolumeClaim.root" Node NextStart;
     "dataVolumeTemplates[].name" Kubernetes Once;
     "dataVolumeTemplates[].spec" Kubernetes Once;
-    "readinessProbe.tcpSocket.port" Controller NextStart "the condition Ready follows at once, kubelet's probe at the next start";
+    "readinessProbe.tcpSocket.port" Controller NextStart "the condition Ready follows at once, \
+        kubelet's probe at the next start";
     "readinessProbe.tcpSocket.host" Controller NextStart "with a host kubelet does not probe";
     "readinessProbe.guestHeartbeat.thresholdStatus" Controller AtOnce;
     "readinessProbe.guestInfo[].key" Controller AtOnce;
     "readinessProbe.guestInfo[].value" Controller AtOnce;
-    "readinessProbe.periodSeconds" Controller NextStart "for tcpSocket; the node queries the guest agent every 30 s";
+    "readinessProbe.periodSeconds" Controller NextStart "for tcpSocket; the node queries the guest \
+        agent every 30 s";
     "readinessProbe.timeoutSeconds" Controller NextStart "for tcpSocket";
     "promoteDisksMode" NoneYet AtOnce "nodes cannot flatten disks";
     "minMachineType" Node NextStart;

@@ -46,7 +46,8 @@ pub struct InterfaceSpec {
     /// Static addresses with prefix length.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 64)), extend("x-kubernetes-list-type" = "set"))]
-    #[x_kube(validation = rules::rule("self.all(a, isCIDR(a))", "addresses have a prefix length, such as 10.0.0.5/24 or fd00::5/64"))]
+    #[x_kube(validation = rules::rule("self.all(a, isCIDR(a))", "addresses have a prefix length, \
+        such as 10.0.0.5/24 or fd00::5/64"))]
     pub addresses: Vec<String>,
     /// Enables DHCP for IPv4.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,6 +59,7 @@ pub struct InterfaceSpec {
     /// support of their CNI plugins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 17), regex(pattern = rules::MAC))]
-    #[x_kube(validation = rules::rule("self != '00:00:00:00:00:00'", "a MAC address is that of one station, not all zeros"))]
+    #[x_kube(validation = rules::rule("self != '00:00:00:00:00:00'", "a MAC address is that of one \
+        station, not all zeros"))]
     pub mac_addr: Option<String>,
 }

@@ -38,9 +38,12 @@ use super::{
     category = "vmlet-all",
     doc = "A virtual machine: a persistent root disk, and a pod while the machine runs.",
     validation = rule(NAME, "the name of a machine has at most 63 characters"),
-    validation = edit(MACHINE_TYPE_WHILE_OFF, "minMachineType can change only while the machine is off or going off"),
-    validation = edit(MACHINE_TYPE_NOT_LOWERED, "minMachineType can neither be lowered nor removed once the machine has it"),
-    validation = edit(REVERT_UNDER_WAY, "currentSnapshotName cannot change while the machine goes back to a snapshot"),
+    validation = edit(MACHINE_TYPE_WHILE_OFF, "minMachineType can change only while the machine is \
+        off or going off"),
+    validation = edit(MACHINE_TYPE_NOT_LOWERED, "minMachineType can neither be lowered nor removed \
+        once the machine has it"),
+    validation = edit(REVERT_UNDER_WAY, "currentSnapshotName cannot change while the machine goes \
+        back to a snapshot"),
     printcolumn(name = "Power-State", type_ = "string", json_path = ".status.powerState"),
     printcolumn(name = "Class", type_ = "string", json_path = ".spec.className"),
     printcolumn(name = "Image", type_ = "string", json_path = ".spec.imageName"),
@@ -54,24 +57,29 @@ use super::{
     validation = rule(ONE_POWER_FIELD, "set exactly one of powerState, runStrategy and running"),
     validation = edit(NOT_BORN_SUSPENDED, "a machine cannot be created Suspended").optional_old_self(true),
     validation = edit(SUSPENDED_FROM_ON, "a machine that is off cannot become Suspended"),
-    validation = rule("!(has(self.image) && has(self.imageName))", "set image or imageName, not both"),
+    validation = rule("!(has(self.image) && has(self.imageName))", "set image or imageName, not \
+        both"),
     validation = rule(SOME_ROOT, "set image or imageName, or a volume with root: true"),
     validation = immutable("image"),
     validation = immutable("imageName"),
-    validation = rule("!(has(self.className) && has(self.hardware))", "set className or hardware, not both"),
+    validation = rule("!(has(self.className) && has(self.hardware))", "set className or hardware, \
+        not both"),
     validation = immutable("storageClass"),
     validation = immutable("biosUUID"),
     validation = immutable("instanceUUID"),
     validation = edit(BOOT_DISK_GROWS, "bootDiskCapacity can only grow"),
-    validation = edit("oldSelf.hasValue() || !has(self.currentSnapshotName)", "currentSnapshotName cannot be set when a machine is created").optional_old_self(true),
+    validation = edit("oldSelf.hasValue() || !has(self.currentSnapshotName)", "currentSnapshotName \
+        cannot be set when a machine is created").optional_old_self(true),
     validation = edit(BOOTSTRAP_TYPE, "the bootstrap provider cannot change"),
     validation = rule("!has(self.affinity) || has(self.groupName)", "affinity needs groupName"),
     validation = immutable("affinity"),
     validation = edit(RESTART_LATER, "nextRestartTime must be later than it was"),
-    validation = edit("oldSelf.hasValue() || !has(self.nextRestartTime)", "nextRestartTime cannot be set when a machine is created").optional_old_self(true),
+    validation = edit("oldSelf.hasValue() || !has(self.nextRestartTime)", "nextRestartTime cannot \
+        be set when a machine is created").optional_old_self(true),
     validation = edit(RESTART_WHILE_ON, "nextRestartTime can be set only on a machine that is on"),
     validation = rule(ONE_ROOT, "at most one volume may have root: true"),
-    validation = rule(TEMPLATES_USED, "each of dataVolumeTemplates must be the claim of one of volumes"),
+    validation = rule(TEMPLATES_USED, "each of dataVolumeTemplates must be the claim of one of \
+        volumes"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineSpec {
@@ -295,12 +303,14 @@ pub struct TemplateMetadata {
     /// Labels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
-    #[x_kube(validation = rule(NOT_OURS, "the template may not set this key: the controller or an administrator does"))]
+    #[x_kube(validation = rule(NOT_OURS, "the template may not set this key: the controller or an \
+        administrator does"))]
     pub labels: BTreeMap<String, String>,
     /// Annotations.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
-    #[x_kube(validation = rule(NOT_OURS, "the template may not set this key: the controller or an administrator does"))]
+    #[x_kube(validation = rule(NOT_OURS, "the template may not set this key: the controller or an \
+        administrator does"))]
     pub annotations: BTreeMap<String, String>,
 }
 

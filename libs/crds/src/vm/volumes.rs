@@ -10,7 +10,8 @@ use crate::rules;
 
 /// An additional disk.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, KubeSchema)]
-#[x_kube(validation = rules::rule("has(self.persistentVolumeClaim)", "a volume needs persistentVolumeClaim"))]
+#[x_kube(validation = rules::rule("has(self.persistentVolumeClaim)", "a volume needs \
+    persistentVolumeClaim"))]
 #[serde(rename_all = "camelCase")]
 pub struct Volume {
     /// Name of the disk, unique in the machine.

@@ -91,7 +91,8 @@ fn check(link: &Link) -> Result<Mac, Error> {
     match &link.kind {
         LinkKind::Other(kind) if matches!(kind.as_str(), "ipvlan" | "ipvtap") => Err(unsupported(
             kind,
-            "it has the MAC address of its parent and takes packets by IP address, while a guest needs a MAC address of its own",
+            "it has the MAC address of its parent and takes packets by IP address, while a guest \
+             needs a MAC address of its own",
         )),
         LinkKind::Other(kind) if kind == "macvtap" => Err(unsupported(
             kind,

@@ -117,7 +117,11 @@ async fn serve(socket: UdpSocket, lease: Lease) {
         };
         let kind = request.opts().msg_type();
         if kind == Some(MessageType::Decline) {
-            tracing::warn!(mac = %lease.mac, address = %lease.address, "address declined by the guest");
+            tracing::warn!(
+                mac = %lease.mac,
+                address = %lease.address,
+                "address declined by the guest"
+            );
         }
         let Some(answer) = reply(&lease, &request) else {
             continue;

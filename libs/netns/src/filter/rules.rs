@@ -55,7 +55,8 @@ pub(crate) fn rules<'a>(ports: impl Iterator<Item = Port<'a>>) -> String {
         }
         let _ = writeln!(
             requests,
-            "    iifname \"{tap}\" ether type ip udp dport 67 meta pkttype set host ether daddr set {bridge_mac} accept"
+            "    iifname \"{tap}\" ether type ip udp dport 67 meta pkttype set host ether daddr \
+             set {bridge_mac} accept"
         );
         let _ = write!(
             crossing,
@@ -145,7 +146,8 @@ fn guard(number: usize, mac: Mac, addresses: &[IpAddr]) -> String {
         );
         let _ = writeln!(
             solicited,
-            "    ether type ip6 ip6 saddr :: icmpv6 type nd-neighbor-solicit @th,64,128 {targets} return"
+            "    ether type ip6 ip6 saddr :: icmpv6 type nd-neighbor-solicit @th,64,128 {targets} \
+             return"
         );
     }
     // Guests choose other link-local addresses, too. They may ask us and join groups with them, no

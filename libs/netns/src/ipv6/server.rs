@@ -190,7 +190,11 @@ impl Nic {
         };
         let kind = request.msg_type();
         if kind == dhcproto::v6::MessageType::Decline {
-            tracing::warn!(mac = %self.lease.mac, addresses = ?self.lease.addresses, "addresses declined by the guest");
+            tracing::warn!(
+                mac = %self.lease.mac,
+                addresses = ?self.lease.addresses,
+                "addresses declined by the guest"
+            );
         }
         let Some(answer) = super::reply(&self.lease, &request) else {
             return;

@@ -28,7 +28,8 @@ async fn pod(dir: &Scratch) -> (Namespace, Namespace) {
     .await;
     run(
         &pod,
-        "ip link set eth0 up && ip addr add 10.1.2.5/24 dev eth0 && ip route add default via 10.1.2.1",
+        "ip link set eth0 up && ip addr add 10.1.2.5/24 dev eth0 && ip route add default via \
+         10.1.2.1",
     )
     .await;
     (pod, outside)

@@ -34,7 +34,10 @@ pub(crate) async fn wake(guest: &Guest) {
 /// Waits until the guest's kernel has a default route; returns all its routes.
 pub(crate) async fn routed(guest: &Guest) -> String {
     guest
-        .run("until ip -6 route show default | grep -q via; do busybox sleep 0.05; done; ip -6 route")
+        .run(
+            "until ip -6 route show default | grep -q via; do busybox sleep 0.05; done; ip -6 \
+            route",
+        )
         .await
 }
 

@@ -185,7 +185,8 @@ impl fmt::Debug for NoCloud {
         let network = self.network_config.as_ref().map_or(0, Vec::len);
         write!(
             f,
-            "NoCloud {{ meta-data: {} bytes, user-data: {} bytes, network-config: {network} bytes }}",
+            "NoCloud {{ meta-data: {} bytes, user-data: {} bytes, network-config: {network} bytes \
+             }}",
             self.meta_data.len(),
             self.user_data.len()
         )

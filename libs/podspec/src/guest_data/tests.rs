@@ -192,7 +192,8 @@ fn keys_of_a_source_come_before_those_of_the_pod() {
 #[case(&[("cloud-init-user-data-source", "secret/../x")], "secret/NAME")]
 #[case(&[("cloud-init-user-data-source", "secret/")], "secret/NAME")]
 #[case(&[("cloud-init-user-data-source", "secret/a/b/c")], "a key of")]
-#[case(&[("cloud-init-user-data-source-key", "k")], "only with vmlet.dev/cloud-init-user-data-source")]
+#[case(&[("cloud-init-user-data-source-key", "k")], "only with \
+    vmlet.dev/cloud-init-user-data-source")]
 #[case(&[("cloud-init-user-data-source", "secret/a"), ("cloud-init-user-data-source-key", "k k")], "a key of")]
 #[case(&[("VirtletCloudInitUserDataSource", "secret/a"), ("VirtletCloudInitUserDataSourceEncoding", "gzip")], "base64")]
 fn nonsense_is_refused_with_what_is_allowed(#[case] pairs: &[(&str, &str)], #[case] word: &str) {

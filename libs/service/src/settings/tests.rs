@@ -174,16 +174,22 @@ fn an_error_in_a_file_is_one_line_with_its_position(
 }
 
 #[rstest]
-#[case::variable(&[], &[("PROGRAM_RUNNER_WORKERS", "x")], "environment PROGRAM_RUNNER_WORKERS: \"x\": invalid type")]
+#[case::variable(&[], &[("PROGRAM_RUNNER_WORKERS", "x")], "environment PROGRAM_RUNNER_WORKERS: \
+    \"x\": invalid type")]
 #[case::flag(&["--runner-workers", "-"], &[], "flag --runner-workers: \"-\": invalid type")]
 #[case::negative(&["--runner-workers=-1"], &[], "flag --runner-workers: \"-1\": ")]
-#[case::boolean(&["--runner-enabled", "maybe"], &[], "flag --runner-enabled: \"maybe\": invalid type")]
-#[case::duration(&["--runner-pass-timeout", "5"], &[], "flag --runner-pass-timeout: \"5\": a duration such as")]
-#[case::filter(&[], &[("PROGRAM_LOG_LEVEL", "a=b=c")], "environment PROGRAM_LOG_LEVEL: \"a=b=c\": no log filter")]
+#[case::boolean(&["--runner-enabled", "maybe"], &[], "flag --runner-enabled: \"maybe\": invalid \
+    type")]
+#[case::duration(&["--runner-pass-timeout", "5"], &[], "flag --runner-pass-timeout: \"5\": a \
+    duration such as")]
+#[case::filter(&[], &[("PROGRAM_LOG_LEVEL", "a=b=c")], "environment PROGRAM_LOG_LEVEL: \"a=b=c\": \
+    no log filter")]
 #[case::check(&["--runner-workers", "0"], &[], "runner.workers must be at least 1")]
-#[case::unknown(&[], &[("PROGRAM_NAM", "x")], "environment PROGRAM_NAM: no setting has this variable")]
+#[case::unknown(&[], &[("PROGRAM_NAM", "x")], "environment PROGRAM_NAM: no setting has this \
+    variable")]
 // A bad value is refused even when a later layer replaces it.
-#[case::replaced(&["--name", "x", "--port", "1"], &[("PROGRAM_PORT", "99999")], "environment PROGRAM_PORT: \"99999\": ")]
+#[case::replaced(&["--name", "x", "--port", "1"], &[("PROGRAM_PORT", "99999")], "environment \
+    PROGRAM_PORT: \"99999\": ")]
 fn an_unusable_value_is_refused_with_its_source(
     #[case] flags: &[&str],
     #[case] variables: &[(&str, &str)],

@@ -105,7 +105,8 @@ fn shown(network: &Network) -> Vec<String> {
         ],
     }),
     &["eth0 10.1.0.5/24 via 10.1.0.1", "net1 10.9.0.2/16"],
-    &["eth0 is missing", "10.1.0.5 without interface is on eth0", "0.0.0.0 of the result is on no link"]
+    &["eth0 is missing", "10.1.0.5 without interface is on eth0", "0.0.0.0 of the result is on no \
+        link"]
 )]
 fn links_take_precedence_and_each_difference_is_reported(
     #[case] links: Vec<LinkRecord>,

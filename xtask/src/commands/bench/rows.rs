@@ -26,7 +26,8 @@ fn starts(samples: &Samples) -> Result<Vec<Row>> {
     let series = |name| samples.series("starts", name);
     let detour = detour(samples, "wrapped")?;
     let why = format!(
-        "network {:.0} ms, CreateContainer {:.0} ms, StartContainer {:.0} ms, vmwrapper {detour:.0} ms",
+        "network {:.0} ms, CreateContainer {:.0} ms, StartContainer {:.0} ms, vmwrapper \
+         {detour:.0} ms",
         series("network_ours")?.p50(),
         series("create")?.p50(),
         series("start_ours")?.p50(),
@@ -84,7 +85,8 @@ fn memory(samples: &Samples) -> Result<Vec<Row>> {
     let anonymous = last("empty", "anonymous_vmlet")? / KIB_PER_MIB;
     let idle = last("empty", "rss_vmlet")?;
     let why = format!(
-        "{anonymous:.1} MiB are its own, the rest are pages of files: the program, libvirt and its libraries"
+        "{anonymous:.1} MiB are its own, the rest are pages of files: the program, libvirt and its \
+         libraries"
     );
     let recorded = (last("full", "rss_vmlet")? - idle) / f64::from(RECORDED);
     let mut running = 0.0;

@@ -38,7 +38,8 @@ fn bad(name: &str, source: Value, status: impl Into<Value>) -> Row {
 }
 
 fn rows() -> Vec<Row> {
-    let status = json!({"conditions": [ready("False", "Unreachable", "no answer from registry.example\u{1b}[2J\n")]});
+    let status = json!({"conditions": [ready("False", "Unreachable", "no answer from \
+        registry.example\u{1b}[2J\n")]});
     vec![
         bad(
             "broken",

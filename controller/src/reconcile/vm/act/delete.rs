@@ -113,7 +113,8 @@ fn announce(pass: &Pass<'_>, grace_seconds: u32) {
     let until = end.strftime("%FT%TZ");
     let name = &pass.key.name;
     let text = format!(
-        "the guest has until {until} ({grace_seconds} s) to power off; `kubectl vmlet delete {name} --force` ends it at once"
+        "the guest has until {until} ({grace_seconds} s) to power off; `kubectl vmlet delete \
+         {name} --force` ends it at once"
     );
     pass.normal("DeleteStarted", &text);
 }

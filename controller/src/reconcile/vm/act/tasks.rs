@@ -185,7 +185,8 @@ pub(crate) fn unresponsive_agent(pass: &Pass<'_>) -> Option<Failure> {
     Some(Failure {
         reason: "AgentSilent",
         message: format!(
-            "task {name} waits for vmlet-agent on node {node}, which does not renew its lease or does not reach its daemon: check its pod there"
+            "task {name} waits for vmlet-agent on node {node}, which does not renew its lease or \
+             does not reach its daemon: check its pod there"
         ),
     })
 }

@@ -32,7 +32,8 @@ pub(crate) fn while_making(pass: &mut Pass<'_>, node: &str) {
         return;
     }
     let message = format!(
-        "node {node}, which was making the root disk, does not exist any more; delete the machine, or let the node come back"
+        "node {node}, which was making the root disk, does not exist any more; delete the machine, \
+         or let the node come back"
     );
     pass.condition(LOCATION_VALID, Status::False, "NodeLost", &message);
 }

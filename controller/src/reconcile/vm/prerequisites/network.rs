@@ -72,7 +72,8 @@ async fn exists(pass: &Pass<'_>, namespace: &str, name: &str) -> Result<(), Miss
         // message than a missing object.
         Err(error) if is_gone(&error) => {
             let what = format!(
-                "network {namespace}/{name}: the cluster does not serve k8s.cni.cncf.io/v1: install Multus"
+                "network {namespace}/{name}: the cluster does not serve k8s.cni.cncf.io/v1: \
+                 install Multus"
             );
             return Err(Missing::new("NotReady", what));
         }

@@ -19,7 +19,8 @@ pub(super) fn check(pass: &Pass<'_>) -> Result<(), Missing> {
         }
         Some(_) if pass.root_claim().is_none() => Err(Missing::new(
             "Invalid",
-            "a root disk in a storage class needs a volume with root: true; name its claim or a dataVolumeTemplate",
+            "a root disk in a storage class needs a volume with root: true; name its claim or a \
+             dataVolumeTemplate",
         )),
         Some(_) => Ok(()),
     }

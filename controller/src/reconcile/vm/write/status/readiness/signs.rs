@@ -37,7 +37,8 @@ pub(super) fn awaited(pass: &mut Pass<'_>, facts: Option<&GuestFacts>) -> Option
     let ran = instance.and_then(|i| i.ran_seconds(&now)).unwrap_or(0);
     if ran >= BOOT {
         return Some(
-            "the guest has run for two minutes without an address lease and without a guest agent: look at its console",
+            "the guest has run for two minutes without an address lease and without a guest agent: \
+             look at its console",
         );
     }
     let left = u64::try_from(BOOT - ran).unwrap_or_default();
