@@ -7,7 +7,8 @@
 //! Invariant: a session starts only with a token, which a CRI client got for that very request and
 //! which is worth one session within a minute. A session holds no lock and no row: the daemon's end
 //! or that of the client ends it at once.
-//! Failure: [`Error`] when the address cannot be had; a session that fails reports it to its client.
+//! Failure: [`Error`] when the address cannot be had; a session that fails reports it to its
+//! client.
 
 mod exec;
 mod port_forward;

@@ -1,7 +1,7 @@
 //! One CRI endpoint for kubelet over several CRI runtimes: a primary and any number of others.
 //!
-//! Invariant: what belongs to one backend passes as the bytes that it is; a backend that is down
-//! never looks like one that has no pods.
+//! Invariant: the proxy does not change the bytes of a message of one backend; a backend that is
+//! down never looks like one that has no pods.
 //! Failure: the gRPC code of the reply; an error of one backend affects only the calls that need
 //! it.
 //!

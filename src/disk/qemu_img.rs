@@ -147,7 +147,7 @@ fn late(deadline: Duration) -> String {
     format!("qemu-img did not get on within {} s", deadline.as_secs())
 }
 
-/// Takes the name from what an earlier attempt left, which its program may still have open and
+/// Removes the file of an earlier attempt, whose program may still have it open and
 /// locked.
 async fn clear(path: &Path) -> Result<(), Failed> {
     match tokio::fs::remove_file(path).await {

@@ -87,7 +87,7 @@ impl Disks {
         while let Some(entry) = entries.next_entry().await.map_err(failed())? {
             let name = entry.file_name();
             let vm = name.to_str().and_then(|name| name.parse::<VmUid>().ok());
-            // What we did not name is not ours to remove.
+            // A file with another name is not removed.
             let Some(vm) = vm.filter(|vm| self.get(*vm).is_none()) else {
                 continue;
             };

@@ -73,7 +73,7 @@ pub(super) fn is_untrusted(error: &reqwest::Error) -> bool {
         if matches!(refused, Some(rustls::Error::InvalidCertificate(_))) {
             return true;
         }
-        // An I/O error is silent about the error inside, and names only that one's cause.
+        // The text of an I/O error omits the error inside and has only the cause of that.
         let io = current.downcast_ref::<std::io::Error>();
         next = match io.and_then(std::io::Error::get_ref) {
             Some(inner) => Some(inner),

@@ -214,7 +214,7 @@ impl<P: Platform> Agenda<P> {
                 continue;
             }
             if busy || alike >= most {
-                // Later ones of the same machine wait behind it.
+                // Later tasks of the same machine wait for it.
                 waiting.push(task.vm);
                 continue;
             }

@@ -1,8 +1,8 @@
 //! Tokens of sessions that were requested and have not started.
 //!
-//! Invariant: a token is worth one session, for [`LIFETIME`]; at most [`MOST`] wait. A token has 144
-//! random bits and is looked up by its digest, so that the time of a look-up reveals nothing about
-//! other tokens.
+//! Invariant: a token is worth one session, for [`LIFETIME`]; at most [`MOST`] wait. A token has
+//! 144 random bits and is looked up by its digest, so that the time of a look-up reveals nothing
+//! about other tokens.
 //! Failure: [`TooMany`].
 
 use std::collections::HashMap;

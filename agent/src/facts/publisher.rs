@@ -219,7 +219,7 @@ impl Publisher {
         }
     }
 
-    /// Starts what can be started; gives the time of the next look.
+    /// Starts the tasks that can be started; returns the time of the next step.
     fn step(&mut self) -> Instant {
         let now = Instant::now();
         let mut wake = now + LONGEST_SLEEP;

@@ -265,7 +265,7 @@ impl Engine {
         }
     }
 
-    /// Starts what can be started; gives the time of the next look.
+    /// Starts the tasks that can be started; returns the time of the next step.
     fn step(&mut self) -> Instant {
         let now = Instant::now();
         let world = World {

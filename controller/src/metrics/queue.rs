@@ -1,7 +1,7 @@
 //! Series of the queues, under the names that other controllers use.
 //!
-//! Invariant: the label `controller` names the queue: `virtualmachine` or `virtualmachineimage`. The label `priority` is a configured level or `custom`, so that series neither grow
-//! nor drift.
+//! Invariant: the label `controller` names the queue: `virtualmachine` or `virtualmachineimage`.
+//! The label `priority` is a configured level or `custom`, so that series neither grow nor drift.
 //! Failure: none.
 
 use std::time::Duration;

@@ -66,7 +66,7 @@ pub fn record(status: &mut VmletStatus, version: &str) {
 }
 
 /// The related objects, in the order in which they are checked: each that was found, and each
-/// that is only away for now with the UID that it had. What is no longer looked at goes.
+/// that is only away for now with the UID that it had. Components that are no longer observed are removed.
 #[must_use]
 pub fn related(
     old: &[RelatedObject],

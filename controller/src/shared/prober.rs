@@ -19,8 +19,8 @@ use crate::stores::Key;
 
 /// Connections that are tried at the same time.
 const AT_ONCE: usize = 256;
-/// The same for the machines of one namespace: what never answers is tried for as long as its owner
-/// likes.
+/// Probes in progress for the machines of one namespace: one namespace with machines that never
+/// answer cannot use all probes.
 const PER_NAMESPACE: usize = 16;
 
 /// An answer of a readiness probe; a sentence where it is not "yes".

@@ -121,7 +121,7 @@ impl Link {
         self.up.subscribe()
     }
 
-    /// The connection with this number is of no use.
+    /// The connection with this number cannot be used.
     pub(crate) fn discard(&self, generation: u64) {
         drop_sender(&self.current, &self.up, generation);
     }

@@ -84,7 +84,7 @@ impl Proxy {
             Some(index) => vec![index],
             None => self.image_holders(call, message).await?,
         };
-        // Files may take their time to go: no deadline but the caller's.
+        // Removing files may take long: the only deadline is that of the caller.
         let removals = holders.iter().map(|index| async move {
             let backend = self.backend(*index);
             (*index, backend.unary(call.name, call.copy(message)).await)

@@ -176,7 +176,7 @@ impl Proxy {
     }
 }
 
-/// Whether a status request requests more than the status.
+/// Whether a status request is verbose.
 fn is_verbose(message: &[u8]) -> bool {
     fields(message).any(|field| field.is_ok_and(|f| f.number == 2))
 }

@@ -24,7 +24,7 @@ pub struct Breaker {
     pause: Duration,
 }
 
-/// What a breaker does at the moment.
+/// The state of a breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakerState {
     /// Every call goes through.

@@ -36,7 +36,7 @@ pub struct Memory {
     pub rss: u64,
     /// Page faults since the directory was made.
     pub page_faults: u64,
-    /// Those that had to wait for a disk.
+    /// Page faults that had to wait for a disk.
     pub major_page_faults: u64,
     /// kubelet's limit, if there is one.
     pub limit: Option<u64>,

@@ -48,7 +48,7 @@ pub struct Instance {
     pub end: Option<EndCause>,
     /// Exit code; only in a final phase.
     pub exit_code: Option<i32>,
-    /// More about the end or the obstacle, for people; at most 4096 characters.
+    /// Details of the end or the obstacle, for users; at most 4096 characters.
     pub message: String,
     /// The cluster took it away: evicted, preempted, refused by its node.
     pub disrupted: bool,

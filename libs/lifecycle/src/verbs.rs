@@ -49,7 +49,7 @@ pub enum Verb {
     Unpause,
 }
 
-/// The machine is in no state for that verb; the text states why, as a sentence about it.
+/// The state of the machine does not allow the verb; the text states why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Conflict(String);

@@ -1,4 +1,5 @@
-//! Names of annotations and labels of pods, and of reserved images: the only place that spells them.
+//! Names of annotations and labels of pods, and of reserved images: the only place that spells
+//! them.
 //!
 //! Invariant: a key appears here once. Names that only objects other than pods have are in
 //! `crds::names`.

@@ -1,9 +1,9 @@
 //! Server sessions of SPDY/3.1, as the streaming clients of Kubernetes speak it.
 //!
-//! Invariant: memory of a session is bounded by [`Limits`]; bytes of a stream arrive in order, once,
-//! or its reader gets an error. The protocol of these clients has no flow control: a stream whose
-//! reader is slow stops the connection until its buffer has room, and for [`Limits::stall`] at most;
-//! then that stream is reset.
+//! Invariant: memory of a session is bounded by [`Limits`]; bytes of a stream arrive in order,
+//! once, or its reader gets an error. The protocol of these clients has no flow control: a stream
+//! whose reader is slow stops the connection until its buffer has room, and for [`Limits::stall`]
+//! at most; then that stream is reset.
 //! Failure: [`Error`] ends the session; all its streams get an error then.
 //!
 //! # Example

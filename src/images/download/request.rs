@@ -75,7 +75,7 @@ impl Request<'_> {
         }
     }
 
-    /// What a body means that breaks off.
+    /// The error of a body that ends early.
     pub(super) fn cut(&self, error: reqwest::Error, received: u64, total: Option<u64>) -> Error {
         match total {
             Some(total) => self.truncated(received, total),

@@ -67,7 +67,7 @@ impl<P: Platform> Containers<P> {
             reference: spec.image.chars().take(256).collect(),
         })?;
         if pinned != Some(wanted) {
-            // Another image was requested: the guest's state on the old one goes.
+            // Another image was requested: the guest's state on the old one is removed.
             self.remove_root_disk(sandbox).await?;
         }
         Ok(images.pin(sandbox.as_str(), &wanted.to_string()).await?)

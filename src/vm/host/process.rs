@@ -48,7 +48,7 @@ pub(in crate::vm) struct Resident {
     pub(in crate::vm) bytes: u64,
     /// Page faults so far.
     pub(in crate::vm) faults: u64,
-    /// Those that had to wait for a disk.
+    /// Page faults that had to wait for a disk.
     pub(in crate::vm) major_faults: u64,
 }
 

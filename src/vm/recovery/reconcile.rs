@@ -104,7 +104,7 @@ impl<P: Platform> Containers<P> {
         Ok(())
     }
 
-    /// Lets every console go without waiting for its end: the machines run on.
+    /// Stops following every console without waiting for its end: the machines continue to run.
     pub async fn release_consoles(&self) {
         self.consoles.release().await;
     }

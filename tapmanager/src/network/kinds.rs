@@ -1,7 +1,7 @@
 //! Plugins whose links cannot carry a guest, found by their types before they are called.
 //!
-//! Invariant: a plugin that is not named here gets its try; what it leaves is judged by the link
-//! surgery.
+//! Invariant: a plugin that is not named here is called; the bridge setup checks the links that
+//! it made.
 //! Failure: none; the sentence states what prevents it and what to use instead.
 
 /// Why the network cannot be used, if it cannot.

@@ -15,7 +15,7 @@ use crate::wait::eventually;
 
 /// Links that every stack's namespace has: loopback, the node's interface, the plugin's bridge.
 const OWN_LINKS: [&str; 3] = ["lo", "node0", "cni0"];
-/// What the wires to the other nodes of a cluster are called.
+/// Prefix of the links to the other nodes of a cluster.
 const PEER_LINKS: &str = "peer";
 
 /// Folders whose every entry belongs to a pod; the last ones only on nodes of a cluster.

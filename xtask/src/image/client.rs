@@ -2,7 +2,7 @@
 //! because on installation it would run on this machine. (busybox has a client, but distributions
 //! build it without.)
 //!
-//! Invariant: only the program and the one library that is its own are taken.
+//! Invariant: of the packages, only the program and its own library are copied.
 //! Failure: names the file that the packages lack.
 
 use std::path::{Path, PathBuf};

@@ -36,7 +36,7 @@ impl Holders {
     }
 }
 
-/// Takes images of other runtimes out of a node: their names are a third of the memory that a
+/// Removes images of other runtimes from a node: their names are a third of the memory that a
 /// cluster takes here.
 pub(crate) fn keep_ours(node: &mut Node) {
     let images = node.status.as_mut().and_then(|s| s.images.as_mut());

@@ -22,7 +22,7 @@ use crate::{Error, Result};
 /// the agent have dropped it.
 pub(super) type Turn = Arc<OwnedMutexGuard<()>>;
 
-/// Domains of which something is remembered.
+/// A set of domains.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Domains(Arc<Mutex<HashSet<Uuid>>>);
 

@@ -62,7 +62,7 @@ pub(super) enum Lane {
     Urgent,
     /// Guest agents that answered when they were last queried.
     Agents,
-    /// Guest agents that were never asked, or were silent then.
+    /// Guest agents that were not called yet, or did not answer.
     UnresponsiveAgents,
 }
 

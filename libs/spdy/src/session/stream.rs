@@ -3,8 +3,8 @@
 //! Invariant: bytes arrive in order; the end of a stream that was cut is an error and never looks
 //! like its end. At most the session's buffer waits for the reader. A reader that is dropped holds
 //! up nothing: what arrives for it is dropped.
-//! Failure: `ConnectionReset` on reading and `BrokenPipe` on writing after a reset or the end of the
-//! session.
+//! Failure: `ConnectionReset` on reading and `BrokenPipe` on writing after a reset or the end of
+//! the session.
 
 use std::io;
 use std::pin::Pin;

@@ -233,9 +233,9 @@ async fn an_image_with_a_long_name_and_a_digest_makes_a_machine() {
     assert!(bench.has_pod());
 }
 
-/// What a node has to say about an end has no bound.
+/// A node may report the reason of an end at any length.
 #[tokio::test]
-async fn an_end_with_a_long_story_is_recorded() {
+async fn an_end_with_a_long_reason_is_recorded() {
     let mut bench = Bench::new();
     bench.running(json!({})).await;
     let story = json!({ "phase": "Failed", "reason": "Evicted", "message": "ä".repeat(9000) });

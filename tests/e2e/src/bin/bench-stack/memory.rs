@@ -19,7 +19,7 @@ const PROGRAMS: [(&str, &str); 3] = [
 pub(crate) async fn measure(stack: &Stack, count: u32) -> Result<Samples> {
     let cri = stack.cri_with_image().await?;
     let mut samples = Samples::default();
-    // Whatever the first machine makes the programs load or keep is not a price per machine.
+    // Memory that programs take once, for the first machine, is not a cost per machine.
     let (first, _) = stack.boot(&cri, &stack.pod("memory-first")).await?;
     stack.remove(&cri, &first.sandbox).await?;
     sample(stack, &mut samples)?;
