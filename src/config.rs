@@ -37,7 +37,7 @@ pub struct Config {
     pub log: Log,
     /// The CRI server.
     pub cri: Cri,
-    /// The server of `kubectl exec` and `kubectl port-forward`.
+    /// The server of `kubectl exec`, `attach` and `port-forward`.
     pub streaming: Streaming,
     /// The hypervisor.
     pub libvirt: Libvirt,
@@ -66,7 +66,7 @@ pub struct Cri {
     pub cgroup_root: AbsolutePath,
 }
 
-/// The server of `kubectl exec` and `kubectl port-forward`.
+/// The server of `kubectl exec`, `attach` and `port-forward`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Streaming {

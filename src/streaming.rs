@@ -1,4 +1,4 @@
-//! The streaming server: `exec` and `port-forward` of kubectl and crictl.
+//! The streaming server: `exec`, `attach` and `port-forward` of kubectl and crictl.
 //!
 //! ```text
 //! CRI request ─► token, URL ─► HTTP upgrade with the token ─► SPDY session ─► guest
@@ -10,6 +10,8 @@
 //! Failure: [`Error`] when the address cannot be had; a session that fails reports it to its
 //! client.
 
+mod attach;
+mod console;
 mod exec;
 mod port_forward;
 mod protocol;
@@ -18,6 +20,7 @@ mod streams;
 mod tokens;
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use podspec::ContainerId;
@@ -26,13 +29,14 @@ use tokio::net::TcpListener;
 use crate::app::Containers;
 use tokens::Tokens;
 
+pub use streams::Wanted;
 pub use tokens::TooMany;
 
 /// Why there is no streaming server.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The address cannot be had.
-    #[error("listen on {address} for exec and port-forward: set streaming.listen")]
+    #[error("listen on {address} for exec, attach and port-forward: set streaming.listen")]
     Listen {
         /// The address of the configuration.
         address: SocketAddr,
@@ -47,6 +51,8 @@ pub enum Error {
 pub enum Target {
     /// A command in a running machine.
     Exec(ExecTarget),
+    /// The serial console of a machine.
+    Attach(AttachTarget),
     /// Connections to a guest, at one of its addresses.
     PortForward(Vec<IpAddr>),
 }
@@ -58,10 +64,19 @@ pub struct ExecTarget {
     pub container: ContainerId,
     /// The command and its arguments.
     pub command: Vec<String>,
-    /// Whether the client reads standard output.
-    pub stdout: bool,
-    /// Whether the client reads standard error.
-    pub stderr: bool,
+    /// What the client reads.
+    pub streams: Wanted,
+}
+
+/// The serial console of a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttachTarget {
+    /// The machine.
+    pub container: ContainerId,
+    /// The socket of its console.
+    pub socket: PathBuf,
+    /// What the client reads and sends.
+    pub streams: Wanted,
 }
 
 impl Target {
@@ -69,6 +84,7 @@ impl Target {
     const fn path(&self) -> &'static str {
         match self {
             Self::Exec(_) => "exec",
+            Self::Attach(_) => "attach",
             Self::PortForward(_) => "portforward",
         }
     }

@@ -128,6 +128,7 @@ methods! {
         list_pod_sandbox_stats(ListPodSandboxStatsRequest) -> ListPodSandboxStatsResponse;
         exec_sync(ExecSyncRequest) -> ExecSyncResponse;
         exec(ExecRequest) -> ExecResponse;
+        attach(AttachRequest) -> AttachResponse;
         port_forward(PortForwardRequest) -> PortForwardResponse;
     }
 
@@ -147,9 +148,6 @@ methods! {
     }
 
     refused {
-        attach(AttachRequest) -> v1::AttachResponse,
-            "Attach: attaching to a virtual machine is not available: use kubectl logs -f to read its console, or vmletctl \
-             console on the node to type there";
         checkpoint_container(CheckpointContainerRequest) -> v1::CheckpointContainerResponse,
             "CheckpointContainer: checkpoints of virtual machines are not available: suspend a VirtualMachine to save its \
              memory";

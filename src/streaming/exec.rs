@@ -6,12 +6,11 @@
 
 use std::sync::Arc;
 
-use spdy::{Session, WriteHalf};
-use tokio::io::AsyncWriteExt;
+use spdy::Session;
 
 use super::ExecTarget;
 use super::protocol;
-use super::streams::{self, CommandStreams};
+use super::streams::{self, write};
 use crate::app::Containers;
 
 /// Runs the command of a session to its end.
@@ -21,14 +20,12 @@ pub(super) async fn run(
     target: ExecTarget,
     containers: Arc<Containers>,
 ) -> Result<(), String> {
-    let mut streams = streams::awaited(&mut session, &target).await?;
+    let mut streams = streams::awaited(&mut session, target.streams).await?;
     let command = containers.exec(&target.container, target.command, None);
     let ended = tokio::select! {
         ended = command => ended,
         // Dropping the command kills it.
-        broken = streams::next(&mut session) => {
-            return Err(broken.err().unwrap_or_else(|| "the client opened another stream".to_owned()));
-        }
+        reason = streams::end(&mut session) => return Err(reason),
     };
     let outcome = match ended {
         Ok(output) => {
@@ -38,20 +35,7 @@ pub(super) async fn run(
         }
         Err(error) => Err(crate::one_line(&error)),
     };
-    let CommandStreams { mut error, .. } = streams;
     let result = protocol::result(version, &outcome);
-    write(Some(&mut error), &result).await?;
+    write(streams.error.as_mut(), &result).await?;
     session.close().await.map_err(|e| crate::one_line(&e))
-}
-
-/// Writes all of a stream and its end.
-async fn write(stream: Option<&mut WriteHalf>, bytes: &[u8]) -> Result<(), String> {
-    let Some(stream) = stream else {
-        return Ok(());
-    };
-    let written = async {
-        stream.write_all(bytes).await?;
-        stream.shutdown().await
-    };
-    written.await.map_err(|e| crate::one_line(&e))
 }

@@ -23,6 +23,11 @@ pub(super) const REMOTE_COMMAND: &[&str] = &[
 /// Versions of `port-forward`.
 pub(super) const PORT_FORWARD: &[&str] = &["portforward.k8s.io"];
 
+/// Whether clients of this version send the size of their terminal.
+pub(super) fn has_resize(version: &str) -> bool {
+    REMOTE_COMMAND[..2].contains(&version)
+}
+
 /// A request that is no upgrade of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refusal {

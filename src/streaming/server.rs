@@ -18,8 +18,9 @@ use spdy::{Limits, Session};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use super::console::Shared;
 use super::protocol::{self, Refusal};
-use super::{Gate, Target, exec, port_forward};
+use super::{Gate, Target, attach, exec, port_forward};
 use crate::app::Containers;
 
 /// Most connections at a time.
@@ -31,8 +32,21 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
 type Answer = Response<Full<Bytes>>;
 
+/// What sessions need.
+#[derive(Debug, Clone)]
+struct Services {
+    gate: Arc<Gate>,
+    containers: Arc<Containers>,
+    consoles: Shared,
+}
+
 /// Serves connections.
 pub(super) async fn serve(listener: TcpListener, gate: Arc<Gate>, containers: Arc<Containers>) {
+    let services = Services {
+        gate,
+        containers,
+        consoles: Shared::default(),
+    };
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
@@ -42,8 +56,7 @@ pub(super) async fn serve(listener: TcpListener, gate: Arc<Gate>, containers: Ar
         }
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (gate, containers) = (Arc::clone(&gate), Arc::clone(&containers));
-                connections.spawn(connection(stream, gate, containers));
+                connections.spawn(connection(stream, services.clone()));
             }
             Err(error) => {
                 tracing::warn!(
@@ -60,12 +73,12 @@ pub(super) async fn serve(listener: TcpListener, gate: Arc<Gate>, containers: Ar
 type Start = (hyper::upgrade::OnUpgrade, Target, &'static str);
 
 /// Serves one connection: one request, and the session that it starts.
-async fn connection(stream: TcpStream, gate: Arc<Gate>, containers: Arc<Containers>) {
+async fn connection(stream: TcpStream, services: Services) {
     // Small frames are not held back.
     stream.set_nodelay(true).ok();
     let started = Arc::new(std::sync::Mutex::new(None::<Start>));
     let service = service_fn(|request: Request<Incoming>| {
-        let answer = upgrade(request, &gate);
+        let answer = upgrade(request, &services.gate);
         let started = Arc::clone(&started);
         async move {
             let (answer, start) = answer;
@@ -87,7 +100,7 @@ async fn connection(stream: TcpStream, gate: Arc<Gate>, containers: Arc<Containe
     let start = started.lock().ok().and_then(|mut place| place.take());
     if let Some((upgrade, target, version)) = start {
         let kind = target.path();
-        match session(upgrade, target, version, containers).await {
+        match session(upgrade, target, version, services).await {
             Ok(()) => tracing::debug!(kind, "streaming session ended"),
             Err(error) => tracing::debug!(kind, error, "streaming session failed"),
         }
@@ -107,7 +120,7 @@ fn upgrade(request: Request<Incoming>, gate: &Gate) -> (Answer, Option<Start>) {
         return (refused(refusal, &[]), None);
     };
     let known = match target {
-        Target::Exec(_) => protocol::REMOTE_COMMAND,
+        Target::Exec(_) | Target::Attach(_) => protocol::REMOTE_COMMAND,
         Target::PortForward(_) => protocol::PORT_FORWARD,
     };
     match protocol::negotiate(request.method(), request.headers(), known) {
@@ -147,13 +160,14 @@ async fn session(
     upgrade: hyper::upgrade::OnUpgrade,
     target: Target,
     version: &'static str,
-    containers: Arc<Containers>,
+    services: Services,
 ) -> Result<(), String> {
     let upgraded = upgrade.await.map_err(|e| crate::one_line(&e))?;
     let session = Session::server(TokioIo::new(upgraded), Limits::default());
     let session = session.map_err(|e| crate::one_line(&e))?;
     match target {
-        Target::Exec(target) => exec::run(session, version, target, containers).await,
+        Target::Exec(target) => exec::run(session, version, target, services.containers).await,
+        Target::Attach(target) => attach::run(session, version, target, services.consoles).await,
         Target::PortForward(addresses) => port_forward::run(session, addresses).await,
     }
 }

@@ -1,65 +1,82 @@
-//! The streams that a client opens for a command.
+//! The streams that a client opens for a command or a console.
 //!
 //! Invariant: exactly the streams of the request are awaited, each once.
 //! Failure: a sentence for the log; the session ends then.
 
 use std::time::Duration;
 
-use spdy::{Session, Stream, WriteHalf};
-
-use super::ExecTarget;
+use spdy::{ReadHalf, Session, Stream, WriteHalf};
+use tokio::io::AsyncWriteExt;
 
 /// Time for a client to open its streams.
-pub(super) const CREATION: Duration = Duration::from_secs(30);
+const CREATION: Duration = Duration::from_secs(30);
 
-/// The streams of a command.
-#[derive(Debug)]
-pub(super) struct CommandStreams {
-    pub(super) error: WriteHalf,
-    pub(super) stdout: Option<WriteHalf>,
-    pub(super) stderr: Option<WriteHalf>,
+/// The streams of a request, besides the error stream.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The client sends input.
+    pub stdin: bool,
+    /// The client reads standard output.
+    pub stdout: bool,
+    /// The client reads standard error.
+    pub stderr: bool,
+    /// The client has a terminal, and sends its size.
+    pub resize: bool,
 }
 
-/// Awaits the streams of a request.
-pub(super) async fn awaited(
-    session: &mut Session,
-    target: &ExecTarget,
-) -> Result<CommandStreams, String> {
-    let collected = collect(session, target);
-    match tokio::time::timeout(CREATION, collected).await {
-        Ok(streams) => streams,
-        Err(_) => Err("the client did not open all streams in time".to_owned()),
+/// The open streams.
+#[derive(Debug, Default)]
+pub(super) struct Opened {
+    pub(super) error: Option<WriteHalf>,
+    pub(super) stdin: Option<ReadHalf>,
+    pub(super) stdout: Option<WriteHalf>,
+    pub(super) stderr: Option<WriteHalf>,
+    pub(super) resize: Option<ReadHalf>,
+}
+
+impl Opened {
+    fn is_complete(&self, wanted: Wanted) -> bool {
+        let opened = Wanted {
+            stdin: self.stdin.is_some(),
+            stdout: self.stdout.is_some(),
+            stderr: self.stderr.is_some(),
+            resize: self.resize.is_some(),
+        };
+        self.error.is_some() && opened == wanted
+    }
+
+    /// Takes a stream; an error names one that is not wanted.
+    fn take(&mut self, stream: Stream, wanted: Wanted) -> Result<(), String> {
+        let kind = stream.header("streamtype").unwrap_or_default().to_owned();
+        let (read, write) = stream.split();
+        // Of each stream one direction is used; the other one ends here.
+        let is_first = match kind.as_str() {
+            "error" => self.error.replace(write).is_none(),
+            "stdin" if wanted.stdin => self.stdin.replace(read).is_none(),
+            "stdout" if wanted.stdout => self.stdout.replace(write).is_none(),
+            "stderr" if wanted.stderr => self.stderr.replace(write).is_none(),
+            "resize" if wanted.resize => self.resize.replace(read).is_none(),
+            _ => return Err(format!("the request has no stream {kind:?}")),
+        };
+        match is_first {
+            true => Ok(()),
+            false => Err(format!("the stream {kind:?} was opened twice")),
+        }
     }
 }
 
-async fn collect(session: &mut Session, target: &ExecTarget) -> Result<CommandStreams, String> {
-    let (mut error, mut stdout, mut stderr) = (None, None, None);
-    loop {
-        let is_complete = error.is_some()
-            && stdout.is_some() == target.stdout
-            && stderr.is_some() == target.stderr;
-        if is_complete && let Some(error) = error.take() {
-            return Ok(CommandStreams {
-                error,
-                stdout,
-                stderr,
-            });
+/// Awaits the streams of a request.
+pub(super) async fn awaited(session: &mut Session, wanted: Wanted) -> Result<Opened, String> {
+    let collected = async {
+        let mut opened = Opened::default();
+        while !opened.is_complete(wanted) {
+            opened.take(next(session).await?, wanted)?;
         }
-        let stream = next(session).await?;
-        let place = match stream.header("streamtype") {
-            Some("error") => &mut error,
-            Some("stdout") if target.stdout => &mut stdout,
-            Some("stderr") if target.stderr => &mut stderr,
-            other => return Err(format!("the request has no stream {other:?}")),
-        };
-        if place.is_some() {
-            return Err(format!(
-                "{:?} was opened twice",
-                stream.header("streamtype")
-            ));
-        }
-        // The client sends nothing on these streams.
-        *place = Some(stream.split().1);
+        Ok(opened)
+    };
+    match tokio::time::timeout(CREATION, collected).await {
+        Ok(streams) => streams,
+        Err(_) => Err("the client did not open all streams in time".to_owned()),
     }
 }
 
@@ -68,6 +85,26 @@ pub(super) async fn next(session: &mut Session) -> Result<Stream, String> {
     match session.accept().await {
         Ok(Some(stream)) => Ok(stream),
         Ok(None) => Err("the client ended the session".to_owned()),
-        Err(error) => Err(service::telemetry::one_line(&error)),
+        Err(error) => Err(crate::one_line(&error)),
     }
+}
+
+/// Returns when the client ends the session, or opens a stream that the request does not have.
+pub(super) async fn end(session: &mut Session) -> String {
+    match next(session).await {
+        Ok(_) => "the client opened another stream".to_owned(),
+        Err(reason) => reason,
+    }
+}
+
+/// Writes all of a stream and its end.
+pub(super) async fn write(stream: Option<&mut WriteHalf>, bytes: &[u8]) -> Result<(), String> {
+    let Some(stream) = stream else {
+        return Ok(());
+    };
+    let written = async {
+        stream.write_all(bytes).await?;
+        stream.shutdown().await
+    };
+    written.await.map_err(|e| crate::one_line(&e))
 }

@@ -6,6 +6,7 @@
 //! Failure: [`Error`] states what is missing in the guest; a command's own exit code, whatever it
 //! is, is no failure.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -117,12 +118,22 @@ impl<P: Platform> Containers<P> {
 
     /// The machine of a container, if it runs and can run commands.
     pub fn check_exec(&self, id: &ContainerId) -> Result<Arc<Container>> {
+        self.check_runs(id, "asked to run a command")
+    }
+
+    /// The socket of a machine's serial console, which accepts one client at a time.
+    pub fn console_socket(&self, id: &ContainerId) -> Result<PathBuf> {
+        let row = self.check_runs(id, "attached to")?;
+        Ok(self.paths.console_socket(&row.id))
+    }
+
+    fn check_runs(&self, id: &ContainerId, verb: &'static str) -> Result<Arc<Container>> {
         let row = self.row(id)?;
         if !row.phase.runs() {
             return Err(super::Error::Phase {
                 id: id.clone(),
                 phase: row.phase,
-                verb: "asked to run a command",
+                verb,
             });
         }
         if !row.boots() {

@@ -43,6 +43,9 @@ pub enum Error {
     /// The compression of headers failed.
     #[error("the peer sent headers that cannot be decompressed")]
     Compression,
+    /// The session carried nothing.
+    #[error("the session was idle for {} s", .0.as_secs())]
+    Idle(std::time::Duration),
     /// The connection ended within a frame.
     #[error("the connection ended within a frame")]
     Cut,

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -35,6 +36,8 @@ pub struct Limits {
     pub buffer: usize,
     /// How long a stream may take no byte while its buffer is full.
     pub stall: Duration,
+    /// How long a session may carry nothing in either direction.
+    pub idle: Duration,
 }
 
 impl Default for Limits {
@@ -43,6 +46,7 @@ impl Default for Limits {
             streams: 256,
             buffer: 256 * 1024,
             stall: Duration::from_secs(30),
+            idle: Duration::from_secs(4 * 3600),
         }
     }
 }
@@ -78,9 +82,10 @@ impl Session {
             outgoing: outgoing.clone(),
         };
         let encoder = Encoder::new()?;
+        let written = Arc::new(AtomicU64::new(0));
         let (mut reader, mut writer) = (JoinSet::new(), JoinSet::new());
-        reader.spawn(read(input, table));
-        writer.spawn(write(output, encoder, frames));
+        reader.spawn(read(input, table, Arc::clone(&written)));
+        writer.spawn(write(output, encoder, frames, written));
         Ok(Self {
             streams,
             outgoing,
@@ -142,7 +147,11 @@ enum Next {
     End,
 }
 
-async fn read<T: AsyncRead>(mut input: ReadHalf<T>, mut streams: Streams) -> Result<(), Error> {
+async fn read<T: AsyncRead>(
+    mut input: ReadHalf<T>,
+    mut streams: Streams,
+    written: Arc<AtomicU64>,
+) -> Result<(), Error> {
     let mut decoder = Decoder::default();
     let mut buffer = BytesMut::with_capacity(READ);
     loop {
@@ -156,8 +165,14 @@ async fn read<T: AsyncRead>(mut input: ReadHalf<T>, mut streams: Streams) -> Res
             }
         }
         buffer.reserve(READ);
-        if input.read_buf(&mut buffer).await? == 0 {
-            return decoder.decode_eof(&mut buffer).map(drop);
+        let before = written.load(Ordering::Relaxed);
+        let read = input.read_buf(&mut buffer);
+        match tokio::time::timeout(streams.limits.idle, read).await {
+            Ok(Ok(0)) => return decoder.decode_eof(&mut buffer).map(drop),
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return Err(error.into()),
+            Err(_) if written.load(Ordering::Relaxed) != before => {}
+            Err(_) => return Err(Error::Idle(streams.limits.idle)),
         }
     }
 }
@@ -271,6 +286,7 @@ async fn write<T: AsyncWrite>(
     mut output: WriteHalf<T>,
     mut encoder: Encoder,
     mut frames: mpsc::Receiver<Frame>,
+    written: Arc<AtomicU64>,
 ) -> Result<(), Error> {
     let mut buffer = BytesMut::new();
     let mut is_last = false;
@@ -286,6 +302,7 @@ async fn write<T: AsyncWrite>(
         }
         output.write_all_buf(&mut buffer).await?;
         output.flush().await?;
+        written.fetch_add(1, Ordering::Relaxed);
     }
     output.shutdown().await?;
     Ok(())

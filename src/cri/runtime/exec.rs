@@ -1,4 +1,4 @@
-//! Requests for commands in a running machine, and for connections to it.
+//! Requests for commands in a running machine, for its console, and for connections to it.
 //!
 //! Invariant: a command whose caller has disconnected is killed: the end of the request, or of the
 //! session, is its end.
@@ -11,7 +11,7 @@ use tonic::Status;
 use super::Runtime;
 use crate::cri::convert;
 use crate::sandbox::state::Phase;
-use crate::streaming::{ExecTarget, Target};
+use crate::streaming::{AttachTarget, ExecTarget, Target, Wanted};
 
 impl Runtime {
     pub(super) async fn exec_sync(
@@ -27,16 +27,13 @@ impl Runtime {
 
     pub(super) async fn exec(&self, request: v1::ExecRequest) -> Result<v1::ExecResponse, Status> {
         let command = convert::exec::command(request.cmd)?;
-        if request.tty && request.stderr {
-            return Err(Status::invalid_argument(
-                "stderr: a terminal has one output: set stderr to false",
-            ));
-        }
-        if !(request.stdin || request.stdout || request.stderr) {
-            return Err(Status::invalid_argument(
-                "stdout: at least one of stdin, stdout and stderr is needed",
-            ));
-        }
+        let streams = Wanted {
+            stdin: request.stdin,
+            stdout: request.stdout,
+            stderr: request.stderr,
+            resize: request.tty,
+        };
+        check_streams(streams)?;
         let container = self.container(&request.container_id)?;
         self.app.containers.check_exec(&container.id)?;
         for (is_set, what) in [
@@ -53,11 +50,32 @@ impl Runtime {
         let url = self.gate.url(Target::Exec(ExecTarget {
             container: container.id.clone(),
             command,
-            stdout: request.stdout,
-            stderr: request.stderr,
+            streams,
         }));
         let url = url.map_err(|e| Status::resource_exhausted(e.to_string()))?;
         Ok(v1::ExecResponse { url })
+    }
+
+    pub(super) async fn attach(
+        &self,
+        request: v1::AttachRequest,
+    ) -> Result<v1::AttachResponse, Status> {
+        let streams = Wanted {
+            stdin: request.stdin,
+            stdout: request.stdout,
+            stderr: request.stderr,
+            resize: request.tty,
+        };
+        check_streams(streams)?;
+        let container = self.container(&request.container_id)?;
+        let target = AttachTarget {
+            container: container.id.clone(),
+            socket: self.app.containers.console_socket(&container.id)?,
+            streams,
+        };
+        let url = self.gate.url(Target::Attach(target));
+        let url = url.map_err(|e| Status::resource_exhausted(e.to_string()))?;
+        Ok(v1::AttachResponse { url })
     }
 
     pub(super) async fn port_forward(
@@ -86,4 +104,18 @@ impl Runtime {
         let url = url.map_err(|e| Status::resource_exhausted(e.to_string()))?;
         Ok(v1::PortForwardResponse { url })
     }
+}
+
+fn check_streams(streams: Wanted) -> Result<(), Status> {
+    if streams.resize && streams.stderr {
+        return Err(Status::invalid_argument(
+            "stderr: a terminal has one output: set stderr to false",
+        ));
+    }
+    if !(streams.stdin || streams.stdout || streams.stderr) {
+        return Err(Status::invalid_argument(
+            "stdout: at least one of stdin, stdout and stderr is needed",
+        ));
+    }
+    Ok(())
 }

@@ -20,8 +20,7 @@ use crate::streaming::Streaming;
 const FACTS: &str = include_str!("../../../tests/fixtures/cri-fields.tsv");
 
 /// Methods that the daemon has only to say what serves instead.
-const REFUSED: [&str; 6] = [
-    "RuntimeService/Attach",
+const REFUSED: [&str; 5] = [
     "RuntimeService/CheckpointContainer",
     "RuntimeService/GetContainerEvents",
     "RuntimeService/ListMetricDescriptors",

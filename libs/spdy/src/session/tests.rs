@@ -220,3 +220,19 @@ async fn a_reader_that_was_dropped_holds_up_nothing() {
     read.read_to_string(&mut text).await.unwrap();
     assert_eq!(text, "through");
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_session_ends_and_one_that_writes_continues() {
+    let (mut client, mut session) = connected(Limits::default());
+    client.open(1, "stdout").await;
+    let (_read, mut write) = session.accept().await.unwrap().unwrap().split();
+    let idle = Limits::default().idle;
+    for _ in 0..3 {
+        tokio::time::sleep(idle - Duration::from_secs(60)).await;
+        write.write_all(b"tick").await.unwrap();
+    }
+    let since = tokio::time::Instant::now();
+    let ended = session.accept().await;
+    assert!(matches!(ended, Err(Error::Idle(_))), "{ended:?}");
+    assert!((idle..2 * idle).contains(&since.elapsed()));
+}

@@ -147,9 +147,8 @@ fn crictl(stack: &Stack, id: &str) -> Result<()> {
     ensure!(reported == "exact", "{reported}");
     let export = stack.dir().join("checkpoint").display().to_string();
     for (arguments, instead) in [
-        (["attach", id].as_slice(), "kubectl logs -f"),
         (
-            &["checkpoint", "--export", &export, id],
+            ["checkpoint", "--export", &export, id].as_slice(),
             "suspend a VirtualMachine",
         ),
         (&["events"], "use ListPodSandbox and ListContainers"),

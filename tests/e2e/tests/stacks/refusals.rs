@@ -142,7 +142,11 @@ async fn methods_that_a_machine_cannot_have(stack: &Stack) -> Result<()> {
             refused.push(method);
         }
     }
-    for method in ["Attach", "CheckpointContainer", "ListMetricDescriptors"] {
+    for method in [
+        "GetContainerEvents",
+        "CheckpointContainer",
+        "ListMetricDescriptors",
+    ] {
         ensure!(
             refused.contains(&method),
             "{method} is not among {refused:?}"

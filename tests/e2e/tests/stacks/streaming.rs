@@ -3,12 +3,14 @@
 //! Invariant: the sessions run through URLs of the daemon, as kubelet uses them.
 //! Failure: what crictl printed.
 
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::{PodOptions, Stack, await_text, in_time};
-use tokio::process::{Child, Command};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdout, Command};
 
 const BOOT: Duration = Duration::from_secs(180);
 const SOON: Duration = Duration::from_secs(60);
@@ -30,6 +32,7 @@ async fn commands_and_connections_reach_the_guest() -> Result<()> {
 
     commands(&stack, &container)?;
     connections(&stack, &sandbox).await?;
+    console(&stack, &container, &pod.log(0)).await?;
 
     cri.stop(&container, 0).await?;
     let refused = stack.crictl(&["exec", &container, "true"]).err();
@@ -86,6 +89,76 @@ async fn connections(stack: &Stack, sandbox: &str) -> Result<()> {
     ensure!(stack.fetch("http://127.0.0.1:18080/", SOON).await? == page);
     ensure!(forward.0.try_wait()?.is_none(), "crictl port-forward ended");
     Ok(())
+}
+
+/// Two clients share the console, and the log loses nothing to them.
+async fn console(stack: &Stack, container: &str, log: &Path) -> Result<()> {
+    let (mut typing, mut reading) = (
+        Attached::start(stack, &["attach", "-i", container])?,
+        Attached::start(stack, &["attach", container])?,
+    );
+    let mut keyboard = typing.child.stdin.take().context("no input")?;
+    // A line that is typed before both are attached reaches one of them only: type until both
+    // have seen one.
+    for client in [&mut typing, &mut reading] {
+        in_time(SOON, "an attached client", async {
+            loop {
+                keyboard.write_all(b"echo are-$((70 + 7))-there\n").await?;
+                let seen = client.until("are-77-there");
+                if let Ok(seen) = tokio::time::timeout(Duration::from_secs(1), seen).await {
+                    return seen;
+                }
+            }
+        })
+        .await?;
+    }
+    for number in 0..20 {
+        let line = format!("echo line-$((1000 + {number}))\n");
+        keyboard.write_all(line.as_bytes()).await?;
+    }
+    keyboard.write_all(b"echo the-$((40 + 2))nd\n").await?;
+    for client in [&mut typing, &mut reading] {
+        in_time(SOON, "the output of the guest", client.until("the-42nd")).await?;
+    }
+    await_text(log, "line-1019", SOON).await?;
+    await_text(log, "the-42nd", SOON).await?;
+    // The machine runs on without its clients, and others attach.
+    drop((keyboard, typing, reading));
+    let mut third = Attached::start(stack, &["attach", "-i", container])?;
+    let mut keyboard = third.child.stdin.take().context("no input")?;
+    keyboard.write_all(b"echo the-$((40 + 3))rd\n").await?;
+    in_time(SOON, "the output of the guest", third.until("the-43rd")).await
+}
+
+/// A running `crictl attach`, which ends with the value.
+struct Attached {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Attached {
+    fn start(stack: &Stack, arguments: &[&str]) -> Result<Self> {
+        let endpoint = stack.var("CONTAINER_RUNTIME_ENDPOINT")?;
+        let mut child = Command::from(stack.command("crictl"))
+            .args(["-r", endpoint, "-i", endpoint])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let output = BufReader::new(child.stdout.take().context("no output")?);
+        Ok(Self { child, output })
+    }
+
+    /// Reads until the guest has printed `text`.
+    async fn until(&mut self, text: &str) -> Result<()> {
+        let mut printed = String::new();
+        while !printed.contains(text) {
+            let length = self.output.read_line(&mut printed).await?;
+            ensure!(length > 0, "the session ended after {printed:?}");
+        }
+        Ok(())
+    }
 }
 
 /// A running `crictl port-forward`, which ends with the value.

@@ -1,0 +1,95 @@
+//! A session with the serial console of a machine.
+//!
+//! Invariant: bytes pass unchanged. The session ends with its client or with the machine, and the
+//! machine runs on when the client disconnects.
+//! Failure: reported on the error stream, as the protocol's version defines.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use spdy::{ReadHalf, Session, WriteHalf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::{broadcast, mpsc};
+
+use super::console::Shared;
+use super::protocol;
+use super::streams::{self, write};
+use super::{AttachTarget, Wanted};
+
+/// Bytes of input that are read at once.
+const INPUT: usize = 1024;
+
+/// Carries a console to its end.
+pub(super) async fn run(
+    mut session: Session,
+    version: &'static str,
+    target: AttachTarget,
+    consoles: Shared,
+) -> Result<(), String> {
+    let wanted = Wanted {
+        resize: target.streams.resize && protocol::has_resize(version),
+        ..target.streams
+    };
+    let mut streams = streams::awaited(&mut session, wanted).await?;
+    // A serial line has no window size: what the client reports has no effect.
+    drop(streams.resize.take());
+    let attached = consoles.attach(&target.container, &target.socket).await;
+    let outcome = match attached {
+        Err(error) => Err(format!(
+            "connect to the console: {error}: does the machine still run?"
+        )),
+        Ok(attached) => {
+            let input = send_input(streams.stdin.take(), attached.input);
+            tokio::select! {
+                ended = send_output(streams.stdout.as_mut(), attached.output) => ended.map(|()| 0),
+                reason = streams::end(&mut session) => return Err(reason),
+                never = input => match never {},
+            }
+        }
+    };
+    for stream in [&mut streams.stdout, &mut streams.stderr] {
+        write(stream.as_mut(), b"").await?;
+    }
+    let result = protocol::result(version, &outcome);
+    write(streams.error.as_mut(), &result).await?;
+    session.close().await.map_err(|e| crate::one_line(&e))
+}
+
+/// Sends what the client types. The end of its input is not the end of the session.
+async fn send_input(stdin: Option<ReadHalf>, guest: mpsc::Sender<Bytes>) -> Infallible {
+    let mut buffer = [0; INPUT];
+    if let Some(mut stdin) = stdin {
+        while let Ok(length @ 1..) = stdin.read(&mut buffer).await {
+            if guest
+                .send(Bytes::copy_from_slice(&buffer[..length]))
+                .await
+                .is_err()
+            {
+                break;
+            }
+        }
+    }
+    // The end of the output ends the session. The sender keeps the console open until then.
+    std::future::pending().await
+}
+
+/// Sends the console's output until the console closes.
+async fn send_output(
+    mut stdout: Option<&mut WriteHalf>,
+    mut guest: broadcast::Receiver<Bytes>,
+) -> Result<(), String> {
+    loop {
+        match guest.recv().await {
+            Ok(bytes) => {
+                if let Some(stdout) = &mut stdout {
+                    let written = stdout.write_all(&bytes).await;
+                    written.map_err(|e| crate::one_line(&e))?;
+                }
+            }
+            Err(broadcast::error::RecvError::Closed) => return Ok(()),
+            Err(broadcast::error::RecvError::Lagged(_)) => {
+                return Err("this client reads the console too slowly: attach again".to_owned());
+            }
+        }
+    }
+}
