@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use cri_proto::v1;
 use criproxy::wire::{
-    FirstId, FirstStatus, ImageRequest, ListContainers, PREFIX, PullImage, RestorePod,
+    Field, FirstId, FirstStatus, ImageRequest, ListContainers, PREFIX, PullImage, RestorePod,
     RunPodSandbox, Unreadable, fields, keep_fields, payload, tagged,
 };
 use proptest::prelude::*;
@@ -130,6 +130,37 @@ fn read_all(bytes: &[u8]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// Whether a map of a sandbox's configuration has an entry of another wire type than a message's.
+/// prost reads such an entry as if it were one; for the specification, the field is unknown.
+fn has_odd_map(request: &[u8]) -> bool {
+    let children = |message: &[u8], number| {
+        let found = fields(message)
+            .flatten()
+            .filter(|field| field.number == number);
+        let contents = found.filter_map(|field| field.content.map(<[u8]>::to_vec));
+        contents.collect::<Vec<_>>()
+    };
+    let is_odd = |message: &[u8], maps: &[u32]| {
+        let is_odd = |field: Field<'_>| maps.contains(&field.number) && field.content.is_none();
+        // By its own wire type, the entry may be longer than the message.
+        fields(message).any(|field| field.map_or(true, is_odd))
+    };
+    children(request, 1).iter().any(|config| {
+        let mut linux = children(config, 8).into_iter();
+        is_odd(config, &[6, 7]) || linux.any(|linux| is_odd(&linux, &[3]))
+    })
+}
+
+#[test]
+fn a_map_entry_of_another_wire_type_is_unknown() {
+    // Field 6, a map, as a varint of 4, then field 7 as prost would read the entry's content.
+    let config = [48, 4, 58, 2, 10, 0];
+    let request = [&[10, 6][..], &config].concat();
+    assert!(has_odd_map(&request));
+    assert!(!has_odd_map(&[&[10, 4][..], &config[2..]].concat()));
+    assert!(RunPodSandbox::decode(&*request).is_ok());
+}
+
 fn same_sandbox(
     ours: &RunPodSandbox,
     full: &v1::RunPodSandboxRequest,
@@ -156,7 +187,7 @@ proptest! {
     #[test]
     fn damaged_messages_are_read_as_prost_reads_them(bytes in damaged()) {
         read_all(&bytes)?;
-        if let Ok(full) = v1::RunPodSandboxRequest::decode(&*bytes) {
+        if !has_odd_map(&bytes) && let Ok(full) = v1::RunPodSandboxRequest::decode(&*bytes) {
             same_sandbox(&RunPodSandbox::decode(&*bytes).unwrap(), &full)?;
         }
     }
