@@ -8,14 +8,17 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{PodOptions, Stack, await_text, in_time};
+use e2e::{Cri, PodOptions, Stack, await_text, in_time, v1};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
+use tonic::Code;
 
 const BOOT: Duration = Duration::from_secs(180);
 const SOON: Duration = Duration::from_secs(60);
 /// Connections of one session at a time.
 const CONNECTIONS: usize = 50;
+/// URLs that may wait for their clients.
+const MOST_URLS: usize = 1000;
 
 #[tokio::test]
 #[ignore = "needs root"]
@@ -33,6 +36,7 @@ async fn commands_and_connections_reach_the_guest() -> Result<()> {
     commands(&stack, &container)?;
     connections(&stack, &sandbox).await?;
     console(&stack, &container, &pod.log(0)).await?;
+    urls(&stack, &cri, &container).await?;
 
     cri.stop(&container, 0).await?;
     let refused = stack.crictl(&["exec", &container, "true"]).err();
@@ -88,6 +92,34 @@ async fn connections(stack: &Stack, sandbox: &str) -> Result<()> {
     // The failure of one connection leaves the session as it is.
     ensure!(stack.fetch("http://127.0.0.1:18080/", SOON).await? == page);
     ensure!(forward.0.try_wait()?.is_none(), "crictl port-forward ended");
+    Ok(())
+}
+
+/// A URL is worth one request, and only so many wait.
+async fn urls(stack: &Stack, cri: &Cri, container: &str) -> Result<()> {
+    let request = v1::ExecRequest {
+        container_id: container.to_owned(),
+        cmd: vec!["true".to_owned()],
+        stdout: true,
+        ..v1::ExecRequest::default()
+    };
+    let mut runtime = cri.runtime.clone();
+    let url = runtime.exec(request.clone()).await?.into_inner().url;
+    let (base, token) = url.rsplit_once('/').context("no token")?;
+    let other_kind = format!("{}/{token}", base.replace("/exec", "/attach"));
+    // The first request takes the token, also when it is no upgrade.
+    for (url, expected) in [(&url, "400"), (&url, "404"), (&other_kind, "404")] {
+        let output = stack
+            .command("curl")
+            .args(["-s", "-o", "/dev/null", "-w", "%{http_code}", url])
+            .output()?;
+        ensure!(output.stdout == expected.as_bytes(), "{url}: {output:?}");
+    }
+    for _ in 0..MOST_URLS {
+        runtime.exec(request.clone()).await?;
+    }
+    let refused = runtime.exec(request).await.err().context("no bound")?;
+    ensure!(refused.code() == Code::ResourceExhausted, "{refused:?}");
     Ok(())
 }
 
