@@ -16,7 +16,19 @@ const TIMEOUTS: std::ops::RangeInclusive<Timespan> =
 
 pub(super) fn check(config: &Config) -> Result<(), String> {
     timeouts(config)?;
+    streaming(config)?;
     sockets(config)
+}
+
+/// kubelet gets the address in a URL, to which it connects.
+fn streaming(config: &Config) -> Result<(), String> {
+    let address = config.streaming.listen;
+    if address.ip().is_unspecified() {
+        return Err(format!(
+            "streaming.listen is {address}, which no client can connect to: use 127.0.0.1:0"
+        ));
+    }
+    Ok(())
 }
 
 fn timeouts(config: &Config) -> Result<(), String> {

@@ -248,3 +248,17 @@ fn credentials_of_translations_are_shown_nowhere() {
     assert!(!text.contains("secret"), "{text}");
     assert!(text.contains("https://…@h:8/p/q?…"), "{text}");
 }
+
+#[test]
+fn sessions_need_an_address_to_connect_to() {
+    for address in ["0.0.0.0:0", "[::]:10010"] {
+        let error = load_layers("", &[("VMLET_STREAMING_LISTEN", address)], &[]).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("streaming.listen") && text.contains(address),
+            "{text}"
+        );
+    }
+    let effective = load_layers("", &[("VMLET_STREAMING_LISTEN", "[::1]:10010")], &[]).unwrap();
+    assert!(effective.config.streaming.listen.ip().is_loopback());
+}

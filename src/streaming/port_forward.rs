@@ -74,27 +74,31 @@ fn request_id(stream: &Stream) -> String {
 /// Carries one connection.
 async fn connection(error: Stream, data: Stream, addresses: Arc<Vec<IpAddr>>) {
     let port = data.header("port").map(str::to_owned).unwrap_or_default();
+    let (mut from_client, mut to_client) = data.split();
     let ended = async {
         let guest = connect(&port, &addresses).await?;
         let (mut from_guest, mut to_guest) = guest.into_split();
-        let (mut from_client, mut to_client) = data.split();
         let upward = async {
-            let copied = tokio::io::copy(&mut from_client, &mut to_guest).await;
-            // The guest reads the end of the connection, also after an error of the client.
+            // A client that ends its half before it has sent everything is no error of the guest,
+            // which reads the end of the connection in any case.
+            tokio::io::copy(&mut from_client, &mut to_guest).await.ok();
             to_guest.shutdown().await.ok();
-            copied.map(drop)
+            Ok(())
         };
         let downward = async {
-            tokio::io::copy(&mut from_guest, &mut to_client).await?;
-            to_client.shutdown().await
+            let copied = tokio::io::copy(&mut from_guest, &mut to_client).await;
+            to_client.shutdown().await?;
+            copied
         };
-        let (up, down) = tokio::join!(upward, downward);
-        // A client that ends its half before it has sent everything is no error of the guest.
-        up.ok();
-        down.map_err(|e| format!("connection to port {port}: {e}"))
+        // A connection that the guest breaks off ends at once, whatever the client still sends.
+        let ended = tokio::try_join!(upward, downward).map(drop);
+        ended.map_err(|e| format!("connection to port {port}: {e}"))
     };
+    let ended = ended.await;
+    // The client waits for the end of the data, also when there was no connection.
+    let _ = to_client.shutdown().await;
     let (_, mut report) = error.split();
-    if let Err(text) = ended.await {
+    if let Err(text) = ended {
         // A client that has disconnected needs no report.
         let _ = report.write_all(text.as_bytes()).await;
     }

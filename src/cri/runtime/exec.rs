@@ -27,13 +27,12 @@ impl Runtime {
 
     pub(super) async fn exec(&self, request: v1::ExecRequest) -> Result<v1::ExecResponse, Status> {
         let command = convert::exec::command(request.cmd)?;
-        let streams = Wanted {
+        let streams = checked(Wanted {
             stdin: request.stdin,
             stdout: request.stdout,
             stderr: request.stderr,
             resize: request.tty,
-        };
-        check_streams(streams)?;
+        })?;
         let container = self.container(&request.container_id)?;
         self.app.containers.check_exec(&container.id)?;
         for (is_set, what) in [
@@ -47,12 +46,11 @@ impl Runtime {
                 )));
             }
         }
-        let url = self.gate.url(Target::Exec(ExecTarget {
+        let url = self.url(Target::Exec(ExecTarget {
             container: container.id.clone(),
             command,
             streams,
-        }));
-        let url = url.map_err(|e| Status::resource_exhausted(e.to_string()))?;
+        }))?;
         Ok(v1::ExecResponse { url })
     }
 
@@ -60,21 +58,19 @@ impl Runtime {
         &self,
         request: v1::AttachRequest,
     ) -> Result<v1::AttachResponse, Status> {
-        let streams = Wanted {
+        let streams = checked(Wanted {
             stdin: request.stdin,
             stdout: request.stdout,
             stderr: request.stderr,
             resize: request.tty,
-        };
-        check_streams(streams)?;
+        })?;
         let container = self.container(&request.container_id)?;
         let target = AttachTarget {
             container: container.id.clone(),
             socket: self.app.containers.console_socket(&container.id)?,
             streams,
         };
-        let url = self.gate.url(Target::Attach(target));
-        let url = url.map_err(|e| Status::resource_exhausted(e.to_string()))?;
+        let url = self.url(Target::Attach(target))?;
         Ok(v1::AttachResponse { url })
     }
 
@@ -100,13 +96,18 @@ impl Runtime {
                 sandbox.id
             )));
         }
-        let url = self.gate.url(Target::PortForward(addresses));
-        let url = url.map_err(|e| Status::resource_exhausted(e.to_string()))?;
+        let url = self.url(Target::PortForward(addresses))?;
         Ok(v1::PortForwardResponse { url })
+    }
+
+    fn url(&self, target: Target) -> Result<String, Status> {
+        let url = self.gate.url(target);
+        url.map_err(|e| Status::resource_exhausted(e.to_string()))
     }
 }
 
-fn check_streams(streams: Wanted) -> Result<(), Status> {
+/// The streams of a request, if they make sense together.
+fn checked(streams: Wanted) -> Result<Wanted, Status> {
     if streams.resize && streams.stderr {
         return Err(Status::invalid_argument(
             "stderr: a terminal has one output: set stderr to false",
@@ -117,5 +118,5 @@ fn check_streams(streams: Wanted) -> Result<(), Status> {
             "stdout: at least one of stdin, stdout and stderr is needed",
         ));
     }
-    Ok(())
+    Ok(streams)
 }
