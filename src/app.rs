@@ -16,6 +16,7 @@ use tapmanager::client::Client;
 use crate::block::Blocks;
 use crate::config::Config;
 use crate::disk::Disks;
+use crate::events::Events;
 use crate::health;
 use crate::images::{self, Images};
 use crate::locks::Locks;
@@ -102,6 +103,8 @@ pub struct App {
     pub disks: Arc<Disks>,
     /// Images.
     pub images: Arc<Images>,
+    /// Changes of sandboxes and containers.
+    pub events: Arc<Events>,
     /// The state of the helpers.
     pub health: Arc<Health>,
     /// Tasks of the node API.
@@ -136,9 +139,11 @@ impl App {
             config.network.timeout.get(),
         ));
         let sandbox_rows = Arc::new(Table::load(db.clone()).await?);
+        let container_rows = Arc::new(Table::load(db.clone()).await?);
+        let events = Events::of(&sandbox_rows, &container_rows);
         let (locks, tasks) = (Locks::default(), Tasks::default());
         let parts = vm::Parts {
-            table: Arc::new(Table::load(db.clone()).await?),
+            table: container_rows,
             sandboxes: Arc::clone(&sandbox_rows),
             hypervisor: Arc::clone(&hypervisor),
             network: Arc::clone(&network),
@@ -174,6 +179,7 @@ impl App {
                 boot: boot::read(&config.boot_id_file).unwrap_or_default(),
             },
             sandboxes: Arc::new(sandboxes),
+            events,
             health: Arc::new(Health::new(
                 Arc::clone(&hypervisor),
                 network,

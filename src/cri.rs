@@ -56,8 +56,14 @@ pub async fn serve(
     let listener = Listener::bind(&config.listen).await?;
     tracing::info!(socket = %config.listen, "CRI server started");
     let runtime = runtime::Runtime::new(app.clone(), config, gate);
+    let events = Arc::clone(&app.events);
     let images = image::Images::new(app);
     let grace = config.shutdown.timeout.get();
+    // Streams of events end with the request to stop: the server waits for all streams.
+    let stop = async move {
+        stop.await;
+        events.close();
+    };
     serve_services(listener, runtime, images, stop, grace).await
 }
 

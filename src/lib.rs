@@ -18,6 +18,7 @@ pub mod clock;
 pub mod config;
 pub mod cri;
 pub mod disk;
+pub mod events;
 pub mod files;
 pub mod health;
 pub mod images;

@@ -14,6 +14,7 @@ use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 mod container;
+mod events;
 mod exec;
 mod node;
 mod resize;
@@ -66,6 +67,7 @@ fn if_known<T>(found: Result<Arc<T>, LookupError>) -> Result<Option<Arc<T>>, Sta
 macro_rules! methods {
     (
         served { $( $method:ident($Request:ident) -> $Response:ident; )+ }
+        followed { $( $follow:ident($Start:ident) -> $Item:ident; )+ }
         streamed {
             $( $stream:ident($Filter:ident) -> $Batch:ident { $field:ident: $list:ident($List:ident).$items:ident } )+
         }
@@ -76,6 +78,14 @@ macro_rules! methods {
             $(
                 async fn $method(&self, request: Request<v1::$Request>) -> Answer<v1::$Response> {
                     Runtime::$method(self, request.into_inner()).await.map(Response::new)
+                }
+            )+
+            $(
+                async fn $follow(
+                    &self,
+                    request: Request<v1::$Start>,
+                ) -> Answer<BoxStream<v1::$Item>> {
+                    Ok(Response::new(Runtime::$follow(self, request.into_inner())))
                 }
             )+
             $(
@@ -132,6 +142,10 @@ methods! {
         port_forward(PortForwardRequest) -> PortForwardResponse;
     }
 
+    followed {
+        get_container_events(GetEventsRequest) -> ContainerEventResponse;
+    }
+
     streamed {
         stream_pod_sandboxes(StreamPodSandboxesRequest) -> StreamPodSandboxesResponse {
             pod_sandboxes: list_pod_sandbox(ListPodSandboxRequest).items
@@ -151,9 +165,6 @@ methods! {
         checkpoint_container(CheckpointContainerRequest) -> v1::CheckpointContainerResponse,
             "CheckpointContainer: checkpoints of virtual machines are not available: suspend a VirtualMachine to save its \
              memory";
-        get_container_events(GetEventsRequest) -> BoxStream<v1::ContainerEventResponse>,
-            "GetContainerEvents: events are not available: use ListPodSandbox and ListContainers \
-             again and again";
         list_metric_descriptors(ListMetricDescriptorsRequest) -> v1::ListMetricDescriptorsResponse,
             "ListMetricDescriptors: metrics are not available: use ListPodSandboxStats";
         list_pod_sandbox_metrics(ListPodSandboxMetricsRequest) -> v1::ListPodSandboxMetricsResponse,

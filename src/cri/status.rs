@@ -13,6 +13,7 @@ use tapmanager::wire::ErrorCode;
 use tonic::{Code, Status};
 
 use super::convert::Invalid;
+use crate::events::Ended;
 use crate::metadata::{self, LookupError};
 use crate::{block, disk, images, pods, sources, vm};
 
@@ -52,6 +53,16 @@ impl From<pods::Error> for Status {
 impl From<vm::Error> for Status {
     fn from(error: vm::Error) -> Self {
         status(container_code(&error), &error)
+    }
+}
+
+impl From<Ended> for Status {
+    fn from(ended: Ended) -> Self {
+        let code = match ended {
+            Ended::TooSlow => Code::ResourceExhausted,
+            Ended::Stopping => Code::Unavailable,
+        };
+        status(code, &ended)
     }
 }
 

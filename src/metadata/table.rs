@@ -196,6 +196,16 @@ impl<R: Row> Table<R> {
         self.view.changes()
     }
 
+    /// Calls `observer` with each row that exists, then with the row before and after each change,
+    /// in commit order. It must not read this table, and must not block. A table has one observer:
+    /// false when it has another.
+    pub fn observe(
+        &self,
+        observer: impl Fn(Option<&Arc<R>>, Option<&Arc<R>>) + Send + Sync + 'static,
+    ) -> bool {
+        self.view.observe(Box::new(observer))
+    }
+
     async fn turn(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.writer).lock_owned().await
     }

@@ -4,17 +4,29 @@
 //! Failure: the database's own.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::fmt;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use tokio::sync::watch;
 
 use super::db;
 
+/// Receives each change as the row before and the row after it. Runs while the view is locked: it
+/// must not read the view, and must not block.
+pub(super) type Observer<R> = Box<dyn Fn(Option<&Arc<R>>, Option<&Arc<R>>) + Send + Sync>;
+
 /// Rows by name.
-#[derive(Debug)]
 pub(super) struct View<K, R> {
     rows: RwLock<BTreeMap<K, Arc<R>>>,
     generation: watch::Sender<u64>,
+    observer: OnceLock<Observer<R>>,
+}
+
+impl<K: fmt::Debug, R: fmt::Debug> fmt::Debug for View<K, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = self.rows.read().unwrap_or_else(PoisonError::into_inner);
+        f.debug_struct("View").field("rows", &*rows).finish()
+    }
 }
 
 impl<K: Ord, R> View<K, R> {
@@ -22,7 +34,21 @@ impl<K: Ord, R> View<K, R> {
         Arc::new(Self {
             rows: RwLock::new(rows),
             generation: watch::Sender::new(0),
+            observer: OnceLock::new(),
         })
+    }
+
+    /// Calls `observer` for each row that exists, then for each change, in the order of the
+    /// changes. A view has one observer: false when it has another.
+    pub(super) fn observe(&self, observer: Observer<R>) -> bool {
+        let rows = self.rows.write().unwrap_or_else(PoisonError::into_inner);
+        if self.observer.get().is_some() {
+            return false;
+        }
+        for row in rows.values() {
+            observer(None, Some(row));
+        }
+        self.observer.set(observer).is_ok()
     }
 
     /// Not to be held over an await.
@@ -33,10 +59,14 @@ impl<K: Ord, R> View<K, R> {
     /// What a change has made of a row; nothing when it no longer exists.
     pub(super) fn publish(&self, key: K, row: Option<Arc<R>>) {
         let mut rows = self.rows.write().unwrap_or_else(PoisonError::into_inner);
-        match row {
+        let after = row.clone();
+        let before = match row {
             Some(row) => rows.insert(key, row),
             None => rows.remove(&key),
         };
+        if let Some(observer) = self.observer.get() {
+            observer(before.as_ref(), after.as_ref());
+        }
         drop(rows);
         self.touch();
     }

@@ -1,35 +1,36 @@
 //! Container events of all runtimes in one stream.
 //!
 //! Invariant: messages of a runtime pass whole and as they came. The stream outlives restarts of
-//! runtimes: what happened meanwhile is found by comparing lists, and sent as events.
+//! runtimes: what happened meanwhile is found by comparing lists, and sent as events; no event is
+//! missed or sent twice between the lists and the stream.
 //! Failure: `Unimplemented` when the primary reports it, and its other refusals; a secondary
 //! without events is polled.
 
-use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use cri_proto::v1;
-use futures_util::future::{Either, join_all, select};
+use futures_util::future::{join_all, select};
 use http::Response;
-use hyper::body::{Body as _, Frame};
+use hyper::body::Frame;
 use prost::Message;
 use tokio::sync::mpsc;
 use tonic::Code;
 
 use super::answer::headers;
 use super::made::nanoseconds;
-use super::readable::is_readable;
 use super::{Call, Proxy, Secondary};
-use crate::backend::{Backend, Refused};
+use crate::backend::Backend;
 use crate::methods::Listing;
-use crate::routes::PRIMARY;
-use crate::wire::{Body, Messages, code_of, frame_head};
+use crate::wire::{Body, frame_head};
 
 mod snapshot;
+mod source;
 
 use snapshot::{Change, Snapshot};
+use source::End;
 
 /// Events on their way to the client.
 const ROOM: usize = 100;
@@ -38,23 +39,34 @@ const ROOM: usize = 100;
 const PAUSE: Duration = Duration::from_secs(1);
 
 const POD_STATUS: &str = "/runtime.v1.RuntimeService/PodSandboxStatus";
-const EVENTS: &str = "/runtime.v1.RuntimeService/GetContainerEvents";
 const STATUS: &str = "/runtime.v1.RuntimeService/ContainerStatus";
 
 /// The channel to the client; closed when the client has disconnected.
 type Out = mpsc::Sender<Frame<Bytes>>;
 
-/// What the client knows of a runtime, once that is known itself.
-type Seen = Mutex<Option<Snapshot>>;
+/// A client and its request.
+struct Client<'a> {
+    call: &'a Call,
+    out: &'a Out,
+}
 
-/// How a runtime's events ended.
-enum End {
-    /// The client has disconnected.
-    Gone,
-    /// The runtime refuses to send any.
-    Refused(Box<Refused>),
-    /// The connection broke, or the stream did.
-    Broken,
+/// What a comparison of lists has led to.
+struct CaughtUp {
+    now: Snapshot,
+    /// Ids of the objects that no longer exist.
+    gone: BTreeSet<String>,
+}
+
+impl Client<'_> {
+    /// False when the client has disconnected.
+    async fn send(&self, event: Bytes) -> bool {
+        for part in [frame_head(event.len()), event] {
+            if !part.is_empty() && self.out.send(Frame::data(part)).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
 }
 
 impl Proxy {
@@ -65,9 +77,13 @@ impl Proxy {
         let call = call.clone();
         let message = message.clone();
         tokio::spawn(async move {
+            let client = Client {
+                call: &call,
+                out: &out,
+            };
             let others = proxy.secondaries.iter();
-            let others = others.map(|s| proxy.events_of_secondary(s, &call, &message, &out));
-            let primary = Box::pin(proxy.events_of_primary(&call, &message, &out));
+            let others = others.map(|s| proxy.events_of_secondary(s, &message, &client));
+            let primary = Box::pin(proxy.events_of_primary(&message, &client));
             // The primary decides whether there are events at all.
             let all = select(primary, Box::pin(endless(join_all(others))));
             tokio::select! {
@@ -80,16 +96,15 @@ impl Proxy {
         response
     }
 
-    async fn events_of_primary(&self, call: &Call, message: &Bytes, out: &Out) {
-        let seen = Seen::default();
+    async fn events_of_primary(&self, message: &Bytes, client: &Client<'_>) {
+        let mut seen = None;
         loop {
-            let backend = &self.primary;
-            let catch_up = self.catch_up_with(backend, None, &seen, out);
-            let relay = self.relay_events(backend, call, message, &seen, out);
-            match Box::pin(beside(relay, catch_up)).await {
+            let relay = self.relay_events(&self.primary, None, message, &mut seen, client);
+            match Box::pin(relay).await {
                 End::Gone => return,
                 End::Refused(refused) if refused.code != Code::Unavailable => {
-                    let _ = out.send(Frame::trailers(refused.into_trailers())).await;
+                    let trailers = Frame::trailers(refused.into_trailers());
+                    let _ = client.out.send(trailers).await;
                     return;
                 }
                 End::Refused(_) | End::Broken => tokio::time::sleep(PAUSE).await,
@@ -100,115 +115,114 @@ impl Proxy {
     async fn events_of_secondary(
         &self,
         secondary: &Secondary,
-        call: &Call,
         message: &Bytes,
-        out: &Out,
+        client: &Client<'_>,
     ) {
         let backend = &secondary.backend;
-        let seen = Seen::default();
-        let mut tells = true;
+        let mut seen = None;
+        let mut has_events = true;
         loop {
-            if tells {
-                let catch_up = self.catch_up_with(backend, Some(secondary), &seen, out);
-                let relay = self.relay_events(backend, call, message, &seen, out);
-                match Box::pin(beside(relay, catch_up)).await {
+            if has_events {
+                let relay = self.relay_events(backend, Some(secondary), message, &mut seen, client);
+                match Box::pin(relay).await {
                     End::Gone => return,
                     End::Refused(refused) if refused.code == Code::Unimplemented => {
-                        tells = false;
+                        has_events = false;
                         continue;
                     }
                     End::Refused(_) | End::Broken => {}
                 }
             } else {
-                self.catch_up_with(backend, Some(secondary), &seen, out)
-                    .await;
+                let before = seen.as_ref();
+                let caught_up = self.catch_up_with(backend, Some(secondary), before, client.out);
+                match caught_up.await {
+                    Some(CaughtUp { now, .. }) => seen = Some(now),
+                    None => return,
+                }
             }
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    /// Passes events on until there are no more.
+    /// Passes events on until there are no more. What changed before the stream began is found by
+    /// comparing lists; the events that arrive meanwhile wait.
     async fn relay_events(
         &self,
         backend: &Backend,
-        call: &Call,
+        secondary: Option<&Secondary>,
         message: &Bytes,
-        seen: &Seen,
-        out: &Out,
+        seen: &mut Option<Snapshot>,
+        client: &Client<'_>,
     ) -> End {
-        let running = backend.meter(call.name);
-        let Ok(response) = backend.send(call.copy(message)).await else {
-            running.end(Code::Unavailable);
-            return End::Broken;
-        };
-        let (parts, body) = response.into_parts();
-        if body.is_end_stream() {
-            let code = code_of(&parts.headers).unwrap_or(Code::Unknown);
-            running.end(code);
-            return End::Refused(Box::new(Refused::new(code, parts.headers, None)));
+        let mut source = self.source(backend, client.call, message);
+        if let Err(end) = source.open().await {
+            return end;
         }
-        let mut messages = Messages::new(body);
+        let mut early = Vec::new();
+        let mut ended = None;
+        let caught_up = self.catch_up_with(backend, secondary, seen.as_ref(), client.out);
+        let mut caught_up = Box::pin(caught_up);
+        let result = loop {
+            tokio::select! {
+                result = &mut caught_up => break result,
+                next = source.next(), if early.len() < ROOM && ended.is_none() => match next {
+                    Ok(event) => early.push(event),
+                    Err(end) => ended = Some(end),
+                },
+            }
+        };
+        drop(caught_up);
+        let Some(CaughtUp { mut now, gone }) = result else {
+            return End::Gone;
+        };
+        for event in early {
+            // The client has what the lists contained already.
+            let is_known = seen.is_some() && !now.would_change(&event, &gone);
+            now.apply(&event);
+            if !is_known && !client.send(event).await {
+                return End::Gone;
+            }
+        }
+        let now = seen.insert(now);
+        if let Some(end) = ended {
+            return end;
+        }
         loop {
-            match messages.next().await {
-                Ok(Some(event)) => {
-                    if backend.index != PRIMARY && !is_readable(EVENTS, &event) {
-                        running.end(Code::Internal);
-                        return End::Broken;
-                    }
-                    if let Some(snapshot) = &mut *lock(seen) {
-                        snapshot.apply(&event);
-                    }
-                    for part in [frame_head(event.len()), event] {
-                        if !part.is_empty() && out.send(Frame::data(part)).await.is_err() {
-                            return End::Gone;
-                        }
-                    }
-                }
-                Ok(None) => {
-                    let trailers = messages.into_trailers();
-                    let code = code_of(&trailers).unwrap_or(Code::Unavailable);
-                    running.end(code);
-                    // An end without an error is that of a runtime which restarts.
-                    return match code {
-                        Code::Ok | Code::Cancelled | Code::Unavailable => End::Broken,
-                        code => End::Refused(Box::new(Refused::new(
-                            code,
-                            parts.headers,
-                            Some(trailers),
-                        ))),
-                    };
-                }
-                Err(_) => {
-                    running.end(Code::Unavailable);
-                    return End::Broken;
-                }
+            let event = match source.next().await {
+                Ok(event) => event,
+                Err(end) => return end,
+            };
+            now.apply(&event);
+            if !client.send(event).await {
+                return End::Gone;
             }
         }
     }
 
-    /// Sends the changes since the last snapshot.
+    /// Sends the changes since the last snapshot; `None` when the client has disconnected.
     async fn catch_up_with(
         &self,
         backend: &Backend,
         secondary: Option<&Secondary>,
-        seen: &Seen,
+        before: Option<&Snapshot>,
         out: &Out,
-    ) {
+    ) -> Option<CaughtUp> {
         let now = loop {
             match self.snapshot(backend, secondary).await {
                 Some(now) => break now,
                 None => tokio::time::sleep(PAUSE).await,
             }
         };
-        let changes = lock(seen).as_ref().map(|before| before.changes(&now));
-        for change in changes.unwrap_or_default() {
+        let mut gone = BTreeSet::new();
+        for change in before.map_or_else(Vec::new, |before| before.changes(&now)) {
             let event = self.event(backend, &now, &change).await.encode_to_vec();
             let whole = [&frame_head(event.len())[..], &event].concat();
-            if out.send(Frame::data(whole.into())).await.is_err() {
-                return;
+            out.send(Frame::data(whole.into())).await.ok()?;
+            if change.event == v1::ContainerEventType::ContainerDeletedEvent {
+                gone.insert(change.id);
             }
         }
-        *lock(seen) = Some(now);
+        Some(CaughtUp { now, gone })
     }
 
     /// What a runtime has; nothing is known while it is away.
@@ -261,18 +275,6 @@ impl Proxy {
             pod_sandbox_status: pod.status,
             containers_statuses,
         }
-    }
-}
-
-fn lock(seen: &Seen) -> MutexGuard<'_, Option<Snapshot>> {
-    seen.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What the first comes to; the second is given up then.
-async fn beside<T>(first: impl Future<Output = T>, second: impl Future<Output = ()>) -> T {
-    match select(pin!(first), pin!(second)).await {
-        Either::Left((ended, _)) => ended,
-        Either::Right(((), first)) => first.await,
     }
 }
 

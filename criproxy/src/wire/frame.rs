@@ -190,8 +190,8 @@ impl Messages {
     }
 
     /// What came behind the last message.
-    pub(crate) fn into_trailers(self) -> HeaderMap {
-        self.trailers
+    pub(crate) fn trailers(&mut self) -> HeaderMap {
+        std::mem::take(&mut self.trailers)
     }
 }
 

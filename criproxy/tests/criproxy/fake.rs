@@ -24,7 +24,8 @@ pub(crate) enum Mood {
     Well,
     /// Never answers.
     Hung,
-    /// Answers as many calls as there are permits, and the others when there are more.
+    /// Answers as many calls as there are permits, and the others when there are more. A client
+    /// that requests events needs no permit.
     Held(Arc<Semaphore>),
     /// Refuses.
     Refusing(Status),
@@ -136,7 +137,7 @@ impl Fake {
     }
 
     /// From now on it sends events.
-    pub(crate) fn tell_events(&self) {
+    pub(crate) fn have_events(&self) {
         self.with(|state| state.events = Some(tokio::sync::broadcast::channel(100).0));
     }
 
@@ -181,6 +182,7 @@ impl Inner {
         match mood {
             Mood::Well => Ok(()),
             Mood::Hung => std::future::pending().await,
+            Mood::Held(_) if call == "GetContainerEvents" => Ok(()),
             Mood::Held(permits) => {
                 permits.acquire().await.unwrap().forget();
                 Ok(())

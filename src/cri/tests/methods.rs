@@ -20,9 +20,8 @@ use crate::streaming::Streaming;
 const FACTS: &str = include_str!("../../../tests/fixtures/cri-fields.tsv");
 
 /// Methods that the daemon has only to say what serves instead.
-const REFUSED: [&str; 5] = [
+const REFUSED: [&str; 4] = [
     "RuntimeService/CheckpointContainer",
-    "RuntimeService/GetContainerEvents",
     "RuntimeService/ListMetricDescriptors",
     "RuntimeService/ListPodSandboxMetrics",
     "RuntimeService/StreamPodSandboxMetrics",

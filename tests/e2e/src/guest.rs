@@ -9,6 +9,8 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Context, Result, ensure};
+use nix::unistd::Pid;
+use serde_json::Value;
 
 use crate::stack::Stack;
 
@@ -42,6 +44,14 @@ impl<'a> Guest<'a> {
     pub fn run(&self, command: &[&str]) -> Result<String> {
         let arguments = [&["exec", "--sync", self.container.as_str()], command].concat();
         self.stack.crictl(&arguments)
+    }
+
+    /// The process of its emulator.
+    pub fn emulator(&self) -> Result<Pid> {
+        let text = self.stack.crictl(&["inspect", self.container.as_str()])?;
+        let inspected: Value = serde_json::from_str(&text)?;
+        let pid = inspected["info"]["pid"].as_i64().context("no pid")?;
+        Ok(Pid::from_raw(i32::try_from(pid)?))
     }
 
     /// From now on it ignores agent and power button when it is to power off, until [`Self::hear`].

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::{Cluster, Guest, eventually};
@@ -183,11 +182,8 @@ impl Cluster {
 
     /// The emulator's process ends, as by an accident.
     pub fn kill_emulator(&self, name: &str) -> Result<()> {
-        let container = Guest::of(self.stack(), name)?.container().to_owned();
-        let text = self.stack().crictl(&["inspect", &container])?;
-        let inspected: Value = serde_json::from_str(&text)?;
-        let pid = inspected["info"]["pid"].as_i64().context("pid")?;
-        Ok(kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGKILL)?)
+        let emulator = Guest::of(self.stack(), name)?.emulator()?;
+        Ok(kill(emulator, Signal::SIGKILL)?)
     }
 
     /// Everything about a machine, for errors.

@@ -4,7 +4,7 @@
 //! this order, however much happened between two looks.
 //! Failure: `None` for lists that cannot be decoded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use cri_proto::v1;
@@ -69,19 +69,28 @@ impl Snapshot {
             .map(|(id, _)| id.as_str())
     }
 
+    /// Whether an event is news: this snapshot does not contain its effect, and its object is none
+    /// of those that no longer exist.
+    pub(super) fn would_change(&self, event: &Bytes, gone: &BTreeSet<String>) -> bool {
+        let Ok(event) = v1::ContainerEventResponse::decode(event.clone()) else {
+            return true;
+        };
+        let known = self.objects.get(&event.container_id);
+        match (stage(&event), known) {
+            (Some(stage), Some((_, reached))) => *reached < stage,
+            (None, known) => known.is_some(),
+            (Some(_), None) => !gone.contains(&event.container_id),
+        }
+    }
+
     /// Applies an event that was sent on.
     pub(super) fn apply(&mut self, event: &Bytes) {
         let Ok(event) = v1::ContainerEventResponse::decode(event.clone()) else {
             return;
         };
-        let stage = match event.container_event_type() {
-            Event::ContainerCreatedEvent => Stage::Created,
-            Event::ContainerStartedEvent => Stage::Started,
-            Event::ContainerStoppedEvent => Stage::Stopped,
-            Event::ContainerDeletedEvent => {
-                self.objects.remove(&event.container_id);
-                return;
-            }
+        let Some(stage) = stage(&event) else {
+            self.objects.remove(&event.container_id);
+            return;
         };
         let sandbox = event.pod_sandbox_status.map(|status| status.id);
         let sandbox = sandbox.unwrap_or_else(|| event.container_id.clone());
@@ -112,6 +121,16 @@ impl Snapshot {
             }
         }
         changes
+    }
+}
+
+/// The stage that an event leads to; `None` is the end.
+fn stage(event: &v1::ContainerEventResponse) -> Option<Stage> {
+    match event.container_event_type() {
+        Event::ContainerCreatedEvent => Some(Stage::Created),
+        Event::ContainerStartedEvent => Some(Stage::Started),
+        Event::ContainerStoppedEvent => Some(Stage::Stopped),
+        Event::ContainerDeletedEvent => None,
     }
 }
 
@@ -159,5 +178,35 @@ mod tests {
         ];
         assert_eq!(reported, want.map(|(id, event)| (id.to_owned(), event)));
         assert!(now.changes(&now).is_empty());
+    }
+    #[test]
+    fn an_event_that_the_lists_contained_already_changes_nothing() {
+        let event = |id: &str, event: Event| {
+            let event = v1::ContainerEventResponse {
+                container_id: id.into(),
+                container_event_type: event.into(),
+                ..Default::default()
+            };
+            Bytes::from(event.encode_to_vec())
+        };
+        let now = snapshot(&[("a", Stage::Started)]);
+        let gone = BTreeSet::from(["b".to_owned()]);
+        let all = [
+            Event::ContainerCreatedEvent,
+            Event::ContainerStartedEvent,
+            Event::ContainerStoppedEvent,
+            Event::ContainerDeletedEvent,
+        ];
+        // In the lists, gone since, and created after the lists.
+        for (id, expected) in [
+            ("a", [false, false, true, true]),
+            ("b", [false; 4]),
+            ("c", [true, true, true, false]),
+        ] {
+            let changes = all.map(|kind| now.would_change(&event(id, kind), &gone));
+            assert_eq!(changes, expected, "{id}");
+        }
+        let unreadable = Bytes::from_static(b"\xff");
+        assert!(now.would_change(&unreadable, &gone));
     }
 }

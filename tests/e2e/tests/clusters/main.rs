@@ -14,6 +14,7 @@ mod claims;
 mod conversation;
 mod critest;
 mod deploy;
+mod events;
 mod failures;
 mod guest_reboot;
 mod hooks;

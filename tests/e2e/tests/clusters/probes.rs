@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use e2e::{Cluster, Guest, eventually, vm_pod};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::hooks;
@@ -139,7 +138,10 @@ async fn slow_probe(cluster: &Cluster) -> Result<()> {
 
 async fn never(cluster: &Cluster) -> Result<()> {
     start(cluster, "never", "Never")?;
-    kill_qemu(cluster, "never")?;
+    kill(
+        Guest::of(cluster.stack(), "never")?.emulator()?,
+        Signal::SIGKILL,
+    )?;
     cluster.await_condition("pod/never", "jsonpath={.status.phase}=Failed", READY)?;
     let ended = state(cluster, "never")?["terminated"].take();
     ensure!(ended["exitCode"] == 137, "{ended}");
@@ -148,7 +150,10 @@ async fn never(cluster: &Cluster) -> Result<()> {
 
 async fn on_failure(cluster: &Cluster) -> Result<()> {
     start(cluster, "failing", "OnFailure")?;
-    kill_qemu(cluster, "failing")?;
+    kill(
+        Guest::of(cluster.stack(), "failing")?.emulator()?,
+        Signal::SIGKILL,
+    )?;
     await_restarts(cluster, "failing", 1).await?;
     cluster.await_ready("pod/failing", READY)?;
     power_off(cluster, "failing")?;
@@ -248,17 +253,6 @@ fn exec_probe(command: &[&str], timeout: u32) -> Value {
 fn power_off(cluster: &Cluster, pod: &str) -> Result<()> {
     // The guest powers off while the request is in progress: only what comes of it counts.
     let _ = Guest::of(cluster.stack(), pod)?.run(&["poweroff"]);
-    Ok(())
-}
-
-fn kill_qemu(cluster: &Cluster, pod: &str) -> Result<()> {
-    let guest = Guest::of(cluster.stack(), pod)?;
-    let text = cluster.stack().crictl(&["inspect", guest.container()])?;
-    let status: Value = serde_json::from_str(&text)?;
-    let pid = status["info"]["pid"]
-        .as_i64()
-        .context("no pid in the verbose status")?;
-    kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGKILL)?;
     Ok(())
 }
 

@@ -7,6 +7,7 @@
 mod block;
 mod crictl;
 mod disks;
+mod events;
 mod exec;
 mod faults;
 mod ipv6;
