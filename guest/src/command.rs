@@ -1,0 +1,135 @@
+//! Starts the process of a session.
+//!
+//! Invariant: the process has a session of its own, and inherits nothing but its standard streams.
+//! Failure: [`Refusal`], before anything runs.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use guestapi::{Reason, Start};
+
+use crate::sys;
+
+/// What a user of a shell finds, too.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A process that runs, and our ends of its streams.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    pub(crate) stdin: Option<OwnedFd>,
+    pub(crate) stdout: Option<OwnedFd>,
+    pub(crate) stderr: Option<OwnedFd>,
+    /// For its size.
+    pub(crate) terminal: Option<OwnedFd>,
+}
+
+/// Why nothing runs.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("the request has no command")]
+    Empty,
+    #[error("the guest has no command {0:?}")]
+    NoCommand(String),
+    #[error("the guest has no directory {0:?}")]
+    NoDirectory(String),
+    #[error("start {0:?}: {1}")]
+    Start(String, io::Error),
+    #[error("open a terminal: {0}: is devpts mounted in the guest?")]
+    Terminal(io::Error),
+}
+
+impl Refusal {
+    pub(crate) const fn reason(&self) -> Reason {
+        match self {
+            Self::NoCommand(_) => Reason::NoCommand,
+            Self::NoDirectory(_) => Reason::NoDirectory,
+            _ => Reason::Other,
+        }
+    }
+}
+
+/// Starts the command of a session.
+pub(crate) fn start(start: &Start) -> Result<Running, Refusal> {
+    let (program, arguments) = start.command.split_first().ok_or(Refusal::Empty)?;
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear();
+    for (name, value) in defaults(start.terminal.is_some()) {
+        command.env(name, value);
+    }
+    for variable in &start.environment {
+        if let Some((name, value)) = variable.split_once('=') {
+            command.env(name, value);
+        }
+    }
+    let directory = match start.directory.as_str() {
+        "" => home(),
+        given if Path::new(given).is_dir() => given,
+        missing => return Err(Refusal::NoDirectory(missing.to_owned())),
+    };
+    command.current_dir(directory);
+    sys::in_session_of_its_own(&mut command, start.terminal.is_some());
+    match start.terminal {
+        Some(size) => {
+            let (ours, theirs) = sys::open_terminal(size).map_err(Refusal::Terminal)?;
+            let copy = |of: &OwnedFd| of.try_clone().map_err(Refusal::Terminal);
+            command.stdin(Stdio::from(copy(&theirs)?));
+            command.stdout(Stdio::from(copy(&theirs)?));
+            command.stderr(Stdio::from(theirs));
+            let (input, output) = (copy(&ours)?, copy(&ours)?);
+            Ok(Running {
+                child: spawn(&mut command, program)?,
+                stdin: Some(input),
+                stdout: Some(output),
+                stderr: None,
+                terminal: Some(ours),
+            })
+        }
+        None => {
+            command.stdin(match start.input {
+                true => Stdio::piped(),
+                false => Stdio::null(),
+            });
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut child = spawn(&mut command, program)?;
+            Ok(Running {
+                stdin: child.stdin.take().map(OwnedFd::from),
+                stdout: child.stdout.take().map(OwnedFd::from),
+                stderr: child.stderr.take().map(OwnedFd::from),
+                child,
+                terminal: None,
+            })
+        }
+    }
+}
+
+fn spawn(command: &mut Command, program: &str) -> Result<Child, Refusal> {
+    command.spawn().map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Refusal::NoCommand(program.to_owned()),
+        _ => Refusal::Start(program.to_owned(), error),
+    })
+}
+
+/// The environment of root's shell.
+fn defaults(has_terminal: bool) -> Vec<(&'static str, &'static str)> {
+    let mut all = vec![
+        ("PATH", PATH),
+        ("HOME", home()),
+        ("USER", "root"),
+        ("LOGNAME", "root"),
+        ("SHELL", "/bin/sh"),
+    ];
+    if has_terminal {
+        all.push(("TERM", "xterm"));
+    }
+    all
+}
+
+fn home() -> &'static str {
+    match Path::new("/root").is_dir() {
+        true => "/root",
+        false => "/",
+    }
+}

@@ -1,0 +1,36 @@
+//! The agent of Vmlet in a guest: runs the commands of `kubectl exec`.
+//!
+//! ```text
+//! virtio-serial port ─► port ─► agent ─► session ─► process
+//!                        ▲                  │
+//!                        └──── outbox ◄─────┘
+//! ```
+//!
+//! One thread reads the port and never waits for anything else; each session has a thread for each
+//! of its streams, and one that waits for its process. The protocol is that of [`guestapi`].
+//!
+//! Invariant: a command ends with its session: when the host closes it, begins a new connection or
+//! disconnects, everything that the command started is killed. Memory is bounded by the windows of
+//! [`guestapi::SESSIONS`] sessions.
+//! Failure: a session that cannot start is refused in words; [`serve`] returns an error when the
+//! port is lost.
+//!
+//! # Example
+//!
+//! ```no_run
+//! let port = guest::Port::open("/dev/virtio-ports/dev.vmlet.guest.0".as_ref())?;
+//! guest::serve(&port)?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+mod agent;
+mod command;
+mod outbox;
+mod port;
+mod processes;
+mod session;
+mod sys;
+mod window;
+
+pub use agent::serve;
+pub use port::Port;

@@ -1,0 +1,62 @@
+//! What the kernel does for terminals and new processes.
+//!
+//! Invariant: between fork and exec only system calls are made: nothing is allocated, no lock is
+//! taken.
+//! Failure: the kernel's error.
+#![allow(unsafe_code)] // fork and ioctl have no safe form; a comment at each states why it is sound.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use guestapi::Terminal;
+use nix::libc;
+use nix::pty::{OpenptyResult, Winsize, openpty};
+use nix::unistd::setsid;
+
+nix::ioctl_write_ptr_bad!(set_window_size, libc::TIOCSWINSZ, Winsize);
+nix::ioctl_write_int_bad!(set_controlling_terminal, libc::TIOCSCTTY);
+
+/// The process gets a session of its own; with a terminal as standard input that is the session's.
+pub(crate) fn in_session_of_its_own(command: &mut Command, has_terminal: bool) {
+    let begin = move || {
+        setsid()?;
+        if has_terminal {
+            // SAFETY: descriptor 0 is open here, and the call takes no pointer.
+            unsafe { set_controlling_terminal(libc::STDIN_FILENO, 0) }?;
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls only; an error becomes a number without allocation.
+    unsafe { command.pre_exec(begin) };
+}
+
+/// A new terminal: our side and the side of the process. Neither is inherited by later processes
+/// but as their standard streams.
+pub(crate) fn open_terminal(size: Terminal) -> io::Result<(OwnedFd, OwnedFd)> {
+    let OpenptyResult { master, slave } = openpty(Some(&window_size(size)), None)?;
+    for side in [&master, &slave] {
+        let flags = nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC);
+        nix::fcntl::fcntl(side, flags)?;
+    }
+    Ok((master, slave))
+}
+
+/// Sets the size of a terminal; its foreground processes get SIGWINCH.
+pub(crate) fn resize(terminal: &OwnedFd, size: Terminal) -> io::Result<()> {
+    let size = window_size(size);
+    // SAFETY: the descriptor is open, and the size lives until the call returns.
+    unsafe { set_window_size(terminal.as_raw_fd(), &raw const size) }?;
+    Ok(())
+}
+
+fn window_size(size: Terminal) -> Winsize {
+    let cells = |count: u32| u16::try_from(count).unwrap_or(u16::MAX);
+    Winsize {
+        ws_row: cells(size.rows),
+        ws_col: cells(size.columns),
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    }
+}

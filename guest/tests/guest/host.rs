@@ -1,0 +1,208 @@
+//! The host's side of a connection, one message at a time.
+//!
+//! Invariant: real processes; the agent runs in a thread behind a socket.
+//! Failure: a message that does not come in time fails the test.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use guest::Port;
+use guestapi::from_guest::Kind;
+use guestapi::{
+    Credit, Data, Decoder, Exited, FromGuest, GuestHello, HostHello, MAX_FRAME_OF_GUEST, Refused,
+    Start, Stream, Terminal, ToGuest, VERSION, encode,
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Host {
+    socket: UnixStream,
+    decoder: Decoder,
+    received: std::collections::VecDeque<FromGuest>,
+    agent: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+/// What came of a session.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+    pub(crate) code: i32,
+}
+
+/// A command without terminal and input.
+pub(crate) fn command(session: u64, words: &[&str]) -> Start {
+    Start {
+        session,
+        command: words.iter().map(|word| (*word).to_owned()).collect(),
+        ..Start::default()
+    }
+}
+
+pub(crate) fn shell(session: u64, script: &str) -> Start {
+    command(session, &["sh", "-c", script])
+}
+
+pub(crate) fn with_input(start: Start) -> Start {
+    Start {
+        input: true,
+        ..start
+    }
+}
+
+pub(crate) fn in_terminal(start: Start, rows: u32, columns: u32) -> Start {
+    Start {
+        input: true,
+        terminal: Some(Terminal { rows, columns }),
+        ..start
+    }
+}
+
+impl Host {
+    /// Connected, the agent's announcement read.
+    pub(crate) fn connect() -> Self {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_read_timeout(Some(PATIENCE)).unwrap();
+        let port = Port::of_socket(theirs).unwrap();
+        let mut host = Self {
+            socket: ours,
+            decoder: Decoder::new(MAX_FRAME_OF_GUEST),
+            received: Default::default(),
+            agent: Some(std::thread::spawn(move || guest::serve(&port))),
+        };
+        assert_eq!(host.hello().connection, 0, "the announcement");
+        host.greet(7, VERSION);
+        assert_eq!(host.hello().version, VERSION);
+        host
+    }
+
+    pub(crate) fn greet(&mut self, connection: u64, version: u32) {
+        self.send(HostHello {
+            oldest: version,
+            newest: version,
+            connection,
+        });
+    }
+
+    pub(crate) fn send(&mut self, message: impl Into<ToGuest>) {
+        self.write(&encode(&message.into()));
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
+        self.socket.write_all(bytes).unwrap();
+    }
+
+    pub(crate) fn next(&mut self) -> Kind {
+        loop {
+            if let Some(message) = self.received.pop_front() {
+                return message.kind.expect("a kind that we know");
+            }
+            let mut buffer = [0; 4096];
+            let length = self.socket.read(&mut buffer).expect("a message in time");
+            assert_ne!(length, 0, "the agent ended");
+            self.received.extend(self.decoder.feed(&buffer[..length]));
+        }
+    }
+
+    pub(crate) fn hello(&mut self) -> GuestHello {
+        match self.next() {
+            Kind::GuestHello(hello) => hello,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits for the start of a command; sessions of before may end meanwhile.
+    pub(crate) fn started(&mut self) -> i32 {
+        loop {
+            match self.next() {
+                Kind::Started(started) => return started.pid,
+                Kind::Exited(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    pub(crate) fn refused(&mut self) -> Refused {
+        match self.next() {
+            Kind::Refused(refused) => refused,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn input(&mut self, session: u64, bytes: &[u8], end: bool) {
+        self.send(Data {
+            session,
+            stream: Stream::Stdin.into(),
+            data: bytes.to_vec().into(),
+            end,
+        });
+    }
+
+    pub(crate) fn acknowledge(&mut self, data: &Data) {
+        self.send(Credit {
+            session: data.session,
+            stream: data.stream,
+            bytes: u32::try_from(data.data.len()).unwrap(),
+        });
+    }
+
+    /// Reads these sessions to their ends, and acknowledges all output.
+    pub(crate) fn ends(&mut self, sessions: &[u64]) -> BTreeMap<u64, Ended> {
+        let mut open: BTreeMap<u64, Ended> = BTreeMap::new();
+        let mut ended = BTreeMap::new();
+        while !sessions.iter().all(|id| ended.contains_key(id)) {
+            match self.next() {
+                Kind::Data(data) => {
+                    self.acknowledge(&data);
+                    let session = open.entry(data.session).or_default();
+                    match data.stream() {
+                        Stream::Stderr => session.stderr.extend_from_slice(&data.data),
+                        _ => session.stdout.extend_from_slice(&data.data),
+                    }
+                }
+                Kind::Exited(Exited { session, code }) => {
+                    let mut end = open.remove(&session).unwrap_or_default();
+                    end.code = code;
+                    ended.insert(session, end);
+                }
+                Kind::Started(_) | Kind::Credit(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        ended
+    }
+
+    pub(crate) fn end(&mut self, session: u64) -> Ended {
+        self.ends(&[session]).remove(&session).unwrap()
+    }
+
+    /// Waits for this text in the output of a session.
+    pub(crate) fn await_output(&mut self, session: u64, text: &str) {
+        let mut seen = String::new();
+        while !seen.contains(text) {
+            if let Kind::Data(data) = self.next()
+                && data.session == session
+            {
+                assert!(!data.end, "the output ended: {seen:?}");
+                self.acknowledge(&data);
+                seen.push_str(&String::from_utf8_lossy(&data.data));
+            }
+        }
+    }
+
+    pub(crate) fn run(&mut self, start: Start) -> Ended {
+        let session = start.session;
+        self.send(start);
+        self.started();
+        self.end(session)
+    }
+
+    /// Disconnects, and waits for the end of the agent with everything that it has started.
+    pub(crate) fn disconnect(mut self) {
+        self.socket.shutdown(std::net::Shutdown::Both).unwrap();
+        self.agent.take().unwrap().join().unwrap().unwrap();
+    }
+}

@@ -1,0 +1,54 @@
+//! The protocol between the daemon and `vmlet-guest`, over a virtio-serial port.
+//!
+//! A port is a stream of bytes that knows no connections: either side may begin to read in the
+//! middle of what was meant for its predecessor. Therefore each message is a frame that ends with a
+//! byte which is nowhere else ([`frame`]), and a connection begins with [`HostHello`], which the
+//! guest repeats in part in its [`GuestHello`].
+//!
+//! A session is one command. Its number is chosen by the host, which begins at a random number in
+//! each connection. Data flows by credit: a side sends at most [`WINDOW`] bytes of a stream beyond
+//! what the other side has acknowledged by [`Credit`].
+//!
+//! Invariant: memory is bounded by what a frame may have ([`MAX_FRAME`]), whatever the peer sends.
+//! Failure: a frame that is damaged is dropped and counted; the next one is read.
+//!
+//! # Example
+//!
+//! ```
+//! use guestapi::{Decoder, ToGuest, encode, to_guest};
+//!
+//! let message = ToGuest::from(guestapi::Signal { session: 1, number: 15 });
+//! let mut decoder = Decoder::new(guestapi::MAX_FRAME);
+//! let read = decoder.feed::<ToGuest>(&encode(&message)).next();
+//! assert_eq!(read, Some(message));
+//! ```
+
+mod frame;
+mod message;
+
+pub use frame::{Decoder, Frames, encode};
+pub use message::{
+    Close, Credit, Data, Exited, FromGuest, GuestHello, HostHello, Reason, Refused, Resize, Signal,
+    Start, Started, Stream, Terminal, ToGuest, from_guest, to_guest,
+};
+
+/// Name of the virtio-serial port.
+pub const PORT: &str = "dev.vmlet.guest.0";
+
+/// The only version so far.
+pub const VERSION: u32 = 1;
+
+/// Bytes of one stream of one session that may be on their way.
+pub const WINDOW: usize = 64 << 10;
+
+/// Most bytes of data in one message.
+pub const CHUNK: usize = 16 << 10;
+
+/// Longest message to the guest: a command line of 256 KiB and its environment.
+pub const MAX_FRAME: usize = 512 << 10;
+
+/// Longest message from the guest.
+pub const MAX_FRAME_OF_GUEST: usize = 64 << 10;
+
+/// Sessions of one connection at a time.
+pub const SESSIONS: usize = 64;
