@@ -124,6 +124,8 @@ pub struct Vm {
     pub emulator: AbsolutePath,
     /// Program that libvirt starts instead of QEMU. It fetches tap devices and then executes QEMU.
     pub wrapper: AbsolutePath,
+    /// Agent for guests, which the daemon puts on the seed images of pods with cloud-init data.
+    pub guest_agent: AbsolutePath,
     /// User that runs QEMU; must match the libvirt setup.
     pub user: Text,
     /// Virtual CPUs of a machine whose pod has neither a CPU limit nor an annotation.
@@ -244,6 +246,7 @@ impl Default for Vm {
             accelerator: Accelerator::default(),
             emulator: AbsolutePath::usual("/usr/bin/qemu-system-x86_64"),
             wrapper: AbsolutePath::usual("/usr/libexec/vmlet/vmwrapper"),
+            guest_agent: AbsolutePath::usual("/usr/libexec/vmlet/vmlet-guest"),
             user: Text::usual("libvirt-qemu"),
             default_vcpus: Cpus::usual(Vcpus::ONE),
             default_memory: Memory::usual(Mib::new(1024)),

@@ -20,6 +20,7 @@ pub mod cri;
 pub mod disk;
 pub mod events;
 pub mod files;
+pub mod guest;
 pub mod health;
 pub mod images;
 pub mod metadata;

@@ -337,6 +337,7 @@ fn settings_of(scratch: &Path) -> vm::Settings {
         accelerator: Setting::Tcg,
         emulator: "/usr/bin/qemu-system-x86_64".into(),
         wrapper: "/usr/bin/vmwrapper".into(),
+        guest_agent: "/usr/bin/vmlet-guest".into(),
         handoff_socket: "/run/vmlet/handoff.sock".into(),
         uid: nix::unistd::geteuid().as_raw(),
         gid: nix::unistd::getegid().as_raw(),

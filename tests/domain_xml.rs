@@ -110,6 +110,7 @@ fn spec(dir: &Path) -> DomainSpec {
             log: consoles.join("serial.raw"),
         },
         guest_agent: true,
+        guest_socket: Some(consoles.join("guest")),
         system_uuid: Some(SYSTEM_UUID),
     }
 }
@@ -151,6 +152,7 @@ async fn libvirt_takes_the_definition_as_it_is_meant() {
         "<controller type='usb' index='0' model='none'/>",
         "serial.raw' append='on'/>",
         "name='org.qemu.guest_agent.0'",
+        "name='dev.vmlet.guest.0'",
         "<backend model='random'>/dev/urandom</backend>",
         "freePageReporting='on'",
         "<stats period='10'/>",

@@ -6,15 +6,17 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 
 use guestapi::to_guest::Kind;
 use guestapi::{
-    Data, Decoder, GuestHello, HostHello, MAX_FRAME, Reason, Refused, SESSIONS, Start, Started,
-    ToGuest, VERSION,
+    Answer, Data, Decoder, GuestHello, HostHello, MAX_FRAME, Reason, Refused, Request, SESSIONS,
+    Start, Started, ToGuest, VERSION,
 };
 
+use crate::actions::{Frozen, perform};
 use crate::command;
 use crate::outbox::Outbox;
 use crate::port::Port;
@@ -23,6 +25,9 @@ use crate::session::Session;
 /// Bytes that are read at once.
 const READ: usize = 32 << 10;
 
+/// Requests that are performed at once.
+const REQUESTS: usize = 8;
+
 /// Sessions by number.
 type Sessions = Mutex<HashMap<u64, Arc<Session>>>;
 
@@ -30,11 +35,14 @@ type Sessions = Mutex<HashMap<u64, Arc<Session>>>;
 pub fn serve(port: &Port) -> io::Result<()> {
     let sessions = Sessions::default();
     let outbox = Outbox::new(port);
+    let (frozen, requests) = (Arc::<Frozen>::default(), AtomicUsize::new(0));
     thread::scope(|scope| {
         let mut agent = Agent {
             sessions: &sessions,
             outbox,
             scope,
+            frozen: Arc::clone(&frozen),
+            requests: &requests,
         };
         let served = agent.serve(port);
         agent.close_all();
@@ -46,6 +54,9 @@ struct Agent<'scope, 'env> {
     sessions: &'env Sessions,
     outbox: Arc<Outbox<'env>>,
     scope: &'scope Scope<'scope, 'env>,
+    frozen: Arc<Frozen>,
+    /// How many are performed.
+    requests: &'env AtomicUsize,
 }
 
 impl Agent<'_, '_> {
@@ -61,6 +72,7 @@ impl Agent<'_, '_> {
             }
             if length == 0 {
                 self.close_all();
+                self.frozen.thaw();
                 decoder.reset();
                 if port.is_socket() {
                     return Ok(());
@@ -76,9 +88,11 @@ impl Agent<'_, '_> {
             None => {}
             Some(Kind::HostHello(host)) => {
                 self.close_all();
+                self.frozen.thaw();
                 self.outbox.send(hello(common(&host), host.connection));
             }
             Some(Kind::Start(start)) => self.start(&start),
+            Some(Kind::Request(request)) => self.perform(request),
             Some(Kind::Data(Data {
                 session, data, end, ..
             })) => self.of(session, |session| session.write(data.to_vec(), end)),
@@ -140,6 +154,36 @@ impl Agent<'_, '_> {
                     format!("start threads of the agent: {error}"),
                 );
             }
+        }
+    }
+
+    /// Performs an action in a thread of its own: a disk that does not answer may delay it.
+    fn perform(&self, request: Request) {
+        let refuse = |number, error: String| {
+            self.outbox.send(Answer {
+                number,
+                error,
+                ..Answer::default()
+            });
+        };
+        let number = request.number;
+        if self.requests.fetch_add(1, Ordering::AcqRel) >= REQUESTS {
+            self.requests.fetch_sub(1, Ordering::AcqRel);
+            return refuse(
+                number,
+                format!("the guest performs {REQUESTS} requests already"),
+            );
+        }
+        let (outbox, frozen) = (Arc::clone(&self.outbox), Arc::clone(&self.frozen));
+        let requests = self.requests;
+        let begun = thread::Builder::new().spawn_scoped(self.scope, move || {
+            let answer = perform(&request, &frozen);
+            requests.fetch_sub(1, Ordering::AcqRel);
+            outbox.send(answer);
+        });
+        if let Err(error) = begun {
+            requests.fetch_sub(1, Ordering::AcqRel);
+            refuse(number, format!("start a thread of the agent: {error}"));
         }
     }
 

@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use guestapi::{Reason, Start};
 
 use crate::sys;
+use crate::users::{self, Account};
 
 /// What a user of a shell finds, too.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -37,6 +38,8 @@ pub(crate) enum Refusal {
     NoDirectory(String),
     #[error("start {0:?}: {1}")]
     Start(String, io::Error),
+    #[error(transparent)]
+    NoUser(#[from] users::Unknown),
     #[error("open a terminal: {0}: is devpts mounted in the guest?")]
     Terminal(io::Error),
 }
@@ -46,6 +49,7 @@ impl Refusal {
         match self {
             Self::NoCommand(_) => Reason::NoCommand,
             Self::NoDirectory(_) => Reason::NoDirectory,
+            Self::NoUser(_) => Reason::NoUser,
             _ => Reason::Other,
         }
     }
@@ -56,8 +60,10 @@ pub(crate) fn start(start: &Start) -> Result<Running, Refusal> {
     let (program, arguments) = start.command.split_first().ok_or(Refusal::Empty)?;
     let mut command = Command::new(program);
     command.args(arguments).env_clear();
-    for (name, value) in defaults(start.terminal.is_some()) {
-        command.env(name, value);
+    let account = users::account(Path::new("/etc"), start.user.as_ref())?;
+    command.envs(defaults(&account));
+    if start.terminal.is_some() {
+        command.env("TERM", "xterm");
     }
     for variable in &start.environment {
         if let Some((name, value)) = variable.split_once('=') {
@@ -65,12 +71,12 @@ pub(crate) fn start(start: &Start) -> Result<Running, Refusal> {
         }
     }
     let directory = match start.directory.as_str() {
-        "" => home(),
+        "" => home(&account),
         given if Path::new(given).is_dir() => given,
         missing => return Err(Refusal::NoDirectory(missing.to_owned())),
     };
     command.current_dir(directory);
-    sys::in_session_of_its_own(&mut command, start.terminal.is_some());
+    sys::in_session_of_its_own(&mut command, start.terminal.is_some(), &account);
     match start.terminal {
         Some(size) => {
             let (ours, theirs) = sys::open_terminal(size).map_err(Refusal::Terminal)?;
@@ -107,29 +113,34 @@ pub(crate) fn start(start: &Start) -> Result<Running, Refusal> {
 
 fn spawn(command: &mut Command, program: &str) -> Result<Child, Refusal> {
     command.spawn().map_err(|error| match error.kind() {
-        ErrorKind::NotFound => Refusal::NoCommand(program.to_owned()),
+        // A folder, or a file that is no program.
+        ErrorKind::NotFound | ErrorKind::PermissionDenied => Refusal::NoCommand(program.to_owned()),
         _ => Refusal::Start(program.to_owned(), error),
     })
 }
 
-/// The environment of root's shell.
-fn defaults(has_terminal: bool) -> Vec<(&'static str, &'static str)> {
-    let mut all = vec![
+/// The environment of the account's shell.
+fn defaults(account: &Account) -> [(&'static str, &str); 5] {
+    let shell = match account.shell.as_str() {
+        "" => "/bin/sh",
+        shell => shell,
+    };
+    [
         ("PATH", PATH),
-        ("HOME", home()),
-        ("USER", "root"),
-        ("LOGNAME", "root"),
-        ("SHELL", "/bin/sh"),
-    ];
-    if has_terminal {
-        all.push(("TERM", "xterm"));
-    }
-    all
+        ("HOME", home(account)),
+        ("USER", &account.name),
+        ("LOGNAME", &account.name),
+        ("SHELL", shell),
+    ]
 }
 
-fn home() -> &'static str {
-    match Path::new("/root").is_dir() {
-        true => "/root",
+fn home(account: &Account) -> &str {
+    let home = match (account.home.as_str(), account.uid) {
+        ("", 0) => "/root",
+        (home, _) => home,
+    };
+    match Path::new(home).is_dir() {
+        true => home,
         false => "/",
     }
 }

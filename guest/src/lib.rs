@@ -1,4 +1,5 @@
-//! The agent of Vmlet in a guest: runs the commands of `kubectl exec`.
+//! The agent of Vmlet in a guest: runs the commands of `kubectl exec`, reports facts about the guest,
+//! sets its clock, and freezes its file systems.
 //!
 //! ```text
 //! virtio-serial port ─► port ─► agent ─► session ─► process
@@ -23,13 +24,16 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+mod actions;
 mod agent;
 mod command;
+mod facts;
 mod outbox;
 mod port;
 mod processes;
 mod session;
 mod sys;
+mod users;
 mod window;
 
 pub use agent::serve;

@@ -5,6 +5,7 @@
 //! Failure: the kernel's error.
 #![allow(unsafe_code)] // fork and ioctl have no safe form; a comment at each states why it is sound.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -13,18 +14,32 @@ use std::process::Command;
 use guestapi::Terminal;
 use nix::libc;
 use nix::pty::{OpenptyResult, Winsize, openpty};
-use nix::unistd::setsid;
+use nix::unistd::{Gid, Uid, setgid, setgroups, setsid, setuid};
+
+use crate::users::Account;
 
 nix::ioctl_write_ptr_bad!(set_window_size, libc::TIOCSWINSZ, Winsize);
 nix::ioctl_write_int_bad!(set_controlling_terminal, libc::TIOCSCTTY);
+nix::ioctl_readwrite!(fs_freeze, b'X', 119, libc::c_int);
+nix::ioctl_readwrite!(fs_thaw, b'X', 120, libc::c_int);
 
-/// The process gets a session of its own; with a terminal as standard input that is the session's.
-pub(crate) fn in_session_of_its_own(command: &mut Command, has_terminal: bool) {
+/// The process gets a session of its own, and runs as this account; with a terminal as standard
+/// input that is the session's.
+pub(crate) fn in_session_of_its_own(command: &mut Command, has_terminal: bool, account: &Account) {
+    let groups: Vec<_> = account.groups.iter().copied().map(Gid::from_raw).collect();
+    let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
+    // An agent that is not root, as in tests, runs commands as its own user.
+    let changes_user = nix::unistd::geteuid().is_root();
     let begin = move || {
         setsid()?;
         if has_terminal {
             // SAFETY: descriptor 0 is open here, and the call takes no pointer.
             unsafe { set_controlling_terminal(libc::STDIN_FILENO, 0) }?;
+        }
+        if changes_user {
+            setgroups(&groups)?;
+            setgid(gid)?;
+            setuid(uid)?;
         }
         Ok(())
     };
@@ -59,4 +74,18 @@ fn window_size(size: Terminal) -> Winsize {
         ws_xpixel: 0,
         ws_ypixel: 0,
     }
+}
+
+/// Writes a file system to its disk, and stops all writing.
+pub(crate) fn freeze(folder: &File) -> nix::Result<()> {
+    let mut unused = 0;
+    // SAFETY: the descriptor is open, and the number lives until the call returns.
+    unsafe { fs_freeze(folder.as_raw_fd(), &raw mut unused) }.map(drop)
+}
+
+/// Lets a file system go on.
+pub(crate) fn thaw(folder: &File) -> nix::Result<()> {
+    let mut unused = 0;
+    // SAFETY: as above.
+    unsafe { fs_thaw(folder.as_raw_fd(), &raw mut unused) }.map(drop)
 }

@@ -78,6 +78,7 @@ pub(super) fn machines(config: &Config, installation: String) -> Result<vm::Sett
         },
         emulator: config.vm.emulator.to_path_buf(),
         wrapper: config.vm.wrapper.to_path_buf(),
+        guest_agent: config.vm.guest_agent.to_path_buf(),
         handoff_socket: config.network.handoff_socket.to_path_buf(),
         uid: user.uid.as_raw(),
         gid: user.gid.as_raw(),

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::config::Config;
+use crate::guest;
 use crate::health::Report;
 use crate::images::{Image, Progress};
 use crate::sandbox::Sandbox;
@@ -74,7 +75,12 @@ pub(super) fn sandbox(sandbox: &Sandbox) -> Info {
 }
 
 /// Of a container's status.
-pub(super) fn container(container: &Container, sandbox: Option<&Sandbox>, facts: &Facts) -> Info {
+pub(super) fn container(
+    container: &Container,
+    sandbox: Option<&Sandbox>,
+    facts: &Facts,
+    guest: Option<&guest::Report>,
+) -> Info {
     let nics = sandbox.and_then(|sandbox| sandbox.network.as_ref());
     let nics: Vec<_> = nics
         .into_iter()
@@ -99,9 +105,42 @@ pub(super) fn container(container: &Container, sandbox: Option<&Sandbox>, facts:
             "consoleSocket": facts.console_socket,
             "consoleFile": facts.console_file,
             "nics": nics,
+            "guestAgent": guest.map(agent),
         },
     });
     entry("info", &value)
+}
+
+/// What `vmlet-guest` reported last.
+fn agent(report: &guest::Report) -> Value {
+    let facts = &report.facts;
+    let plain = service::telemetry::bounded;
+    let file_systems = facts.file_systems.iter().take(guestapi::FILE_SYSTEMS);
+    let file_systems: Vec<_> = file_systems
+        .map(|fs| {
+            json!({
+                "mountPoint": plain(&fs.mount_point),
+                "device": plain(&fs.device),
+                "type": plain(&fs.kind),
+                "sizeBytes": fs.size,
+                "usedBytes": fs.used,
+                "inodes": fs.inodes,
+                "inodesUsed": fs.inodes_used,
+            })
+        })
+        .collect();
+    json!({
+        "program": "vmlet-guest",
+        "version": report.version,
+        "at": report.at,
+        "uptimeNanoseconds": facts.uptime,
+        "cpuNanoseconds": facts.cpu,
+        "memoryBytes": facts.memory,
+        "memoryAvailableBytes": facts.memory_available,
+        "swapBytes": facts.swap,
+        "swapFreeBytes": facts.swap_free,
+        "fileSystems": file_systems,
+    })
 }
 
 /// Of the status of an image that is here.

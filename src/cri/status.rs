@@ -15,7 +15,7 @@ use tonic::{Code, Status};
 use super::convert::Invalid;
 use crate::events::Ended;
 use crate::metadata::{self, LookupError};
-use crate::{block, disk, images, pods, sources, vm};
+use crate::{block, disk, guest, images, pods, sources, vm};
 
 /// What the kernel, SQLite and programs such as `qemu-img` report about a full disk; some give text
 /// only.
@@ -148,6 +148,18 @@ const fn exec_code(error: &vm::exec::Error) -> Code {
         // Also when libvirt took too long: that says nothing about the guest.
         E::Hypervisor(_) => Code::Unavailable,
         E::Lost(_) => Code::Internal,
+        E::Guest(e) => guest_code(e),
+    }
+}
+
+const fn guest_code(error: &guest::Error) -> Code {
+    use guest::Error as E;
+    match error {
+        E::NoCommand(_) => Code::InvalidArgument,
+        E::Silent(_) | E::NoAnswer(_) => Code::DeadlineExceeded,
+        E::Refused(_) => Code::FailedPrecondition,
+        E::Lost => Code::Unavailable,
+        E::Protocol => Code::Internal,
     }
 }
 

@@ -21,6 +21,9 @@ const ANSWER: Duration = Duration::from_secs(3);
 const INTERFACES: usize = 16;
 const ADDRESSES: usize = 32;
 
+/// What the kernel reports for a link without a hardware address.
+const NO_MAC: &str = "00:00:00:00:00:00";
+
 /// Longest text in characters; a host name may have 253.
 const TEXT: usize = 253;
 
@@ -79,6 +82,32 @@ pub(super) async fn gather(driver: &impl Hypervisor, domain: Uuid) -> Reply {
     reply
 }
 
+/// The report of `vmlet-guest`.
+pub(super) fn of_vmlet_guest(facts: &guestapi::Facts) -> Reply {
+    let interfaces = facts.interfaces.iter().filter_map(|nic| {
+        let mac = nic.mac.to_lowercase();
+        let name = plain(&nic.name);
+        let addresses = nic.addresses.iter().filter_map(|address| {
+            let (ip, prefix) = address.split_once('/')?;
+            usable(ip.parse().ok()?, prefix.parse().ok()?)
+        });
+        (is_mac(&mac) && mac != NO_MAC && !name.is_empty()).then(|| Interface {
+            name,
+            mac,
+            addresses: addresses.take(ADDRESSES).collect(),
+        })
+    });
+    Reply {
+        host_name: plain(&facts.host_name),
+        os_id: plain(&facts.os_id),
+        os_name: plain(&facts.os_name),
+        os_version: plain(&facts.os_version),
+        kernel: plain(&facts.kernel),
+        interfaces: interfaces.take(INTERFACES).collect(),
+        published: published::values(&facts.published),
+    }
+}
+
 async fn query(driver: &impl Hypervisor, domain: Uuid, command: &str) -> Result<Value, Error> {
     let command = json!({ "execute": command });
     driver.agent(domain, command, ANSWER).await
@@ -92,8 +121,8 @@ fn interfaces(list: &Value) -> Vec<Interface> {
         let addresses = nic.get("ip-addresses").and_then(Value::as_array);
         let addresses = addresses.into_iter().flatten().filter_map(address);
         let addresses: Vec<_> = addresses.take(ADDRESSES).collect();
-        let plain = is_mac(&mac) && mac != "00:00:00:00:00:00";
-        (plain && !name.is_empty()).then_some(Interface {
+        let is_usable = is_mac(&mac) && mac != NO_MAC;
+        (is_usable && !name.is_empty()).then_some(Interface {
             name,
             mac,
             addresses,
@@ -103,10 +132,14 @@ fn interfaces(list: &Value) -> Vec<Interface> {
 }
 
 fn address(value: &Value) -> Option<String> {
-    let ip: IpAddr = value.get("ip-address")?.as_str()?.parse().ok()?;
+    let ip = value.get("ip-address")?.as_str()?.parse().ok()?;
+    usable(ip, value.get("prefix")?.as_u64()?)
+}
+
+fn usable(ip: IpAddr, prefix: u64) -> Option<String> {
     let most = if ip.is_ipv4() { 32 } else { 128 };
-    let prefix = value.get("prefix")?.as_u64().filter(|p| *p <= most)?;
-    (!ip.is_loopback() && !ip.is_unspecified()).then(|| format!("{ip}/{prefix}"))
+    let is_prefix = prefix <= most;
+    (is_prefix && !ip.is_loopback() && !ip.is_unspecified()).then(|| format!("{ip}/{prefix}"))
 }
 
 fn is_mac(text: &str) -> bool {
@@ -119,7 +152,10 @@ fn is_mac(text: &str) -> bool {
 
 /// A text of an answer: printable, on one line, short.
 fn text(value: &Value, key: &str) -> String {
-    let text = value.get(key).and_then(Value::as_str).unwrap_or_default();
+    plain(value.get(key).and_then(Value::as_str).unwrap_or_default())
+}
+
+fn plain(text: &str) -> String {
     let shown = text.chars().filter(|c| !c.is_control()).take(TEXT);
     shown.collect::<String>().trim().to_owned()
 }
@@ -155,6 +191,40 @@ mod tests {
         };
         assert_eq!(found, [expected]);
         assert_eq!(interfaces(&json!({"a": 1})), []);
+    }
+
+    #[test]
+    fn a_report_of_vmlet_guest_is_bounded_and_printable() {
+        let nic = |mac: &str, addresses: &[&str]| guestapi::Interface {
+            name: "eth0\u{1b}[31m".to_owned(),
+            mac: mac.to_owned(),
+            addresses: addresses
+                .iter()
+                .map(|&address| address.to_owned())
+                .collect(),
+        };
+        let facts = guestapi::Facts {
+            host_name: format!("a\n{}", "b".repeat(9000)),
+            interfaces: vec![
+                nic(
+                    "0A:58:0a:01:00:05",
+                    &["10.1.0.5/24", "10.1.0.5/33", "::1/128", "x/8", "7"],
+                ),
+                nic("no address", &[]),
+                nic(NO_MAC, &[]),
+            ],
+            published: "ready=yes\n".into(),
+            ..guestapi::Facts::default()
+        };
+        let reply = of_vmlet_guest(&facts);
+        assert_eq!(reply.host_name.len(), TEXT);
+        assert_eq!(reply.published["ready"], "yes");
+        let expected = Interface {
+            name: "eth0[31m".to_owned(),
+            mac: "0a:58:0a:01:00:05".to_owned(),
+            addresses: vec!["10.1.0.5/24".to_owned()],
+        };
+        assert_eq!(reply.interfaces, [expected]);
     }
 
     #[test]

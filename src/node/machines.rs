@@ -192,19 +192,22 @@ impl<P: Platform> Machines<P> {
             // It cannot answer, and its last answer still holds.
             return;
         }
-        let Ok(answers) = facts::answers(driver, domain).await else {
-            return;
-        };
-        let reply = match answers {
-            true => facts::gather(driver, domain).await,
-            false => was.reply,
+        let (ours, of_qemu) = tokio::join!(
+            self.containers.guest_facts(&row.id),
+            facts::answers(driver, domain)
+        );
+        let reply = match (ours, of_qemu) {
+            (Some(report), _) => Some(facts::of_vmlet_guest(&report)),
+            (None, Ok(true)) => Some(facts::gather(driver, domain).await),
+            (None, Ok(false)) => None,
+            (None, Err(_)) => return,
         };
         self.change(&row.id, |known| {
-            known.reply = reply;
-            known.agent = match answers {
-                true => Agent::Connected,
-                false => Agent::NotRunning,
+            known.agent = match reply {
+                Some(_) => Agent::Connected,
+                None => Agent::NotRunning,
             };
+            known.reply = reply.unwrap_or(was.reply);
         });
         if let Some((_, queried)) = self.lock().get_mut(&row.id) {
             *queried = Some(Instant::now());

@@ -69,6 +69,8 @@ pub struct DomainSpec {
     pub console: Console,
     /// Whether there is a channel for the QEMU guest agent.
     pub guest_agent: bool,
+    /// Where the emulator listens for the host's side of `vmlet-guest`, if there is a port for it.
+    pub guest_socket: Option<PathBuf>,
     /// SMBIOS system UUID, if it is not the domain's.
     pub system_uuid: Option<Uuid>,
 }

@@ -1,8 +1,8 @@
-//! Runs commands in guests, through the QEMU guest agent.
+//! Runs commands in guests: by `vmlet-guest` when it answers, else by the QEMU guest agent.
 //!
 //! Invariant: a command that did not end in time, or whose client disconnected, is killed with all
-//! that it started. Both streams return byte for byte up to a bound that the guest keeps, so
-//! that no output, however long, can break the channel to the agent.
+//! that it started. Both streams return byte for byte up to a bound, so that no output, however
+//! long, can break the channel to an agent.
 //! Failure: [`Error`] states what is missing in the guest; a command's own exit code, whatever it
 //! is, is no failure.
 
@@ -10,11 +10,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use libvirt::guest::Process;
 use podspec::ContainerId;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+mod collect;
 mod command;
 pub(super) mod error;
 pub(super) mod slots;
@@ -25,7 +27,9 @@ use super::error::Result;
 use super::model::Container;
 use super::service::Containers;
 use crate::clock;
+use crate::guest;
 use crate::platform::Platform;
+use collect::{Limits, collect};
 use command::Run;
 
 /// What a command without a time-out gets.
@@ -36,6 +40,11 @@ const LONGEST: Duration = Duration::from_secs(4 * 3600);
 const BOOT: i64 = 120 * 1_000_000_000;
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Time for `vmlet-guest` to answer a new connection before the QEMU guest agent is tried.
+const FIRST_ANSWER: Duration = Duration::from_millis(250);
+/// Time for it to answer a new connection when there is no other agent.
+const ONLY_ANSWER: Duration = Duration::from_secs(5);
+
 /// What a command wrote, and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
@@ -45,6 +54,14 @@ pub struct Output {
     pub err: Vec<u8>,
     /// Its exit code, or 128 and the number of the signal that killed it.
     pub code: i32,
+}
+
+/// What runs a command.
+enum Runner {
+    /// `vmlet-guest`.
+    Ours(guest::Agent),
+    /// The QEMU guest agent, which has started it.
+    Qemu(Process),
 }
 
 impl<P: Platform> Containers<P> {
@@ -67,33 +84,31 @@ impl<P: Platform> Containers<P> {
         };
         let gone = CancellationToken::new();
         let _gone = gone.clone().drop_guard();
+        let limits = Limits {
+            timeout,
+            deadline,
+            gone: gone.clone(),
+        };
         let run = Run::new(
             Arc::clone(&self.parts.hypervisor),
             row.domain(),
-            command,
+            command.clone(),
             (timeout, deadline),
-            gone.clone(),
+            gone,
         );
-        let booted = row.started_at.saturating_add(BOOT);
-        let (this, id) = (Arc::clone(self), id.clone());
+        let this = Arc::clone(self);
         let (starts, started) = oneshot::channel();
         let to_end = async move {
             let _slot = slot;
-            let process = loop {
-                match run.start().await {
-                    Err(Error::NoAgent(_))
-                        if this.is_running(&id)
-                            && clock::now() < booted
-                            && deadline > Instant::now() + RETRY_INTERVAL
-                            && !gone.is_cancelled() =>
-                    {
-                        tokio::time::sleep(RETRY_INTERVAL).await;
+            let ended = match this.first_agent(&row, &run, &limits).await {
+                Ok(Runner::Ours(agent)) => match agent.start(command, false, None).await {
+                    Ok(command) => {
+                        starts.send(()).ok();
+                        collect(command, &limits).await
                     }
-                    other => break other,
-                }
-            };
-            let ended = match process {
-                Ok(process) => {
+                    Err(e) => Err(e.into()),
+                },
+                Ok(Runner::Qemu(process)) => {
                     starts.send(()).ok();
                     run.finish(process).await
                 }
@@ -101,11 +116,12 @@ impl<P: Platform> Containers<P> {
             };
             match ended {
                 // Without a machine there is no agent either.
-                Err(Error::NoAgent(_) | Error::Silent(_) | Error::Timeout(_))
-                    if !this.is_running(&id) =>
-                {
-                    Err(Error::Ended.into())
-                }
+                Err(
+                    Error::NoAgent(_)
+                    | Error::Silent(_)
+                    | Error::Timeout(_)
+                    | Error::Guest(guest::Error::Lost),
+                ) if !this.is_running(&row.id) => Err(Error::Ended.into()),
                 other => Ok(other?),
             }
         };
@@ -114,6 +130,70 @@ impl<P: Platform> Containers<P> {
             // The work continues without the client, and kills what it still starts.
             () = too_late(started, deadline) => Err(Error::NotStarted(timeout).into()),
         }
+    }
+
+    /// The agent that runs a command: with that of QEMU it runs already. Waits for one while the
+    /// guest boots.
+    async fn first_agent(
+        &self,
+        row: &Container,
+        run: &Run<P::Hypervisor>,
+        limits: &Limits,
+    ) -> std::result::Result<Runner, Error> {
+        let booted = row.started_at.saturating_add(BOOT);
+        let socket = self.paths.guest_socket(&row.id);
+        let ours = |patience| self.guests.agent(&row.id, &socket, patience);
+        loop {
+            if let Some(agent) = ours(FIRST_ANSWER).await {
+                return Ok(Runner::Ours(agent));
+            }
+            match run.start().await {
+                Ok(process) => return Ok(Runner::Qemu(process)),
+                Err(Error::NoAgent(_))
+                    if self.is_running(&row.id)
+                        && clock::now() < booted
+                        && limits.deadline > Instant::now() + RETRY_INTERVAL
+                        && !limits.gone.is_cancelled() =>
+                {
+                    tokio::time::sleep(RETRY_INTERVAL).await;
+                }
+                Err(Error::NoAgent(e)) => {
+                    let agent = ours(ONLY_ANSWER).await;
+                    return agent.map(Runner::Ours).ok_or(Error::NoAgent(e));
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// `vmlet-guest` in a running machine, if it answers within this time after the daemon has
+    /// connected.
+    pub async fn guest_agent(
+        &self,
+        id: &ContainerId,
+        patience: Duration,
+    ) -> Result<Option<guest::Agent>> {
+        let row = self.check_exec(id)?;
+        let socket = self.paths.guest_socket(&row.id);
+        Ok(self.guests.agent(&row.id, &socket, patience).await)
+    }
+
+    /// What `vmlet-guest` in a running machine reports, if it answers.
+    pub async fn guest_facts(&self, id: &ContainerId) -> Option<Arc<guestapi::Facts>> {
+        let agent = self.guest_agent(id, Duration::ZERO).await.ok()??;
+        match agent.facts().await {
+            Ok(facts) => Some(self.guests.remember(id, &agent, facts)),
+            Err(error) => {
+                let error = crate::one_line(&error);
+                tracing::debug!(container = %id, error, "guest facts not reported");
+                None
+            }
+        }
+    }
+
+    /// The last report of `vmlet-guest` in a running machine.
+    pub fn last_guest_report(&self, id: &ContainerId) -> Option<guest::Report> {
+        self.guests.report(id)
     }
 
     /// The machine of a container, if it runs and can run commands.

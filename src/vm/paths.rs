@@ -60,6 +60,11 @@ impl Paths {
         self.sockets(id).join("serial")
     }
 
+    /// The socket that leads to `vmlet-guest`.
+    pub fn guest_socket(&self, id: &ContainerId) -> PathBuf {
+        self.sockets(id).join("guest")
+    }
+
     /// The log of a container whose client named none.
     pub fn default_log(&self, id: &ContainerId) -> PathBuf {
         self.consoles().join(format!("{}.log", cut(id)))

@@ -27,6 +27,9 @@ use crate::disk;
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 
+/// Time for `vmlet-guest` to answer after the guest was resumed.
+const AWAKE: Duration = Duration::from_secs(20);
+
 impl<P: Platform> Containers<P> {
     /// The virtual machine that a container is, by its disk or else by the pod's label.
     pub fn vm_of(&self, row: &Container) -> Option<VmUid> {
@@ -93,9 +96,30 @@ impl<P: Platform> Containers<P> {
 
     /// Lets the guest run.
     pub async fn unpause(&self, vm: VmUid) -> Result<()> {
-        let domain = self.running_vm(vm)?.domain();
-        let runs = self.parts.hypervisor.resume(domain).await;
-        runs.map_err(hypervisor("unpause"))
+        let row = self.running_vm(vm)?;
+        let runs = self.parts.hypervisor.resume(row.domain()).await;
+        runs.map_err(hypervisor("unpause"))?;
+        self.set_guest_time(&row);
+        Ok(())
+    }
+
+    /// Sets the clock of a guest that did not run for a while, if `vmlet-guest` answers. No request
+    /// waits for it.
+    pub(in crate::vm) fn set_guest_time(&self, row: &Container) {
+        let (guests, id) = (Arc::clone(&self.guests), row.id.clone());
+        let socket = self.paths.guest_socket(&id);
+        self.parts.tasks.spawn(async move {
+            let Some(agent) = guests.agent(&id, &socket, AWAKE).await else {
+                return;
+            };
+            match agent.set_time().await {
+                Ok(()) => tracing::info!(container = %id, "guest clock set"),
+                Err(error) => {
+                    let error = crate::one_line(&error);
+                    tracing::warn!(container = %id, error, "guest clock not set");
+                }
+            }
+        });
     }
 
     /// Removes the disk of a virtual machine that does not run, and the memory beside it; success

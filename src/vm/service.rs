@@ -23,6 +23,7 @@ use super::settings::Settings;
 use super::state::Event;
 use crate::block::Blocks;
 use crate::disk::Disks;
+use crate::guest::Guests;
 use crate::images::{self, Images};
 use crate::locks::{Guard, Locks};
 use crate::metadata::{LookupError, Table};
@@ -69,6 +70,7 @@ pub struct Containers<P: Platform> {
     pub(super) consoles: Consoles,
     pub(super) meter: Meter,
     pub(super) exec_slots: Slots,
+    pub(super) guests: Arc<Guests>,
     pub(super) sources: Arc<Sources>,
     /// Containers with a task that sees their stop through.
     pub(super) stoppers: Mutex<HashSet<ContainerId>>,
@@ -91,6 +93,7 @@ impl<P: Platform> Containers<P> {
             consoles: Consoles::default(),
             meter: Meter::default(),
             exec_slots: Slots::default(),
+            guests: Arc::default(),
             sources: Arc::default(),
             stoppers: Mutex::default(),
             answered: Mutex::default(),

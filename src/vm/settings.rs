@@ -20,6 +20,8 @@ pub struct Settings {
     pub emulator: PathBuf,
     /// The program that libvirt starts as emulator.
     pub wrapper: PathBuf,
+    /// The agent for guests.
+    pub guest_agent: PathBuf,
     /// Where the wrapper fetches descriptors.
     pub handoff_socket: PathBuf,
     /// User that QEMU runs as.

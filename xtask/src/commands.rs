@@ -7,6 +7,7 @@ mod bench;
 mod chaos;
 mod crds;
 mod critest;
+mod deb_guest;
 mod demo;
 mod down;
 pub(crate) mod guest;
@@ -46,6 +47,7 @@ enum Verb {
     Tools(tools::Tools),
     Guest(guest::Guest),
     Image(image::Image),
+    DebGuest(deb_guest::DebGuest),
     Crds(crds::Crds),
     Up(up::Up),
     Down(down::Down),
@@ -69,6 +71,7 @@ impl Xtask {
             Verb::Tools(verb) => verb.run(),
             Verb::Guest(verb) => verb.run(),
             Verb::Image(verb) => verb.run(),
+            Verb::DebGuest(verb) => verb.run(),
             Verb::Crds(verb) => verb.run(),
             Verb::Up(verb) => verb.run(),
             Verb::Down(verb) => verb.run(),

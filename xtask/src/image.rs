@@ -4,6 +4,7 @@
 //! Invariant: no loop device, no root; the finished image appears by one rename.
 //! Failure: names the step; the previous image stays in place.
 
+pub(crate) mod agent;
 mod client;
 mod disk;
 mod initramfs;
@@ -26,20 +27,22 @@ pub(crate) fn ensure() -> Result<bool> {
     let work = workspace::target().join("guest");
     let sources = workspace::root().join("xtask/guest");
     fs::create_dir_all(&work).with_context(|| format!("create {}", work.display()))?;
-    let stamp = inputs(&work, &sources)?;
+    let agent = agent::build().context("build vmlet-guest")?;
+    let stamp = inputs(&work, &sources, &agent)?;
     let image = workspace::guest_image();
     if stamp.is_fresh(std::slice::from_ref(&image)) {
         return Ok(false);
     }
-    build(&work, &sources, &image).context("build the guest image")?;
+    build(&work, &sources, &agent, &image).context("build the guest image")?;
     stamp.write()?;
     Ok(true)
 }
 
-fn inputs(work: &Path, sources: &Path) -> Result<Stamp> {
+fn inputs(work: &Path, sources: &Path, agent: &Path) -> Result<Stamp> {
     let mut stamp = Stamp::new(work.join("hello.stamp"))
         .value("recipe", RECIPE)
-        .folder(sources)?;
+        .folder(sources)?
+        .file(agent)?;
     for (name, version) in packages::installed(&["busybox-static", "qemu-guest-agent", "syslinux"])?
     {
         stamp = stamp.value(&name, &version);
@@ -47,10 +50,11 @@ fn inputs(work: &Path, sources: &Path) -> Result<Stamp> {
     Ok(stamp)
 }
 
-fn build(work: &Path, sources: &Path, image: &Path) -> Result<()> {
+fn build(work: &Path, sources: &Path, agent: &Path, image: &Path) -> Result<()> {
     let kernel = kernel::fetch(work).context("kernel package")?;
     let client = client::fetch(work).context("DHCPv6 client")?;
-    let initramfs = initramfs::build(work, sources, &kernel, &client).context("initramfs")?;
+    let programs = [client.as_slice(), &[("bin/vmlet-guest", agent.to_owned())]].concat();
+    let initramfs = initramfs::build(work, sources, &kernel, &programs).context("initramfs")?;
     let finished = disk::build(work, sources, &kernel.image, &initramfs).context("disk")?;
     fs::rename(&finished, image).with_context(|| format!("rename to {}", image.display()))?;
     // A hundred megabytes that are made again with the next image.

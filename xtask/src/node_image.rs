@@ -16,6 +16,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use self::packages::Package;
+use crate::image::agent;
 use crate::oci::{self, Tree};
 use crate::stamp::Stamp;
 use crate::{run, workspace};
@@ -50,19 +51,22 @@ pub(crate) enum Profile {
 /// have changed; returns the archive.
 pub(crate) fn ensure(profile: Profile, tag: &str) -> Result<PathBuf> {
     let packages = packages::closure().context("list the packages")?;
-    let stamp = inputs(profile, tag, &packages)?;
+    let guest_agent = agent::build().context("build vmlet-guest")?;
+    let stamp = inputs(profile, tag, &packages, &guest_agent)?;
     let archive = folder().join(format!("node-{tag}.tar"));
     if !stamp.is_fresh(std::slice::from_ref(&archive)) {
         fs::create_dir_all(folder()).context("create target/images")?;
-        build(profile, tag, &packages, &archive).context("build the node image")?;
+        let built = build(profile, tag, &packages, &guest_agent, &archive);
+        built.context("build the node image")?;
         stamp.write()?;
     }
     Ok(archive)
 }
 
-fn inputs(profile: Profile, tag: &str, packages: &[Package]) -> Result<Stamp> {
+fn inputs(profile: Profile, tag: &str, packages: &[Package], guest_agent: &Path) -> Result<Stamp> {
     let mut stamp = Stamp::new(folder().join(format!("node-{tag}.stamp")))
         .value("recipe", RECIPE)
+        .file(guest_agent)?
         .folder(&scripts())?;
     for (program, _) in PROGRAMS {
         stamp = stamp.file(&built(profile).join(program))?;
@@ -72,13 +76,20 @@ fn inputs(profile: Profile, tag: &str, packages: &[Package]) -> Result<Stamp> {
     }))
 }
 
-fn build(profile: Profile, tag: &str, packages: &[Package], archive: &Path) -> Result<()> {
+fn build(
+    profile: Profile,
+    tag: &str,
+    packages: &[Package],
+    guest_agent: &Path,
+    archive: &Path,
+) -> Result<()> {
     let work = workspace::target().join("node-image");
     let files = packages::download(packages, &work.join("packages"))?;
     let root = root::unpack(&files, &work.join("root"))?;
     libraries::check(&root, &built(profile))?;
     let mut tree = root::tree(&root)?;
     install(profile, &work, &mut tree)?;
+    tree.copy("usr/libexec/vmlet/vmlet-guest", 0o755, guest_agent)?;
     tree.bytes("usr/libexec/vmlet/release", 0o644, format!("{tag}\n"))?;
     let image = oci::Image {
         name: &format!("{NAME}:{tag}"),

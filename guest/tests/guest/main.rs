@@ -15,7 +15,11 @@ mod host;
 use std::path::Path;
 
 use guestapi::from_guest::Kind;
-use guestapi::{Close, Reason, Resize, SESSIONS, Signal, Stream, Terminal, VERSION, WINDOW};
+use guestapi::request::Action;
+use guestapi::{
+    Close, Reason, ReportFacts, Request, Resize, SESSIONS, Signal, Stream, Terminal, User, VERSION,
+    WINDOW,
+};
 use host::{Ended, Host, command, in_terminal, shell, with_input};
 
 fn is_alive(pid: &str) -> bool {
@@ -44,6 +48,59 @@ fn a_command_has_its_streams_exit_code_environment_and_directory() {
     assert_eq!(ended, expected);
     assert_eq!(host.run(shell(2, "kill -9 $$")).code, 128 + 9);
     assert_eq!(host.run(command(3, &["cat"])).stdout, b"", "no input");
+    host.disconnect();
+}
+
+#[test]
+fn a_command_runs_as_its_user_and_an_unknown_user_is_refused() {
+    let mut host = Host::connect();
+    let mut start = shell(1, "id -u; id -g; id -G; echo $USER");
+    start.user = Some(User {
+        uid: 4711,
+        gid: Some(4712),
+        groups: vec![4713],
+        ..User::default()
+    });
+    let ended = host.run(start);
+    // An agent that is not root runs everything as its own user.
+    if nix::unistd::geteuid().is_root() {
+        assert_eq!(ended.stdout, b"4711\n4712\n4712 4713\n4711\n");
+    }
+    assert_eq!(ended.code, 0);
+    let mut start = command(2, &["true"]);
+    start.user = Some(User {
+        name: "no-such-user".to_owned(),
+        ..User::default()
+    });
+    host.send(start);
+    assert_eq!(host.refused().reason(), Reason::NoUser);
+    host.disconnect();
+}
+
+#[test]
+fn requests_are_answered_beside_sessions() {
+    let mut host = Host::connect();
+    host.send(command(1, &["sleep", "600"]));
+    host.started();
+    let action = Some(Action::ReportFacts(ReportFacts {}));
+    host.send(Request { number: 2, action });
+    let Kind::Answer(answer) = host.next() else {
+        panic!("something else");
+    };
+    assert_eq!((answer.number, answer.error.as_str()), (2, ""));
+    let facts = answer.facts.expect("facts");
+    assert!(facts.memory > 0 && !facts.kernel.is_empty(), "{facts:?}");
+    // Of a later version.
+    host.send(Request {
+        number: 3,
+        action: None,
+    });
+    let Kind::Answer(answer) = host.next() else {
+        panic!("something else");
+    };
+    assert!(answer.error.contains("does not know"), "{}", answer.error);
+    host.send(Close { session: 1 });
+    assert_eq!(host.end(1).code, 128 + 9);
     host.disconnect();
 }
 

@@ -28,8 +28,9 @@ mod message;
 
 pub use frame::{Decoder, Frames, encode};
 pub use message::{
-    Close, Credit, Data, Exited, FromGuest, GuestHello, HostHello, Reason, Refused, Resize, Signal,
-    Start, Started, Stream, Terminal, ToGuest, from_guest, to_guest,
+    Answer, Close, Credit, Data, Exited, Facts, FileSystem, Freeze, FromGuest, GuestHello,
+    HostHello, Interface, Reason, Refused, ReportFacts, Request, Resize, SetTime, Signal, Start,
+    Started, Stream, Terminal, Thaw, ToGuest, User, from_guest, request, to_guest,
 };
 
 /// Name of the virtio-serial port.
@@ -52,3 +53,15 @@ pub const MAX_FRAME_OF_GUEST: usize = 64 << 10;
 
 /// Sessions of one connection at a time.
 pub const SESSIONS: usize = 64;
+
+/// File systems of one report.
+pub const FILE_SYSTEMS: usize = 32;
+
+/// Network interfaces of one report, and addresses of one of them.
+pub const INTERFACES: usize = 16;
+
+/// Longest time in seconds that file systems are frozen.
+pub const LONGEST_FREEZE: u32 = 60;
+
+/// Bytes of published values in one report.
+pub const PUBLISHED: usize = 4096;

@@ -44,7 +44,7 @@ mod saved;
 pub use fake::FakeHypervisor;
 pub use libvirt::{Libvirt, Settings};
 pub use metadata::{METADATA_NAMESPACE, MachineElement};
-pub use saved::is_saved_memory;
+pub use saved::{is_saved_memory, saved_description};
 
 /// What the daemon needs from a hypervisor.
 pub trait Hypervisor: Send + Sync + 'static {

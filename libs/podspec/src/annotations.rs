@@ -58,6 +58,8 @@ keys! {
     CpuModel = CPU_MODEL or "VirtletCPUModel";
     /// Board that the guest sees.
     MachineType = MACHINE_TYPE;
+    /// Whether the guest has a port for `vmlet-guest`, and gets it from cloud-init.
+    GuestAgent = GUEST_AGENT;
     /// Size of the root disk when larger than the image's.
     RootVolumeSize = ROOT_VOLUME_SIZE or "VirtletRootVolumeSize";
     /// SMBIOS system UUID.

@@ -32,7 +32,7 @@ pub use guest_data::{Content, GuestData, GuestDataError, GuestName, NoCloud, Sou
 pub use id::{ContainerId, Id, IdError, Kind, SandboxId, TAG, kind};
 pub use image::{LONGEST_IMAGE_URL, is_url_image_name, url_image_name};
 pub use instance::{Instance, Role, VmUid};
-pub use machine::{CpuModel, Defaults, Machine, Mib, PodResources, Vcpus};
+pub use machine::{CpuModel, Defaults, GuestAgent, Machine, Mib, PodResources, Vcpus};
 pub use machine_type::MachineType;
 pub use quantity::{QuantityError, parse_quantity};
 pub use unknown::{Unknown, unknown_annotations};

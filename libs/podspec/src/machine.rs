@@ -39,6 +39,19 @@ pub enum CpuModel {
     HostModel,
 }
 
+/// How `vmlet-guest` gets into a guest.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GuestAgent {
+    /// cloud-init installs it where the guest has a seed image.
+    #[default]
+    Auto,
+    /// It is in the image, or is not needed.
+    Image,
+    /// The guest has no port for it.
+    Off,
+}
+
 /// What applies when the pod specifies nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Defaults {
@@ -76,6 +89,9 @@ pub struct Machine {
     pub root_size: Option<u64>,
     /// Requested SMBIOS system UUID.
     pub system_uuid: Option<Uuid>,
+    /// How the guest gets `vmlet-guest`.
+    #[serde(default)]
+    pub guest_agent: GuestAgent,
 }
 
 impl Vcpus {
@@ -154,6 +170,7 @@ impl Machine {
                 Some(uuid) => Some(uuid),
                 None => annotations.get(Key::SystemUuid)?,
             },
+            guest_agent: annotations.get(Key::GuestAgent)?.unwrap_or_default(),
         })
     }
 }
@@ -203,6 +220,19 @@ impl FromStr for CpuModel {
             "" => Ok(Self::Default),
             "host-model" => Ok(Self::HostModel),
             _ => Err("only \"host-model\" or nothing is allowed"),
+        }
+    }
+}
+
+impl FromStr for GuestAgent {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "image" => Ok(Self::Image),
+            "off" => Ok(Self::Off),
+            _ => Err("\"auto\", \"image\" or \"off\" is allowed"),
         }
     }
 }

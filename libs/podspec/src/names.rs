@@ -15,6 +15,8 @@ pub const MEMORY: &str = "vmlet.dev/memory";
 pub const CPU_MODEL: &str = "vmlet.dev/cpu-model";
 /// Board that the guest sees.
 pub const MACHINE_TYPE: &str = "vmlet.dev/machine-type";
+/// Whether the guest has a port for `vmlet-guest`, and gets it from cloud-init.
+pub const GUEST_AGENT: &str = "vmlet.dev/guest-agent";
 /// Size of the root disk when larger than the image's.
 pub const ROOT_VOLUME_SIZE: &str = "vmlet.dev/root-volume-size";
 /// SMBIOS system UUID.

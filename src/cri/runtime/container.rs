@@ -85,7 +85,8 @@ impl Runtime {
             true => {
                 let sandbox = self.app.sandboxes.find(container.sandbox.as_str()).ok();
                 let facts = self.app.containers.facts(&container).await;
-                info::container(&container, sandbox.as_deref(), &facts)
+                let guest = self.app.containers.last_guest_report(&container.id);
+                info::container(&container, sandbox.as_deref(), &facts, guest.as_ref())
             }
             false => info::Info::new(),
         };

@@ -4,6 +4,8 @@
 //! session, is its end.
 //! Failure: statuses from [`status`](crate::cri::status).
 
+use std::time::Duration;
+
 use cri_proto::v1;
 use tapmanager::wire::Network;
 use tonic::Status;
@@ -12,6 +14,11 @@ use super::Runtime;
 use crate::cri::convert;
 use crate::sandbox::state::Phase;
 use crate::streaming::{AttachTarget, ExecTarget, Target, Wanted};
+
+/// Time for `vmlet-guest` to answer a new connection, when the QEMU guest agent serves, too.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Time for `vmlet-guest` to answer a new connection, when nothing else serves.
+const INTERACTIVE: Duration = Duration::from_secs(20);
 
 impl Runtime {
     pub(super) async fn exec_sync(
@@ -34,17 +41,20 @@ impl Runtime {
             resize: request.tty,
         })?;
         let container = self.container(&request.container_id)?;
-        self.app.containers.check_exec(&container.id)?;
-        for (is_set, what) in [
-            (request.tty, "a terminal"),
-            (request.stdin, "standard input"),
-        ] {
-            if is_set {
-                return Err(Status::failed_precondition(format!(
-                    "{what} is not available: the QEMU guest agent runs commands without it; omit \
-                     -i and -t, or use vmletctl console on the node"
-                )));
-            }
+        let needs_agent = request.tty || request.stdin;
+        let patience = if needs_agent { INTERACTIVE } else { PATIENCE };
+        let agent = self.app.containers.guest_agent(&container.id, patience);
+        if agent.await?.is_none() && needs_agent {
+            let what = if request.tty {
+                "a terminal"
+            } else {
+                "standard input"
+            };
+            return Err(Status::failed_precondition(format!(
+                "{what} is not available: it needs vmlet-guest in the virtual machine, which does \
+                 not answer, and the QEMU guest agent runs commands without it. Install and start \
+                 vmlet-guest in the guest, or omit -i and -t"
+            )));
         }
         let url = self.url(Target::Exec(ExecTarget {
             container: container.id.clone(),

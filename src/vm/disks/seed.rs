@@ -10,7 +10,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use podspec::{GuestData, GuestName, Instance, NoCloud, Role, VmUid};
+use podspec::{GuestAgent, GuestData, GuestName, Instance, NoCloud, Role, VmUid};
 
 use crate::disk::unfinished;
 use crate::files;
@@ -21,6 +21,9 @@ use crate::vm::domain::{Disk, DiskFormat, DiskSource};
 use crate::vm::error::Result;
 use crate::vm::model::{Container, ContainerConfig};
 use crate::vm::service::Containers;
+
+/// What cloud-init runs at each boot.
+const INSTALL: &[u8] = include_bytes!("seed/install-agent.sh");
 
 /// The serial number by which a guest finds the disk: `/dev/disk/by-id/virtio-vmlet-seed`.
 pub(super) const SERIAL: &str = "vmlet-seed";
@@ -83,8 +86,14 @@ impl<P: Platform> Containers<P> {
         let path = self.seed_file(row);
         let (uid, gid) = (self.settings.uid, self.settings.gid);
         let target = path.clone();
+        let agent = match row.spec.machine.guest_agent {
+            GuestAgent::Auto => Some(self.settings.guest_agent.clone()),
+            GuestAgent::Image | GuestAgent::Off => None,
+        };
         let make = move || -> Result<()> {
-            let image = cloudinit_image::image(cloudinit_image::NO_CLOUD, entries(wanted))?;
+            let mut entries = entries(wanted);
+            entries.extend(agent.map_or_else(Vec::new, |program| with_agent(&program)));
+            let image = cloudinit_image::image(cloudinit_image::NO_CLOUD, entries)?;
             let written = write(&target, &image, uid, gid);
             Ok(written.map_err(files::failed("write", &target))?)
         };
@@ -142,6 +151,22 @@ fn entries(wanted: NoCloud) -> Vec<cloudinit_image::File> {
     .into_iter()
     .flatten()
     .collect()
+}
+
+/// The agent for guests, and what makes cloud-init install it at each boot. Blocks.
+fn with_agent(program: &Path) -> Vec<cloudinit_image::File> {
+    let file = |name, content| cloudinit_image::File { name, content };
+    match fs::read(program) {
+        Ok(content) => vec![
+            file("vendor-data", INSTALL.to_vec()),
+            file("vmlet-guest", content),
+        ],
+        Err(error) => {
+            let (program, error) = (program.display(), crate::one_line(&error));
+            tracing::warn!(%program, error, "guest agent not on the seed image");
+            Vec::new()
+        }
+    }
 }
 
 /// Writes under another name first; blocks.

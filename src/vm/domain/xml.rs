@@ -80,8 +80,8 @@ struct Devices {
     #[serde(rename = "controller")]
     controllers: [Controller; 1],
     serial: Serial,
-    #[serde(rename = "channel", skip_serializing_if = "Option::is_none")]
-    agent: Option<Channel>,
+    #[serde(rename = "channel")]
+    agents: Vec<Channel>,
     rng: Rng,
     memballoon: Balloon,
 }
@@ -115,13 +115,20 @@ impl Domain {
                 disks: disk::all(&spec.root, &spec.disks)?,
                 controllers: [Controller::no_usb()],
                 serial: Serial::new(&spec.console)?,
-                agent: spec.guest_agent.then(Channel::guest_agent),
+                agents: agents(spec)?,
                 rng: Rng::default(),
                 memballoon: Balloon::default(),
             },
             command_line: CommandLine::new(spec),
         })
     }
+}
+
+/// The QEMU guest agent's channel comes first: its name in the guest stays the same.
+fn agents(spec: &DomainSpec) -> Result<Vec<Channel>> {
+    let of_qemu = spec.guest_agent.then(|| Ok(Channel::guest_agent()));
+    let ours = spec.guest_socket.as_deref().map(Channel::vmlet_guest);
+    of_qemu.into_iter().chain(ours).collect()
 }
 
 /// The definition for libvirt, indented for the people who will read it in `virsh dumpxml`.

@@ -21,7 +21,7 @@ const RUN: &str = include_str!("run.sh");
 const KILL: &str = include_str!("kill.sh");
 
 /// Most of a stream that is returned; `run.sh` keeps no more.
-const LONGEST_STREAM: usize = 16 << 20;
+pub(super) const LONGEST_STREAM: usize = 16 << 20;
 /// Time for the agent to start a program. A client with a shorter time-out gets its answer before;
 /// a start that is given up may happen all the same.
 const START: Duration = Duration::from_secs(30);

@@ -10,8 +10,8 @@ use std::time::Duration;
 pub enum Error {
     /// No agent.
     #[error(
-        "commands in a virtual machine need the QEMU guest agent, and none is connected: \
-         install the package qemu-guest-agent in the guest and start it"
+        "commands in a virtual machine need an agent in the guest, and none is connected: install \
+         the package qemu-guest-agent or vmlet-guest in the guest and start it"
     )]
     NoAgent(#[source] libvirt::Error),
     /// The agent may not do it.
@@ -31,7 +31,7 @@ pub enum Error {
     Timeout(Duration),
     /// The agent did not even start it; should it do so later, the command is killed.
     #[error(
-        "the QEMU guest agent in the virtual machine did not start the command within {} s",
+        "the guest agent in the virtual machine did not start the command within {} s",
         .0.as_secs()
     )]
     NotStarted(Duration),
@@ -41,6 +41,9 @@ pub enum Error {
     /// The agent does not know the command any more.
     #[error("the QEMU guest agent lost the command")]
     Lost(#[source] libvirt::Error),
+    /// `vmlet-guest` did not run it to its end.
+    #[error(transparent)]
+    Guest(#[from] crate::guest::Error),
     /// The machine ended under the command.
     #[error("the virtual machine ended while the command ran")]
     Ended,

@@ -230,6 +230,7 @@ mod tests {
             machine_type: podspec::MachineType::default(),
             root_size: None,
             system_uuid: None,
+            guest_agent: podspec::GuestAgent::Auto,
         };
         Container {
             id: ContainerId::generate(),

@@ -26,6 +26,7 @@ use crate::vm::domain::{
     self, Console, CpuMode, Disk, DiskFormat, DiskSource, DomainSpec, Variable, xml,
 };
 use crate::vm::error::{Error, Result, hypervisor};
+use crate::vm::host::accelerator::Accelerator;
 use crate::vm::model::{Container, Exit, NEVER_RAN};
 use crate::vm::service::Containers;
 use crate::vm::state::{Event, Phase};
@@ -104,7 +105,8 @@ impl<P: Platform> Containers<P> {
         faultpoint::point("vm.start.token");
         self.prepare_sockets(&row.id).await?;
         self.follow(row).await?;
-        let spec = self.domain(row, sandbox, accelerator, token)?;
+        let has_port = self.has_guest_port(row).await?;
+        let spec = self.domain(row, sandbox, (accelerator, token), has_port)?;
         let xml = xml::to_xml(&spec).map_err(Error::Describe)?;
         let requested = Instant::now();
         self.parts
@@ -133,12 +135,28 @@ impl<P: Platform> Containers<P> {
         started.map_err(hypervisor("start"))
     }
 
+    /// Saved memory fits only the devices that it was saved with, and earlier versions had no port
+    /// for `vmlet-guest`.
+    async fn has_guest_port(&self, row: &Container) -> Result<bool> {
+        if row.spec.machine.guest_agent == podspec::GuestAgent::Off {
+            return Ok(false);
+        }
+        let instance = &row.spec.instance;
+        let (Some(vm), true) = (instance.vm, instance.restore) else {
+            return Ok(true);
+        };
+        let file = self.parts.disks.memory_file(vm);
+        let description = tokio::task::spawn_blocking(move || libvirt::saved_description(&file));
+        let description = description.await.map_err(crate::tasks::Aborted::from)?;
+        Ok(description.is_none_or(|xml| xml.contains(guestapi::PORT)))
+    }
+
     fn domain(
         &self,
         row: &Container,
         sandbox: &Sandbox,
-        accelerator: crate::vm::host::accelerator::Accelerator,
-        token: String,
+        (accelerator, token): (Accelerator, String),
+        has_port: bool,
     ) -> Result<DomainSpec> {
         let machine = &row.spec.machine;
         let path = |path: &Path| path.to_string_lossy().into_owned();
@@ -181,6 +199,7 @@ impl<P: Platform> Containers<P> {
                 log: self.paths.console_file(&row.id),
             },
             guest_agent: true,
+            guest_socket: has_port.then(|| self.paths.guest_socket(&row.id)),
             system_uuid: machine.system_uuid,
         })
     }

@@ -65,6 +65,7 @@ impl<P: Platform> Containers<P> {
             let pulled = self.pull_moved(row, &memory).await;
             let resumed = self.parts.hypervisor.resume(row.domain()).await;
             resumed.map_err(hypervisor("resume"))?;
+            self.set_guest_time(row);
             self.plug_in(row, pulled).await;
         }
         faultpoint::point("node.resume.runs");

@@ -32,6 +32,7 @@ mod poll;
 pub mod samples;
 mod stack;
 mod tally;
+mod terminal;
 mod verdicts;
 mod wait;
 
@@ -52,6 +53,7 @@ pub use objects::{Answer, Effect, Objects};
 pub use poll::Poller;
 pub use stack::{Endpoint, Stack, xtask};
 pub use tally::{Mark, Spent};
+pub use terminal::Terminal;
 pub use verdicts::{Case, judge};
 pub use wait::{eventually, in_time, scaled};
 

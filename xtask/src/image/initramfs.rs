@@ -1,7 +1,7 @@
 //! The guest's whole user space, packed as the kernel's initial file system.
 //!
-//! Invariant: everything in it comes from `xtask/guest`, busybox, the QEMU guest agent with the
-//! libraries that the dynamic linker names, the DHCPv6 client, and the kernel package.
+//! Invariant: everything in it comes from `xtask/guest`, `vmlet-guest`, busybox, the QEMU guest
+//! agent with the libraries that the dynamic linker names, the DHCPv6 client, and the kernel package.
 //! Failure: names the file or program that is missing.
 
 use std::fs;
@@ -26,6 +26,7 @@ const PLACES: &[(&str, &str)] = &[
     ("ready", "etc/ready"),
     ("ticker", "etc/ticker"),
     ("agent", "etc/agent"),
+    ("guest-agent", "etc/guest-agent"),
     ("lease", "etc/lease"),
     ("console", "etc/console"),
     ("profile", "etc/profile"),
@@ -34,12 +35,12 @@ const PLACES: &[(&str, &str)] = &[
     ("shutdown", "etc/acpi/PWRF/00000080"),
 ];
 
-/// Builds the archive below `work`; `client` are the files of the DHCPv6 client with their places.
+/// Builds the archive below `work`; `programs` are further files with their places.
 pub(crate) fn build(
     work: &Path,
     sources: &Path,
     kernel: &Kernel,
-    client: &[(&str, PathBuf)],
+    programs: &[(&str, PathBuf)],
 ) -> Result<PathBuf> {
     let root = fresh_folder(work.join("initramfs"))?;
     for folder in [
@@ -69,7 +70,7 @@ pub(crate) fn build(
 
     busybox(&root)?;
     guest_agent(&root)?;
-    for (place, file) in client {
+    for (place, file) in programs {
         install(file, &root.join(place), 0o755)?;
     }
     let (always, seed) = Modules::scan(&kernel.modules)?.install(&root.join("lib/modules"))?;

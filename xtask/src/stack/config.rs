@@ -17,7 +17,7 @@ use super::cluster::{self, Node};
 use super::layout::{Layout, QEMU_USER};
 use super::netns::POD_BRIDGE;
 use super::record::Record;
-use crate::{pod_images, run, workspace};
+use crate::{image, pod_images, run, workspace};
 
 /// The image that every stack can pull and boot, less its tag.
 const IMAGE: &str = "vmlet.dev/hello";
@@ -59,7 +59,7 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
          [node]\nendpoint = {node}\n\n\
          [network]\ntapmanager_socket = {tapmanager}\nhandoff_socket = {handoff}\n\n\
          [vm]\naccelerator = \"auto\"\nemulator = \"/usr/bin/qemu-system-x86_64\"\n\
-         wrapper = {wrapper}\nuser = {user}\n\n\
+         wrapper = {wrapper}\nguest_agent = {guest_agent}\nuser = {user}\n\n\
          [images]\nprotocol = \"http\"\n\n\
          [[images.translations]]\nname = {image}\nurl = {url}\n",
         listen = toml_string(&layout.cri_socket().to_string_lossy()),
@@ -70,6 +70,7 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
         tapmanager = path("run/tapmanager.sock"),
         handoff = path("run/handoff.sock"),
         wrapper = path("bin/vmwrapper"),
+        guest_agent = path("bin/vmlet-guest"),
         user = toml_string(QEMU_USER),
         image = toml_string(IMAGE),
         url = toml_string(&record.image_url()),
@@ -237,6 +238,9 @@ pub(crate) fn install_programs(layout: &Layout, built: &Path, record: &Record) -
         fs::copy(&from, layout.path("bin").join(name))
             .with_context(|| format!("copy {}: was it built?", from.display()))?;
     }
+    let agent = image::agent::path();
+    fs::copy(&agent, layout.path("bin/vmlet-guest"))
+        .with_context(|| format!("copy {}: was the guest image built?", agent.display()))?;
     install_plugin(&layout.path("bin"))
 }
 

@@ -97,6 +97,19 @@ fn the_cpu_model_is_the_hosts_or_the_usual_one(#[case] value: &str, #[case] want
     assert_eq!(machine.unwrap().cpu_model, want);
 }
 
+#[rstest]
+#[case(&[], GuestAgent::Auto)]
+#[case(&[("vmlet.dev/guest-agent", "auto")], GuestAgent::Auto)]
+#[case(&[("vmlet.dev/guest-agent", "image")], GuestAgent::Image)]
+#[case(&[("vmlet.dev/guest-agent", "off")], GuestAgent::Off)]
+fn the_guest_agent_is_installed_unless_the_pod_refuses_it(
+    #[case] pairs: &[(&str, &str)],
+    #[case] want: GuestAgent,
+) {
+    let machine = machine(pairs, PodResources::default());
+    assert_eq!(machine.unwrap().guest_agent, want);
+}
+
 #[test]
 fn a_uuid_of_ours_wins_over_the_predecessors() {
     let uuid = |digit: &str| format!("0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1{digit}");
@@ -122,6 +135,7 @@ fn a_uuid_of_ours_wins_over_the_predecessors() {
 #[case("VirtletRootVolumeSize", "0")]
 #[case("vmlet.dev/root-volume-size", "9Ei")]
 #[case("VirtletSystemUUID", "not-a-uuid")]
+#[case("vmlet.dev/guest-agent", "none")]
 fn nonsense_is_refused_by_name_and_value(#[case] name: &str, #[case] value: &str) {
     let text = machine(&[(name, value)], PodResources::default())
         .unwrap_err()

@@ -1,7 +1,9 @@
-//! Character devices: the console and the guest agent's channel.
+//! Character devices: the console and the channels of the guest agents.
 //!
 //! Invariant: QEMU itself appends to the console's log, so that no byte depends on our being there.
 //! Failure: a path that is not UTF-8.
+
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -45,6 +47,8 @@ struct SerialTarget {
 pub(super) struct Channel {
     #[serde(rename = "@type")]
     kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<Source>,
     target: ChannelTarget,
 }
 
@@ -79,11 +83,25 @@ impl Serial {
 impl Channel {
     /// libvirt makes the socket and keeps it to itself.
     pub(super) const fn guest_agent() -> Self {
+        Self::new(None, "org.qemu.guest_agent.0")
+    }
+
+    /// The emulator makes the socket, which is the daemon's.
+    pub(super) fn vmlet_guest(socket: &Path) -> Result<Self> {
+        let source = Source {
+            mode: "bind",
+            path: text(socket)?,
+        };
+        Ok(Self::new(Some(source), guestapi::PORT))
+    }
+
+    const fn new(source: Option<Source>, name: &'static str) -> Self {
         Self {
             kind: "unix",
+            source,
             target: ChannelTarget {
                 kind: "virtio",
-                name: "org.qemu.guest_agent.0",
+                name,
             },
         }
     }

@@ -58,6 +58,7 @@ fn spec() -> DomainSpec {
             log: "/var/lib/vmlet/console/c0ffee/serial.raw".into(),
         },
         guest_agent: true,
+        guest_socket: Some("/var/lib/vmlet/console/c0ffee/guest".into()),
         system_uuid: None,
     }
 }
@@ -80,6 +81,7 @@ fn a_kvm_guest_with_more_disks_and_its_own_system_uuid() {
         accelerator: Accelerator::Kvm,
         cpu: CpuMode::HostModel,
         guest_agent: false,
+        guest_socket: None,
         system_uuid: Some(Uuid::from_u128(42)),
         machine_type: "pc-q35-7.1".parse().unwrap(),
         ..spec()

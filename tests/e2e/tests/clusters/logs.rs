@@ -33,9 +33,6 @@ async fn people_see_of_a_machine_what_they_see_of_a_container() -> Result<()> {
     rotation(&cluster).await.context("rotation")?;
     figures(&cluster).await.context("figures")?;
     top(&cluster).await.context("top")?;
-    sessions(&cluster)
-        .await
-        .context("exec, attach and port-forward")?;
     previous(&cluster).await.context("--previous")?;
     debug(&cluster).await.context("kubectl debug")?;
     cluster.delete("pod/machine", GONE)?;
@@ -226,52 +223,6 @@ async fn top(cluster: &Cluster) -> Result<()> {
         Ok(())
     })
     .await
-}
-
-/// exec with its exit codes, attach and port-forward, through kubelet and the proxy.
-async fn sessions(cluster: &Cluster) -> Result<()> {
-    eventually(READY, "a command in the guest", || async {
-        let name = cluster.kubectl(&["exec", "machine", "--", "hostname"])?;
-        ensure!(name == "machine", "{name}");
-        Ok(())
-    })
-    .await?;
-    let script = "echo to-stderr >&2; exit 7";
-    let failed = cluster
-        .kubectl_command(&["exec", "machine", "--", "sh", "-c", script])?
-        .output()?;
-    let printed = String::from_utf8_lossy(&failed.stderr);
-    ensure!(failed.status.code() == Some(7), "{failed:?}");
-    ensure!(printed.contains("to-stderr"), "{printed}");
-    let Err(refused) = cluster.kubectl(&["exec", "-i", "machine", "--", "cat"]) else {
-        bail!("exec -i works: test what it does");
-    };
-    let refused = format!("{refused:#}");
-    ensure!(refused.contains("standard input"), "{refused}");
-    let attach = cluster.kubectl_command(&["attach", "machine"])?;
-    let mut attach = tokio::process::Command::from(attach)
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()?;
-    let mut console = BufReader::new(attach.stdout.take().context("no output")?).lines();
-    let line = in_time(READY, "a tick", async { Ok(console.next_line().await?) }).await?;
-    ensure!(line.is_some(), "kubectl attach ended");
-    drop(attach);
-    let forward = cluster.kubectl_command(&["port-forward", "pod/machine", ":80"])?;
-    let mut forward = tokio::process::Command::from(forward)
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()?;
-    let output = forward.stdout.take().context("no output")?;
-    let mut lines = BufReader::new(output).lines();
-    let line = in_time(READY, "the port", async { Ok(lines.next_line().await?) }).await?;
-    let line = line.context("kubectl port-forward ended")?;
-    let address = line.split_whitespace().nth(2).context("no address")?;
-    let page = Command::new("curl")
-        .args(["-sS", "-m", "60", &format!("http://{address}/")])
-        .output()?;
-    ensure!(page.status.success() && !page.stdout.is_empty(), "{page:?}");
-    Ok(())
 }
 
 /// A second container is refused before its image is looked for.

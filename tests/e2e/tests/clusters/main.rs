@@ -33,6 +33,7 @@ mod reboot;
 mod resize;
 mod resources;
 mod restarts;
+mod sessions;
 mod storm;
 mod thirty;
 mod unsupported;

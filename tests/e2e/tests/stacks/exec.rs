@@ -14,7 +14,12 @@ const MIB: usize = 1 << 20;
 const USER_DATA: &str = "runcmd:\n- [echo, ä]\n";
 const SOON: Duration = Duration::from_secs(180);
 
-async fn guest(stack: &Stack, name: &str) -> Result<(Cri, String)> {
+/// A machine without a port for `vmlet-guest`: the QEMU guest agent runs its commands.
+const QEMU: &str = "off";
+/// A machine whose commands `vmlet-guest` runs.
+const OURS: &str = "image";
+
+async fn guest(stack: &Stack, name: &str, agent: &str) -> Result<(Cri, String)> {
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
@@ -22,7 +27,7 @@ async fn guest(stack: &Stack, name: &str) -> Result<(Cri, String)> {
     let mut pod = PodOptions::named(name, stack);
     let user_data = ("vmlet.dev/cloud-init-user-data", USER_DATA);
     let keys = ("VirtletSSHKeys", "ssh-ed25519 AAAA a\n");
-    for (key, value) in [user_data, keys] {
+    for (key, value) in [user_data, keys, ("vmlet.dev/guest-agent", agent)] {
         pod.annotations.insert(key.to_owned(), value.to_owned());
     }
     let (_, container) = Box::pin(cri.boot(&pod, &image)).await?;
@@ -42,62 +47,81 @@ async fn down(stack: Stack, cri: &Cri) -> Result<()> {
 #[ignore = "needs root"]
 async fn a_command_comes_back_byte_for_byte() -> Result<()> {
     let stack = Stack::up()?;
-    let (cri, id) = guest(&stack, "exact").await?;
+    let (cri, id) = guest(&stack, "exact", QEMU).await?;
+    exact(&stack, &cri, &id, "exact").await?;
+    let left = cri.shell(&id, "pidof vmlet-guest || true").await?;
+    ensure!(left.is_empty(), "vmlet-guest runs without a port: {left}");
+    for sandbox in cri.sandboxes().await? {
+        cri.remove_pod(&sandbox.id).await?;
+    }
 
+    let (_, id) = guest(&stack, "ours", OURS).await?;
+    // From here on there is no other agent.
+    cri.shell(
+        &id,
+        "mv /dev/virtio-ports/org.qemu.guest_agent.0 /tmp/port; kill -9 $(pidof qemu-ga)",
+    )
+    .await?;
+    cri.shell(&id, "rm /tmp/port").await?;
+    exact(&stack, &cri, &id, "ours").await?;
+    down(stack, &cri).await
+}
+
+/// What holds for every agent.
+async fn exact(stack: &Stack, cri: &Cri, id: &str, name: &str) -> Result<()> {
     let line = r"printf 'out\r\n\000\377'; printf 'err\n\001' >&2; exit 7";
-    let answer = cri.exec(&id, &["sh", "-c", line], 30).await?;
+    let answer = cri.exec(id, &["sh", "-c", line], 30).await?;
     ensure!(answer.stdout == b"out\r\n\0\xff", "{:?}", answer.stdout);
     ensure!(answer.stderr == b"err\n\x01", "{:?}", answer.stderr);
     ensure!(answer.exit_code == 7, "{}", answer.exit_code);
 
     // Arguments are passed as they are, without a shell; built-ins of a shell are no programs.
     let words = ["echo", "-n", "$HOME", "a b", "'\"`*", "ä\n"];
-    let answer = cri.exec(&id, &words, 30).await?;
+    let answer = cri.exec(id, &words, 30).await?;
     ensure!(
         answer.stdout == "$HOME a b '\"`* ä\n".as_bytes(),
         "{answer:?}"
     );
     for (command, code) in [(["true"].as_slice(), 0), (&["false"], 1)] {
-        let answer = cri.exec(&id, command, 30).await?;
+        let answer = cri.exec(id, command, 30).await?;
         ensure!(answer.exit_code == code && answer.stdout.is_empty() && answer.stderr.is_empty());
     }
-    let killed = cri.exec(&id, &["sh", "-c", "kill -9 $$"], 30).await?;
+    let killed = cri.exec(id, &["sh", "-c", "kill -9 $$"], 30).await?;
     ensure!(
         killed.exit_code == 137 && killed.stderr.is_empty(),
         "{killed:?}"
     );
     for missing in ["no-such-command", "/tmp", "cd"] {
-        let refused = cri.exec(&id, &[missing], 30).await.err();
+        let refused = cri.exec(id, &[missing], 30).await.err();
         let refused = refused.with_context(|| format!("{missing} ran"))?;
         ensure!(refused.code() == Code::InvalidArgument, "{refused:?}");
         ensure!(refused.message().contains(missing), "{refused:?}");
     }
-    let empty = cri.exec(&id, &[], 30).await.err().context("no command")?;
+    let empty = cri.exec(id, &[], 30).await.err().context("no command")?;
     ensure!(empty.code() == Code::InvalidArgument, "{empty:?}");
 
     // A process group of its own: the agent lives on.
-    let answer = cri.exec(&id, &["sh", "-c", "kill -TERM 0"], 30).await?;
+    let answer = cri.exec(id, &["sh", "-c", "kill -TERM 0"], 30).await?;
     ensure!(
         answer.exit_code == 143 || answer.exit_code == 137,
         "{answer:?}"
     );
-    cri.shell(&id, "true").await?;
+    cri.shell(id, "true").await?;
 
-    seed(&stack, &cri, &id).await?;
-    long_output(&cri, &id).await?;
-    crictl(&stack, &id)?;
-    down(stack, &cri).await
+    seed(stack, cri, id, name).await?;
+    long_output(cri, id).await?;
+    crictl(stack, id, name)
 }
 
 /// What cloud-init would read is on a disk of its own, which the guest cannot write.
-async fn seed(stack: &Stack, cri: &Cri, id: &str) -> Result<()> {
+async fn seed(stack: &Stack, cri: &Cri, id: &str, name: &str) -> Result<()> {
     let user_data = cri.exec(id, &["cat", "/run/seed/user-data"], 30).await?;
     let wanted = format!("#cloud-config\n{USER_DATA}");
     ensure!(user_data.stdout == wanted.as_bytes(), "{user_data:?}");
     let meta_data = cri.exec(id, &["cat", "/run/seed/meta-data"], 30).await?;
     let meta_data: serde_json::Value = serde_json::from_slice(&meta_data.stdout)?;
     let wanted = serde_json::json!({
-        "instance-id": "exact.default", "local-hostname": "exact", "public-keys": ["ssh-ed25519 AAAA a"],
+        "instance-id": format!("{name}.default"), "local-hostname": name, "public-keys": ["ssh-ed25519 AAAA a"],
     });
     ensure!(meta_data == wanted, "{meta_data}");
     let disk = "sed -n 's,^\\([^ ]*\\) /run/seed iso9660 ro.*,\\1,p' /proc/mounts";
@@ -142,9 +166,9 @@ async fn long_output(cri: &Cri, id: &str) -> Result<()> {
     Ok(())
 }
 
-fn crictl(stack: &Stack, id: &str) -> Result<()> {
+fn crictl(stack: &Stack, id: &str, name: &str) -> Result<()> {
     let reported = stack.crictl(&["exec", "-s", id, "hostname"])?;
-    ensure!(reported == "exact", "{reported}");
+    ensure!(reported == name, "{reported}");
     let export = stack.dir().join("checkpoint").display().to_string();
     let refused = stack.crictl(&["checkpoint", "--export", &export, id]);
     let refused = refused.err().context("a checkpoint")?.to_string();
@@ -159,9 +183,18 @@ fn crictl(stack: &Stack, id: &str) -> Result<()> {
 #[ignore = "needs root"]
 async fn a_command_that_is_given_up_is_killed_with_all_that_it_started() -> Result<()> {
     let stack = Stack::up()?;
-    let (cri, id) = guest(&stack, "limits").await?;
+    let (cri, id) = guest(&stack, "limits", QEMU).await?;
+    limits(&cri, &id).await?;
+    let (_, ours) = guest(&stack, "ours", OURS).await?;
+    limits(&cri, &ours).await?;
+    without_an_agent(&stack, &cri, &id).await?;
+    down(stack, &cri).await
+}
+
+/// Time-outs, clients that disconnect, and commands at once.
+async fn limits(cri: &Cri, id: &str) -> Result<()> {
     let sleepers = async || {
-        cri.shell(&id, "ps -o args | grep '^sleep 7[0-9][0-9]' || true")
+        cri.shell(id, "ps -o args | grep '^sleep 7[0-9][0-9]' || true")
             .await
     };
     let none_sleep = async || {
@@ -174,7 +207,7 @@ async fn a_command_that_is_given_up_is_killed_with_all_that_it_started() -> Resu
     };
 
     let line = "sleep 701 & (setsid sleep 702) & echo begun; sleep 703";
-    let late = cri.exec(&id, &["sh", "-c", line], 2).await.err();
+    let late = cri.exec(id, &["sh", "-c", line], 2).await.err();
     let late = late.context("it ended in time")?;
     ensure!(late.code() == Code::DeadlineExceeded, "{late:?}");
     ensure!(sleepers().await?.is_empty(), "killed before the answer");
@@ -188,14 +221,14 @@ async fn a_command_that_is_given_up_is_killed_with_all_that_it_started() -> Resu
         .await
     };
     tokio::select! {
-        ended = cri.exec(&id, &["sh", "-c", "sleep 704 & sleep 705"], 0) => bail!("{ended:?}"),
+        ended = cri.exec(id, &["sh", "-c", "sleep 704 & sleep 705"], 0) => bail!("{ended:?}"),
         seen = seen => seen?,
     }
     none_sleep().await?;
 
     // Eight at once in one machine: each ends when all have begun.
     let clients = (0..8).map(|n| {
-        let (cri, id) = (cri.clone(), id.clone());
+        let (cri, id) = (cri.clone(), id.to_owned());
         let line = format!(
             "mkdir -p /run/all && echo >/run/all/{n}; \
              until [ $(ls /run/all | wc -l) = 8 ]; do sleep 0.2; done; echo {n}"
@@ -206,9 +239,7 @@ async fn a_command_that_is_given_up_is_killed_with_all_that_it_started() -> Resu
     for (n, client) in clients.into_iter().enumerate() {
         ensure!(client.await?? == n.to_string());
     }
-
-    without_an_agent(&stack, &cri, &id).await?;
-    down(stack, &cri).await
+    Ok(())
 }
 
 async fn without_an_agent(stack: &Stack, cri: &Cri, id: &str) -> Result<()> {
@@ -226,7 +257,7 @@ async fn without_an_agent(stack: &Stack, cri: &Cri, id: &str) -> Result<()> {
         Ok(refused)
     });
     let refused = refused.await?;
-    let sentence = "install the package qemu-guest-agent in the guest and start it";
+    let sentence = "install the package qemu-guest-agent or vmlet-guest in the guest and start it";
     ensure!(refused.message().contains(sentence), "{refused:?}");
 
     // The power button serves then.
@@ -245,7 +276,7 @@ async fn without_an_agent(stack: &Stack, cri: &Cri, id: &str) -> Result<()> {
 #[ignore = "needs root"]
 async fn an_agent_that_hangs_delays_neither_other_guests_nor_its_own_end() -> Result<()> {
     let stack = Stack::up()?;
-    let (cri, mute) = guest(&stack, "mute").await?;
+    let (cri, mute) = guest(&stack, "mute", QEMU).await?;
     let (_, well) = Box::pin(cri.boot(&PodOptions::named("well", &stack), stack.image()?)).await?;
     cri.await_agent(&well).await?;
     let mut console = Console::open(&stack, &mute)?;

@@ -10,6 +10,7 @@ mod disks;
 mod events;
 mod exec;
 mod faults;
+mod guest_agent;
 mod ipv6;
 mod kubelet_needs;
 mod network;

@@ -4,7 +4,7 @@
 //! saved; no other machine gets at its disk.
 //! Failure: the test names what was lost or allowed.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use e2e::{
@@ -210,6 +210,7 @@ async fn a_suspended_guest_goes_on_where_it_was() -> Result<()> {
     let ip = cri.ip(&sandbox).await?;
     stack.fetch(&format!("http://{ip}/"), BOOT).await?;
 
+    set_clock_back(&cri, &container).await?;
     node.done(&uid(2), VM, Kind::Save(v1::Save {}), TASK)
         .await?;
     let ended = cri.await_exit(&container, TASK).await?;
@@ -260,6 +261,9 @@ async fn a_suspended_guest_goes_on_where_it_was() -> Result<()> {
     let page = stack.fetch(&format!("http://{ip}/"), BOOT).await?;
     ensure!(page.contains("before"), "the guest kept its name: {page}");
 
+    await_clock(&cri, &container).await?;
+    set_clock_back(&cri, &container).await?;
+
     // A paused guest prints nothing, and a restart of the daemon does not let it run.
     node.done(&uid(4), VM, Kind::Pause(v1::Pause {}), TASK)
         .await?;
@@ -272,6 +276,7 @@ async fn a_suspended_guest_goes_on_where_it_was() -> Result<()> {
         .await?;
     await_power(&node, &container, Power::On).await?;
     stack.fetch(&format!("http://{ip}/"), BOOT).await?;
+    await_clock(&cri, &container).await?;
 
     // Memory that is discarded no longer exists: the next pod boots.
     node.done(&uid(6), VM, Kind::Save(v1::Save {}), TASK)
@@ -287,6 +292,28 @@ async fn a_suspended_guest_goes_on_where_it_was() -> Result<()> {
     node.done(&uid(8), VM, delete, TASK).await?;
     stack.await_clean().await?;
     stack.down()
+}
+
+/// The guest's clock is years late, as after a long suspension.
+async fn set_clock_back(cri: &Cri, container: &str) -> Result<()> {
+    cri.await_agent(container).await?;
+    cri.shell(container, "date -s '2020-02-02 02:02:02'")
+        .await
+        .map(drop)
+}
+
+/// The guest's clock is that of the node again.
+async fn await_clock(cri: &Cri, container: &str) -> Result<()> {
+    eventually(BOOT, "a guest with the time of the node", || async {
+        let seconds: u64 = cri.shell(container, "date +%s").await?.parse()?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+        ensure!(
+            now.abs_diff(seconds) < 3600,
+            "{seconds} in the guest, {now} here"
+        );
+        Ok(())
+    })
+    .await
 }
 
 #[tokio::test]

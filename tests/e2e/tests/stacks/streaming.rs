@@ -8,13 +8,15 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cri, PodOptions, Stack, await_text, in_time, v1};
+use e2e::{Cri, PodOptions, Stack, Terminal, await_text, in_time, v1};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 use tonic::Code;
 
 const BOOT: Duration = Duration::from_secs(180);
 const SOON: Duration = Duration::from_secs(60);
+/// Bytes of input for one command.
+const INPUT: usize = 4 << 20;
 /// Connections of one session at a time.
 const CONNECTIONS: usize = 50;
 /// URLs that may wait for their clients.
@@ -34,8 +36,12 @@ async fn commands_and_connections_reach_the_guest() -> Result<()> {
     cri.await_agent(&container).await?;
 
     commands(&stack, &container)?;
+    input(&stack, &container).await?;
+    terminal(&stack, &container).await?;
     connections(&stack, &sandbox).await?;
     console(&stack, &container, &pod.log(0)).await?;
+    without_streams(&stack, &cri).await?;
+    // From here on no further session can begin for a minute.
     urls(&stack, &cri, &container).await?;
 
     cri.stop(&container, 0).await?;
@@ -62,11 +68,115 @@ fn commands(stack: &Stack, container: &str) -> Result<()> {
     let missing = stack.crictl(&["exec", container, "no-such-command"]);
     let missing = format!("{:?}", missing.err().context("no-such-command ran")?);
     ensure!(missing.contains("no command"), "{missing}");
+    Ok(())
+}
+
+/// Standard input, of as much as the pipes hold and more.
+async fn input(stack: &Stack, container: &str) -> Result<()> {
+    let sent: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..))
+        .take(INPUT)
+        .collect();
+    let mut cat = crictl(stack, &["exec", "-i", container, "cat"])?
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let mut stdin = cat.stdin.take().context("no input")?;
+    let (written, output) = tokio::join!(
+        async {
+            let written = stdin.write_all(&sent).await;
+            drop(stdin);
+            written
+        },
+        cat.wait_with_output()
+    );
+    written?;
+    let output = output?;
+    ensure!(
+        output.status.success() && output.stdout == sent,
+        "{output:?}"
+    );
+    // A command that ends before its input does.
+    let mut head = crictl(
+        stack,
+        &[
+            "exec",
+            "-i",
+            container,
+            "sh",
+            "-c",
+            "read a; echo $a; exit 4",
+        ],
+    )?
+    .stdin(Stdio::piped())
+    .stdout(Stdio::piped())
+    .stderr(Stdio::piped())
+    .kill_on_drop(true)
+    .spawn()?;
+    let mut stdin = head.stdin.take().context("no input")?;
+    stdin.write_all(b"first\nsecond\n").await?;
+    let output = in_time(SOON, "the end of the command", async {
+        Ok(head.wait_with_output().await?)
+    });
+    let output = output.await?;
+    ensure!(output.stdout == b"first\n", "{output:?}");
+    let reported = String::from_utf8_lossy(&output.stderr);
+    ensure!(reported.contains("exit code 4"), "{output:?}");
+    drop(stdin);
+    Ok(())
+}
+
+/// A terminal: its size, keys that are signals, and the exit code.
+async fn terminal(stack: &Stack, container: &str) -> Result<()> {
+    let shell = crictl(stack, &["exec", "-it", container, "sh"])?;
+    let mut terminal = Terminal::start(shell.as_std())?;
+    let session = async {
+        terminal
+            .keys("stty size; tty; echo at-$((6 * 7))\r")
+            .await?;
+        let printed = terminal.until("at-42").await?;
+        ensure!(
+            printed.contains("24 80") && printed.contains("/dev/pts/"),
+            "{printed:?}"
+        );
+        terminal.resize(30, 100).await?;
+        terminal
+            .keys("until stty size | grep 100; do sleep 0.1; done; echo is-$((6 * 7))\r")
+            .await?;
+        let printed = terminal.until("is-42").await?;
+        ensure!(printed.contains("30 100"), "{printed:?}");
+        terminal
+            .keys("sh -c 'echo waits-$((6 * 7)); exec sleep 700'\r")
+            .await?;
+        terminal.until("waits-42").await?;
+        terminal.keys("\u{3}").await?;
+        terminal.keys("echo code-$?-$((6 * 7))\r").await?;
+        terminal.until("code-130-42").await?;
+        terminal.keys("exit 5\r").await?;
+        terminal.until("exit code 5").await.map(drop)
+    };
+    in_time(SOON, "a session in a terminal", session).await?;
+    ensure!(
+        !terminal.end().await?.success(),
+        "crictl hides the exit code"
+    );
+    Ok(())
+}
+
+/// A machine without a port for `vmlet-guest` has no terminal and no input.
+async fn without_streams(stack: &Stack, cri: &Cri) -> Result<()> {
+    let mut pod = PodOptions::named("no-port", stack);
+    pod.annotations
+        .insert("vmlet.dev/guest-agent".to_owned(), "off".to_owned());
+    let (sandbox, container) = cri.boot(&pod, stack.image()?).await?;
+    cri.await_agent(&container).await?;
+    commands(stack, &container)?;
     for (flag, what) in [("-t", "a terminal"), ("-i", "standard input")] {
-        let refused = stack.crictl(&["exec", flag, container, "sh"]);
+        let refused = stack.crictl(&["exec", flag, &container, "sh"]);
         let refused = format!("{:?}", refused.err().with_context(|| flag.to_owned())?);
         ensure!(refused.contains(what), "{refused}");
     }
+    cri.remove_pod(&sandbox).await?;
     Ok(())
 }
 
@@ -167,6 +277,15 @@ async fn console(stack: &Stack, container: &str, log: &Path) -> Result<()> {
     in_time(SOON, "the output of the guest", third.until("the-43rd")).await
 }
 
+fn crictl(stack: &Stack, arguments: &[&str]) -> Result<Command> {
+    let endpoint = stack.var("CONTAINER_RUNTIME_ENDPOINT")?;
+    let mut command = Command::from(stack.command("crictl"));
+    command
+        .args(["-r", endpoint, "-i", endpoint])
+        .args(arguments);
+    Ok(command)
+}
+
 /// A running `crictl attach`, which ends with the value.
 struct Attached {
     child: Child,
@@ -175,10 +294,7 @@ struct Attached {
 
 impl Attached {
     fn start(stack: &Stack, arguments: &[&str]) -> Result<Self> {
-        let endpoint = stack.var("CONTAINER_RUNTIME_ENDPOINT")?;
-        let mut child = Command::from(stack.command("crictl"))
-            .args(["-r", endpoint, "-i", endpoint])
-            .args(arguments)
+        let mut child = crictl(stack, arguments)?
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

@@ -1,0 +1,147 @@
+//! Connections to the agents in guests.
+//!
+//! ```text
+//! streaming session ─► Command ─► Link ─► virtio-serial socket ─► vmlet-guest
+//! ```
+//!
+//! Invariant: one connection per machine, made by the first request and kept while the machine
+//! runs. Everything that comes from a guest is hostile: memory is bounded by the windows of its
+//! sessions, and what belongs to no session is read slowly.
+//! Failure: no connection, when the machine has no port, or its guest no agent; [`Error`] for a
+//! command.
+
+mod allowance;
+mod command;
+mod link;
+mod request;
+mod sessions;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use guestapi::Facts;
+use podspec::ContainerId;
+
+pub use command::{Command, Control, Ended, Input, Output};
+use link::Link;
+
+/// Why a command does not run in a guest.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// There is no such program.
+    #[error("the guest has no command {0:?}")]
+    NoCommand(String),
+    /// The agent's own reason.
+    #[error("vmlet-guest in the virtual machine refuses: {0}")]
+    Refused(String),
+    /// It is connected, and does not start the command.
+    #[error("vmlet-guest in the virtual machine did not start the command within {} s", .0.as_secs())]
+    Silent(Duration),
+    /// It is connected, and does not answer a request.
+    #[error("vmlet-guest in the virtual machine did not answer within {} s", .0.as_secs())]
+    NoAnswer(Duration),
+    /// The machine or the agent ended under the command or request.
+    #[error("the connection to vmlet-guest in the virtual machine ended while it was in use")]
+    Lost,
+    /// It sent what the protocol forbids.
+    #[error("vmlet-guest in the virtual machine broke the protocol: the session was ended")]
+    Protocol,
+}
+
+/// The connections of this node.
+#[derive(Debug, Default)]
+pub struct Guests {
+    links: Mutex<HashMap<ContainerId, Arc<Link>>>,
+    reports: Mutex<HashMap<ContainerId, Report>>,
+}
+
+/// The last report of an agent.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// When, in nanoseconds since the epoch.
+    pub at: i64,
+    /// Version of the agent, as the guest reports it, shortened.
+    pub version: String,
+    /// What it reported. All of it is hostile.
+    pub facts: Arc<Facts>,
+}
+
+impl Guests {
+    /// The agent of a machine, if one answers within this time after the connection was made.
+    /// `socket` leads to the machine's port.
+    pub async fn agent(
+        &self,
+        id: &ContainerId,
+        socket: &Path,
+        patience: Duration,
+    ) -> Option<Agent> {
+        let known = self.links().get(id).filter(|link| link.is_alive()).cloned();
+        let link = match known {
+            Some(link) => link,
+            None => self.connect(id, socket).await?,
+        };
+        let version = link.greeted(patience).await?;
+        Some(Agent { link, version })
+    }
+
+    async fn connect(&self, id: &ContainerId, socket: &Path) -> Option<Arc<Link>> {
+        let link = match Link::connect(socket).await {
+            Ok(link) => link,
+            Err(error) => {
+                // The emulator serves one client; another request may have been faster.
+                let faster = self.links().get(id).filter(|link| link.is_alive()).cloned();
+                if faster.is_none() {
+                    let error = crate::one_line(&error);
+                    tracing::debug!(container = %id, error, "guest agent not connected");
+                }
+                return faster;
+            }
+        };
+        let mut links = self.links();
+        if let Some(faster) = links.get(id).filter(|link| link.is_alive()) {
+            return Some(Arc::clone(faster));
+        }
+        links.retain(|_, link| link.is_alive());
+        links.insert(id.clone(), Arc::clone(&link));
+        Some(link)
+    }
+
+    /// Keeps a report until the machine ends.
+    pub fn remember(&self, id: &ContainerId, agent: &Agent, facts: Facts) -> Arc<Facts> {
+        let facts = Arc::new(facts);
+        let report = Report {
+            at: crate::clock::now(),
+            version: agent.version.clone(),
+            facts: Arc::clone(&facts),
+        };
+        let links = self.links();
+        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        reports.retain(|id, _| links.get(id).is_some_and(|link| link.is_alive()));
+        reports.insert(id.clone(), report);
+        facts
+    }
+
+    /// The last report of a machine whose connection lasts.
+    pub fn report(&self, id: &ContainerId) -> Option<Report> {
+        let link = self.links().get(id).filter(|link| link.is_alive()).cloned();
+        let reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        link.and_then(|_| reports.get(id).cloned())
+    }
+
+    fn links(&self) -> MutexGuard<'_, HashMap<ContainerId, Arc<Link>>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An agent that has answered.
+#[derive(Debug, Clone)]
+pub struct Agent {
+    link: Arc<Link>,
+    /// Version of its program, as the guest reports it, shortened.
+    pub version: String,
+}
+
+#[cfg(test)]
+mod tests;

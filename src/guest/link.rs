@@ -1,0 +1,267 @@
+//! The connection to the agent of one machine.
+//!
+//! Invariant: the reader waits for no client and no writer; frames for the guest wait in a queue of
+//! bounded length. A guest whose agent restarts is greeted again, and its sessions end.
+//! Failure: a connection that ends is not alive; the next request makes another one.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use guestapi::from_guest::Kind;
+use guestapi::{
+    Decoder, FromGuest, GuestHello, HostHello, MAX_FRAME_OF_GUEST, ToGuest, VERSION, encode,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::Error;
+use super::allowance::Allowance;
+use super::sessions::{Sessions, printable};
+
+/// Time for the emulator to accept.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Bytes that are read at once.
+const READ: usize = 32 << 10;
+/// Frames with requests and input that wait for the guest.
+const WAITING: usize = 8;
+/// Notices that wait for the guest: several times what its sessions cause.
+const NOTICES: usize = 1024;
+/// Overhead of frames that is no flood: output in pieces of a few bytes.
+const OVERHEAD: usize = 8;
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) sessions: Arc<Sessions>,
+    pub(super) outbox: Outbox,
+    greeted: watch::Receiver<Greeted>,
+    /// It did not answer in time, and has sent nothing since.
+    is_doubtful: Arc<AtomicBool>,
+    since: Instant,
+    _tasks: [AbortOnDropHandle<()>; 2],
+}
+
+/// Frames for the guest.
+#[derive(Debug, Clone)]
+pub(super) struct Outbox {
+    /// Requests and input; each waits for room.
+    requests: mpsc::Sender<Bytes>,
+    /// Acknowledgements, ends and greetings.
+    notices: mpsc::Sender<Bytes>,
+    /// The connection is of no use any more.
+    broken: CancellationToken,
+}
+
+/// What the guest has answered to the greeting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Greeted {
+    NotYet,
+    /// With the version of the agent.
+    Yes(String),
+    /// It speaks no version of ours.
+    Incompatible,
+}
+
+impl Outbox {
+    /// Sends a request or input, when there is room; false when the connection has ended.
+    pub(super) async fn request(&self, message: impl Into<ToGuest>) -> bool {
+        self.requests.send(encode(&message.into())).await.is_ok()
+    }
+
+    /// Sends a notice without waiting. After the end of the connection no notice is needed; a
+    /// guest that takes none of very many ends it.
+    pub(super) fn notify(&self, message: impl Into<ToGuest>) {
+        if self.notices.try_send(encode(&message.into())).is_err() {
+            self.broken.cancel();
+        }
+    }
+}
+
+impl Link {
+    pub(super) async fn connect(socket: &Path) -> io::Result<Arc<Self>> {
+        let stream = tokio::time::timeout(CONNECT, UnixStream::connect(socket)).await??;
+        Ok(Self::over(stream))
+    }
+
+    pub(super) fn over(stream: UnixStream) -> Arc<Self> {
+        let (from_guest, to_guest) = stream.into_split();
+        let (requests, waiting) = mpsc::channel(WAITING);
+        let (notices, urgent) = mpsc::channel(NOTICES);
+        let broken = CancellationToken::new();
+        let outbox = Outbox {
+            requests,
+            notices,
+            broken: broken.clone(),
+        };
+        let (greets, greeted) = watch::channel(Greeted::NotYet);
+        let sessions = Arc::<Sessions>::default();
+        let is_doubtful = Arc::<AtomicBool>::default();
+        let reader = Reader {
+            sessions: Arc::clone(&sessions),
+            outbox: outbox.clone(),
+            greets,
+            connection: 0,
+            is_doubtful: Arc::clone(&is_doubtful),
+        };
+        let tasks = [
+            tokio::spawn(reader.run(from_guest)),
+            tokio::spawn(async move {
+                broken
+                    .run_until_cancelled_owned(write(to_guest, waiting, urgent))
+                    .await;
+            }),
+        ];
+        Arc::new(Self {
+            sessions,
+            outbox,
+            greeted,
+            is_doubtful,
+            since: Instant::now(),
+            _tasks: tasks.map(AbortOnDropHandle::new),
+        })
+    }
+
+    /// Whether the connection lasts: its reader runs.
+    pub(super) fn is_alive(&self) -> bool {
+        self.greeted.has_changed().is_ok()
+    }
+
+    /// The agent did not answer in time: it is not used until it sends something.
+    pub(super) fn doubt(&self) {
+        self.is_doubtful.store(true, Ordering::Relaxed);
+    }
+
+    /// The version of the agent, once it has answered; waits until `patience` after the connection
+    /// was made.
+    pub(super) async fn greeted(&self, patience: Duration) -> Option<String> {
+        if self.is_doubtful.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut greeted = self.greeted.clone();
+        let answered = greeted.wait_for(|greeted| *greeted != Greeted::NotYet);
+        let answered = tokio::time::timeout_at(self.since + patience, answered).await;
+        match &*answered.ok()?.ok()? {
+            Greeted::Yes(version) => Some(version.clone()),
+            Greeted::NotYet | Greeted::Incompatible => None,
+        }
+    }
+}
+
+struct Reader {
+    sessions: Arc<Sessions>,
+    outbox: Outbox,
+    greets: watch::Sender<Greeted>,
+    /// The number of the greeting that counts.
+    connection: u64,
+    is_doubtful: Arc<AtomicBool>,
+}
+
+impl Reader {
+    async fn run(mut self, guest: OwnedReadHalf) {
+        let broken = self.outbox.broken.clone();
+        broken.run_until_cancelled(self.read(guest)).await;
+        broken.cancel();
+        // First the end, then that of the sessions: one that starts now notices one of them.
+        drop(self.greets);
+        self.sessions.fail(&Error::Lost);
+    }
+
+    async fn read(&mut self, mut guest: OwnedReadHalf) {
+        let mut decoder = Decoder::new(MAX_FRAME_OF_GUEST);
+        let mut allowance = Allowance::default();
+        let mut buffer = vec![0; READ];
+        let mut pending = 0;
+        self.greet();
+        while let Ok(length @ 1..) = guest.read(&mut buffer).await {
+            pending += length;
+            for message in decoder.feed::<FromGuest>(&buffer[..length]) {
+                pending = pending.saturating_sub(OVERHEAD * self.handle(message));
+            }
+            // What has arrived of one frame is not surplus yet.
+            if let Some(surplus) = pending.checked_sub(MAX_FRAME_OF_GUEST) {
+                pending = MAX_FRAME_OF_GUEST;
+                allowance.spend(surplus).await;
+            }
+        }
+    }
+
+    /// Returns the bytes that a client gets.
+    fn handle(&mut self, message: FromGuest) -> usize {
+        self.is_doubtful.store(false, Ordering::Relaxed);
+        match message.kind {
+            // A kind of a later version, which the guest does not send to us.
+            None => 0,
+            Some(Kind::GuestHello(hello)) => {
+                self.hello(&hello);
+                0
+            }
+            // What belongs to a connection of before.
+            Some(_) if !matches!(*self.greets.borrow(), Greeted::Yes(_)) => 0,
+            Some(other) => {
+                let (delivered, broken) = self.sessions.handle(other);
+                if let Some(session) = broken {
+                    self.outbox.notify(guestapi::Close { session });
+                }
+                delivered
+            }
+        }
+    }
+
+    fn hello(&mut self, hello: &GuestHello) {
+        if hello.connection == 0 {
+            // The agent has started: it knows nothing of what another one had.
+            self.sessions.fail(&Error::Lost);
+            self.greets.send_replace(Greeted::NotYet);
+            self.greet();
+        } else if hello.connection == self.connection {
+            let answer = match hello.version {
+                VERSION => Greeted::Yes(printable(&hello.program)),
+                _ => Greeted::Incompatible,
+            };
+            self.greets.send_replace(answer);
+        }
+    }
+
+    fn greet(&mut self) {
+        self.connection = number();
+        self.outbox.notify(HostHello {
+            oldest: VERSION,
+            newest: VERSION,
+            connection: self.connection,
+        });
+    }
+}
+
+/// A random number but 0.
+pub(super) fn number() -> u64 {
+    let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
+    (high ^ low).max(1)
+}
+
+/// Writes frames until the connection ends or no sender is left.
+async fn write(
+    mut guest: OwnedWriteHalf,
+    mut waiting: mpsc::Receiver<Bytes>,
+    mut urgent: mpsc::Receiver<Bytes>,
+) {
+    loop {
+        let frame = tokio::select! {
+            biased;
+            Some(frame) = urgent.recv() => frame,
+            Some(frame) = waiting.recv() => frame,
+            else => return,
+        };
+        if guest.write_all(&frame).await.is_err() {
+            return;
+        }
+    }
+}

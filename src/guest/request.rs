@@ -1,0 +1,94 @@
+//! Requests to a guest that are no commands: facts about it, its clock, and its file systems.
+//!
+//! Invariant: a request has one answer, or none after [`ANSWER`]; nothing of an abandoned one stays.
+//! Failure: [`Error`]; the guest may perform a request whose answer came too late.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use guestapi::request::Action;
+use guestapi::{Answer, Facts, Freeze, ReportFacts, Request, SetTime, Thaw};
+
+use super::link::{Link, number};
+use super::sessions::printable;
+use super::{Agent, Error};
+
+/// Time for an answer.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Time for all file systems of a guest to be written.
+const WRITTEN: Duration = Duration::from_secs(60);
+
+impl Agent {
+    /// What the guest reports about itself. All of it is hostile: texts are to be bounded and
+    /// shown without control characters.
+    pub async fn facts(&self) -> Result<Facts, Error> {
+        let answer = self
+            .request(Action::ReportFacts(ReportFacts {}), ANSWER)
+            .await?;
+        answer.facts.ok_or(Error::Protocol)
+    }
+
+    /// Sets the guest's clock to that of the node.
+    pub async fn set_time(&self) -> Result<(), Error> {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let nanoseconds = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
+        let action = Action::SetTime(SetTime { nanoseconds });
+        self.request(action, ANSWER).await.map(drop)
+    }
+
+    /// Writes and freezes the guest's file systems for at most `seconds`; returns how many are
+    /// frozen.
+    pub async fn freeze(&self, seconds: u32) -> Result<u32, Error> {
+        let answer = self
+            .request(Action::Freeze(Freeze { seconds }), WRITTEN)
+            .await?;
+        Ok(answer.file_systems)
+    }
+
+    /// Lets the file systems go on; returns how many were frozen.
+    pub async fn thaw(&self) -> Result<u32, Error> {
+        let answer = self.request(Action::Thaw(Thaw {}), ANSWER).await?;
+        Ok(answer.file_systems)
+    }
+
+    async fn request(&self, action: Action, time: Duration) -> Result<Answer, Error> {
+        let pending = Pending {
+            number: number(),
+            link: &self.link,
+        };
+        let answer = self.link.sessions.expect(pending.number);
+        let request = async {
+            let request = Request {
+                number: pending.number,
+                action: Some(action),
+            };
+            if !self.link.outbox.request(request).await || !self.link.is_alive() {
+                return Err(Error::Lost);
+            }
+            answer.await.map_err(|_| Error::Lost)
+        };
+        match tokio::time::timeout(time, request).await {
+            Ok(answer) => answer.and_then(|answer| match answer.error.as_str() {
+                "" => Ok(answer),
+                reason => Err(Error::Refused(printable(reason))),
+            }),
+            Err(_) => {
+                self.link.doubt();
+                Err(Error::NoAnswer(time))
+            }
+        }
+    }
+}
+
+/// A request that waits for its answer.
+struct Pending<'a> {
+    number: u64,
+    link: &'a Link,
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.link.sessions.forget(self.number);
+    }
+}
