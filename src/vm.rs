@@ -30,6 +30,6 @@ pub use model::{
     LinuxResources, Mount, Spec, Unused,
 };
 pub use paths::Paths;
-pub use resources::{DiskUsage, Facts, stats};
+pub use resources::{DiskUsage, Facts, details, stats};
 pub use service::{Containers, Parts};
 pub use settings::{Settings, UnknownImage, Unsupported};

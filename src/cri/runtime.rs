@@ -16,6 +16,7 @@ use tonic::{Request, Response, Status};
 mod container;
 mod events;
 mod exec;
+mod metrics;
 mod node;
 mod resize;
 mod sandbox;
@@ -71,6 +72,9 @@ macro_rules! methods {
         streamed {
             $( $stream:ident($Filter:ident) -> $Batch:ident { $field:ident: $list:ident($List:ident).$items:ident } )+
         }
+        streamed_whole {
+            $( $whole:ident($Whole:ident) -> $Part:ident { $parts:ident: $all:ident($All:ident).$found:ident } )+
+        }
         refused { $( $refused:ident($Refused:ident) -> $Never:ty, $words:literal; )+ }
     ) => {
         #[tonic::async_trait]
@@ -96,6 +100,13 @@ macro_rules! methods {
                     let filter = request.into_inner().filter;
                     let list = Runtime::$list(self, v1::$List { filter }).await?;
                     let batches = streams::batches(list.$items, |$field| v1::$Batch { $field });
+                    Ok(Response::new(batches))
+                }
+            )+
+            $(
+                async fn $whole(&self, _: Request<v1::$Whole>) -> Answer<BoxStream<v1::$Part>> {
+                    let list = Runtime::$all(self, v1::$All {}).await?;
+                    let batches = streams::batches(list.$found, |$parts| v1::$Part { $parts });
                     Ok(Response::new(batches))
                 }
             )+
@@ -136,6 +147,8 @@ methods! {
         list_container_stats(ListContainerStatsRequest) -> ListContainerStatsResponse;
         pod_sandbox_stats(PodSandboxStatsRequest) -> PodSandboxStatsResponse;
         list_pod_sandbox_stats(ListPodSandboxStatsRequest) -> ListPodSandboxStatsResponse;
+        list_metric_descriptors(ListMetricDescriptorsRequest) -> ListMetricDescriptorsResponse;
+        list_pod_sandbox_metrics(ListPodSandboxMetricsRequest) -> ListPodSandboxMetricsResponse;
         exec_sync(ExecSyncRequest) -> ExecSyncResponse;
         exec(ExecRequest) -> ExecResponse;
         attach(AttachRequest) -> AttachResponse;
@@ -161,15 +174,15 @@ methods! {
         }
     }
 
+    streamed_whole {
+        stream_pod_sandbox_metrics(StreamPodSandboxMetricsRequest) -> StreamPodSandboxMetricsResponse {
+            pod_sandbox_metrics: list_pod_sandbox_metrics(ListPodSandboxMetricsRequest).pod_metrics
+        }
+    }
+
     refused {
         checkpoint_container(CheckpointContainerRequest) -> v1::CheckpointContainerResponse,
             "CheckpointContainer: checkpoints of virtual machines are not available: suspend a VirtualMachine to save its \
              memory";
-        list_metric_descriptors(ListMetricDescriptorsRequest) -> v1::ListMetricDescriptorsResponse,
-            "ListMetricDescriptors: metrics are not available: use ListPodSandboxStats";
-        list_pod_sandbox_metrics(ListPodSandboxMetricsRequest) -> v1::ListPodSandboxMetricsResponse,
-            "ListPodSandboxMetrics: metrics are not available: use ListPodSandboxStats";
-        stream_pod_sandbox_metrics(StreamPodSandboxMetricsRequest) -> BoxStream<v1::StreamPodSandboxMetricsResponse>,
-            "StreamPodSandboxMetrics: metrics are not available: use ListPodSandboxStats";
     }
 }

@@ -93,6 +93,10 @@ impl FakeNetwork {
             rx_errors: 0,
             tx_bytes,
             tx_errors: 0,
+            rx_packets: Some(3),
+            rx_dropped: Some(0),
+            tx_packets: Some(4),
+            tx_dropped: Some(1),
         };
         self.lock().traffic.insert(id.to_string(), nic);
     }

@@ -4,6 +4,7 @@
 //! single domain is requested them.
 //! Failure: a figure that cannot be had is absent; a change that a machine cannot make is refused.
 
+pub mod details;
 mod facts;
 mod memory;
 mod resize;

@@ -334,6 +334,18 @@ pub struct NicCounters {
     pub tx_bytes: u64,
     /// Packets of the guest that were lost because of errors.
     pub tx_errors: u64,
+    /// Packets that the guest has received; absent from older programs, as the rest is.
+    #[serde(default)]
+    pub rx_packets: Option<u64>,
+    /// Packets for the guest that were dropped.
+    #[serde(default)]
+    pub rx_dropped: Option<u64>,
+    /// Packets that the guest has sent.
+    #[serde(default)]
+    pub tx_packets: Option<u64>,
+    /// Packets of the guest that were dropped.
+    #[serde(default)]
+    pub tx_dropped: Option<u64>,
 }
 
 /// Name service settings.

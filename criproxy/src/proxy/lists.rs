@@ -126,7 +126,7 @@ impl Proxy {
                     .await =>
             {
                 return Ok(match listing {
-                    Listing::SandboxMetrics => self.accepted.only(answer.message),
+                    Listing::SandboxMetrics => self.described(secondary, answer.message).await,
                     _ => answer.message,
                 });
             }

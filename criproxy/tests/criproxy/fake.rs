@@ -40,6 +40,7 @@ pub(crate) struct State {
     pub(crate) calls: Vec<String>,
     pub(crate) handlers: Vec<String>,
     pub(crate) descriptors: Vec<v1::MetricDescriptor>,
+    pub(crate) metrics: Vec<v1::PodSandboxMetrics>,
     pub(crate) mood: Mood,
     /// Listeners for events; `None` when it has no such method.
     pub(crate) events: Option<tokio::sync::broadcast::Sender<v1::ContainerEventResponse>>,

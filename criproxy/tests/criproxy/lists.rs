@@ -157,14 +157,56 @@ async fn a_stream_ends_with_an_error_when_what_a_secondary_had_is_lost() {
     assert_eq!(error.code(), Code::Unavailable);
 }
 
-#[tokio::test]
-async fn metric_descriptors_are_one_per_name() {
-    let (env, mut cri) = TestEnvironment::start().await;
-    let descriptor = |name: &str, keys: &[&str]| v1::MetricDescriptor {
+fn descriptor(name: &str, keys: &[&str]) -> v1::MetricDescriptor {
+    v1::MetricDescriptor {
         name: name.into(),
         help: String::new(),
         label_keys: keys.iter().map(|key| (*key).into()).collect(),
-    };
+    }
+}
+
+/// A sandbox with one metric.
+fn measured(sandbox: &str, name: &str, labels: &[&str]) -> v1::PodSandboxMetrics {
+    v1::PodSandboxMetrics {
+        pod_sandbox_id: sandbox.into(),
+        metrics: vec![v1::Metric {
+            name: name.into(),
+            label_values: labels.iter().map(|label| (*label).into()).collect(),
+            ..v1::Metric::default()
+        }],
+        ..v1::PodSandboxMetrics::default()
+    }
+}
+
+/// Also when the proxy was restarted after kubelet had asked for descriptors.
+#[tokio::test]
+async fn metrics_of_both_have_the_labels_that_were_described() {
+    let (env, mut cri) = TestEnvironment::start().await;
+    let theirs = vec![descriptor("cpu", &["zone", "id"])];
+    env.secondary.with(|s| s.descriptors = theirs);
+    let ours = measured("a", "cpu", &["a", "first"]);
+    env.primary.with(|s| {
+        s.descriptors = vec![descriptor("cpu", &["id", "name"])];
+        s.metrics = vec![ours.clone()];
+    });
+    env.secondary
+        .with(|s| s.metrics = vec![measured("b", "cpu", &["east", "b"])]);
+    let want = [ours, measured("b", "cpu", &["b", ""])];
+    let request = v1::ListPodSandboxMetricsRequest {};
+    let answer = cri.runtime.list_pod_sandbox_metrics(request).await.unwrap();
+    assert_eq!(answer.into_inner().pod_metrics, want);
+    let request = v1::StreamPodSandboxMetricsRequest {};
+    let stream = cri.runtime.stream_pod_sandbox_metrics(request).await;
+    let (mut stream, mut streamed) = (stream.unwrap().into_inner(), Vec::new());
+    while let Some(part) = stream.message().await.unwrap() {
+        streamed.extend(part.pod_sandbox_metrics);
+    }
+    assert_eq!(streamed, want);
+}
+
+#[tokio::test]
+async fn metric_descriptors_are_one_per_name() {
+    let (env, mut cri) = TestEnvironment::start().await;
     env.primary
         .with(|s| s.descriptors = vec![descriptor("cpu", &["id"])]);
     let theirs = vec![descriptor("cpu", &["other"]), descriptor("vm", &["id"])];

@@ -294,6 +294,29 @@ impl RuntimeService for Inner {
         }))
     }
 
+    async fn list_pod_sandbox_metrics(
+        &self,
+        _: Request<v1::ListPodSandboxMetricsRequest>,
+    ) -> Answer<v1::ListPodSandboxMetricsResponse> {
+        self.enter("ListPodSandboxMetrics").await?;
+        let pod_metrics = self.state.lock().unwrap().metrics.clone();
+        Ok(Response::new(v1::ListPodSandboxMetricsResponse {
+            pod_metrics,
+        }))
+    }
+
+    async fn stream_pod_sandbox_metrics(
+        &self,
+        _: Request<v1::StreamPodSandboxMetricsRequest>,
+    ) -> Answer<Items<v1::StreamPodSandboxMetricsResponse>> {
+        self.enter("StreamPodSandboxMetrics").await?;
+        let pod_sandbox_metrics = self.state.lock().unwrap().metrics.clone();
+        let one = v1::StreamPodSandboxMetricsResponse {
+            pod_sandbox_metrics,
+        };
+        Ok(Response::new(Box::pin(tokio_stream::once(Ok(one)))))
+    }
+
     async fn get_container_events(
         &self,
         _: Request<v1::GetEventsRequest>,

@@ -26,7 +26,10 @@ mod version_2;
 
 pub use container::ContainerPod;
 pub use place::{Error, PodCgroup};
-pub use read::{Memory, Usage};
+pub use read::{
+    CpuLimits, CpuTimes, Detail, DeviceIo, Memory, MemoryDetail, Pressure, Pressures, Stall, Tasks,
+    Usage,
+};
 
 /// Below the pod's directory on version 2, where a directory with children holds no processes.
 const LEAF: &str = "vmlet";

@@ -8,6 +8,12 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+mod detail;
+mod pressure;
+
+pub use detail::{CpuLimits, CpuTimes, Detail, DeviceIo, MemoryDetail, Tasks};
+pub use pressure::{Pressure, Pressures, Stall};
+
 use super::PodCgroup;
 
 /// Longest file that is read, in bytes; the longest real one has some 4 KiB.
@@ -23,6 +29,8 @@ pub struct Usage {
     pub cpu_nanoseconds: Option<u64>,
     /// Memory now.
     pub memory: Option<Memory>,
+    /// Time lost to waiting, where the kernel counts it.
+    pub pressure: Pressures,
 }
 
 /// The memory of a pod, in bytes.
@@ -40,6 +48,10 @@ pub struct Memory {
     pub major_page_faults: u64,
     /// kubelet's limit, if there is one.
     pub limit: Option<u64>,
+    /// Memory that was swapped out, where the kernel counts it.
+    pub swap: Option<u64>,
+    /// Limit of swap alone, if there is one.
+    pub swap_limit: Option<u64>,
 }
 
 impl PodCgroup {
@@ -51,6 +63,7 @@ impl PodCgroup {
                 cpu_nanoseconds: field(&text(&pod, "cpu.stat"), "usage_usec")
                     .and_then(|usec| usec.checked_mul(1000)),
                 memory: memory(&pod, &VERSION_2),
+                pressure: pressure::read(&pod),
             };
         }
         let accounting = ["cpuacct", "cpu,cpuacct", "cpu"].iter();
@@ -58,6 +71,8 @@ impl PodCgroup {
         Usage {
             cpu_nanoseconds: accounting.find_map(|pod| number(&pod, "cpuacct.usage")),
             memory: memory(&self.below(root, "memory"), &VERSION_1),
+            // Only the unified hierarchy has it.
+            pressure: Pressures::default(),
         }
     }
 
@@ -112,14 +127,36 @@ fn memory(pod: &Path, names: &Names) -> Option<Memory> {
     let usage = number(pod, names.usage)?;
     let stat = text(pod, "memory.stat");
     let of = |name| field(&stat, name);
+    let limit = bounded(pod, names.limit);
+    let (swap, swap_limit) = swap(pod, &stat, limit);
     Some(Memory {
         usage,
         working_set: usage.saturating_sub(of(names.inactive_file)?),
         rss: of(names.anonymous)?,
         page_faults: of(names.faults).unwrap_or(0),
         major_page_faults: of(names.major_faults).unwrap_or(0),
-        limit: number(pod, names.limit).filter(|limit| *limit < UNLIMITED),
+        limit,
+        swap,
+        swap_limit,
     })
+}
+
+/// Swapped memory and its limit: version 2 has files for them, version 1 counts it in `stat` and
+/// limits it together with memory.
+fn swap(pod: &Path, stat: &str, limit: Option<u64>) -> (Option<u64>, Option<u64>) {
+    if let Some(swap) = number(pod, "memory.swap.current") {
+        return (Some(swap), bounded(pod, "memory.swap.max"));
+    }
+    let both = bounded(pod, "memory.memsw.limit_in_bytes");
+    let alone = both
+        .zip(limit)
+        .map(|(both, limit)| both.saturating_sub(limit));
+    (field(stat, "total_swap"), alone)
+}
+
+/// A limit; `None` is no limit.
+fn bounded(directory: &Path, file: &str) -> Option<u64> {
+    number(directory, file).filter(|limit| *limit < UNLIMITED)
 }
 
 fn number(directory: &Path, file: &str) -> Option<u64> {

@@ -25,12 +25,20 @@ pub struct LinkCounters {
     pub link: String,
     /// Bytes that came in.
     pub rx_bytes: u64,
+    /// Packets that came in.
+    pub rx_packets: u64,
     /// Packets that were lost on the way in because of errors.
     pub rx_errors: u64,
+    /// Packets that were dropped on the way in.
+    pub rx_dropped: u64,
     /// Bytes that went out.
     pub tx_bytes: u64,
+    /// Packets that went out.
+    pub tx_packets: u64,
     /// Packets that were lost on the way out because of errors.
     pub tx_errors: u64,
+    /// Packets that were dropped on the way out.
+    pub tx_dropped: u64,
 }
 
 /// Counters of every link of every namespace, with the caller's name for it.
@@ -66,16 +74,17 @@ fn line(line: &str) -> Option<LinkCounters> {
         .collect();
     let [
         rx_bytes,
-        _,
+        rx_packets,
         rx_errors,
-        _,
+        rx_dropped,
         _,
         _,
         _,
         _,
         tx_bytes,
-        _,
+        tx_packets,
         tx_errors,
+        tx_dropped,
         ..,
     ] = *numbers
     else {
@@ -84,9 +93,13 @@ fn line(line: &str) -> Option<LinkCounters> {
     Some(LinkCounters {
         link: link.trim().to_owned(),
         rx_bytes,
+        rx_packets,
         rx_errors,
+        rx_dropped,
         tx_bytes,
+        tx_packets,
         tx_errors,
+        tx_dropped,
     })
 }
 
@@ -108,9 +121,13 @@ Inter-|   Receive                                                |  Transmit
         let expected = LinkCounters {
             link: "tap0".to_owned(),
             rx_bytes: 1500,
+            rx_packets: 10,
             rx_errors: 1,
+            rx_dropped: 2,
             tx_bytes: u64::MAX,
+            tx_packets: 20,
             tx_errors: 3,
+            tx_dropped: 4,
         };
         assert_eq!(links[1], expected);
         assert!(parse("tap0: 1 2 three").is_empty());

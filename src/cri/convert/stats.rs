@@ -12,7 +12,7 @@ use tapmanager::wire::NicCounters;
 use super::{container, sandbox};
 use crate::sandbox::Sandbox;
 use crate::vm::Container;
-use crate::vm::stats::{Cpu, Disk, Memory, PodUsage, Traffic, Usage};
+use crate::vm::stats::{Cpu, Disk, Memory, PodUsage, Pressure, Traffic, Usage};
 
 /// Of a container; `disk` is there for the one that has the sandbox's root disk.
 pub(in crate::cri) fn of_container(
@@ -29,8 +29,8 @@ pub(in crate::cri) fn of_container(
             labels: config.labels.clone(),
             annotations: config.annotations.clone(),
         }),
-        cpu: usage.cpu.map(cpu),
-        memory: usage.memory.map(memory),
+        cpu: usage.cpu.map(|used| cpu(used, usage.pressure)),
+        memory: usage.memory.map(|used| memory(used, usage.pressure)),
         writable_layer: disk.map(|disk| v1::FilesystemUsage {
             timestamp: disk.at,
             fs_id: Some(v1::FilesystemIdentifier {
@@ -39,8 +39,8 @@ pub(in crate::cri) fn of_container(
             used_bytes: number(disk.bytes),
             inodes_used: number(disk.inodes),
         }),
-        swap: None,
-        io: None,
+        swap: usage.memory.and_then(swap),
+        io: usage.pressure.and_then(io),
     }
 }
 
@@ -60,30 +60,30 @@ pub(in crate::cri) fn of_sandbox(
             annotations: row.config.annotations.clone(),
         }),
         linux: Some(v1::LinuxPodSandboxStats {
-            cpu: usage.cpu.map(cpu),
-            memory: usage.memory.map(memory),
+            cpu: usage.cpu.map(|used| cpu(used, usage.pressure)),
+            memory: usage.memory.map(|used| memory(used, usage.pressure)),
             network: usage.network.as_ref().map(network),
             process: Some(v1::ProcessUsage {
                 timestamp: at,
                 process_count: number(processes),
             }),
             containers,
-            io: None,
+            io: usage.pressure.and_then(io),
         }),
         windows: None,
     }
 }
 
-fn cpu(cpu: Cpu) -> v1::CpuUsage {
+fn cpu(cpu: Cpu, pressure: Option<Pressure>) -> v1::CpuUsage {
     v1::CpuUsage {
         timestamp: cpu.at,
         usage_core_nano_seconds: number(cpu.nanoseconds),
         usage_nano_cores: cpu.rate.and_then(number),
-        psi: None,
+        psi: pressure.and_then(|found| found.now.cpu).map(psi),
     }
 }
 
-fn memory(memory: Memory) -> v1::MemoryUsage {
+fn memory(memory: Memory, pressure: Option<Pressure>) -> v1::MemoryUsage {
     let now = memory.now;
     let left = now.limit.map(|limit| limit.saturating_sub(now.working_set));
     v1::MemoryUsage {
@@ -94,7 +94,42 @@ fn memory(memory: Memory) -> v1::MemoryUsage {
         rss_bytes: number(now.rss),
         page_faults: number(now.page_faults),
         major_page_faults: number(now.major_page_faults),
-        psi: None,
+        psi: pressure.and_then(|found| found.now.memory).map(psi),
+    }
+}
+
+/// Absent where the kernel does not count swap.
+fn swap(memory: Memory) -> Option<v1::SwapUsage> {
+    let used = memory.now.swap?;
+    let left = memory
+        .now
+        .swap_limit
+        .map(|limit| limit.saturating_sub(used));
+    Some(v1::SwapUsage {
+        timestamp: memory.at,
+        swap_available_bytes: left.and_then(number),
+        swap_usage_bytes: number(used),
+    })
+}
+
+/// Absent where the kernel does not count waiting for disks.
+fn io(pressure: Pressure) -> Option<v1::IoUsage> {
+    Some(v1::IoUsage {
+        timestamp: pressure.at,
+        psi: Some(psi(pressure.now.io?)),
+    })
+}
+
+fn psi(pressure: cgroup::Pressure) -> v1::PsiStats {
+    let data = |stall: cgroup::Stall| v1::PsiData {
+        total: stall.total_micros,
+        avg10: f64::from(stall.avg10) / 100.0,
+        avg60: f64::from(stall.avg60) / 100.0,
+        avg300: f64::from(stall.avg300) / 100.0,
+    };
+    v1::PsiStats {
+        full: pressure.full.map(data),
+        some: Some(data(pressure.some)),
     }
 }
 

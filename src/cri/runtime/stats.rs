@@ -16,19 +16,19 @@ use crate::clock;
 use crate::cri::{convert, filter};
 use crate::sandbox::{Sandbox, state::Phase};
 use crate::vm::Container;
-use crate::vm::stats::Snapshot;
+use crate::vm::stats::{Disk, Snapshot};
 
 /// Everything that answers are made from.
-struct View<'a> {
+pub(super) struct View<'a> {
     runtime: &'a Runtime,
-    snapshot: Arc<Snapshot>,
-    containers: Vec<Arc<Container>>,
+    pub(super) snapshot: Arc<Snapshot>,
+    pub(super) containers: Vec<Arc<Container>>,
     /// The container that has each sandbox's root disk: the newest one.
     holders: HashMap<SandboxId, ContainerId>,
 }
 
 impl Runtime {
-    async fn view(&self) -> View<'_> {
+    pub(super) async fn view(&self) -> View<'_> {
         let snapshot = self.app.containers.stats().await;
         let containers = self.app.containers.list();
         let mut newest: HashMap<SandboxId, &Container> = HashMap::new();
@@ -111,9 +111,14 @@ impl Runtime {
 }
 
 impl View<'_> {
-    fn container(&self, row: &Container) -> v1::ContainerStats {
+    /// The root disk, for the container that has it.
+    pub(super) fn disk(&self, row: &Container) -> Option<Disk> {
         let holds = self.holders.get(&row.sandbox) == Some(&row.id);
-        let disk = self.snapshot.disk(&row.sandbox).filter(|_| holds);
+        self.snapshot.disk(&row.sandbox).filter(|_| holds)
+    }
+
+    fn container(&self, row: &Container) -> v1::ContainerStats {
+        let disk = self.disk(row);
         let state_dir = &self.runtime.state_dir;
         convert::stats::of_container(row, &self.snapshot.machine(&row.id), disk, state_dir)
     }

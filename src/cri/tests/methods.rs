@@ -20,12 +20,7 @@ use crate::streaming::Streaming;
 const FACTS: &str = include_str!("../../../tests/fixtures/cri-fields.tsv");
 
 /// Methods that the daemon has only to say what serves instead.
-const REFUSED: [&str; 4] = [
-    "RuntimeService/CheckpointContainer",
-    "RuntimeService/ListMetricDescriptors",
-    "RuntimeService/ListPodSandboxMetrics",
-    "RuntimeService/StreamPodSandboxMetrics",
-];
+const REFUSED: [&str; 1] = ["RuntimeService/CheckpointContainer"];
 
 /// `Service/Method` for each method of the protocol.
 fn protocol() -> Vec<String> {

@@ -15,6 +15,10 @@ use std::sync::{Mutex, PoisonError};
 use cgroup::ContainerPod;
 use uuid::Uuid;
 
+mod detail;
+
+pub(in crate::vm) use detail::ProcessDetail;
+
 /// Longest command line that is read, in bytes; libvirt's have some 4 KiB.
 const LONGEST: u64 = 128 * 1024;
 
@@ -46,6 +50,8 @@ pub(in crate::vm) struct Resident {
     pub(in crate::vm) cpu_nanoseconds: u64,
     /// Pages that are in memory.
     pub(in crate::vm) bytes: u64,
+    /// Pages that were swapped out.
+    pub(in crate::vm) swapped: u64,
     /// Page faults so far.
     pub(in crate::vm) faults: u64,
     /// Page faults that had to wait for a disk.
@@ -122,14 +128,11 @@ impl Processes {
     pub(in crate::vm) fn resident(&self, pid: i32) -> Option<Resident> {
         let status = self.read(pid, "status")?;
         let status = String::from_utf8_lossy(&status);
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))?;
-        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
         let ticks = self.stat(pid, 14)?.checked_add(self.stat(pid, 15)?)?;
         Some(Resident {
             cpu_nanoseconds: ticks.checked_mul(TICK)?,
-            bytes: kib.checked_mul(1024)?,
+            bytes: detail::size(&status, "VmRSS:")?,
+            swapped: detail::size(&status, "VmSwap:").unwrap_or(0),
             faults: self.stat(pid, 10)?,
             major_faults: self.stat(pid, 12)?,
         })
@@ -191,7 +194,11 @@ mod tests {
             "{pid} (qemu) x) S 1 2 3 4 5 6 70 8 9 10 11 12 13 14 15 16 17 18 {started} 1\n"
         );
         std::fs::write(dir.join("stat"), stat).unwrap();
-        std::fs::write(dir.join("status"), "Name:\tx\nVmRSS:\t     12 kB\n").unwrap();
+        std::fs::write(
+            dir.join("status"),
+            "Name:\tx\nVmRSS:\t     12 kB\nVmSwap: 3 kB\n",
+        )
+        .unwrap();
     }
 
     #[test]
@@ -240,10 +247,8 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         plant(scratch.path(), 10, "", 5);
         let resident = Processes::below(scratch.path()).resident(10).unwrap();
-        assert_eq!(
-            (resident.bytes, resident.faults, resident.major_faults),
-            (12 * 1024, 70, 9)
-        );
+        assert_eq!((resident.bytes, resident.swapped), (12 * 1024, 3 * 1024));
+        assert_eq!((resident.faults, resident.major_faults), (70, 9));
         assert_eq!(resident.cpu_nanoseconds, (11 + 12) * TICK);
         let own = Processes::default().resident(std::process::id().cast_signed());
         assert!(own.unwrap().bytes > 100_000);

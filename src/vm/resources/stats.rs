@@ -38,6 +38,8 @@ pub struct Usage {
     pub cpu: Option<Cpu>,
     /// Memory that the emulator takes on the node.
     pub memory: Option<Memory>,
+    /// What its processes waited for, where the kernel counts it.
+    pub pressure: Option<Pressure>,
     /// The emulator's process, where the daemon sees it.
     pub pid: Option<i32>,
 }
@@ -49,6 +51,8 @@ pub struct PodUsage {
     pub cpu: Option<Cpu>,
     /// Of its cgroup, or of its machine where it has none.
     pub memory: Option<Memory>,
+    /// Of its cgroup.
+    pub pressure: Option<Pressure>,
     /// Traffic of the guest's NICs, the primary one first.
     pub network: Option<Traffic>,
     /// What the root disk takes on the node.
@@ -73,6 +77,15 @@ pub struct Memory {
     pub at: i64,
     /// The figures.
     pub now: cgroup::Memory,
+}
+
+/// Time lost to waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pressure {
+    /// When, in nanoseconds since the epoch.
+    pub at: i64,
+    /// The figures.
+    pub now: cgroup::Pressures,
 }
 
 /// Traffic of a sandbox.
@@ -140,6 +153,7 @@ pub(in crate::vm) struct Meter {
     last: RwLock<Arc<Snapshot>>,
     turn: tokio::sync::Mutex<()>,
     pub(in crate::vm) processes: Arc<Processes>,
+    pub(super) details: super::details::Reading,
 }
 
 impl Meter {

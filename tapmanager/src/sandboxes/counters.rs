@@ -14,7 +14,7 @@ use crate::failure::Failure;
 
 /// Sandboxes in one answer, and NICs of all of them: what fits into a message.
 const SANDBOXES: usize = 256;
-const NICS: usize = 400;
+const NICS: usize = 200;
 
 /// A sandbox with the names of its links and taps.
 type Wanted = (String, Vec<(String, String)>);
@@ -82,6 +82,10 @@ fn of_guest(link: String, tap: &str, links: &[LinkCounters]) -> Option<NicCounte
         rx_errors: tap.tx_errors,
         tx_bytes: tap.rx_bytes,
         tx_errors: tap.rx_errors,
+        rx_packets: Some(tap.tx_packets),
+        rx_dropped: Some(tap.tx_dropped),
+        tx_packets: Some(tap.rx_packets),
+        tx_dropped: Some(tap.rx_dropped),
     })
 }
 
@@ -94,13 +98,19 @@ mod tests {
         let tap = LinkCounters {
             link: "tap0".to_owned(),
             rx_bytes: 1,
+            rx_packets: 5,
             rx_errors: 2,
+            rx_dropped: 6,
             tx_bytes: 3,
+            tx_packets: 7,
             tx_errors: 4,
+            tx_dropped: 8,
         };
         let nic = of_guest("eth0".to_owned(), "tap0", std::slice::from_ref(&tap)).unwrap();
         assert_eq!((nic.tx_bytes, nic.tx_errors), (1, 2));
         assert_eq!((nic.rx_bytes, nic.rx_errors), (3, 4));
+        assert_eq!((nic.tx_packets, nic.tx_dropped), (Some(5), Some(6)));
+        assert_eq!((nic.rx_packets, nic.rx_dropped), (Some(7), Some(8)));
         assert_eq!(nic.link, "eth0");
         assert_eq!(of_guest("eth1".to_owned(), "tap1", &[tap]), None);
     }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use super::*;
 
-fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+pub(super) fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     for (file, text) in files {
         let path = root.path().join(file);
@@ -17,7 +17,7 @@ fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
     root
 }
 
-fn pod() -> PodCgroup {
+pub(super) fn pod() -> PodCgroup {
     PodCgroup::parse("/kubepods/pod1").unwrap()
 }
 
@@ -33,7 +33,7 @@ fn version_1_is_read_from_its_hierarchies() {
         (
             "memory/kubepods/pod1/memory.stat",
             "rss 1\ninactive_file 2\ntotal_rss 600\ntotal_inactive_file 300\ntotal_pgfault 7\n\
-             total_pgmajfault 3\n",
+             total_pgmajfault 3\ntotal_swap 50\n",
         ),
         (
             "memory/kubepods/pod1/memory.oom_control",
@@ -49,6 +49,8 @@ fn version_1_is_read_from_its_hierarchies() {
         page_faults: 7,
         major_page_faults: 3,
         limit: None,
+        swap: Some(50),
+        swap_limit: None,
     };
     assert_eq!(usage.memory, Some(expected));
     assert_eq!(pod().oom_kills(root.path()), Some(2));
@@ -64,6 +66,8 @@ fn version_2_is_read_from_the_pods_own_directory() {
         ),
         ("kubepods/pod1/memory.current", "5000\n"),
         ("kubepods/pod1/memory.max", "8000\n"),
+        ("kubepods/pod1/memory.swap.current", "70\n"),
+        ("kubepods/pod1/memory.swap.max", "1000\n"),
         (
             "kubepods/pod1/memory.stat",
             "anon 4000\nfile 1000\ninactive_file 500\npgfault 9\npgmajfault 0\n",
@@ -83,6 +87,8 @@ fn version_2_is_read_from_the_pods_own_directory() {
         page_faults: 9,
         major_page_faults: 0,
         limit: Some(8000),
+        swap: Some(70),
+        swap_limit: Some(1000),
     };
     assert_eq!(usage.memory, Some(expected));
     assert_eq!(pod().oom_kills(root.path()), Some(1));

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::host::{Answers, Emulators, Pods};
-use super::{Cpu, Memory, PodUsage, Snapshot, Traffic, Usage};
+use super::{Cpu, Memory, PodUsage, Pressure, Snapshot, Traffic, Usage};
 use crate::clock;
 use crate::network::PodNetwork;
 use crate::platform::Platform;
@@ -190,17 +190,24 @@ async fn answered<T, E: std::error::Error>(
 
 /// Process and memory of a machine.
 fn from_host(row: &Container, host: &Answers) -> Usage {
-    let of_pod = host
-        .pods
-        .get(&row.sandbox)
-        .and_then(|(_, usage)| usage.memory);
+    let of_pod = host.pods.get(&row.sandbox).map(|(_, usage)| *usage);
+    let of_pod = of_pod.unwrap_or_default();
     let process = host.machines.get(&row.id);
     let resident = process.and_then(|(_, resident)| *resident).map(plain);
     Usage {
         cpu: None,
-        memory: of_pod.or(resident).map(|now| Memory { at: host.at, now }),
+        memory: of_pod
+            .memory
+            .or(resident)
+            .map(|now| Memory { at: host.at, now }),
+        pressure: pressure(host.at, of_pod.pressure),
         pid: process.map(|(pid, _)| *pid),
     }
+}
+
+/// Absent where the kernel counts none.
+fn pressure(at: i64, now: cgroup::Pressures) -> Option<Pressure> {
+    (now != cgroup::Pressures::default()).then_some(Pressure { at, now })
 }
 
 /// The memory of a process that no cgroup accounts for.
@@ -212,6 +219,8 @@ const fn plain(resident: Resident) -> cgroup::Memory {
         page_faults: resident.faults,
         major_page_faults: resident.major_faults,
         limit: None,
+        swap: Some(resident.swapped),
+        swap_limit: None,
     }
 }
 
@@ -233,6 +242,7 @@ fn pod(
             .map(|used| Cpu::after(before.cpu, host.at, used))
             .or(machine.cpu),
         memory: machine.memory,
+        pressure: pressure(host.at, of_cgroup.pressure),
         network: network.or(before.network.filter(|_| sandbox.phase == Phase::Ready)),
         disk: disk.or(before.disk),
     }

@@ -11,6 +11,8 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Console, Cri, PodOptions, Stack, await_text, eventually, in_time, v1};
 use nix::sys::signal::Signal;
 
+mod metrics;
+
 const BOOT: Duration = Duration::from_secs(180);
 /// Kubelet waits no longer for an answer.
 const KUBELET: Duration = Duration::from_secs(120);
@@ -89,6 +91,7 @@ async fn figures_follow_what_the_guest_does() -> Result<()> {
     );
 
     lists_are_streamed(&cri, &sandbox, &container).await?;
+    metrics::follow_the_machine(&cri, &sandbox, &container, pid).await?;
     move_to_first_cpu(&cri, &container, pid).await?;
     without_libvirt(&stack, &cri, &container).await?;
 
