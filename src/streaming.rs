@@ -1,7 +1,7 @@
 //! The streaming server: `exec`, `attach` and `port-forward` of kubectl and crictl.
 //!
 //! ```text
-//! CRI request ─► token, URL ─► HTTP upgrade with the token ─► SPDY session ─► guest
+//! CRI request ─► token, URL ─► HTTP upgrade with the token ─► session, SPDY or WebSocket ─► guest
 //! ```
 //!
 //! Invariant: a session starts only with a token, which a CRI client got for that very request and
@@ -14,10 +14,10 @@ mod attach;
 mod console;
 mod exec;
 mod port_forward;
-mod protocol;
 mod server;
 mod streams;
 mod tokens;
+mod websocket;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -26,7 +26,8 @@ use std::sync::Arc;
 use podspec::ContainerId;
 use tokio::net::TcpListener;
 
-use crate::app::Containers;
+use crate::platform::Platform;
+use crate::vm::Containers;
 use tokens::Tokens;
 
 pub use streams::Wanted;
@@ -53,8 +54,17 @@ pub enum Target {
     Exec(ExecTarget),
     /// The serial console of a machine.
     Attach(AttachTarget),
-    /// Connections to a guest, at one of its addresses.
-    PortForward(Vec<IpAddr>),
+    /// Connections to a guest.
+    PortForward(PortForwardTarget),
+}
+
+/// Connections to a guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortForwardTarget {
+    /// The guest's addresses, of which the first one that accepts is used.
+    pub addresses: Vec<IpAddr>,
+    /// The ports of the request. Clients over SPDY name the port of each connection themselves.
+    pub ports: Vec<u16>,
 }
 
 /// A command in a running machine.
@@ -139,8 +149,11 @@ impl Streaming {
     }
 
     /// Serves until it is dropped; every session ends with it.
-    pub async fn serve(self, containers: Arc<Containers>) {
+    pub async fn serve<P: Platform>(self, containers: Arc<Containers<P>>) {
         tracing::info!(address = %self.gate.address, "streaming server started");
         server::serve(self.listener, self.gate, containers).await;
     }
 }
+
+#[cfg(test)]
+mod tests;
