@@ -16,6 +16,7 @@ mod exec;
 mod port_forward;
 mod server;
 mod streams;
+pub mod tls;
 mod tokens;
 mod websocket;
 
@@ -25,6 +26,7 @@ use std::sync::Arc;
 
 use podspec::ContainerId;
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
 use crate::platform::Platform;
 use crate::vm::Containers;
@@ -45,6 +47,9 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// TLS is requested and cannot be had.
+    #[error("TLS for exec, attach and port-forward: see streaming.tls_cert and streaming.tls_key")]
+    Tls(#[from] tls::Error),
 }
 
 /// What a session is for.
@@ -105,6 +110,7 @@ impl Target {
 pub struct Gate {
     tokens: Tokens<Target>,
     address: SocketAddr,
+    scheme: &'static str,
 }
 
 impl Gate {
@@ -116,29 +122,41 @@ impl Gate {
     pub fn url(&self, target: Target) -> Result<String, TooMany> {
         let path = target.path();
         let token = self.tokens.issue(target)?;
-        Ok(format!("http://{}/{path}/{token}", self.address))
+        Ok(format!("{}://{}/{path}/{token}", self.scheme, self.address))
     }
 }
 
 /// The bound server.
-#[derive(Debug)]
 pub struct Streaming {
     listener: TcpListener,
+    tls: Option<TlsAcceptor>,
     gate: Arc<Gate>,
 }
 
+impl std::fmt::Debug for Streaming {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Streaming").field(&self.gate).finish()
+    }
+}
+
 impl Streaming {
-    /// Binds the address; port 0 is any free one.
-    pub async fn bind(address: SocketAddr) -> Result<Self, Error> {
+    /// Binds the address; port 0 is any free one. With files of TLS, sessions need it.
+    pub async fn bind(address: SocketAddr, files: Option<&tls::Files>) -> Result<Self, Error> {
+        let tls = match files {
+            Some(files) => Some(files.acceptor().await?),
+            None => None,
+        };
         let failed = |source| Error::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let gate = Gate {
             tokens: Tokens::default(),
             address,
+            scheme: if tls.is_some() { "https" } else { "http" },
         };
         Ok(Self {
             listener,
+            tls,
             gate: Arc::new(gate),
         })
     }
@@ -151,7 +169,7 @@ impl Streaming {
     /// Serves until it is dropped; every session ends with it.
     pub async fn serve<P: Platform>(self, containers: Arc<Containers<P>>) {
         tracing::info!(address = %self.gate.address, "streaming server started");
-        server::serve(self.listener, self.gate, containers).await;
+        server::serve(self.listener, self.tls, self.gate, containers).await;
     }
 }
 

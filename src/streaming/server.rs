@@ -1,4 +1,4 @@
-//! HTTP of the streaming server: token, upgrade, session.
+//! HTTP of the streaming server: TLS, token, upgrade, session.
 //!
 //! Invariant: a connection is worth one request; one without a valid upgrade ends with its answer.
 //! At most [`MOST`] connections are open. All of them end when [`serve`] is dropped.
@@ -16,8 +16,10 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use spdy::{Limits, Session};
 use streamapi::{Agreed, Refusal, Service, Transport};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use super::console::Shared;
@@ -27,7 +29,7 @@ use crate::vm::Containers;
 
 /// Most connections at a time.
 const MOST: usize = 1024;
-/// Time for the headers of a request.
+/// Time for the headers of a request, and for the TLS handshake before it.
 const HEADERS: Duration = Duration::from_secs(10);
 /// Wait after a failure to accept, such as too many open files.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
@@ -58,6 +60,7 @@ impl<P: Platform> Clone for Services<P> {
 /// Serves connections.
 pub(super) async fn serve<P: Platform>(
     listener: TcpListener,
+    tls: Option<TlsAcceptor>,
     gate: Arc<Gate>,
     containers: Arc<Containers<P>>,
 ) {
@@ -75,7 +78,7 @@ pub(super) async fn serve<P: Platform>(
         }
         match listener.accept().await {
             Ok((stream, _)) => {
-                connections.spawn(connection(stream, services.clone()));
+                connections.spawn(accepted(stream, tls.clone(), services.clone()));
             }
             Err(error) => {
                 tracing::warn!(
@@ -88,6 +91,25 @@ pub(super) async fn serve<P: Platform>(
     }
 }
 
+/// Serves one connection.
+async fn accepted<P: Platform>(stream: TcpStream, tls: Option<TlsAcceptor>, services: Services<P>) {
+    // Small frames are not held back.
+    stream.set_nodelay(true).ok();
+    let Some(tls) = tls else {
+        return connection(stream, services).await;
+    };
+    match tokio::time::timeout(HEADERS, tls.accept(stream)).await {
+        Ok(Ok(stream)) => connection(stream, services).await,
+        Ok(Err(error)) => {
+            tracing::debug!(error = crate::one_line(&error), "streaming request failed");
+        }
+        Err(_) => tracing::debug!(
+            error = "no TLS handshake in time",
+            "streaming request failed"
+        ),
+    }
+}
+
 /// What the request of a connection starts.
 #[derive(Debug)]
 struct Start {
@@ -96,10 +118,12 @@ struct Start {
     agreed: Agreed,
 }
 
-/// Serves one connection: one request, and the session that it starts.
-async fn connection<P: Platform>(stream: TcpStream, services: Services<P>) {
-    // Small frames are not held back.
-    stream.set_nodelay(true).ok();
+/// Serves one request, and the session that it starts.
+async fn connection<P, T>(stream: T, services: Services<P>)
+where
+    P: Platform,
+    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let started = Arc::new(std::sync::Mutex::new(None::<Start>));
     let service = service_fn(|request: Request<Incoming>| {
         let answer = upgrade(request, &services.gate);

@@ -4,6 +4,7 @@
 //! machine's ports.
 //! Failure: the assertion shows what came.
 
+mod tls;
 mod websocket;
 
 use std::path::PathBuf;
@@ -29,10 +30,14 @@ struct Server {
 
 impl Server {
     async fn start() -> Self {
+        Self::with(None).await
+    }
+
+    async fn with(tls: Option<&super::tls::Files>) -> Self {
         let node = Node::new().await;
         let machine = node.started().await;
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let streaming = Streaming::bind(address).await.unwrap();
+        let streaming = Streaming::bind(address, tls).await.unwrap();
         let gate = streaming.gate();
         let serving = streaming.serve(Arc::clone(&node.containers));
         Self {
