@@ -3,7 +3,8 @@
 //! Invariant: each connection has an error stream and a data stream with one request id. Each half
 //! of a connection ends separately over SPDY; channels of WebSocket have no ends, so there a
 //! connection ends with the guest's half, and the session with its last connection. A connection
-//! that fails disturbs no other one.
+//! that fails disturbs no other one. Connections come from the node's namespace
+//! (docs/adr/0023 weighs the alternative).
 //! Failure: text on the error stream of the connection.
 
 use std::collections::HashMap;
