@@ -71,8 +71,13 @@ pub struct Cri {
 #[serde(deny_unknown_fields, default)]
 pub struct Streaming {
     /// Address and port to which kubelet connects for a session; port 0 is any free port. kubelet
-    /// runs on the same node: keep a loopback address.
+    /// runs on the same node: keep a loopback address. Any other needs TLS.
     pub listen: SocketAddr,
+    /// Certificate of the server in PEM, followed by those of its authorities; its names have the
+    /// address of `listen`. It makes sessions use TLS. Read at the start of the daemon.
+    pub tls_cert: OptionalPath,
+    /// Private key of the certificate in PEM.
+    pub tls_key: OptionalPath,
 }
 
 /// The hypervisor.
@@ -206,6 +211,8 @@ impl Default for Streaming {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            tls_cert: OptionalPath::none(),
+            tls_key: OptionalPath::none(),
         }
     }
 }

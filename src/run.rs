@@ -14,7 +14,7 @@ use service::signals::Ending;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{self, App};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::cri;
 use crate::node;
 use crate::streaming::{self, Streaming};
@@ -43,6 +43,14 @@ pub enum Error {
     /// Streaming sessions cannot be served.
     #[error(transparent)]
     Streaming(#[from] streaming::Error),
+}
+
+/// Certificate and key of the streaming server, if it has TLS.
+fn tls_files(settings: &config::Streaming) -> Option<streaming::tls::Files> {
+    let (certificate, key) = ((*settings.tls_cert).clone(), (*settings.tls_key).clone());
+    certificate
+        .zip(key)
+        .map(|(certificate, key)| streaming::tls::Files { certificate, key })
 }
 
 /// Runs the daemon until a shutdown is requested.
@@ -100,7 +108,8 @@ async fn serve_both(
 ) -> Result<(), Error> {
     let stop = CancellationToken::new();
     let _ended = stop.clone().drop_guard();
-    let streaming = Streaming::bind(config.streaming.listen).await?;
+    let tls = tls_files(&config.streaming);
+    let streaming = Streaming::bind(config.streaming.listen, tls.as_ref()).await?;
     let gate = streaming.gate();
     let cri = cri::serve(app.clone(), config, gate, stop.clone().cancelled_owned());
     let node = node::serve(app.node_services(), config, stop.clone().cancelled_owned());

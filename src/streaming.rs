@@ -1,7 +1,7 @@
 //! The streaming server: `exec`, `attach` and `port-forward` of kubectl and crictl.
 //!
 //! ```text
-//! CRI request ─► token, URL ─► HTTP upgrade with the token ─► SPDY session ─► guest
+//! CRI request ─► token, URL ─► HTTP upgrade with the token ─► session, SPDY or WebSocket ─► guest
 //! ```
 //!
 //! Invariant: a session starts only with a token, which a CRI client got for that very request and
@@ -14,10 +14,11 @@ mod attach;
 mod console;
 mod exec;
 mod port_forward;
-mod protocol;
 mod server;
 mod streams;
+pub mod tls;
 mod tokens;
+mod websocket;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -25,8 +26,10 @@ use std::sync::Arc;
 
 use podspec::ContainerId;
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
-use crate::app::Containers;
+use crate::platform::Platform;
+use crate::vm::Containers;
 use tokens::Tokens;
 
 pub use streams::Wanted;
@@ -44,6 +47,9 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// TLS is requested and cannot be had.
+    #[error("TLS for exec, attach and port-forward: see streaming.tls_cert and streaming.tls_key")]
+    Tls(#[from] tls::Error),
 }
 
 /// What a session is for.
@@ -53,8 +59,17 @@ pub enum Target {
     Exec(ExecTarget),
     /// The serial console of a machine.
     Attach(AttachTarget),
-    /// Connections to a guest, at one of its addresses.
-    PortForward(Vec<IpAddr>),
+    /// Connections to a guest.
+    PortForward(PortForwardTarget),
+}
+
+/// Connections to a guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortForwardTarget {
+    /// The guest's addresses, of which the first one that accepts is used.
+    pub addresses: Vec<IpAddr>,
+    /// The ports of the request. Clients over SPDY name the port of each connection themselves.
+    pub ports: Vec<u16>,
 }
 
 /// A command in a running machine.
@@ -95,6 +110,7 @@ impl Target {
 pub struct Gate {
     tokens: Tokens<Target>,
     address: SocketAddr,
+    scheme: &'static str,
 }
 
 impl Gate {
@@ -106,29 +122,41 @@ impl Gate {
     pub fn url(&self, target: Target) -> Result<String, TooMany> {
         let path = target.path();
         let token = self.tokens.issue(target)?;
-        Ok(format!("http://{}/{path}/{token}", self.address))
+        Ok(format!("{}://{}/{path}/{token}", self.scheme, self.address))
     }
 }
 
 /// The bound server.
-#[derive(Debug)]
 pub struct Streaming {
     listener: TcpListener,
+    tls: Option<TlsAcceptor>,
     gate: Arc<Gate>,
 }
 
+impl std::fmt::Debug for Streaming {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Streaming").field(&self.gate).finish()
+    }
+}
+
 impl Streaming {
-    /// Binds the address; port 0 is any free one.
-    pub async fn bind(address: SocketAddr) -> Result<Self, Error> {
+    /// Binds the address; port 0 is any free one. With files of TLS, sessions need it.
+    pub async fn bind(address: SocketAddr, files: Option<&tls::Files>) -> Result<Self, Error> {
+        let tls = match files {
+            Some(files) => Some(files.acceptor().await?),
+            None => None,
+        };
         let failed = |source| Error::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let gate = Gate {
             tokens: Tokens::default(),
             address,
+            scheme: if tls.is_some() { "https" } else { "http" },
         };
         Ok(Self {
             listener,
+            tls,
             gate: Arc::new(gate),
         })
     }
@@ -139,8 +167,11 @@ impl Streaming {
     }
 
     /// Serves until it is dropped; every session ends with it.
-    pub async fn serve(self, containers: Arc<Containers>) {
+    pub async fn serve<P: Platform>(self, containers: Arc<Containers<P>>) {
         tracing::info!(address = %self.gate.address, "streaming server started");
-        server::serve(self.listener, self.gate, containers).await;
+        server::serve(self.listener, self.tls, self.gate, containers).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,7 +28,16 @@ fn streaming(config: &Config) -> Result<(), String> {
             "streaming.listen is {address}, which no client can connect to: use 127.0.0.1:0"
         ));
     }
-    Ok(())
+    let files = [&config.streaming.tls_cert, &config.streaming.tls_key].map(|file| file.is_some());
+    match files {
+        [true, true] => Ok(()),
+        [false, false] if address.ip().is_loopback() => Ok(()),
+        [false, false] => Err(format!(
+            "streaming.listen is {address}, which other hosts reach: set streaming.tls_cert and \
+             streaming.tls_key, or use 127.0.0.1:0"
+        )),
+        _ => Err("streaming.tls_cert and streaming.tls_key belong together: set both".to_owned()),
+    }
 }
 
 fn timeouts(config: &Config) -> Result<(), String> {

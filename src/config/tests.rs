@@ -262,3 +262,18 @@ fn sessions_need_an_address_to_connect_to() {
     let effective = load_layers("", &[("VMLET_STREAMING_LISTEN", "[::1]:10010")], &[]).unwrap();
     assert!(effective.config.streaming.listen.ip().is_loopback());
 }
+
+#[test]
+fn sessions_beyond_the_node_need_tls() {
+    let (cert, key) = (
+        ("VMLET_STREAMING_TLS_CERT", "/tls/cert"),
+        ("VMLET_STREAMING_TLS_KEY", "/tls/key"),
+    );
+    let beyond = ("VMLET_STREAMING_LISTEN", "192.0.2.1:10010");
+    for variables in [&[beyond][..], &[cert], &[beyond, key]] {
+        let error = load_layers("", variables, &[]).unwrap_err();
+        assert!(error.to_string().contains("tls_cert"), "{error}");
+    }
+    let effective = load_layers("", &[beyond, cert, key], &[]).unwrap();
+    assert_eq!(effective.config.streaming.listen.port(), 10010);
+}

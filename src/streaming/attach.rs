@@ -8,11 +8,11 @@ use std::convert::Infallible;
 
 use bytes::Bytes;
 use spdy::{ReadHalf, Session, WriteHalf};
+use streamapi::Agreed;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{broadcast, mpsc};
 
 use super::console::Shared;
-use super::protocol;
 use super::streams::{self, write};
 use super::{AttachTarget, Wanted};
 
@@ -22,12 +22,12 @@ const INPUT: usize = 1024;
 /// Carries a console to its end.
 pub(super) async fn run(
     mut session: Session,
-    version: &'static str,
+    agreed: Agreed,
     target: AttachTarget,
     consoles: Shared,
 ) -> Result<(), String> {
     let wanted = Wanted {
-        resize: target.streams.resize && protocol::has_resize(version),
+        resize: target.streams.resize && agreed.has_resize,
         ..target.streams
     };
     let mut streams = streams::awaited(&mut session, wanted).await?;
@@ -50,7 +50,7 @@ pub(super) async fn run(
     for stream in [&mut streams.stdout, &mut streams.stderr] {
         write(stream.as_mut(), b"").await?;
     }
-    let result = protocol::result(version, &outcome);
+    let result = agreed.results.write(&outcome);
     write(streams.error.as_mut(), &result).await?;
     session.close().await.map_err(|e| crate::one_line(&e))
 }

@@ -7,49 +7,39 @@
 //! Invariant: the command ends with its client: a session that breaks off kills it.
 //! Failure: reported on the error stream, as the protocol's version defines.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use guestapi::Terminal;
-use serde::Deserialize;
 use spdy::{ReadHalf, Session, WriteHalf};
+use streamapi::{Agreed, Outcome, Sizes};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_util::codec::{FramedRead, LinesCodec};
 
-use super::protocol;
 use super::streams::{self, Opened, write};
 use super::{ExecTarget, Wanted};
-use crate::app::Containers;
 use crate::guest::{Agent, Command, Control, Input, Output};
+use crate::platform::Platform;
+use crate::vm::Containers;
 
 /// Bytes that are copied at once.
 const PIECE: usize = 16 << 10;
-/// Longest report of a terminal's size.
-const LONGEST_SIZE: usize = 1024;
 /// The size of a terminal until the client reports it.
 const FIRST_SIZE: Terminal = Terminal {
     rows: 24,
     columns: 80,
 };
 
-/// A client's terminal, as the protocol has it.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Size {
-    width: u16,
-    height: u16,
-}
-
 /// Runs the command of a session to its end.
-pub(super) async fn run(
+pub(super) async fn run<P: Platform>(
     mut session: Session,
-    version: &'static str,
+    agreed: Agreed,
     target: ExecTarget,
-    containers: Arc<Containers>,
+    containers: Arc<Containers<P>>,
 ) -> Result<(), String> {
     let wanted = Wanted {
-        resize: target.streams.resize && protocol::has_resize(version),
+        resize: target.streams.resize && agreed.has_resize,
         ..target.streams
     };
     let mut streams = streams::awaited(&mut session, wanted).await?;
@@ -61,17 +51,17 @@ pub(super) async fn run(
     for stream in [&mut streams.stdout, &mut streams.stderr] {
         write(stream.as_mut(), b"").await?;
     }
-    let result = protocol::result(version, &outcome);
+    let result = agreed.results.write(&outcome);
     write(streams.error.as_mut(), &result).await?;
     session.close().await.map_err(|e| crate::one_line(&e))
 }
 
 /// What the command comes to; the error is that of the session.
-async fn outcome(
+async fn outcome<P: Platform>(
     streams: &mut Opened,
     target: ExecTarget,
-    containers: &Arc<Containers>,
-) -> Result<Result<i32, String>, String> {
+    containers: &Arc<Containers<P>>,
+) -> Result<Outcome, String> {
     // The request for the session has waited for the agent, if there is one.
     match containers
         .guest_agent(&target.container, Duration::ZERO)
@@ -88,7 +78,7 @@ async fn with_streams(
     streams: &mut Opened,
     target: ExecTarget,
     agent: &Agent,
-) -> Result<Result<i32, String>, String> {
+) -> Result<Outcome, String> {
     let Wanted { stdin, resize, .. } = target.streams;
     let started = agent.start(target.command, stdin, resize.then_some(FIRST_SIZE));
     let command = match started.await {
@@ -112,17 +102,18 @@ async fn with_streams(
     };
     tokio::select! {
         copied = copy => drop(copied?),
-        never = async { tokio::join!(feed, sizes) } => match never.0 {},
+        reason = feed => return Ok(Err(reason)),
+        never = async { sizes.await; pending::<Infallible>().await } => match never {},
     }
     Ok(ended.wait().await.map_err(|e| crate::one_line(&e)))
 }
 
 /// Through the QEMU guest agent.
-async fn at_its_end(
+async fn at_its_end<P: Platform>(
     streams: &mut Opened,
     target: ExecTarget,
-    containers: &Arc<Containers>,
-) -> Result<Result<i32, String>, String> {
+    containers: &Arc<Containers<P>>,
+) -> Result<Outcome, String> {
     let ended = containers.exec(&target.container, target.command, None);
     match ended.await {
         Ok(output) => {
@@ -134,29 +125,38 @@ async fn at_its_end(
     }
 }
 
-/// Sends the client's input. Its end is not that of the session.
-async fn feed(stdin: Option<ReadHalf>, input: Input) -> std::convert::Infallible {
+/// Sends the client's input. Its end is not that of the session; returns the reason when there is
+/// no end, since the rest will not come.
+async fn feed(stdin: Option<ReadHalf>, input: Input) -> String {
     if let Some(mut stdin) = stdin {
         let mut buffer = vec![0; PIECE];
-        while let Ok(length @ 1..) = stdin.read(&mut buffer).await {
-            // A command that has ended, or reads no more, does not keep the client from sending.
-            input.write(&buffer[..length]).await;
+        loop {
+            match stdin.read(&mut buffer).await {
+                Ok(0) => break,
+                // A command that has ended, or reads no more, does not keep the client from
+                // sending.
+                Ok(length) => drop(input.write(&buffer[..length]).await),
+                Err(_) => return "the command did not read its input in time".to_owned(),
+            }
         }
         input.end().await;
     }
-    std::future::pending().await
+    pending().await
 }
 
 /// Applies the sizes of the client's terminal.
 async fn sizes(resize: Option<ReadHalf>, control: Control) {
-    if let Some(resize) = resize {
-        let lines = LinesCodec::new_with_max_length(LONGEST_SIZE);
-        let mut lines = FramedRead::new(resize, lines);
-        while let Some(Ok(line)) = lines.next().await {
-            // A report that cannot be read changes nothing.
-            if let Ok(size) = serde_json::from_str::<Size>(&line) {
-                let (rows, columns) = (size.height.into(), size.width.into());
-                control.resize(Terminal { rows, columns }).await;
+    if let Some(mut resize) = resize {
+        let (mut sizes, mut buffer) = (Sizes::default(), [0; 1024]);
+        while let Ok(length @ 1..) = resize.read(&mut buffer).await {
+            match sizes.feed(&buffer[..length]) {
+                Ok(Some(size)) => {
+                    let (rows, columns) = (size.rows.into(), size.columns.into());
+                    control.resize(Terminal { rows, columns }).await;
+                }
+                Ok(None) => {}
+                // What follows cannot be read either: the terminal keeps its size.
+                Err(_) => break,
             }
         }
     }

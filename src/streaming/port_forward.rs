@@ -1,14 +1,20 @@
 //! A session of connections to ports of a guest.
 //!
-//! Invariant: each connection has an error stream and a data stream with one request id; each half
-//! of a connection ends separately. A connection that fails disturbs no other one.
+//! Invariant: each connection has an error stream and a data stream with one request id. Each half
+//! of a connection ends separately over SPDY; channels of WebSocket have no ends, so there a
+//! connection ends with the guest's half, and the session with its last connection. A connection
+//! that fails disturbs no other one. Connections come from the node's namespace
+//! (docs/adr/0023 weighs the alternative).
 //! Failure: text on the error stream of the connection.
 
 use std::collections::HashMap;
+use std::future::pending;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use spdy::{Session, Stream};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -26,8 +32,14 @@ enum Half {
     Data(Stream),
 }
 
-/// Serves connections until the client ends the session.
-pub(super) async fn run(mut session: Session, addresses: Vec<IpAddr>) -> Result<(), String> {
+/// Serves connections until the client ends the session, or `only` so many.
+pub(super) async fn run(
+    mut session: Session,
+    addresses: Vec<IpAddr>,
+    only: Option<usize>,
+) -> Result<(), String> {
+    let mut ended = 0;
+    let has_halves = only.is_none();
     let addresses = Arc::new(addresses);
     let mut waiting: HashMap<String, Half> = HashMap::new();
     let mut connections = JoinSet::new();
@@ -38,7 +50,13 @@ pub(super) async fn run(mut session: Session, addresses: Vec<IpAddr>) -> Result<
                 Ok(None) => return Ok(()),
                 Err(error) => return Err(crate::one_line(&error)),
             },
-            Some(_) = connections.join_next() => continue,
+            Some(_) = connections.join_next() => {
+                ended += 1;
+                if only == Some(ended) {
+                    return session.close().await.map_err(|e| crate::one_line(&e));
+                }
+                continue;
+            }
         };
         let id = request_id(&stream);
         let half = match stream.header("streamtype") {
@@ -52,7 +70,8 @@ pub(super) async fn run(mut session: Session, addresses: Vec<IpAddr>) -> Result<
             }
             (Some(Half::Error(error)), Half::Data(data))
             | (Some(Half::Data(data)), Half::Error(error)) => {
-                connections.spawn(connection(error, data, Arc::clone(&addresses)));
+                let addresses = Arc::clone(&addresses);
+                connections.spawn(connection(error, data, addresses, has_halves));
             }
             (Some(_), _) => return Err(format!("request {id} opened a stream twice")),
             (None, _) => return Err("too many connections lack their second stream".to_owned()),
@@ -72,7 +91,7 @@ fn request_id(stream: &Stream) -> String {
 }
 
 /// Carries one connection.
-async fn connection(error: Stream, data: Stream, addresses: Arc<Vec<IpAddr>>) {
+async fn connection(error: Stream, data: Stream, addresses: Arc<Vec<IpAddr>>, has_halves: bool) {
     let port = data.header("port").map(str::to_owned).unwrap_or_default();
     let (mut from_client, mut to_client) = data.split();
     let ended = async {
@@ -88,10 +107,18 @@ async fn connection(error: Stream, data: Stream, addresses: Arc<Vec<IpAddr>>) {
         let downward = async {
             let copied = tokio::io::copy(&mut from_guest, &mut to_client).await;
             to_client.shutdown().await?;
-            copied
+            copied.map(drop)
         };
         // A connection that the guest breaks off ends at once, whatever the client still sends.
-        let ended = tokio::try_join!(upward, downward).map(drop);
+        let ended = if has_halves {
+            tokio::try_join!(upward, downward).map(drop)
+        } else {
+            let upward = upward.then(|_: io::Result<()>| pending());
+            tokio::select! {
+                ended = downward => ended,
+                ended = upward => ended,
+            }
+        };
         ended.map_err(|e| format!("connection to port {port}: {e}"))
     };
     let ended = ended.await;

@@ -1,4 +1,4 @@
-//! HTTP of the streaming server: token, upgrade, session.
+//! HTTP of the streaming server: TLS, token, upgrade, session.
 //!
 //! Invariant: a connection is worth one request; one without a valid upgrade ends with its answer.
 //! At most [`MOST`] connections are open. All of them end when [`serve`] is dropped.
@@ -15,33 +15,55 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use spdy::{Limits, Session};
+use streamapi::{Agreed, Refusal, Service, Transport};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use super::console::Shared;
-use super::protocol::{self, Refusal};
-use super::{Gate, Target, attach, exec, port_forward};
-use crate::app::Containers;
+use super::{Gate, Target, attach, exec, port_forward, streams, websocket};
+use crate::platform::Platform;
+use crate::vm::Containers;
 
 /// Most connections at a time.
 const MOST: usize = 1024;
-/// Time for the headers of a request.
+/// Time for the headers of a request, and for the TLS handshake before it.
 const HEADERS: Duration = Duration::from_secs(10);
 /// Wait after a failure to accept, such as too many open files.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
+/// How long a command may leave its input unread.
+const LATE_READER: Duration = Duration::from_secs(10 * 60);
+
 type Answer = Response<Full<Bytes>>;
 
 /// What sessions need.
-#[derive(Debug, Clone)]
-struct Services {
+#[derive(Debug)]
+struct Services<P: Platform> {
     gate: Arc<Gate>,
-    containers: Arc<Containers>,
+    containers: Arc<Containers<P>>,
     consoles: Shared,
 }
 
+impl<P: Platform> Clone for Services<P> {
+    fn clone(&self) -> Self {
+        Self {
+            gate: Arc::clone(&self.gate),
+            containers: Arc::clone(&self.containers),
+            consoles: Arc::clone(&self.consoles),
+        }
+    }
+}
+
 /// Serves connections.
-pub(super) async fn serve(listener: TcpListener, gate: Arc<Gate>, containers: Arc<Containers>) {
+pub(super) async fn serve<P: Platform>(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    gate: Arc<Gate>,
+    containers: Arc<Containers<P>>,
+) {
     let services = Services {
         gate,
         containers,
@@ -56,7 +78,7 @@ pub(super) async fn serve(listener: TcpListener, gate: Arc<Gate>, containers: Ar
         }
         match listener.accept().await {
             Ok((stream, _)) => {
-                connections.spawn(connection(stream, services.clone()));
+                connections.spawn(accepted(stream, tls.clone(), services.clone()));
             }
             Err(error) => {
                 tracing::warn!(
@@ -69,13 +91,39 @@ pub(super) async fn serve(listener: TcpListener, gate: Arc<Gate>, containers: Ar
     }
 }
 
-/// What the request of a connection may start.
-type Start = (hyper::upgrade::OnUpgrade, Target, &'static str);
-
-/// Serves one connection: one request, and the session that it starts.
-async fn connection(stream: TcpStream, services: Services) {
+/// Serves one connection.
+async fn accepted<P: Platform>(stream: TcpStream, tls: Option<TlsAcceptor>, services: Services<P>) {
     // Small frames are not held back.
     stream.set_nodelay(true).ok();
+    let Some(tls) = tls else {
+        return connection(stream, services).await;
+    };
+    match tokio::time::timeout(HEADERS, tls.accept(stream)).await {
+        Ok(Ok(stream)) => connection(stream, services).await,
+        Ok(Err(error)) => {
+            tracing::debug!(error = crate::one_line(&error), "streaming request failed");
+        }
+        Err(_) => tracing::debug!(
+            error = "no TLS handshake in time",
+            "streaming request failed"
+        ),
+    }
+}
+
+/// What the request of a connection starts.
+#[derive(Debug)]
+struct Start {
+    upgrade: hyper::upgrade::OnUpgrade,
+    target: Target,
+    agreed: Agreed,
+}
+
+/// Serves one request, and the session that it starts.
+async fn connection<P, T>(stream: T, services: Services<P>)
+where
+    P: Platform,
+    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let started = Arc::new(std::sync::Mutex::new(None::<Start>));
     let service = service_fn(|request: Request<Incoming>| {
         let answer = upgrade(request, &services.gate);
@@ -98,9 +146,9 @@ async fn connection(stream: TcpStream, services: Services) {
         return;
     }
     let start = started.lock().ok().and_then(|mut place| place.take());
-    if let Some((upgrade, target, version)) = start {
-        let kind = target.path();
-        match session(upgrade, target, version, services).await {
+    if let Some(start) = start {
+        let kind = start.target.path();
+        match session(start, services).await {
             Ok(()) => tracing::debug!(kind, "streaming session ended"),
             Err(error) => tracing::debug!(kind, error, "streaming session failed"),
         }
@@ -109,65 +157,134 @@ async fn connection(stream: TcpStream, services: Services) {
 
 /// The answer to a request, and what it starts.
 fn upgrade(request: Request<Incoming>, gate: &Gate) -> (Answer, Option<Start>) {
-    let target = protocol::path(request.uri().path())
+    let target = streamapi::path(request.uri().path())
         .and_then(|(kind, token)| Some((kind, gate.tokens.redeem(token)?)))
         .filter(|(kind, target)| *kind == target.path());
-    let Some((_, target)) = target else {
+    let Some((_, mut target)) = target else {
         let refusal = Refusal {
             status: StatusCode::NOT_FOUND,
             message: "no session has this URL: it was used already, or it is older than a minute",
         };
-        return (refused(refusal, &[]), None);
+        return (refused(refusal, None), None);
     };
-    let known = match target {
-        Target::Exec(_) | Target::Attach(_) => protocol::REMOTE_COMMAND,
-        Target::PortForward(_) => protocol::PORT_FORWARD,
+    let service = match target {
+        Target::Exec(_) | Target::Attach(_) => Service::RemoteCommand,
+        Target::PortForward(_) => Service::PortForward,
     };
-    match protocol::negotiate(request.method(), request.headers(), known) {
-        Err(refusal) => (refused(refusal, known), None),
-        Ok(version) => {
-            let start = (hyper::upgrade::on(request), target, version);
-            (switching(version), Some(start))
+    let agreed = streamapi::negotiate(request.method(), request.headers(), service);
+    let agreed = agreed.and_then(|agreed| with_ports(&request, &mut target, agreed));
+    match agreed {
+        Err(refusal) => (refused(refusal, Some(service)), None),
+        Ok(agreed) => {
+            let answer = switching(&request, agreed);
+            let upgrade = hyper::upgrade::on(request);
+            let start = Start {
+                upgrade,
+                target,
+                agreed,
+            };
+            (answer, Some(start))
         }
     }
 }
 
-fn refused(refusal: Refusal, known: &[&'static str]) -> Answer {
+/// Channels of connections have the ports of the query, or those of the CRI request.
+fn with_ports(
+    request: &Request<Incoming>,
+    target: &mut Target,
+    agreed: Agreed,
+) -> Result<Agreed, Refusal> {
+    if let (Target::PortForward(target), Transport::Channels(_)) = (target, agreed.transport) {
+        let ports = streamapi::ports(request.uri().query().unwrap_or_default())?;
+        if !ports.is_empty() {
+            target.ports = ports;
+        }
+        let message = match target.ports.len() {
+            0 => "the query needs a port: ?port=80",
+            1..=streamapi::MOST_PORTS => return Ok(agreed),
+            _ => "the request has more than 32 ports",
+        };
+        return Err(Refusal {
+            status: StatusCode::BAD_REQUEST,
+            message,
+        });
+    }
+    Ok(agreed)
+}
+
+fn refused(refusal: Refusal, service: Option<Service>) -> Answer {
     let mut answer = Response::new(Full::from(refusal.message));
     *answer.status_mut() = refusal.status;
     let close = HeaderValue::from_static("close");
     answer.headers_mut().insert(header::CONNECTION, close);
     if refusal.status == StatusCode::FORBIDDEN {
-        for version in known {
+        for version in service.into_iter().flat_map(Service::versions) {
             let value = HeaderValue::from_static(version);
-            answer.headers_mut().append(protocol::ACCEPTED, value);
+            answer.headers_mut().append(streamapi::ACCEPTED, value);
         }
     }
     answer
 }
 
-fn switching(version: &'static str) -> Answer {
+fn switching(request: &Request<Incoming>, agreed: Agreed) -> Answer {
     let mut answer = Response::new(Full::default());
     *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = answer.headers_mut();
     headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-    headers.insert(header::UPGRADE, HeaderValue::from_static(protocol::SPDY));
-    headers.insert(protocol::VERSION, HeaderValue::from_static(version));
+    let (upgrade, version) = match agreed.transport {
+        Transport::Spdy => (streamapi::SPDY, streamapi::VERSION),
+        Transport::Tunnel | Transport::Channels(_) => (streamapi::WEBSOCKET, streamapi::PROTOCOL),
+    };
+    headers.insert(header::UPGRADE, HeaderValue::from_static(upgrade));
+    if !agreed.version.is_empty() {
+        headers.insert(version, HeaderValue::from_static(agreed.version));
+    }
+    let key = request.headers().get(header::SEC_WEBSOCKET_KEY);
+    let accept = key.map(|key| derive_accept_key(key.as_bytes()));
+    if let (Some(Ok(accept)), false) = (
+        accept.map(HeaderValue::try_from),
+        agreed.transport == Transport::Spdy,
+    ) {
+        headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+    }
     answer
 }
 
-async fn session(
-    upgrade: hyper::upgrade::OnUpgrade,
-    target: Target,
-    version: &'static str,
-    services: Services,
-) -> Result<(), String> {
-    let upgraded = upgrade.await.map_err(|e| crate::one_line(&e))?;
-    let session = Session::server(TokioIo::new(upgraded), Limits::default());
+/// The bounds of a session. Connections wait for each other: one that is stuck has to go soon. A
+/// command may well begin to read its input late.
+fn limits(target: &Target) -> Limits {
+    let usual = Limits::default();
+    let stall = match target {
+        Target::Exec(_) | Target::Attach(_) => LATE_READER,
+        Target::PortForward(_) => usual.stall,
+    };
+    Limits { stall, ..usual }
+}
+
+async fn session<P: Platform>(start: Start, services: Services<P>) -> Result<(), String> {
+    let Start {
+        upgrade,
+        target,
+        agreed,
+    } = start;
+    let transport = TokioIo::new(upgrade.await.map_err(|e| crate::one_line(&e))?);
+    let limits = limits(&target);
+    let session = match agreed.transport {
+        Transport::Spdy => Session::server(transport, limits),
+        Transport::Tunnel => Session::server(websocket::tunnel(transport).await, limits),
+        Transport::Channels(channels) => {
+            let openings = streams::openings(&target);
+            Ok(websocket::session(transport, channels, openings, limits).await)
+        }
+    };
     let session = session.map_err(|e| crate::one_line(&e))?;
     match target {
-        Target::Exec(target) => exec::run(session, version, target, services.containers).await,
-        Target::Attach(target) => attach::run(session, version, target, services.consoles).await,
-        Target::PortForward(addresses) => port_forward::run(session, addresses).await,
+        Target::Exec(target) => exec::run(session, agreed, target, services.containers).await,
+        Target::Attach(target) => attach::run(session, agreed, target, services.consoles).await,
+        Target::PortForward(target) => {
+            let is_over_channels = matches!(agreed.transport, Transport::Channels(_));
+            let only = is_over_channels.then_some(target.ports.len());
+            port_forward::run(session, target.addresses, only).await
+        }
     }
 }

@@ -8,6 +8,9 @@ use std::time::Duration;
 use spdy::{ReadHalf, Session, Stream, WriteHalf};
 use tokio::io::AsyncWriteExt;
 
+use super::Target;
+use super::websocket::Opening;
+
 /// Time for a client to open its streams.
 const CREATION: Duration = Duration::from_secs(30);
 
@@ -22,6 +25,57 @@ pub struct Wanted {
     pub stderr: bool,
     /// The client has a terminal, and sends its size.
     pub resize: bool,
+}
+
+/// The streams that channels of WebSocket are, in the numbering of the protocol. The client gets an
+/// empty message first, on the lowest channel that it reads, which tells it that the session is up.
+pub(super) fn openings(target: &Target) -> Vec<Opening> {
+    let wanted = match target {
+        Target::Exec(target) => target.streams,
+        Target::Attach(target) => target.streams,
+        Target::PortForward(target) => return connections(&target.ports),
+    };
+    let channels = [
+        ("stdin", wanted.stdin),
+        ("stdout", wanted.stdout),
+        ("stderr", wanted.stderr),
+        ("error", true),
+        ("resize", wanted.resize),
+    ];
+    let mut first = true;
+    let opening = |(channel, (kind, _))| {
+        let is_written = !matches!(kind, "stdin" | "resize");
+        Opening {
+            channel,
+            headers: vec![("streamtype".to_owned(), kind.to_owned())],
+            greeting: (is_written && std::mem::take(&mut first)).then(Vec::new),
+        }
+    };
+    let numbered = (0..).zip(channels);
+    numbered
+        .filter(|(_, (_, is_open))| *is_open)
+        .map(opening)
+        .collect()
+}
+
+/// Two channels for each port, for data and for errors. Each begins with the port.
+fn connections(ports: &[u16]) -> Vec<Opening> {
+    let mut openings = Vec::new();
+    for (channel, port) in (0..).step_by(2).zip(ports) {
+        for (channel, kind) in [(channel, "data"), (channel + 1, "error")] {
+            let headers = [
+                ("streamtype", kind.to_owned()),
+                ("requestid", openings.len().div_euclid(2).to_string()),
+                ("port", port.to_string()),
+            ];
+            openings.push(Opening {
+                channel,
+                headers: headers.map(|(name, value)| (name.to_owned(), value)).into(),
+                greeting: Some(port.to_le_bytes().into()),
+            });
+        }
+    }
+    openings
 }
 
 /// The open streams.

@@ -10,6 +10,7 @@ mod critest;
 mod deb_guest;
 mod demo;
 mod down;
+mod fuzz;
 pub(crate) mod guest;
 mod image;
 mod mutants;
@@ -41,6 +42,7 @@ enum Verb {
     Test(test::Test),
     Critest(critest::Critest),
     Mutants(mutants::Mutants),
+    Fuzz(fuzz::Fuzz),
     Bench(bench::Bench),
     Chaos(chaos::Chaos),
     Setup(setup::Setup),
@@ -65,6 +67,7 @@ impl Xtask {
             Verb::Test(verb) => verb.run(),
             Verb::Critest(verb) => verb.run(),
             Verb::Mutants(verb) => verb.run(),
+            Verb::Fuzz(verb) => verb.run(),
             Verb::Bench(verb) => verb.run(),
             Verb::Chaos(verb) => verb.run(),
             Verb::Setup(verb) => verb.run(),

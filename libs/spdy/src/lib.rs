@@ -1,4 +1,6 @@
-//! Server sessions of SPDY/3.1, as the streaming clients of Kubernetes speak it.
+//! Server sessions of SPDY/3.1, as the streaming clients of Kubernetes speak it. A session also
+//! runs over other protocols with several streams, whose messages are translated to frames:
+//! [`Session::over`].
 //!
 //! Invariant: memory of a session is bounded by [`Limits`]; bytes of a stream arrive in order,
 //! once, or its reader gets an error. The protocol of these clients has no flow control: a stream
@@ -49,4 +51,14 @@ pub enum Error {
     /// The connection ended within a frame.
     #[error("the connection ended within a frame")]
     Cut,
+}
+
+impl Error {
+    /// Whether the peer broke the protocol, over a connection that works.
+    const fn is_of_protocol(&self) -> bool {
+        matches!(
+            self,
+            Self::Malformed(_) | Self::TooLarge(_) | Self::Compression
+        )
+    }
 }

@@ -5,15 +5,17 @@
 //! Failure: an error of either task ends both; [`Session::accept`] returns it once.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
+use bytes::Bytes;
+use futures_util::{Sink, SinkExt, Stream as Input, StreamExt};
+use tokio::io::{AsyncRead, AsyncWrite, split};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
-use tokio_util::codec::{Decoder as _, Encoder as _};
+use tokio_util::codec::{FramedRead, FramedWrite};
 
 pub(crate) mod stream;
 
@@ -24,8 +26,10 @@ use crate::{Error, MAX_PIECE};
 
 /// Frames that wait for the writer.
 const OUTGOING: usize = 16;
-/// Bytes that are read from the transport at once.
+/// Bytes that are read from the transport, or written to it, at once.
 const READ: usize = 64 * 1024;
+/// Time for a peer that broke the protocol to take the last frame, which says so.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// What a session may take.
 #[derive(Debug, Clone, Copy)]
@@ -71,6 +75,19 @@ impl Session {
         T: AsyncRead + AsyncWrite + Send + 'static,
     {
         let (input, output) = split(transport);
+        let input = FramedRead::with_capacity(input, Decoder::default(), READ);
+        let mut output = FramedWrite::new(output, Encoder::new()?);
+        output.set_backpressure_boundary(READ);
+        Ok(Self::over(input, output, limits))
+    }
+
+    /// Starts a session over frames that something else carries. Pieces of [`Frame::Data`] have at
+    /// most [`MAX_PIECE`] bytes. Must be called within a runtime.
+    pub fn over<I, O>(input: I, output: O, limits: Limits) -> Self
+    where
+        I: Input<Item = Result<Frame, Error>> + Send + 'static,
+        O: Sink<Frame, Error = Error> + Send + 'static,
+    {
         let (outgoing, frames) = mpsc::channel(OUTGOING);
         let (accepted, streams) = mpsc::channel(limits.streams.max(1));
         let table = Streams {
@@ -81,17 +98,16 @@ impl Session {
             accepted,
             outgoing: outgoing.clone(),
         };
-        let encoder = Encoder::new()?;
         let written = Arc::new(AtomicU64::new(0));
         let (mut reader, mut writer) = (JoinSet::new(), JoinSet::new());
         reader.spawn(read(input, table, Arc::clone(&written)));
-        writer.spawn(write(output, encoder, frames, written));
-        Ok(Self {
+        writer.spawn(write(output, frames, written));
+        Self {
             streams,
             outgoing,
             reader,
             writer,
-        })
+        }
     }
 
     /// The next stream that the client opens; `None` when the client has ended the session.
@@ -104,7 +120,13 @@ impl Session {
             return Ok(Some(stream));
         }
         match self.reader.join_next().await {
-            Some(Ok(Err(error))) => Err(error),
+            Some(Ok(Err(error))) => {
+                if error.is_of_protocol() {
+                    // A peer that does not read does not get it.
+                    let _ = tokio::time::timeout(FAREWELL, self.writer.join_next()).await;
+                }
+                Err(error)
+            }
             _ => Ok(None),
         }
     }
@@ -147,30 +169,28 @@ enum Next {
     End,
 }
 
-async fn read<T: AsyncRead>(
-    mut input: ReadHalf<T>,
-    mut streams: Streams,
-    written: Arc<AtomicU64>,
-) -> Result<(), Error> {
-    let mut decoder = Decoder::default();
-    let mut buffer = BytesMut::with_capacity(READ);
+async fn read<I>(input: I, mut streams: Streams, written: Arc<AtomicU64>) -> Result<(), Error>
+where
+    I: Input<Item = Result<Frame, Error>>,
+{
+    let mut input = pin!(input);
     loop {
-        while let Some(frame) = decoder.decode(&mut buffer).inspect_err(|_| {
-            let goodbye = streams.goodbye(GoAwayStatus::PROTOCOL_ERROR);
-            // Nothing more can be done for a peer that does not read.
-            let _ = streams.outgoing.try_send(goodbye);
-        })? {
-            if streams.take(frame).await == Next::End {
-                return Ok(());
-            }
-        }
-        buffer.reserve(READ);
         let before = written.load(Ordering::Relaxed);
-        let read = input.read_buf(&mut buffer);
-        match tokio::time::timeout(streams.limits.idle, read).await {
-            Ok(Ok(0)) => return decoder.decode_eof(&mut buffer).map(drop),
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => return Err(error.into()),
+        match tokio::time::timeout(streams.limits.idle, input.next()).await {
+            Ok(Some(Ok(frame))) => {
+                if streams.take(frame).await == Next::End {
+                    return Ok(());
+                }
+            }
+            Ok(Some(Err(error))) => {
+                if error.is_of_protocol() {
+                    let goodbye = streams.goodbye(GoAwayStatus::PROTOCOL_ERROR);
+                    // Nothing more can be done for a peer that does not read.
+                    let _ = streams.outgoing.try_send(goodbye);
+                }
+                return Err(error);
+            }
+            Ok(None) => return Ok(()),
             Err(_) if written.load(Ordering::Relaxed) != before => {}
             Err(_) => return Err(Error::Idle(streams.limits.idle)),
         }
@@ -282,30 +302,28 @@ impl Streams {
 }
 
 /// Writes frames until the last one, `GOAWAY`.
-async fn write<T: AsyncWrite>(
-    mut output: WriteHalf<T>,
-    mut encoder: Encoder,
+async fn write<O>(
+    output: O,
     mut frames: mpsc::Receiver<Frame>,
     written: Arc<AtomicU64>,
-) -> Result<(), Error> {
-    let mut buffer = BytesMut::new();
+) -> Result<(), Error>
+where
+    O: Sink<Frame, Error = Error>,
+{
+    let mut output = pin!(output);
     let mut is_last = false;
     while !is_last && let Some(frame) = frames.recv().await {
         is_last = matches!(frame, Frame::GoAway { .. });
-        encoder.encode(frame, &mut buffer)?;
-        while !is_last
-            && buffer.len() < READ
-            && let Ok(frame) = frames.try_recv()
-        {
-            is_last = matches!(frame, Frame::GoAway { .. });
-            encoder.encode(frame, &mut buffer)?;
-        }
-        output.write_all_buf(&mut buffer).await?;
-        output.flush().await?;
+        output.feed(frame).await?;
         written.fetch_add(1, Ordering::Relaxed);
+        while !is_last && let Ok(frame) = frames.try_recv() {
+            is_last = matches!(frame, Frame::GoAway { .. });
+            output.feed(frame).await?;
+            written.fetch_add(1, Ordering::Relaxed);
+        }
+        output.flush().await?;
     }
-    output.shutdown().await?;
-    Ok(())
+    output.close().await
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use tonic::Status;
 use super::Runtime;
 use crate::cri::convert;
 use crate::sandbox::state::Phase;
-use crate::streaming::{AttachTarget, ExecTarget, Target, Wanted};
+use crate::streaming::{AttachTarget, ExecTarget, PortForwardTarget, Target, Wanted};
 
 /// Time for `vmlet-guest` to answer a new connection, when the QEMU guest agent serves, too.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -106,7 +106,8 @@ impl Runtime {
                 sandbox.id
             )));
         }
-        let url = self.url(Target::PortForward(addresses))?;
+        let ports = ports(&request.port)?;
+        let url = self.url(Target::PortForward(PortForwardTarget { addresses, ports }))?;
         Ok(v1::PortForwardResponse { url })
     }
 
@@ -129,4 +130,13 @@ fn checked(streams: Wanted) -> Result<Wanted, Status> {
         ));
     }
     Ok(streams)
+}
+
+/// The ports of a request; clients over SPDY name theirs later.
+fn ports(numbers: &[i32]) -> Result<Vec<u16>, Status> {
+    let port = |number: &i32| u16::try_from(*number).ok().filter(|port| *port > 0);
+    let ports = numbers.iter().map(|number| {
+        port(number).ok_or_else(|| Status::invalid_argument(format!("port: {number} is no port")))
+    });
+    ports.collect()
 }

@@ -82,7 +82,9 @@ async fn the_daemon_has_every_method_except_those_that_it_refuses() {
     let state = tempfile::tempdir().unwrap();
     let config = alone_in(state.path());
     let app = App::start(&config).await.unwrap();
-    let streaming = Streaming::bind(config.streaming.listen).await.unwrap();
+    let streaming = Streaming::bind(config.streaming.listen, None)
+        .await
+        .unwrap();
     let gate = streaming.gate();
     let runtime = runtime::Runtime::new(app.clone(), &config, gate);
     let server = Server::of(runtime, image::Images::new(app), DEADLINE).await;

@@ -19,6 +19,7 @@ use crate::stamp::Stamp;
 use crate::{run, workspace};
 
 const CARGO_DENY_VERSION: &str = "0.20.2";
+const CARGO_FUZZ_VERSION: &str = "0.13.2";
 const CARGO_MUTANTS_VERSION: &str = "27.1.0";
 
 /// What a cluster is made of, besides our own programs.
@@ -64,6 +65,8 @@ pub(crate) enum Tool {
     Critest,
     /// Checker of the licences and sources of dependencies.
     CargoDeny,
+    /// Driver of the fuzzer. Built only by name, and by `fuzz`.
+    CargoFuzz,
     /// Mutation tester. Built only by name, and by `mutants`.
     CargoMutants,
     /// Container runtime of the ordinary pods in the cluster.
@@ -103,7 +106,7 @@ impl Tools {
 /// What the test suite needs.
 fn suite() -> Vec<Tool> {
     let mut tools = Tool::value_variants().to_vec();
-    tools.retain(|tool| !matches!(tool, Tool::CargoMutants));
+    tools.retain(|tool| !matches!(tool, Tool::CargoFuzz | Tool::CargoMutants));
     tools
 }
 
@@ -151,6 +154,7 @@ impl Tool {
             Self::Crictl => Source::Go(CriTools, Verb::Build, "cmd/crictl"),
             Self::Critest => Source::Go(CriTools, Verb::BuildTest, "cmd/critest"),
             Self::CargoDeny => Source::Crate(CARGO_DENY_VERSION),
+            Self::CargoFuzz => Source::Crate(CARGO_FUZZ_VERSION),
             Self::CargoMutants => Source::Crate(CARGO_MUTANTS_VERSION),
             Self::Containerd => Source::Go(Containerd, Verb::Build, "cmd/containerd"),
             Self::ContainerdShimRuncV2 => {

@@ -1,4 +1,6 @@
-use tokio::io::{DuplexStream, duplex};
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio_util::codec::{Decoder as _, Encoder as _};
 
 use super::*;
 use crate::MAX_PIECE;

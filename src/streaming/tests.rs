@@ -1,0 +1,82 @@
+//! The server with real clients, over real connections.
+//!
+//! Invariant: the hypervisor is the only part that is not real; sockets are in the place of a
+//! machine's ports.
+//! Failure: the assertion shows what came.
+
+mod tls;
+mod websocket;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use podspec::ContainerId;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::net::{TcpStream, UnixListener};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::*;
+use crate::testkit::Node;
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// A server with a machine.
+struct Server {
+    gate: Arc<Gate>,
+    node: Node,
+    machine: ContainerId,
+    _serving: AbortOnDropHandle<()>,
+}
+
+impl Server {
+    async fn start() -> Self {
+        Self::with(None).await
+    }
+
+    async fn with(tls: Option<&super::tls::Files>) -> Self {
+        let node = Node::new().await;
+        let machine = node.started().await;
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let streaming = Streaming::bind(address, tls).await.unwrap();
+        let gate = streaming.gate();
+        let serving = streaming.serve(Arc::clone(&node.containers));
+        Self {
+            gate,
+            node,
+            machine,
+            _serving: AbortOnDropHandle::new(tokio::spawn(serving)),
+        }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.gate.address).await.unwrap()
+    }
+
+    /// The machine's console, and a session for it.
+    fn console(&self, streams: Wanted) -> (UnixListener, Target) {
+        let socket = self.socket("console");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let target = Target::Attach(AttachTarget {
+            container: self.machine.clone(),
+            socket,
+            streams,
+        });
+        (listener, target)
+    }
+
+    fn socket(&self, name: &str) -> PathBuf {
+        self.node.containers.paths().pods().join(name)
+    }
+}
+
+/// Fails when it takes too long.
+async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    let ended = tokio::time::timeout(SOON, future).await;
+    ended.unwrap_or_else(|_| panic!("{what}: not within {SOON:?}"))
+}
+
+async fn exactly(source: &mut (impl AsyncRead + Unpin), length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    soon("bytes", source.read_exact(&mut bytes)).await.unwrap();
+    bytes
+}
