@@ -21,6 +21,8 @@ use crate::streaming::{self, Streaming};
 
 /// Time for threads that still block when everything else has ended.
 const STRAGGLERS: Duration = Duration::from_secs(1);
+/// Time for clients of sessions to receive the reason of their end.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Open files that 1,000 machines need, with room for requests.
 const ENOUGH_FILES: u64 = 8192;
@@ -120,11 +122,17 @@ async fn serve_both(
         .map(drop)
     };
     tokio::pin!(both);
+    let closing = CancellationToken::new();
+    let sessions = streaming.serve(Arc::clone(&app.containers), closing.clone());
+    tokio::pin!(sessions);
     tokio::select! {
         ended = &mut both => return ended,
-        // Sessions of clients end with this future, before the requests in progress.
-        () = streaming.serve(Arc::clone(&app.containers)) => {}
-        () = shutdown => {}
+        () = &mut sessions => {}
+        () = shutdown => {
+            // Sessions of clients end before the requests in progress.
+            closing.cancel();
+            let _ = tokio::time::timeout(FAREWELL, sessions).await;
+        }
     }
     stop.cancel();
     both.await

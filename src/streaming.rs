@@ -27,6 +27,7 @@ use std::sync::Arc;
 use podspec::ContainerId;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 
 use crate::platform::Platform;
 use crate::vm::Containers;
@@ -51,6 +52,9 @@ pub enum Error {
     #[error("TLS for exec, attach and port-forward: see streaming.tls_cert and streaming.tls_key")]
     Tls(#[from] tls::Error),
 }
+
+/// Why sessions end when the daemon does.
+const CLOSING: &str = "the node's vmlet daemon shuts down, which ends the session: start it again";
 
 /// What a session is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -166,10 +170,15 @@ impl Streaming {
         Arc::clone(&self.gate)
     }
 
-    /// Serves until it is dropped; every session ends with it.
-    pub async fn serve<P: Platform>(self, containers: Arc<Containers<P>>) {
+    /// Serves until `closing`, then tells each client why its session ends, and returns when all
+    /// have ended. Dropped, it ends every session at once.
+    pub async fn serve<P: Platform>(
+        self,
+        containers: Arc<Containers<P>>,
+        closing: CancellationToken,
+    ) {
         tracing::info!(address = %self.gate.address, "streaming server started");
-        server::serve(self.listener, self.tls, self.gate, containers).await;
+        server::serve(self.listener, self.tls, self.gate, containers, closing).await;
     }
 }
 

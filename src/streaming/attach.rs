@@ -11,6 +11,7 @@ use spdy::{ReadHalf, Session, WriteHalf};
 use streamapi::Agreed;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{broadcast, mpsc};
+use tokio_util::sync::CancellationToken;
 
 use super::console::Shared;
 use super::streams::{self, write};
@@ -25,6 +26,7 @@ pub(super) async fn run(
     agreed: Agreed,
     target: AttachTarget,
     consoles: Shared,
+    closing: CancellationToken,
 ) -> Result<(), String> {
     let wanted = Wanted {
         resize: target.streams.resize && agreed.has_resize,
@@ -42,6 +44,7 @@ pub(super) async fn run(
             let input = send_input(streams.stdin.take(), attached.input);
             tokio::select! {
                 ended = send_output(streams.stdout.as_mut(), attached.output) => ended.map(|()| 0),
+                () = closing.cancelled() => Err(super::CLOSING.to_owned()),
                 reason = streams::end(&mut session) => return Err(reason),
                 never = input => match never {},
             }

@@ -16,6 +16,7 @@ use guestapi::Terminal;
 use spdy::{ReadHalf, Session, WriteHalf};
 use streamapi::{Agreed, Outcome, Sizes};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_util::sync::CancellationToken;
 
 use super::streams::{self, Opened, write};
 use super::{ExecTarget, Wanted};
@@ -37,6 +38,7 @@ pub(super) async fn run<P: Platform>(
     agreed: Agreed,
     target: ExecTarget,
     containers: Arc<Containers<P>>,
+    closing: CancellationToken,
 ) -> Result<(), String> {
     let wanted = Wanted {
         resize: target.streams.resize && agreed.has_resize,
@@ -46,6 +48,7 @@ pub(super) async fn run<P: Platform>(
     let outcome = tokio::select! {
         outcome = outcome(&mut streams, target, &containers) => outcome?,
         // Dropping the command kills it.
+        () = closing.cancelled() => Err(super::CLOSING.to_owned()),
         reason = streams::end(&mut session) => return Err(reason),
     };
     for stream in [&mut streams.stdout, &mut streams.stderr] {

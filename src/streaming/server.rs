@@ -21,6 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_util::sync::CancellationToken;
 
 use super::console::Shared;
 use super::{Gate, Target, attach, exec, port_forward, streams, websocket};
@@ -45,6 +46,8 @@ struct Services<P: Platform> {
     gate: Arc<Gate>,
     containers: Arc<Containers<P>>,
     consoles: Shared,
+    /// Sessions are to end.
+    closing: CancellationToken,
 }
 
 impl<P: Platform> Clone for Services<P> {
@@ -53,6 +56,7 @@ impl<P: Platform> Clone for Services<P> {
             gate: Arc::clone(&self.gate),
             containers: Arc::clone(&self.containers),
             consoles: Arc::clone(&self.consoles),
+            closing: self.closing.clone(),
         }
     }
 }
@@ -63,13 +67,27 @@ pub(super) async fn serve<P: Platform>(
     tls: Option<TlsAcceptor>,
     gate: Arc<Gate>,
     containers: Arc<Containers<P>>,
+    closing: CancellationToken,
 ) {
     let services = Services {
         gate,
         containers,
         consoles: Shared::default(),
+        closing: closing.clone(),
     };
     let mut connections = JoinSet::new();
+    let accept = accept(listener, tls, services, &mut connections);
+    closing.run_until_cancelled(accept).await;
+    while connections.join_next().await.is_some() {}
+}
+
+/// Accepts connections without end.
+async fn accept<P: Platform>(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    services: Services<P>,
+    connections: &mut JoinSet<()>,
+) {
     loop {
         while connections.try_join_next().is_some() {}
         if connections.len() >= MOST {
@@ -141,9 +159,13 @@ where
         .header_read_timeout(HEADERS)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
-    if let Err(error) = served.await {
-        tracing::debug!(error = crate::one_line(&error), "streaming request failed");
-        return;
+    match services.closing.run_until_cancelled(served).await {
+        None => return,
+        Some(Err(error)) => {
+            tracing::debug!(error = crate::one_line(&error), "streaming request failed");
+            return;
+        }
+        Some(Ok(())) => {}
     }
     let start = started.lock().ok().and_then(|mut place| place.take());
     if let Some(start) = start {
@@ -278,13 +300,21 @@ async fn session<P: Platform>(start: Start, services: Services<P>) -> Result<(),
         }
     };
     let session = session.map_err(|e| crate::one_line(&e))?;
+    let Services {
+        containers,
+        consoles,
+        closing,
+        ..
+    } = services;
     match target {
-        Target::Exec(target) => exec::run(session, agreed, target, services.containers).await,
-        Target::Attach(target) => attach::run(session, agreed, target, services.consoles).await,
+        Target::Exec(target) => exec::run(session, agreed, target, containers, closing).await,
+        Target::Attach(target) => attach::run(session, agreed, target, consoles, closing).await,
         Target::PortForward(target) => {
             let is_over_channels = matches!(agreed.transport, Transport::Channels(_));
             let only = is_over_channels.then_some(target.ports.len());
-            port_forward::run(session, target.addresses, only).await
+            let carried = port_forward::run(session, target.addresses, only);
+            let carried = closing.run_until_cancelled(carried).await;
+            carried.unwrap_or_else(|| Err(super::CLOSING.to_owned()))
         }
     }
 }

@@ -25,7 +25,8 @@ struct Server {
     gate: Arc<Gate>,
     node: Node,
     machine: ContainerId,
-    _serving: AbortOnDropHandle<()>,
+    closing: CancellationToken,
+    serving: AbortOnDropHandle<()>,
 }
 
 impl Server {
@@ -39,12 +40,14 @@ impl Server {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let streaming = Streaming::bind(address, tls).await.unwrap();
         let gate = streaming.gate();
-        let serving = streaming.serve(Arc::clone(&node.containers));
+        let closing = CancellationToken::new();
+        let serving = streaming.serve(Arc::clone(&node.containers), closing.clone());
         Self {
             gate,
             node,
             machine,
-            _serving: AbortOnDropHandle::new(tokio::spawn(serving)),
+            closing,
+            serving: AbortOnDropHandle::new(tokio::spawn(serving)),
         }
     }
 

@@ -99,6 +99,28 @@ fn to_itself(address: IpAddr) -> Target {
 }
 
 #[tokio::test]
+async fn a_daemon_that_shuts_down_gives_its_clients_the_reason() {
+    let server = Server::start().await;
+    let (console, target) = server.console(SCREEN);
+    let client = Client::start(&server, target, "", NEWEST).await;
+    let mut client = client.unwrap();
+    assert_eq!(client.bytes().await, [1][..], "the session is up");
+    let _guest = console.accept().await.unwrap();
+    // A connection without a request, too, must not delay the end.
+    let _idle = server.connect().await;
+    server.closing.cancel();
+    let reason = loop {
+        let message = client.bytes().await;
+        if message[0] == 3 && message.len() > 1 {
+            break message;
+        }
+    };
+    let reason = String::from_utf8_lossy(&reason).into_owned();
+    assert!(reason.contains(CLOSING), "{reason}");
+    soon("the end of the server", server.serving).await.unwrap();
+}
+
+#[tokio::test]
 async fn clients_of_both_codings_share_a_console() {
     let server = Server::start().await;
     let (console, target) = server.console(SCREEN);

@@ -6,6 +6,7 @@
 
 mod block;
 mod crictl;
+mod crictl_commands;
 mod disks;
 mod events;
 mod exec;
