@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use libvirt::Libvirt;
+use libvirt::{Hypervisor as _, Libvirt};
 use tapmanager::client::Client;
 
 use crate::block::Blocks;
@@ -21,6 +21,7 @@ use crate::health;
 use crate::images::{self, Images};
 use crate::locks::Locks;
 use crate::metadata::{self, Db, Table};
+use crate::metrics::Metrics;
 use crate::platform::Platform;
 use crate::tasks::Tasks;
 use crate::{node, pods, vm};
@@ -124,15 +125,22 @@ impl App {
         let claim = claim(&config.state_dir)?;
         let db = Db::open(&config.state_dir.join("vmlet.db"))?;
         let installation = metadata::node::installation(&db).await?;
-        let images = Arc::new(Images::open(db.clone(), settings::images(config)).await?);
+        let metrics = Arc::new(Metrics::default());
+        let image_settings = images::Settings {
+            metrics: Arc::clone(&metrics),
+            ..settings::images(config)
+        };
+        let images = Arc::new(Images::open(db.clone(), image_settings).await?);
         let root = Disks::directory_of(&config.state_dir);
         let disks = Arc::new(Disks::open(db.clone(), Arc::clone(&images), root).await?);
         let machines = settings::machines(config, installation.clone())?;
         let root = Blocks::directory_of(&config.state_dir);
         let blocks = Blocks::open(db.clone(), root, machines.uid, machines.gid).await?;
-        let hypervisor = Arc::new(Libvirt::connect(
+        let observer = Arc::clone(&metrics) as Arc<dyn libvirt::Observer>;
+        let hypervisor = Arc::new(Libvirt::connect_observed(
             config.libvirt.uri.to_string(),
             settings::libvirt(config),
+            Some(observer),
         ));
         let network = Arc::new(Client::new(
             config.network.tapmanager_socket.to_path_buf(),
@@ -152,6 +160,7 @@ impl App {
             blocks: Arc::new(blocks),
             locks: locks.clone(),
             tasks: tasks.clone(),
+            metrics,
         };
         let containers = Arc::new(Containers::new(parts, machines));
         let sandboxes = Sandboxes::new(
@@ -206,6 +215,20 @@ impl App {
             containers: Arc::clone(&self.containers),
             disks: Arc::clone(&self.disks),
         }
+    }
+
+    /// Kind and state of each task that has not ended.
+    pub(crate) fn open_tasks(&self) -> Vec<(String, String)> {
+        let mut open = self.agenda.all();
+        open.retain(|task| !task.state.is_end());
+        let open = open.iter();
+        open.map(|task| (task.work.kind().to_owned(), format!("{:?}", task.state)))
+            .collect()
+    }
+
+    /// Whether there is a connection to libvirt.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.hypervisor.is_connected()
     }
 
     /// Ends the background work; machines run on. Waits at most `deadline` for requests in

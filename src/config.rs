@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use podspec::{Mib, Vcpus};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use service::admin_http::Endpoint;
 use service::settings::{Problem, Settings, Timespan};
 use service::telemetry::Log;
 
@@ -33,6 +34,8 @@ pub struct Config {
     /// File that contains the boot ID of the node. After a reboot, the daemon treats all recorded
     /// machines and networks as gone. Only tests need a file other than the one of the kernel.
     pub boot_id_file: AbsolutePath,
+    /// Metrics.
+    pub metrics: Metrics,
     /// Log output of the daemon on standard error.
     pub log: Log,
     /// The CRI server.
@@ -51,6 +54,15 @@ pub struct Config {
     pub images: Images,
     /// Shutdown of the daemon.
     pub shutdown: Shutdown,
+}
+
+/// Metrics.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// Where `/metrics` is served: a loopback address with a port, or the path of a Unix socket for
+    /// root and the user of the daemon; not served if unset.
+    pub listen: Option<Endpoint>,
 }
 
 /// The CRI server.
@@ -185,6 +197,7 @@ impl Default for Config {
             listen: AbsolutePath::usual("/run/vmlet/vmlet.sock"),
             state_dir: AbsolutePath::usual("/var/lib/vmlet"),
             boot_id_file: AbsolutePath::usual("/proc/sys/kernel/random/boot_id"),
+            metrics: Metrics::default(),
             log: Log::default(),
             cri: Cri::default(),
             streaming: Streaming::default(),
@@ -298,6 +311,7 @@ impl Settings for Config {
     fn owns(variable: &str) -> bool {
         let sections = [
             "LOG",
+            "METRICS",
             "CRI",
             "STREAMING",
             "LIBVIRT",

@@ -55,6 +55,7 @@ pub async fn serve(
 ) -> Result<(), Error> {
     let listener = Listener::bind(&config.listen).await?;
     tracing::info!(socket = %config.listen, "CRI server started");
+    let calls = Calls::new(Arc::clone(app.containers.metrics()));
     let runtime = runtime::Runtime::new(app.clone(), config, gate);
     let events = Arc::clone(&app.events);
     let images = image::Images::new(app);
@@ -64,13 +65,14 @@ pub async fn serve(
         stop.await;
         events.close();
     };
-    serve_services(listener, runtime, images, stop, grace).await
+    serve_services(listener, runtime, images, calls, stop, grace).await
 }
 
 async fn serve_services<R: RuntimeService, I: ImageService>(
     listener: Listener,
     runtime: R,
     images: I,
+    calls: Calls,
     stop: impl Future<Output = ()>,
     grace: Duration,
 ) -> Result<(), Error> {
@@ -84,7 +86,7 @@ async fn serve_services<R: RuntimeService, I: ImageService>(
     let socket = listener.claim();
     let server = Server::builder()
         .max_concurrent_streams(STREAMS_PER_CONNECTION)
-        .layer(Calls::default())
+        .layer(calls)
         .add_service(runtime)
         .add_service(images)
         .serve_with_incoming_shutdown(listener.incoming(), stopping.clone().cancelled_owned());

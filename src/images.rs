@@ -46,6 +46,7 @@ pub use settings::{Pattern, Protocol, Proxy, Settings, Translation};
 pub use store::Usage;
 
 use crate::metadata::Db;
+use crate::metrics::Metrics;
 use catalog::{Catalog, Rows};
 use download::Downloader;
 use share::Downloads;
@@ -84,6 +85,7 @@ struct Inner {
     max_virtual_bytes: u64,
     boot_id_file: PathBuf,
     tasks: TaskTracker,
+    metrics: Arc<Metrics>,
 }
 
 impl Images {
@@ -94,6 +96,7 @@ impl Images {
         let translator = Translator::new(settings.protocol, settings.translations.clone())?;
         let max_virtual_bytes = settings.max_virtual_bytes;
         let boot_id_file = settings.boot_id_file.clone();
+        let metrics = Arc::clone(&settings.metrics);
         let rows = rows::load(&db).await?;
         let prepare = move || {
             let downloader = Downloader::new(client::client(&settings)?, &settings);
@@ -126,6 +129,7 @@ impl Images {
                 max_virtual_bytes,
                 boot_id_file,
                 tasks: TaskTracker::new(),
+                metrics,
             }),
         })
     }
@@ -135,7 +139,9 @@ impl Images {
     /// enough. Pulls of one URL at the same time share one download. Dropping the future stops the
     /// download (unless others wait for it) and keeps what was received for the next pull.
     pub async fn pull(&self, image: impl Into<Locator<'_>>) -> Result<Image> {
-        self.inner.pull(image.into()).await
+        let pulled = self.inner.pull(image.into()).await;
+        self.inner.metrics.pulled(pulled.is_ok());
+        pulled
     }
 
     /// Says what the image is from its first bytes, as the server has it now; nothing is kept. The

@@ -24,6 +24,7 @@ pub mod guest;
 pub mod health;
 pub mod images;
 pub mod metadata;
+pub mod metrics;
 pub mod network;
 pub mod node;
 pub mod platform;

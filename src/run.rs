@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::{self, App};
 use crate::config::{self, Config};
 use crate::cri;
+use crate::metrics;
 use crate::node;
 use crate::streaming::{self, Streaming};
 
@@ -42,6 +43,9 @@ pub enum Error {
     /// The node API cannot be served.
     #[error(transparent)]
     Node(#[from] node::Error),
+    /// Metrics cannot be served.
+    #[error(transparent)]
+    Metrics(#[from] service::admin_http::Error),
     /// Streaming sessions cannot be served.
     #[error(transparent)]
     Streaming(#[from] streaming::Error),
@@ -110,6 +114,10 @@ async fn serve_both(
 ) -> Result<(), Error> {
     let stop = CancellationToken::new();
     let _ended = stop.clone().drop_guard();
+    if let Some(endpoint) = &config.metrics.listen {
+        // A scrape in progress ends with the process.
+        tokio::spawn(metrics::serve(endpoint, app.clone(), stop.clone()).await?);
+    }
     let tls = tls_files(&config.streaming);
     let streaming = Streaming::bind(config.streaming.listen, tls.as_ref()).await?;
     let gate = streaming.gate();

@@ -115,6 +115,7 @@ impl Node {
             blocks: Arc::new(blocks.unwrap()),
             locks: locks.clone(),
             tasks: tasks.clone(),
+            metrics: Arc::default(),
         };
         let containers = Arc::new(Containers::new(parts, settings_of(scratch.path())));
         let paths = containers.paths();

@@ -9,7 +9,7 @@ use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::{Request, Response};
 use tokio::sync::Semaphore;
@@ -17,6 +17,10 @@ use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::Instrument;
 use tracing::field::Empty;
+
+mod names;
+
+use crate::metrics::Metrics;
 
 /// Requests in progress on all connections.
 const IN_PROGRESS: usize = 1024;
@@ -28,6 +32,7 @@ const LONGEST_METHOD: usize = 40;
 #[derive(Debug, Clone)]
 pub(super) struct Calls {
     permits: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
 }
 
 /// A service whose requests are observed and bounded.
@@ -35,6 +40,7 @@ pub(super) struct Calls {
 pub(super) struct Observed<S> {
     inner: S,
     permits: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
 }
 
 /// A request in progress; dropped without an outcome when the client disconnects.
@@ -42,12 +48,13 @@ struct Call {
     method: String,
     since: Instant,
     ended: bool,
+    metrics: Arc<Metrics>,
 }
 
-impl Default for Calls {
-    fn default() -> Self {
+impl Calls {
+    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
         let permits = Arc::new(Semaphore::new(IN_PROGRESS));
-        Self { permits }
+        Self { permits, metrics }
     }
 }
 
@@ -55,8 +62,11 @@ impl<S> Layer<S> for Calls {
     type Service = Observed<S>;
 
     fn layer(&self, inner: S) -> Observed<S> {
-        let permits = Arc::clone(&self.permits);
-        Observed { inner, permits }
+        Observed {
+            inner,
+            permits: Arc::clone(&self.permits),
+            metrics: Arc::clone(&self.metrics),
+        }
     }
 }
 
@@ -85,7 +95,7 @@ where
             container = Empty,
             image = Empty
         );
-        let call = Call::begin(method);
+        let call = Call::begin(method, Arc::clone(&self.metrics));
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             let refusal = Status::resource_exhausted("too many requests in progress: try again");
             let response = refusal.into_http();
@@ -106,12 +116,13 @@ where
 }
 
 impl Call {
-    fn begin(method: String) -> Self {
+    fn begin(method: String, metrics: Arc<Metrics>) -> Self {
         let since = Instant::now();
         Self {
             method,
             since,
             ended: false,
+            metrics,
         }
     }
 
@@ -139,9 +150,11 @@ impl Call {
         let kept = response.extensions().get::<Status>();
         let read = || Status::from_header_map(response.headers());
         let Some(status) = kept.cloned().or_else(read).filter(|s| s.code() != Code::Ok) else {
+            self.count(Code::Ok, took);
             tracing::debug!(code = "Ok", ?took, "CRI call completed");
             return;
         };
+        self.count(status.code(), took);
         let (code, error) = (status.code(), status.message());
         if is_expected(&self.method, code) {
             tracing::debug!(?code, error, ?took, "CRI call failed");
@@ -151,10 +164,18 @@ impl Call {
     }
 }
 
+impl Call {
+    fn count(&self, code: Code, took: Duration) {
+        let method = names::method(&self.method);
+        self.metrics.requested(method, names::code(code), took);
+    }
+}
+
 impl Drop for Call {
     fn drop(&mut self) {
         if !self.ended {
             let took = self.since.elapsed();
+            self.count(Code::Cancelled, took);
             tracing::info!(?took, "CRI call cancelled by the client");
         }
     }
@@ -216,6 +237,7 @@ mod tests {
         let mut service = Observed {
             inner: stuck,
             permits: Arc::new(Semaphore::new(1)),
+            metrics: Arc::default(),
         };
         let held = service.call(Request::new(()));
         let refused = service.call(Request::new(())).await.unwrap();

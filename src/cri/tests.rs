@@ -20,6 +20,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
 use super::*;
+use crate::metrics::Metrics;
 
 mod methods;
 
@@ -72,6 +73,15 @@ impl Server {
     }
 
     async fn of(runtime: impl RuntimeService, images: impl ImageService, grace: Duration) -> Self {
+        Self::counted(runtime, images, grace, Arc::default()).await
+    }
+
+    async fn counted(
+        runtime: impl RuntimeService,
+        images: impl ImageService,
+        grace: Duration,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("vmlet.sock");
         let listener = Listener::bind(&path).await.unwrap();
@@ -79,7 +89,14 @@ impl Server {
         let stopped = async {
             let _ = stopped.await;
         };
-        let serving = serve_services(listener, runtime, images, stopped, grace);
+        let serving = serve_services(
+            listener,
+            runtime,
+            images,
+            Calls::new(metrics),
+            stopped,
+            grace,
+        );
         let ended = tokio::spawn(serving);
         Self {
             _dir: dir,

@@ -188,6 +188,7 @@ impl Inner {
         });
         let image = self.catalog.image(digest);
         drop(held);
+        self.metrics.received(facts.size);
         let (name, location) = (&desired.name, desired.source.location());
         tracing::info!(%digest, %name, location, size = facts.size, "image pulled");
         image.ok_or_else(|| Error::Absent {

@@ -5,11 +5,13 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use service::boot_id;
 
 use super::reference::presentable;
+use crate::metrics::Metrics;
 
 /// Settings of the image store.
 #[derive(Debug, Clone)]
@@ -36,6 +38,8 @@ pub struct Settings {
     pub ca_file: Option<PathBuf>,
     /// Whether the proxy variables of the environment are honoured.
     pub proxy: Proxy,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
 }
 
 impl Settings {
@@ -53,6 +57,7 @@ impl Settings {
             retry_wait: Duration::from_millis(500),
             ca_file: None,
             proxy: Proxy::Environment,
+            metrics: Arc::default(),
         }
     }
 }

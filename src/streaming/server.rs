@@ -170,7 +170,10 @@ where
     let start = started.lock().ok().and_then(|mut place| place.take());
     if let Some(start) = start {
         let kind = start.target.path();
-        match session(start, services).await {
+        let running = services.containers.metrics().begin(kind);
+        let ended = session(start, services).await;
+        running.end(ended.is_ok());
+        match ended {
             Ok(()) => tracing::debug!(kind, "streaming session ended"),
             Err(error) => tracing::debug!(kind, error, "streaming session failed"),
         }

@@ -74,6 +74,18 @@ impl<P: Platform> Containers<P> {
         command: Vec<String>,
         timeout: Option<Duration>,
     ) -> Result<Output> {
+        let running = self.parts.metrics.begin("command");
+        let ended = self.exec_to_end(id, command, timeout).await;
+        running.end(ended.is_ok());
+        ended
+    }
+
+    async fn exec_to_end(
+        self: &Arc<Self>,
+        id: &ContainerId,
+        command: Vec<String>,
+        timeout: Option<Duration>,
+    ) -> Result<Output> {
         let row = self.check_exec(id)?;
         self.check_connected("run a command in").await?;
         let timeout = timeout.unwrap_or(LONGEST);

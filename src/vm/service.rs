@@ -27,6 +27,7 @@ use crate::guest::Guests;
 use crate::images::{self, Images};
 use crate::locks::{Guard, Locks};
 use crate::metadata::{LookupError, Table};
+use crate::metrics::Metrics;
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
 use crate::sources::Sources;
@@ -56,6 +57,8 @@ pub struct Parts<P: Platform> {
     pub locks: Locks,
     /// Shared with the sandboxes.
     pub tasks: Tasks,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
 }
 
 /// The containers of this node.
@@ -132,6 +135,11 @@ impl<P: Platform> Containers<P> {
     /// The sandbox of a container.
     pub fn sandbox_of(&self, row: &Container) -> Option<Arc<Sandbox>> {
         self.parts.sandboxes.get(&row.sandbox)
+    }
+
+    /// What is counted.
+    pub const fn metrics(&self) -> &Arc<Metrics> {
+        &self.parts.metrics
     }
 
     /// Where the files of containers are.

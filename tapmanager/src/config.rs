@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::unistd::{Uid, User};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use service::admin_http::Endpoint;
 use service::boot_id;
 use service::settings::{Problem, Settings, Timespan};
 use service::telemetry::Log;
@@ -43,8 +44,19 @@ pub(crate) struct Config {
     pub(crate) boot_id_file: PathBuf,
     /// User that runs QEMU and `vmwrapper`.
     pub(crate) qemu_user: String,
+    /// Metrics.
+    pub(crate) metrics: Metrics,
     /// Log output on standard error.
     pub(crate) log: Log,
+}
+
+/// Metrics.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Metrics {
+    /// Where `/metrics` is served: a loopback address with a port, or the path of a Unix socket for
+    /// root; not served if unset.
+    pub(crate) listen: Option<Endpoint>,
 }
 
 impl Default for Config {
@@ -61,6 +73,7 @@ impl Default for Config {
             cgroup_root: "/sys/fs/cgroup".into(),
             boot_id_file: boot_id::KERNEL.into(),
             qemu_user: "libvirt-qemu".to_owned(),
+            metrics: Metrics::default(),
             log: Log::default(),
         }
     }
@@ -166,6 +179,7 @@ mod tests {
     #[case::relative_path(&["--state-dir", "relative"], "state_dir is relative, must be absolute")]
     #[case::relative_plugins(&["--cni-bin-dir", "/a,b"], "cni_bin_dir is b, must be absolute")]
     #[case::no_timeout(&["--cni-timeout", "0s"], "cni_timeout is 0s, must be from 1s to 10m")]
+    #[case::reachable(&["--metrics-listen", "0.0.0.0:9641"], "other nodes can reach")]
     #[case::no_unit(&["--cni-timeout", "5"], "flag --cni-timeout: \"5\": a duration such as")]
     #[case::no_user(&["--qemu-user", "no-such-user-here"], "user no-such-user-here does not exist")]
     fn an_unusable_value_is_refused(#[case] flags: &[&str], #[case] reason: &str) {

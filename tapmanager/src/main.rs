@@ -7,6 +7,7 @@
 mod config;
 mod failure;
 mod journal;
+mod metrics;
 mod network;
 mod sandboxes;
 mod server;

@@ -32,6 +32,7 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, RwLock};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::journal::{Entry, Journal, Phase};
+use crate::metrics::Shared;
 use crate::network;
 
 /// A sandbox with its open parts.
@@ -59,6 +60,7 @@ type Slot = OwnedMutexGuard<Option<Live>>;
 #[derive(Debug)]
 pub(crate) struct Sandboxes {
     journal: Journal,
+    pub(crate) metrics: Shared,
     runtime: cni::Runtime,
     netns_dir: PathBuf,
     cgroup_root: PathBuf,
@@ -76,16 +78,20 @@ const MAX_ID: usize = 100;
 
 impl Sandboxes {
     /// No sandboxes yet; see [`Self::recover`].
-    pub(crate) fn new(config: &Config, journal: Journal) -> Self {
+    pub(crate) fn new(config: &Config, journal: Journal, metrics: Shared) -> Self {
         let settings = cni::Settings {
             conf_dir: config.cni_conf_dir.clone(),
             bin_dirs: config.cni_bin_dir.clone(),
             cache_dir: config.cni_cache_dir.clone(),
             timeout: config.cni_timeout.get(),
         };
+        let runtime = cni::Runtime::new(settings)
+            .with_neighbours(neighbours(&config.cni_cache_dir))
+            .with_observer(Arc::clone(&metrics) as Arc<dyn cni::Observer>);
         Self {
             journal,
-            runtime: cni::Runtime::new(settings).with_neighbours(neighbours(&config.cni_cache_dir)),
+            metrics,
+            runtime,
             netns_dir: config.netns_dir.clone(),
             cgroup_root: config.cgroup_root.clone(),
             boot: boot(&config.boot_id_file),

@@ -29,6 +29,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
 use crate::journal::Journal;
+use crate::metrics::{self, Shared};
 use crate::sandboxes::Sandboxes;
 
 /// Connections served at once on each socket; further ones wait in the kernel's queue.
@@ -50,7 +51,8 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
     let ending = Ending::watch().context("watch for SIGTERM and SIGINT")?;
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
     let journal = Journal::open(&config.state_dir).context("open the journal")?;
-    let sandboxes = Arc::new(Sandboxes::new(config, journal));
+    let metrics = Shared::default();
+    let sandboxes = Arc::new(Sandboxes::new(config, journal, Arc::clone(&metrics)));
     sandboxes
         .recover(&tasks)
         .await
@@ -60,6 +62,12 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
     let handoff = bind(&config.handoff_socket)?;
     chown(&config.handoff_socket, Some(config.qemu_uid()?), None)
         .with_context(|| format!("give {} to QEMU's user", config.handoff_socket.display()))?;
+    if let Some(endpoint) = &config.metrics.listen {
+        let sandboxes = Arc::clone(&sandboxes);
+        let count = move || sandboxes.list().len();
+        let serving = metrics::serve(endpoint, metrics, count, stop.clone());
+        tasks.spawn(serving.await.context("serve metrics")?);
+    }
     let serve_control = {
         let (sandboxes, stop) = (Arc::clone(&sandboxes), stop.clone());
         move |connection| control::serve(connection, Arc::clone(&sandboxes), stop.clone())

@@ -10,6 +10,7 @@ mod child;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rscni_types::types::{
@@ -116,11 +117,18 @@ pub(crate) struct Call<'a> {
     pub(crate) config: Vec<u8>,
 }
 
+/// Notices each call of a plugin that ended.
+pub trait Observer: std::fmt::Debug + Send + Sync {
+    /// A plugin of this type was called with this command.
+    fn called(&self, plugin: &str, command: &'static str, took: Duration, succeeded: bool);
+}
+
 /// How plugins are found and how long they may take.
 #[derive(Debug, Clone)]
 pub(crate) struct Invoker {
     pub(crate) bin_dirs: Vec<PathBuf>,
     pub(crate) deadline: Duration,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
 }
 
 impl Call<'_> {
@@ -158,6 +166,10 @@ impl Invoker {
     pub(crate) async fn run(&self, call: &Call<'_>) -> Result<Vec<u8>, InvokeError> {
         let started = Instant::now();
         let outcome = self.attempt(call).await;
+        if let Some(observer) = &self.observer {
+            let command = <&str>::from(call.command);
+            observer.called(call.plugin, command, started.elapsed(), outcome.is_ok());
+        }
         tracing::debug!(
             plugin = call.plugin,
             network = call.network,

@@ -35,7 +35,7 @@ mod text;
 pub use attachment::{Attachment, AttachmentError, AttachmentId, IPS};
 pub use cache::{CacheError, CachedAttachment};
 pub use config::{ConfigError, NetworkConfig, Plugin, Rejected};
-pub use invoke::{Failure, InvokeError};
+pub use invoke::{Failure, InvokeError, Observer};
 pub use result::{AddResult, ResultError, parse_result};
 pub use rscni_types::types::{CNIResult, Cmd, Dns, Interface, IpConfig, Route};
 pub use rscni_types::version::SpecVersion;

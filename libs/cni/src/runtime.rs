@@ -11,6 +11,7 @@ mod collect;
 mod error;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rscni_types::types::Cmd;
@@ -18,7 +19,7 @@ use rscni_types::version::SpecVersion;
 
 use crate::cache::{Cache, Entry};
 use crate::config::load;
-use crate::invoke::{Call, Invoker};
+use crate::invoke::{Call, Invoker, Observer};
 use crate::{AddResult, Attachment, CacheError, CachedAttachment, NetworkConfig};
 use chain::{Walk, plugin_input};
 pub use collect::GcOutcome;
@@ -57,6 +58,7 @@ impl Runtime {
             invoker: Invoker {
                 bin_dirs: settings.bin_dirs,
                 deadline: settings.timeout,
+                observer: None,
             },
             cache: Cache::new(settings.cache_dir),
             neighbours: Vec::new(),
@@ -68,6 +70,13 @@ impl Runtime {
     #[must_use]
     pub fn with_neighbours(mut self, cache_dirs: impl IntoIterator<Item = PathBuf>) -> Self {
         self.neighbours = cache_dirs.into_iter().map(Cache::new).collect();
+        self
+    }
+
+    /// `observer` notices each call of a plugin.
+    #[must_use]
+    pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.invoker.observer = Some(observer);
         self
     }
 

@@ -306,5 +306,26 @@ impl Error {
     }
 }
 
+impl Error {
+    /// The kind of failure in a word or two, for metrics.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Unavailable { .. } => "unavailable",
+            Self::Deadline { .. } => "deadline",
+            Self::NoDomain(_) => "no_domain",
+            Self::Agent { .. } => "agent_silent",
+            Self::NoAgent { .. } => "no_agent",
+            Self::AgentForbids { .. } => "agent_forbids",
+            Self::Refused { .. } => "refused",
+        }
+    }
+}
+
+/// Notices each call to libvirt that ended, or was given up.
+pub trait Observer: std::fmt::Debug + Send + Sync {
+    /// `outcome` is `ok` or the [`Error::kind`].
+    fn called(&self, call: &'static str, took: Duration, outcome: &'static str);
+}
+
 /// Outcome of a call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

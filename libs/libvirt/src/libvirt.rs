@@ -32,8 +32,8 @@ mod settings;
 
 use crate::error::Context;
 use crate::{
-    Cable, DomainInfo, DomainStats, Event, Hypervisor, Power, Result, Shutdown, State, Versions,
-    event, ffi, read,
+    Cable, DomainInfo, DomainStats, Event, Hypervisor, Observer, Power, Result, Shutdown, State,
+    Versions, event, ffi, read,
 };
 use calls::Calls;
 use connection::Link;
@@ -61,6 +61,15 @@ impl Libvirt {
     /// Never fails because libvirt is down: see [`Hypervisor::is_connected`] and
     /// [`Event::Connected`].
     pub fn connect(uri: String, settings: Settings) -> Self {
+        Self::connect_observed(uri, settings, None)
+    }
+
+    /// Like [`Self::connect`]; `observer` notices each call.
+    pub fn connect_observed(
+        uri: String,
+        settings: Settings,
+        observer: Option<Arc<dyn Observer>>,
+    ) -> Self {
         virt::error::clear_error_callback();
         let (events, _) = broadcast::channel(EVENT_BACKLOG);
         let (stop, stopped) = oneshot::channel();
@@ -74,7 +83,7 @@ impl Libvirt {
         ));
         Self {
             settings,
-            calls: Arc::new(Calls::new(Arc::clone(&link), parallel)),
+            calls: Arc::new(Calls::new(Arc::clone(&link), parallel, observer)),
             link,
             _stop: Arc::new(stop),
         }

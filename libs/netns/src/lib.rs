@@ -22,6 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod answers;
 pub mod bridge_setup;
 mod counters;
 pub mod dhcp;
@@ -33,6 +34,7 @@ pub mod netlink;
 mod sysctl;
 mod tap;
 
+pub use answers::{Answers, answers};
 pub use counters::{LinkCounters, counters};
 pub use filter::{Guard, available as filter_available};
 pub use mac::{Mac, ParseMacError};

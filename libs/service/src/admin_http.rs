@@ -17,11 +17,17 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+mod endpoint;
+
+pub use endpoint::Endpoint;
 pub use http::StatusCode;
+
+use crate::listener::{self, Claim, Listener};
 
 /// Wait after a failure to accept: without descriptors, some will return.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
@@ -31,11 +37,19 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// The address cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("listen on {address}")]
-pub struct Error {
-    address: SocketAddr,
-    #[source]
-    source: io::Error,
+pub enum Error {
+    /// Of the network.
+    #[error("listen on {address}")]
+    Tcp {
+        /// The address.
+        address: SocketAddr,
+        /// The kernel's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// Of the file system.
+    #[error("listen on the socket of the metrics")]
+    Unix(#[from] listener::Error),
 }
 
 /// What readers may cost.
@@ -87,7 +101,38 @@ impl Page {
 /// A server that listens and does not answer yet.
 #[derive(Debug)]
 pub struct Server {
-    listener: TcpListener,
+    socket: Socket,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpListener),
+    Unix(Listener),
+}
+
+/// A client.
+enum Client {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    async fn accept(&self) -> io::Result<Client> {
+        match self {
+            Self::Tcp(listener) => listener
+                .accept()
+                .await
+                .map(|(stream, _)| Client::Tcp(stream)),
+            Self::Unix(listener) => Ok(Client::Unix(listener.accept().await)),
+        }
+    }
+
+    fn claim(&self) -> Option<Claim> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Unix(listener) => Some(listener.claim()),
+        }
+    }
 }
 
 impl Server {
@@ -98,17 +143,32 @@ impl Server {
     /// [`Error`] when the address cannot be used.
     pub async fn bind(address: SocketAddr) -> Result<Self, Error> {
         let bound = TcpListener::bind(address).await;
-        let listener = bound.map_err(|source| Error { address, source })?;
-        Ok(Self { listener })
+        let listener = bound.map_err(|source| Error::Tcp { address, source })?;
+        let socket = Socket::Tcp(listener);
+        Ok(Self { socket })
     }
 
-    /// Where it listens.
+    /// Listens where a setting specifies it.
     ///
     /// # Errors
     ///
-    /// The kernel's.
-    pub fn address(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+    /// [`Error`] when the address or the path cannot be used.
+    pub async fn listen(endpoint: &Endpoint) -> Result<Self, Error> {
+        match endpoint {
+            Endpoint::Tcp(address) => Self::bind(*address).await,
+            Endpoint::Unix(path) => {
+                let socket = Socket::Unix(Listener::bind(path).await?);
+                Ok(Self { socket })
+            }
+        }
+    }
+
+    /// Where it listens; `None` on a Unix socket.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match &self.socket {
+            Socket::Tcp(listener) => listener.local_addr().ok(),
+            Socket::Unix(_) => None,
+        }
     }
 
     /// Answers GET and HEAD with what `page` has for a path, until `stop`.
@@ -124,27 +184,37 @@ impl Server {
             let next = async {
                 // The semaphore is never closed.
                 let permit = Arc::clone(&room).acquire_owned().await;
-                (permit, self.listener.accept().await)
+                (permit, self.socket.accept().await)
             };
             let (permit, accepted) = tokio::select! {
-                () = stop.cancelled() => return,
+                () = stop.cancelled() => break,
                 next = next => next,
             };
-            let Ok((stream, _)) = accepted else {
+            let Ok(client) = accepted else {
                 tokio::time::sleep(ACCEPT_BACKOFF).await;
                 continue;
             };
             let page = Arc::clone(&page);
             tokio::spawn(async move {
-                converse(stream, limits, &*page).await;
+                match client {
+                    Client::Tcp(stream) => converse(stream, limits, &*page).await,
+                    Client::Unix(stream) => converse(stream, limits, &*page).await,
+                }
                 drop(permit);
             });
+        }
+        if let Some(name) = self.socket.claim() {
+            name.release();
         }
     }
 }
 
 /// One connection. A reader that disconnects or is too slow is not logged.
-async fn converse(stream: TcpStream, limits: Limits, page: &impl Fn(&str) -> Option<Page>) {
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    limits: Limits,
+    page: &impl Fn(&str) -> Option<Page>,
+) {
     let service = service_fn(|request: Request<Incoming>| {
         let answer = answer(request.method(), request.uri().path(), page);
         std::future::ready(Ok::<_, Infallible>(answer))

@@ -10,7 +10,9 @@ use clap::Parser as _;
 use http::header;
 use http_body_util::Full;
 use hyper::body::Bytes;
+use service::admin_http::Endpoint;
 use service::settings::{Flags, layered};
+use tokio_util::sync::CancellationToken;
 use tower::{Service as _, ServiceExt as _};
 
 use super::*;
@@ -87,7 +89,13 @@ async fn the_daemon_has_every_method_except_those_that_it_refuses() {
         .unwrap();
     let gate = streaming.gate();
     let runtime = runtime::Runtime::new(app.clone(), &config, gate);
-    let server = Server::of(runtime, image::Images::new(app), DEADLINE).await;
+    let metrics = Arc::clone(app.containers.metrics());
+    let page = state.path().join("metrics.sock");
+    let (endpoint, stop) = (Endpoint::Unix(page.clone()), CancellationToken::new());
+    let pages = crate::metrics::serve(&endpoint, app.clone(), stop.clone());
+    let pages = tokio::spawn(pages.await.unwrap());
+    let images = image::Images::new(app);
+    let server = Server::counted(runtime, images, DEADLINE, metrics).await;
     let ask = async {
         let mut channel = connect(&server.path).await;
         let mut refused = Vec::new();
@@ -108,7 +116,31 @@ async fn the_daemon_has_every_method_except_those_that_it_refuses() {
     };
     let refused = tokio::time::timeout(DEADLINE, ask).await.unwrap();
     assert_eq!(refused, REFUSED);
+    counted(&page).await;
+    stop.cancel();
+    pages.await.unwrap();
     server.stop().await;
+}
+
+/// The requests are on the page of the metrics, those of no known method under one name.
+async fn counted(socket: &Path) {
+    let mut stream = UnixStream::connect(socket).await.unwrap();
+    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut page = String::new();
+    let reading = stream.read_to_string(&mut page);
+    let read = tokio::time::timeout(DEADLINE, reading).await;
+    read.unwrap().unwrap();
+    for line in [
+        r#"vmlet_cri_requests_total{method="Version",code="OK"} 1"#,
+        r#"vmlet_cri_requests_total{method="CheckpointContainer",code="UNIMPLEMENTED"} 1"#,
+        // The name that no method has; the method of an unknown service has a known one.
+        r#"vmlet_cri_requests_total{method="other",code="UNIMPLEMENTED"} 1"#,
+        "vmlet_libvirt_connected 0",
+    ] {
+        assert!(page.contains(line), "{line}: {page}");
+    }
+    assert!(!page.contains("Levitate"), "{page}");
 }
 
 /// Whether a refusal begins with the method's own name, and continues.

@@ -68,8 +68,12 @@ impl<P: Platform> Containers<P> {
         faultpoint::point("vm.start.recorded");
         let waits = match self.launch(&row, &sandbox).await {
             Ok(waits) => waits,
-            Err(e) => return Err(self.failed_start(&row, e).await),
+            Err(e) => {
+                self.parts.metrics.booted(begun, false);
+                return Err(self.failed_start(&row, e).await);
+            }
         };
+        self.parts.metrics.booted(begun, true);
         faultpoint::point("vm.start.started");
         let now = clock::now();
         let row = self

@@ -4,6 +4,7 @@
 //! Failure: after a request that does not parse, or an idle minute, the connection is closed.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use fdpass::AsyncConnection;
 use tapmanager::wire::{Answer, PROTOCOL_VERSION, Reply, Request, WireError};
@@ -13,6 +14,7 @@ use super::{
     HELLO_DEADLINE, IDLE_DEADLINE, Received, encode, invalid, other_version, receive, too_long,
 };
 use crate::failure::Failure;
+use crate::metrics;
 use crate::sandboxes::Sandboxes;
 
 /// Whether the peer may continue.
@@ -57,7 +59,12 @@ pub(super) async fn serve(
                 Reply::Error(invalid("the first request must be a hello")),
                 Then::Close,
             ),
-            Ok(request) => (answer(&sandboxes, request).await, Then::Continue),
+            Ok(request) => {
+                let (kind, begun) = (metrics::kind(&request), Instant::now());
+                let reply = answer(&sandboxes, request).await;
+                sandboxes.metrics.requested(kind, begun, &reply);
+                (reply, Then::Continue)
+            }
         };
         let bytes = encode(&reply, &Reply::Error(too_long()));
         let sent = tokio::time::timeout(IDLE_DEADLINE, connection.send(&bytes, &[])).await;

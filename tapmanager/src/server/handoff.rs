@@ -18,7 +18,10 @@ pub(super) async fn serve(connection: AsyncConnection, sandboxes: Arc<Sandboxes>
     let Received::Bytes(bytes) = receive(&connection, HELLO_DEADLINE).await else {
         return;
     };
-    let (reply, taps) = match answer(&connection, &sandboxes, &bytes).await {
+    let answer = answer(&connection, &sandboxes, &bytes).await;
+    let refusal = answer.as_ref().err().map(|error| error.code);
+    sandboxes.metrics.handed_off(refusal);
+    let (reply, taps) = match answer {
         Ok((nics, taps)) => (HandoffReply::Ok { nics }, taps),
         Err(error) => {
             tracing::warn!(reason = error.message, "hand-off refused");

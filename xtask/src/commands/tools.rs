@@ -89,6 +89,8 @@ pub(crate) enum Tool {
     Kubectl,
     /// Node agent of the cluster.
     Kubelet,
+    /// Checker of alerts and of the queries of dashboards.
+    CheckRules,
 }
 
 impl Tools {
@@ -149,7 +151,7 @@ impl Tool {
     }
 
     fn source(self) -> Source {
-        use Family::{Containerd, CriTools, Etcd, Kubernetes};
+        use Family::{Containerd, CriTools, Etcd, Kubernetes, Prometheus};
         match self {
             Self::Crictl => Source::Go(CriTools, Verb::Build, "cmd/crictl"),
             Self::Critest => Source::Go(CriTools, Verb::BuildTest, "cmd/critest"),
@@ -171,6 +173,7 @@ impl Tool {
             Self::KubeProxy => Source::Go(Kubernetes, Verb::Build, "cmd/kube-proxy"),
             Self::Kubectl => Source::Go(Kubernetes, Verb::Build, "cmd/kubectl"),
             Self::Kubelet => Source::Go(Kubernetes, Verb::Build, "cmd/kubelet"),
+            Self::CheckRules => Source::Go(Prometheus, Verb::Build, "check-rules"),
         }
     }
 

@@ -30,6 +30,8 @@ pub(super) enum Check {
     Deny,
     /// critest against our daemon.
     Critest,
+    /// Prometheus's parsers on our alerts and dashboards.
+    Rules,
 }
 
 impl Check {
@@ -41,6 +43,7 @@ impl Check {
             Self::Doc | Self::Rustdoc => Part::Doc,
             Self::Deny => Part::Deny,
             Self::Critest => Part::Critest,
+            Self::Rules => Part::Rules,
         }
     }
 
@@ -102,6 +105,7 @@ impl Check {
                 ];
                 (deny, arguments)
             }
+            Self::Rules => (rules()?, &[]),
             Self::Critest => (run::myself_as_root()?, &["critest", "--no-build"]),
         };
         command.args(arguments);
@@ -118,6 +122,18 @@ impl Check {
             _ => Count::failed(1),
         }
     }
+}
+
+/// Checks every rule file and dashboard of `deploy`.
+fn rules() -> Result<Command> {
+    let mut check = run::command(workspace::tools_bin().join("check-rules"));
+    for folder in ["deploy/prometheus", "deploy/grafana"] {
+        let folder = workspace::root().join(folder);
+        for entry in std::fs::read_dir(&folder)? {
+            check.arg(entry?.path());
+        }
+    }
+    Ok(check)
 }
 
 /// The counts of a line such as `critest: 27 as expected, 0 not`.

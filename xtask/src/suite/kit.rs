@@ -29,6 +29,8 @@ pub(super) enum Kit {
     Critest,
     /// cargo-deny.
     Deny,
+    /// check-rules.
+    Rules,
 }
 
 impl Kit {
@@ -41,6 +43,7 @@ impl Kit {
             // One test compares conformance with and without the proxy.
             Part::Clusters | Part::Critest => Some(Self::Critest),
             Part::Deny => Some(Self::Deny),
+            Part::Rules => Some(Self::Rules),
         }
     }
 
@@ -52,6 +55,7 @@ impl Kit {
             Self::Clusters => &[Self::Stacks, Self::Api, Self::Clusters],
             Self::Critest => &[Self::Stacks, Self::Api, Self::Clusters, Self::Critest],
             Self::Deny => &[Self::Deny],
+            Self::Rules => &[Self::Rules],
         }
     }
 
@@ -65,6 +69,7 @@ impl Kit {
             Self::Clusters => up::prepare_cluster(),
             Self::Critest => tools::ensure(&[Tool::Critest]),
             Self::Deny => tools::ensure(&[Tool::CargoDeny]),
+            Self::Rules => tools::ensure(&[Tool::CheckRules]),
         }
     }
 }

@@ -31,6 +31,8 @@ pub(crate) enum Part {
     Critest,
     /// Licences, sources and duplicates of dependencies.
     Deny,
+    /// Alerts of Prometheus and queries of dashboards.
+    Rules,
 }
 
 impl Part {
@@ -55,7 +57,10 @@ impl Part {
 
     /// Whether the test programs have to be built for it.
     pub(super) fn needs_programs(self) -> bool {
-        !matches!(self, Self::Fmt | Self::Clippy | Self::Doc | Self::Deny)
+        !matches!(
+            self,
+            Self::Fmt | Self::Clippy | Self::Doc | Self::Deny | Self::Rules
+        )
     }
 }
 

@@ -228,7 +228,7 @@ impl Suite<'_> {
                 });
             }
         }
-        for check in [Check::Critest, Check::Doc, Check::Deny] {
+        for check in [Check::Critest, Check::Doc, Check::Deny, Check::Rules] {
             if self.order.has(check.part()) {
                 jobs.push(Job::check(check));
             }

@@ -1,4 +1,4 @@
-//! Rules of the workspace and of its systemd units.
+//! Rules of the workspace, of its metrics and of its systemd units.
 //!
 //! Invariant: only files are read.
 //! Failure: the test names the crate or the unit.
@@ -11,4 +11,5 @@
 
 mod edges;
 mod logs;
+mod metrics;
 mod units;

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedMutexGuard, Semaphore};
 use uuid::Uuid;
@@ -16,7 +16,7 @@ use virt::error::Error as VirtError;
 
 use super::connection::{Lane, Link};
 use crate::error::{Context, sort};
-use crate::{Error, Result};
+use crate::{Error, Observer, Result};
 
 /// The exclusive access to a guest's agent. It ends when both the caller and the thread that calls
 /// the agent have dropped it.
@@ -48,6 +48,7 @@ impl Domains {
 #[derive(Debug)]
 pub(super) struct Calls {
     link: Arc<Link>,
+    observer: Option<Arc<dyn Observer>>,
     control: Arc<Semaphore>,
     urgent: Arc<Semaphore>,
     agents: Arc<Semaphore>,
@@ -62,10 +63,15 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    pub(super) fn new(link: Arc<Link>, parallel: usize) -> Self {
+    pub(super) fn new(
+        link: Arc<Link>,
+        parallel: usize,
+        observer: Option<Arc<dyn Observer>>,
+    ) -> Self {
         let permits = || Arc::new(Semaphore::new(parallel));
         Self {
             link,
+            observer,
             control: permits(),
             urgent: permits(),
             agents: permits(),
@@ -113,6 +119,23 @@ impl Calls {
     }
 
     async fn call<T: Send + 'static>(
+        &self,
+        lane: Lane,
+        context: Context,
+        deadline: Duration,
+        turn: Option<Turn>,
+        f: impl FnOnce(&Connect) -> Result<T, VirtError> + Send + 'static,
+    ) -> Result<T> {
+        let begun = Instant::now();
+        let result = self.call_unobserved(lane, context, deadline, turn, f).await;
+        if let Some(observer) = &self.observer {
+            let outcome = result.as_ref().err().map_or("ok", Error::kind);
+            observer.called(context.call, begun.elapsed(), outcome);
+        }
+        result
+    }
+
+    async fn call_unobserved<T: Send + 'static>(
         &self,
         lane: Lane,
         context: Context,

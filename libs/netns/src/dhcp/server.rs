@@ -136,6 +136,7 @@ async fn serve(socket: UdpSocket, lease: Lease) {
                 tracing::debug!(%error, mac = %lease.mac, %target, "DHCP reply not sent");
             }
         }
+        crate::answers::sent_4();
         tracing::debug!(mac = %lease.mac, address = %lease.address, request = ?kind,
             answer = ?answer.opts().msg_type(), "DHCP reply sent");
     }

@@ -202,6 +202,7 @@ impl Nic {
         let bytes = super::encode(&answer);
         let frame = bytes.and_then(|bytes| frame::dhcp(self.lease.mac, from, &bytes));
         self.put(frame.as_deref());
+        crate::answers::sent_6();
         tracing::debug!(mac = %self.lease.mac, request = ?kind, answer = ?answer.msg_type(), "DHCPv6 reply sent");
     }
 

@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -96,4 +96,26 @@ async fn an_address_in_use_is_named() {
     let address = first.address().unwrap();
     let error = Server::bind(address).await.unwrap_err();
     assert_eq!(error.to_string(), format!("listen on {address}"));
+}
+
+#[tokio::test]
+async fn a_page_is_had_through_a_unix_socket_which_goes_with_the_server() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("run/metrics.sock");
+    let endpoint: Endpoint = path.display().to_string().parse().unwrap();
+    let server = Server::listen(&endpoint).await.unwrap();
+    assert_eq!(server.address(), None);
+    let stop = CancellationToken::new();
+    let page = |path: &str| (path == "/metrics").then(Page::ok);
+    let serving = tokio::spawn(server.serve(PATIENT, stop.clone(), page));
+    let mut stream = UnixStream::connect(&path).await.unwrap();
+    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    let reading = stream.read_to_string(&mut answer);
+    tokio::time::timeout(SOON, reading).await.unwrap().unwrap();
+    assert!(answer.ends_with("ok\n"), "{answer}");
+    stop.cancel();
+    tokio::time::timeout(SOON, serving).await.unwrap().unwrap();
+    assert!(!path.exists());
 }

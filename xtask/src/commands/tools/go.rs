@@ -23,6 +23,8 @@ pub(crate) enum Family {
     Etcd,
     /// The control plane, kubelet and kubectl.
     Kubernetes,
+    /// Our checker of alerts and dashboards, which uses Prometheus's parsers.
+    Prometheus,
 }
 
 /// How Go makes the program.
@@ -46,6 +48,10 @@ impl Family {
         let stamp = stamp
             .file(&folder.join("go.mod"))?
             .file(&folder.join("go.sum"))?;
+        let stamp = match self {
+            Self::Prometheus => stamp.file(&folder.join("main.go"))?,
+            _ => stamp,
+        };
         Ok(stamp.value("flags", &self.flags("").join(" ")))
     }
 
@@ -63,6 +69,8 @@ impl Family {
         go.args(self.flags(&version)).arg("-o").arg(product);
         go.arg(match package {
             "" => self.module().to_owned(),
+            // The program is ours, in the folder itself.
+            "check-rules" => ".".to_owned(),
             package => format!("{}/{package}", self.module()),
         });
         run::check(&mut go)
@@ -74,6 +82,7 @@ impl Family {
             Self::Containerd => "containerd",
             Self::Etcd => "etcd",
             Self::Kubernetes => "kubernetes",
+            Self::Prometheus => "prometheus",
         })
     }
 
@@ -83,6 +92,7 @@ impl Family {
             Self::Containerd => "github.com/containerd/containerd/v2",
             Self::Etcd => "go.etcd.io/etcd/server/v3",
             Self::Kubernetes => "k8s.io/kubernetes",
+            Self::Prometheus => "github.com/prometheus/prometheus",
         }
     }
 
@@ -96,7 +106,7 @@ impl Family {
             Self::Containerd => {
                 format!(" -X github.com/containerd/containerd/v2/version.Version={version}")
             }
-            Self::Etcd => String::new(),
+            Self::Etcd | Self::Prometheus => String::new(),
             Self::Kubernetes => kubernetes_version(version),
         };
         let mut flags = vec!["-ldflags".to_owned(), format!("-s -w{stamp}")];
@@ -172,6 +182,7 @@ mod tests {
             Family::Containerd,
             Family::Etcd,
             Family::Kubernetes,
+            Family::Prometheus,
         ] {
             assert!(family.version().unwrap().starts_with('v'));
         }

@@ -1,0 +1,232 @@
+//! What the daemon counts: CRI requests, boots, pulls, calls to libvirt, commands and sessions; and
+//! what it has: sandboxes, machines, tasks.
+//!
+//! Invariant: labels come from fixed tables, never from requests. `docs/observability.md` lists all
+//! names; the controller has others.
+//! Failure: none; a metric that is never read costs a few nanoseconds.
+
+use std::time::{Duration, Instant};
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+mod running;
+mod server;
+
+pub use running::Running;
+pub(crate) use server::serve;
+
+use running::{Kind, Labels};
+
+/// Upper bounds of requests and calls, in seconds.
+const BOUNDS: [f64; 12] = [
+    0.000_5, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0,
+];
+
+type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Request {
+    method: &'static str,
+    code: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Method {
+    method: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Phase {
+    phase: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Call {
+    call: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CallOutcome {
+    call: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Task {
+    kind: String,
+    state: String,
+}
+
+/// Names of what there is at a scrape; each counts.
+#[derive(Debug, Default)]
+pub struct Census {
+    /// The phase of each sandbox.
+    pub sandboxes: Vec<String>,
+    /// The phase of each container.
+    pub machines: Vec<String>,
+    /// Kind and state of each task that has not ended.
+    pub tasks: Vec<(String, String)>,
+    /// Whether there is a connection to libvirt.
+    pub connected: bool,
+}
+
+/// All metrics.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    requests: Family<Request, Counter>,
+    request_seconds: Histograms<Method>,
+    sandboxes: Family<Phase, Gauge>,
+    machines: Family<Phase, Gauge>,
+    boots: Family<Outcome, Counter>,
+    boot_seconds: Histogram,
+    pulls: Family<Outcome, Counter>,
+    pull_bytes: Counter,
+    connected: Gauge,
+    calls: Family<CallOutcome, Counter>,
+    call_seconds: Histograms<Call>,
+    tasks: Family<Task, Gauge>,
+    open: Family<Kind, Gauge>,
+    ended: Family<Labels, Counter>,
+}
+
+fn histogram() -> Histogram {
+    Histogram::new(BOUNDS)
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("vmlet"),
+            requests: Family::default(),
+            request_seconds: Family::new_with_constructor(histogram),
+            sandboxes: Family::default(),
+            machines: Family::default(),
+            boots: Family::default(),
+            boot_seconds: histogram(),
+            pulls: Family::default(),
+            pull_bytes: Counter::default(),
+            connected: Gauge::default(),
+            calls: Family::default(),
+            call_seconds: Family::new_with_constructor(histogram),
+            tasks: Family::default(),
+            open: Family::default(),
+            ended: Family::default(),
+        };
+        metrics.register();
+        metrics
+    }
+}
+
+impl Metrics {
+    fn register(&mut self) {
+        let registry = &mut self.registry;
+        let help = "CRI requests, by method and gRPC code";
+        registry.register("cri_requests", help, self.requests.clone());
+        let help = "Time of a CRI request in seconds";
+        registry.register("cri_request_seconds", help, self.request_seconds.clone());
+        let help = "Pod sandboxes, by phase";
+        registry.register("sandboxes", help, self.sandboxes.clone());
+        let help = "Machines, by phase";
+        registry.register("machines", help, self.machines.clone());
+        let help = "Starts of machines, by outcome";
+        registry.register("boots", help, self.boots.clone());
+        let help = "Time from the request until the emulator runs, in seconds";
+        registry.register("boot_seconds", help, self.boot_seconds.clone());
+        let help = "Pulls of images, by outcome";
+        registry.register("pulls", help, self.pulls.clone());
+        let help = "Bytes of images that were pulled";
+        registry.register("pull_bytes", help, self.pull_bytes.clone());
+        let help = "Whether there is a connection to libvirt";
+        registry.register("libvirt_connected", help, self.connected.clone());
+        let help = "Calls to libvirt, by their end";
+        registry.register("libvirt_calls", help, self.calls.clone());
+        let help = "Time of a call to libvirt in seconds";
+        registry.register("libvirt_call_seconds", help, self.call_seconds.clone());
+        let help = "Tasks of the node API that have not ended";
+        registry.register("node_tasks", help, self.tasks.clone());
+        let help = "Commands in guests and streaming sessions that run";
+        registry.register("sessions", help, self.open.clone());
+        let help = "Commands in guests and streaming sessions that ended";
+        registry.register("sessions_ended", help, self.ended.clone());
+    }
+
+    /// A CRI request ended; `method` and `code` are of fixed tables.
+    pub(crate) fn requested(&self, method: &'static str, code: &'static str, took: Duration) {
+        self.requests.get_or_create(&Request { method, code }).inc();
+        let seconds = self.request_seconds.get_or_create(&Method { method });
+        seconds.observe(took.as_secs_f64());
+    }
+
+    /// The start of a machine ended.
+    pub(crate) fn booted(&self, since: Instant, well: bool) {
+        let outcome = if well { "started" } else { "failed" };
+        self.boots.get_or_create(&Outcome { outcome }).inc();
+        if well {
+            self.boot_seconds.observe(since.elapsed().as_secs_f64());
+        }
+    }
+
+    /// A pull ended.
+    pub(crate) fn pulled(&self, well: bool) {
+        let outcome = if well { "pulled" } else { "failed" };
+        self.pulls.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// An image came into the store.
+    pub(crate) fn received(&self, bytes: u64) {
+        self.pull_bytes.inc_by(bytes);
+    }
+
+    /// A command or a session begins: `command`, `exec`, `attach` or `portforward`.
+    pub(crate) fn begin(&self, kind: &'static str) -> Running {
+        Running::begin(kind, self.open.clone(), self.ended.clone())
+    }
+
+    /// All metrics in the text format of OpenMetrics.
+    pub fn text(&self, census: &Census) -> String {
+        for (family, phases) in [
+            (&self.sandboxes, &census.sandboxes),
+            (&self.machines, &census.machines),
+        ] {
+            family.clear();
+            for phase in phases {
+                let phase = phase.clone();
+                family.get_or_create(&Phase { phase }).inc();
+            }
+        }
+        self.tasks.clear();
+        for (kind, state) in &census.tasks {
+            let (kind, state) = (kind.clone(), state.clone());
+            self.tasks.get_or_create(&Task { kind, state }).inc();
+        }
+        self.connected.set(i64::from(census.connected));
+        let mut text = String::new();
+        // Fails only when the writer does, and a string never does.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+}
+
+impl libvirt::Observer for Metrics {
+    fn called(&self, call: &'static str, took: Duration, outcome: &'static str) {
+        let labels = CallOutcome { call, outcome };
+        self.calls.get_or_create(&labels).inc();
+        let seconds = self.call_seconds.get_or_create(&Call { call });
+        seconds.observe(took.as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests;
