@@ -9,12 +9,14 @@
 use cri_proto::v1;
 use cri_proto::v1::MetricType;
 
+use crate::guest::Report;
 use crate::sandbox::Sandbox;
 use crate::vm::Container;
 use crate::vm::details::{Detail, Room};
 use crate::vm::stats::{Cpu, Disk, Memory, PodUsage, Pressure, Usage};
 
 mod figures;
+mod guest;
 mod names;
 
 use names::{ALL, Name};
@@ -37,6 +39,8 @@ pub(in crate::cri) struct Sources<'a> {
     pub(in crate::cri) disk: Option<Disk>,
     pub(in crate::cri) detail: Option<&'a Detail>,
     pub(in crate::cri) room: Option<&'a Room>,
+    /// What the guest reported last.
+    pub(in crate::cri) guest: Option<&'a Report>,
 }
 
 /// kubelet's limits; 0 is "not given".
@@ -148,6 +152,9 @@ pub(in crate::cri) fn of_container(
         ..sources
     });
     samples.limits(limits, sources.detail);
+    if let Some(report) = sources.guest {
+        samples.guest(report);
+    }
     v1::ContainerMetrics {
         container_id: row.id.to_string(),
         metrics: samples.all,

@@ -45,12 +45,20 @@ impl Runtime {
                 disk: usage.disk,
                 detail: details.of(&sandbox.id),
                 room: details.room.as_ref(),
+                guest: None,
             };
             let containers = running.get(&sandbox.id).into_iter().flatten();
             let containers = containers.map(|row| {
                 let usage = view.snapshot.machine(&row.id);
                 let disk = view.disk(row);
-                metrics::of_container(row, sandbox, &usage, Sources { disk, ..sources }, at)
+                let report = self.app.containers.last_guest_report(&row.id);
+                let guest = report.as_ref();
+                let sources = Sources {
+                    disk,
+                    guest,
+                    ..sources
+                };
+                metrics::of_container(row, sandbox, &usage, sources, at)
             });
             metrics::of_sandbox(sandbox, &usage, sources, at, containers.collect())
         });

@@ -98,5 +98,16 @@ names! {
     SPEC_CPU_SHARES: Gauge "container_spec_cpu_shares" [] "CPU shares";
     SPEC_MEMORY: Gauge "container_spec_memory_limit_bytes" [] "Memory limit in bytes; 0 is none";
     SPEC_MEMORY_SWAP: Gauge "container_spec_memory_swap_limit_bytes" [] "Limit of memory and swap in bytes; 0 is none";
+    GUEST_UPTIME: Gauge "vmlet_guest_uptime_seconds" [] "Time since the boot of the guest in seconds, as it reports";
+    GUEST_CPU: Counter "vmlet_guest_cpu_busy_seconds_total" [] "CPU time that the guest was busy in seconds, as it reports";
+    GUEST_MEMORY: Gauge "vmlet_guest_memory_bytes" [] "Memory of the guest in bytes, as it reports";
+    GUEST_MEMORY_AVAILABLE: Gauge "vmlet_guest_memory_available_bytes" [] "Memory that programs of the guest can get without swapping, as it reports";
+    GUEST_SWAP: Gauge "vmlet_guest_swap_bytes" [] "Swap space of the guest in bytes, as it reports";
+    GUEST_SWAP_FREE: Gauge "vmlet_guest_swap_free_bytes" [] "Free swap space of the guest in bytes, as it reports";
+    GUEST_FS_SIZE: Gauge "vmlet_guest_filesystem_size_bytes" ["mountpoint", "device", "fstype"] "Size of a file system of the guest in bytes, as it reports";
+    GUEST_FS_USED: Gauge "vmlet_guest_filesystem_used_bytes" ["mountpoint", "device", "fstype"] "Bytes of a file system of the guest that are in use, as it reports";
+    GUEST_FS_INODES: Gauge "vmlet_guest_filesystem_inodes" ["mountpoint", "device", "fstype"] "Inodes of a file system of the guest, as it reports";
+    GUEST_FS_INODES_USED: Gauge "vmlet_guest_filesystem_inodes_used" ["mountpoint", "device", "fstype"] "Inodes of a file system of the guest that are in use, as it reports";
+
     SPEC_MEMORY_RESERVATION: Gauge "container_spec_memory_reservation_limit_bytes" [] "Memory that is reclaimed last, in bytes";
 }

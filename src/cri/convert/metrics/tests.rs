@@ -37,6 +37,37 @@ const OPTIONAL: &str = "\
     pressure_memory_stalled_seconds_total pressure_memory_waiting_seconds_total spec_cpu_quota \
     spec_memory_reservation_limit_bytes ulimits_soft";
 
+/// Names that only guests with `vmlet-guest` have, below `vmlet_guest_`.
+const OF_GUESTS: &str = "\
+    uptime_seconds cpu_busy_seconds_total memory_bytes memory_available_bytes swap_bytes \
+    swap_free_bytes filesystem_size_bytes filesystem_used_bytes filesystem_inodes \
+    filesystem_inodes_used";
+
+/// A guest that reports one mount point twice, and control characters.
+fn report() -> Report {
+    let fs = |mount_point: &str, used| guestapi::FileSystem {
+        mount_point: mount_point.to_owned(),
+        device: "/dev/vda1\u{1b}[2J".to_owned(),
+        used,
+        ..guestapi::FileSystem::default()
+    };
+    let facts = guestapi::Facts {
+        cpu: 7 * SECOND,
+        file_systems: vec![fs("/", 1), fs("/", 2), fs("/srv", 3)],
+        ..guestapi::Facts::default()
+    };
+    Report {
+        at: 1,
+        version: "1".to_owned(),
+        facts: facts.into(),
+    }
+}
+
+fn of_guests() -> impl Iterator<Item = String> {
+    let words = OF_GUESTS.split_whitespace();
+    words.map(|word| format!("vmlet_guest_{word}"))
+}
+
 fn words(text: &str) -> impl Iterator<Item = String> {
     text.split_whitespace()
         .map(|word| format!("container_{word}"))
@@ -82,6 +113,7 @@ async fn pod_metrics(node: &Node, pod: SandboxConfig) -> v1::PodSandboxMetrics {
         disk: usage.disk,
         detail: details.of(&sandbox),
         room: details.room.as_ref(),
+        guest: Some(&report()),
     };
     let machine = snapshot.machine(&id);
     let container = of_container(&node.row(&id), &row, &machine, sources, 9 * SECOND as i64);
@@ -110,6 +142,7 @@ fn every_name_is_described_once_with_help_and_labels() {
     let expected: BTreeSet<_> = [MANDATORY, WITHOUT_VALUES, OPTIONAL]
         .into_iter()
         .flat_map(words)
+        .chain(of_guests())
         .collect();
     assert_eq!(described.iter().cloned().collect::<BTreeSet<_>>(), expected);
     assert_eq!(described.len(), expected.len());
@@ -141,6 +174,10 @@ async fn a_pod_and_its_machine_have_all_mandatory_metrics() {
         let container = checked(&of_pod.container_metrics[0].metrics, &mut seen);
         let missing = words(MANDATORY).filter(|name| !container.contains(name));
         let missing: Vec<_> = missing.filter(|name| !name.contains("_network_")).collect();
+        assert!(missing.is_empty(), "{cgroup_parent}: {missing:?}");
+        let missing: Vec<_> = of_guests()
+            .filter(|name| !container.contains(name))
+            .collect();
         assert!(missing.is_empty(), "{cgroup_parent}: {missing:?}");
     }
 }

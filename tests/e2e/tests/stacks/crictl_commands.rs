@@ -368,14 +368,7 @@ async fn together(stack: &Stack, ids: &Ids, run: &mut BTreeSet<String>) -> Resul
         run.insert(arguments[0].clone());
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     };
-    let container = call(&[
-        "-t",
-        "60s",
-        "run",
-        "--with-pull",
-        &container_file,
-        &pod_file,
-    ])?;
+    let container = call(&["run", "--with-pull", &container_file, &pod_file])?;
     let container = container.lines().last().context("no id")?.to_owned();
     eventually(BOOT, "a container that runs", || async {
         let running = stack.crictl(&["ps", "-q", "--no-trunc", "--state", "running"])?;
