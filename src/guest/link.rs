@@ -14,6 +14,7 @@ use bytes::Bytes;
 use guestapi::from_guest::Kind;
 use guestapi::{
     Decoder, FromGuest, GuestHello, HostHello, MAX_FRAME_OF_GUEST, ToGuest, VERSION, encode,
+    to_guest,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -54,11 +55,19 @@ pub(super) struct Link {
 #[derive(Debug, Clone)]
 pub(super) struct Outbox {
     /// Requests and input; each waits for room.
-    requests: mpsc::Sender<Bytes>,
+    requests: mpsc::Sender<Waiting>,
     /// Acknowledgements, ends and greetings.
     notices: mpsc::Sender<Bytes>,
     /// The connection is of no use any more.
     broken: CancellationToken,
+}
+
+/// A request or input that waits for room.
+#[derive(Debug)]
+struct Waiting {
+    frame: Bytes,
+    /// The session that it starts.
+    starts: Option<u64>,
 }
 
 /// What the guest has answered to the greeting.
@@ -74,7 +83,13 @@ enum Greeted {
 impl Outbox {
     /// Sends a request or input, when there is room; false when the connection has ended.
     pub(super) async fn request(&self, message: impl Into<ToGuest>) -> bool {
-        self.requests.send(encode(&message.into())).await.is_ok()
+        let message = message.into();
+        let starts = match &message.kind {
+            Some(to_guest::Kind::Start(start)) => Some(start.session),
+            _ => None,
+        };
+        let frame = encode(&message);
+        self.requests.send(Waiting { frame, starts }).await.is_ok()
     }
 
     /// Sends a notice without waiting. After the end of the connection no notice is needed; a
@@ -112,12 +127,11 @@ impl Link {
             connection: 0,
             is_doubtful: Arc::clone(&is_doubtful),
         };
+        let writer = write(to_guest, waiting, urgent, Arc::clone(&sessions));
         let tasks = [
             tokio::spawn(reader.run(from_guest)),
             tokio::spawn(async move {
-                broken
-                    .run_until_cancelled_owned(write(to_guest, waiting, urgent))
-                    .await;
+                broken.run_until_cancelled_owned(writer).await;
             }),
         ];
         Arc::new(Self {
@@ -247,17 +261,24 @@ pub(super) fn number() -> u64 {
     (high ^ low).max(1)
 }
 
-/// Writes frames until the connection ends or no sender is left.
+/// Writes frames until the connection ends or no sender is left. The end of a session overtakes its
+/// start, if that still waits: then the session must not start.
 async fn write(
     mut guest: OwnedWriteHalf,
-    mut waiting: mpsc::Receiver<Bytes>,
+    mut waiting: mpsc::Receiver<Waiting>,
     mut urgent: mpsc::Receiver<Bytes>,
+    sessions: Arc<Sessions>,
 ) {
     loop {
         let frame = tokio::select! {
             biased;
             Some(frame) = urgent.recv() => frame,
-            Some(frame) = waiting.recv() => frame,
+            Some(Waiting { frame, starts }) = waiting.recv() => {
+                if starts.is_some_and(|session| !sessions.has(session)) {
+                    continue;
+                }
+                frame
+            }
             else => return,
         };
         if guest.write_all(&frame).await.is_err() {

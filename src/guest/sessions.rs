@@ -5,23 +5,31 @@
 //! Failure: messages for sessions that do not exist are dropped.
 
 use std::collections::HashMap;
-use std::pin::Pin;
+use std::pin::pin;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use guestapi::from_guest::Kind;
-use guestapi::{Answer, Data, Reason, Refused, Stream, WINDOW};
-use tokio::io::{AsyncWrite, DuplexStream};
+use guestapi::{Answer, Data, Reason, Refused, SESSIONS, Stream, WINDOW};
+use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio::sync::{Semaphore, oneshot};
+use tokio::task::unconstrained;
 
 use super::Error;
+
+/// Most bytes that are excused: the windows of all sessions of a guest.
+const MOST_ON_THEIR_WAY: usize = SESSIONS * 2 * WINDOW;
 
 /// The sessions of a connection by number, and the requests that are no sessions.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     slots: Mutex<HashMap<u64, Slot>>,
     requests: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
+    /// Bytes that the guest may have sent before it learned that the host ended their sessions.
+    on_their_way: AtomicUsize,
 }
 
 /// What the connection's reader has of a session.
@@ -60,8 +68,9 @@ impl Pipe {
         if let Some(writer) = &mut self.writer
             && !bytes.is_empty()
         {
-            let mut context = Context::from_waker(Waker::noop());
-            match Pin::new(writer).poll_write(&mut context, bytes) {
+            // The budget of the reader's task must not look like a full pipe.
+            let written = pin!(unconstrained(writer.write(bytes)));
+            match written.poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(Ok(length)) if length == bytes.len() => {}
                 // The client reads this stream no more.
                 Poll::Ready(Err(_)) => self.writer = None,
@@ -102,9 +111,28 @@ impl Sessions {
         self.lock().insert(id, slot);
     }
 
-    /// True when there was one.
+    /// Whether a session has not ended.
+    pub(super) fn has(&self, id: u64) -> bool {
+        self.lock().contains_key(&id)
+    }
+
+    /// Ends a session of the host's own accord; true when there was one.
     pub(super) fn remove(&self, id: u64) -> bool {
-        self.lock().remove(&id).is_some()
+        let Some(slot) = self.lock().remove(&id) else {
+            return false;
+        };
+        let room = slot.stdout.room + slot.stderr.room;
+        let more = |bytes: usize| Some((bytes + room).min(MOST_ON_THEIR_WAY));
+        self.on_their_way
+            .fetch_update(Relaxed, Relaxed, more)
+            .is_ok()
+    }
+
+    /// How many of these bytes, which no session receives, the guest could not know to be surplus.
+    fn excused(&self, bytes: usize) -> usize {
+        let less = |left: usize| Some(left.saturating_sub(bytes));
+        let left = self.on_their_way.fetch_update(Relaxed, Relaxed, less);
+        left.unwrap_or_default().min(bytes)
     }
 
     /// The answer to a request, until [`Self::forget`].
@@ -142,8 +170,8 @@ impl Sessions {
         true
     }
 
-    /// Handles a message about a session; returns the bytes of output that it has delivered, and
-    /// the session that it broke.
+    /// Handles a message about a session; returns the bytes of output that it has delivered or
+    /// that were on their way, and the session that it broke.
     pub(super) fn handle(&self, message: Kind) -> (usize, Option<u64>) {
         let mut sessions = self.lock();
         match message {
@@ -163,6 +191,9 @@ impl Sessions {
                 if let Some(slot) = sessions.remove(&refused.session) {
                     slot.finish(Err(refusal(&refused)));
                 }
+            }
+            Kind::Data(data) if !sessions.contains_key(&data.session) => {
+                return (self.excused(data.data.len()), None);
             }
             Kind::Data(data) => return deliver(&mut sessions, &data),
             Kind::Credit(credit) => {

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use guestapi::to_guest::Kind;
 use guestapi::{
-    Data, Decoder, FromGuest, GuestHello, MAX_FRAME, Started, Stream, Terminal, ToGuest, VERSION,
-    WINDOW, encode,
+    Data, Decoder, Exited, FromGuest, GuestHello, MAX_FRAME, Started, Stream, Terminal, ToGuest,
+    VERSION, WINDOW, encode,
 };
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -322,4 +322,67 @@ async fn a_guest_without_agent_is_waited_for_once() {
             .await
             .is_none()
     );
+}
+
+#[tokio::test]
+async fn a_command_whose_client_left_before_its_start_was_sent_does_not_start() {
+    let port = Port::new();
+    let (agent, mut guest) = port.hostile().await;
+    // More than the connection holds.
+    let long = vec!["x".repeat(200_000)];
+    let starts = (0..20).map(|_| agent.start(long.clone(), false, None));
+    let mut starts: Vec<_> = starts.map(Box::pin).collect();
+    for start in &mut starts {
+        assert!(futures_util::poll!(start).is_pending());
+    }
+    // The writer has filled the connection when nothing else is left to do.
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    drop(starts);
+    let mut running = std::collections::HashSet::new();
+    let play = async {
+        loop {
+            match guest.next().await {
+                Kind::Start(start) if start.command == ["last"] => return start.session,
+                Kind::Start(start) => assert!(running.insert(start.session)),
+                Kind::Close(close) => drop(running.remove(&close.session)),
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let last = agent.start(words(&["last"]), false, None);
+    tokio::select! {
+        _ = play => {}
+        ended = last => panic!("{ended:?}"),
+    }
+    assert!(running.is_empty(), "{} commands run on", running.len());
+}
+
+#[tokio::test]
+async fn output_in_many_small_pieces_is_within_the_window() {
+    let port = Port::new();
+    let (agent, mut guest) = port.hostile().await;
+    let play = async {
+        let session = guest.start().await;
+        let piece = |data: &'static [u8], end| {
+            encode(&FromGuest::from(Data {
+                session,
+                stream: Stream::Stdout.into(),
+                data: Bytes::from_static(data),
+                end,
+            }))
+        };
+        // All of it arrives at once.
+        let bytes = [piece(b"x", false).repeat(500), piece(b"", true).to_vec()].concat();
+        guest.socket.write_all(&bytes).await.unwrap();
+        guest.send(Exited { session, code: 0 }).await;
+    };
+    let run = async {
+        let mut command = agent.start(words(&["x"]), false, None).await.unwrap();
+        let output = all(&mut command.stdout).await;
+        (output.len(), command.ended.wait().await)
+    };
+    let ((), ended) = tokio::join!(play, run);
+    assert_eq!(ended, (500, Ok(0)));
 }

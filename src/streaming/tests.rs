@@ -4,6 +4,8 @@
 //! machine's ports.
 //! Failure: the assertion shows what came.
 
+mod exec;
+mod load;
 mod tls;
 mod websocket;
 
@@ -65,6 +67,43 @@ impl Server {
             streams,
         });
         (listener, target)
+    }
+
+    /// Another machine.
+    async fn another(&self, name: &str) -> ContainerId {
+        let sandbox = self.node.annotated(name, &[]).await;
+        let containers = &self.node.containers;
+        let machine = containers
+            .create(&sandbox, self.node.machine(0))
+            .await
+            .unwrap();
+        containers.start(&machine).await.unwrap();
+        machine
+    }
+
+    /// Runs `vmlet-guest` in the place of a machine, and waits for it as a request for `exec` does.
+    async fn guest(&self, machine: &ContainerId) {
+        let socket = self.node.containers.paths().guest_socket(machine);
+        std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
+        std::thread::spawn(move || {
+            for connection in listener.incoming() {
+                let port = ::guest::Port::of_socket(connection.unwrap()).unwrap();
+                // It serves until the daemon disconnects.
+                let _ = ::guest::serve(&port);
+            }
+        });
+        assert_eq!(self.run(machine, &["true"]).await, Ok(0));
+    }
+
+    /// Runs a command, and waits for its end.
+    async fn run(&self, machine: &ContainerId, command: &[&str]) -> Result<i32, String> {
+        let command = command.iter().map(|word| (*word).to_owned()).collect();
+        let agent = self.node.containers.guest_agent(machine, SOON).await;
+        let agent = agent.map_err(|e| crate::one_line(&e))?.ok_or("no agent")?;
+        let started = agent.start(command, false, None).await;
+        let mut started = started.map_err(|e| e.to_string())?;
+        started.ended.wait().await.map_err(|e| e.to_string())
     }
 
     fn socket(&self, name: &str) -> PathBuf {

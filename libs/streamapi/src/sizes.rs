@@ -42,28 +42,46 @@ impl Sizes {
     /// [`Malformed`] when something else than such objects comes.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Option<Size>, Malformed> {
         self.0.extend_from_slice(bytes);
-        let mut last = None;
-        let mut objects = serde_json::Deserializer::from_slice(&self.0).into_iter::<Object>();
-        loop {
-            match objects.next() {
-                Some(Ok(Object { width, height })) if width > 0 && height > 0 => {
-                    last = Some(Size {
-                        rows: height,
-                        columns: width,
-                    });
-                }
-                Some(Ok(_)) => {}
-                Some(Err(error)) if !error.is_eof() => return Err(Malformed("terminal size")),
-                Some(Err(_)) | None => break,
+        let (mut last, mut taken) = (None, 0);
+        while let Some(length) = object(&self.0[taken..])? {
+            let object = &self.0[taken..taken + length];
+            let Object { width, height } =
+                serde_json::from_slice(object).map_err(|_| Malformed("terminal size"))?;
+            if width > 0 && height > 0 {
+                last = Some(Size {
+                    rows: height,
+                    columns: width,
+                });
             }
+            taken += length;
         }
-        let taken = objects.byte_offset();
         self.0.drain(..taken);
         if self.0.len() > LONGEST_SIZE {
             return Err(Malformed("terminal size"));
         }
         Ok(last)
     }
+}
+
+/// The length of the first object, with what is before it, if its end is there: a parser would take
+/// a number that is cut for a wrong one.
+fn object(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+    let (mut depth, mut is_text, mut is_escaped) = (0_usize, false, false);
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_text => is_escaped = true,
+            b'"' if depth > 0 => is_text = !is_text,
+            _ if is_text => {}
+            b'{' => depth += 1,
+            b'}' if depth == 1 => return Ok(Some(at + 1)),
+            b'}' if depth > 1 => depth -= 1,
+            b' ' | b'\t' | b'\r' | b'\n' => {}
+            _ if depth == 0 => return Err(Malformed("terminal size")),
+            _ => {}
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -92,10 +110,22 @@ mod tests {
     }
 
     #[test]
+    fn a_number_may_be_cut_anywhere() {
+        let text = br#"{"x":-7.5e-1,"Width":132,"Height":50}"#;
+        for at in 0..text.len() {
+            let mut sizes = Sizes::default();
+            assert_eq!(sizes.feed(&text[..at]), Ok(None), "{at}");
+            assert_eq!(sizes.feed(&text[at..]), Ok(SIZE), "{at}");
+        }
+    }
+
+    #[test]
     fn other_bytes_end_the_stream() {
         for odd in [&b"x"[..], b"7", br#"{"Width":70000,"Height":1}"#] {
             Sizes::default().feed(odd).unwrap_err();
         }
+        let spaces = [b' '; LONGEST_SIZE + 1];
+        Sizes::default().feed(&spaces).unwrap_err();
         let endless = [&br#"{"Width":"#[..], &[b' '; LONGEST_SIZE]].concat();
         Sizes::default().feed(&endless).unwrap_err();
     }
