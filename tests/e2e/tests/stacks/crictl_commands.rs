@@ -245,8 +245,8 @@ const ROWS: &[(&[&str], &[&str])] = &[
 
 /// What is refused: arguments, and the words of the refusal.
 const REFUSED: &[(&[&str], &str)] = &[
-    (&["inspectp", "0000"], "not found"),
-    (&["inspect", "0000"], "not found"),
+    (&["inspectp", "0000"], "no sandbox has the id"),
+    (&["inspect", "0000"], "no container has the id"),
     (&["inspecti", "vmlet.dev/no-such-image"], "no such image"),
     (
         &["exec", "-s", "CONTAINER", "no-such-command"],
