@@ -6,30 +6,23 @@
 
 use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use guestapi::from_guest::Kind;
-use guestapi::{Answer, Data, Reason, Refused, SESSIONS, Stream, WINDOW};
+use guestapi::{Answer, Data, Reason, Refused, Stream, WINDOW};
 use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::unconstrained;
 
 use super::Error;
 
-/// Most bytes that are excused: the windows of all sessions of a guest.
-const MOST_ON_THEIR_WAY: usize = SESSIONS * 2 * WINDOW;
-
 /// The sessions of a connection by number, and the requests that are no sessions.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     slots: Mutex<HashMap<u64, Slot>>,
     requests: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
-    /// Bytes that the guest may have sent before it learned that the host ended their sessions.
-    on_their_way: AtomicUsize,
 }
 
 /// What the connection's reader has of a session.
@@ -116,23 +109,9 @@ impl Sessions {
         self.lock().contains_key(&id)
     }
 
-    /// Ends a session of the host's own accord; true when there was one.
+    /// True when there was one.
     pub(super) fn remove(&self, id: u64) -> bool {
-        let Some(slot) = self.lock().remove(&id) else {
-            return false;
-        };
-        let room = slot.stdout.room + slot.stderr.room;
-        let more = |bytes: usize| Some((bytes + room).min(MOST_ON_THEIR_WAY));
-        self.on_their_way
-            .fetch_update(Relaxed, Relaxed, more)
-            .is_ok()
-    }
-
-    /// How many of these bytes, which no session receives, the guest could not know to be surplus.
-    fn excused(&self, bytes: usize) -> usize {
-        let less = |left: usize| Some(left.saturating_sub(bytes));
-        let left = self.on_their_way.fetch_update(Relaxed, Relaxed, less);
-        left.unwrap_or_default().min(bytes)
+        self.lock().remove(&id).is_some()
     }
 
     /// The answer to a request, until [`Self::forget`].
@@ -170,8 +149,8 @@ impl Sessions {
         true
     }
 
-    /// Handles a message about a session; returns the bytes of output that it has delivered or
-    /// that were on their way, and the session that it broke.
+    /// Handles a message about a session; returns the bytes of output that it has delivered, and
+    /// the session that it broke.
     pub(super) fn handle(&self, message: Kind) -> (usize, Option<u64>) {
         let mut sessions = self.lock();
         match message {
@@ -191,9 +170,6 @@ impl Sessions {
                 if let Some(slot) = sessions.remove(&refused.session) {
                     slot.finish(Err(refusal(&refused)));
                 }
-            }
-            Kind::Data(data) if !sessions.contains_key(&data.session) => {
-                return (self.excused(data.data.len()), None);
             }
             Kind::Data(data) => return deliver(&mut sessions, &data),
             Kind::Credit(credit) => {
