@@ -44,7 +44,7 @@ const ROWS: &[(&[&str], &[&str])] = &[
         ],
         &["RuntimeReady"],
     ),
-    (&["runtime-config"], &["Cgroup"]),
+    (&["runtime-config"], &["cgroup driver"]),
     (
         &["update-runtime-config", "--pod-cidr", "10.88.0.0/16"],
         &[],
@@ -52,7 +52,7 @@ const ROWS: &[(&[&str], &[&str])] = &[
     (&["config", "--list"], &["timeout"]),
     (&["completion", "bash"], &["crictl"]),
     (&["pods"], &["Ready", "commands", "(default)"]),
-    (&["pods", "-v"], &["ID: POD", "RuntimeHandler"]),
+    (&["pods", "-v"], &["ID: POD", "Runtime: (default)"]),
     (&["pods", "-o", "yaml"], &["state: SANDBOX_READY"]),
     (&["pods", "-q", "--id", "POD"], &["POD"]),
     (
@@ -92,7 +92,7 @@ const ROWS: &[(&[&str], &[&str])] = &[
         &["inspectp", "-q", "--name", "commands"],
         &["SANDBOX_READY"],
     ),
-    (&["ps"], &["Running", "commands"]),
+    (&["ps"], &["Running", "vmlet.dev/hello"]),
     (&["ps", "-v"], &["ID: CONTAINER", "State: Running"]),
     (&["ps", "-a", "-o", "yaml"], &["state: CONTAINER_RUNNING"]),
     (&["ps", "-q", "--no-trunc", "--pod", "POD"], &["CONTAINER"]),
@@ -258,7 +258,6 @@ const REFUSED: &[(&[&str], &str)] = &[
     ),
     (&["rm", "CONTAINER"], "is running"),
     (&["rmp", "POD"], "is running"),
-    (&["start", "CONTAINER"], "is running"),
     (&["update", "--memory", "1048576", "CONTAINER"], "memory"),
 ];
 
