@@ -15,8 +15,9 @@ use crate::cri::convert;
 use crate::sandbox::state::Phase;
 use crate::streaming::{AttachTarget, ExecTarget, PortForwardTarget, Target, Wanted};
 
-/// Time for `vmlet-guest` to answer a new connection, when the QEMU guest agent serves, too.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time for `vmlet-guest` to answer a new connection before the QEMU guest agent serves, whose
+/// output comes at the end only. The connection is made when the machine, or the daemon, starts.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Time for `vmlet-guest` to answer a new connection, when nothing else serves.
 const INTERACTIVE: Duration = Duration::from_secs(20);
 
