@@ -439,6 +439,10 @@ pub struct FromGuest {
 /// The kinds of [`FromGuest`].
 pub mod from_guest {
     /// One of the messages.
+    #[allow(
+        clippy::large_enum_variant,
+        reason = "a message is read, handled and dropped: none is kept"
+    )]
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Kind {
         /// See [`GuestHello`](super::GuestHello).
