@@ -19,10 +19,11 @@ use std::time::Duration;
 
 use daemon::vm::accelerator::Accelerator;
 use daemon::vm::domain::{
-    Console, CpuMode, Disk, DiskFormat, DiskSource, DomainSpec, EMULATOR, START_TOKEN, Variable,
+    Console, CpuMode, Disk, DiskFormat, DiskSource, DomainSpec, EMULATOR, Room, START_TOKEN, Spare,
+    Variable,
 };
 use libvirt::harness::Libvirtd;
-use libvirt::{Hypervisor, Settings, State};
+use libvirt::{Hypervisor, Layout, Settings, State};
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use uuid::Uuid;
@@ -78,9 +79,16 @@ fn spec(dir: &Path) -> DomainSpec {
         pod_name: "web <1>".to_owned(),
         pod_namespace: "shop".to_owned(),
         accelerator: Accelerator::Tcg,
-        vcpus: 2,
+        room: Room {
+            vcpus: 2,
+            max_vcpus: Some(4),
+            memory_mib: 64,
+            spare: Some(Spare {
+                most_mib: 128,
+                requested_mib: 32,
+            }),
+        },
         cpus: Vec::new(),
-        memory_mib: 64,
         cpu: CpuMode::HostModel,
         emulator: "/usr/bin/qemu-system-x86_64".into(),
         environment: vec![
@@ -156,6 +164,11 @@ async fn libvirt_takes_the_definition_as_it_is_meant() {
         "<backend model='random'>/dev/urandom</backend>",
         "freePageReporting='on'",
         "<stats period='10'/>",
+        "<vcpu placement='static' current='2'>4</vcpu>",
+        "<vcpu id='1' enabled='yes' hotpluggable='yes'/>",
+        "<cell id='0' cpus='0-3' memory='65536' unit='KiB'/>",
+        "<memory model='virtio-mem'>",
+        "<requested unit='KiB'>32768</requested>",
         "value='tok&lt;en&gt;&quot;&amp;&apos;'",
     ] {
         assert!(kept.contains(part), "{part} is not in {kept}");
@@ -179,6 +192,19 @@ async fn libvirt_takes_the_definition_as_it_is_meant() {
         assert_eq!(letter.await.expect("a letter in time").unwrap(), b'V');
     }
     assert!(fs::read(&spec.console.log).unwrap().contains(&b'V'));
+    let size = hv.size(spec.uuid).await.unwrap();
+    assert_eq!((size.vcpus, size.base), (2, 64 << 20));
+    hv.set_vcpus(spec.uuid, 3).await.unwrap();
+    hv.set_memory(spec.uuid, 64 << 20).await.unwrap();
+    let size = hv.size(spec.uuid).await.unwrap();
+    let spare = size.spare.unwrap();
+    assert_eq!(
+        (size.vcpus, spare.requested, spare.most),
+        (3, 64 << 20, 128 << 20)
+    );
+    let saved = Layout::read(&virsh(&["dumpxml", &id])).unwrap();
+    assert_eq!((saved.vcpus, saved.max_vcpus), (3, Some(4)));
+    assert_eq!(saved.spare, Some((128 << 20, 64 << 20)));
     let DiskSource::Overlay { path, base, .. } = &spec.root.source else {
         panic!("the root is an overlay")
     };

@@ -90,15 +90,15 @@ pub(super) fn container(
         .iter()
         .map(|nic| json!({ "mac": nic.mac, "tap": nic.tap, "link": nic.link }))
         .collect();
-    let machine = &container.spec.machine;
+    let size = container.size();
     let value = json!({
         "sandboxID": container.sandbox,
         "pid": facts.pid,
         "phase": container.phase.to_string(),
         "config": container.spec.config,
         "vm": {
-            "vcpus": machine.vcpus,
-            "memoryMiB": machine.memory,
+            "vcpus": size.vcpus,
+            "memoryMiB": size.memory,
             "accelerator": facts.accelerator,
             "domain": container.domain(),
             "rootDisk": facts.root_disk,

@@ -19,6 +19,7 @@ const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0002_node.sql")),
     M::up(include_str!("migrations/0003_node_api.sql")),
     M::up(include_str!("migrations/0004_block_devices.sql")),
+    M::up(include_str!("migrations/0005_wanted_resources.sql")),
 ];
 const MIGRATIONS: Migrations<'static> = Migrations::from_slice(STEPS);
 

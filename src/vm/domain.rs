@@ -49,12 +49,10 @@ pub struct DomainSpec {
     pub accelerator: Accelerator,
     /// The board.
     pub machine_type: MachineType,
-    /// Virtual CPUs, at least one.
-    pub vcpus: u16,
+    /// Virtual CPUs, memory, and room for more.
+    pub room: Room,
     /// CPUs of the node that they and the emulator may use; all when empty.
     pub cpus: Vec<u32>,
-    /// Memory in MiB.
-    pub memory_mib: u64,
     /// The CPU that the guest sees.
     pub cpu: CpuMode,
     /// The program that libvirt starts: `vmwrapper`.
@@ -73,6 +71,28 @@ pub struct DomainSpec {
     pub guest_socket: Option<PathBuf>,
     /// SMBIOS system UUID, if it is not the domain's.
     pub system_uuid: Option<Uuid>,
+}
+
+/// Virtual CPUs and memory of a machine, and room for more while it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Virtual CPUs at the start, at least one.
+    pub vcpus: u16,
+    /// The most that can be plugged in; `None`: their number is fixed.
+    pub max_vcpus: Option<u16>,
+    /// Memory at the start, in MiB.
+    pub memory_mib: u64,
+    /// What the guest can get on top of that; `None`: its memory is fixed.
+    pub spare: Option<Spare>,
+}
+
+/// Memory that a guest gets and gives back while it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spare {
+    /// The most, in MiB.
+    pub most_mib: u64,
+    /// What the guest is to use of it from the start, in MiB.
+    pub requested_mib: u64,
 }
 
 /// The CPU that the guest sees.

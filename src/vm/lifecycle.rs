@@ -14,5 +14,7 @@ pub(super) mod request;
 mod start;
 mod stop;
 
+pub(super) use start::least_memory;
+
 #[cfg(test)]
 mod tests;

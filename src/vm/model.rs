@@ -42,6 +42,8 @@ pub struct Container {
     pub oom_kills: i64,
     /// Resources after an update; see [`Self::resources`].
     pub updated: Option<LinuxResources>,
+    /// Resources that are being put into force, or that a resumed machine is to get.
+    pub wanted: Option<LinuxResources>,
     /// What was requested, and what was made of it.
     pub spec: Spec,
 }

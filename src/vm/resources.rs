@@ -6,12 +6,17 @@
 
 pub mod details;
 mod facts;
+mod fit;
 mod memory;
 mod resize;
+mod room;
+mod size;
 pub mod stats;
 mod usage;
 
 pub use facts::Facts;
+pub(in crate::vm) use resize::want_size_of_pod;
+pub(in crate::vm) use room::room;
 pub use usage::DiskUsage;
 
 #[cfg(test)]

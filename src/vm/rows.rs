@@ -26,7 +26,7 @@ impl Row for Container {
     fn load(t: &Transaction<'_>) -> rusqlite::Result<Vec<Self>> {
         let mut statement = t.prepare(
             "SELECT id, sandbox, phase, created_at, started_at, finished_at, kill_at, exit, spec,
-                    oom_kills, resources
+                    oom_kills, resources, wanted
              FROM containers",
         )?;
         let rows = statement.query_map([], |row| {
@@ -49,6 +49,10 @@ impl Row for Container {
                 updated: row
                     .get::<_, Option<String>>(10)?
                     .map(|json| serde_json::from_str(&json).map_err(decode(10)))
+                    .transpose()?,
+                wanted: row
+                    .get::<_, Option<String>>(11)?
+                    .map(|json| serde_json::from_str(&json).map_err(decode(11)))
                     .transpose()?,
             })
         })?;
@@ -74,8 +78,8 @@ impl Row for Container {
         t.execute(
             "UPDATE containers
              SET phase = ?1, started_at = ?2, finished_at = ?3, kill_at = ?4, exit = ?5,
-                 oom_kills = ?6, resources = ?7
-             WHERE id = ?8 AND phase = ?9",
+                 oom_kills = ?6, resources = ?7, wanted = ?8
+             WHERE id = ?9 AND phase = ?10",
             params![
                 self.phase.as_str(),
                 self.started_at,
@@ -84,6 +88,7 @@ impl Row for Container {
                 self.exit.as_ref().map(encode).transpose()?,
                 self.oom_kills,
                 self.updated.as_ref().map(encode).transpose()?,
+                self.wanted.as_ref().map(encode).transpose()?,
                 self.id.as_str(),
                 expected.as_str(),
             ],

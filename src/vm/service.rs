@@ -182,7 +182,11 @@ impl<P: Platform> Containers<P> {
         let (this, id) = (Arc::clone(self), id.clone());
         self.parts
             .tasks
-            .finish(async move { this.start_to_end(&id).await })
+            .finish(async move {
+                this.start_to_end(&id).await?;
+                this.catch_up(&id);
+                Ok(())
+            })
             .await
     }
 

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 mod hypervisor;
 
-use crate::{Cable, End, Event, MachineElement, Shutdown, State};
+use crate::{Cable, End, Event, MachineElement, Shutdown, Size, State};
 
 /// Events that a receiver may lag behind.
 const EVENT_BACKLOG: usize = 1024;
@@ -34,6 +34,7 @@ struct Inner {
     connected: bool,
     refusal: Option<String>,
     guest_ignores: bool,
+    guest_keeps: bool,
     agent: Option<VecDeque<Value>>,
     commands: Vec<Value>,
     shutdowns: Vec<(Uuid, Shutdown)>,
@@ -49,6 +50,7 @@ struct FakeDomain {
     mark: Option<MachineElement>,
     cpu_nanoseconds: u64,
     cpus: Vec<u32>,
+    size: Option<Size>,
     xml: String,
     state: State,
     paused: bool,
@@ -62,6 +64,7 @@ impl Default for FakeHypervisor {
                 connected: true,
                 refusal: None,
                 guest_ignores: false,
+                guest_keeps: false,
                 agent: None,
                 commands: Vec::new(),
                 shutdowns: Vec::new(),
@@ -102,6 +105,22 @@ impl FakeHypervisor {
     /// Starts succeed again.
     pub fn accept_starts(&self) {
         self.lock().refusal = None;
+    }
+
+    /// Guests keep the virtual CPUs and the memory that they have, or again do as requested.
+    pub fn guest_keeps_its_size(&self, keeps: bool) {
+        let mut inner = self.lock();
+        inner.guest_keeps = keeps;
+        for size in inner.domains.values_mut().filter_map(|d| d.size.as_mut()) {
+            if let (Some(spare), false) = (&mut size.spare, keeps) {
+                spare.plugged = spare.requested;
+            }
+        }
+    }
+
+    /// What a running machine has of virtual CPUs and memory.
+    pub fn size_of(&self, domain: Uuid) -> Option<Size> {
+        self.lock().domains.get(&domain)?.size
     }
 
     /// The connection ends: calls fail until [`Self::reconnect`].

@@ -14,6 +14,10 @@ use uuid::Uuid;
 
 use crate::{Error, Hypervisor, Result};
 
+mod vcpus;
+
+pub use vcpus::use_vcpus;
+
 /// What one stream of a program may hold so that the agent's one answer with both reaches us:
 /// libvirt's protocol carries 4 MiB of base64, and an answer beyond 10 MiB ends libvirt's
 /// connection with the agent for good. The agent itself only cuts at 16 MiB for each stream, so the

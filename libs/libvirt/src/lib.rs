@@ -39,12 +39,14 @@ mod libvirt;
 mod metadata;
 mod read;
 mod saved;
+mod size;
 
 #[cfg(feature = "fake")]
 pub use fake::FakeHypervisor;
 pub use libvirt::{Libvirt, Settings};
 pub use metadata::{METADATA_NAMESPACE, MachineElement};
 pub use saved::{is_saved_memory, saved_description};
+pub use size::{Layout, Size, Spare};
 
 /// What the daemon needs from a hypervisor.
 pub trait Hypervisor: Send + Sync + 'static {
@@ -104,6 +106,14 @@ pub trait Hypervisor: Send + Sync + 'static {
     /// Lets virtual CPUs and main thread of a running emulator run on these CPUs of the node only.
     /// Without cgroups of its own libvirt leaves the emulator's other threads where they are.
     fn pin(&self, domain: Uuid, cpus: Vec<u32>) -> impl Future<Output = Result<()>> + Send;
+    /// What a running emulator has of virtual CPUs and memory.
+    fn size(&self, domain: Uuid) -> impl Future<Output = Result<Size>> + Send;
+    /// Plugs virtual CPUs of a running machine in, or requests the guest to let the last ones go.
+    /// Returns before the guest has done anything: see [`Self::size`].
+    fn set_vcpus(&self, domain: Uuid, vcpus: u16) -> impl Future<Output = Result<()>> + Send;
+    /// Requests a running guest to use this many bytes on top of those that it was started with.
+    /// Returns before the guest has done anything: see [`Self::size`].
+    fn set_memory(&self, domain: Uuid, bytes: u64) -> impl Future<Output = Result<()>> + Send;
     /// Sends one QEMU guest agent command and returns its `return` value.
     fn agent(
         &self,

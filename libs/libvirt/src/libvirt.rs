@@ -29,11 +29,12 @@ mod monitor;
 mod pin;
 mod resets;
 mod settings;
+mod size;
 
 use crate::error::Context;
 use crate::{
-    Cable, DomainInfo, DomainStats, Event, Hypervisor, Observer, Power, Result, Shutdown, State,
-    Versions, event, ffi, read,
+    Cable, DomainInfo, DomainStats, Event, Hypervisor, Observer, Power, Result, Shutdown, Size,
+    State, Versions, event, ffi, read,
 };
 use calls::Calls;
 use connection::Link;
@@ -335,6 +336,18 @@ impl Hypervisor for Libvirt {
             pin::machine(d, &cpus)
         })
         .await
+    }
+
+    async fn size(&self, domain: Uuid) -> Result<Size> {
+        self.read_size(domain).await
+    }
+
+    async fn set_vcpus(&self, domain: Uuid, vcpus: u16) -> Result<()> {
+        self.request_vcpus(domain, vcpus).await
+    }
+
+    async fn set_memory(&self, domain: Uuid, bytes: u64) -> Result<()> {
+        self.request_memory(domain, bytes).await
     }
 
     async fn agent(&self, domain: Uuid, command: Value, deadline: Duration) -> Result<Value> {

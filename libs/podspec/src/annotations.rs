@@ -54,6 +54,10 @@ keys! {
     VcpuCount = VCPU_COUNT or "VirtletVCPUCount";
     /// Guest memory.
     Memory = MEMORY;
+    /// Most virtual CPUs that the machine can get while it runs.
+    MaxVcpus = MAX_VCPUS;
+    /// Most memory that the guest can get while it runs.
+    MaxMemory = MAX_MEMORY;
     /// CPU model that the guest sees.
     CpuModel = CPU_MODEL or "VirtletCPUModel";
     /// Board that the guest sees.

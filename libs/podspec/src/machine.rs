@@ -21,7 +21,7 @@ const MIN_MEMORY: Mib = Mib(32);
 const MAX_MEMORY: Mib = Mib(16 * 1024 * 1024);
 
 /// Number of virtual CPUs, 1–255.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Vcpus(u8);
 
 /// Memory in MiB.
@@ -79,6 +79,14 @@ pub struct Machine {
     pub vcpus: Vcpus,
     /// Memory.
     pub memory: Mib,
+    /// Most virtual CPUs that it can get while it runs, not less than `vcpus`; `None`: their number
+    /// is fixed.
+    #[serde(default)]
+    pub max_vcpus: Option<Vcpus>,
+    /// Most memory that it can get while it runs, not less than `memory`; `None`: its memory is
+    /// fixed.
+    #[serde(default)]
+    pub max_memory: Option<Mib>,
     /// CPU model.
     pub cpu_model: CpuModel,
     /// The board.
@@ -155,12 +163,22 @@ impl Machine {
         let annotations = Annotations::new(annotations);
         let vcpus = annotations.get(Key::VcpuCount)?;
         let vcpus = vcpus.or_else(|| Vcpus::from_quota(resources.cpu_quota, resources.cpu_period));
+        let vcpus = vcpus.unwrap_or(defaults.vcpus);
+        let memory = match annotations.get(Key::Memory)? {
+            Some(memory) => memory,
+            None => resources.memory()?.unwrap_or(defaults.memory),
+        };
         Ok(Self {
-            vcpus: vcpus.unwrap_or(defaults.vcpus),
-            memory: match annotations.get(Key::Memory)? {
-                Some(memory) => memory,
-                None => resources.memory()?.unwrap_or(defaults.memory),
-            },
+            vcpus,
+            memory,
+            max_vcpus: annotations.get(Key::MaxVcpus)?.map_or(Ok(None), |most| {
+                let has = format!("{} virtual CPUs", vcpus.get());
+                at_least(annotations, Key::MaxVcpus, most, &vcpus, &has).map(Some)
+            })?,
+            max_memory: annotations.get(Key::MaxMemory)?.map_or(Ok(None), |most| {
+                let has = format!("{} MiB of memory", memory.get());
+                at_least(annotations, Key::MaxMemory, most, &memory, &has).map(Some)
+            })?,
             cpu_model: annotations.get(Key::CpuModel)?.unwrap_or_default(),
             machine_type: annotations.get(Key::MachineType)?.unwrap_or_default(),
             root_size: annotations
@@ -173,6 +191,20 @@ impl Machine {
             guest_agent: annotations.get(Key::GuestAgent)?.unwrap_or_default(),
         })
     }
+}
+
+/// A maximum, if it is not below what the machine begins with.
+fn at_least<T: PartialOrd>(
+    annotations: Annotations<'_>,
+    key: Key,
+    most: T,
+    first: &T,
+    has: &str,
+) -> Result<T, AnnotationError> {
+    if most >= *first {
+        return Ok(most);
+    }
+    Err(annotations.refuse(key, format!("the machine begins with {has}")))
 }
 
 impl PodResources {

@@ -11,6 +11,10 @@ pub const IMAGE_URL: &str = "vmlet.dev/image-url";
 pub const VCPU_COUNT: &str = "vmlet.dev/vcpu-count";
 /// Guest memory.
 pub const MEMORY: &str = "vmlet.dev/memory";
+/// Most virtual CPUs that the machine can get while it runs.
+pub const MAX_VCPUS: &str = "vmlet.dev/max-vcpus";
+/// Most memory that the guest can get while it runs.
+pub const MAX_MEMORY: &str = "vmlet.dev/max-memory";
 /// CPU model that the guest sees.
 pub const CPU_MODEL: &str = "vmlet.dev/cpu-model";
 /// Board that the guest sees.

@@ -62,6 +62,7 @@ fn container(start: &str, inside: &str, phase: Phase, pairs: &[(&str, &str)]) ->
         exit: None,
         oom_kills: 0,
         updated: None,
+        wanted: None,
         spec: Spec {
             seed: false,
             instance: Default::default(),

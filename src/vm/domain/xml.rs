@@ -15,6 +15,7 @@ mod disk;
 mod machine;
 mod metadata;
 mod qemu;
+mod room;
 
 use super::DomainSpec;
 use crate::vm::host::accelerator::Accelerator;
@@ -25,6 +26,7 @@ use disk::Disk;
 use machine::{Features, Memory, Os, Pm, Switch, Vcpus};
 use metadata::Metadata;
 use qemu::{Capabilities, CommandLine};
+use room::{MaxMemory, MemoryDevice, VcpuList};
 
 /// A domain that cannot be written as XML.
 #[derive(Debug, thiserror::Error)]
@@ -55,8 +57,12 @@ struct Domain {
     uuid: String,
     title: String,
     metadata: Metadata,
+    #[serde(rename = "maxMemory", skip_serializing_if = "Option::is_none")]
+    max_memory: Option<MaxMemory>,
     memory: Memory,
     vcpu: Vcpus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vcpus: Option<VcpuList>,
     os: Os,
     features: Features,
     cpu: Cpu,
@@ -84,11 +90,13 @@ struct Devices {
     agents: Vec<Channel>,
     rng: Rng,
     memballoon: Balloon,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<MemoryDevice>,
 }
 
 impl Domain {
     pub(in crate::vm) fn new(spec: &DomainSpec) -> Result<Self> {
-        let cpu = Cpu::new(spec.accelerator, spec.cpu);
+        let cpu = Cpu::new(spec);
         Ok(Self {
             kind: match spec.accelerator {
                 Accelerator::Kvm => "kvm",
@@ -99,8 +107,10 @@ impl Domain {
             uuid: spec.uuid.to_string(),
             title: spec.title(),
             metadata: Metadata::new(spec),
-            memory: Memory::mib(spec.memory_mib),
-            vcpu: Vcpus::fixed(spec.vcpus, &spec.cpus),
+            max_memory: MaxMemory::new(&spec.room),
+            memory: Memory::mib(spec.room.memory_mib),
+            vcpu: Vcpus::new(spec),
+            vcpus: VcpuList::new(&spec.room),
             os: Os::new(&spec.machine_type),
             features: Features::new(spec.accelerator),
             capabilities: (!cpu.is_verified()).then(Capabilities::without_cpu_questions),
@@ -118,6 +128,7 @@ impl Domain {
                 agents: agents(spec)?,
                 rng: Rng::default(),
                 memballoon: Balloon::default(),
+                memory: spec.room.spare.map(MemoryDevice::new),
             },
             command_line: CommandLine::new(spec),
         })

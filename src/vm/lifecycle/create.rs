@@ -69,6 +69,7 @@ impl<P: Platform> Containers<P> {
             exit: None,
             oom_kills: 0,
             updated: None,
+            wanted: None,
             spec,
         };
         let row = self.parts.table.insert(row).await?;

@@ -226,6 +226,8 @@ mod tests {
         let machine = Machine {
             vcpus: Vcpus::ONE,
             memory: Mib::new(64),
+            max_vcpus: None,
+            max_memory: None,
             cpu_model: CpuModel::Default,
             machine_type: podspec::MachineType::default(),
             root_size: None,
@@ -243,6 +245,7 @@ mod tests {
             exit: None,
             oom_kills: 0,
             updated: None,
+            wanted: None,
             spec: Spec {
                 seed: false,
                 config: Default::default(),

@@ -28,6 +28,7 @@ use crate::vm::domain::{
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::host::accelerator::Accelerator;
 use crate::vm::model::{Container, Exit, NEVER_RAN};
+use crate::vm::resources::{room, want_size_of_pod};
 use crate::vm::service::Containers;
 use crate::vm::state::{Event, Phase};
 
@@ -77,7 +78,10 @@ impl<P: Platform> Containers<P> {
         faultpoint::point("vm.start.started");
         let now = clock::now();
         let row = self
-            .move_on(&row, Event::Started, "started", |row| row.started_at = now)
+            .move_on(&row, Event::Started, "started", |row| {
+                row.started_at = now;
+                want_size_of_pod(row);
+            })
             .await?;
         faultpoint::point("vm.start.running");
         let (took, Waits { define, start }) = (begun.elapsed(), waits);
@@ -109,8 +113,8 @@ impl<P: Platform> Containers<P> {
         faultpoint::point("vm.start.token");
         self.prepare_sockets(&row.id).await?;
         self.follow(row).await?;
-        let has_port = self.has_guest_port(row).await?;
-        let spec = self.domain(row, sandbox, (accelerator, token), has_port)?;
+        let saved = self.saved_description(row).await?;
+        let spec = self.domain(row, sandbox, (accelerator, token), saved.as_deref())?;
         let xml = xml::to_xml(&spec).map_err(Error::Describe)?;
         let requested = Instant::now();
         self.parts
@@ -139,28 +143,12 @@ impl<P: Platform> Containers<P> {
         started.map_err(hypervisor("start"))
     }
 
-    /// Saved memory fits only the devices that it was saved with, and earlier versions had no port
-    /// for `vmlet-guest`.
-    async fn has_guest_port(&self, row: &Container) -> Result<bool> {
-        if row.spec.machine.guest_agent == podspec::GuestAgent::Off {
-            return Ok(false);
-        }
-        let instance = &row.spec.instance;
-        let (Some(vm), true) = (instance.vm, instance.restore) else {
-            return Ok(true);
-        };
-        let file = self.parts.disks.memory_file(vm);
-        let description = tokio::task::spawn_blocking(move || libvirt::saved_description(&file));
-        let description = description.await.map_err(crate::tasks::Aborted::from)?;
-        Ok(description.is_none_or(|xml| xml.contains(guestapi::PORT)))
-    }
-
     fn domain(
         &self,
         row: &Container,
         sandbox: &Sandbox,
         (accelerator, token): (Accelerator, String),
-        has_port: bool,
+        saved: Option<&str>,
     ) -> Result<DomainSpec> {
         let machine = &row.spec.machine;
         let path = |path: &Path| path.to_string_lossy().into_owned();
@@ -180,9 +168,8 @@ impl<P: Platform> Containers<P> {
             pod_namespace: sandbox.config.metadata.namespace.clone(),
             accelerator,
             machine_type: machine.machine_type.clone(),
-            vcpus: machine.vcpus.get().into(),
+            room: room(row, saved, accelerator),
             cpus: crate::vm::host::cpus::parse(&row.resources().cpuset_cpus).unwrap_or_default(),
-            memory_mib: machine.memory.get(),
             cpu: match machine.cpu_model {
                 CpuModel::Default => CpuMode::Default,
                 CpuModel::HostModel => CpuMode::HostModel,
@@ -203,7 +190,7 @@ impl<P: Platform> Containers<P> {
                 log: self.paths.console_file(&row.id),
             },
             guest_agent: true,
-            guest_socket: has_port.then(|| self.paths.guest_socket(&row.id)),
+            guest_socket: has_guest_port(row, saved).then(|| self.paths.guest_socket(&row.id)),
             system_uuid: machine.system_uuid,
         })
     }
@@ -339,7 +326,10 @@ impl<P: Platform> Containers<P> {
         }
         let now = clock::now();
         let row = self
-            .move_on(row, Event::Started, "adopted", |row| row.started_at = now)
+            .move_on(row, Event::Started, "adopted", |row| {
+                row.started_at = now;
+                want_size_of_pod(row);
+            })
             .await?;
         tracing::info!(container = %row.id, "running container adopted");
         if let Some(State::Inactive(end)) = state {
@@ -349,9 +339,16 @@ impl<P: Platform> Containers<P> {
     }
 }
 
+/// Saved memory fits only the devices that it was saved with, and earlier versions had no port for
+/// `vmlet-guest`.
+fn has_guest_port(row: &Container, saved: Option<&str>) -> bool {
+    let wanted = row.spec.machine.guest_agent != podspec::GuestAgent::Off;
+    wanted && saved.is_none_or(|xml| xml.contains(guestapi::PORT))
+}
+
 /// The memory that a pod needs when no RuntimeClass gives it any for QEMU; 0: its limit stays, or
 /// it has none.
-fn least_memory(pod: &SandboxConfig, overhead: u64) -> u64 {
+pub(in crate::vm) fn least_memory(pod: &SandboxConfig, overhead: u64) -> u64 {
     let limit = u64::try_from(pod.resources.memory_limit).unwrap_or(0);
     let is_routed_by_class = !pod.runtime_handler.is_empty();
     if limit == 0 || is_routed_by_class || pod.memory_overhead > 0 {

@@ -101,6 +101,7 @@ impl<P: Platform> Containers<P> {
         if row.phase == Phase::Stopping {
             self.see_through(&row.id);
         }
+        self.catch_up(&row.id);
         Ok(())
     }
 

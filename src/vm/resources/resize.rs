@@ -1,8 +1,8 @@
 //! Changes of resources of an existing container.
 //!
-//! Invariant: what is stored is in force, or will be when the machine is started. A pod's limits
-//! are enforced by its cgroup, which kubelet writes itself; a machine's memory and number of
-//! virtual CPUs are fixed for its life.
+//! Invariant: what is stored as resources is in force, or will be when the machine is started. What
+//! is being put into force is stored beside it before the first effect, and repeated after a
+//! restart. A pod's limits are enforced by its cgroup, which kubelet writes itself.
 //! Failure: what a machine cannot do is refused with a sentence, and nothing changes.
 
 use std::sync::Arc;
@@ -10,9 +10,12 @@ use std::sync::Arc;
 use libvirt::Hypervisor;
 use podspec::{ContainerId, PodResources, SandboxId};
 
+use super::size::{self, has_room, size};
+use crate::metadata::TableError;
 use crate::platform::Platform;
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::host::cpus;
+use crate::vm::lifecycle::least_memory;
 use crate::vm::model::{Container, LinuxResources};
 use crate::vm::service::Containers;
 use crate::vm::state::Phase;
@@ -40,26 +43,86 @@ impl<P: Platform> Containers<P> {
         }
         let before = row.resources().clone();
         let after = merged(&before, update);
-        check(&row, &before, &after)?;
-        if after == before {
+        self.check(&row, &before, &after)?;
+        if after == before && row.wanted.is_none() {
             return Ok(());
         }
-        let updated = Some(after.clone());
-        let row = self
-            .parts
-            .table
-            .change(id, row.phase, |row| row.updated = updated)
-            .await?;
         if !row.phase.runs() || !row.boots() {
+            let change = |row: &mut Container| {
+                row.updated = Some(after);
+                row.wanted = None;
+            };
+            self.parts.table.change(id, row.phase, change).await?;
             return Ok(());
         }
-        if let Err(e) = self.apply(&row, &before, &after).await {
-            let change = |row: &mut Container| row.updated = Some(before);
-            self.parts.table.change(id, row.phase, change).await?;
-            return Err(e);
+        let wanted = Some(after.clone());
+        let change = |row: &mut Container| row.wanted = wanted;
+        let row = self.parts.table.change(id, row.phase, change).await?;
+        faultpoint::point("resize.recorded");
+        self.put_into_force(&row, after).await
+    }
+
+    /// Makes a running machine what was recorded as wanted. Only what may succeed later is still
+    /// wanted after a failure.
+    async fn put_into_force(&self, row: &Container, after: LinuxResources) -> Result<()> {
+        let done = self.apply(row, row.resources(), &after).await;
+        faultpoint::point("resize.applied");
+        match done {
+            Ok(()) => {
+                self.record(row, |row| {
+                    row.updated = Some(after.clone());
+                    row.wanted = None;
+                })
+                .await?;
+                tracing::info!(container = %row.id, "resources changed");
+                Ok(())
+            }
+            Err(e) if e.is_transient() => Err(e),
+            Err(e) => {
+                self.record(row, |row| row.wanted = None).await?;
+                Err(e)
+            }
         }
-        tracing::info!(container = %id, "resources changed");
-        Ok(())
+    }
+
+    /// Stores a change, whatever phase the container has got into.
+    async fn record(
+        &self,
+        row: &Container,
+        change: impl Fn(&mut Container) + Send + Sync,
+    ) -> Result<()> {
+        loop {
+            let now = self.row(&row.id)?;
+            match self.parts.table.change(&row.id, now.phase, &change).await {
+                Err(TableError::Raced { .. }) => {}
+                other => return Ok(other.map(drop)?),
+            }
+        }
+    }
+
+    /// Continues in the background with a change that was cut short, or that a resumed machine is
+    /// to get.
+    pub(in crate::vm) fn catch_up(self: &Arc<Self>, id: &ContainerId) {
+        if !self.parts.table.get(id).is_some_and(|row| is_due(&row)) {
+            return;
+        }
+        let (this, id) = (Arc::clone(self), id.clone());
+        self.parts.tasks.spawn(async move {
+            if let Err(e) = this.catch_up_to_end(&id).await {
+                let error = crate::one_line(&e);
+                tracing::warn!(container = %id, error, "resources not changed");
+            }
+        });
+    }
+
+    async fn catch_up_to_end(&self, id: &ContainerId) -> Result<()> {
+        let sandbox = self.row(id)?.sandbox.clone();
+        let _lock = self.parts.locks.lock(sandbox.as_str()).await;
+        let row = self.row(id)?;
+        match row.wanted.clone() {
+            Some(wanted) if is_due(&row) => self.put_into_force(&row, wanted).await,
+            _ => Ok(()),
+        }
     }
 
     async fn apply(
@@ -68,7 +131,10 @@ impl<P: Platform> Containers<P> {
         before: &LinuxResources,
         after: &LinuxResources,
     ) -> Result<()> {
-        if before.cpuset_cpus != after.cpuset_cpus {
+        self.fit(row, before, after).await?;
+        let has_more = size(&row.spec, after).vcpus > size(&row.spec, before).vcpus;
+        let is_pinned = has_more && !after.cpuset_cpus.is_empty();
+        if before.cpuset_cpus != after.cpuset_cpus || is_pinned {
             let cpus = cpus::parse(&after.cpuset_cpus).unwrap_or_default();
             let pinned = self.parts.hypervisor.pin(row.domain(), cpus.clone()).await;
             pinned.map_err(hypervisor("pin"))?;
@@ -137,8 +203,48 @@ impl<P: Platform> Containers<P> {
                 if wanted.cpu_quota > 0 && wanted.cpu_period > 0 {
                     (after.cpu_quota, after.cpu_period) = (wanted.cpu_quota, wanted.cpu_period);
                 }
-                check(&row, before, &after)?;
+                self.check(&row, before, &after)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Refuses what a machine cannot do.
+    fn check(
+        &self,
+        row: &Container,
+        before: &LinuxResources,
+        after: &LinuxResources,
+    ) -> Result<()> {
+        let refuse = |(what, reason)| {
+            Err(Error::Resize {
+                id: row.id.clone(),
+                what,
+                reason,
+            })
+        };
+        if let Err(refusal) = size::check(&row.spec, before, after) {
+            return refuse(refusal);
+        }
+        let pod = self.sandbox_of(row);
+        let is_raised =
+            pod.is_some_and(|pod| least_memory(&pod.config, self.settings.memory_overhead) > 0);
+        if before.memory_limit_in_bytes != after.memory_limit_in_bytes && is_raised {
+            let reason =
+                "the pod has no RuntimeClass, and kubelet's limit would leave no memory for QEMU";
+            return refuse(("memory", reason.to_owned()));
+        }
+        if before.cpuset_mems != after.cpuset_mems {
+            let reason = "its memory stays on the nodes where it is";
+            return refuse(("memory nodes", reason.to_owned()));
+        }
+        if before.hugepage_limits != after.hugepage_limits {
+            let reason = "its memory keeps the pages that it has";
+            return refuse(("huge pages", reason.to_owned()));
+        }
+        if cpus::parse(&after.cpuset_cpus).is_none() {
+            let reason = format!("{:?} is no list of CPUs", after.cpuset_cpus);
+            return refuse(("CPU set", reason));
         }
         Ok(())
     }
@@ -171,51 +277,18 @@ fn merged(before: &LinuxResources, update: &LinuxResources) -> LinuxResources {
     }
 }
 
-/// Refuses what a machine cannot do.
-fn check(row: &Container, before: &LinuxResources, after: &LinuxResources) -> Result<()> {
-    let refuse = |what, reason: String| {
-        Err(Error::Resize {
-            id: row.id.clone(),
-            what,
-            reason,
-        })
-    };
-    let machine = &row.spec.machine;
-    if before.memory_limit_in_bytes != after.memory_limit_in_bytes {
-        let memory = machine.memory.get();
-        let reason = format!("the machine has {memory} MiB for its life: make a new container");
-        return refuse("memory", reason);
-    }
-    let most = cpus_of(before).max(u64::from(machine.vcpus.get()));
-    if cpus_of(after) > most {
-        let vcpus = machine.vcpus.get();
-        let reason =
-            format!("the machine has {vcpus} virtual CPUs for its life: make a new container");
-        return refuse("CPU", reason);
-    }
-    if before.cpuset_mems != after.cpuset_mems {
-        let reason = "its memory stays on the nodes where it is".to_owned();
-        return refuse("memory nodes", reason);
-    }
-    if before.hugepage_limits != after.hugepage_limits {
-        let reason = "its memory keeps the pages that it has".to_owned();
-        return refuse("huge pages", reason);
-    }
-    if cpus::parse(&after.cpuset_cpus).is_none() {
-        return refuse(
-            "CPU set",
-            format!("{:?} is no list of CPUs", after.cpuset_cpus),
-        );
-    }
-    Ok(())
+/// Whether a running machine is to get other resources.
+fn is_due(row: &Container) -> bool {
+    row.phase == Phase::Running && row.boots() && row.wanted.is_some()
 }
 
-/// Whole CPUs that a quota is worth; none without a quota, whose limit is the machine's own.
-fn cpus_of(resources: &LinuxResources) -> u64 {
-    match (resources.cpu_quota, resources.cpu_period) {
-        (quota, period) if quota > 0 && period > 0 => {
-            quota.unsigned_abs().div_ceil(period.unsigned_abs())
-        }
-        _ => 0,
+/// What a machine wants that does not begin as its pod requests: a resumed one begins as it was
+/// saved, an emulated one with all virtual CPUs that it can have.
+pub(in crate::vm) fn want_size_of_pod(row: &mut Container) {
+    let machine = &row.spec.machine;
+    let resumes = row.spec.instance.restore && has_room(machine);
+    let most = machine.max_vcpus.map(|most| u16::from(most.get()));
+    if resumes || most.is_some_and(|most| most > row.size().vcpus) {
+        row.wanted = Some(row.resources().clone());
     }
 }

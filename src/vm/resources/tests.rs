@@ -5,4 +5,5 @@
 
 mod memory;
 mod resize;
+mod room;
 mod stats;

@@ -213,6 +213,17 @@ impl Cri {
             .map(drop)
     }
 
+    /// Changes resources of a container.
+    pub async fn update(&self, id: &str, linux: v1::LinuxContainerResources) -> Result<(), Status> {
+        let request = v1::UpdateContainerResourcesRequest {
+            container_id: id.to_owned(),
+            linux: Some(linux),
+            ..v1::UpdateContainerResourcesRequest::default()
+        };
+        let mut runtime = self.runtime.clone();
+        runtime.update_container_resources(request).await.map(drop)
+    }
+
     /// Stops a container with this many seconds of grace.
     pub async fn stop(&self, id: &str, timeout: i64) -> Result<(), Status> {
         let request = v1::StopContainerRequest {

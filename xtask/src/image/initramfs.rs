@@ -29,6 +29,7 @@ const PLACES: &[(&str, &str)] = &[
     ("guest-agent", "etc/guest-agent"),
     ("lease", "etc/lease"),
     ("console", "etc/console"),
+    ("plugged", "etc/plugged"),
     ("profile", "etc/profile"),
     ("shutdown", "sbin/shutdown"),
     // What busybox acpid runs when the power button is pressed.

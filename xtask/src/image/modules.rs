@@ -18,6 +18,7 @@ const WANTED: &[&str] = &[
     "virtio_net",
     "virtio_blk",
     "virtio_console",
+    "virtio_mem",
     "button",
     "evdev",
     "nls_cp437",

@@ -9,6 +9,7 @@ pub(super) mod delete;
 pub(super) mod effects;
 pub(super) mod handover;
 pub(super) mod identity;
+mod in_place;
 pub(super) mod left_behind;
 pub(super) mod pod;
 pub(super) mod power;

@@ -22,6 +22,12 @@ pub(crate) enum Error {
         #[source]
         source: kube::Error,
     },
+    #[error("resize pod {name}")]
+    ResizePod {
+        name: String,
+        #[source]
+        source: kube::Error,
+    },
     #[error("pod {name} belongs to another owner: {why}")]
     ForeignPod { name: String, why: String },
     #[error("the machine has more than one live pod: {names}")]

@@ -14,8 +14,8 @@ use super::{FakeDomain, FakeHypervisor, Inner, absence, silence};
 use crate::read::{Definition, console_file, machine_type};
 use crate::saved::WHOLE;
 use crate::{
-    Cable, DomainInfo, DomainStats, End, Error, Event, Hypervisor, Pause, Power, Result, Shutdown,
-    State, Versions, is_saved_memory,
+    Cable, DomainInfo, DomainStats, End, Error, Event, Hypervisor, Layout, Pause, Power, Result,
+    Shutdown, Size, Spare, State, Versions, is_saved_memory,
 };
 
 impl Inner {
@@ -51,6 +51,27 @@ impl FakeHypervisor {
     }
 }
 
+/// What a machine of this description has once its guest has booted.
+fn begun(layout: Layout) -> Size {
+    let spare = |(most, requested)| Spare {
+        most,
+        requested,
+        plugged: requested,
+    };
+    Size {
+        vcpus: layout.vcpus,
+        base: layout.base,
+        spare: layout.spare.map(spare),
+    }
+}
+
+fn unsized_domain() -> Error {
+    Error::Refused {
+        call: "size",
+        reason: "the domain is not running, or has no such room".to_owned(),
+    }
+}
+
 impl Hypervisor for FakeHypervisor {
     async fn define(&self, xml: String) -> Result<()> {
         let mut inner = self.lock();
@@ -80,6 +101,7 @@ impl Hypervisor for FakeHypervisor {
             mark: None,
             cpu_nanoseconds: 0,
             cpus: Vec::new(),
+            size: None,
             xml: String::new(),
             state: State::Inactive(End::Unknown),
             paused: false,
@@ -104,6 +126,7 @@ impl Hypervisor for FakeHypervisor {
             return Err(refused(reason));
         }
         found.state = State::Active;
+        found.size = Layout::read(&found.xml).map(begun);
         drop(inner);
         self.emit(Event::Started(domain));
         Ok(())
@@ -300,6 +323,36 @@ impl Hypervisor for FakeHypervisor {
 
     async fn pin(&self, domain: Uuid, cpus: Vec<u32>) -> Result<()> {
         self.lock().domain(domain)?.cpus = cpus;
+        Ok(())
+    }
+
+    async fn size(&self, domain: Uuid) -> Result<Size> {
+        let mut inner = self.lock();
+        inner.domain(domain)?.size.ok_or_else(unsized_domain)
+    }
+
+    async fn set_vcpus(&self, domain: Uuid, vcpus: u16) -> Result<()> {
+        let mut inner = self.lock();
+        let keeps = inner.guest_keeps;
+        let size = inner.domain(domain)?.size.as_mut();
+        let size = size.ok_or_else(unsized_domain)?;
+        // What is plugged in is there; what the guest is to let go is its own decision.
+        if vcpus > size.vcpus || !keeps {
+            size.vcpus = vcpus;
+        }
+        Ok(())
+    }
+
+    async fn set_memory(&self, domain: Uuid, bytes: u64) -> Result<()> {
+        let mut inner = self.lock();
+        let keeps = inner.guest_keeps;
+        let size = inner.domain(domain)?.size.as_mut();
+        let spare = size.and_then(|size| size.spare.as_mut());
+        let spare = spare.ok_or_else(unsized_domain)?;
+        spare.requested = bytes;
+        if !keeps {
+            spare.plugged = bytes;
+        }
         Ok(())
     }
 

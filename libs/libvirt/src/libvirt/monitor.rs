@@ -14,15 +14,20 @@ pub(super) fn cable(nic: &str, cable: Cable) -> String {
     json!({"execute": "set_link", "arguments": arguments}).to_string()
 }
 
-/// The content of a reply.
+/// Whether a reply is one of success.
 pub(super) fn check(call: &'static str, reply: &str) -> Result<()> {
+    content(call, reply).map(drop)
+}
+
+/// The content of a reply.
+pub(super) fn content(call: &'static str, reply: &str) -> Result<Value> {
     let refused = |reason: &str| Error::Refused {
         call,
         reason: readable(reason),
     };
-    let reply: Value = serde_json::from_str(reply).map_err(|e| refused(&e.to_string()))?;
-    if reply.get("return").is_some() {
-        return Ok(());
+    let mut reply: Value = serde_json::from_str(reply).map_err(|e| refused(&e.to_string()))?;
+    if let Some(content) = reply.get_mut("return") {
+        return Ok(content.take());
     }
     let words = reply.get("error").and_then(|error| error.get("desc"));
     let words = words.and_then(Value::as_str);

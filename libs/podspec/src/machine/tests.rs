@@ -111,6 +111,39 @@ fn the_guest_agent_is_installed_unless_the_pod_refuses_it(
 }
 
 #[test]
+fn a_machine_grows_to_its_maxima_and_has_none_unless_the_pod_gives_them() {
+    let fixed = machine(&[], PodResources::default()).unwrap();
+    assert_eq!((fixed.max_vcpus, fixed.max_memory), (None, None));
+    let pairs = [
+        ("vmlet.dev/vcpu-count", "2"),
+        ("vmlet.dev/max-vcpus", "255"),
+        ("vmlet.dev/memory", "512Mi"),
+        ("vmlet.dev/max-memory", "512Mi"),
+    ];
+    let grows = machine(&pairs, PodResources::default()).unwrap();
+    assert_eq!(grows.max_vcpus.map(Vcpus::get), Some(255));
+    assert_eq!(grows.max_memory, Some(Mib::new(512)));
+}
+
+#[rstest]
+#[case("vmlet.dev/max-vcpus", "1", "the machine begins with 2 virtual CPUs")]
+#[case("vmlet.dev/max-memory", "255Mi", "the machine begins with 256 MiB")]
+fn a_maximum_below_the_beginning_is_refused(
+    #[case] name: &str,
+    #[case] value: &str,
+    #[case] words: &str,
+) {
+    let resources = PodResources {
+        cpu_quota: 150_000,
+        cpu_period: 100_000,
+        memory_limit: 256 << 20,
+    };
+    let text = machine(&[(name, value)], resources).unwrap_err();
+    let text = text.to_string();
+    assert!(text.contains(name) && text.contains(words), "{text}");
+}
+
+#[test]
 fn a_uuid_of_ours_wins_over_the_predecessors() {
     let uuid = |digit: &str| format!("0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1{digit}");
     let (ours, other) = (uuid("a"), uuid("b"));
@@ -131,6 +164,9 @@ fn a_uuid_of_ours_wins_over_the_predecessors() {
 #[case("vmlet.dev/memory", "12")]
 #[case("vmlet.dev/memory", "1Zi")]
 #[case("vmlet.dev/memory", "17Ti")]
+#[case("vmlet.dev/max-vcpus", "256")]
+#[case("vmlet.dev/max-vcpus", "many")]
+#[case("vmlet.dev/max-memory", "17Ti")]
 #[case("VirtletCPUModel", "486")]
 #[case("VirtletRootVolumeSize", "0")]
 #[case("vmlet.dev/root-volume-size", "9Ei")]

@@ -6,7 +6,8 @@
 
 use serde::Serialize;
 
-use crate::vm::domain::CpuMode;
+use super::room::Numa;
+use crate::vm::domain::{CpuMode, DomainSpec};
 use crate::vm::host::accelerator::Accelerator;
 
 /// The node's CPU, as libvirt knows it by name and features.
@@ -16,6 +17,8 @@ const HOST_MODEL: &str = "host-model";
 pub(super) struct Cpu {
     #[serde(rename = "@mode")]
     mode: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    numa: Option<Numa>,
 }
 
 #[derive(Debug, Serialize)]
@@ -37,14 +40,17 @@ struct Timer {
 }
 
 impl Cpu {
-    pub(super) const fn new(accelerator: Accelerator, mode: CpuMode) -> Self {
-        let mode = match (accelerator, mode) {
+    pub(super) fn new(spec: &DomainSpec) -> Self {
+        let mode = match (spec.accelerator, spec.cpu) {
             (Accelerator::Kvm, CpuMode::Default) => "host-passthrough",
             (Accelerator::Kvm, CpuMode::HostModel) => HOST_MODEL,
             // Distributions that want x86-64-v2 do not boot on libvirt's own choice for emulation.
             (Accelerator::Tcg, _) => "maximum",
         };
-        Self { mode }
+        Self {
+            mode,
+            numa: Numa::new(&spec.room),
+        }
     }
 
     /// Whether libvirt compares the guest's CPU with what it requested. It does not where that is

@@ -7,6 +7,7 @@
 use podspec::MachineType;
 use serde::Serialize;
 
+use crate::vm::domain::DomainSpec;
 use crate::vm::host::accelerator::Accelerator;
 
 /// Translated code that an emulator keeps, in MiB. QEMU's own limit is 1 GiB, which it reaches in
@@ -32,6 +33,8 @@ pub(super) struct Vcpus {
     placement: &'static str,
     #[serde(rename = "@cpuset", skip_serializing_if = "Option::is_none")]
     cpus: Option<String>,
+    #[serde(rename = "@current", skip_serializing_if = "Option::is_none")]
+    current: Option<u16>,
     #[serde(rename = "$text")]
     number: u16,
 }
@@ -104,12 +107,13 @@ impl Features {
 }
 
 impl Vcpus {
-    /// This many, from the start to the end, on these CPUs of the node or on any.
-    pub(super) fn fixed(number: u16, cpus: &[u32]) -> Self {
+    /// On these CPUs of the node or on any. Their number is fixed unless the machine has room.
+    pub(super) fn new(spec: &DomainSpec) -> Self {
         Self {
             placement: "static",
-            cpus: crate::vm::host::cpus::text(cpus),
-            number,
+            cpus: crate::vm::host::cpus::text(&spec.cpus),
+            current: spec.room.max_vcpus.map(|_| spec.room.vcpus),
+            number: spec.room.max_vcpus.unwrap_or(spec.room.vcpus),
         }
     }
 }

@@ -14,8 +14,8 @@ use super::Error;
 use super::to_xml;
 use crate::block::Extent;
 use crate::vm::domain::{
-    Console, CpuMode, Disk, DiskFormat, DiskSource, DomainSpec, EMULATOR, HANDOFF_SOCKET,
-    START_TOKEN, Variable,
+    Console, CpuMode, Disk, DiskFormat, DiskSource, DomainSpec, EMULATOR, HANDOFF_SOCKET, Room,
+    START_TOKEN, Spare, Variable,
 };
 use crate::vm::host::accelerator::Accelerator;
 
@@ -31,9 +31,13 @@ fn spec() -> DomainSpec {
         pod_namespace: "shop".to_owned(),
         accelerator: Accelerator::Tcg,
         machine_type: MachineType::default(),
-        vcpus: 2,
+        room: Room {
+            vcpus: 2,
+            max_vcpus: None,
+            memory_mib: 512,
+            spare: None,
+        },
         cpus: Vec::new(),
-        memory_mib: 512,
         cpu: CpuMode::Default,
         emulator: "/usr/lib/vmlet/vmwrapper".into(),
         environment: vec![
@@ -108,6 +112,41 @@ fn a_kvm_guest_with_more_disks_and_its_own_system_uuid() {
         },
     ];
     insta::assert_snapshot!(to_xml(&spec).unwrap());
+}
+
+#[test]
+fn a_guest_with_room_for_more() {
+    let room = Room {
+        vcpus: 2,
+        max_vcpus: Some(3),
+        memory_mib: 512,
+        spare: Some(Spare {
+            most_mib: 1024,
+            requested_mib: 64,
+        }),
+    };
+    insta::assert_snapshot!(to_xml(&DomainSpec { room, ..spec() }).unwrap());
+    let of = |room| to_xml(&DomainSpec { room, ..spec() }).unwrap();
+    let layout = libvirt::Layout::read(&of(room)).unwrap();
+    assert_eq!((layout.vcpus, layout.max_vcpus), (2, Some(3)));
+    assert_eq!(
+        (layout.base, layout.spare),
+        (512 << 20, Some((1 << 30, 64 << 20)))
+    );
+    // Without memory there is no node, without CPUs no list.
+    let cpus = of(Room {
+        spare: None,
+        ..room
+    });
+    assert!(cpus.contains("<vcpus>") && !cpus.contains("numa"), "{cpus}");
+    let memory = of(Room {
+        max_vcpus: None,
+        ..room
+    });
+    assert!(
+        memory.contains("cpus=\"0-1\"") && !memory.contains("<vcpus>"),
+        "{memory}"
+    );
 }
 
 #[test]

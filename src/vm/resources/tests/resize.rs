@@ -15,7 +15,7 @@ fn cpus(list: &str) -> LinuxResources {
     }
 }
 
-fn quota(cpus: i64) -> LinuxResources {
+pub(super) fn quota(cpus: i64) -> LinuxResources {
     LinuxResources {
         cpu_quota: cpus * 100_000,
         cpu_period: 100_000,
@@ -23,7 +23,7 @@ fn quota(cpus: i64) -> LinuxResources {
     }
 }
 
-fn memory(mib: i64) -> LinuxResources {
+pub(super) fn memory(mib: i64) -> LinuxResources {
     LinuxResources {
         memory_limit_in_bytes: mib << 20,
         ..LinuxResources::default()

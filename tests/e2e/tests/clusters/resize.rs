@@ -33,6 +33,19 @@ pub(crate) async fn a_machine_keeps_its_size_until_it_is_made_anew(
         { "resourceName": "memory", "restartPolicy": "RestartContainer" },
     ]);
     cluster.apply(&pod)?;
+    let mut roomy = vm_pod("roomy");
+    roomy["metadata"]["annotations"]["vmlet.dev/max-vcpus"] = json!("3");
+    roomy["metadata"]["annotations"]["vmlet.dev/max-memory"] = json!("512Mi");
+    roomy["spec"]["containers"][0]["resources"] = json!({
+        "requests": { "cpu": "100m", "memory": "96Mi" },
+        "limits": { "cpu": "500m", "memory": "128Mi" },
+    });
+    roomy["spec"]["containers"][0]["startupProbe"] = startup_probe();
+    cluster.apply(&roomy)?;
+    within_room(cluster)
+        .await
+        .context("resize within the room")?;
+    cluster.delete("pod/roomy", GONE)?;
     in_place(cluster).await.context("resize in place")?;
     by_restart(cluster).await.context("resize by a restart")?;
     cluster.delete("pod/resized", GONE)?;
@@ -88,6 +101,42 @@ async fn in_place(cluster: &Cluster) -> Result<()> {
         "{before}, then {after}"
     );
     cluster.await_ready("pod/resized", READY)
+}
+
+/// A machine with room gets more CPUs and memory while it runs, and gives them back.
+async fn within_room(cluster: &Cluster) -> Result<()> {
+    cluster.await_ready("pod/roomy", READY)?;
+    // Under software emulation the guest boots with all CPUs, and the agent takes two off line.
+    let small = eventually(DONE, "a guest with one CPU", || async {
+        let (cpus, small) = size(cluster, "roomy")?;
+        ensure!(cpus == 1 && small < 128 * MIB, "{cpus} CPUs, {small} bytes");
+        Ok(small)
+    })
+    .await?;
+    let pid = qemu(cluster, "roomy")?;
+    let limit = cgroup(pid, "memory")?.join("memory.limit_in_bytes");
+    // kubelet refuses limits below what the emulator has in memory, its own share included.
+    for (cpu, memory, cpus, mib) in [("2500m", "384Mi", 3, 384), ("500m", "256Mi", 1, 256)] {
+        resize(cluster, "roomy", &json!({ "cpu": cpu, "memory": memory }))?;
+        await_settled(cluster, "roomy", cpu, memory).await?;
+        let bytes = small + (mib - 128) * MIB;
+        eventually(DONE, "a guest of another size", || async {
+            let (has, total) = size(cluster, "roomy")?;
+            let is_near = (bytes - 12 * MIB..=bytes + MIB).contains(&total);
+            ensure!(has == cpus && is_near, "{has} CPUs, {total} bytes");
+            Ok(())
+        })
+        .await?;
+        let now = number(&limit)?;
+        ensure!(now == mib * MIB + OVERHEAD, "the limit is {now}");
+    }
+    resize(cluster, "roomy", &json!({ "memory": "513Mi" }))?;
+    await_refusal(cluster, "roomy", "vmlet.dev/max-memory").await?;
+    resize(cluster, "roomy", &json!({ "memory": "256Mi" }))?;
+    await_settled(cluster, "roomy", "500m", "256Mi").await?;
+    let status = container(cluster, "roomy")?;
+    ensure!(status["restartCount"] == 0, "{status}");
+    Ok(())
 }
 
 /// A pod whose policy is to restart gets a machine of the new size, on the same disk.

@@ -21,6 +21,7 @@ mod node_crashes;
 mod planted_leaks;
 mod reboot;
 mod refusals;
+mod resize;
 mod stats;
 mod storm;
 mod streaming;

@@ -1,7 +1,7 @@
 //! The desired size and virtual hardware of the machine.
 //!
-//! Invariant: a running machine keeps what it was started with; what it is started with is on
-//! record before.
+//! Invariant: a running machine keeps what it was started with, unless it has room for its edited
+//! class; what it is started with is on record before.
 //! Failure: an ordinary failure; a network that is not there yet is waited for.
 
 use crds::conditions::{CLASS_CONFIGURATION_SYNCED, Status};
@@ -10,6 +10,7 @@ use crds::vm::HardwareStatus;
 use kube::ResourceExt;
 use lifecycle::{Action, Volumes};
 
+use super::in_place::{self, Progress};
 use super::tasks;
 use crate::flow::{Flow, Outcome, proceed};
 use crate::reconcile::vm::error::Error;
@@ -43,7 +44,17 @@ pub(crate) async fn run(pass: &mut Pass<'_>, action: &Action) -> Outcome {
     if starts {
         proceed!(networks(pass).await);
     }
-    let changed = size(pass, is_on, starts)?;
+    let progress = match is_on && !is_saved(pass) {
+        true => in_place::resize(pass).await?,
+        false => Progress::None,
+    };
+    // A machine that got its size while it runs has what it would start with.
+    let keeps_size = is_on && progress != Progress::Done;
+    let changed = size(pass, keeps_size, starts)?;
+    if let Progress::Running(why) = &progress {
+        let kind = CLASS_CONFIGURATION_SYNCED;
+        pass.condition(kind, Status::False, "SameClassResize", why);
+    }
     if let Action::Wait(lifecycle::Waiting::Volumes) = action {
         detached(pass)?;
     }

@@ -293,6 +293,97 @@ async fn g3e_unless_the_machine_allows_it() {
     assert_eq!(bench.condition_text(SYNCED), "True/Synced");
 }
 
+/// A running machine with room, whose class is edited.
+async fn edited_while_on(room: Value, hardware: Value) -> Bench {
+    let mut bench = Bench::new();
+    let mut annotations = json!({ "vmlet.dev/same-vm-class-resize": "" });
+    json_patch::merge(&mut annotations, &room);
+    bench
+        .running(json!({ "metadata": { "annotations": annotations } }))
+        .await;
+    bench.edit(
+        CLASSES,
+        "small",
+        json!({ "spec": { "hardware": hardware } }),
+    );
+    bench.settle().await.ok();
+    bench
+}
+
+#[tokio::test]
+async fn an_edited_class_reaches_a_running_machine_with_room() {
+    let room = json!({ "vmlet.dev/max-vcpus": "4", "vmlet.dev/max-memory": "1Gi" });
+    let more = json!({ "cpus": 2, "memory": "768Mi" });
+    let mut bench = edited_while_on(room, more).await;
+    let pod = bench.pod();
+    assert_eq!(
+        pod["metadata"]["annotations"]["vmlet.dev/max-memory"],
+        "1Gi"
+    );
+    let resources = &pod["spec"]["containers"][0]["resources"];
+    let wanted = json!({ "cpu": "2", "memory": "768Mi" });
+    assert_eq!(resources["limits"], wanted);
+    // A request of 0 keeps the pod's class of service.
+    assert_eq!(
+        resources["requests"],
+        json!({ "cpu": "0", "memory": "768Mi" })
+    );
+    assert_eq!(bench.condition_text(SYNCED), "False/SameClassResize");
+    assert_eq!(bench.status().hardware.unwrap().cpus, 1);
+
+    let container = json!({ "name": "vm", "ready": true, "restartCount": 0, "image": "", "imageID": "",
+        "resources": { "limits": { "cpu": "2", "memory": "805306368" } } });
+    bench.edit(
+        PODS,
+        "vm",
+        json!({ "status": { "containerStatuses": [container] } }),
+    );
+    bench.settle().await.ok();
+    assert_eq!(bench.condition_text(SYNCED), "True/Synced");
+    let hardware = bench.status().hardware.unwrap();
+    assert_eq!(
+        (hardware.cpus, hardware.memory.unwrap().0.as_str()),
+        (2, "768Mi")
+    );
+}
+
+#[tokio::test]
+async fn without_enough_room_it_waits_for_the_next_start() {
+    let room = json!({ "vmlet.dev/max-vcpus": "4", "vmlet.dev/max-memory": "1Gi" });
+    let no_room = json!({});
+    for (room, hardware) in [
+        (&no_room, json!({ "cpus": 2 })),
+        (&room, json!({ "cpus": 5 })),
+        (&room, json!({ "memory": "2Gi" })),
+        (&room, json!({ "memory": "256Mi" })),
+    ] {
+        let bench = edited_while_on(room.clone(), hardware.clone()).await;
+        let resources = bench.pod()["spec"]["containers"][0]["resources"].clone();
+        assert_eq!(
+            resources["limits"],
+            json!({ "memory": "512Mi" }),
+            "{hardware}"
+        );
+        assert_eq!(bench.condition_text(SYNCED), "False/SameClassResize");
+    }
+}
+
+#[tokio::test]
+async fn a_resize_that_kubelet_refuses_is_in_the_condition() {
+    let room = json!({ "vmlet.dev/max-vcpus": "4" });
+    let mut bench = edited_while_on(room, json!({ "cpus": 2 })).await;
+    let refused = json!({ "type": "PodResizeInProgress", "status": "True", "reason": "Error",
+        "message": "the guest does not follow", "lastTransitionTime": bench.time() });
+    bench.edit(PODS, "vm", json!({ "status": { "conditions": [refused] } }));
+    bench.settle().await.ok();
+    let condition = bench.condition(SYNCED).unwrap();
+    assert_eq!(condition.reason, "SameClassResize");
+    assert!(
+        condition.message.contains("does not follow"),
+        "{condition:?}"
+    );
+}
+
 #[tokio::test]
 async fn g4a_a_machine_type_is_not_raised_while_the_machine_is_on() {
     let mut bench = Bench::new();

@@ -6,12 +6,14 @@
 use std::collections::BTreeMap;
 
 use crds::{IpAssurance, names};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::ResourceExt;
 use serde_json::json;
 
 use super::Plan;
 use crate::reconcile::vm::observe::pods::{INSTANCE, PROVISION};
 use crate::reconcile::vm::prerequisites;
-use crate::reconcile::vm::prerequisites::DEFAULT_KEY;
+use crate::reconcile::vm::prerequisites::{DEFAULT_KEY, thousandths};
 
 /// Routes the pod and its image to our runtime.
 const TARGET_RUNTIME: &str = "kubernetes.io/target-runtime";
@@ -31,6 +33,9 @@ pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
     set(names::REVISION, lifecycle::revision::of(spec));
     set(names::VCPU_COUNT, size.cpus.to_string());
     set(names::MEMORY, size.memory.0.clone());
+    for (key, value) in room(plan) {
+        set(key, value);
+    }
     if let Some(model) = size.cpu_model.clone().filter(|m| !m.is_empty()) {
         set(names::CPU_MODEL, model);
     }
@@ -79,6 +84,21 @@ pub(super) fn of(plan: &Plan<'_>) -> BTreeMap<String, String> {
     }
     all.extend(bootstrap(plan));
     all
+}
+
+/// Room that the machine declares, as far as it is not below its size: the node would refuse that.
+fn room(plan: &Plan<'_>) -> Vec<(&'static str, String)> {
+    let size = &plan.prerequisites.size;
+    let given = |key| {
+        let value = plan.vm.annotations().get(key)?;
+        Some((key, value.clone(), Quantity(value.clone())))
+    };
+    let cpus = given(names::MAX_VCPUS)
+        .filter(|(.., most)| thousandths(most) >= Some(i128::from(size.cpus) * 1000));
+    let memory = given(names::MAX_MEMORY)
+        .filter(|(.., most)| prerequisites::bytes(most) >= prerequisites::bytes(&size.memory));
+    let all = [cpus, memory].into_iter().flatten();
+    all.map(|(key, value, _)| (key, value)).collect()
 }
 
 fn bootstrap(plan: &Plan<'_>) -> BTreeMap<String, String> {
