@@ -86,6 +86,7 @@ mod tests {
         plant(10, "S 1 10 10 0 -1");
         plant(11, "R 10 11 10 0 -1");
         plant(12, "Z 10 11 10 0 -1");
+        // In another session, and started from this one.
         plant(13, "S 10 11 1 0 -1");
         plant(14, "");
         plant(15, "S 11 15 15 0 -1");
@@ -94,6 +95,6 @@ mod tests {
         fs::create_dir(proc.path().join("self")).unwrap();
         let mut found = members(proc.path(), Pid::from_raw(10));
         found.sort();
-        assert_eq!(found, [10, 11, 15, 16].map(Pid::from_raw));
+        assert_eq!(found, [10, 11, 13, 15, 16].map(Pid::from_raw));
     }
 }

@@ -120,6 +120,7 @@ impl Host {
             match self.next() {
                 Kind::Started(started) => return started.pid,
                 Kind::Exited(_) => {}
+                Kind::Data(data) if data.end && data.data.is_empty() => {}
                 other => panic!("{other:?}"),
             }
         }

@@ -293,7 +293,7 @@ fn what_cannot_start_is_refused_in_words() {
     host.send(start);
     assert_eq!(host.refused().reason(), Reason::NoDirectory);
     host.send(command(3, &["/etc"]));
-    assert_eq!(host.refused().reason(), Reason::Other);
+    assert_eq!(host.refused().reason(), Reason::NoCommand, "a folder");
     host.send(command(4, &[]));
     assert_eq!(host.refused().message, "the request has no command");
     host.send(in_terminal(command(5, &["no-such-command"]), 1, 1));
