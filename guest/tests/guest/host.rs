@@ -3,7 +3,7 @@
 //! Invariant: real processes; the agent runs in a thread behind a socket.
 //! Failure: a message that does not come in time fails the test.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
@@ -114,15 +114,20 @@ impl Host {
         }
     }
 
-    /// Waits for the start of a command; sessions of before may end meanwhile.
+    /// Waits for the start of a command; what sessions of before still sent is passed over.
     pub(crate) fn started(&mut self) -> i32 {
+        let mut others = BTreeSet::new();
         loop {
-            match self.next() {
-                Kind::Started(started) => return started.pid,
-                Kind::Exited(_) => {}
-                Kind::Data(data) if data.end && data.data.is_empty() => {}
+            others.insert(match self.next() {
+                Kind::Started(started) => {
+                    assert!(!others.contains(&started.session), "before its start");
+                    return started.pid;
+                }
+                Kind::Exited(exited) => exited.session,
+                Kind::Data(data) => data.session,
+                Kind::Credit(credit) => credit.session,
                 other => panic!("{other:?}"),
-            }
+            });
         }
     }
 
