@@ -22,6 +22,7 @@ const ELSEWHERE: &[&str] = &[
     "events",
     "runp",
     "create",
+    "start",
     "pull",
     "help",
 ];
