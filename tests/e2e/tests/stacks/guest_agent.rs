@@ -67,6 +67,13 @@ async fn report(stack: &Stack, container: &str) -> Result<()> {
         ensure!(agent["memoryBytes"].as_u64() > Some(32 << 20), "{agent}");
         let seed = agent["fileSystems"].as_array().into_iter().flatten();
         let mut seed = seed.filter(|fs| fs["mountPoint"] == "/run/seed");
+        let metrics = stack.crictl(&["metricsp"])?;
+        for name in [
+            "vmlet_guest_memory_bytes",
+            "vmlet_guest_filesystem_used_bytes",
+        ] {
+            ensure!(metrics.contains(name), "{name}");
+        }
         ensure!(
             seed.next().is_some_and(|seed| seed["type"] == "iso9660"),
             "{agent}"
