@@ -143,7 +143,7 @@ mod tests {
         let free = read(Some(number(4000))).unwrap();
         assert_eq!((free.uid, free.gid, free.home.as_str()), (4000, 0, ""));
         let missing = User {
-            name: "nobody-here".to_owned(),
+            name: "no-such-user".to_owned(),
             ..User::default()
         };
         assert!(read(Some(missing)).is_err());
