@@ -20,16 +20,16 @@ use tokio::sync::mpsc;
 use tonic::Code;
 
 use super::answer::headers;
-use super::made::nanoseconds;
 use super::{Call, Proxy, Secondary};
 use crate::backend::Backend;
 use crate::methods::Listing;
 use crate::wire::{Body, frame_head};
 
+mod report;
 mod snapshot;
 mod source;
 
-use snapshot::{Change, Snapshot};
+use snapshot::Snapshot;
 use source::End;
 
 /// Events on their way to the client.
@@ -37,9 +37,6 @@ const ROOM: usize = 100;
 
 /// Interval of the lists of a runtime that sends no events or is unavailable.
 const PAUSE: Duration = Duration::from_secs(1);
-
-const POD_STATUS: &str = "/runtime.v1.RuntimeService/PodSandboxStatus";
-const STATUS: &str = "/runtime.v1.RuntimeService/ContainerStatus";
 
 /// The channel to the client; closed when the client has disconnected.
 type Out = mpsc::Sender<Frame<Bytes>>;
@@ -215,7 +212,7 @@ impl Proxy {
         };
         let mut gone = BTreeSet::new();
         for change in before.map_or_else(Vec::new, |before| before.changes(&now)) {
-            let event = self.event(backend, &now, &change).await.encode_to_vec();
+            let event = self.report(backend, &now, &change).await.encode_to_vec();
             let whole = [&frame_head(event.len())[..], &event].concat();
             out.send(Frame::data(whole.into())).await.ok()?;
             if change.event == v1::ContainerEventType::ContainerDeletedEvent {
@@ -243,38 +240,6 @@ impl Proxy {
         let sandboxes = list(Listing::Sandboxes).await?;
         let containers = list(Listing::Containers).await?;
         Snapshot::of(sandboxes, containers)
-    }
-
-    /// The event of a change, with the pod's status as far as there is one.
-    async fn event(
-        &self,
-        backend: &Backend,
-        now: &Snapshot,
-        change: &Change,
-    ) -> v1::ContainerEventResponse {
-        let query = async |path, id: &str| {
-            let request = Call::own(path, "events").copy(&crate::wire::tagged(1, id.as_bytes()));
-            let limit = self.limits.fanout_timeout.get();
-            let answer = backend.unary_within(limit, "events", request).await;
-            answer.map(|answer| answer.message).unwrap_or_default()
-        };
-        let pod = query(POD_STATUS, &change.sandbox).await;
-        let pod = v1::PodSandboxStatusResponse::decode(pod).unwrap_or_default();
-        let mut containers_statuses = pod.containers_statuses;
-        if containers_statuses.is_empty() {
-            for container in now.containers_of(&change.sandbox) {
-                let status = query(STATUS, container).await;
-                let status = v1::ContainerStatusResponse::decode(status).unwrap_or_default();
-                containers_statuses.extend(status.status);
-            }
-        }
-        v1::ContainerEventResponse {
-            container_id: change.id.clone(),
-            container_event_type: change.event.into(),
-            created_at: nanoseconds(),
-            pod_sandbox_status: pod.status,
-            containers_statuses,
-        }
     }
 }
 

@@ -87,6 +87,20 @@ async fn changes_during_a_runtime_outage_are_reported_after_it() {
 }
 
 #[tokio::test]
+async fn a_reported_change_has_the_time_of_its_status() {
+    let (mut env, mut cri) = TestEnvironment::start().await;
+    let (_, mut events) = pod_and_events(&env, &mut cri).await;
+    env.primary.kill();
+    env.primary.add_sandbox("during");
+    // What the runtime sends itself after this time is newer for kubelet.
+    env.primary.with(|state| state.time = 7);
+    env.primary.start();
+    let event = received(&mut events, "during", Event::ContainerStartedEvent).await;
+    assert_eq!(event.created_at, 7);
+    assert_eq!(event.pod_sandbox_status.unwrap().id, "during");
+}
+
+#[tokio::test]
 async fn events_that_arrive_beside_the_lists_are_sent_once() {
     let (mut env, mut cri) = TestEnvironment::start().await;
     let (pod, mut events) = pod_and_events(&env, &mut cri).await;

@@ -45,6 +45,8 @@ pub(crate) struct State {
     /// Listeners for events; `None` when it has no such method.
     pub(crate) events: Option<tokio::sync::broadcast::Sender<v1::ContainerEventResponse>>,
     pub(crate) runs: Vec<v1::RunPodSandboxRequest>,
+    /// The time of each pod's status.
+    pub(crate) time: i64,
     made: u64,
 }
 

@@ -127,7 +127,8 @@ impl RuntimeService for Inner {
     ) -> Answer<v1::PodSandboxStatusResponse> {
         self.enter("PodSandboxStatus").await?;
         let id = request.into_inner().pod_sandbox_id;
-        let found = pick(&self.state.lock().unwrap().sandboxes, &id)?;
+        let state = self.state.lock().unwrap();
+        let found = pick(&state.sandboxes, &id)?;
         let status = Some(v1::PodSandboxStatus {
             id: found.id,
             metadata: found.metadata,
@@ -137,6 +138,7 @@ impl RuntimeService for Inner {
         });
         Ok(Response::new(v1::PodSandboxStatusResponse {
             status,
+            timestamp: state.time,
             ..Default::default()
         }))
     }

@@ -65,8 +65,9 @@ impl Runtime {
         &self,
         request: v1::PodSandboxStatusRequest,
     ) -> Result<v1::PodSandboxStatusResponse, Status> {
-        let sandbox = self.sandbox(&request.pod_sandbox_id)?;
+        // Before what it is the time of: kubelet ignores events that are older than a status.
         let timestamp = clock::now();
+        let sandbox = self.sandbox(&request.pod_sandbox_id)?;
         let containers = self.app.containers.list();
         let inside = containers.iter().filter(|c| c.sandbox == sandbox.id);
         let info = match request.verbose {

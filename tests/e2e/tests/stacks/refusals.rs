@@ -119,6 +119,10 @@ async fn methods_that_a_machine_cannot_have(stack: &Stack) -> Result<()> {
     });
     let mut refused = Vec::new();
     for (service, method) in methods.chain([("RuntimeService", "LaterMethod")]) {
+        // Its stream has no end: `events.rs` has it.
+        if method == "GetContainerEvents" {
+            continue;
+        }
         let headers = [("content-type", "application/grpc"), ("te", "trailers")];
         let headers = headers.map(|(name, value)| {
             let value = HeaderValue::from_static(value);
