@@ -4,6 +4,7 @@
 //! not.
 //! Failure: [`Invalid`].
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cri_proto::v1;
@@ -22,6 +23,12 @@ const MOST_HUGEPAGE_SIZES: usize = 64;
 
 /// Maximum grace period; a longer one (over ten years) has no use.
 pub(super) const LONGEST_GRACE: u64 = 10 * 365 * 86_400;
+
+/// The order of the containers of a pod. With evented PLEG kubelet takes the first container of a
+/// name as the current one, and restarts it when it has exited.
+pub(in crate::cri) fn newest_first(containers: &mut [Arc<Container>]) {
+    containers.sort_by_key(|container| std::cmp::Reverse(container.created_at));
+}
 
 /// What a client requests.
 pub(in crate::cri) fn config(config: Option<v1::ContainerConfig>) -> Result<ContainerConfig> {

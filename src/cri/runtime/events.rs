@@ -29,13 +29,14 @@ impl Runtime {
     }
 }
 
-fn message(event: Event, images: &Images) -> v1::ContainerEventResponse {
+fn message(mut event: Event, images: &Images) -> v1::ContainerEventResponse {
     let kind = match event.change {
         Change::Created => Kind::ContainerCreatedEvent,
         Change::Started => Kind::ContainerStartedEvent,
         Change::Stopped => Kind::ContainerStoppedEvent,
         Change::Deleted => Kind::ContainerDeletedEvent,
     };
+    convert::container::newest_first(&mut event.containers);
     let statuses = event.containers.iter().map(|container| {
         let image = images.find(&container.spec.image_digest);
         convert::container::status(container, image.as_ref())

@@ -68,8 +68,9 @@ impl Runtime {
         // Before what it is the time of: kubelet ignores events that are older than a status.
         let timestamp = clock::now();
         let sandbox = self.sandbox(&request.pod_sandbox_id)?;
-        let containers = self.app.containers.list();
-        let inside = containers.iter().filter(|c| c.sandbox == sandbox.id);
+        let mut containers = self.app.containers.list();
+        containers.retain(|container| container.sandbox == sandbox.id);
+        convert::container::newest_first(&mut containers);
         let info = match request.verbose {
             true => info::sandbox(&sandbox),
             false => info::Info::new(),
@@ -77,7 +78,7 @@ impl Runtime {
         Ok(v1::PodSandboxStatusResponse {
             status: Some(convert::sandbox::status(&sandbox)),
             info,
-            containers_statuses: inside.map(|c| self.status_of(c)).collect(),
+            containers_statuses: containers.iter().map(|c| self.status_of(c)).collect(),
             timestamp,
         })
     }

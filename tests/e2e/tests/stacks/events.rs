@@ -109,8 +109,34 @@ async fn each_step_of_a_life_is_one_event() -> Result<()> {
         "CONTAINER_STARTED_EVENT of the container",
     ];
     ensure!(printed == expected, "{printed:?}");
+    drop(events);
+    the_newest_container_is_first(&stack, &image).await?;
     stack.await_clean().await?;
     stack.down()
+}
+
+/// kubelet takes the first container of a name in a pod's status as the current one.
+async fn the_newest_container_is_first(stack: &Stack, image: &str) -> Result<()> {
+    let cri = stack.cri().await?;
+    let pod = PodOptions::named("attempts", stack);
+    let sandbox = cri.run(pod.sandbox()).await?;
+    for attempt in 0..6 {
+        // Each takes the place of the one before, which never ran.
+        Box::pin(cri.create(&sandbox, pod.container(image, attempt), pod.sandbox())).await?;
+    }
+    let request = v1::PodSandboxStatusRequest {
+        pod_sandbox_id: sandbox.clone(),
+        verbose: false,
+    };
+    let status = cri.runtime.clone().pod_sandbox_status(request).await?;
+    let containers = status.into_inner().containers_statuses;
+    let attempts = containers
+        .iter()
+        .map(|c| c.metadata.as_ref().map(|m| m.attempt));
+    let attempts: Vec<_> = attempts.collect();
+    ensure!(attempts == [5, 4, 3, 2, 1, 0].map(Some), "{attempts:?}");
+    cri.remove_pod(&sandbox).await?;
+    Ok(())
 }
 
 async fn subscribe(cri: &Cri) -> Result<Events> {
