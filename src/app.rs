@@ -267,10 +267,16 @@ fn prepare_directories(state: &Path) -> Result<(), Error> {
     let paths = vm::Paths::new(state);
     let (disks, devices) = (Disks::directory_of(state), Blocks::directory_of(state));
     let (pods, consoles, seeds) = (paths.pods(), paths.consoles(), paths.seeds());
+    let processes = paths.processes();
     for path in [state.to_owned(), pods, consoles, seeds, disks, devices] {
         let prepared = std::fs::create_dir_all(&path)
             .and_then(|()| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o711)));
         prepared.map_err(|source| Error::Directory { path, source })?;
     }
+    let prepared = std::fs::create_dir_all(&processes).and_then(|()| {
+        std::fs::set_permissions(&processes, std::fs::Permissions::from_mode(0o700))
+    });
+    let path = processes;
+    prepared.map_err(|source| Error::Directory { path, source })?;
     Ok(())
 }

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use crate::clock;
 use crate::metadata::Table;
 use crate::sandbox::Sandbox;
-use crate::vm::Container;
+use crate::vm::{Container, Part};
 
 mod stage;
 
@@ -137,6 +137,9 @@ impl State {
         };
         let stage = |container: &Arc<Container>| Stage::of_container(container.phase);
         let changes = Stage::changes(before.and_then(stage), after.and_then(stage));
+        if container.spec.part == Part::PodMachine {
+            return;
+        }
         let (id, sandbox) = (container.id.clone(), container.sandbox.clone());
         match after.filter(|container| container.phase.is_listed()) {
             Some(container) => {

@@ -25,6 +25,7 @@ use guestapi::Facts;
 use podspec::ContainerId;
 
 pub use command::{Command, Control, Ended, Input, Output};
+pub use guestapi::{Confinement, Start, User};
 use link::Link;
 
 /// Why a command does not run in a guest.
@@ -36,6 +37,15 @@ pub enum Error {
     /// The agent's own reason.
     #[error("vmlet-guest in the virtual machine refuses: {0}")]
     Refused(String),
+    /// It keeps no session of this name, or has one already: its own words.
+    #[error("vmlet-guest in the virtual machine does not have the session: {0}")]
+    NoSession(String),
+    /// Its protocol lacks what is needed.
+    #[error(
+        "vmlet-guest {0} in the virtual machine is too old to run containers as processes: install \
+         the version of this node's daemon in the image"
+    )]
+    TooOld(String),
     /// It is connected, and does not start the command.
     #[error("vmlet-guest in the virtual machine did not start the command within {} s", .0.as_secs())]
     Silent(Duration),
@@ -83,7 +93,12 @@ impl Guests {
             None => self.connect(id, socket).await?,
         };
         let version = link.greeted(patience).await?;
-        Some(Agent { link, version })
+        let link::Version { protocol, program } = version;
+        Some(Agent {
+            link,
+            protocol,
+            version: program,
+        })
     }
 
     async fn connect(&self, id: &ContainerId, socket: &Path) -> Option<Arc<Link>> {
@@ -139,6 +154,8 @@ impl Guests {
 #[derive(Debug, Clone)]
 pub struct Agent {
     link: Arc<Link>,
+    /// Version of the protocol.
+    protocol: u32,
     /// Version of its program, as the guest reports it, shortened.
     pub version: String,
 }

@@ -8,5 +8,6 @@ mod rows;
 pub mod state;
 
 pub use model::{
-    DnsConfig, Namespaces, PodMetadata, PortMapping, Protocol, Sandbox, SandboxConfig,
+    DnsConfig, Namespaces, PROCESS_HANDLER, PodMetadata, PortMapping, Protocol, Sandbox,
+    SandboxConfig,
 };

@@ -14,6 +14,7 @@ mod attach;
 mod console;
 mod exec;
 mod port_forward;
+mod process;
 mod server;
 mod streams;
 pub mod tls;
@@ -61,7 +62,7 @@ const CLOSING: &str = "the node's vmlet daemon shuts down, which ends the sessio
 pub enum Target {
     /// A command in a running machine.
     Exec(ExecTarget),
-    /// The serial console of a machine.
+    /// The serial console of a machine, or the streams of a process.
     Attach(AttachTarget),
     /// Connections to a guest.
     PortForward(PortForwardTarget),
@@ -87,13 +88,13 @@ pub struct ExecTarget {
     pub streams: Wanted,
 }
 
-/// The serial console of a machine.
+/// The serial console of a machine, or the streams of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachTarget {
     /// The machine.
     pub container: ContainerId,
-    /// The socket of its console.
-    pub socket: PathBuf,
+    /// The socket of its console; `None` for a process.
+    pub socket: Option<PathBuf>,
     /// What the client reads and sends.
     pub streams: Wanted,
 }

@@ -119,7 +119,8 @@ impl Node {
         };
         let containers = Arc::new(Containers::new(parts, settings_of(scratch.path())));
         let paths = containers.paths();
-        for directory in [paths.pods(), paths.consoles(), paths.seeds()] {
+        let (seeds, processes) = (paths.seeds(), paths.processes());
+        for directory in [paths.pods(), paths.consoles(), seeds, processes] {
             std::fs::create_dir_all(directory).unwrap();
         }
         let sandboxes = Sandboxes::new(
@@ -324,7 +325,8 @@ impl Node {
     /// Names of everything below the directories of disks, of consoles and of seeds.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let paths = self.containers.paths();
-        [paths.pods(), paths.consoles(), paths.seeds()]
+        let (seeds, processes) = (paths.seeds(), paths.processes());
+        [paths.pods(), paths.consoles(), seeds, processes]
             .iter()
             .flat_map(|directory| std::fs::read_dir(directory).unwrap())
             .map(|entry| entry.unwrap().path())

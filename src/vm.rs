@@ -1,6 +1,6 @@
-//! Containers, each of which is a virtual machine.
+//! Containers, each of which is a virtual machine, or a process in that of its pod.
 //!
-//! Invariant: a sandbox has at most one container that is not EXITED; EXITED is final.
+//! Invariant: a sandbox has at most one machine that is not EXITED; EXITED is final.
 //! Failure: a half-made, half-started or half-removed container is finished or undone by the next
 //! request that meets it, or at start-up.
 
@@ -14,6 +14,7 @@ mod lifecycle;
 mod model;
 mod paths;
 mod power;
+pub mod process;
 mod recovery;
 mod resources;
 mod rows;
@@ -27,7 +28,7 @@ pub use error::{Error, Result};
 pub use host::accelerator;
 pub use model::{
     BlockDisk, Container, ContainerConfig, ContainerMetadata, Device, Exit, ImageSpec,
-    LinuxResources, Mount, Spec, Unused,
+    LinuxResources, Mount, Part, Spec, Unused,
 };
 pub use paths::Paths;
 pub use resources::{DiskUsage, Facts, details, stats};

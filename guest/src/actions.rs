@@ -1,4 +1,4 @@
-//! Actions that are no commands: the report of facts, the clock, and frozen file systems.
+//! Actions that are no commands: reports of facts and usage, the clock, and frozen file systems.
 //!
 //! Invariant: file systems that were frozen are thawed: by the host, after the time that it gave,
 //! or when the agent loses its host.
@@ -17,7 +17,9 @@ use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_settime};
 
 use crate::facts::{facts, mounts};
+use crate::sessions::Sessions;
 use crate::sys;
+use crate::usage::usage;
 
 /// The file systems that are frozen.
 #[derive(Debug, Default)]
@@ -28,14 +30,18 @@ pub(crate) struct Frozen {
 }
 
 /// Does what is requested.
-pub(crate) fn perform(request: &Request, frozen: &Arc<Frozen>) -> Answer {
-    let done = match request.action {
+pub(crate) fn perform(request: &Request, frozen: &Arc<Frozen>, sessions: &Sessions) -> Answer {
+    let done = match &request.action {
         Some(Action::ReportFacts(_)) => Ok(Answer {
             facts: Some(facts()),
             ..Answer::default()
         }),
         Some(Action::SetTime(time)) => set_time(time.nanoseconds).map(|()| Answer::default()),
         Some(Action::Freeze(freeze)) => frozen.freeze(freeze.seconds).map(counted),
+        Some(Action::ReportUsage(which)) => Ok(Answer {
+            usage: usage(&sessions.kept(&which.keep)),
+            ..Answer::default()
+        }),
         Some(Action::Thaw(_)) => Ok(counted(frozen.thaw())),
         None => Err("this version of vmlet-guest does not know the action".to_owned()),
     };
@@ -149,15 +155,18 @@ mod tests {
     #[test]
     fn requests_have_answers_with_their_number() {
         let request = |number, action| Request { number, action };
-        let frozen = Arc::<Frozen>::default();
+        let (frozen, sessions) = (Arc::<Frozen>::default(), Sessions::default());
         let facts = request(7, Some(Action::ReportFacts(ReportFacts {})));
-        let answer = perform(&facts, &frozen);
+        let answer = perform(&facts, &frozen, &sessions);
         assert_eq!((answer.number, answer.error.as_str()), (7, ""));
         assert!(answer.facts.is_some());
         let time = request(8, Some(Action::SetTime(SetTime { nanoseconds: -1 })));
-        assert_eq!(perform(&time, &frozen).error, "the time is before 1970");
+        assert_eq!(
+            perform(&time, &frozen, &sessions).error,
+            "the time is before 1970"
+        );
         assert!(
-            perform(&request(9, None), &frozen)
+            perform(&request(9, None), &frozen, &sessions)
                 .error
                 .contains("does not know")
         );

@@ -1,18 +1,18 @@
 //! Answers the host's messages.
 //!
-//! Invariant: sessions belong to the connection that started them; the next one finds none. The
-//! reader waits for nothing but the port, apart from writes that the host reads at any time.
+//! Invariant: sessions belong to the connection that started them; the next one finds those that
+//! are kept. The reader waits for nothing but the port, apart from writes that the host reads at any
+//! time.
 //! Failure: the port's error.
 
-use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 
 use guestapi::to_guest::Kind;
 use guestapi::{
-    Answer, Data, Decoder, GuestHello, HostHello, MAX_FRAME, Reason, Refused, Request, SESSIONS,
+    Adopt, Answer, Decoder, GuestHello, HostHello, MAX_FRAME, OLDEST, Reason, Refused, Request,
     Start, Started, ToGuest, VERSION,
 };
 
@@ -21,15 +21,13 @@ use crate::command;
 use crate::outbox::Outbox;
 use crate::port::Port;
 use crate::session::Session;
+use crate::sessions::Sessions;
 
 /// Bytes that are read at once.
 const READ: usize = 32 << 10;
 
 /// Requests that are performed at once.
 const REQUESTS: usize = 8;
-
-/// Sessions by number.
-type Sessions = Mutex<HashMap<u64, Arc<Session>>>;
 
 /// Serves a port until it is lost. A socket is served until its end.
 pub fn serve(port: &Port) -> io::Result<()> {
@@ -45,7 +43,7 @@ pub fn serve(port: &Port) -> io::Result<()> {
             requests: &requests,
         };
         let served = agent.serve(port);
-        agent.close_all();
+        sessions.close_all();
         served
     })
 }
@@ -71,8 +69,7 @@ impl Agent<'_, '_> {
                 self.handle(message);
             }
             if length == 0 {
-                self.close_all();
-                self.frozen.thaw();
+                self.leave();
                 decoder.reset();
                 if port.is_socket() {
                     return Ok(());
@@ -87,15 +84,13 @@ impl Agent<'_, '_> {
             // Of a later version: a host sends nothing else before it knows ours.
             None => {}
             Some(Kind::HostHello(host)) => {
-                self.close_all();
-                self.frozen.thaw();
+                self.leave();
                 self.outbox.send(hello(common(&host), host.connection));
             }
             Some(Kind::Start(start)) => self.start(&start),
+            Some(Kind::Adopt(adopt)) => self.adopt(&adopt),
             Some(Kind::Request(request)) => self.perform(request),
-            Some(Kind::Data(Data {
-                session, data, end, ..
-            })) => self.of(session, |session| session.write(data.to_vec(), end)),
+            Some(Kind::Data(data)) => self.of(data.session, |session| session.write(&data)),
             Some(Kind::Credit(credit)) => self.of(credit.session, |session| {
                 session.acknowledge(credit.stream(), credit.bytes);
             }),
@@ -105,56 +100,55 @@ impl Agent<'_, '_> {
             Some(Kind::Signal(signal)) => {
                 self.of(signal.session, |session| session.signal(signal.number));
             }
-            Some(Kind::Close(close)) => {
-                let session = lock(self.sessions).remove(&close.session);
-                if let Some(session) = session {
-                    session.close();
-                }
-            }
+            Some(Kind::Close(close)) => self.sessions.close(close.session),
         }
     }
 
     fn start(&self, start: &Start) {
         let id = start.session;
-        let refuse = |reason: Reason, message: String| {
-            self.outbox.send(Refused {
-                session: id,
-                reason: reason.into(),
-                message,
-            });
-        };
-        {
-            let sessions = lock(self.sessions);
-            if sessions.len() >= SESSIONS || sessions.contains_key(&id) {
-                let message = format!("the guest has {} sessions already", sessions.len());
-                return refuse(Reason::TooMany, message);
-            }
+        if let Err((reason, message)) = self.sessions.admit(start) {
+            return self.refuse(id, reason, message);
         }
         let running = match command::start(start) {
             Ok(running) => running,
-            Err(refusal) => return refuse(refusal.reason(), refusal.to_string()),
+            Err(refusal) => return self.refuse(id, refusal.reason(), refusal.to_string()),
         };
         let pid = running.child.id().cast_signed();
         self.outbox.send(Started { session: id, pid });
-        let sessions = self.sessions;
-        // The session is in the table before its end can remove it.
-        let mut table = lock(sessions);
-        let outbox = Arc::clone(&self.outbox);
-        let ended = move || {
-            lock(sessions).remove(&id);
-        };
-        match Session::run(id, running, outbox, self.scope, ended) {
-            Ok(session) => {
-                table.insert(id, session);
-            }
-            Err(error) => {
-                drop(table);
-                refuse(
-                    Reason::Other,
-                    format!("start threads of the agent: {error}"),
-                );
-            }
+        let (sessions, outbox) = (self.sessions, Arc::clone(&self.outbox));
+        let ended = move || sessions.ended(id, pid);
+        let run = || Session::run(start, running, outbox, self.scope, ended);
+        if let Err(error) = sessions.add(id, run) {
+            let message = format!("start threads of the agent: {error}");
+            self.refuse(id, Reason::Other, message);
         }
+    }
+
+    /// Continues a session that is kept.
+    fn adopt(&self, adopt: &Adopt) {
+        let id = adopt.session;
+        let session = match self.sessions.find(adopt) {
+            Ok(session) => session,
+            Err((reason, message)) => return self.refuse(id, reason, message),
+        };
+        let pid = session.pid().as_raw();
+        // Its output follows.
+        self.outbox.send(Started { session: id, pid });
+        self.sessions.bind(&session, adopt);
+    }
+
+    fn refuse(&self, session: u64, reason: Reason, message: String) {
+        self.outbox.send(Refused {
+            session,
+            reason: reason.into(),
+            message,
+        });
+    }
+
+    /// The host is gone.
+    fn leave(&self) {
+        self.sessions.leave();
+        self.frozen.thaw();
     }
 
     /// Performs an action in a thread of its own: a disk that does not answer may delay it.
@@ -175,9 +169,9 @@ impl Agent<'_, '_> {
             );
         }
         let (outbox, frozen) = (Arc::clone(&self.outbox), Arc::clone(&self.frozen));
-        let requests = self.requests;
+        let (requests, sessions) = (self.requests, self.sessions);
         let begun = thread::Builder::new().spawn_scoped(self.scope, move || {
-            let answer = perform(&request, &frozen);
+            let answer = perform(&request, &frozen, sessions);
             requests.fetch_sub(1, Ordering::AcqRel);
             outbox.send(answer);
         });
@@ -188,23 +182,11 @@ impl Agent<'_, '_> {
     }
 
     fn of(&self, id: u64, act: impl FnOnce(&Session)) {
-        let session = lock(self.sessions).get(&id).cloned();
         // What the host sent before it learned of the session's end has no effect.
-        if let Some(session) = session {
+        if let Some(session) = self.sessions.of(id) {
             act(&session);
         }
     }
-
-    fn close_all(&self) {
-        let all = std::mem::take(&mut *lock(self.sessions));
-        for session in all.into_values() {
-            session.close();
-        }
-    }
-}
-
-fn lock(sessions: &Sessions) -> MutexGuard<'_, HashMap<u64, Arc<Session>>> {
-    sessions.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn hello(version: u32, connection: u64) -> GuestHello {
@@ -215,10 +197,11 @@ fn hello(version: u32, connection: u64) -> GuestHello {
     }
 }
 
-/// The version that both have; 0 when there is none.
+/// The newest version that both have; 0 when there is none.
 fn common(host: &HostHello) -> u32 {
-    match (host.oldest..=host.newest).contains(&VERSION) {
-        true => VERSION,
+    let newest = host.newest.min(VERSION);
+    match newest >= host.oldest.max(OLDEST) {
+        true => newest,
         false => 0,
     }
 }

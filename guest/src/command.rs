@@ -9,7 +9,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use guestapi::{Reason, Start};
+use nix::errno::Errno;
 
+use crate::confine::{self, Limits, Step};
 use crate::sys;
 use crate::users::{self, Account};
 
@@ -40,6 +42,10 @@ pub(crate) enum Refusal {
     Start(String, io::Error),
     #[error(transparent)]
     NoUser(#[from] users::Unknown),
+    #[error("the confinement is invalid: {0}")]
+    Confinement(#[from] confine::Invalid),
+    #[error("the kernel of the guest refuses to {0}: {1}")]
+    Step(Step, Errno),
     #[error("open a terminal: {0}: is devpts mounted in the guest?")]
     Terminal(io::Error),
 }
@@ -50,6 +56,7 @@ impl Refusal {
             Self::NoCommand(_) => Reason::NoCommand,
             Self::NoDirectory(_) => Reason::NoDirectory,
             Self::NoUser(_) => Reason::NoUser,
+            Self::Confinement(_) | Self::Step(..) => Reason::NoConfinement,
             _ => Reason::Other,
         }
     }
@@ -76,7 +83,8 @@ pub(crate) fn start(start: &Start) -> Result<Running, Refusal> {
         missing => return Err(Refusal::NoDirectory(missing.to_owned())),
     };
     command.current_dir(directory);
-    sys::in_session_of_its_own(&mut command, start.terminal.is_some(), &account);
+    let limits = start.confinement.as_ref().map(Limits::new).transpose()?;
+    sys::in_session_of_its_own(&mut command, start.terminal.is_some(), &account, limits);
     match start.terminal {
         Some(size) => {
             let (ours, theirs) = sys::open_terminal(size).map_err(Refusal::Terminal)?;
@@ -113,6 +121,7 @@ pub(crate) fn start(start: &Start) -> Result<Running, Refusal> {
 
 fn spawn(command: &mut Command, program: &str) -> Result<Child, Refusal> {
     command.spawn().map_err(|error| match error.kind() {
+        _ if let Some((step, errno)) = Step::of(&error) => Refusal::Step(step, errno),
         // A folder, or a file that is no program.
         ErrorKind::NotFound | ErrorKind::PermissionDenied => Refusal::NoCommand(program.to_owned()),
         _ => Refusal::Start(program.to_owned(), error),

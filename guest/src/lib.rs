@@ -11,8 +11,9 @@
 //! of its streams, and one that waits for its process. The protocol is that of [`guestapi`].
 //!
 //! Invariant: a command ends with its session: when the host closes it, begins a new connection or
-//! disconnects, everything that the command started is killed. Memory is bounded by the windows of
-//! [`guestapi::SESSIONS`] sessions.
+//! disconnects, everything that the command started is killed. A session that is kept ends only when
+//! the host closes it: another connection adopts it, with the output that the host has not
+//! acknowledged. Memory is bounded by the windows of [`guestapi::SESSIONS`] sessions of each kind.
 //! Failure: a session that cannot start is refused in words; [`serve`] returns an error when the
 //! port is lost.
 //!
@@ -27,14 +28,20 @@
 mod actions;
 mod agent;
 mod command;
+mod confine;
 mod facts;
+mod input;
 mod outbox;
+mod outputs;
 mod port;
 mod processes;
+mod sender;
 mod session;
+mod sessions;
 mod sys;
+mod tail;
+mod usage;
 mod users;
-mod window;
 
 pub use agent::serve;
 pub use port::Port;

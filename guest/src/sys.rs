@@ -16,6 +16,7 @@ use nix::libc;
 use nix::pty::{OpenptyResult, Winsize, openpty};
 use nix::unistd::{Gid, Uid, setgid, setgroups, setsid, setuid};
 
+use crate::confine::{Limits, Step};
 use crate::users::Account;
 
 nix::ioctl_write_ptr_bad!(set_window_size, libc::TIOCSWINSZ, Winsize);
@@ -23,23 +24,45 @@ nix::ioctl_write_int_bad!(set_controlling_terminal, libc::TIOCSCTTY);
 nix::ioctl_readwrite!(fs_freeze, b'X', 119, libc::c_int);
 nix::ioctl_readwrite!(fs_thaw, b'X', 120, libc::c_int);
 
-/// The process gets a session of its own, and runs as this account; with a terminal as standard
-/// input that is the session's.
-pub(crate) fn in_session_of_its_own(command: &mut Command, has_terminal: bool, account: &Account) {
+/// The process gets a session of its own, and runs as this account, within the limits; with a
+/// terminal as standard input that is the session's.
+pub(crate) fn in_session_of_its_own(
+    command: &mut Command,
+    has_terminal: bool,
+    account: &Account,
+    limits: Option<Limits>,
+) {
     let groups: Vec<_> = account.groups.iter().copied().map(Gid::from_raw).collect();
     let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
     // An agent that is not root, as in tests, runs commands as its own user.
-    let changes_user = nix::unistd::geteuid().is_root();
+    let agent = nix::unistd::geteuid();
+    let changes_user = agent.is_root();
+    let changed = match changes_user {
+        true => account.uid,
+        false => agent.as_raw(),
+    };
+    let change_user = move || {
+        setgroups(&groups)?;
+        setgid(gid)?;
+        setuid(uid)
+    };
     let begin = move || {
         setsid()?;
         if has_terminal {
             // SAFETY: descriptor 0 is open here, and the call takes no pointer.
             unsafe { set_controlling_terminal(libc::STDIN_FILENO, 0) }?;
         }
+        if let Some(limits) = &limits {
+            limits.begin(changed)?;
+        }
         if changes_user {
-            setgroups(&groups)?;
-            setgid(gid)?;
-            setuid(uid)?;
+            change_user().map_err(|errno| match limits {
+                Some(_) => Step::User.failed()(errno),
+                None => errno.into(),
+            })?;
+        }
+        if let Some(limits) = &limits {
+            limits.finish(changed)?;
         }
         Ok(())
     };

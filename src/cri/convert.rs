@@ -8,6 +8,7 @@ pub(super) mod container;
 pub(super) mod exec;
 pub(super) mod image;
 pub(super) mod metrics;
+pub(super) mod process;
 pub(super) mod sandbox;
 pub(super) mod stats;
 

@@ -157,7 +157,7 @@ const fn guest_code(error: &guest::Error) -> Code {
     match error {
         E::NoCommand(_) => Code::InvalidArgument,
         E::Silent(_) | E::NoAnswer(_) => Code::DeadlineExceeded,
-        E::Refused(_) => Code::FailedPrecondition,
+        E::Refused(_) | E::NoSession(_) | E::TooOld(_) => Code::FailedPrecondition,
         E::Lost => Code::Unavailable,
         E::Protocol => Code::Internal,
     }

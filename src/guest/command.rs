@@ -1,6 +1,8 @@
 //! A command that runs in a guest, with its streams.
 //!
-//! Invariant: a command ends with its [`Ended`]: dropped, it makes the guest kill what runs.
+//! Invariant: a command ends with its [`Ended`]: dropped, it makes the guest kill what runs, unless
+//! the guest keeps its session. Output of a kept session is acknowledged only after its reader has
+//! stored it: until then the guest has it, too.
 //! Failure: [`Error`].
 
 use std::io;
@@ -8,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use guestapi::{CHUNK, Close, Credit, Data, Resize, Start, Stream, Terminal, WINDOW};
+use guestapi::{
+    Adopt, CHUNK, Close, Credit, Data, Resize, Signal, Start, Stream, Terminal, ToGuest, WINDOW,
+};
 use tokio::io::{AsyncReadExt, DuplexStream, duplex};
 use tokio::sync::{Semaphore, oneshot};
 
@@ -16,6 +20,8 @@ use super::link::{Link, number};
 use super::sessions::{Pipe, Slot};
 use super::{Agent, Error};
 
+/// The first version of the protocol with kept sessions and confinement.
+const KEEPING: u32 = 2;
 /// Time for the agent to start a command.
 const START: Duration = Duration::from_secs(30);
 /// Time for the agent to report that a command was killed.
@@ -49,7 +55,9 @@ pub struct Output {
     session: Arc<Session>,
     stream: Stream,
     bytes: DuplexStream,
-    /// Read, and not acknowledged.
+    /// Whether the reader acknowledges what it has stored.
+    is_kept: bool,
+    /// Read or stored, and not acknowledged.
     consumed: usize,
 }
 
@@ -73,15 +81,18 @@ struct Session {
     link: Arc<Link>,
 }
 
-/// Makes the guest end the session.
+/// Makes the guest end the session, unless it keeps it.
 #[derive(Debug)]
-struct Guard(Arc<Session>);
+struct Guard {
+    session: Arc<Session>,
+    is_kept: bool,
+}
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let session = self.0.id;
-        if self.0.link.sessions.remove(session) {
-            self.0.link.outbox.notify(Close { session });
+        let session = self.session.id;
+        if self.session.link.sessions.remove(session) && !self.is_kept {
+            self.session.link.outbox.notify(Close { session });
         }
     }
 }
@@ -98,7 +109,62 @@ impl Agent {
         input: bool,
         terminal: Option<Terminal>,
     ) -> Result<Command, Error> {
-        let program = command.first().cloned().unwrap_or_default();
+        self.run(Start {
+            command,
+            input,
+            terminal,
+            ..Start::default()
+        })
+        .await
+    }
+
+    /// Starts a command with all that the protocol has; the number of the session is set here.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]; then nothing runs, unless the guest keeps the session and did not answer in time.
+    pub async fn run(&self, start: Start) -> Result<Command, Error> {
+        let program = start.command.first().cloned().unwrap_or_default();
+        let is_kept = !start.keep.is_empty();
+        if (is_kept || start.confinement.is_some()) && self.protocol < KEEPING {
+            return Err(Error::TooOld(self.version.clone()));
+        }
+        let with_session = move |session| Start { session, ..start }.into();
+        match self.session(is_kept, with_session).await {
+            Err(Error::NoCommand(_)) => Err(Error::NoCommand(program)),
+            other => other,
+        }
+    }
+
+    /// Continues a session that the guest keeps under this name, with the output after what was
+    /// stored: so many bytes of standard output and standard error.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSession`] when the guest has none of this name.
+    pub async fn adopt(&self, keep: &str, stored: (u64, u64)) -> Result<Command, Error> {
+        if self.protocol < KEEPING {
+            return Err(Error::NoSession(self.version.clone()));
+        }
+        let (stdout, stderr) = stored;
+        let keep = keep.to_owned();
+        let with_session = move |session| {
+            let adopt = Adopt {
+                session,
+                keep,
+                stdout,
+                stderr,
+            };
+            adopt.into()
+        };
+        self.session(true, with_session).await
+    }
+
+    async fn session(
+        &self,
+        is_kept: bool,
+        request: impl FnOnce(u64) -> ToGuest,
+    ) -> Result<Command, Error> {
         let (started, starts) = oneshot::channel();
         let (ended, ends) = oneshot::channel();
         let (stdout, out) = duplex(WINDOW);
@@ -119,24 +185,19 @@ impl Agent {
             id,
             link: Arc::clone(&self.link),
         });
-        let guard = Guard(Arc::clone(&session));
+        let guard = Guard {
+            session: Arc::clone(&session),
+            is_kept,
+        };
+        let message = request(id);
         let request = async {
-            let start = Start {
-                session: id,
-                command,
-                input,
-                terminal,
-                ..Start::default()
-            };
-            if !self.link.outbox.request(start).await || !self.link.is_alive() {
+            if !self.link.outbox.request(message).await || !self.link.is_alive() {
                 return Err(Error::Lost);
             }
             starts.await.unwrap_or(Err(Error::Lost))
         };
         match tokio::time::timeout(START, request).await {
-            Ok(Ok(())) => {}
-            Ok(Err(Error::NoCommand(_))) => return Err(Error::NoCommand(program)),
-            Ok(Err(error)) => return Err(error),
+            Ok(started) => started?,
             Err(_) => {
                 self.link.doubt();
                 return Err(Error::Silent(START));
@@ -146,6 +207,7 @@ impl Agent {
             session: Arc::clone(&session),
             stream,
             bytes,
+            is_kept,
             consumed: 0,
         };
         Ok(Command {
@@ -206,6 +268,14 @@ impl Output {
     /// None that a reader needs to tell apart from the end.
     pub async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.bytes.read(buffer).await?;
+        if !self.is_kept {
+            self.acknowledge(length);
+        }
+        Ok(length)
+    }
+
+    /// Lets the guest forget bytes that were read from a kept session and are stored.
+    pub fn acknowledge(&mut self, length: usize) {
         self.consumed += length;
         if self.consumed >= WINDOW / 2 {
             let bytes = std::mem::take(&mut self.consumed);
@@ -218,7 +288,6 @@ impl Output {
                 });
             }
         }
-        Ok(length)
     }
 }
 
@@ -231,6 +300,19 @@ impl Control {
         };
         self.session.link.outbox.request(message).await;
     }
+
+    /// Signals the command's process group.
+    pub async fn signal(&self, number: i32) {
+        let session = self.session.id;
+        let message = Signal { session, number };
+        self.session.link.outbox.request(message).await;
+    }
+
+    /// Makes the guest kill what runs in the session, and forget it.
+    pub fn close(&self) {
+        let session = self.session.id;
+        self.session.link.outbox.notify(Close { session });
+    }
 }
 
 impl Ended {
@@ -242,7 +324,7 @@ impl Ended {
 
     /// Kills the command and all that it started; waits a moment for the guest to report it.
     pub async fn kill(mut self) {
-        let Session { id, link } = &*self.guard.0;
+        let Session { id, link } = &*self.guard.session;
         link.outbox.notify(Close { session: *id });
         // A guest that does not report is not waited for: it has the order.
         let _ = tokio::time::timeout(KILL, &mut self.result).await;

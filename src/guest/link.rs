@@ -1,20 +1,21 @@
 //! The connection to the agent of one machine.
 //!
 //! Invariant: the reader waits for no client and no writer; frames for the guest wait in a queue of
-//! bounded length. A guest whose agent restarts is greeted again, and its sessions end.
+//! bounded length. A guest whose agent restarts is greeted again, and its sessions end. One that has
+//! not answered is greeted again whenever its agent is requested.
 //! Failure: a connection that ends is not alive; the next request makes another one.
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use guestapi::from_guest::Kind;
 use guestapi::{
-    Decoder, FromGuest, GuestHello, HostHello, MAX_FRAME_OF_GUEST, ToGuest, VERSION, encode,
-    to_guest,
+    Decoder, FromGuest, GuestHello, HostHello, MAX_FRAME_OF_GUEST, OLDEST, ToGuest, VERSION,
+    encode, to_guest,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -30,6 +31,8 @@ use super::sessions::{Sessions, printable};
 
 /// Time for the emulator to accept.
 const CONNECT: Duration = Duration::from_secs(5);
+/// Least time between two greetings.
+const GREET_AGAIN: Duration = Duration::from_millis(500);
 /// Bytes that are read at once.
 const READ: usize = 32 << 10;
 /// Frames with requests and input that wait for the guest.
@@ -45,11 +48,16 @@ pub(super) struct Link {
     pub(super) sessions: Arc<Sessions>,
     pub(super) outbox: Outbox,
     greeted: watch::Receiver<Greeted>,
+    greeting: Arc<Greeting>,
     /// It did not answer in time, and has sent nothing since.
     is_doubtful: Arc<AtomicBool>,
     since: Instant,
     _tasks: [AbortOnDropHandle<()>; 2],
 }
+
+/// The greeting that counts: the last one.
+#[derive(Debug, Default)]
+struct Greeting(Mutex<Option<(u64, Instant)>>);
 
 /// Frames for the guest.
 #[derive(Debug, Clone)]
@@ -70,12 +78,20 @@ struct Waiting {
     starts: Option<u64>,
 }
 
+/// What an agent has answered with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Version {
+    /// Of the protocol.
+    pub(super) protocol: u32,
+    /// Of its program, shortened.
+    pub(super) program: String,
+}
+
 /// What the guest has answered to the greeting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Greeted {
     NotYet,
-    /// With the version of the agent.
-    Yes(String),
+    Yes(Version),
     /// It speaks no version of ours.
     Incompatible,
 }
@@ -119,12 +135,13 @@ impl Link {
         };
         let (greets, greeted) = watch::channel(Greeted::NotYet);
         let sessions = Arc::<Sessions>::default();
+        let greeting = Arc::<Greeting>::default();
         let is_doubtful = Arc::<AtomicBool>::default();
         let reader = Reader {
             sessions: Arc::clone(&sessions),
             outbox: outbox.clone(),
             greets,
-            connection: 0,
+            greeting: Arc::clone(&greeting),
             is_doubtful: Arc::clone(&is_doubtful),
         };
         let writer = write(to_guest, waiting, urgent, Arc::clone(&sessions));
@@ -138,6 +155,7 @@ impl Link {
             sessions,
             outbox,
             greeted,
+            greeting,
             is_doubtful,
             since: Instant::now(),
             _tasks: tasks.map(AbortOnDropHandle::new),
@@ -154,18 +172,32 @@ impl Link {
         self.is_doubtful.store(true, Ordering::Relaxed);
     }
 
-    /// The version of the agent, once it has answered; waits until `patience` after the connection
+    /// The versions of the agent, once it has answered; waits until `patience` after the connection
     /// was made.
-    pub(super) async fn greeted(&self, patience: Duration) -> Option<String> {
+    pub(super) async fn greeted(&self, patience: Duration) -> Option<Version> {
         if self.is_doubtful.load(Ordering::Relaxed) {
             return None;
         }
+        if *self.greeted.borrow() == Greeted::NotYet {
+            self.greeting.again(&self.outbox);
+        }
         let mut greeted = self.greeted.clone();
-        let answered = greeted.wait_for(|greeted| *greeted != Greeted::NotYet);
-        let answered = tokio::time::timeout_at(self.since + patience, answered).await;
-        match &*answered.ok()?.ok()? {
-            Greeted::Yes(version) => Some(version.clone()),
-            Greeted::NotYet | Greeted::Incompatible => None,
+        let deadline = self.since + patience;
+        let mut pause = GREET_AGAIN;
+        loop {
+            let until = deadline.min(Instant::now() + pause);
+            let answered = greeted.wait_for(|greeted| *greeted != Greeted::NotYet);
+            match tokio::time::timeout_at(until, answered).await {
+                Ok(answer) => match &*answer.ok()? {
+                    Greeted::Yes(version) => return Some(version.clone()),
+                    Greeted::NotYet | Greeted::Incompatible => return None,
+                },
+                Err(_) if until == deadline => return None,
+                Err(_) => {
+                    self.greeting.again(&self.outbox);
+                    pause *= 2;
+                }
+            }
         }
     }
 }
@@ -174,8 +206,7 @@ struct Reader {
     sessions: Arc<Sessions>,
     outbox: Outbox,
     greets: watch::Sender<Greeted>,
-    /// The number of the greeting that counts.
-    connection: u64,
+    greeting: Arc<Greeting>,
     is_doubtful: Arc<AtomicBool>,
 }
 
@@ -194,7 +225,7 @@ impl Reader {
         let mut allowance = Allowance::default();
         let mut buffer = vec![0; READ];
         let mut pending = 0;
-        self.greet();
+        self.greeting.send(&self.outbox);
         while let Ok(length @ 1..) = guest.read(&mut buffer).await {
             pending += length;
             for message in decoder.feed::<FromGuest>(&buffer[..length]) {
@@ -235,23 +266,50 @@ impl Reader {
             // The agent has started: it knows nothing of what another one had.
             self.sessions.fail(&Error::Lost);
             self.greets.send_replace(Greeted::NotYet);
-            self.greet();
-        } else if hello.connection == self.connection {
+            self.greeting.send(&self.outbox);
+        } else if self.greeting.is(hello.connection) {
             let answer = match hello.version {
-                VERSION => Greeted::Yes(printable(&hello.program)),
+                version @ OLDEST..=VERSION => Greeted::Yes(Version {
+                    protocol: version,
+                    program: printable(&hello.program),
+                }),
                 _ => Greeted::Incompatible,
             };
             self.greets.send_replace(answer);
         }
     }
+}
 
-    fn greet(&mut self) {
-        self.connection = number();
-        self.outbox.notify(HostHello {
-            oldest: VERSION,
+impl Greeting {
+    fn send(&self, outbox: &Outbox) {
+        let mut last = self.lock();
+        let connection = number();
+        *last = Some((connection, Instant::now()));
+        outbox.notify(HostHello {
+            oldest: OLDEST,
             newest: VERSION,
-            connection: self.connection,
+            connection,
         });
+    }
+
+    /// Greets once more when the last greeting has no answer. A guest may get it before its kernel
+    /// knows that the host is connected, and then cannot answer.
+    fn again(&self, outbox: &Outbox) {
+        let is_due = |(_, at): (u64, Instant)| at.elapsed() >= GREET_AGAIN;
+        // The first one comes from the reader.
+        let is_due = self.lock().is_some_and(is_due);
+        if is_due {
+            self.send(outbox);
+        }
+    }
+
+    /// Whether an answer is that to the last greeting.
+    fn is(&self, connection: u64) -> bool {
+        self.lock().is_some_and(|(last, _)| last == connection)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(u64, Instant)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,7 +6,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use guestapi::request::Action;
-use guestapi::{Answer, Facts, Freeze, ReportFacts, Request, SetTime, Thaw};
+use guestapi::{Answer, Facts, Freeze, ReportFacts, ReportUsage, Request, SetTime, Thaw, Usage};
 
 use super::link::{Link, number};
 use super::sessions::printable;
@@ -50,6 +50,14 @@ impl Agent {
     pub async fn thaw(&self) -> Result<u32, Error> {
         let answer = self.request(Action::Thaw(Thaw {}), ANSWER).await?;
         Ok(answer.file_systems)
+    }
+
+    /// What the processes of a kept session use; `None` when it has ended.
+    pub async fn usage(&self, keep: &str) -> Result<Option<Usage>, Error> {
+        let keep = vec![keep.to_owned()];
+        let action = Action::ReportUsage(ReportUsage { keep });
+        let answer = self.request(action, ANSWER).await?;
+        Ok(answer.usage.into_iter().next())
     }
 
     async fn request(&self, action: Action, time: Duration) -> Result<Answer, Error> {

@@ -213,9 +213,12 @@ fn refusal(refused: &Refused) -> Error {
     let words = service::telemetry::bounded(&printable(&refused.message));
     match refused.reason() {
         Reason::NoCommand => Error::NoCommand(words),
-        Reason::Other | Reason::NoDirectory | Reason::TooMany | Reason::NoUser => {
-            Error::Refused(words)
-        }
+        Reason::NoSession => Error::NoSession(words),
+        Reason::Other
+        | Reason::NoDirectory
+        | Reason::TooMany
+        | Reason::NoUser
+        | Reason::NoConfinement => Error::Refused(words),
     }
 }
 

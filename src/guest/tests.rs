@@ -17,6 +17,8 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::*;
 
+mod kept;
+
 const SOON: Duration = Duration::from_secs(60);
 
 /// A machine's port.
@@ -58,6 +60,11 @@ impl Port {
 
     /// With a guest that the test plays.
     async fn hostile(&self) -> (Agent, Guest) {
+        self.of_version(VERSION).await
+    }
+
+    /// As [`Self::hostile`], with this version of the protocol.
+    async fn of_version(&self, version: u32) -> (Agent, Guest) {
         let greet = async {
             let mut guest = Guest {
                 socket: self.accept().await,
@@ -69,7 +76,7 @@ impl Port {
             };
             guest
                 .send(GuestHello {
-                    version: VERSION,
+                    version,
                     connection: hello.connection,
                     program: "1\n\u{1b}[2J".to_owned(),
                 })
@@ -385,4 +392,52 @@ async fn output_in_many_small_pieces_is_within_the_window() {
     };
     let ((), ended) = tokio::join!(play, run);
     assert_eq!(ended, (500, Ok(0)));
+}
+
+#[tokio::test]
+async fn a_greeting_without_an_answer_is_repeated() {
+    let port = Port::new();
+    let first = port.guests.agent(&port.id, &port.path, Duration::ZERO);
+    let (none, socket) = tokio::join!(first, port.accept());
+    assert!(none.is_none());
+    let mut guest = Guest {
+        socket,
+        decoder: Decoder::new(MAX_FRAME),
+        received: Vec::new(),
+    };
+    let Kind::HostHello(lost) = guest.next().await else {
+        panic!("no greeting");
+    };
+    // Each request for the agent greets again, not too often.
+    let play = async {
+        let Kind::HostHello(hello) = guest.next().await else {
+            panic!("no second greeting");
+        };
+        assert_ne!(hello.connection, lost.connection);
+        for connection in [lost.connection, hello.connection] {
+            guest
+                .send(GuestHello {
+                    version: VERSION,
+                    connection,
+                    program: connection.to_string(),
+                })
+                .await;
+        }
+        hello.connection
+    };
+    let ask = async {
+        loop {
+            let agent = port.guests.agent(&port.id, &port.path, Duration::ZERO);
+            match agent.await {
+                Some(agent) => return agent,
+                None => tokio::task::yield_now().await,
+            }
+        }
+    };
+    let (connection, agent) = tokio::join!(play, ask);
+    assert_eq!(
+        agent.version,
+        connection.to_string(),
+        "the answer to the first one"
+    );
 }

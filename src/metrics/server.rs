@@ -38,9 +38,9 @@ pub(crate) async fn serve(
 }
 
 fn census(app: &App) -> Census {
-    let (sandboxes, machines) = (app.sandboxes.list(), app.containers.list());
+    let (sandboxes, machines) = (app.sandboxes.list(), app.containers.machines());
     let sandboxes = sandboxes.iter().map(|row| format!("{:?}", row.phase));
-    let machines = machines.iter().filter(|row| row.boots());
+    let machines = machines.iter();
     let machines = machines.map(|row| format!("{:?}", row.phase));
     Census {
         sandboxes: sandboxes.collect(),

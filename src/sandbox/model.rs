@@ -26,6 +26,9 @@ pub struct Sandbox {
     pub network: Option<Network>,
 }
 
+/// The RuntimeClass handler of pods whose containers are processes of one machine.
+pub const PROCESS_HANDLER: &str = "vmlet-process";
+
 /// What a client requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxConfig {
@@ -55,6 +58,13 @@ pub struct SandboxConfig {
     /// overhead.
     #[serde(default)]
     pub memory_overhead: i64,
+}
+
+impl SandboxConfig {
+    /// Whether the containers are processes of one machine.
+    pub fn has_processes(&self) -> bool {
+        self.runtime_handler == PROCESS_HANDLER
+    }
 }
 
 /// Names of a pod.

@@ -5,6 +5,7 @@
 //! Failure: reported on the error stream, as the protocol's version defines.
 
 use std::convert::Infallible;
+use std::path::Path;
 
 use bytes::Bytes;
 use spdy::{ReadHalf, Session, WriteHalf};
@@ -25,6 +26,7 @@ pub(super) async fn run(
     mut session: Session,
     agreed: Agreed,
     target: AttachTarget,
+    socket: &Path,
     consoles: Shared,
     closing: CancellationToken,
 ) -> Result<(), String> {
@@ -35,7 +37,7 @@ pub(super) async fn run(
     let mut streams = streams::awaited(&mut session, wanted).await?;
     // A serial line has no window size: what the client reports has no effect.
     drop(streams.resize.take());
-    let attached = consoles.attach(&target.container, &target.socket).await;
+    let attached = consoles.attach(&target.container, socket).await;
     let outcome = match attached {
         Err(error) => Err(format!(
             "connect to the console: {error}: does the machine still run?"

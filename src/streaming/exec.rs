@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::streams::{self, Opened, write};
 use super::{ExecTarget, Wanted};
-use crate::guest::{Agent, Command, Control, Input, Output};
+use crate::guest::{Agent, Command, Control, Input, Output, Start};
 use crate::platform::Platform;
 use crate::vm::Containers;
 
@@ -71,7 +71,16 @@ async fn outcome<P: Platform>(
         .await
     {
         Err(error) => Ok(Err(crate::one_line(&error))),
-        Ok(Some(agent)) => with_streams(streams, target, &agent).await,
+        Ok(Some(agent)) => {
+            let Wanted { stdin, resize, .. } = target.streams;
+            let terminal = resize.then_some(FIRST_SIZE);
+            let id = &target.container;
+            let start = containers.exec_start(id, target.command, stdin, terminal);
+            match start.await {
+                Ok(start) => with_streams(streams, start, &agent).await,
+                Err(error) => Ok(Err(crate::one_line(&error))),
+            }
+        }
         Ok(None) => at_its_end(streams, target, containers).await,
     }
 }
@@ -79,12 +88,10 @@ async fn outcome<P: Platform>(
 /// Through `vmlet-guest`.
 async fn with_streams(
     streams: &mut Opened,
-    target: ExecTarget,
+    start: Start,
     agent: &Agent,
 ) -> Result<Outcome, String> {
-    let Wanted { stdin, resize, .. } = target.streams;
-    let started = agent.start(target.command, stdin, resize.then_some(FIRST_SIZE));
-    let command = match started.await {
+    let command = match agent.run(start).await {
         Ok(command) => command,
         Err(error) => return Ok(Err(crate::one_line(&error))),
     };
@@ -148,7 +155,7 @@ async fn feed(stdin: Option<ReadHalf>, input: Input) -> String {
 }
 
 /// Applies the sizes of the client's terminal.
-async fn sizes(resize: Option<ReadHalf>, control: Control) {
+pub(super) async fn sizes(resize: Option<ReadHalf>, control: Control) {
     if let Some(mut resize) = resize {
         let (mut sizes, mut buffer) = (Sizes::default(), [0; 1024]);
         while let Ok(length @ 1..) = resize.read(&mut buffer).await {

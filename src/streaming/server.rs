@@ -24,7 +24,7 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_util::sync::CancellationToken;
 
 use super::console::Shared;
-use super::{Gate, Target, attach, exec, port_forward, streams, websocket};
+use super::{Gate, Target, attach, exec, port_forward, process, streams, websocket};
 use crate::platform::Platform;
 use crate::vm::Containers;
 
@@ -311,7 +311,10 @@ async fn session<P: Platform>(start: Start, services: Services<P>) -> Result<(),
     } = services;
     match target {
         Target::Exec(target) => exec::run(session, agreed, target, containers, closing).await,
-        Target::Attach(target) => attach::run(session, agreed, target, consoles, closing).await,
+        Target::Attach(mut target) => match target.socket.take() {
+            Some(socket) => attach::run(session, agreed, target, &socket, consoles, closing).await,
+            None => process::run(session, agreed, target, containers, closing).await,
+        },
         Target::PortForward(target) => {
             let is_over_channels = matches!(agreed.transport, Transport::Channels(_));
             let only = is_over_channels.then_some(target.ports.len());

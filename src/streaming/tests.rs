@@ -63,7 +63,7 @@ impl Server {
         let listener = UnixListener::bind(&socket).unwrap();
         let target = Target::Attach(AttachTarget {
             container: self.machine.clone(),
-            socket,
+            socket: Some(socket),
             streams,
         });
         (listener, target)

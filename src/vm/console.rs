@@ -29,6 +29,10 @@ mod watch;
 
 pub use error::{Error, Result};
 pub(super) use followers::Consoles;
+pub(super) use lines::{Lines, Rest, Tag};
+pub(super) use log_file::LogFile;
+pub(super) use position::Mark;
+pub(super) use timestamp::rfc3339;
 
 use follow::{Command, Follow};
 use position::PositionFile;

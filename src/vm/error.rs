@@ -4,6 +4,7 @@
 //! Failure: see the variants.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use podspec::{AnnotationError, ContainerId, SandboxId};
 
@@ -37,6 +38,54 @@ pub enum Error {
         /// Where it is in its life.
         phase: Phase,
     },
+    /// Another container of the pod has the name.
+    #[error(
+        "container {name} of attempt {attempt} exists already, as {container}: remove it, or \
+         request another attempt"
+    )]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// The attempt.
+        attempt: u32,
+        /// The container that has it.
+        container: ContainerId,
+    },
+    /// All processes of a pod run in one machine, which boots one image.
+    #[error(
+        "image {image} is not the one that the machine of sandbox {sandbox} boots: containers of \
+         a pod with the handler vmlet-process have the same image"
+    )]
+    OtherImage {
+        /// The sandbox.
+        sandbox: SandboxId,
+        /// The image of the request.
+        image: String,
+    },
+    /// The machine of a VirtualMachine object is the container of its pod.
+    #[error(
+        "sandbox {0} runs a VirtualMachine object, whose container is the machine: use the handler \
+         vmlet, not vmlet-process"
+    )]
+    VmOfProcesses(SandboxId),
+    /// The machine that a process needs does not run.
+    #[error("the machine of sandbox {0} does not run: create the container again")]
+    NoPodMachine(SandboxId),
+    /// The guest boots no `vmlet-guest`.
+    #[error(
+        "vmlet-guest in the machine of sandbox {0} does not answer within {n} s: containers of a \
+         pod with the handler vmlet-process need it in the image", n = .1.as_secs()
+    )]
+    NoGuestAgent(SandboxId, Duration),
+    /// The pod leaves the port of `vmlet-guest` out.
+    #[error(
+        "sandbox {0} has the annotation vmlet.dev/guest-agent: off, and vmlet-guest runs the \
+         containers of a pod with the handler vmlet-process: remove the annotation"
+    )]
+    NoGuestPort(SandboxId),
+    /// A stop was requested during the start.
+    #[error("container {0} was stopped while it started")]
+    Stopped(ContainerId),
     /// The container is in a phase that does not allow this.
     #[error("container {id} is {phase}: it cannot be {verb}")]
     Phase {

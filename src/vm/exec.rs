@@ -87,6 +87,8 @@ impl<P: Platform> Containers<P> {
         timeout: Option<Duration>,
     ) -> Result<Output> {
         let row = self.check_exec(id)?;
+        let machine = self.machine_of(&row)?;
+        let start = self.exec_start(id, command.clone(), false, None).await?;
         self.check_connected("run a command in").await?;
         let timeout = timeout.unwrap_or(LONGEST);
         let deadline = Instant::now() + timeout;
@@ -103,8 +105,8 @@ impl<P: Platform> Containers<P> {
         };
         let run = Run::new(
             Arc::clone(&self.parts.hypervisor),
-            row.domain(),
-            command.clone(),
+            machine.domain(),
+            command,
             (timeout, deadline),
             gone,
         );
@@ -112,8 +114,12 @@ impl<P: Platform> Containers<P> {
         let (starts, started) = oneshot::channel();
         let to_end = async move {
             let _slot = slot;
-            let ended = match this.first_agent(&row, &run, &limits).await {
-                Ok(Runner::Ours(agent)) => match agent.start(command, false, None).await {
+            let first = match row.is_process() {
+                true => this.only_ours(&machine).await,
+                false => this.first_agent(&machine, &run, &limits).await,
+            };
+            let ended = match first {
+                Ok(Runner::Ours(agent)) => match agent.run(start).await {
                     Ok(command) => {
                         starts.send(()).ok();
                         collect(command, &limits).await
@@ -133,7 +139,7 @@ impl<P: Platform> Containers<P> {
                     | Error::Silent(_)
                     | Error::Timeout(_)
                     | Error::Guest(guest::Error::Lost),
-                ) if !this.is_running(&row.id) => Err(Error::Ended.into()),
+                ) if !this.is_running(&machine.id) => Err(Error::Ended.into()),
                 other => Ok(other?),
             }
         };
@@ -141,6 +147,47 @@ impl<P: Platform> Containers<P> {
             ended = self.parts.tasks.finish(to_end) => ended,
             // The work continues without the client, and kills what it still starts.
             () = too_late(started, deadline) => Err(Error::NotStarted(timeout).into()),
+        }
+    }
+
+    /// The QEMU guest agent would run a command without what a process has.
+    async fn only_ours(&self, machine: &Container) -> std::result::Result<Runner, Error> {
+        let socket = self.paths.guest_socket(&machine.id);
+        let agent = self.guests.agent(&machine.id, &socket, ONLY_ANSWER).await;
+        agent
+            .map(Runner::Ours)
+            .ok_or(Error::Guest(guest::Error::NoAnswer(ONLY_ANSWER)))
+    }
+
+    /// A command as it runs in a container: in a process's with its user, its environment, its
+    /// directory and its limits.
+    pub async fn exec_start(
+        &self,
+        id: &ContainerId,
+        command: Vec<String>,
+        input: bool,
+        terminal: Option<guestapi::Terminal>,
+    ) -> Result<guest::Start> {
+        let surroundings = match self.row(id)?.is_process() {
+            true => self.read_start(id).await?,
+            false => guest::Start::default(),
+        };
+        Ok(guest::Start {
+            command,
+            input,
+            terminal,
+            keep: String::new(),
+            ..surroundings
+        })
+    }
+
+    /// The machine that a container is, or is a process of.
+    fn machine_of(&self, row: &Arc<Container>) -> Result<Arc<Container>> {
+        match row.is_process() {
+            false => Ok(Arc::clone(row)),
+            true => self
+                .pod_machine(&row.sandbox)
+                .ok_or_else(|| super::Error::NoPodMachine(row.sandbox.clone())),
         }
     }
 
@@ -185,9 +232,9 @@ impl<P: Platform> Containers<P> {
         id: &ContainerId,
         patience: Duration,
     ) -> Result<Option<guest::Agent>> {
-        let row = self.check_exec(id)?;
-        let socket = self.paths.guest_socket(&row.id);
-        Ok(self.guests.agent(&row.id, &socket, patience).await)
+        let machine = self.machine_of(&self.check_exec(id)?)?;
+        let socket = self.paths.guest_socket(&machine.id);
+        Ok(self.guests.agent(&machine.id, &socket, patience).await)
     }
 
     /// What `vmlet-guest` in a running machine reports, if it answers.
@@ -213,10 +260,11 @@ impl<P: Platform> Containers<P> {
         self.check_runs(id, "asked to run a command")
     }
 
-    /// The socket of a machine's serial console, which accepts one client at a time.
-    pub fn console_socket(&self, id: &ContainerId) -> Result<PathBuf> {
+    /// The socket of a machine's serial console, which accepts one client at a time; `None` for a
+    /// process, which has none.
+    pub fn console_socket(&self, id: &ContainerId) -> Result<Option<PathBuf>> {
         let row = self.check_runs(id, "attached to")?;
-        Ok(self.paths.console_socket(&row.id))
+        Ok((!row.is_process()).then(|| self.paths.console_socket(&row.id)))
     }
 
     fn check_runs(&self, id: &ContainerId, verb: &'static str) -> Result<Arc<Container>> {
@@ -228,7 +276,7 @@ impl<P: Platform> Containers<P> {
                 verb,
             });
         }
-        if !row.boots() {
+        if !row.boots() && !row.is_process() {
             return Err(super::Error::Placeholder(id.clone()));
         }
         Ok(row)

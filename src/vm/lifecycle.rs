@@ -14,6 +14,7 @@ pub(super) mod request;
 mod start;
 mod stop;
 
+pub(super) use create::log_path;
 pub(super) use start::least_memory;
 
 #[cfg(test)]

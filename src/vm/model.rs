@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::state::Phase;
 use crate::block::Number;
+use crate::clock;
 
 /// Exit code of a container that never ran, as containerd gives it.
 pub(super) const NEVER_RAN: i32 = 128;
@@ -49,6 +50,24 @@ pub struct Container {
 }
 
 impl Container {
+    /// A container that is being made now.
+    pub fn new(id: ContainerId, sandbox: SandboxId, spec: Spec) -> Self {
+        Self {
+            id,
+            sandbox,
+            phase: Phase::Creating,
+            created_at: clock::now(),
+            started_at: 0,
+            finished_at: 0,
+            kill_at: 0,
+            exit: None,
+            oom_kills: 0,
+            updated: None,
+            wanted: None,
+            spec,
+        }
+    }
+
     /// The resources in force.
     pub fn resources(&self) -> &LinuxResources {
         self.updated.as_ref().unwrap_or(&self.spec.config.resources)
@@ -66,10 +85,20 @@ impl Container {
         self.spec.blocks.iter().find(|disk| disk.is_root())
     }
 
-    /// Whether it is a machine. A container that only holds the place of one boots nothing and has
-    /// no domain.
+    /// Whether it is a machine. A container that only holds the place of one, or is a process of
+    /// one, boots nothing and has no domain.
     pub fn boots(&self) -> bool {
-        self.spec.instance.role == Role::Machine
+        self.spec.instance.role == Role::Machine && !self.is_process()
+    }
+
+    /// Whether it is a process in the pod machine.
+    pub const fn is_process(&self) -> bool {
+        matches!(self.spec.part, Part::Process { .. })
+    }
+
+    /// Whether clients see it.
+    pub const fn is_listed(&self) -> bool {
+        self.phase.is_listed() && !matches!(self.spec.part, Part::PodMachine)
     }
 
     /// The virtual machine whose disk it boots from.
@@ -78,11 +107,32 @@ impl Container {
     }
 }
 
+/// What a container is in its pod.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// The machine of the pod, or the place of one.
+    #[default]
+    Machine,
+    /// The machine that the containers of the pod are processes of. Clients do not see it.
+    PodMachine,
+    /// A process in the pod machine.
+    Process {
+        /// The end of the first client's input is that of the process.
+        stdin_once: bool,
+        /// Linux's number of the signal that ends it.
+        stop_signal: i32,
+    },
+}
+
 /// The part of a container that never changes after its creation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
     /// What the client requested.
     pub config: ContainerConfig,
+    /// What it is in its pod.
+    #[serde(default)]
+    pub part: Part,
     /// The machine it describes.
     pub machine: Machine,
     /// Which virtual machine it is.
@@ -131,6 +181,17 @@ pub struct Exit {
     pub reason: String,
     /// A sentence for people; empty for a power-off.
     pub message: String,
+}
+
+impl Exit {
+    /// That of a container which never ran.
+    pub(super) fn never_ran(message: String) -> Self {
+        Self {
+            code: NEVER_RAN,
+            reason: "StartError".to_owned(),
+            message,
+        }
+    }
 }
 
 /// What a client requests.

@@ -70,6 +70,21 @@ impl Paths {
         self.consoles().join(format!("{}.log", cut(id)))
     }
 
+    /// Directory of what is known of processes.
+    pub fn processes(&self) -> PathBuf {
+        self.state.join("processes")
+    }
+
+    /// What a process is started with. It holds environment variables, which may be secrets.
+    pub fn process(&self, id: &ContainerId) -> PathBuf {
+        self.processes().join(format!("{}.start", cut(id)))
+    }
+
+    /// How much of a process's output is in its log.
+    pub fn process_position(&self, id: &ContainerId) -> PathBuf {
+        self.processes().join(format!("{}.position", cut(id)))
+    }
+
     /// Directory of all seed images that no disk of a virtual machine is there for.
     pub fn seeds(&self) -> PathBuf {
         self.state.join("seeds")
@@ -103,6 +118,8 @@ mod tests {
             paths.seed(&id),
             paths.sockets(&id),
             paths.default_log(&id),
+            paths.process(&id),
+            paths.process_position(&id),
         ] {
             let name = path.file_name().unwrap().to_str().unwrap();
             assert!(id.as_str().starts_with(Paths::owner(name).unwrap()));

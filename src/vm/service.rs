@@ -18,6 +18,7 @@ use super::host::accelerator::Choice;
 use super::lifecycle::request::instance;
 use super::model::{Container, ContainerConfig};
 use super::paths::Paths;
+use super::process::{Process, Processes};
 use super::resources::stats::Meter;
 use super::settings::Settings;
 use super::state::Event;
@@ -74,6 +75,7 @@ pub struct Containers<P: Platform> {
     pub(super) meter: Meter,
     pub(super) exec_slots: Slots,
     pub(super) guests: Arc<Guests>,
+    pub(super) processes: Processes,
     pub(super) sources: Arc<Sources>,
     /// Containers with a task that sees their stop through.
     pub(super) stoppers: Mutex<HashSet<ContainerId>>,
@@ -97,6 +99,7 @@ impl<P: Platform> Containers<P> {
             meter: Meter::default(),
             exec_slots: Slots::default(),
             guests: Arc::default(),
+            processes: Processes::default(),
             sources: Arc::default(),
             stoppers: Mutex::default(),
             answered: Mutex::default(),
@@ -106,15 +109,20 @@ impl<P: Platform> Containers<P> {
 
     /// The one container whose id begins with `prefix`.
     pub fn find(&self, prefix: &str) -> Result<Arc<Container>, LookupError> {
-        self.parts
-            .table
-            .find(prefix, |container| container.phase.is_listed())
+        self.parts.table.find(prefix, Container::is_listed)
     }
 
     /// All containers that clients may see.
     pub fn list(&self) -> Vec<Arc<Container>> {
         let mut all = self.parts.table.all();
-        all.retain(|container| container.phase.is_listed());
+        all.retain(|container| container.is_listed());
+        all
+    }
+
+    /// All containers that are machines, also those that clients do not see.
+    pub fn machines(&self) -> Vec<Arc<Container>> {
+        let mut all = self.parts.table.all();
+        all.retain(|container| container.phase.is_listed() && container.boots());
         all
     }
 
@@ -177,12 +185,34 @@ impl<P: Platform> Containers<P> {
             .await
     }
 
+    /// Makes a container that is a process of the pod machine.
+    pub async fn create_in(
+        self: &Arc<Self>,
+        sandbox: &SandboxId,
+        config: ContainerConfig,
+        process: Process,
+    ) -> Result<ContainerId> {
+        let ready = self.ready_sandbox(sandbox)?;
+        self.refuse_loss(&ready, &config)?;
+        if instance(&ready, &config)?.vm.is_some() {
+            return Err(Error::VmOfProcesses(sandbox.clone()));
+        }
+        self.bring_image(&ready, &config.image).await?;
+        let files = self.guest_files(&ready, &config).await?;
+        let (this, sandbox) = (Arc::clone(self), sandbox.clone());
+        let create = async move { this.create_process(&sandbox, config, process, files).await };
+        self.parts.tasks.finish(create).await
+    }
+
     /// Starts the machine of a container; returns when QEMU runs.
     pub async fn start(self: &Arc<Self>, id: &ContainerId) -> Result<()> {
         let (this, id) = (Arc::clone(self), id.clone());
         self.parts
             .tasks
             .finish(async move {
+                if this.row(&id)?.is_process() {
+                    return this.start_process(&id).await;
+                }
                 this.start_to_end(&id).await?;
                 this.catch_up(&id);
                 Ok(())
@@ -218,6 +248,9 @@ impl<P: Platform> Containers<P> {
                 phase: row.phase,
                 verb: "given a new log",
             });
+        }
+        if row.is_process() {
+            return self.reopen_process_log(&row).await;
         }
         // Not followed yet when the daemon has just started and libvirt is away.
         self.follow(&row).await?;

@@ -23,7 +23,7 @@ socket = "/run/containerd/containerd.sock"
 [[secondary]]
 name = "vmlet"
 socket = "/run/vmlet/vmlet.sock"
-handlers = ["vmlet"]
+handlers = ["vmlet", "vmlet-process"]
 target_runtimes = ["vmlet", "virtlet.cloud"]
 image_prefixes = ["vmlet.dev/", "virtlet.cloud/"]
 id_suffix = "766d6c74"
@@ -102,9 +102,13 @@ fn flags_and_variables_replace_the_file() {
     "name \"containerd\" is given to both"
 )]
 #[case::name_with_slash("name = \"vmlet\"", "name = \"../x\"", "must be 1 to 63")]
-#[case::handler_empty("handlers = [\"vmlet\"]", "handlers = [\"\"]", "every pod")]
+#[case::handler_empty(
+    "handlers = [\"vmlet\", \"vmlet-process\"]",
+    "handlers = [\"\"]",
+    "every pod"
+)]
 #[case::handler_twice(
-    "handlers = [\"vmlet\"]",
+    "handlers = [\"vmlet\", \"vmlet-process\"]",
     "handlers = [\"a\", \"a\"]",
     "handler \"a\" is given"
 )]

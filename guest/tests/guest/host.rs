@@ -12,8 +12,8 @@ use std::time::Duration;
 use guest::Port;
 use guestapi::from_guest::Kind;
 use guestapi::{
-    Credit, Data, Decoder, Exited, FromGuest, GuestHello, HostHello, MAX_FRAME_OF_GUEST, Refused,
-    Start, Stream, Terminal, ToGuest, VERSION, encode,
+    Adopt, Credit, Data, Decoder, Exited, FromGuest, GuestHello, HostHello, MAX_FRAME_OF_GUEST,
+    Refused, Start, Stream, Terminal, ToGuest, VERSION, encode,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -53,6 +53,13 @@ pub(crate) fn with_input(start: Start) -> Start {
     }
 }
 
+pub(crate) fn kept(start: Start, name: &str) -> Start {
+    Start {
+        keep: name.to_owned(),
+        ..start
+    }
+}
+
 pub(crate) fn in_terminal(start: Start, rows: u32, columns: u32) -> Start {
     Start {
         input: true,
@@ -84,6 +91,32 @@ impl Host {
             oldest: version,
             newest: version,
             connection,
+        });
+    }
+
+    /// Begins a new connection; what the agent still sent in the former one is passed over.
+    pub(crate) fn reconnect(&mut self, connection: u64) {
+        self.greet(connection, VERSION);
+        loop {
+            if let Kind::GuestHello(hello) = self.next() {
+                assert_eq!((hello.version, hello.connection), (VERSION, connection));
+                return;
+            }
+        }
+    }
+
+    /// Adopts a session, of which the host has so many bytes; its process.
+    pub(crate) fn adopt(&mut self, session: u64, name: &str, stdout: usize, stderr: usize) -> i32 {
+        self.send_adopt(session, name, stdout, stderr);
+        self.started()
+    }
+
+    pub(crate) fn send_adopt(&mut self, session: u64, name: &str, stdout: usize, stderr: usize) {
+        self.send(Adopt {
+            session,
+            keep: name.to_owned(),
+            stdout: stdout as u64,
+            stderr: stderr as u64,
         });
     }
 
@@ -131,10 +164,14 @@ impl Host {
         }
     }
 
+    /// Waits for a refusal; credit for the input of other sessions is passed over.
     pub(crate) fn refused(&mut self) -> Refused {
-        match self.next() {
-            Kind::Refused(refused) => refused,
-            other => panic!("{other:?}"),
+        loop {
+            match self.next() {
+                Kind::Refused(refused) => return refused,
+                Kind::Credit(_) => {}
+                other => panic!("{other:?}"),
+            }
         }
     }
 
@@ -185,12 +222,12 @@ impl Host {
         self.ends(&[session]).remove(&session).unwrap()
     }
 
-    /// Waits for this text in the output of a session.
+    /// Waits for this text in the standard output of a session.
     pub(crate) fn await_output(&mut self, session: u64, text: &str) {
         let mut seen = String::new();
         while !seen.contains(text) {
             if let Kind::Data(data) = self.next()
-                && data.session == session
+                && (data.session, data.stream()) == (session, Stream::Stdout)
             {
                 assert!(!data.end, "the output ended: {seen:?}");
                 self.acknowledge(&data);

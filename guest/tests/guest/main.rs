@@ -10,7 +10,9 @@
     reason = "a test fails by panicking"
 )]
 
+mod confined;
 mod host;
+mod kept;
 
 use std::path::Path;
 
@@ -254,13 +256,7 @@ fn the_end_of_a_session_or_connection_kills_all_that_was_started() {
     let replaced = sleeper(&mut host, 2);
     // What the predecessor did not finish is in the way.
     host.write(b"half a frame");
-    host.greet(8, VERSION);
-    loop {
-        if let Kind::GuestHello(hello) = host.next() {
-            assert_eq!(hello.connection, 8);
-            break;
-        }
-    }
+    host.reconnect(8);
     assert!(!is_alive(&replaced), "by a new connection");
     let left = sleeper(&mut host, 3);
     host.disconnect();
@@ -318,5 +314,7 @@ fn a_host_of_another_version_gets_version_0() {
     host.greet(9, VERSION + 1);
     let hello = host.hello();
     assert_eq!((hello.version, hello.connection), (0, 9));
+    host.greet(10, 1);
+    assert_eq!(host.hello().version, 1, "a host that keeps no sessions");
     host.disconnect();
 }

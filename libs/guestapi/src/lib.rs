@@ -28,16 +28,20 @@ mod message;
 
 pub use frame::{Decoder, Frames, encode};
 pub use message::{
-    Answer, Close, Credit, Data, Exited, Facts, FileSystem, Freeze, FromGuest, GuestHello,
-    HostHello, Interface, Reason, Refused, ReportFacts, Request, Resize, SetTime, Signal, Start,
-    Started, Stream, Terminal, Thaw, ToGuest, User, from_guest, request, to_guest,
+    Adopt, Answer, Close, Confinement, Credit, Data, Exited, Facts, FileSystem, Freeze, FromGuest,
+    GuestHello, HostHello, Interface, Reason, Refused, ReportFacts, ReportUsage, Request, Resize,
+    SetTime, Signal, Start, Started, Stream, Terminal, Thaw, ToGuest, Usage, User, from_guest,
+    request, to_guest,
 };
 
 /// Name of the virtio-serial port.
 pub const PORT: &str = "dev.vmlet.guest.0";
 
-/// The only version so far.
-pub const VERSION: u32 = 1;
+/// The newest version. Version 2 has kept sessions, confinement and [`Usage`].
+pub const VERSION: u32 = 2;
+
+/// The oldest version that the host serves.
+pub const OLDEST: u32 = 1;
 
 /// Bytes of one stream of one session that may be on their way.
 pub const WINDOW: usize = 64 << 10;
@@ -51,8 +55,11 @@ pub const MAX_FRAME: usize = 512 << 10;
 /// Longest message from the guest.
 pub const MAX_FRAME_OF_GUEST: usize = 64 << 10;
 
-/// Sessions of one connection at a time.
+/// Sessions of one connection at a time, and sessions that a guest keeps.
 pub const SESSIONS: usize = 64;
+
+/// Longest name of a kept session in bytes.
+pub const LONGEST_NAME: usize = 64;
 
 /// File systems of one report.
 pub const FILE_SYSTEMS: usize = 32;

@@ -11,10 +11,11 @@ use cri_proto::v1::NamespaceMode as Mode;
 use super::{Invalid, Result, check};
 use crate::sandbox::state::Phase;
 use crate::sandbox::{
-    DnsConfig, Namespaces, PodMetadata, PortMapping, Protocol, Sandbox, SandboxConfig,
+    DnsConfig, Namespaces, PROCESS_HANDLER, PodMetadata, PortMapping, Protocol, Sandbox,
+    SandboxConfig,
 };
 
-/// The only handler besides the default one.
+/// The handler of pods whose container is a virtual machine, besides the default one.
 pub(in crate::cri) const HANDLER: &str = "vmlet";
 
 const MOST_PORTS: usize = 1024;
@@ -26,8 +27,8 @@ pub(in crate::cri) fn config(request: v1::RunPodSandboxRequest) -> Result<Sandbo
         config,
         runtime_handler,
     } = request;
-    if !["", HANDLER].contains(&runtime_handler.as_str()) {
-        let reason = format!("only {HANDLER:?} or nothing is allowed");
+    if !["", HANDLER, PROCESS_HANDLER].contains(&runtime_handler.as_str()) {
+        let reason = format!("only {HANDLER:?}, {PROCESS_HANDLER:?} or nothing is allowed");
         return Err(Invalid::new("runtime_handler", reason));
     }
     let config = config.ok_or_else(|| Invalid::missing("config"))?;

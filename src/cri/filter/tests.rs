@@ -64,6 +64,7 @@ fn container(start: &str, inside: &str, phase: Phase, pairs: &[(&str, &str)]) ->
         updated: None,
         wanted: None,
         spec: Spec {
+            part: Default::default(),
             seed: false,
             instance: Default::default(),
             machine: Machine::from_pod(&config.annotations, PodResources::default(), defaults)

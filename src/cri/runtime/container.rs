@@ -39,9 +39,15 @@ impl Runtime {
         &self,
         request: v1::CreateContainerRequest,
     ) -> Result<v1::CreateContainerResponse, Status> {
+        let process = request.config.as_ref().map(convert::process::process);
         let config = convert::container::config(request.config)?;
         let sandbox = self.sandbox(&request.pod_sandbox_id)?;
-        let container_id = self.app.containers.create(&sandbox.id, config).await?;
+        let containers = &self.app.containers;
+        let process = process.filter(|_| sandbox.config.has_processes());
+        let container_id = match process.transpose()?.flatten() {
+            Some(process) => containers.create_in(&sandbox.id, config, process).await?,
+            None => containers.create(&sandbox.id, config).await?,
+        };
         let container_id = container_id.to_string();
         Ok(v1::CreateContainerResponse { container_id })
     }

@@ -49,7 +49,7 @@ impl Runtime {
             };
             let containers = running.get(&sandbox.id).into_iter().flatten();
             let containers = containers.map(|row| {
-                let usage = view.snapshot.machine(&row.id);
+                let usage = view.usage(row);
                 let disk = view.disk(row);
                 let report = self.app.containers.last_guest_report(&row.id);
                 let guest = report.as_ref();

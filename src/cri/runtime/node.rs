@@ -14,6 +14,7 @@ use crate::config::CgroupDriver;
 use crate::cri::convert::sandbox::HANDLER;
 use crate::cri::info;
 use crate::health::Report;
+use crate::sandbox::PROCESS_HANDLER;
 
 /// The protocol's own version; kubelet takes no other.
 const PROTOCOL: &str = "0.1.0";
@@ -62,7 +63,7 @@ fn handlers() -> Vec<v1::RuntimeHandler> {
         name: name.to_owned(),
         features: Some(v1::RuntimeHandlerFeatures::default()),
     };
-    vec![handler(""), handler(HANDLER)]
+    vec![handler(""), handler(HANDLER), handler(PROCESS_HANDLER)]
 }
 
 impl Runtime {
@@ -195,7 +196,7 @@ mod tests {
     #[test]
     fn the_default_handler_is_listed_beside_ours() {
         let names: Vec<_> = handlers().into_iter().map(|h| h.name).collect();
-        assert_eq!(names, ["", "vmlet"]);
+        assert_eq!(names, ["", "vmlet", "vmlet-process"]);
     }
 
     #[test]

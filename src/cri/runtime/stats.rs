@@ -16,7 +16,7 @@ use crate::clock;
 use crate::cri::{convert, filter};
 use crate::sandbox::{Sandbox, state::Phase};
 use crate::vm::Container;
-use crate::vm::stats::{Disk, Snapshot};
+use crate::vm::stats::{Disk, Snapshot, Usage};
 
 /// Everything that answers are made from.
 pub(super) struct View<'a> {
@@ -120,7 +120,15 @@ impl View<'_> {
     fn container(&self, row: &Container) -> v1::ContainerStats {
         let disk = self.disk(row);
         let state_dir = &self.runtime.state_dir;
-        convert::stats::of_container(row, &self.snapshot.machine(&row.id), disk, state_dir)
+        convert::stats::of_container(row, &self.usage(row), disk, state_dir)
+    }
+
+    /// What a container uses: a process as the guest reports it.
+    pub(super) fn usage(&self, row: &Container) -> Usage {
+        match row.is_process() {
+            true => self.runtime.app.containers.process_usage(&row.id),
+            false => self.snapshot.machine(&row.id),
+        }
     }
 
     fn sandbox(&self, row: &Sandbox, containers: &[&Arc<Container>]) -> v1::PodSandboxStats {

@@ -7,14 +7,14 @@
 //! Failure: none; every byte sequence has records.
 
 /// Longest text of one record in bytes, as in containerd.
-pub(super) const MAX_TEXT: usize = 16 * 1024;
+pub(in crate::vm) const MAX_TEXT: usize = 16 * 1024;
 
 /// Enough to decide about a record: a text of full length, a carriage return and a newline.
 const WINDOW: usize = MAX_TEXT + 2;
 
 /// Whether a record ends its line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tag {
+pub(in crate::vm) enum Tag {
     /// The line ends here.
     Full,
     /// The next record continues with the same line.
@@ -23,7 +23,7 @@ pub(super) enum Tag {
 
 /// What becomes of text at the end of the input that has no newline yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(in crate::vm) enum Rest {
     /// It waits for more.
     Hold,
     /// It is shown now, as a partial line.
@@ -34,14 +34,14 @@ pub(super) enum Rest {
 
 /// One line of the log, without its timestamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Record<'a> {
-    pub(super) tag: Tag,
-    pub(super) text: &'a [u8],
+pub(in crate::vm) struct Record<'a> {
+    pub(in crate::vm) tag: Tag,
+    pub(in crate::vm) text: &'a [u8],
 }
 
 /// Iterator over the records in some bytes.
 #[derive(Debug)]
-pub(super) struct Lines<'a> {
+pub(in crate::vm) struct Lines<'a> {
     pending: &'a [u8],
     line_open: bool,
     rest: Rest,
@@ -49,7 +49,7 @@ pub(super) struct Lines<'a> {
 
 impl<'a> Lines<'a> {
     /// `line_open`: the record before these bytes was partial.
-    pub(super) const fn new(bytes: &'a [u8], line_open: bool, rest: Rest) -> Self {
+    pub(in crate::vm) const fn new(bytes: &'a [u8], line_open: bool, rest: Rest) -> Self {
         Self {
             pending: bytes,
             line_open,
@@ -58,17 +58,17 @@ impl<'a> Lines<'a> {
     }
 
     /// Bytes in no record so far.
-    pub(super) const fn pending(&self) -> &'a [u8] {
+    pub(in crate::vm) const fn pending(&self) -> &'a [u8] {
         self.pending
     }
 
     /// Whether the last record was partial.
-    pub(super) const fn line_open(&self) -> bool {
+    pub(in crate::vm) const fn line_open(&self) -> bool {
         self.line_open
     }
 
     /// Whether a flush would show something now.
-    pub(super) fn holds_text(&self) -> bool {
+    pub(in crate::vm) fn holds_text(&self) -> bool {
         !without_return(self.pending).is_empty()
     }
 

@@ -18,7 +18,7 @@ const ROTATED_LIMIT: usize = 1024;
 
 /// An open log.
 #[derive(Debug)]
-pub(super) struct LogFile {
+pub(in crate::vm) struct LogFile {
     file: File,
     mark: Mark,
     /// The last write failed and may have left a piece behind.
@@ -29,7 +29,7 @@ impl LogFile {
     /// Opens the log, created with its directory when missing. Whatever is behind `last` in the
     /// file that was written last, here or under the name that kubelet gave it meanwhile, is a
     /// batch whose position was never saved: it is cut off and will be written again.
-    pub(super) fn open(path: &Path, last: Option<&Mark>) -> io::Result<Self> {
+    pub(in crate::vm) fn open(path: &Path, last: Option<&Mark>) -> io::Result<Self> {
         if let Some(parent) = path.parent() {
             DirBuilder::new()
                 .recursive(true)
@@ -58,17 +58,17 @@ impl LogFile {
     }
 
     /// Which file this is, and its length after the last whole batch.
-    pub(super) const fn mark(&self) -> &Mark {
+    pub(in crate::vm) const fn mark(&self) -> &Mark {
         &self.mark
     }
 
     /// Whether the file still has a name; otherwise its content could not be read.
-    pub(super) fn has_name(&self) -> io::Result<bool> {
+    pub(in crate::vm) fn has_name(&self) -> io::Result<bool> {
         Ok(self.file.metadata()?.nlink() > 0)
     }
 
     /// Appends a batch as a whole or, in effect, not at all.
-    pub(super) fn append(&mut self, batch: &[u8]) -> io::Result<()> {
+    pub(in crate::vm) fn append(&mut self, batch: &[u8]) -> io::Result<()> {
         if self.torn {
             cut_back(&self.file, self.mark.length)?;
             self.torn = false;

@@ -20,35 +20,35 @@ const SIZE: usize = 512;
 
 /// A log file and the length that it had after the last write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Mark {
-    pub(super) device: u64,
-    pub(super) inode: u64,
-    pub(super) length: u64,
+pub(in crate::vm) struct Mark {
+    pub(in crate::vm) device: u64,
+    pub(in crate::vm) inode: u64,
+    pub(in crate::vm) length: u64,
 }
 
 /// What the log holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Position {
+pub(in crate::vm) struct Position {
     /// The raw file that the offset counts in.
-    pub(super) raw_inode: u64,
+    pub(in crate::vm) raw_inode: u64,
     /// Raw bytes whose records are in the log.
-    pub(super) offset: u64,
+    pub(in crate::vm) offset: u64,
     /// The last record was partial.
-    pub(super) line_open: bool,
+    pub(in crate::vm) line_open: bool,
     /// The log written last; `None` before the first.
-    pub(super) log: Option<Mark>,
+    pub(in crate::vm) log: Option<Mark>,
 }
 
 /// Where a position is kept.
 #[derive(Debug)]
-pub(super) struct PositionFile {
+pub(in crate::vm) struct PositionFile {
     live: PathBuf,
     spare: PathBuf,
 }
 
 impl PositionFile {
     /// The files that belong to a raw file.
-    pub(super) fn of(raw: &Path) -> Self {
+    pub(in crate::vm) fn of(raw: &Path) -> Self {
         let beside = |suffix: &str| {
             let mut name = raw.as_os_str().to_owned();
             name.push(suffix);
@@ -61,12 +61,12 @@ impl PositionFile {
     }
 
     /// The files themselves.
-    pub(super) fn paths(&self) -> [&Path; 2] {
+    pub(in crate::vm) fn paths(&self) -> [&Path; 2] {
         [&self.live, &self.spare]
     }
 
     /// Reads the position; `None` when there is none or it makes no sense.
-    pub(super) fn load(&self) -> io::Result<Option<Position>> {
+    pub(in crate::vm) fn load(&self) -> io::Result<Option<Position>> {
         let file = match open(OpenOptions::new().read(true), &self.live) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => other?,
@@ -85,7 +85,7 @@ impl PositionFile {
 
     /// Replaces the position. Not synced: it has to survive this process, not the host, whose end
     /// is the guest's end too.
-    pub(super) fn save(&self, position: &Position) -> io::Result<()> {
+    pub(in crate::vm) fn save(&self, position: &Position) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(position)?;
         bytes.resize(bytes.len().max(SIZE), b' ');
         let mut options = OpenOptions::new();

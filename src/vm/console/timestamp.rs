@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use jiff::Timestamp;
 
 /// `2026-02-28T23:59:59.000000001Z`.
-pub(super) fn rfc3339(time: SystemTime) -> String {
+pub(in crate::vm) fn rfc3339(time: SystemTime) -> String {
     let time = Timestamp::try_from(time).unwrap_or_default();
     format!("{:.9}", time.max(Timestamp::UNIX_EPOCH))
 }

@@ -39,7 +39,7 @@ impl<P: Platform> Containers<P> {
     }
 
     /// The image that is meant, if it is here.
-    fn known(&self, sandbox: &SandboxId, spec: &ImageSpec) -> Option<Digest> {
+    pub(in crate::vm) fn known(&self, sandbox: &SandboxId, spec: &ImageSpec) -> Option<Digest> {
         let images = &self.parts.images;
         if let Some(image) = images.find(&spec.image) {
             return Some(image.digest);

@@ -7,6 +7,7 @@
 //! for its sandbox.
 
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use libvirt::Hypervisor;
 use podspec::{ContainerId, Machine, NoCloud, Role, SandboxId};
@@ -14,8 +15,9 @@ use podspec::{ContainerId, Machine, NoCloud, Role, SandboxId};
 use super::request::{instance, machine};
 use crate::clock;
 use crate::platform::Platform;
+use crate::sandbox::Sandbox;
 use crate::vm::error::{Error, Result, hypervisor};
-use crate::vm::model::{Container, ContainerConfig, ContainerMetadata, Exit, NEVER_RAN, Spec};
+use crate::vm::model::{Container, ContainerConfig, ContainerMetadata, Exit, Part, Spec};
 use crate::vm::service::Containers;
 use crate::vm::state::{Event, Phase};
 
@@ -31,10 +33,27 @@ impl<P: Platform> Containers<P> {
         if let Some(id) = self.place_for(&sandbox.id, &config).await? {
             return Ok(id);
         }
+        let row = self.create_machine(&sandbox, config, Part::Machine, files);
+        let id = row.await?.id.clone();
+        self.remember_answer(&id);
+        faultpoint::point("vm.create.created");
+        tracing::info!(sandbox = %sandbox.id, container = %id, "container created");
+        Ok(id)
+    }
+
+    /// Makes a container that is a machine, or holds the place of one; the caller holds the
+    /// sandbox's lock.
+    pub(in crate::vm) async fn create_machine(
+        &self,
+        sandbox: &Sandbox,
+        config: ContainerConfig,
+        part: Part,
+        files: Option<NoCloud>,
+    ) -> Result<Arc<Container>> {
         let id = ContainerId::generate();
-        let machine = machine(&sandbox, &config, self.defaults())?;
+        let machine = machine(sandbox, &config, self.defaults())?;
         self.check_board(&machine).await?;
-        let instance = instance(&sandbox, &config)?;
+        let instance = instance(sandbox, &config)?;
         let blocks = self.wanted_blocks(&config, instance.role).await?;
         let root = self
             .wanted_root(&sandbox.id, &instance, &config.image, &blocks)
@@ -44,13 +63,14 @@ impl<P: Platform> Containers<P> {
         let unsupported = match instance.role {
             Role::Machine => {
                 let image = root.digest();
-                self.unsupported(&sandbox, &config, &blocks, &image).await
+                self.unsupported(sandbox, &config, &blocks, &image).await
             }
             Role::Provision => Vec::new(),
         };
         let spec = Spec {
             unsupported,
             config,
+            part,
             machine,
             seed: files.is_some() || self.has_old_seed(&instance).await?,
             instance,
@@ -58,20 +78,7 @@ impl<P: Platform> Containers<P> {
             image_digest: root.digest(),
             log_path,
         };
-        let row = Container {
-            id: id.clone(),
-            sandbox: sandbox.id.clone(),
-            phase: Phase::Creating,
-            created_at: clock::now(),
-            started_at: 0,
-            finished_at: 0,
-            kill_at: 0,
-            exit: None,
-            oom_kills: 0,
-            updated: None,
-            wanted: None,
-            spec,
-        };
+        let row = Container::new(id.clone(), sandbox.id.clone(), spec);
         let row = self.parts.table.insert(row).await?;
         faultpoint::point("vm.create.recorded");
         let made = async {
@@ -84,12 +91,7 @@ impl<P: Platform> Containers<P> {
             return Err(e);
         }
         faultpoint::point("vm.create.disk");
-        self.move_on(&row, Event::Prepared, "created", |_| {})
-            .await?;
-        self.remember_answer(&id);
-        faultpoint::point("vm.create.created");
-        tracing::info!(sandbox = %sandbox.id, container = %id, "container created");
-        Ok(id)
+        self.move_on(&row, Event::Prepared, "created", |_| {}).await
     }
 
     /// Refuses a board that the emulator does not have; `q35` it always has.
@@ -148,11 +150,8 @@ impl<P: Platform> Containers<P> {
     /// Ends a container that never ran, and records why.
     async fn give_way(&self, row: &Container, attempt: u32) -> Result<()> {
         let now = clock::now();
-        let exit = Exit {
-            code: NEVER_RAN,
-            reason: "StartError".to_owned(),
-            message: format!("it was never started, and attempt {attempt} took its place"),
-        };
+        let message = format!("it was never started, and attempt {attempt} took its place");
+        let exit = Exit::never_ran(message);
         let ended = |row: &mut Container| {
             row.finished_at = now;
             row.exit = Some(exit);
@@ -177,7 +176,7 @@ fn is_later(new: &ContainerMetadata, old: &ContainerMetadata) -> bool {
 }
 
 /// The absolute path of the log; `None` when the client named none, or one that leads elsewhere.
-fn log_path(directory: &str, path: &str) -> Option<PathBuf> {
+pub(in crate::vm) fn log_path(directory: &str, path: &str) -> Option<PathBuf> {
     let (directory, path) = (Path::new(directory), Path::new(path));
     let plain = path
         .components()

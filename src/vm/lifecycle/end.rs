@@ -83,7 +83,7 @@ impl<P: Platform> Containers<P> {
             return;
         };
         let all = self.parts.table.all();
-        let mut running = all.iter().filter(|row| row.phase.runs());
+        let mut running = all.iter().filter(|row| row.phase.runs() && row.boots());
         let Some(row) = running.find(|row| row.domain() == domain) else {
             return;
         };
@@ -115,6 +115,9 @@ impl<P: Platform> Containers<P> {
 
     /// Writes what is left of the console to the log and stops following.
     pub(in crate::vm) async fn drain(&self, row: &Container) {
+        if row.is_process() {
+            return;
+        }
         if let Err(e) = self.follow(row).await {
             tracing::warn!(container = %row.id, error = crate::one_line(&e), "console not reopened");
         }
@@ -137,6 +140,12 @@ impl<P: Platform> Containers<P> {
             .locks
             .lock(&format!("release of {}", row.id))
             .await;
+        if row.is_process() {
+            if !self.is_followed(&row.id) {
+                self.forget_session(row).await;
+            }
+            return self.remove_process_files(&row.id).await;
+        }
         self.clean_up(row).await?;
         self.give_disk_back(row).await
     }
@@ -248,6 +257,7 @@ mod tests {
             wanted: None,
             spec: Spec {
                 seed: false,
+                part: Default::default(),
                 config: Default::default(),
                 machine,
                 instance: Default::default(),

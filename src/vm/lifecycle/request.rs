@@ -28,7 +28,7 @@ pub(in crate::vm) fn instance(sandbox: &Sandbox, config: &ContainerConfig) -> Re
 }
 
 /// The machine that the pod and its container request; the container's limits win over the pod's.
-pub(super) fn machine(
+pub(in crate::vm) fn machine(
     sandbox: &Sandbox,
     config: &ContainerConfig,
     defaults: podspec::Defaults,

@@ -27,7 +27,7 @@ use crate::vm::domain::{
 };
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::host::accelerator::Accelerator;
-use crate::vm::model::{Container, Exit, NEVER_RAN};
+use crate::vm::model::{Container, Exit};
 use crate::vm::resources::{room, want_size_of_pod};
 use crate::vm::service::Containers;
 use crate::vm::state::{Event, Phase};
@@ -46,7 +46,13 @@ impl<P: Platform> Containers<P> {
     pub(in crate::vm) async fn start_to_end(&self, id: &ContainerId) -> Result<()> {
         let sandbox = self.row(id)?.sandbox.clone();
         let _lock = self.parts.locks.lock(sandbox.as_str()).await;
+        self.start_locked(id).await
+    }
+
+    /// Starts a machine, unless it runs; the caller holds the sandbox's lock.
+    pub(in crate::vm) async fn start_locked(&self, id: &ContainerId) -> Result<()> {
         let mut row = self.row(id)?;
+        let sandbox = row.sandbox.clone();
         if row.phase == Phase::Starting {
             row = self.settle_starting(&row).await?;
         }
@@ -277,11 +283,7 @@ impl<P: Platform> Containers<P> {
     }
 
     async fn record_start_error(&self, row: &Container, error: &Error) -> Result<()> {
-        let exit = Exit {
-            code: NEVER_RAN,
-            reason: "StartError".to_owned(),
-            message: crate::one_line(error),
-        };
+        let exit = Exit::never_ran(crate::one_line(error));
         self.drain(row).await;
         let now = clock::now();
         let ended = |row: &mut Container| {

@@ -37,7 +37,9 @@ impl<P: Platform> Containers<P> {
         let Some(row) = self.parts.table.get(id) else {
             return Ok(());
         };
-        if row.phase == Phase::Starting {
+        if row.phase == Phase::Starting && row.is_process() {
+            self.stop_process_start(&row).await?;
+        } else if row.phase == Phase::Starting {
             // A start in progress holds this lock; one that was cut short is settled.
             let _lock = self.parts.locks.lock(row.sandbox.as_str()).await;
             let row = self.row(id)?;
@@ -53,10 +55,12 @@ impl<P: Platform> Containers<P> {
             if !row.phase.runs() {
                 return Ok(());
             }
-            if !row.boots() {
-                return self.give_place_up(&row).await;
+            if !row.is_process() {
+                if !row.boots() {
+                    return self.give_place_up(&row).await;
+                }
+                self.check_connected("stop").await?;
             }
-            self.check_connected("stop").await?;
             let earlier = |row: &mut Container| {
                 let first = row.kill_at == 0 || kill_at < row.kill_at;
                 row.kill_at = if first { kill_at } else { row.kill_at };
@@ -137,6 +141,10 @@ impl<P: Platform> Containers<P> {
         if clock::until(row.kill_at).is_zero() {
             return std::future::pending().await;
         }
+        if row.is_process() {
+            self.request_end(row).await;
+            return std::future::pending().await;
+        }
         self.ask_for_ever(row).await
     }
 
@@ -163,6 +171,9 @@ impl<P: Platform> Containers<P> {
     }
 
     async fn kill(&self, row: &Container) -> Result<()> {
+        if row.is_process() {
+            return self.kill_process(row).await;
+        }
         let destroyed = self.parts.hypervisor.destroy(row.domain()).await;
         destroyed.map_err(hypervisor("kill"))?;
         faultpoint::point("vm.stop.killed");

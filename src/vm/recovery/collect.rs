@@ -30,6 +30,7 @@ impl<P: Platform> Containers<P> {
         collect_files(&self.paths.pods(), &self.parts.sandboxes).await?;
         collect_files(&self.paths.consoles(), &self.parts.table).await?;
         collect_files(&self.paths.seeds(), &self.parts.table).await?;
+        collect_files(&self.paths.processes(), &self.parts.table).await?;
         self.collect_disks().await?;
         self.collect_pins().await
     }

@@ -51,6 +51,7 @@ impl<P: Platform> Containers<P> {
             message: "the node was rebooted while the virtual machine ran".to_owned(),
         };
         match self.record_end(id, lost).await? {
+            Some(row) if row.is_process() => self.let_go(&row).await,
             Some(row) => self.remove_console(&row).await,
             None => Ok(()),
         }

@@ -59,6 +59,11 @@ impl<P: Platform> Containers<P> {
         let Some(row) = self.parts.table.get(id) else {
             return Ok(true);
         };
+        if row.is_process() && row.phase.runs() {
+            // Needs no lock, and the processes of a pod share one.
+            self.follow_again(&row);
+            return Ok(true);
+        }
         let Some(_lock) = self.parts.locks.try_lock(row.sandbox.as_str()) else {
             return Ok(is_settled(&row, domain));
         };
@@ -66,6 +71,7 @@ impl<P: Platform> Containers<P> {
             return Ok(true);
         };
         let settled = match row.phase {
+            _ if row.is_process() => self.reconcile_process(&row).await,
             Phase::Creating => self.drop_creating(&row).await,
             Phase::Starting => self.settle_starting(&row).await.map(drop),
             Phase::Running | Phase::Stopping if !row.boots() => Ok(()),

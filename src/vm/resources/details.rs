@@ -119,7 +119,7 @@ impl<P: Platform> Containers<P> {
 
     fn plan(&self) -> Plan {
         let mut running = self.parts.table.all();
-        running.retain(|row| row.phase.runs());
+        running.retain(|row| row.phase.runs() && !row.is_process());
         let running: HashMap<_, _> = running.iter().map(|row| (&row.sandbox, row)).collect();
         let mut sandboxes = self.parts.sandboxes.all();
         sandboxes.retain(|sandbox| sandbox.phase == Phase::Ready);

@@ -131,7 +131,7 @@ impl Snapshot {
 
 impl Cpu {
     /// A further sample after `last`; there is no rate across a new beginning.
-    fn after(last: Option<Self>, at: i64, nanoseconds: u64) -> Self {
+    pub(in crate::vm) fn after(last: Option<Self>, at: i64, nanoseconds: u64) -> Self {
         let rate = last.and_then(|last| {
             let used = u128::from(nanoseconds.checked_sub(last.nanoseconds)?);
             let passed = u128::try_from(at - last.at)

@@ -167,9 +167,18 @@ impl Cri {
 
     /// Runs a sandbox and returns its id.
     pub async fn run(&self, config: v1::PodSandboxConfig) -> Result<String, Status> {
+        self.run_by(config, "").await
+    }
+
+    /// Runs a sandbox of a handler and returns its id.
+    pub async fn run_by(
+        &self,
+        config: v1::PodSandboxConfig,
+        handler: &str,
+    ) -> Result<String, Status> {
         let request = v1::RunPodSandboxRequest {
             config: Some(config),
-            runtime_handler: String::new(),
+            runtime_handler: handler.to_owned(),
         };
         Ok(self
             .runtime

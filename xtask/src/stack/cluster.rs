@@ -36,6 +36,8 @@ use super::{Layout, Program};
 
 /// The handler and name of the RuntimeClass, and the name of our backend in the proxy.
 const RUNTIME: &str = "vmlet";
+/// The handler and name of the RuntimeClass of pods whose containers are processes of one machine.
+const PROCESSES: &str = "vmlet-process";
 /// The label of nodes that run VM pods.
 const NODE_LABEL: &str = "vmlet.dev/node=true";
 /// Addresses of Services.

@@ -68,7 +68,7 @@ impl<P: Platform> Containers<P> {
     async fn snapshot(&self, last: &Snapshot) -> Snapshot {
         let taken = Some(Instant::now());
         let mut running = self.parts.table.all();
-        running.retain(|row| row.phase.runs());
+        running.retain(|row| row.phase.runs() && !row.is_process());
         let sandboxes = self.parts.sandboxes.all();
         let ready = sandboxes.iter().any(|s| s.phase == Phase::Ready);
         let (domains, traffic, host) = tokio::join!(

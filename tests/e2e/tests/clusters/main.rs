@@ -28,6 +28,7 @@ mod network;
 mod placement;
 mod plugins;
 mod probes;
+mod processes;
 mod proxy;
 mod reboot;
 mod resize;

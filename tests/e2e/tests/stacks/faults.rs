@@ -114,7 +114,7 @@ async fn live(stack: &Stack, point: &str) -> Result<()> {
 
 /// One request; when it fails because a program ended, that program is started and the request
 /// repeated.
-async fn step<T, F>(stack: &Stack, name: &str, request: impl Fn(Cri) -> F) -> Result<T>
+pub(crate) async fn step<T, F>(stack: &Stack, name: &str, request: impl Fn(Cri) -> F) -> Result<T>
 where
     F: Future<Output = Result<T, Status>>,
 {
@@ -143,7 +143,7 @@ where
         .with_context(|| format!("{name} again, after {refused:?}"))
 }
 
-async fn restart_dead(stack: &Stack) -> Result<usize> {
+pub(crate) async fn restart_dead(stack: &Stack) -> Result<usize> {
     let mut count = 0;
     for program in ["vmlet-tapmanager", "vmlet"] {
         if !stack.is_alive(program) {
@@ -161,9 +161,10 @@ fn crash_points() -> Result<BTreeSet<String>> {
     for folder in ["src", "tapmanager/src"] {
         collect(&root.join(folder), &mut points)?;
     }
-    // Those of the node API and of a resize are not on the way of an ordinary pod: `node_crashes.rs`
-    // and `resize.rs` have them.
-    points.retain(|point| !point.starts_with("node.") && !point.starts_with("resize."));
+    // Those of the node API, of a resize and of processes are not on the way of an ordinary pod:
+    // `node_crashes.rs`, `resize.rs` and `processes.rs` have them.
+    let others = ["node.", "resize.", "process."];
+    points.retain(|point| !others.iter().any(|other| point.starts_with(other)));
     Ok(points)
 }
 

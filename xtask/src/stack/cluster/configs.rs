@@ -10,7 +10,8 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::{
-    CLUSTER_SUBNET, Guests, Node, RUNTIME, containerd_socket, kubeconfig, pki, proxy_socket,
+    CLUSTER_SUBNET, Guests, Node, PROCESSES, RUNTIME, containerd_socket, kubeconfig, pki,
+    proxy_socket,
 };
 use crate::pod_images;
 use crate::stack::program::CNI_BIN_DIR;
@@ -93,7 +94,7 @@ fn criproxy(layout: &Layout, node: &Node) -> String {
     format!(
         "listen = {listen}\nstate_dir = {state}\n\n\
          [primary]\nname = \"containerd\"\nsocket = {containerd}\n\n\
-         [[secondary]]\nname = \"{RUNTIME}\"\nsocket = {vmlet}\nhandlers = [\"{RUNTIME}\"]\n\
+         [[secondary]]\nname = \"{RUNTIME}\"\nsocket = {vmlet}\nhandlers = [\"{RUNTIME}\", \"{PROCESSES}\"]\n\
          target_runtimes = [\"{RUNTIME}\", \"virtlet.cloud\"]\n\
          image_prefixes = [\"vmlet.dev/\", \"virtlet.cloud/\"]\nid_suffix = \"766d6c74\"\n\n\
          [metrics]\nlisten = \"127.0.0.1:9621\"\n\n\

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::{
-    Guests, MAX_NODES, NODE_LABEL, Node, Plan, RUNTIME, agent, commands, configs,
+    Guests, MAX_NODES, NODE_LABEL, Node, PROCESSES, Plan, RUNTIME, agent, commands, configs,
     containerd_socket, images, install, kubeconfig, links, pki, worker_dir,
 };
 use crate::run;
@@ -115,7 +115,9 @@ fn boot_api(layout: &Layout) -> Result<()> {
 /// Makes the cluster ready for pods: nodes, RuntimeClass, the account that pods run as.
 pub(crate) fn wait_until_ready(node: &Node, plan: &Plan) -> Result<()> {
     if plan.guests == Guests::Vmlet {
-        apply(node, &runtime_class())?;
+        for handler in [RUNTIME, PROCESSES] {
+            apply(node, &runtime_class(handler))?;
+        }
     }
     if plan.guests == Guests::NoNode {
         return Ok(());
@@ -140,12 +142,12 @@ pub(crate) fn wait_until_ready(node: &Node, plan: &Plan) -> Result<()> {
 }
 
 /// Beside the memory of its guest QEMU takes about 90 MiB under software emulation.
-fn runtime_class() -> serde_json::Value {
+fn runtime_class(handler: &str) -> serde_json::Value {
     json!({
         "apiVersion": "node.k8s.io/v1",
         "kind": "RuntimeClass",
-        "metadata": { "name": RUNTIME },
-        "handler": RUNTIME,
+        "metadata": { "name": handler },
+        "handler": handler,
         "overhead": { "podFixed": { "cpu": "10m", "memory": "128Mi" } },
         "scheduling": { "nodeSelector": { "vmlet.dev/node": "true" } },
     })

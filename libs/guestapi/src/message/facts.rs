@@ -1,0 +1,91 @@
+//! What a guest reports about itself.
+
+use bytes::Bytes;
+
+/// What a guest reports about itself. Numbers that it does not know are 0.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Facts {
+    /// Host name.
+    #[prost(string, tag = "1")]
+    pub host_name: String,
+    /// `ID` of the operating system, such as `debian`.
+    #[prost(string, tag = "2")]
+    pub os_id: String,
+    /// Its name for people.
+    #[prost(string, tag = "3")]
+    pub os_name: String,
+    /// Its version.
+    #[prost(string, tag = "4")]
+    pub os_version: String,
+    /// Release of its kernel.
+    #[prost(string, tag = "5")]
+    pub kernel: String,
+    /// Nanoseconds since its boot.
+    #[prost(uint64, tag = "6")]
+    pub uptime: u64,
+    /// CPU time that its processors were busy, in nanoseconds.
+    #[prost(uint64, tag = "7")]
+    pub cpu: u64,
+    /// Bytes of memory.
+    #[prost(uint64, tag = "8")]
+    pub memory: u64,
+    /// Bytes of memory that programs can get without swapping.
+    #[prost(uint64, tag = "9")]
+    pub memory_available: u64,
+    /// Bytes of swap space.
+    #[prost(uint64, tag = "10")]
+    pub swap: u64,
+    /// Bytes of swap space that are free.
+    #[prost(uint64, tag = "11")]
+    pub swap_free: u64,
+    /// File systems on disks, at most [`FILE_SYSTEMS`](crate::FILE_SYSTEMS).
+    #[prost(message, repeated, tag = "12")]
+    pub file_systems: Vec<FileSystem>,
+    /// Network interfaces, at most [`INTERFACES`](crate::INTERFACES).
+    #[prost(message, repeated, tag = "13")]
+    pub interfaces: Vec<Interface>,
+    /// The beginning of `/run/vmlet/guestinfo`, by which programs of the guest publish values; at
+    /// most [`PUBLISHED`](crate::PUBLISHED) bytes.
+    #[prost(bytes = "bytes", tag = "14")]
+    pub published: Bytes,
+}
+
+/// A mounted file system.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FileSystem {
+    /// Where it is mounted.
+    #[prost(string, tag = "1")]
+    pub mount_point: String,
+    /// Its device.
+    #[prost(string, tag = "2")]
+    pub device: String,
+    /// Its type, such as `ext4`.
+    #[prost(string, tag = "3")]
+    pub kind: String,
+    /// Bytes.
+    #[prost(uint64, tag = "4")]
+    pub size: u64,
+    /// Bytes that are in use.
+    #[prost(uint64, tag = "5")]
+    pub used: u64,
+    /// Inodes.
+    #[prost(uint64, tag = "6")]
+    pub inodes: u64,
+    /// Inodes that are in use.
+    #[prost(uint64, tag = "7")]
+    pub inodes_used: u64,
+}
+
+/// A network interface.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Interface {
+    /// Its name in the guest.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Its hardware address, `52:54:00:12:34:56`.
+    #[prost(string, tag = "2")]
+    pub mac: String,
+    /// Its addresses with the lengths of their prefixes, `10.1.0.5/24`.
+    #[prost(string, repeated, tag = "3")]
+    pub addresses: Vec<String>,
+}

@@ -1,0 +1,107 @@
+//! Requests that are no commands, and their answers.
+
+use super::facts::Facts;
+
+/// Requests one action that is no command. The host has one answer for each.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Request {
+    /// The number of the request, which is that of no other one and of no session.
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    /// What is requested; `None` is an action of a later version.
+    #[prost(oneof = "request::Action", tags = "2, 3, 4, 5, 6")]
+    pub action: Option<request::Action>,
+}
+
+/// The actions of [`Request`].
+pub mod request {
+    /// One of the actions.
+    #[derive(Clone, PartialEq, prost::Oneof)]
+    pub enum Action {
+        /// Report [`Facts`](super::Facts).
+        #[prost(message, tag = "2")]
+        ReportFacts(super::ReportFacts),
+        /// Set the clock.
+        #[prost(message, tag = "3")]
+        SetTime(super::SetTime),
+        /// Write and stop all file systems.
+        #[prost(message, tag = "4")]
+        Freeze(super::Freeze),
+        /// Let file systems go on.
+        #[prost(message, tag = "5")]
+        Thaw(super::Thaw),
+        /// Report [`Usage`](super::Usage) of kept sessions (since version 2).
+        #[prost(message, tag = "6")]
+        ReportUsage(super::ReportUsage),
+    }
+}
+
+/// See [`request::Action`].
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct ReportFacts {}
+
+/// See [`request::Action`].
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct SetTime {
+    /// Nanoseconds since the epoch.
+    #[prost(int64, tag = "1")]
+    pub nanoseconds: i64,
+}
+
+/// See [`request::Action`].
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Freeze {
+    /// After so many seconds the guest thaws them by itself; at most
+    /// [`LONGEST_FREEZE`](crate::LONGEST_FREEZE).
+    #[prost(uint32, tag = "1")]
+    pub seconds: u32,
+}
+
+/// See [`request::Action`].
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Thaw {}
+
+/// See [`request::Action`].
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ReportUsage {
+    /// Names of kept sessions; all without.
+    #[prost(string, repeated, tag = "1")]
+    pub keep: Vec<String>,
+}
+
+/// What the processes of a kept session use.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Usage {
+    /// The name of the session.
+    #[prost(string, tag = "1")]
+    pub keep: String,
+    /// CPU time of its processes, the ended ones that were waited for included, in nanoseconds.
+    #[prost(uint64, tag = "2")]
+    pub cpu: u64,
+    /// Bytes of their resident memory; shared pages count once for each process.
+    #[prost(uint64, tag = "3")]
+    pub memory: u64,
+    /// How many processes there are.
+    #[prost(uint32, tag = "4")]
+    pub processes: u32,
+}
+
+/// The answer to a [`Request`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Answer {
+    /// The number of the request.
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    /// Why it was not done, for people; empty when it was done.
+    #[prost(string, tag = "2")]
+    pub error: String,
+    /// What was requested by [`ReportFacts`].
+    #[prost(message, optional, tag = "3")]
+    pub facts: Option<Facts>,
+    /// File systems that are frozen, or were thawed.
+    #[prost(uint32, tag = "4")]
+    pub file_systems: u32,
+    /// What was requested by [`ReportUsage`]; at most [`SESSIONS`](crate::SESSIONS).
+    #[prost(message, repeated, tag = "5")]
+    pub usage: Vec<Usage>,
+}

@@ -1,0 +1,211 @@
+//! Creates a process and, before the first one of a pod, the pod machine.
+//!
+//! Invariant: what the process is started with is in a file of its own, readable by root only, and
+//! never in the database: environment variables may be secrets.
+//! Failure: a container that is refused leaves no row of its own; the pod machine stays, for the
+//! next one.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+
+use podspec::{ContainerId, GuestAgent, NoCloud, SandboxId};
+use prost::Message;
+
+use crate::files;
+use crate::guest::Start;
+use crate::platform::Platform;
+use crate::sandbox::Sandbox;
+use crate::vm::error::{Error, Result};
+use crate::vm::lifecycle::log_path;
+use crate::vm::lifecycle::request::machine;
+use crate::vm::model::{Container, ContainerConfig, ContainerMetadata, Part, Spec, Unused};
+use crate::vm::service::Containers;
+use crate::vm::state::{Event, Phase};
+
+/// The name of the pod machine where it is shown.
+const POD_MACHINE: &str = "vmlet-pod-machine";
+
+/// What a client requests of a process.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Process {
+    /// The command and its surroundings; the session has no number and no name yet.
+    pub start: Start,
+    /// The end of the first client's input is that of the process.
+    pub stdin_once: bool,
+    /// Linux's number of the signal that ends it.
+    pub stop_signal: i32,
+}
+
+impl<P: Platform> Containers<P> {
+    pub(in crate::vm) async fn create_process(
+        self: Arc<Self>,
+        sandbox: &SandboxId,
+        mut config: ContainerConfig,
+        process: Process,
+        files: Option<NoCloud>,
+    ) -> Result<ContainerId> {
+        let _lock = self.parts.locks.lock(sandbox.as_str()).await;
+        let sandbox = self.ready_sandbox(sandbox)?;
+        // They reach the process.
+        config.unused = Unused {
+            cdi_devices: config.unused.cdi_devices,
+            ..Unused::default()
+        };
+        if let Some(id) = self
+            .process_made_before(&sandbox, &config, &process)
+            .await?
+        {
+            return Ok(id);
+        }
+        let machine = self.ensure_pod_machine(&sandbox, &config, files).await?;
+        let id = ContainerId::generate();
+        let spec = Spec {
+            part: Part::Process {
+                stdin_once: process.stdin_once,
+                stop_signal: process.stop_signal,
+            },
+            log_path: log_path(&sandbox.config.log_directory, &config.log_path)
+                .unwrap_or_else(|| self.paths.default_log(&id)),
+            unsupported: self.unsupported(&sandbox, &config, &[], "").await,
+            config,
+            blocks: Vec::new(),
+            seed: false,
+            ..machine.spec.clone()
+        };
+        let row = Container::new(id.clone(), sandbox.id.clone(), spec);
+        let row = self.parts.table.insert(row).await?;
+        faultpoint::point("process.create.recorded");
+        if let Err(e) = self.write_start(&row.id, &process.start).await {
+            let _ = self.drop_creating(&row).await;
+            return Err(e);
+        }
+        self.move_on(&row, Event::Prepared, "created", |_| {})
+            .await?;
+        faultpoint::point("process.create.created");
+        self.remember_answer(&id);
+        tracing::info!(sandbox = %sandbox.id, container = %id, "container created");
+        Ok(id)
+    }
+
+    /// The container that an earlier daemon made from the same request, when it ended before it
+    /// could answer.
+    async fn process_made_before(
+        &self,
+        sandbox: &Sandbox,
+        config: &ContainerConfig,
+        process: &Process,
+    ) -> Result<Option<ContainerId>> {
+        for row in self.of_sandbox(&sandbox.id) {
+            let has_name = row.spec.config.metadata == config.metadata;
+            if !row.is_process() || !has_name {
+                continue;
+            }
+            match row.phase {
+                Phase::Creating => self.drop_creating(&row).await?,
+                Phase::Created if row.spec.config == *config && !self.was_answered(&row.id) => {
+                    self.write_start(&row.id, &process.start).await?;
+                    self.remember_answer(&row.id);
+                    return Ok(Some(row.id.clone()));
+                }
+                phase if phase.is_live() => {
+                    return Err(Error::NameTaken {
+                        name: config.metadata.name.clone(),
+                        attempt: config.metadata.attempt,
+                        container: row.id.clone(),
+                    });
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// The pod machine of a sandbox, made from the image of this container when there is none; the
+    /// caller holds the sandbox's lock.
+    async fn ensure_pod_machine(
+        &self,
+        sandbox: &Sandbox,
+        config: &ContainerConfig,
+        files: Option<NoCloud>,
+    ) -> Result<Arc<Container>> {
+        if let Some(machine) = self.pod_machine(&sandbox.id) {
+            // The pin of the sandbox stays that of the pod machine.
+            let wanted = self.known(&sandbox.id, &config.image);
+            let digest = wanted.map(|digest| digest.to_string());
+            if digest.as_deref() != Some(machine.spec.image_digest.as_str()) {
+                return Err(Error::OtherImage {
+                    sandbox: sandbox.id.clone(),
+                    image: config.image.image.clone(),
+                });
+            }
+            return Ok(machine);
+        }
+        let port = machine(sandbox, config, self.defaults())?.guest_agent;
+        if port == GuestAgent::Off {
+            return Err(Error::NoGuestPort(sandbox.id.clone()));
+        }
+        let config = ContainerConfig {
+            metadata: ContainerMetadata {
+                name: POD_MACHINE.to_owned(),
+                attempt: 0,
+            },
+            image: config.image.clone(),
+            ..ContainerConfig::default()
+        };
+        self.create_machine(sandbox, config, Part::PodMachine, files)
+            .await
+    }
+
+    /// The machine that the processes of a sandbox run in: the container without a command while
+    /// there is one, else the pod machine, which may have ended.
+    pub(in crate::vm) fn pod_machine(&self, sandbox: &SandboxId) -> Option<Arc<Container>> {
+        let mut all = self.of_sandbox(sandbox);
+        all.retain(|row| row.boots() && !matches!(row.phase, Phase::Creating | Phase::Removing));
+        let live = all.iter().find(|row| row.phase.is_live());
+        let made = || all.iter().find(|row| row.spec.part == Part::PodMachine);
+        live.or_else(made).cloned()
+    }
+
+    async fn write_start(&self, id: &ContainerId, start: &Start) -> Result<()> {
+        let path = self.paths.process(id);
+        let start = Start {
+            keep: id.to_string(),
+            ..start.clone()
+        };
+        let bytes = start.encode_to_vec();
+        let work = {
+            let path = path.clone();
+            move || {
+                let mut options = std::fs::OpenOptions::new();
+                let options = options.write(true).create(true).truncate(true).mode(0o600);
+                options.open(&path)?.write_all(&bytes)
+            }
+        };
+        let written = tokio::task::spawn_blocking(work).await;
+        let written = written.map_err(crate::tasks::Aborted::from)?;
+        Ok(written.map_err(files::failed("write", &path))?)
+    }
+
+    /// What a process was created with.
+    pub(in crate::vm) async fn read_start(&self, id: &ContainerId) -> Result<Start> {
+        let path = self.paths.process(id);
+        let bytes = tokio::fs::read(&path).await;
+        let bytes = bytes.map_err(files::failed("read", &path))?;
+        let start = Start::decode(&bytes[..]).map_err(std::io::Error::other);
+        Ok(start.map_err(files::failed("read", &path))?)
+    }
+
+    /// Removes the files of a process; may be repeated.
+    pub(in crate::vm) async fn remove_process_files(&self, id: &ContainerId) -> Result<()> {
+        for path in [self.paths.process(id), self.paths.process_position(id)] {
+            match tokio::fs::remove_file(&path).await {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(files::failed("remove", &path)(e).into());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,308 @@
+//! Follows a process: its output into the log and to clients, its end into the record.
+//!
+//! Invariant: the guest is told to forget output, and the process, only after they are recorded. A
+//! connection that breaks is made again, and the process continues meanwhile.
+//! Failure: a process ends with its pod machine, and with the `vmlet-guest` that started it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use guestapi::Stream;
+use podspec::ContainerId;
+use tokio::time::MissedTickBehavior;
+
+use super::live::{Live, Session};
+use super::log::Log;
+use crate::clock;
+use crate::guest::{self, Agent, Command};
+use crate::platform::Platform;
+use crate::vm::console::Rest;
+use crate::vm::error::Result;
+use crate::vm::model::{Container, Exit};
+use crate::vm::service::Containers;
+use crate::vm::stats::{Cpu, Memory, Usage};
+
+/// Bytes that are read at once.
+const PIECE: usize = 16 << 10;
+/// Interval of the attempts to write a log, and to reach the guest again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval of the reports of what a process uses.
+const USAGE_INTERVAL: Duration = Duration::from_secs(10);
+/// Time for `vmlet-guest` to answer a new connection.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Exit code of a process whose end was not observed.
+const UNKNOWN: i32 = 255;
+/// Exit code of what is killed.
+const KILLED: i32 = 137;
+
+/// A session that is connected.
+pub(super) type Connected = (Agent, Command);
+
+impl<P: Platform> Containers<P> {
+    /// Follows a process in a task of its own, from this session on or from one that the guest
+    /// keeps. The daemon's end ends the task, not the process.
+    pub(super) fn spawn_follower(
+        self: &Arc<Self>,
+        id: &ContainerId,
+        live: Arc<Live>,
+        connected: Option<Connected>,
+    ) {
+        let (this, id) = (Arc::clone(self), id.clone());
+        tokio::spawn(async move {
+            let exit = this.follow_to_end(&id, &live, connected).await;
+            faultpoint::point("process.exit.known");
+            let recorded = this.record_end(&id, |_, _| exit.clone()).await;
+            let released = match recorded {
+                Ok(Some(row)) => this.let_go(&row).await,
+                Ok(None) => Ok(()),
+                Err(e) => Err(e),
+            };
+            faultpoint::point("process.exit.recorded");
+            this.processes.end(&id);
+            match released {
+                Ok(()) => {
+                    if let Some(session) = &*live.session.borrow() {
+                        session.control.close();
+                    }
+                }
+                Err(e) => {
+                    let error = crate::one_line(&e);
+                    tracing::warn!(container = %id, error, "container exit not recorded");
+                }
+            }
+        });
+    }
+
+    /// Returns how the process ended.
+    async fn follow_to_end(
+        &self,
+        id: &ContainerId,
+        live: &Live,
+        mut connected: Option<Connected>,
+    ) -> Exit {
+        loop {
+            let session = match connected.take() {
+                Some(session) => Ok(session),
+                None => self.adopt_process(id, live).await,
+            };
+            match session {
+                Ok((agent, command)) => {
+                    let usage = keep_usage(&agent, id, live);
+                    let code = tokio::select! {
+                        code = carry(live, command) => code,
+                        () = usage => continue,
+                    };
+                    if let Ok(code) = code {
+                        return exit(code);
+                    }
+                }
+                Err(guest::Error::NoSession(words)) => {
+                    return Exit {
+                        code: UNKNOWN,
+                        reason: "Unknown".to_owned(),
+                        message: format!("vmlet-guest no longer has the process: {words}"),
+                    };
+                }
+                Err(error) => {
+                    let error = crate::one_line(&error);
+                    tracing::debug!(container = %id, error, "process not reached");
+                }
+            }
+            if let Some(exit) = self.end_of_pod_machine(id) {
+                return exit;
+            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+    }
+
+    /// Connects to a process that the guest keeps.
+    async fn adopt_process(
+        &self,
+        id: &ContainerId,
+        live: &Live,
+    ) -> Result<Connected, guest::Error> {
+        let row = self.parts.table.get(id).ok_or(guest::Error::Lost)?;
+        let machine = self.pod_machine(&row.sandbox).ok_or(guest::Error::Lost)?;
+        let socket = self.paths.guest_socket(&machine.id);
+        let agent = self.guests.agent(&machine.id, &socket, ANSWER).await;
+        let agent = agent.ok_or(guest::Error::Lost)?;
+        let mut log = live.log.lock().await;
+        if log.is_none() {
+            let (path, saved) = (row.spec.log_path.clone(), self.paths.process_position(id));
+            let opened = tokio::task::spawn_blocking(move || Log::open(&path, &saved)).await;
+            match opened {
+                Ok(Ok(opened)) => *log = Some(opened),
+                Ok(Err(error)) => {
+                    let error = crate::one_line(&error);
+                    tracing::warn!(container = %id, error, "log of a process not opened");
+                }
+                Err(_) => {}
+            }
+        }
+        let log = log.as_mut().ok_or(guest::Error::Lost)?;
+        log.forget();
+        let command = agent.adopt(id.as_str(), log.stored()).await?;
+        Ok((agent, command))
+    }
+
+    /// How a process ended whose machine has ended.
+    fn end_of_pod_machine(&self, id: &ContainerId) -> Option<Exit> {
+        let row = self.parts.table.get(id);
+        let machine = row.and_then(|row| self.pod_machine(&row.sandbox));
+        if machine
+            .as_ref()
+            .is_some_and(|machine| machine.phase.may_run())
+        {
+            return None;
+        }
+        let end = machine.and_then(|machine| machine.exit.clone());
+        let end = end.map_or_else(String::new, |end| {
+            format!(": {} {}", end.reason, end.message)
+        });
+        Some(Exit {
+            code: KILLED,
+            reason: "Error".to_owned(),
+            message: format!("the machine of the pod ended{end}")
+                .trim()
+                .to_owned(),
+        })
+    }
+
+    /// Continues in a new log after the rotation of the old one.
+    pub(in crate::vm) async fn reopen_process_log(&self, row: &Container) -> Result<()> {
+        let Some(live) = self.processes.get(&row.id) else {
+            return Ok(());
+        };
+        let mut slot = live.log.lock().await;
+        let Some(mut log) = slot.take() else {
+            return Ok(());
+        };
+        let work = move || {
+            let reopened = log.reopen();
+            (log, reopened)
+        };
+        let done = tokio::task::spawn_blocking(work).await;
+        let (log, reopened) = done.map_err(crate::tasks::Aborted::from)?;
+        *slot = Some(log);
+        Ok(reopened?)
+    }
+}
+
+/// Carries a session to the end of the process; returns its exit code.
+async fn carry(live: &Live, command: Command) -> Result<i32, guest::Error> {
+    let Command {
+        input,
+        mut stdout,
+        mut stderr,
+        control,
+        mut ended,
+    } = command;
+    live.session.send_replace(Some(Session {
+        input: Arc::new(input),
+        control,
+    }));
+    let (mut out, mut err) = (vec![0; PIECE], vec![0; PIECE]);
+    let (mut has_out, mut has_err) = (true, true);
+    while has_out || has_err {
+        // An error of a pipe in memory is its end.
+        tokio::select! {
+            read = stdout.read(&mut out), if has_out => {
+                let length = read.unwrap_or(0);
+                has_out = length > 0;
+                stdout.acknowledge(store(live, Stream::Stdout, &out[..length]).await);
+            }
+            read = stderr.read(&mut err), if has_err => {
+                let length = read.unwrap_or(0);
+                has_err = length > 0;
+                stderr.acknowledge(store(live, Stream::Stderr, &err[..length]).await);
+            }
+        }
+    }
+    let code = ended.wait().await?;
+    for stream in [Stream::Stdout, Stream::Stderr] {
+        flush(live, stream, Rest::End).await;
+    }
+    Ok(code)
+}
+
+/// Writes output to the log and sends it to clients; returns how many bytes are stored now.
+async fn store(live: &Live, stream: Stream, bytes: &[u8]) -> usize {
+    if bytes.is_empty() {
+        return 0;
+    }
+    if let Some(log) = &mut *live.log.lock().await {
+        log.receive(stream, bytes);
+    }
+    // Without a client nothing is lost.
+    let _ = live.output.send((stream, Bytes::copy_from_slice(bytes)));
+    flush(live, stream, Rest::Hold).await
+}
+
+/// Writes what is whole, again and again while the disk is full: the process waits for room.
+async fn flush(live: &Live, stream: Stream, rest: Rest) -> usize {
+    loop {
+        let mut slot = live.log.lock().await;
+        let Some(mut log) = slot.take() else {
+            return 0;
+        };
+        let work = move || {
+            let stored = log.flush(stream, rest);
+            (log, stored)
+        };
+        let Ok((log, stored)) = tokio::task::spawn_blocking(work).await else {
+            return 0;
+        };
+        *slot = Some(log);
+        match stored {
+            Ok(stored) => return stored,
+            Err(error) => {
+                let error = crate::one_line(&error);
+                tracing::warn!(error, "log of a process not written");
+            }
+        }
+        drop(slot);
+        tokio::time::sleep(RETRY_INTERVAL).await;
+    }
+}
+
+/// Keeps what the process uses, until the connection ends.
+async fn keep_usage(agent: &Agent, id: &ContainerId, live: &Live) {
+    let mut ticks = tokio::time::interval(USAGE_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        match agent.usage(id.as_str()).await {
+            Ok(Some(used)) => {
+                let mut usage = live.usage();
+                let at = clock::now();
+                let now = cgroup::Memory {
+                    usage: used.memory,
+                    working_set: used.memory,
+                    rss: used.memory,
+                    ..cgroup::Memory::default()
+                };
+                *usage = Usage {
+                    cpu: Some(Cpu::after(usage.cpu, at, used.cpu)),
+                    memory: Some(Memory { at, now }),
+                    ..Usage::default()
+                };
+            }
+            Ok(None) => {}
+            Err(error) => {
+                let error = crate::one_line(&error);
+                tracing::debug!(container = %id, error, "usage of a process not reported");
+            }
+        }
+    }
+}
+
+/// The end as clients see it.
+fn exit(code: i32) -> Exit {
+    let reason = if code == 0 { "Completed" } else { "Error" };
+    Exit {
+        code,
+        reason: reason.to_owned(),
+        message: String::new(),
+    }
+}
