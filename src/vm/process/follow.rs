@@ -1,6 +1,6 @@
 //! Follows a process: its output into the log and to clients, its end into the record.
 //!
-//! Invariant: the guest is told to forget output, and the process, only after they are recorded. A
+//! Invariant: the guest may forget output, and the process, only after they are recorded. A
 //! connection that breaks is made again, and the process continues meanwhile.
 //! Failure: a process ends with its pod machine, and with the `vmlet-guest` that started it.
 

@@ -77,14 +77,14 @@ fn container_ids(cluster: &Cluster) -> Result<Vec<String>> {
 }
 
 fn pod() -> Value {
-    let container = |name: &str, script: &str| {
+    let container = |name: &str, user: u32, script: &str| {
         json!({
             "name": name,
             "image": "vmlet.dev/hello",
             "imagePullPolicy": "IfNotPresent",
             "command": ["sh", "-c", script],
             "env": [{ "name": "PART", "value": name }],
-            "securityContext": { "runAsUser": 1000 },
+            "securityContext": { "runAsUser": user },
             "resources": { "limits": { "memory": "96Mi" } },
         })
     };
@@ -96,8 +96,8 @@ fn pod() -> Value {
             "runtimeClassName": "vmlet-process",
             "terminationGracePeriodSeconds": 5,
             "containers": [
-                container("web", "echo web of $(hostname); exec sleep 100000"),
-                container("worker", "[ -e /tmp/second ] && exec sleep 100000; touch /tmp/second; \
+                container("web", 1000, "echo web of $(hostname); exec sleep 100000"),
+                container("worker", 0, "[ -e /tmp/second ] && exec sleep 100000; touch /tmp/second; \
                                      echo failed; exit 5"),
             ],
         },
