@@ -16,6 +16,7 @@ use anyhow::{Context, Result};
 
 use self::expected::{Expected, Outcome};
 use self::report::Spec;
+use self::suite::Suite;
 use super::tools::{self, Tool};
 use super::up::Build;
 use super::{guest, setup};
@@ -114,13 +115,25 @@ impl Critest {
         chosen: &Expected,
         catalogue: &[Spec],
     ) -> Result<Vec<Spec>> {
-        let handler = self.handler.as_deref().or(HANDLER);
-        let mut found = Vec::new();
+        let suite = Suite::new(session, self.handler.as_deref().or(HANDLER))?;
+        let mut all = Vec::new();
         for (group, lines) in chosen.by_group(catalogue) {
             println!("critest: {group}: {} specifications", lines.len());
-            found.extend(suite::group(session, handler, &group, &lines)?);
+            for (text, outcome) in lines.lines() {
+                let (found, output) = suite.run(text)?;
+                let Some(found) = found else { continue };
+                println!(
+                    "critest: {} in {:.1} s: {text}",
+                    found.outcome,
+                    found.duration.as_secs_f64()
+                );
+                if found.outcome != outcome {
+                    println!("{output}");
+                }
+                all.push(found);
+            }
         }
-        Ok(found)
+        Ok(all)
     }
 }
 

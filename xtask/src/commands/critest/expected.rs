@@ -136,11 +136,10 @@ impl Expected {
         self.lines.iter().any(|line| line.spec == spec)
     }
 
-    /// The expression that selects exactly these; ginkgo puts the name of the suite in front of a
-    /// text.
-    pub(crate) fn focus(&self) -> String {
-        let specs: Vec<String> = self.lines.iter().map(|line| quote(&line.spec)).collect();
-        format!(" ({})$", specs.join("|"))
+    /// Texts and outcomes.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = (&str, Outcome)> {
+        let lines = self.lines.iter();
+        lines.map(|line| (line.spec.as_str(), line.outcome))
     }
 
     /// One sentence for each specification that only the table or only critest has.
@@ -166,8 +165,9 @@ impl Expected {
                     differences.push(format!("passes now, expected {outcome}: {spec}"));
                 }
                 Some(found) => {
-                    let reason = found.message.lines().take(3).collect::<Vec<_>>().join(" ");
                     let ended = found.outcome;
+                    let reason = found.message.lines().take(3).collect::<Vec<_>>();
+                    let reason = reason.join(" ");
                     differences.push(format!("{ended}, expected {outcome}: {spec}: {reason}"));
                 }
             }
@@ -181,14 +181,6 @@ impl Expected {
             lines: lines.cloned().collect(),
         }
     }
-}
-
-/// Go's regular expressions, escaped.
-fn quote(text: &str) -> String {
-    let special = |character| r"\.+*?()|[]{}^$".contains(character);
-    text.chars()
-        .flat_map(|c| special(c).then_some('\\').into_iter().chain([c]))
-        .collect()
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! some hosts alone are left out.
 //! Failure: a report that is not ginkgo's.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
@@ -23,6 +25,8 @@ pub(super) struct Spec {
     pub(super) text: String,
     /// How it ended; in a run without execution this means nothing.
     pub(super) outcome: Outcome,
+    /// How long it took.
+    pub(super) duration: Duration,
     /// Why it failed or was skipped.
     pub(super) message: String,
 }
@@ -42,6 +46,9 @@ struct Report {
     leaf_node_type: String,
     leaf_node_text: String,
     state: String,
+    /// Nanoseconds.
+    #[serde(default)]
+    run_time: u64,
     #[serde(default)]
     failure: Failure,
 }
@@ -73,6 +80,7 @@ impl From<Report> for Spec {
             group,
             text: words.join(" "),
             outcome: Outcome::of_state(&report.state),
+            duration: Duration::from_nanos(report.run_time),
             message: report.failure.message,
         }
     }
@@ -88,19 +96,20 @@ mod tests {
             {"ContainerHierarchyTexts":["[k8s.io] A","b"],"LeafNodeType":"It","LeafNodeText":"c","State":"passed"},
             {"ContainerHierarchyTexts":null,"LeafNodeType":"BeforeSuite","LeafNodeText":"","State":"passed"},
             {"ContainerHierarchyTexts":["[k8s.io] SELinux"],"LeafNodeType":"It","LeafNodeText":"e","State":"passed"},
-            {"ContainerHierarchyTexts":["A"],"LeafNodeType":"It","LeafNodeText":"d","State":"failed",
+            {"ContainerHierarchyTexts":["A"],"LeafNodeType":"It","LeafNodeText":"d","State":"failed","RunTime":7,
              "Failure":{"Message":"timed out"}}]}]"#;
-        let spec = |text: &str, outcome, message: &str| Spec {
+        let spec = |text: &str, outcome, nanos, message: &str| Spec {
             group: "A".to_owned(),
             text: text.to_owned(),
             outcome,
+            duration: Duration::from_nanos(nanos),
             message: message.to_owned(),
         };
         assert_eq!(
             parse(report).unwrap(),
             [
-                spec("[k8s.io] A b c", Outcome::Pass, ""),
-                spec("A d", Outcome::Fail, "timed out")
+                spec("[k8s.io] A b c", Outcome::Pass, 0, ""),
+                spec("A d", Outcome::Fail, 7, "timed out")
             ]
         );
         assert!(parse("{}").is_err());
