@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::stamp::Stamp;
-use crate::{packages, workspace};
+use crate::{packages, pod_images, workspace};
 
 /// Raised when the way of building changes in a manner that the stamp cannot see.
 const RECIPE: &str = "6";
@@ -42,7 +42,8 @@ fn inputs(work: &Path, sources: &Path, agent: &Path) -> Result<Stamp> {
     let mut stamp = Stamp::new(work.join("hello.stamp"))
         .value("recipe", RECIPE)
         .folder(sources)?
-        .file(agent)?;
+        .file(agent)?
+        .file(&pod_images::pgrep())?;
     for (name, version) in packages::installed(&["busybox-static", "qemu-guest-agent", "syslinux"])?
     {
         stamp = stamp.value(&name, &version);
@@ -53,7 +54,11 @@ fn inputs(work: &Path, sources: &Path, agent: &Path) -> Result<Stamp> {
 fn build(work: &Path, sources: &Path, agent: &Path, image: &Path) -> Result<()> {
     let kernel = kernel::fetch(work).context("kernel package")?;
     let client = client::fetch(work).context("DHCPv6 client")?;
-    let programs = [client.as_slice(), &[("bin/vmlet-guest", agent.to_owned())]].concat();
+    let further = [
+        ("bin/vmlet-guest", agent.to_owned()),
+        ("bin/pgrep", pod_images::pgrep()),
+    ];
+    let programs = [client.as_slice(), &further].concat();
     let initramfs = initramfs::build(work, sources, &kernel, &programs).context("initramfs")?;
     let finished = disk::build(work, sources, &kernel.image, &initramfs).context("disk")?;
     fs::rename(&finished, image).with_context(|| format!("rename to {}", image.display()))?;

@@ -89,7 +89,8 @@ fn tools() -> Result<Tree> {
     Ok(tree)
 }
 
-fn pgrep() -> PathBuf {
+/// The script for images whose busybox comes without this program.
+pub(crate) fn pgrep() -> PathBuf {
     workspace::root().join("xtask/images/pgrep")
 }
 

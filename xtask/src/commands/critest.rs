@@ -1,23 +1,30 @@
 //! `critest`: the conformance suite of the Container Runtime Interface against a stack of its own.
 //!
-//! Invariant: `tests/critest/expected.tsv` states which specifications run and how each must end.
-//! Failure: exit code 1 when one ends otherwise, for better or worse, when one did not run, and
-//! when the stack leaked anything.
+//! Invariant: `tests/critest/expected.tsv` has every specification of critest and states how each
+//! must end.
+//! Failure: exit code 1 when table and critest do not have the same specifications, when one ends
+//! otherwise, for better or worse, when one did not run, and when the stack leaked anything.
 
 mod expected;
+mod report;
+mod suite;
 
 use std::fs;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use serde::Deserialize;
 
 use self::expected::{Expected, Outcome};
+use self::report::Spec;
+use self::suite::Suite;
 use super::tools::{self, Tool};
 use super::up::Build;
 use super::{guest, setup};
 use crate::stack::Session;
-use crate::{run, workspace};
+use crate::workspace;
+
+/// The runtime handler for which the table is true; without one, pods have the daemon's default.
+const HANDLER: Option<&str> = None;
 
 /// Runs critest and compares the results with the expected ones.
 #[derive(Debug, clap::Args)]
@@ -25,6 +32,12 @@ pub(crate) struct Critest {
     /// Only specifications whose text contains this string.
     #[arg(long)]
     only: Option<String>,
+    /// Also specifications that the table does not expect to pass.
+    #[arg(long)]
+    all: bool,
+    /// Runtime handler of every pod [default: that of the table].
+    #[arg(long, value_name = "NAME")]
+    handler: Option<String>,
     /// Use critest, the programs and the guest image without building them.
     #[arg(long)]
     no_build: bool,
@@ -39,31 +52,6 @@ struct Tally {
     failed: usize,
 }
 
-/// One run of ginkgo, as far as we care.
-#[derive(Debug, Deserialize)]
-struct Suite {
-    #[serde(rename = "SpecReports")]
-    reports: Vec<Spec>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Spec {
-    #[serde(default)]
-    container_hierarchy_texts: Option<Vec<String>>,
-    leaf_node_type: String,
-    leaf_node_text: String,
-    state: String,
-    #[serde(default)]
-    failure: Failure,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-struct Failure {
-    message: String,
-}
-
 impl Critest {
     /// Runs the command.
     pub(crate) fn run(&self) -> Result<ExitCode> {
@@ -75,7 +63,7 @@ impl Critest {
             guest::ensure()?;
             Build::DEVELOPMENT.programs()?;
         }
-        let tally = suite(self.only.as_deref())?;
+        let tally = self.suite()?;
         println!(
             "critest: {} as expected, {} not",
             tally.passed, tally.failed
@@ -86,99 +74,84 @@ impl Critest {
             ExitCode::FAILURE
         })
     }
+
+    fn suite(&self) -> Result<Tally> {
+        let path = workspace::root().join("tests/critest/expected.tsv");
+        let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        let table = Expected::parse(&text).with_context(|| format!("parse {}", path.display()))?;
+        let catalogue = suite::all()?;
+        let differences = table.compare_names(&catalogue);
+        if !differences.is_empty() {
+            report_all(&differences);
+            return Ok(Tally {
+                passed: 0,
+                failed: differences.len(),
+            });
+        }
+        let chosen = table.choose(self.only.as_deref(), self.all);
+        let session = Session::up("critest")?;
+        let found = self.groups(&session, &chosen, &catalogue);
+        let down = session.down();
+        let found = found?;
+        let differences = chosen.compare(&found);
+        for (group, lines) in table.by_group(&catalogue) {
+            summary(&group, &lines, &found);
+        }
+        summary("all groups", &table, &found);
+        report_all(&differences);
+        if let Err(error) = &down {
+            println!("critest: {error:#}");
+        }
+        Ok(Tally {
+            passed: chosen.len().saturating_sub(differences.len()),
+            failed: differences.len() + usize::from(down.is_err()),
+        })
+    }
+
+    /// Runs the chosen specifications, one group after the other.
+    fn groups(
+        &self,
+        session: &Session,
+        chosen: &Expected,
+        catalogue: &[Spec],
+    ) -> Result<Vec<Spec>> {
+        let suite = Suite::new(session, self.handler.as_deref().or(HANDLER))?;
+        let mut all = Vec::new();
+        for (group, lines) in chosen.by_group(catalogue) {
+            println!("critest: {group}: {} specifications", lines.len());
+            for (text, outcome) in lines.lines() {
+                let (found, output) = suite.run(text)?;
+                let Some(found) = found else { continue };
+                println!(
+                    "critest: {} in {:.1} s: {text}",
+                    found.outcome,
+                    found.duration.as_secs_f64()
+                );
+                if found.outcome != outcome {
+                    println!("{output}");
+                }
+                all.push(found);
+            }
+        }
+        Ok(all)
+    }
 }
 
-fn suite(only: Option<&str>) -> Result<Tally> {
-    let table = workspace::root().join("tests/critest/expected.tsv");
-    let text = fs::read_to_string(&table).with_context(|| format!("read {}", table.display()))?;
-    let expected = Expected::parse(&text)?.only(only);
-    let session = Session::up("critest")?;
-    let specs = run_suite(&session, &expected);
-    let down = session.down();
-    let differences = expected.compare(&specs?);
-    for difference in &differences {
+fn report_all(differences: &[String]) {
+    for difference in differences {
         println!("critest: {difference}");
     }
-    if let Err(error) = &down {
-        println!("critest: {error:#}");
-    }
-    let failed = differences.len() + usize::from(down.is_err());
-    Ok(Tally {
-        passed: expected.len().saturating_sub(differences.len()),
-        failed,
-    })
 }
 
-fn run_suite(session: &Session, expected: &Expected) -> Result<Vec<(String, Outcome, String)>> {
-    let images = workspace::target().join("critest-images.yaml");
-    let report = workspace::target().join("critest.json");
-    let image = session.image();
-    fs::write(
-        &images,
-        format!("defaultTestContainerImage: {image}\nwebServerTestImage: {image}\n"),
-    )?;
-
-    let mut critest = session.command("critest");
-    critest.arg("-runtime-endpoint").arg(format!(
-        "unix://{}",
-        session.layout().cri_socket().display()
-    ));
-    critest.arg("-test-images-file").arg(&images);
-    critest
-        .arg("-ginkgo.focus")
-        .arg(expected.focus())
-        .args(["-ginkgo.no-color", "-ginkgo.v=false"]);
-    critest
-        .arg("-ginkgo.json-report")
-        .arg(&report)
-        .current_dir(workspace::target());
-    println!("critest: {} specifications", expected.len());
-    // Its exit code knows nothing of expected failures; the report decides.
-    let status = critest.status().with_context(|| run::describe(&critest))?;
-    let text = fs::read_to_string(&report)
-        .with_context(|| format!("critest ended with {status} and left no report"))?;
-    fs::remove_file(&report).context("remove the report")?;
-    outcomes(&text)
-}
-
-/// Full text, outcome and reason of each specification in ginkgo's report.
-fn outcomes(report: &str) -> Result<Vec<(String, Outcome, String)>> {
-    let suites: Vec<Suite> = serde_json::from_str(report).context("parse critest's report")?;
-    let specs = suites.into_iter().flat_map(|suite| suite.reports);
-    Ok(specs
-        .filter(|spec| spec.leaf_node_type == "It")
-        .map(|spec| {
-            let mut words = spec.container_hierarchy_texts.unwrap_or_default();
-            words.push(spec.leaf_node_text);
-            (
-                words.join(" "),
-                Outcome::of_state(&spec.state),
-                spec.failure.message,
-            )
-        })
-        .collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_report_gives_the_full_text_and_the_outcome() {
-        let report = r#"[{"SpecReports":[
-            {"ContainerHierarchyTexts":["[k8s.io] A","b"],"LeafNodeType":"It","LeafNodeText":"c","State":"passed"},
-            {"ContainerHierarchyTexts":null,"LeafNodeType":"BeforeSuite","LeafNodeText":"","State":"passed"},
-            {"ContainerHierarchyTexts":["A"],"LeafNodeType":"It","LeafNodeText":"d","State":"failed",
-             "Failure":{"Message":"timed out"}}]}]"#;
-        let found = outcomes(report).unwrap();
-        assert_eq!(found.len(), 2);
-        assert_eq!(
-            found[0],
-            ("[k8s.io] A b c".to_owned(), Outcome::Pass, String::new())
-        );
-        assert_eq!(
-            found[1],
-            ("A d".to_owned(), Outcome::Fail, "timed out".to_owned())
+/// Prints how many of the table's `lines` passed; no line when none of them ran.
+fn summary(group: &str, lines: &Expected, found: &[Spec]) {
+    let ran = found.iter().filter(|spec| lines.contains(&spec.text));
+    let passed = ran.clone().filter(|spec| spec.outcome == Outcome::Pass);
+    let (passed, ran) = (passed.count(), ran.count());
+    if ran > 0 {
+        println!(
+            "critest: {group}: {passed} passed, {ran} ran, of {}",
+            lines.len()
         );
     }
 }

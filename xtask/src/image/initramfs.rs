@@ -28,6 +28,7 @@ const PLACES: &[(&str, &str)] = &[
     ("agent", "etc/agent"),
     ("guest-agent", "etc/guest-agent"),
     ("lease", "etc/lease"),
+    ("ipcs", "bin/ipcs"),
     ("console", "etc/console"),
     ("plugged", "etc/plugged"),
     ("profile", "etc/profile"),

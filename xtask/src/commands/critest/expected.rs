@@ -1,12 +1,14 @@
 //! The table of expected results, and what differs from it.
 //!
-//! Invariant: a specification stands in the table once; each line has a known outcome.
+//! Invariant: a specification stands in the table once, with a known outcome; one that does not
+//! pass has a reason.
 //! Failure: the number of the line that makes no sense.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, bail, ensure};
+
+use super::report::Spec;
 
 /// How a specification ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,10 +21,17 @@ pub(crate) enum Outcome {
     Skip,
 }
 
-/// Full texts of specifications and how each must end.
+/// One specification and how it must end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Line {
+    spec: String,
+    outcome: Outcome,
+}
+
+/// Specifications in the order of the table.
 #[derive(Debug)]
 pub(crate) struct Expected {
-    outcomes: BTreeMap<String, Outcome>,
+    lines: Vec<Line>,
 }
 
 impl Outcome {
@@ -55,132 +64,124 @@ impl fmt::Display for Outcome {
     }
 }
 
+impl Line {
+    fn parse(line: &str) -> Result<Self> {
+        let mut columns = line.splitn(3, '\t');
+        let spec = columns.next().unwrap_or_default().to_owned();
+        let Some(outcome) = columns.next().and_then(Outcome::of_word) else {
+            bail!("not a text, a tab, and pass, fail or skip");
+        };
+        let reason = columns.next().unwrap_or_default().trim();
+        if outcome == Outcome::Pass {
+            ensure!(reason.is_empty(), "a reason, but it passes");
+        } else {
+            ensure!(!reason.is_empty(), "{outcome} without a reason");
+        }
+        Ok(Self { spec, outcome })
+    }
+}
+
 impl Expected {
     /// Reads the table; lines that begin with # are remarks.
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        let mut outcomes = BTreeMap::new();
-        for (number, line) in text.lines().enumerate() {
-            if line.starts_with('#') || line.trim().is_empty() {
+        let mut lines: Vec<Line> = Vec::new();
+        for (index, text) in text.lines().enumerate() {
+            if text.starts_with('#') || text.trim().is_empty() {
                 continue;
             }
-            let parsed = line
-                .split_once('\t')
-                .and_then(|(spec, word)| Some((spec, Outcome::of_word(word)?)));
-            let (spec, outcome) = parsed.with_context(|| {
-                format!(
-                    "line {}: not a text, a tab, and pass, fail or skip",
-                    number + 1
-                )
-            })?;
-            let known = outcomes.insert(spec.to_owned(), outcome);
-            ensure!(known.is_none(), "line {}: a second time", number + 1);
+            let number = index + 1;
+            let line =
+                Line::parse(text).map_err(|error| anyhow::anyhow!("line {number}: {error}"))?;
+            let known = lines.iter().any(|known| known.spec == line.spec);
+            ensure!(!known, "line {number}: a second time");
+            lines.push(line);
         }
-        Ok(Self { outcomes })
+        Ok(Self { lines })
     }
 
-    /// Leaves only specifications whose text contains `part`.
-    pub(crate) fn only(mut self, part: Option<&str>) -> Self {
-        if let Some(part) = part {
-            self.outcomes.retain(|spec, _| spec.contains(part));
+    /// Those whose text contains `part`, and of these, unless `all`, those that must pass.
+    pub(crate) fn choose(&self, part: Option<&str>, all: bool) -> Self {
+        self.filtered(|line| {
+            part.is_none_or(|part| line.spec.contains(part))
+                && (all || line.outcome == Outcome::Pass)
+        })
+    }
+
+    /// The lines by group, as `catalogue` knows it; groups and lines are in the order of the table.
+    pub(crate) fn by_group(&self, catalogue: &[Spec]) -> Vec<(String, Self)> {
+        let group = |line: &Line| catalogue.iter().find(|spec| spec.text == line.spec);
+        let mut groups: Vec<(String, Self)> = Vec::new();
+        for line in &self.lines {
+            let name = group(line).map_or("", |spec| spec.group.as_str());
+            match groups.iter_mut().find(|(known, _)| known == name) {
+                Some((_, lines)) => lines.lines.push(line.clone()),
+                None => groups.push((
+                    name.to_owned(),
+                    Self {
+                        lines: vec![line.clone()],
+                    },
+                )),
+            }
         }
-        self
+        groups
     }
 
     /// The number of specifications.
     pub(crate) fn len(&self) -> usize {
-        self.outcomes.len()
+        self.lines.len()
     }
 
-    /// The expression that selects exactly these; ginkgo puts the name of the suite in front of a
-    /// text.
-    pub(crate) fn focus(&self) -> String {
-        let specs: Vec<String> = self.outcomes.keys().map(|spec| quote(spec)).collect();
-        format!(" ({})$", specs.join("|"))
+    /// Whether the specification is among them.
+    pub(crate) fn contains(&self, spec: &str) -> bool {
+        self.lines.iter().any(|line| line.spec == spec)
+    }
+
+    /// Texts and outcomes.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = (&str, Outcome)> {
+        let lines = self.lines.iter();
+        lines.map(|line| (line.spec.as_str(), line.outcome))
+    }
+
+    /// One sentence for each specification that only the table or only critest has.
+    pub(crate) fn compare_names(&self, catalogue: &[Spec]) -> Vec<String> {
+        let lost = self.lines.iter().filter(|line| {
+            let mut texts = catalogue.iter().map(|spec| &spec.text);
+            texts.all(|text| *text != line.spec)
+        });
+        let new = catalogue.iter().filter(|spec| !self.contains(&spec.text));
+        lost.map(|line| format!("unknown to this critest: {}", line.spec))
+            .chain(new.map(|spec| format!("not in the table: {}", spec.text)))
+            .collect()
     }
 
     /// One sentence for each specification that did not end as expected.
-    pub(crate) fn compare(&self, found: &[(String, Outcome, String)]) -> Vec<String> {
+    pub(crate) fn compare(&self, found: &[Spec]) -> Vec<String> {
         let mut differences = Vec::new();
-        for (spec, wanted) in &self.outcomes {
-            match found.iter().find(|(text, ..)| text == spec) {
-                None => differences.push(format!("unknown to this critest: {spec}")),
-                Some((_, outcome, _)) if outcome == wanted => {}
-                Some((_, Outcome::Pass, _)) => {
-                    differences.push(format!("passes now, expected {wanted}: {spec}"));
+        for Line { spec, outcome } in &self.lines {
+            match found.iter().find(|found| found.text == *spec) {
+                None => differences.push(format!("did not run: {spec}")),
+                Some(found) if found.outcome == *outcome => {}
+                Some(found) if found.outcome == Outcome::Pass => {
+                    differences.push(format!("passes now, expected {outcome}: {spec}"));
                 }
-                Some((_, outcome, reason)) => {
-                    let reason = reason.lines().take(3).collect::<Vec<_>>().join(" ");
-                    differences.push(format!("{outcome}, expected {wanted}: {spec}: {reason}"));
+                Some(found) => {
+                    let ended = found.outcome;
+                    let reason = found.message.lines().take(3).collect::<Vec<_>>();
+                    let reason = reason.join(" ");
+                    differences.push(format!("{ended}, expected {outcome}: {spec}: {reason}"));
                 }
             }
         }
         differences
     }
-}
 
-/// Go's regular expressions, escaped.
-fn quote(text: &str) -> String {
-    let special = |character| r"\.+*?()|[]{}^$".contains(character);
-    text.chars()
-        .flat_map(|c| special(c).then_some('\\').into_iter().chain([c]))
-        .collect()
+    fn filtered(&self, wanted: impl Fn(&Line) -> bool) -> Self {
+        let lines = self.lines.iter().filter(|line| wanted(line));
+        Self {
+            lines: lines.cloned().collect(),
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn found(spec: &str, outcome: Outcome) -> (String, Outcome, String) {
-        (spec.to_owned(), outcome, "reason".to_owned())
-    }
-
-    #[test]
-    fn regressions_new_passes_and_lost_specifications_are_reported() {
-        let expected =
-            Expected::parse("# remark\na\tpass\nb\tpass\nc\tfail\nd\tskip\ne\tfail\n").unwrap();
-        let differences = expected.compare(&[
-            found("a", Outcome::Pass),
-            found("b", Outcome::Fail),
-            found("c", Outcome::Pass),
-            found("e", Outcome::Fail),
-        ]);
-        assert_eq!(
-            differences,
-            [
-                "fail, expected pass: b: reason",
-                "passes now, expected fail: c",
-                "unknown to this critest: d"
-            ]
-        );
-    }
-
-    #[test]
-    fn a_bad_table_is_refused_with_the_line() {
-        for (text, line) in [
-            ("a\tperhaps\n", "line 1"),
-            ("a\tpass\nb\n", "line 2"),
-            ("a\tpass\na\tfail\n", "line 2"),
-        ] {
-            let error = Expected::parse(text).unwrap_err().to_string();
-            assert!(error.starts_with(line), "{error}");
-        }
-    }
-
-    #[test]
-    fn the_focus_selects_the_texts_literally() {
-        let expected = Expected::parse("[k8s.io] a (b)\tpass\nc\tfail\n").unwrap();
-        assert_eq!(expected.focus(), r" (\[k8s\.io\] a \(b\)|c)$");
-        assert_eq!(expected.only(Some("c")).focus(), " (c)$");
-    }
-
-    #[test]
-    fn the_table_in_the_repository_is_sound() {
-        let path = crate::workspace::root().join("tests/critest/expected.tsv");
-        assert!(
-            Expected::parse(&std::fs::read_to_string(path).unwrap())
-                .unwrap()
-                .len()
-                > 20
-        );
-    }
-}
+mod tests;
