@@ -122,11 +122,12 @@ fn confinement(security: &v1::LinuxContainerSecurityContext) -> Result<Option<Co
         let field = format!("{SECURITY}.selinux_options");
         return Err(Invalid::new(field, "the guest has no labels of the node"));
     }
-    profile("seccomp", security.seccomp.as_ref())?;
-    profile("apparmor", security.apparmor.as_ref())?;
+    // Profiles have no effect on a privileged container.
     if security.privileged {
         return Ok(None);
     }
+    profile("seccomp", security.seccomp.as_ref())?;
+    profile("apparmor", security.apparmor.as_ref())?;
     let given = security.capabilities.clone().unwrap_or_default();
     let (capabilities, ambient) = capabilities::sets(&given)?;
     Ok(Some(Confinement {

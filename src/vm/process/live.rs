@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::log::Log;
 use crate::guest::{Control, Input};
-use crate::vm::stats::Usage;
+use crate::vm::stats::{Cpu, Memory, Usage};
 
 /// Pieces of output that wait for one client.
 const OUTPUT: usize = 256;
@@ -95,6 +95,16 @@ impl Processes {
 }
 
 impl Live {
+    /// Until the first report a process that starts now has used nothing.
+    pub(super) fn begin_usage(&self, at: i64) {
+        let now = cgroup::Memory::default();
+        *self.usage() = Usage {
+            cpu: Some(Cpu::after(None, at, 0)),
+            memory: Some(Memory { at, now }),
+            ..Usage::default()
+        };
+    }
+
     pub(super) fn usage(&self) -> MutexGuard<'_, Usage> {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -61,6 +61,7 @@ impl<P: Platform> Containers<P> {
             Ok((agent, command)) => {
                 faultpoint::point("process.start.running");
                 let now = clock::now();
+                live.begin_usage(now);
                 let set = |row: &mut Container| row.started_at = now;
                 let control = command.control.clone();
                 match self.move_on(&row, Event::Started, "started", set).await {

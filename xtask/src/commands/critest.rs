@@ -24,7 +24,7 @@ use crate::stack::Session;
 use crate::workspace;
 
 /// The runtime handler for which the table is true; without one, pods have the daemon's default.
-const HANDLER: Option<&str> = None;
+const HANDLER: Option<&str> = Some("vmlet-process");
 
 /// Runs critest and compares the results with the expected ones.
 #[derive(Debug, clap::Args)]

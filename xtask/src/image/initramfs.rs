@@ -66,8 +66,9 @@ pub(crate) fn build(
     for (source, place) in PLACES {
         install(&sources.join(source), &root.join(place), 0o755)?;
     }
-    fs::write(root.join("etc/passwd"), "root::0:0:root:/root:/bin/sh\n")?;
-    fs::write(root.join("etc/group"), "root:x:0:\n")?;
+    let users = "root::0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
+    fs::write(root.join("etc/passwd"), users)?;
+    fs::write(root.join("etc/group"), "root:x:0:\nnobody:x:65534:\n")?;
     fs::write(root.join("etc/hosts"), "127.0.0.1 localhost\n")?;
 
     busybox(&root)?;

@@ -19,6 +19,8 @@ const WANTED: &[&str] = &[
     "virtio_blk",
     "virtio_console",
     "virtio_mem",
+    // For a process that makes one, when its capabilities allow that.
+    "bridge",
     "button",
     "evdev",
     "nls_cp437",

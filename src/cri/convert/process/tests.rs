@@ -45,11 +45,14 @@ fn what_a_guest_cannot_apply_is_refused_by_its_field() {
         profile_type: ProfileType::Localhost.into(),
         localhost_ref: "/p.json".into(),
     };
-    let seccomp = v1::LinuxContainerSecurityContext {
+    let mut seccomp = v1::LinuxContainerSecurityContext {
         seccomp: Some(localhost),
         ..Default::default()
     };
-    refused(&with(seccomp), "security_context.seccomp");
+    refused(&with(seccomp.clone()), "security_context.seccomp");
+    seccomp.privileged = true;
+    let privileged = process(&with(seccomp)).unwrap().unwrap();
+    assert_eq!(privileged.start.confinement, None);
     let user = v1::LinuxContainerSecurityContext {
         run_as_user: Some(v1::Int64Value { value: -1 }),
         ..Default::default()
