@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use libvirt::{Pause, Power};
 use nodeapi::v1;
-use podspec::{ContainerId, Role};
+use podspec::ContainerId;
 
 use super::facts::Interface;
 use super::machines::{Agent, Machines};
@@ -24,8 +24,7 @@ pub(super) fn all<P: Platform>(
     machines: &Machines<P>,
     disks: &Disks,
 ) -> BTreeMap<ContainerId, v1::Machine> {
-    let rows = machines.containers.list().into_iter();
-    let rows = rows.filter(|row| row.spec.instance.role == Role::Machine);
+    let rows = machines.containers.machines().into_iter();
     rows.map(|row| (row.id.clone(), one(machines, disks, &row)))
         .collect()
 }

@@ -148,7 +148,7 @@ impl<P: Platform> Machines<P> {
 
     /// Queries libvirt whether a guest runs.
     async fn refresh(&self, domain: Uuid) {
-        let all = self.containers.list().into_iter();
+        let all = self.containers.machines().into_iter();
         let Some(row) = all
             .filter(|row| row.phase.may_run())
             .find(|row| row.domain() == domain)
@@ -229,8 +229,8 @@ impl<P: Platform> Machines<P> {
     }
 
     fn running(&self) -> Vec<Arc<Container>> {
-        let mut all = self.containers.list();
-        all.retain(|row| row.phase.runs() && row.boots());
+        let mut all = self.containers.machines();
+        all.retain(|row| row.phase.runs());
         all
     }
 

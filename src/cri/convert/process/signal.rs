@@ -1,7 +1,7 @@
 //! Stop signals.
 //!
 //! Invariant: CRI numbers signals in an order of its own; those of Linux go by name.
-//! Failure: [`Invalid`](crate::cri::convert::Invalid) for a number that CRI does not have, and for
+//! Failure: [`Invalid`] for a number that CRI does not have, and for
 //! real-time signals, which `vmlet-guest` does not send.
 
 use std::str::FromStr;
