@@ -316,7 +316,7 @@ async fn a_daemon_that_was_killed_anywhere_continues_with_its_processes() -> Res
     let cri = stack.cri().await?;
     let status = cri.container(&first).await?;
     ensure!(status.state() == v1::ContainerState::ContainerRunning);
-    let sleeps = cri.shell(&first, "pgrep -f 'echo one' || true").await?;
+    let left = cri.shell(&first, "pgrep -f 'echo on[e]' || true").await?;
     ensure!(
         sleeps.is_empty(),
         "processes of removed containers: {sleeps}"
