@@ -317,10 +317,7 @@ async fn a_daemon_that_was_killed_anywhere_continues_with_its_processes() -> Res
     let status = cri.container(&first).await?;
     ensure!(status.state() == v1::ContainerState::ContainerRunning);
     let left = cri.shell(&first, "pgrep -f 'echo on[e]' || true").await?;
-    ensure!(
-        sleeps.is_empty(),
-        "processes of removed containers: {sleeps}"
-    );
+    ensure!(left.is_empty(), "processes of removed containers: {left}");
     pod.remove().await?;
     stack.down()
 }
