@@ -116,7 +116,14 @@ fn container_code(error: &vm::Error) -> Code {
         | E::MachineType { .. }
         | E::DomainLives { .. }
         | E::NotRunning(_)
-        | E::Paused(_) => Code::FailedPrecondition,
+        | E::Paused(_)
+        | E::OtherImage { .. }
+        | E::NoPodMachine(_)
+        | E::NoGuestAgent(..)
+        | E::NoGuestPort(_)
+        | E::VmOfProcesses(_) => Code::FailedPrecondition,
+        E::NameTaken { .. } => Code::AlreadyExists,
+        E::Stopped(_) => Code::Cancelled,
         E::VmDisk(e) => disk_code(e),
         E::Block(e) => block_code(e),
         E::GuestData(_) | E::Source(sources::Error::Refused { .. }) | E::Seed(_) => {

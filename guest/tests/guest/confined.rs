@@ -18,7 +18,7 @@ const CAPABILITIES: [u32; 4] = [0, 5, 7, 10];
 const AMBIENT: u32 = 10;
 
 /// No user of a file.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED: u32 = 65534;
 
 fn confined(start: Start, uid: u32, confinement: Confinement) -> Start {
     let user = User {
@@ -79,7 +79,7 @@ fn capabilities_are_those_of_the_confinement() {
         ..Confinement::default()
     };
     let (some, one) = ("00000000000004a1", "0000000000000400");
-    for (uid, effective) in [(0, some), (NOBODY, one)] {
+    for (uid, effective) in [(0, some), (UNPRIVILEGED, one)] {
         for no_new_privileges in [false, true] {
             let confinement = Confinement {
                 no_new_privileges,
@@ -125,7 +125,7 @@ fn the_agent_and_other_commands_have_no_limits() {
         seccomp: filter(libc::SYS_uname).into(),
         ..Confinement::default()
     };
-    status(&mut host, NOBODY, confinement);
+    status(&mut host, UNPRIVILEGED, confinement);
     let free = host.run(command(2, &["cat", "/proc/self/status"])).stdout;
     let free = String::from_utf8(free).unwrap();
     assert_eq!(limits(&free), limits(&read()));
@@ -175,7 +175,7 @@ fn a_filter_refuses_system_calls() {
     let mut host = Host::connect();
     assert_eq!(host.run(command(1, &["uname"])).code, 0);
     let mut session = 2;
-    for uid in [0, NOBODY] {
+    for uid in [0, UNPRIVILEGED] {
         for no_new_privileges in [false, true] {
             let confinement = Confinement {
                 // A filter that must be installed before its command loses the right to.

@@ -87,6 +87,10 @@ impl<P: Platform> Containers<P> {
                 None => self.adopt_process(id, live).await,
             };
             match session {
+                Ok((_, command)) if self.is_over(id) => {
+                    command.control.close();
+                    return exit(KILLED);
+                }
                 Ok((agent, command)) => {
                     let usage = keep_usage(&agent, id, live);
                     let code = tokio::select! {
@@ -114,6 +118,12 @@ impl<P: Platform> Containers<P> {
             }
             tokio::time::sleep(RETRY_INTERVAL).await;
         }
+    }
+
+    /// Whether the end of a process is recorded: its kill was not confirmed, or it was removed.
+    fn is_over(&self, id: &ContainerId) -> bool {
+        let row = self.parts.table.get(id);
+        row.is_none_or(|row| !row.phase.runs())
     }
 
     /// Connects to a process that the guest keeps.

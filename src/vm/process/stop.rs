@@ -3,7 +3,8 @@
 //! Invariant: the deadline is recorded before the signal is sent; a daemon that was restarted goes
 //! on with it.
 //! Failure: a guest that does not report the end of a killed process is not waited for: the session
-//! is closed, which kills what is left, and the end is recorded.
+//! is closed, which kills what is left, and the end is recorded. A guest that is not connected then
+//! gets the same when it is.
 
 use std::time::Duration;
 
