@@ -272,6 +272,9 @@ async fn what_no_guest_can_do_is_refused(pod: &Pod<'_>) -> Result<()> {
         ..v1::LinuxContainerSecurityContext::default()
     });
     refused(profile, Code::InvalidArgument, "security_context.seccomp").await?;
+    let twice = pod.config("twice", "true");
+    Box::pin(cri.create(&pod.sandbox, twice.clone(), pod.options.sandbox())).await?;
+    refused(twice, Code::AlreadyExists, "exists already").await?;
     let missing = pod.config("missing", "true");
     let missing = v1::ContainerConfig {
         command: vec!["/no/such/program".to_owned()],
