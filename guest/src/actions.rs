@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use guestapi::request::Action;
-use guestapi::{Answer, LONGEST_FREEZE, Request};
+use guestapi::{Answer, LONGEST_FREEZE, Request, SetLimits};
 use nix::errno::Errno;
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_settime};
@@ -42,6 +42,7 @@ pub(crate) fn perform(request: &Request, frozen: &Arc<Frozen>, sessions: &Sessio
             usage: usage(&sessions.kept(&which.keep)),
             ..Answer::default()
         }),
+        Some(Action::SetLimits(limits)) => set_limits(limits, sessions),
         Some(Action::Thaw(_)) => Ok(counted(frozen.thaw())),
         None => Err("this version of vmlet-guest does not know the action".to_owned()),
     };
@@ -53,6 +54,16 @@ pub(crate) fn perform(request: &Request, frozen: &Arc<Frozen>, sessions: &Sessio
         number: request.number,
         ..answer
     }
+}
+
+fn set_limits(wanted: &SetLimits, sessions: &Sessions) -> Result<Answer, String> {
+    let found = sessions.kept(std::slice::from_ref(&wanted.keep));
+    let session = found.iter().find(|session| session.exists());
+    let session = session.ok_or_else(|| format!("no session {:?} runs", wanted.keep))?;
+    let limited = session.limit(&wanted.limits);
+    limited
+        .map(|()| Answer::default())
+        .map_err(|e| e.to_string())
 }
 
 fn counted(file_systems: usize) -> Answer {

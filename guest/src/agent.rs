@@ -19,6 +19,7 @@ use guestapi::{
 use crate::actions::{Frozen, perform};
 use crate::command;
 use crate::outbox::Outbox;
+use crate::places::Places;
 use crate::port::Port;
 use crate::session::Session;
 use crate::sessions::Sessions;
@@ -30,13 +31,14 @@ const READ: usize = 32 << 10;
 const REQUESTS: usize = 8;
 
 /// Serves a port until it is lost. A socket is served until its end.
-pub fn serve(port: &Port) -> io::Result<()> {
+pub fn serve(port: &Port, places: &Places) -> io::Result<()> {
     let sessions = Sessions::default();
     let outbox = Outbox::new(port);
     let (frozen, requests) = (Arc::<Frozen>::default(), AtomicUsize::new(0));
     thread::scope(|scope| {
         let mut agent = Agent {
             sessions: &sessions,
+            places,
             outbox,
             scope,
             frozen: Arc::clone(&frozen),
@@ -50,6 +52,7 @@ pub fn serve(port: &Port) -> io::Result<()> {
 
 struct Agent<'scope, 'env> {
     sessions: &'env Sessions,
+    places: &'env Places,
     outbox: Arc<Outbox<'env>>,
     scope: &'scope Scope<'scope, 'env>,
     frozen: Arc<Frozen>,
@@ -109,7 +112,7 @@ impl Agent<'_, '_> {
         if let Err((reason, message)) = self.sessions.admit(start) {
             return self.refuse(id, reason, message);
         }
-        let running = match command::start(start) {
+        let running = match command::start(start, self.places) {
             Ok(running) => running,
             Err(refusal) => return self.refuse(id, refusal.reason(), refusal.to_string()),
         };
@@ -117,7 +120,7 @@ impl Agent<'_, '_> {
         self.outbox.send(Started { session: id, pid });
         let (sessions, outbox) = (self.sessions, Arc::clone(&self.outbox));
         let ended = move || sessions.ended(id, pid);
-        let run = || Session::run(start, running, outbox, self.scope, ended);
+        let run = || Session::run(start, running, outbox, self.places, self.scope, ended);
         if let Err(error) = sessions.add(id, run) {
             let message = format!("start threads of the agent: {error}");
             self.refuse(id, Reason::Other, message);

@@ -1,19 +1,24 @@
 //! Starts the process of a session.
 //!
 //! Invariant: the process has a session of its own, and inherits nothing but its standard streams.
+//! It is in its cgroup before its program runs.
 //! Failure: [`Refusal`], before anything runs.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Component, Path};
 use std::process::{Child, Command, Stdio};
 
-use guestapi::{Reason, Start};
+use guestapi::{Reason, SETTINGS, Setting, Start};
 use nix::errno::Errno;
 
-use crate::confine::{self, Limits, Step};
-use crate::sys;
+use crate::cgroups::{self, Group};
+use crate::confine::{self, Limits};
+use crate::places::Places;
+use crate::step::Step;
+use crate::sys::{self, Surroundings};
 use crate::users::{self, Account};
+use crate::view::{self, View};
 
 /// What a user of a shell finds, too.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -27,6 +32,8 @@ pub(crate) struct Running {
     pub(crate) stderr: Option<OwnedFd>,
     /// For its size.
     pub(crate) terminal: Option<OwnedFd>,
+    /// That of a kept session.
+    pub(crate) group: Option<Group>,
 }
 
 /// Why nothing runs.
@@ -44,6 +51,18 @@ pub(crate) enum Refusal {
     NoUser(#[from] users::Unknown),
     #[error("the confinement is invalid: {0}")]
     Confinement(#[from] confine::Invalid),
+    #[error("the view of the file system cannot be prepared: {0}")]
+    View(#[from] view::Invalid),
+    #[error(transparent)]
+    Group(#[from] cgroups::Error),
+    #[error("the guest does not run the session {0:?}")]
+    NoSession(String),
+    #[error("{0} kernel parameters are more than {SETTINGS}")]
+    Parameters(usize),
+    #[error("{0:?} is no kernel parameter")]
+    Parameter(String),
+    #[error("set the kernel parameter {0} to {1:?}: {2}")]
+    Sysctl(String, String, io::Error),
     #[error("the kernel of the guest refuses to {0}: {1}")]
     Step(Step, Errno),
     #[error("open a terminal: {0}: is devpts mounted in the guest?")]
@@ -56,14 +75,87 @@ impl Refusal {
             Self::NoCommand(_) => Reason::NoCommand,
             Self::NoDirectory(_) => Reason::NoDirectory,
             Self::NoUser(_) => Reason::NoUser,
-            Self::Confinement(_) | Self::Step(..) => Reason::NoConfinement,
+            Self::NoSession(_) => Reason::NoSession,
+            Self::Confinement(_)
+            | Self::Step(..)
+            | Self::View(_)
+            | Self::Group(_)
+            | Self::Parameter(_)
+            | Self::Parameters(_)
+            | Self::Sysctl(..) => Reason::NoConfinement,
             _ => Reason::Other,
         }
     }
 }
 
 /// Starts the command of a session.
-pub(crate) fn start(start: &Start) -> Result<Running, Refusal> {
+pub(crate) fn start(start: &Start, places: &Places) -> Result<Running, Refusal> {
+    let name = match start.keep.as_str() {
+        "" => &start.within,
+        keep => keep,
+    };
+    if !name.is_empty() {
+        cgroups::check_name(name)?;
+    }
+    set_parameters(&start.sysctls)?;
+    let view = View::new(start, &places.files(name))?;
+    let group = group(start, places)?;
+    let running = run(start, view, group.as_ref());
+    match running {
+        Ok(running) => Ok(Running {
+            group: group.filter(|_| !start.keep.is_empty()),
+            ..running
+        }),
+        Err(refusal) => {
+            if !start.keep.is_empty() {
+                places.remove_files(name);
+                if let Some(group) = group {
+                    group.remove();
+                }
+            }
+            Err(refusal)
+        }
+    }
+}
+
+/// The cgroup of a session: its own one, which is made, or that of the session within which it runs.
+fn group(start: &Start, places: &Places) -> Result<Option<Group>, Refusal> {
+    let cgroups = &places.cgroups;
+    match (start.keep.as_str(), start.within.as_str()) {
+        ("", "") => match start.limits.as_slice() {
+            [] => Ok(None),
+            _ => Err(cgroups::Error::NoCgroups.into()),
+        },
+        ("", within) => match cgroups.find(within) {
+            None if cgroups.are_available() => Err(Refusal::NoSession(within.to_owned())),
+            found => Ok(found),
+        },
+        (keep, _) => Ok(cgroups.make(keep, &start.limits)?),
+    }
+}
+
+/// Sets kernel parameters.
+fn set_parameters(all: &[Setting]) -> Result<(), Refusal> {
+    if all.len() > SETTINGS {
+        return Err(Refusal::Parameters(all.len()));
+    }
+    for Setting { name, value } in all {
+        // Slashes separate when a part has a dot, such as the name of a network interface.
+        let path = match name.contains('/') {
+            true => name.clone(),
+            false => name.replace('.', "/"),
+        };
+        let is_below = |part| matches!(part, Component::Normal(_));
+        if path.is_empty() || !Path::new(&path).components().all(is_below) {
+            return Err(Refusal::Parameter(name.clone()));
+        }
+        let written = std::fs::write(Path::new("/proc/sys").join(path), value);
+        written.map_err(|error| Refusal::Sysctl(name.clone(), value.clone(), error))?;
+    }
+    Ok(())
+}
+
+fn run(start: &Start, view: Option<View>, group: Option<&Group>) -> Result<Running, Refusal> {
     let (program, arguments) = start.command.split_first().ok_or(Refusal::Empty)?;
     let mut command = Command::new(program);
     command.args(arguments).env_clear();
@@ -84,7 +176,16 @@ pub(crate) fn start(start: &Start) -> Result<Running, Refusal> {
     };
     command.current_dir(directory);
     let limits = start.confinement.as_ref().map(Limits::new).transpose()?;
-    sys::in_session_of_its_own(&mut command, start.terminal.is_some(), &account, limits);
+    let members = group.map(Group::members).transpose();
+    let members = members.map_err(|error| Refusal::Start(program.clone(), error))?;
+    let surroundings = Surroundings {
+        has_terminal: start.terminal.is_some(),
+        members,
+        oom_score: sys::oom_score(start.oom_score_adj),
+        view,
+        limits,
+    };
+    sys::in_session_of_its_own(&mut command, &account, surroundings);
     match start.terminal {
         Some(size) => {
             let (ours, theirs) = sys::open_terminal(size).map_err(Refusal::Terminal)?;
@@ -99,6 +200,7 @@ pub(crate) fn start(start: &Start) -> Result<Running, Refusal> {
                 stdout: Some(output),
                 stderr: None,
                 terminal: Some(ours),
+                group: None,
             })
         }
         None => {
@@ -114,6 +216,7 @@ pub(crate) fn start(start: &Start) -> Result<Running, Refusal> {
                 stderr: child.stderr.take().map(OwnedFd::from),
                 child,
                 terminal: None,
+                group: None,
             })
         }
     }

@@ -1,21 +1,18 @@
-//! What a command may not do: capabilities, a read-only root, privileges, system calls.
+//! What a command may not do: capabilities, privileges, system calls.
 //!
 //! Invariant: everything is prepared before the fork; after it only system calls are made. A command
 //! runs with all of its limits or not at all. What the agent itself may not do, no command may.
-//! Failure: [`Invalid`] before the fork; after it the [`Step`] that the kernel refuses, which
-//! crosses the fork in the upper half of the error's number.
+//! Failure: [`Invalid`] before the fork; after it the [`Step`] that the kernel refuses.
 #![allow(unsafe_code)] // capset and the filter have no safe form; a comment at each states why it is sound.
 
-use std::fmt;
 use std::io;
 
 use guestapi::Confinement;
 use nix::errno::Errno;
 use nix::libc;
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl::{set_keepcaps, set_no_new_privs};
-use nix::sys::statvfs::{FsFlags, statvfs};
+
+use crate::step::Step;
 
 /// Length of an instruction of a filter in bytes.
 const INSTRUCTION: usize = 8;
@@ -38,8 +35,6 @@ pub(crate) struct Limits {
     /// The agent's own.
     permitted: u64,
     no_new_privileges: bool,
-    /// The present flags of the root mount, which becomes read-only.
-    root: Option<MsFlags>,
     filter: Vec<libc::sock_filter>,
 }
 
@@ -52,38 +47,9 @@ pub(crate) enum Invalid {
     Filter(usize),
     #[error("the ambient capability {0} is not among the capabilities")]
     Ambient(u32),
-    #[error("read the flags of the root mount: {0}")]
-    Root(Errno),
     #[error("read the capabilities of vmlet-guest: {0}")]
     Permitted(Errno),
 }
-
-/// What the kernel is requested to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Step {
-    Namespace = 1,
-    Private,
-    Root,
-    Bounding,
-    User,
-    Capabilities,
-    Ambient,
-    NoNewPrivileges,
-    Filter,
-}
-
-const STEPS: [Step; 9] = [
-    Step::Namespace,
-    Step::Private,
-    Step::Root,
-    Step::Bounding,
-    Step::User,
-    Step::Capabilities,
-    Step::Ambient,
-    Step::NoNewPrivileges,
-    Step::Filter,
-];
 
 impl Limits {
     /// Prepares the limits.
@@ -98,30 +64,17 @@ impl Limits {
             return Err(Invalid::Filter(bytes.len()));
         }
         let (instructions, _) = bytes.as_chunks::<INSTRUCTION>();
-        let root = match confinement.read_only_root {
-            true => Some(root_flags().map_err(Invalid::Root)?),
-            false => None,
-        };
         Ok(Self {
             capabilities: set(capabilities),
             ambient: set(ambient),
             permitted: permitted().map_err(Invalid::Permitted)?,
             no_new_privileges: confinement.no_new_privileges,
-            root,
             filter: instructions.iter().map(instruction).collect(),
         })
     }
 
     /// Applies what needs all capabilities. `uid` is the user of the command.
     pub(crate) fn begin(&self, uid: u32) -> io::Result<()> {
-        if let Some(flags) = self.root {
-            unshare(CloneFlags::CLONE_NEWNS).map_err(Step::Namespace.failed())?;
-            let nothing = None::<&str>;
-            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-            mount(nothing, c"/", nothing, private, nothing).map_err(Step::Private.failed())?;
-            let read_only = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | flags;
-            mount(nothing, c"/", nothing, read_only, nothing).map_err(Step::Root.failed())?;
-        }
         for number in 0..u64::BITS {
             if self.capabilities & 1 << number == 0 {
                 match prctl(libc::PR_CAPBSET_DROP, number.into(), 0) {
@@ -194,37 +147,6 @@ impl Limits {
     }
 }
 
-impl Step {
-    /// An error of this step as one number.
-    pub(crate) fn failed(self) -> impl FnOnce(Errno) -> io::Error {
-        move |errno| io::Error::from_raw_os_error((self as i32) << 16 | errno as i32)
-    }
-
-    /// The step that failed, and why; `None` for an error of something else.
-    pub(crate) fn of(error: &io::Error) -> Option<(Self, Errno)> {
-        let number = error.raw_os_error()?;
-        let mut steps = STEPS.into_iter();
-        let step = steps.find(|step| *step as i32 == number >> 16)?;
-        Some((step, Errno::from_raw(number & 0xffff)))
-    }
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Namespace => "make a mount namespace",
-            Self::Private => "make the mounts private",
-            Self::Root => "make the root file system read-only",
-            Self::Bounding => "reduce the bounding set of capabilities",
-            Self::User => "change the user",
-            Self::Capabilities => "set the capabilities",
-            Self::Ambient => "set the ambient capabilities",
-            Self::NoNewPrivileges => "forbid new privileges",
-            Self::Filter => "install the seccomp filter",
-        })
-    }
-}
-
 /// Numbers as bits; no kernel has any beyond 63.
 fn set(numbers: &[u32]) -> u64 {
     let bits = numbers
@@ -241,16 +163,6 @@ fn instruction(bytes: &[u8; INSTRUCTION]) -> libc::sock_filter {
         jf,
         k: u32::from_ne_bytes([k0, k1, k2, k3]),
     }
-}
-
-/// The kernel keeps those of access times by itself.
-fn root_flags() -> nix::Result<MsFlags> {
-    let present = statvfs(c"/")?.flags();
-    let mut flags = MsFlags::empty();
-    flags.set(MsFlags::MS_NOSUID, present.contains(FsFlags::ST_NOSUID));
-    flags.set(MsFlags::MS_NODEV, present.contains(FsFlags::ST_NODEV));
-    flags.set(MsFlags::MS_NOEXEC, present.contains(FsFlags::ST_NOEXEC));
-    Ok(flags)
 }
 
 /// `struct __user_cap_header_struct`
@@ -345,15 +257,5 @@ mod tests {
         .concat();
         let read = instruction(&bytes.try_into().unwrap());
         assert_eq!((read.code, read.jt, read.jf, read.k), (0x1234, 5, 6, 7));
-    }
-
-    #[test]
-    fn a_step_and_its_error_cross_a_fork_as_one_number() {
-        for step in STEPS {
-            let error = step.failed()(Errno::EPERM);
-            assert_eq!(Step::of(&error), Some((step, Errno::EPERM)));
-        }
-        assert_eq!(Step::of(&io::Error::from_raw_os_error(2)), None);
-        assert_eq!(Step::of(&io::Error::other("x")), None);
     }
 }

@@ -21,27 +21,32 @@
 //!
 //! ```no_run
 //! let port = guest::Port::open("/dev/virtio-ports/dev.vmlet.guest.0".as_ref())?;
-//! guest::serve(&port)?;
+//! guest::serve(&port, &guest::Places::of_guest())?;
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
 mod actions;
 mod agent;
+mod cgroups;
 mod command;
 mod confine;
 mod facts;
 mod input;
 mod outbox;
 mod outputs;
+mod places;
 mod port;
 mod processes;
 mod sender;
 mod session;
 mod sessions;
+mod step;
 mod sys;
 mod tail;
 mod usage;
 mod users;
+mod view;
 
 pub use agent::serve;
+pub use places::Places;
 pub use port::Port;

@@ -30,7 +30,8 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(Action::Serve(path)) => {
-            let served = guest::Port::open(&path).and_then(|port| guest::serve(&port));
+            let served = guest::Port::open(&path)
+                .and_then(|port| guest::serve(&port, &guest::Places::of_guest()));
             match served {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {

@@ -13,17 +13,19 @@ use std::sync::mpsc::{self, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 
-use guestapi::{Adopt, Data, Exited, Start, Stream, Terminal};
+use guestapi::{Adopt, Data, Exited, Setting, Start, Stream, Terminal};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
+use crate::cgroups::{Error, Group, Used};
 use crate::command::Running;
 use crate::input::{Input, Stdin};
 use crate::outbox::Outbox;
 use crate::outputs::{Event, Outputs};
+use crate::places::Places;
 use crate::processes::kill_session;
 use crate::sender::Sender;
 use crate::sys;
@@ -39,6 +41,15 @@ pub(crate) struct Session {
     input: Mutex<Option<mpsc::Sender<Input>>>,
     outputs: Outputs,
     terminal: Option<OwnedFd>,
+    /// That of a kept session.
+    group: Option<Group>,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy)]
+struct End {
+    code: i32,
+    out_of_memory: bool,
 }
 
 impl Session {
@@ -48,6 +59,7 @@ impl Session {
         start: &Start,
         running: Running,
         outbox: Arc<Outbox<'env>>,
+        places: &'env Places,
         scope: &'scope Scope<'scope, 'env>,
         ended: impl FnOnce() + Send + 'scope,
     ) -> io::Result<Arc<Self>> {
@@ -62,6 +74,7 @@ impl Session {
             input: Mutex::new(running.stdin.is_some().then_some(sender)),
             outputs,
             terminal: running.terminal,
+            group: running.group,
         });
         let has_terminal = session.terminal.is_some();
         let begin = || {
@@ -97,12 +110,12 @@ impl Session {
             }
             let (this, child) = (Arc::clone(&session), running.child);
             thread::Builder::new().spawn_scoped(scope, move || {
-                let code = this.await_end(child);
+                let ended_as = this.await_end(child, places);
                 end.set();
                 this.input().take();
                 let mut last = this.outputs.await_report();
                 while this.is_kept() && !this.outputs.is_closed() {
-                    this.report(last, code, &outbox);
+                    this.report(last, ended_as, &outbox);
                     last = this.outputs.await_report();
                 }
                 // What a sender has taken is sent before the end.
@@ -112,7 +125,7 @@ impl Session {
                     let _ = sender.join();
                 }
                 ended();
-                this.report(last, code, &outbox);
+                this.report(last, ended_as, &outbox);
             })?;
             Ok(())
         };
@@ -216,11 +229,32 @@ impl Session {
         self.input().take();
         let exists = self.lock_exists();
         if *exists {
-            kill_session(self.pid);
+            self.kill_all();
         }
         drop(exists);
         // The command does not learn of it by the end of its output.
         self.outputs.close();
+    }
+
+    /// Changes the limits of what runs in a kept session.
+    pub(crate) fn limit(&self, limits: &[Setting]) -> Result<(), Error> {
+        match &self.group {
+            Some(group) => group.set(limits),
+            None => Err(Error::NoCgroups),
+        }
+    }
+
+    /// What the processes of a kept session use; `None` in a guest without cgroups.
+    pub(crate) fn used(&self) -> Option<Used> {
+        self.group.as_ref()?.used()
+    }
+
+    /// The caller holds the lock of the process.
+    fn kill_all(&self) {
+        if let Some(group) = &self.group {
+            group.kill();
+        }
+        kill_session(self.pid);
     }
 
     fn input(&self) -> MutexGuard<'_, Option<mpsc::Sender<Input>>> {
@@ -231,22 +265,39 @@ impl Session {
         self.exists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the process and reaps it.
-    fn await_end(&self, mut child: Child) -> i32 {
+    /// Waits for the process and reaps it. What it leaves behind in a kept session is killed.
+    fn await_end(&self, mut child: Child, places: &Places) -> End {
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
         while waitid(Id::Pid(self.pid), flags) == Err(Errno::EINTR) {}
+        let group = self.group.as_ref();
+        let out_of_memory = group.is_some_and(Group::was_out_of_memory);
         let mut exists = self.lock_exists();
         if self.is_kept() {
-            kill_session(self.pid);
+            self.kill_all();
         }
         *exists = false;
-        child.wait().map_or(-1, code)
+        let code = child.wait().map_or(-1, code);
+        drop(exists);
+        if self.is_kept() {
+            if let Some(group) = group {
+                group.remove();
+            }
+            places.remove_files(&self.keep);
+        }
+        End {
+            code,
+            out_of_memory,
+        }
     }
 
     /// Reports the end to the host that has the session under this number.
-    fn report(&self, number: Option<u64>, code: i32, outbox: &Outbox<'_>) {
+    fn report(&self, number: Option<u64>, end: End, outbox: &Outbox<'_>) {
         if let Some(session) = number {
-            outbox.send(Exited { session, code });
+            outbox.send(Exited {
+                session,
+                code: end.code,
+                out_of_memory: end.out_of_memory,
+            });
         }
     }
 }

@@ -7,31 +7,59 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use guestapi::Terminal;
+use nix::fcntl::{OFlag, open};
 use nix::libc;
 use nix::pty::{OpenptyResult, Winsize, openpty};
-use nix::unistd::{Gid, Uid, setgid, setgroups, setsid, setuid};
+use nix::sys::stat::Mode;
+use nix::unistd::{Gid, Uid, setgid, setgroups, setsid, setuid, write};
 
-use crate::confine::{Limits, Step};
+use crate::confine::Limits;
+use crate::step::Step;
 use crate::users::Account;
+use crate::view::View;
 
 nix::ioctl_write_ptr_bad!(set_window_size, libc::TIOCSWINSZ, Winsize);
 nix::ioctl_write_int_bad!(set_controlling_terminal, libc::TIOCSCTTY);
 nix::ioctl_readwrite!(fs_freeze, b'X', 119, libc::c_int);
 nix::ioctl_readwrite!(fs_thaw, b'X', 120, libc::c_int);
 
-/// The process gets a session of its own, and runs as this account, within the limits; with a
-/// terminal as standard input that is the session's.
+/// What a new process is put into.
+#[derive(Debug)]
+pub(crate) struct Surroundings {
+    /// Its standard input is the terminal of its session.
+    pub(crate) has_terminal: bool,
+    /// `cgroup.procs` of its cgroup.
+    pub(crate) members: Option<File>,
+    /// The text of its `oom_score_adj`; that of the agent without.
+    pub(crate) oom_score: Option<Vec<u8>>,
+    pub(crate) view: Option<View>,
+    pub(crate) limits: Option<Limits>,
+}
+
+/// The text of an `oom_score_adj` other than 0.
+pub(crate) fn oom_score(score: i32) -> Option<Vec<u8>> {
+    (score != 0).then(|| score.clamp(-1000, 1000).to_string().into_bytes())
+}
+
+/// The process gets a session of its own, and runs as this account in these surroundings.
 pub(crate) fn in_session_of_its_own(
     command: &mut Command,
-    has_terminal: bool,
     account: &Account,
-    limits: Option<Limits>,
+    surroundings: Surroundings,
 ) {
+    let Surroundings {
+        has_terminal,
+        members,
+        oom_score,
+        view,
+        limits,
+    } = surroundings;
     let groups: Vec<_> = account.groups.iter().copied().map(Gid::from_raw).collect();
     let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
     // An agent that is not root, as in tests, runs commands as its own user.
@@ -52,6 +80,17 @@ pub(crate) fn in_session_of_its_own(
             // SAFETY: descriptor 0 is open here, and the call takes no pointer.
             unsafe { set_controlling_terminal(libc::STDIN_FILENO, 0) }?;
         }
+        if let Some(members) = &members {
+            write_all(members, b"0").map_err(Step::Group.failed())?;
+        }
+        if let Some(score) = &oom_score {
+            let opened = open(c"/proc/self/oom_score_adj", OFlag::O_WRONLY, Mode::empty());
+            let written = opened.and_then(|file| write_all(file, score));
+            written.map_err(Step::OomScore.failed())?;
+        }
+        if let Some(view) = &view {
+            view.enter()?;
+        }
         if let Some(limits) = &limits {
             limits.begin(changed)?;
         }
@@ -68,6 +107,11 @@ pub(crate) fn in_session_of_its_own(
     };
     // SAFETY: the closure makes system calls only; an error becomes a number without allocation.
     unsafe { command.pre_exec(begin) };
+}
+
+/// The kernel takes such a value as a whole.
+fn write_all(file: impl AsFd, bytes: &[u8]) -> nix::Result<()> {
+    write(file, bytes).map(drop)
 }
 
 /// A new terminal: our side and the side of the process. Neither is inherited by later processes

@@ -1,4 +1,5 @@
-//! What the processes of kept sessions use.
+//! What the processes of kept sessions use: by their cgroups, or by the table of processes in a
+//! guest that has none.
 //!
 //! Invariant: one pass over all processes for all sessions; a session whose command ends during the
 //! pass is left out, since its number may be that of another process.
@@ -18,7 +19,14 @@ pub(crate) fn usage(sessions: &[Arc<Session>]) -> Vec<Usage> {
     let running: Vec<_> = sessions.iter().filter(|session| session.exists()).collect();
     let processes = all(Path::new("/proc"));
     let of = |session: &Arc<Session>| {
-        let usage = sum(&processes, session.pid());
+        let mut usage = sum(&processes, session.pid());
+        if let Some(used) = session.used() {
+            usage.cpu = used.cpu;
+            usage.memory = used.memory;
+            usage.working_set = used.memory.saturating_sub(used.inactive_file);
+            usage.anonymous = used.anonymous;
+            usage.processes = used.processes.unwrap_or(usage.processes);
+        }
         session.exists().then(|| Usage {
             keep: session.keep().to_owned(),
             ..usage
@@ -44,6 +52,7 @@ fn sum(processes: &[Process], leader: Pid) -> Usage {
             usage.processes += 1;
         }
     }
+    (usage.working_set, usage.anonymous) = (usage.memory, usage.memory);
     usage
 }
 

@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use guest::Port;
+use guest::{Places, Port};
 use guestapi::from_guest::Kind;
 use guestapi::{
     Adopt, Credit, Data, Decoder, Exited, FromGuest, GuestHello, HostHello, MAX_FRAME_OF_GUEST,
@@ -71,6 +72,12 @@ pub(crate) fn in_terminal(start: Start, rows: u32, columns: u32) -> Start {
 impl Host {
     /// Connected, the agent's announcement read.
     pub(crate) fn connect() -> Self {
+        let files = Path::new("/nonexistent");
+        Self::connect_to(Places::below(files, None).unwrap())
+    }
+
+    /// Connected to an agent whose sessions have these places.
+    pub(crate) fn connect_to(places: Places) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_read_timeout(Some(PATIENCE)).unwrap();
         let port = Port::of_socket(theirs).unwrap();
@@ -78,7 +85,7 @@ impl Host {
             socket: ours,
             decoder: Decoder::new(MAX_FRAME_OF_GUEST),
             received: Default::default(),
-            agent: Some(std::thread::spawn(move || guest::serve(&port))),
+            agent: Some(std::thread::spawn(move || guest::serve(&port, &places))),
         };
         assert_eq!(host.hello().connection, 0, "the announcement");
         host.greet(7, VERSION);
@@ -206,7 +213,7 @@ impl Host {
                         _ => session.stdout.extend_from_slice(&data.data),
                     }
                 }
-                Kind::Exited(Exited { session, code }) => {
+                Kind::Exited(Exited { session, code, .. }) => {
                     let mut end = open.remove(&session).unwrap_or_default();
                     end.code = code;
                     ended.insert(session, end);

@@ -13,6 +13,7 @@
 mod confined;
 mod host;
 mod kept;
+mod surroundings;
 
 use std::path::Path;
 

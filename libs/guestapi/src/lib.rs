@@ -30,15 +30,16 @@ pub use frame::{Decoder, Frames, encode};
 pub use message::{
     Adopt, Answer, Close, Confinement, Credit, Data, Exited, Facts, FileSystem, Freeze, FromGuest,
     GuestHello, HostHello, Interface, Reason, Refused, ReportFacts, ReportUsage, Request, Resize,
-    SetTime, Signal, Start, Started, Stream, Terminal, Thaw, ToGuest, Usage, User, from_guest,
-    request, to_guest,
+    SetLimits, SetTime, Setting, Signal, Start, Started, Stream, Terminal, Thaw, ToGuest, Usage,
+    User, View, from_guest, request, to_guest,
 };
 
 /// Name of the virtio-serial port.
 pub const PORT: &str = "dev.vmlet.guest.0";
 
-/// The newest version. Version 2 has kept sessions, confinement and [`Usage`].
-pub const VERSION: u32 = 2;
+/// The newest version. Version 2 has kept sessions, confinement and [`Usage`]; version 3 has
+/// limits by cgroups, [`View`] and kernel parameters.
+pub const VERSION: u32 = 3;
 
 /// The oldest version that the host serves.
 pub const OLDEST: u32 = 1;
@@ -58,8 +59,11 @@ pub const MAX_FRAME_OF_GUEST: usize = 64 << 10;
 /// Sessions of one connection at a time, and sessions that a guest keeps.
 pub const SESSIONS: usize = 64;
 
-/// Longest name of a kept session in bytes.
+/// Longest name of a kept session in bytes. It has letters, digits, `-` and `_`.
 pub const LONGEST_NAME: usize = 64;
+
+/// Paths or settings of one list.
+pub const SETTINGS: usize = 64;
 
 /// File systems of one report.
 pub const FILE_SYSTEMS: usize = 32;

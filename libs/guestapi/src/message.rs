@@ -10,11 +10,11 @@ mod session;
 
 pub use facts::{Facts, FileSystem, Interface};
 pub use requests::{
-    Answer, Freeze, ReportFacts, ReportUsage, Request, SetTime, Thaw, Usage, request,
+    Answer, Freeze, ReportFacts, ReportUsage, Request, SetLimits, SetTime, Thaw, Usage, request,
 };
 pub use session::{
-    Adopt, Close, Confinement, Credit, Data, Exited, Reason, Refused, Resize, Signal, Start,
-    Started, Stream, Terminal, User,
+    Adopt, Close, Confinement, Credit, Data, Exited, Reason, Refused, Resize, Setting, Signal,
+    Start, Started, Stream, Terminal, User, View,
 };
 
 /// The beginning of a connection. A guest that gets it ends all sessions that it has, except those

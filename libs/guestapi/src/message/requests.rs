@@ -1,6 +1,7 @@
 //! Requests that are no commands, and their answers.
 
 use super::facts::Facts;
+use super::session::Setting;
 
 /// Requests one action that is no command. The host has one answer for each.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -9,7 +10,7 @@ pub struct Request {
     #[prost(uint64, tag = "1")]
     pub number: u64,
     /// What is requested; `None` is an action of a later version.
-    #[prost(oneof = "request::Action", tags = "2, 3, 4, 5, 6")]
+    #[prost(oneof = "request::Action", tags = "2, 3, 4, 5, 6, 7")]
     pub action: Option<request::Action>,
 }
 
@@ -33,6 +34,9 @@ pub mod request {
         /// Report [`Usage`](super::Usage) of kept sessions (since version 2).
         #[prost(message, tag = "6")]
         ReportUsage(super::ReportUsage),
+        /// Change the limits of a kept session (since version 3).
+        #[prost(message, tag = "7")]
+        SetLimits(super::SetLimits),
     }
 }
 
@@ -69,6 +73,17 @@ pub struct ReportUsage {
     pub keep: Vec<String>,
 }
 
+/// See [`request::Action`].
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct SetLimits {
+    /// The name of the session.
+    #[prost(string, tag = "1")]
+    pub keep: String,
+    /// Files of cgroup v2. When one cannot be written, those before it have their new values.
+    #[prost(message, repeated, tag = "2")]
+    pub limits: Vec<Setting>,
+}
+
 /// What the processes of a kept session use.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Usage {
@@ -78,12 +93,19 @@ pub struct Usage {
     /// CPU time of its processes, the ended ones that were waited for included, in nanoseconds.
     #[prost(uint64, tag = "2")]
     pub cpu: u64,
-    /// Bytes of their resident memory; shared pages count once for each process.
+    /// Bytes of memory: those of its cgroup, files in the page cache included, or of the resident
+    /// memory of its processes, where shared pages count once for each.
     #[prost(uint64, tag = "3")]
     pub memory: u64,
     /// How many processes there are.
     #[prost(uint32, tag = "4")]
     pub processes: u32,
+    /// Bytes of memory without files that were not used for some time (since version 3).
+    #[prost(uint64, tag = "5")]
+    pub working_set: u64,
+    /// Bytes of memory that are not of files (since version 3).
+    #[prost(uint64, tag = "6")]
+    pub anonymous: u64,
 }
 
 /// The answer to a [`Request`].

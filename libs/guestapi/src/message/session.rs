@@ -34,6 +34,47 @@ pub struct Start {
     /// What the command may not do (since version 2).
     #[prost(message, optional, tag = "9")]
     pub confinement: Option<Confinement>,
+    /// What it sees of the guest's file system (since version 3).
+    #[prost(message, optional, tag = "10")]
+    pub view: Option<View>,
+    /// Kernel parameters that are set before it starts, by their names with dots or slashes (since
+    /// version 3).
+    #[prost(message, repeated, tag = "11")]
+    pub sysctls: Vec<Setting>,
+    /// Files of cgroup v2 that limit a kept session, such as `memory.max` (since version 3).
+    #[prost(message, repeated, tag = "12")]
+    pub limits: Vec<Setting>,
+    /// Its `oom_score_adj`, from -1000 to 1000 (since version 3).
+    #[prost(sint32, tag = "13")]
+    pub oom_score_adj: i32,
+    /// Name of the kept session whose limits and end it shares (since version 3). Empty for none.
+    #[prost(string, tag = "14")]
+    pub within: String,
+}
+
+/// A value of a file below `/proc/sys` or of a cgroup.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Setting {
+    /// Name of the file.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// What is written.
+    #[prost(string, tag = "2")]
+    pub value: String,
+}
+
+/// What a command sees of the guest's file system, in a mount namespace of its own.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct View {
+    /// Files and directories that it finds empty; one that does not exist needs no mask.
+    #[prost(string, repeated, tag = "1")]
+    pub masked: Vec<String>,
+    /// Files and directories that it finds read-only.
+    #[prost(string, repeated, tag = "2")]
+    pub read_only: Vec<String>,
+    /// Content of its `/etc/resolv.conf`; empty for that of the guest.
+    #[prost(string, tag = "3")]
+    pub resolver: String,
 }
 
 /// Limits of a command within the guest.
@@ -230,4 +271,8 @@ pub struct Exited {
     /// Its exit code, or 128 and the number of the signal that killed it.
     #[prost(int32, tag = "2")]
     pub code: i32,
+    /// The kernel killed a process of a kept session because it reached its memory limit (since
+    /// version 3).
+    #[prost(bool, tag = "3")]
+    pub out_of_memory: bool,
 }

@@ -1,0 +1,52 @@
+//! What belongs to sessions outside of the agent: their cgroups and their files.
+//!
+//! Invariant: names of sessions are names of folders, so that no session reaches the place of
+//! another one. What a session has is removed when its first process has ended.
+//! Failure: see [`cgroups`](crate::cgroups).
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::cgroups::Cgroups;
+
+/// The places of the sessions of one agent.
+#[derive(Debug)]
+pub struct Places {
+    pub(crate) cgroups: Cgroups,
+    files: PathBuf,
+}
+
+impl Places {
+    /// Those of the guest. In a guest that does not mount cgroup v2, the agent does.
+    pub fn of_guest() -> Self {
+        Self {
+            cgroups: Cgroups::of_guest(),
+            files: PathBuf::from("/run/vmlet-guest/sessions"),
+        }
+    }
+
+    /// Files below a folder, and cgroups below one that is made in a mounted hierarchy of cgroup
+    /// v2, if given.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, when it does not make the cgroup.
+    pub fn below(files: &Path, cgroup: Option<PathBuf>) -> io::Result<Self> {
+        Ok(Self {
+            cgroups: cgroup.map(Cgroups::below).transpose()?.unwrap_or_default(),
+            files: files.to_owned(),
+        })
+    }
+
+    /// The folder of the files of a session.
+    pub(crate) fn files(&self, name: &str) -> PathBuf {
+        self.files.join(name)
+    }
+
+    /// Removes the files of a session.
+    pub(crate) fn remove_files(&self, name: &str) {
+        // Most sessions have none.
+        let _ = fs::remove_dir_all(self.files(name));
+    }
+}
