@@ -24,8 +24,8 @@ use std::time::Duration;
 use guestapi::Facts;
 use podspec::ContainerId;
 
-pub use command::{Command, Control, Ended, Input, Output};
-pub use guestapi::{Confinement, Start, User};
+pub use command::{Command, Control, End, Ended, Input, Output};
+pub use guestapi::{Confinement, Start, User, View};
 use link::Link;
 
 /// Why a command does not run in a guest.

@@ -50,6 +50,11 @@ pub(crate) type Sandboxes = pods::Sandboxes<Fake>;
 /// Longer than anything that is waited for takes.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(90);
 
+/// The places of an agent whose sessions have no cgroups.
+pub(crate) fn no_places() -> ::guest::Places {
+    ::guest::Places::below(Path::new("/nonexistent"), None).unwrap()
+}
+
 pub(crate) struct Node {
     pub(crate) hypervisor: FakeHypervisor,
     pub(crate) network: FakeNetwork,

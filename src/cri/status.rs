@@ -130,7 +130,7 @@ fn container_code(error: &vm::Error) -> Code {
             Code::FailedPrecondition
         }
         E::Source(sources::Error::NobodyAnswered { .. }) => Code::Unavailable,
-        E::Machine(_) | E::Unsupported(_) => Code::InvalidArgument,
+        E::Machine(_) | E::Unsupported(_) | E::Seccomp(_) => Code::InvalidArgument,
         E::Image(e) => image_code(e),
         E::Network { source, .. } => network_code(source),
         E::Hypervisor { source, .. } => libvirt_code(source),

@@ -20,8 +20,10 @@ use super::link::{Link, number};
 use super::sessions::{Pipe, Slot};
 use super::{Agent, Error};
 
-/// The first version of the protocol with kept sessions and confinement.
+/// The first version of the protocol with kept sessions.
 const KEEPING: u32 = 2;
+/// The first one with all that a process needs.
+const PROCESSES: u32 = 3;
 /// Time for the agent to start a command.
 const START: Duration = Duration::from_secs(30);
 /// Time for the agent to report that a command was killed.
@@ -67,10 +69,19 @@ pub struct Control {
     session: Arc<Session>,
 }
 
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct End {
+    /// Its exit code, or 128 and the number of the signal that killed it.
+    pub code: i32,
+    /// The kernel killed one of its processes because of a limit of memory.
+    pub out_of_memory: bool,
+}
+
 /// The end of a command.
 #[derive(Debug)]
 pub struct Ended {
-    result: oneshot::Receiver<Result<i32, Error>>,
+    result: oneshot::Receiver<Result<End, Error>>,
     /// Ends the session when this is dropped.
     guard: Guard,
 }
@@ -126,7 +137,7 @@ impl Agent {
     pub async fn run(&self, start: Start) -> Result<Command, Error> {
         let program = start.command.first().cloned().unwrap_or_default();
         let is_kept = !start.keep.is_empty();
-        if (is_kept || start.confinement.is_some()) && self.protocol < KEEPING {
+        if (is_kept || start != of_a_machine(&start)) && self.protocol < PROCESSES {
             return Err(Error::TooOld(self.version.clone()));
         }
         let with_session = move |session| Start { session, ..start }.into();
@@ -226,6 +237,20 @@ impl Agent {
     }
 }
 
+/// The part of a start that the first version of the protocol has.
+fn of_a_machine(start: &Start) -> Start {
+    Start {
+        session: start.session,
+        command: start.command.clone(),
+        environment: start.environment.clone(),
+        directory: start.directory.clone(),
+        input: start.input,
+        terminal: start.terminal,
+        user: start.user.clone(),
+        ..Start::default()
+    }
+}
+
 impl Input {
     /// Sends bytes, when the guest has room; false when the command has ended.
     pub async fn write(&self, bytes: &[u8]) -> bool {
@@ -316,8 +341,8 @@ impl Control {
 }
 
 impl Ended {
-    /// Waits for the end of the command and its exit code.
-    pub async fn wait(&mut self) -> Result<i32, Error> {
+    /// Waits for the end of the command.
+    pub async fn wait(&mut self) -> Result<End, Error> {
         let result = &mut self.result;
         result.await.unwrap_or(Err(Error::Lost))
     }

@@ -6,7 +6,10 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use guestapi::request::Action;
-use guestapi::{Answer, Facts, Freeze, ReportFacts, ReportUsage, Request, SetTime, Thaw, Usage};
+use guestapi::{
+    Answer, Facts, Freeze, ReportFacts, ReportUsage, Request, SetLimits, SetTime, Setting, Thaw,
+    Usage,
+};
 
 use super::link::{Link, number};
 use super::sessions::printable;
@@ -58,6 +61,13 @@ impl Agent {
         let action = Action::ReportUsage(ReportUsage { keep });
         let answer = self.request(action, ANSWER).await?;
         Ok(answer.usage.into_iter().next())
+    }
+
+    /// Changes the limits of a kept session: files of cgroup v2 and their values.
+    pub async fn set_limits(&self, keep: &str, limits: Vec<Setting>) -> Result<(), Error> {
+        let keep = keep.to_owned();
+        let action = Action::SetLimits(SetLimits { keep, limits });
+        self.request(action, ANSWER).await.map(drop)
     }
 
     async fn request(&self, action: Action, time: Duration) -> Result<Answer, Error> {

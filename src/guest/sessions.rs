@@ -16,7 +16,7 @@ use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::unconstrained;
 
-use super::Error;
+use super::{End, Error};
 
 /// The sessions of a connection by number, and the requests that are no sessions.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ pub(super) struct Sessions {
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) started: Option<oneshot::Sender<Result<(), Error>>>,
-    pub(super) ended: Option<oneshot::Sender<Result<i32, Error>>>,
+    pub(super) ended: Option<oneshot::Sender<Result<End, Error>>>,
     pub(super) stdout: Pipe,
     pub(super) stderr: Pipe,
     /// Bytes of input that the guest has room for.
@@ -87,7 +87,7 @@ impl Slot {
     }
 
     /// Ends the session with its result.
-    fn finish(mut self, result: Result<i32, Error>) {
+    fn finish(mut self, result: Result<End, Error>) {
         if let Some(started) = self.started.take() {
             let failed = result.clone().err().unwrap_or(Error::Protocol);
             let _ = started.send(Err(failed));
@@ -181,7 +181,10 @@ impl Sessions {
             }
             Kind::Exited(exited) => {
                 if let Some(slot) = sessions.remove(&exited.session) {
-                    slot.finish(Ok(exited.code));
+                    slot.finish(Ok(End {
+                        code: exited.code,
+                        out_of_memory: exited.out_of_memory,
+                    }));
                 }
             }
         }

@@ -52,7 +52,7 @@ impl Port {
         let serve = async {
             let socket = self.accept().await.into_std().unwrap();
             let port = ::guest::Port::of_socket(socket).unwrap();
-            std::thread::spawn(move || ::guest::serve(&port));
+            std::thread::spawn(move || ::guest::serve(&port, &crate::testkit::no_places()));
         };
         let agent = self.guests.agent(&self.id, &self.path, SOON);
         tokio::join!(serve, agent).1.expect("an answer")
@@ -156,7 +156,7 @@ async fn a_command_runs_with_input_output_and_exit_code() {
     let ((), out, err) = tokio::join!(send, all(&mut command.stdout), all(&mut command.stderr));
     assert!(out == sent, "{} bytes of {}", out.len(), sent.len());
     assert_eq!(err, b"err\n");
-    assert_eq!(command.ended.wait().await, Ok(5));
+    assert_eq!(command.ended.wait().await.map(|end| end.code), Ok(5));
     assert!(!command.input.write(&[0; WINDOW]).await, "it has ended");
 
     let missing = agent.start(words(&["no-such"]), false, None).await;
@@ -199,7 +199,7 @@ async fn a_terminal_is_resized_and_a_dropped_command_is_killed() {
     let gone = async {
         while process.exists() {
             let mut other = agent.start(words(&["true"]), false, None).await.unwrap();
-            assert_eq!(other.ended.wait().await, Ok(0));
+            assert_eq!(other.ended.wait().await.map(|end| end.code), Ok(0));
         }
     };
     tokio::time::timeout(SOON, gone)
@@ -250,7 +250,7 @@ async fn a_guest_that_sends_more_than_it_may_loses_the_session() {
     };
     let run = async {
         let mut command = agent.start(words(&["x"]), false, None).await.unwrap();
-        let ended = command.ended.wait().await;
+        let ended = command.ended.wait().await.map(|end| end.code);
         (all(&mut command.stdout).await.len(), ended)
     };
     let ((), (length, ended)) = tokio::join!(play, run);
@@ -264,7 +264,10 @@ async fn an_agent_that_starts_again_is_greeted_and_its_commands_are_lost() {
     let (command, _) = tokio::join!(agent.start(words(&["x"]), true, None), guest.start());
     let mut command = command.unwrap();
     guest.send(GuestHello::default()).await;
-    assert_eq!(command.ended.wait().await, Err(Error::Lost));
+    assert_eq!(
+        command.ended.wait().await.map(|end| end.code),
+        Err(Error::Lost)
+    );
     let Kind::HostHello(hello) = guest.next().await else {
         panic!("something else");
     };
@@ -383,12 +386,18 @@ async fn output_in_many_small_pieces_is_within_the_window() {
         // All of it arrives at once.
         let bytes = [piece(b"x", false).repeat(500), piece(b"", true).to_vec()].concat();
         guest.socket.write_all(&bytes).await.unwrap();
-        guest.send(Exited { session, code: 0 }).await;
+        guest
+            .send(Exited {
+                session,
+                code: 0,
+                ..Exited::default()
+            })
+            .await;
     };
     let run = async {
         let mut command = agent.start(words(&["x"]), false, None).await.unwrap();
         let output = all(&mut command.stdout).await;
-        (output.len(), command.ended.wait().await)
+        (output.len(), command.ended.wait().await.map(|end| end.code))
     };
     let ((), ended) = tokio::join!(play, run);
     assert_eq!(ended, (500, Ok(0)));

@@ -54,6 +54,9 @@ pub struct SandboxConfig {
     pub namespaces: Namespaces,
     /// Resources of the whole pod, when given.
     pub resources: PodResources,
+    /// Kernel parameters of the pod, by name.
+    #[serde(default)]
+    pub sysctls: BTreeMap<String, String>,
     /// Bytes of memory that the pod may use on top of its containers' limits: the RuntimeClass's
     /// overhead.
     #[serde(default)]

@@ -115,7 +115,8 @@ async fn with_streams(
         reason = feed => return Ok(Err(reason)),
         never = async { sizes.await; pending::<Infallible>().await } => match never {},
     }
-    Ok(ended.wait().await.map_err(|e| crate::one_line(&e)))
+    let end = ended.wait().await.map_err(|e| crate::one_line(&e));
+    Ok(end.map(|end| end.code))
 }
 
 /// Through the QEMU guest agent.

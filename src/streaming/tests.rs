@@ -90,7 +90,7 @@ impl Server {
             for connection in listener.incoming() {
                 let port = ::guest::Port::of_socket(connection.unwrap()).unwrap();
                 // It serves until the daemon disconnects.
-                let _ = ::guest::serve(&port);
+                let _ = ::guest::serve(&port, &crate::testkit::no_places());
             }
         });
         assert_eq!(self.run(machine, &["true"]).await, Ok(0));
@@ -103,7 +103,12 @@ impl Server {
         let agent = agent.map_err(|e| crate::one_line(&e))?.ok_or("no agent")?;
         let started = agent.start(command, false, None).await;
         let mut started = started.map_err(|e| e.to_string())?;
-        started.ended.wait().await.map_err(|e| e.to_string())
+        started
+            .ended
+            .wait()
+            .await
+            .map(|end| end.code)
+            .map_err(|e| e.to_string())
     }
 
     fn socket(&self, name: &str) -> PathBuf {

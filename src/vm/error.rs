@@ -22,6 +22,9 @@ pub enum Error {
     /// The container does not exist.
     #[error("no container has the id {0}")]
     NoContainer(ContainerId),
+    /// The seccomp profile of a process cannot be applied.
+    #[error(transparent)]
+    Seccomp(#[from] super::process::SeccompError),
     /// The sandbox has no network (any more).
     #[error("sandbox {0} is not ready: make a new one")]
     SandboxNotReady(SandboxId),

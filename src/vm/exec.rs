@@ -177,6 +177,10 @@ impl<P: Platform> Containers<P> {
             input,
             terminal,
             keep: String::new(),
+            within: surroundings.keep.clone(),
+            // They are those of the process, within which it runs.
+            limits: Vec::new(),
+            sysctls: Vec::new(),
             ..surroundings
         })
     }

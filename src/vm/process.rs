@@ -14,12 +14,15 @@
 
 mod create;
 mod follow;
+mod limits;
 mod live;
 mod log;
 mod recover;
+mod seccomp;
 mod start;
 mod stop;
 
 pub use create::Process;
 pub(super) use live::Processes;
 pub use live::{Attached, Piece};
+pub use seccomp::{Error as SeccompError, Profile};

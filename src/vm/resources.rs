@@ -15,7 +15,7 @@ pub mod stats;
 mod usage;
 
 pub use facts::Facts;
-pub(in crate::vm) use resize::want_size_of_pod;
+pub(in crate::vm) use resize::{merged, want_size_of_pod};
 pub(in crate::vm) use room::room;
 pub use usage::DiskUsage;
 

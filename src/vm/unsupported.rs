@@ -66,6 +66,7 @@ impl<P: Platform> Containers<P> {
         image: &str,
     ) -> Vec<String> {
         let mut found = of_request(&sandbox.config, config);
+        found.extend(of_pod(&sandbox.config));
         found.extend(of_devices(config, blocks));
         found.extend(sandbox.network.iter().flat_map(of_network));
         let uid = &sandbox.config.metadata.uid;
@@ -74,6 +75,23 @@ impl<P: Platform> Containers<P> {
         }
         if let Some(image) = self.parts.images.find(image) {
             found.extend(of_image(&image).await);
+        }
+        found.into_iter().map(|finding| finding.text).collect()
+    }
+
+    /// What a process of a pod machine does not get.
+    pub(super) fn unsupported_by_process(
+        &self,
+        sandbox: &Sandbox,
+        config: &ContainerConfig,
+    ) -> Vec<String> {
+        let mut found = of_request(&sandbox.config, config);
+        found.extend(of_devices(config, &[]));
+        if self
+            .pods_with_unused_secrets()
+            .contains(&sandbox.config.metadata.uid)
+        {
+            found.push(of_pull_secrets());
         }
         found.into_iter().map(|finding| finding.text).collect()
     }
@@ -121,13 +139,6 @@ pub(super) fn of_request(pod: &SandboxConfig, config: &ContainerConfig) -> Vec<F
             resources.cpuset_mems
         )));
     }
-    let options = pod.dns.iter().flat_map(|dns| &dns.options);
-    let options: Vec<_> = options.filter(|option| *option != NDOTS).cloned().collect();
-    if let Some(options) = listed(&options) {
-        all.push(Finding::new(format!(
-            "resolver options do not reach the guest, since DHCP has none: {options}"
-        )));
-    }
     all.extend(of_image_url(pod, config));
     for annotations in [&pod.annotations, &config.annotations] {
         all.extend(unknown_annotations(annotations).into_iter().map(|unknown| {
@@ -140,6 +151,26 @@ pub(super) fn of_request(pod: &SandboxConfig, config: &ContainerConfig) -> Vec<F
     }
     all.dedup();
     all.truncate(MOST);
+    all
+}
+
+/// What a pod requests for each container, and a machine does not get.
+pub(super) fn of_pod(pod: &SandboxConfig) -> Vec<Finding> {
+    let mut all = Vec::new();
+    let options = pod.dns.iter().flat_map(|dns| &dns.options);
+    let options: Vec<_> = options.filter(|option| *option != NDOTS).cloned().collect();
+    if let Some(options) = listed(&options) {
+        all.push(Finding::new(format!(
+            "resolver options do not reach the guest, since DHCP has none: {options}"
+        )));
+    }
+    let parameters: Vec<_> = pod.sysctls.keys().cloned().collect();
+    if let Some(names) = listed(&parameters) {
+        all.push(Finding::new(format!(
+            "kernel parameters are not set in the guest: {names}; set them by \
+             vmlet.dev/cloud-init-user-data or in the image"
+        )));
+    }
     all
 }
 

@@ -34,6 +34,7 @@ const OTHERS: &[&str] = &[
     "iptables",
     "isc-dhcp-client",
     "libc6-dev",
+    "libseccomp-dev",
     "lz4",
     "mtools",
     "nftables",

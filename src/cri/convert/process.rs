@@ -1,7 +1,6 @@
 //! What a client requests of a container that is a process.
 //!
-//! Invariant: what `vmlet-guest` cannot apply is refused, with the field. The kernel belongs to the
-//! pod alone: its `/proc` hides nothing of the node, and masked and read-only paths have no effect.
+//! Invariant: what `vmlet-guest` cannot apply is refused, with the field.
 //! Failure: [`Invalid`]; values of environment variables are in no message.
 
 mod capabilities;
@@ -11,8 +10,8 @@ use cri_proto::v1;
 use cri_proto::v1::security_profile::ProfileType;
 
 use super::{Invalid, Result, exec};
-use crate::guest::{Confinement, Start, User};
-use crate::vm::process::Process;
+use crate::guest::{Confinement, Start, User, View};
+use crate::vm::process::{Process, Profile};
 
 const SECURITY: &str = "config.linux.security_context";
 /// Size of all environment variables together, in bytes; Linux's own limit of one is half of it.
@@ -44,10 +43,18 @@ pub(in crate::cri) fn process(config: &v1::ContainerConfig) -> Result<Option<Pro
         terminal: config.tty.then_some(FIRST_SIZE),
         user: user(&security)?,
         confinement: confinement(&security)?,
+        view: view(&security)?,
         ..Start::default()
+    };
+    let confinement = start.confinement.as_ref().filter(|_| !security.privileged);
+    let seccomp = match confinement {
+        Some(confinement) => (seccomp(&security)?, confinement.capabilities.clone()),
+        // Profiles have no effect on a privileged container.
+        None => Default::default(),
     };
     Ok(Some(Process {
         start,
+        seccomp,
         stdin_once: config.stdin_once,
         stop_signal: signal::number(config.stop_signal)?,
     }))
@@ -122,12 +129,14 @@ fn confinement(security: &v1::LinuxContainerSecurityContext) -> Result<Option<Co
         let field = format!("{SECURITY}.selinux_options");
         return Err(Invalid::new(field, "the guest has no labels of the node"));
     }
-    // Profiles have no effect on a privileged container.
     if security.privileged {
-        return Ok(None);
+        return Ok(security.readonly_rootfs.then(|| Confinement {
+            capabilities: (0..u64::BITS).collect(),
+            read_only_root: true,
+            ..Confinement::default()
+        }));
     }
-    profile("seccomp", security.seccomp.as_ref())?;
-    profile("apparmor", security.apparmor.as_ref())?;
+    apparmor(security.apparmor.as_ref())?;
     let given = security.capabilities.clone().unwrap_or_default();
     let (capabilities, ambient) = capabilities::sets(&given)?;
     Ok(Some(Confinement {
@@ -139,14 +148,61 @@ fn confinement(security: &v1::LinuxContainerSecurityContext) -> Result<Option<Co
     }))
 }
 
-/// The node's default profile protects the node's kernel, which a guest does not reach: there is
-/// none in a guest.
-fn profile(name: &str, profile: Option<&v1::SecurityProfile>) -> Result<()> {
+/// Paths that the process finds masked or read-only.
+fn view(security: &v1::LinuxContainerSecurityContext) -> Result<Option<View>> {
+    let paths = |name: &str, paths: &[String]| {
+        let field = format!("{SECURITY}.{name}");
+        if paths.len() > guestapi::SETTINGS {
+            let reason = format!("{} paths are more than {}", paths.len(), guestapi::SETTINGS);
+            return Err(Invalid::new(field, reason));
+        }
+        let checked = paths.iter().cloned().map(|path| {
+            let path = super::check::absolute_path(&field, path)?;
+            match path.as_str() {
+                "" | "/" => Err(Invalid::new(
+                    &*field,
+                    "it is no path below the root directory",
+                )),
+                _ => Ok(path),
+            }
+        });
+        checked.collect::<Result<Vec<_>>>()
+    };
+    let view = View {
+        masked: paths("masked_paths", &security.masked_paths)?,
+        read_only: paths("readonly_paths", &security.readonly_paths)?,
+        resolver: String::new(),
+    };
+    // A privileged container has none.
+    Ok((!security.privileged && view != View::default()).then_some(view))
+}
+
+fn seccomp(security: &v1::LinuxContainerSecurityContext) -> Result<Profile> {
+    let Some(profile) = &security.seccomp else {
+        return Ok(Profile::Unconfined);
+    };
+    Ok(match profile.profile_type() {
+        ProfileType::Unconfined => Profile::Unconfined,
+        ProfileType::RuntimeDefault => Profile::RuntimeDefault,
+        ProfileType::Localhost => {
+            let field = format!("{SECURITY}.seccomp.localhost_ref");
+            let path = profile.localhost_ref.trim_start_matches("localhost/");
+            let path = super::check::absolute_path(&field, path.to_owned())?;
+            if path.is_empty() {
+                return Err(Invalid::new(field, "a path of the node is required"));
+            }
+            Profile::Localhost(path.into())
+        }
+    })
+}
+
+/// The profiles of the node's kernel are not in that of the guest.
+fn apparmor(profile: Option<&v1::SecurityProfile>) -> Result<()> {
     match profile.map(v1::SecurityProfile::profile_type) {
         Some(ProfileType::Localhost) => {
             let reason = "profiles of the node are not available in a guest: omit it, or choose \
                           RuntimeDefault or Unconfined";
-            Err(Invalid::new(format!("{SECURITY}.{name}"), reason))
+            Err(Invalid::new(format!("{SECURITY}.apparmor"), reason))
         }
         _ => Ok(()),
     }

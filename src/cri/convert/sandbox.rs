@@ -3,6 +3,7 @@
 //! Invariant: a sandbox that would share a namespace of the node never gets past here.
 //! Failure: [`Invalid`].
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use cri_proto::v1;
@@ -60,6 +61,7 @@ pub(in crate::cri) fn config(request: v1::RunPodSandboxRequest) -> Result<Sandbo
             cpu_period: resources.cpu_period,
             memory_limit: resources.memory_limit_in_bytes,
         },
+        sysctls: sysctls(linux.sysctls)?,
         memory_overhead: overhead.memory_limit_in_bytes,
     })
 }
@@ -88,6 +90,16 @@ fn dns(dns: v1::DnsConfig) -> Result<DnsConfig> {
         searches: strings("config.dns_config.searches", dns.searches)?,
         options: strings("config.dns_config.options", dns.options)?,
     })
+}
+
+fn sysctls(given: BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
+    const FIELD: &str = "config.linux.sysctls";
+    let count = given.len();
+    if count > guestapi::SETTINGS {
+        let reason = format!("{count} are more than {}", guestapi::SETTINGS);
+        return Err(Invalid::new(FIELD, reason));
+    }
+    check::map(FIELD, given)
 }
 
 fn port_mapping(field: &str, mapping: v1::PortMapping) -> Result<PortMapping> {

@@ -40,7 +40,7 @@ pub(super) async fn collect(command: guest::Command, limits: &Limits) -> Result<
         (out, err, ended.wait().await)
     };
     let error = tokio::select! {
-        (out, err, code) = end => return Ok(Output { out, err, code: code? }),
+        (out, err, end) = end => return Ok(Output { out, err, code: end?.code }),
         () = tokio::time::sleep_until(limits.deadline) => Error::Timeout(limits.timeout),
         () = limits.gone.cancelled() => Error::Abandoned,
     };

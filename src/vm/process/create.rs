@@ -9,13 +9,15 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
+use guestapi::Setting;
 use podspec::{ContainerId, GuestAgent, NoCloud, SandboxId};
 use prost::Message;
 
+use super::{limits, seccomp::Profile};
 use crate::files;
-use crate::guest::Start;
+use crate::guest::{Start, View};
 use crate::platform::Platform;
-use crate::sandbox::Sandbox;
+use crate::sandbox::{DnsConfig, Sandbox, SandboxConfig};
 use crate::vm::error::{Error, Result};
 use crate::vm::lifecycle::log_path;
 use crate::vm::lifecycle::request::machine;
@@ -31,10 +33,49 @@ const POD_MACHINE: &str = "vmlet-pod-machine";
 pub struct Process {
     /// The command and its surroundings; the session has no number and no name yet.
     pub start: Start,
+    /// What system calls it may make, and the numbers of its capabilities.
+    pub seccomp: (Profile, Vec<u32>),
     /// The end of the first client's input is that of the process.
     pub stdin_once: bool,
     /// Linux's number of the signal that ends it.
     pub stop_signal: i32,
+}
+
+/// Adds what the process has of its pod.
+fn surround(start: &mut Start, pod: &SandboxConfig, config: &ContainerConfig) {
+    let parameters = pod.sysctls.iter();
+    start.sysctls = parameters
+        .map(|(name, value)| Setting {
+            name: name.clone(),
+            value: value.clone(),
+        })
+        .collect();
+    start.limits = limits::settings(&config.resources);
+    let score = config.resources.oom_score_adj.clamp(-1000, 1000);
+    start.oom_score_adj = i32::try_from(score).unwrap_or(0);
+    let resolver = pod.dns.as_ref().map(resolver).unwrap_or_default();
+    if !resolver.is_empty() {
+        start.view.get_or_insert_with(View::default).resolver = resolver;
+    }
+}
+
+/// The text of `resolv.conf`; empty when the client requests none.
+fn resolver(dns: &DnsConfig) -> String {
+    let line = |name: &str, words: &[String]| match words {
+        [] => String::new(),
+        words => format!("{name} {}\n", words.join(" ")),
+    };
+    let servers = dns
+        .servers
+        .iter()
+        .map(|server| format!("nameserver {server}\n"));
+    let servers: String = servers.collect();
+    [
+        line("search", &dns.searches),
+        servers,
+        line("options", &dns.options),
+    ]
+    .concat()
 }
 
 impl<P: Platform> Containers<P> {
@@ -42,9 +83,15 @@ impl<P: Platform> Containers<P> {
         self: Arc<Self>,
         sandbox: &SandboxId,
         mut config: ContainerConfig,
-        process: Process,
+        mut process: Process,
         files: Option<NoCloud>,
     ) -> Result<ContainerId> {
+        let (profile, capabilities) = std::mem::take(&mut process.seccomp);
+        let compiled = tokio::task::spawn_blocking(move || profile.filter(&capabilities)).await;
+        let filter = compiled.map_err(crate::tasks::Aborted::from)??;
+        if let Some(confinement) = &mut process.start.confinement {
+            confinement.seccomp = filter;
+        }
         let _lock = self.parts.locks.lock(sandbox.as_str()).await;
         let sandbox = self.ready_sandbox(sandbox)?;
         // They reach the process.
@@ -52,6 +99,7 @@ impl<P: Platform> Containers<P> {
             cdi_devices: config.unused.cdi_devices,
             ..Unused::default()
         };
+        surround(&mut process.start, &sandbox.config, &config);
         if let Some(id) = self
             .process_made_before(&sandbox, &config, &process)
             .await?
@@ -67,7 +115,7 @@ impl<P: Platform> Containers<P> {
             },
             log_path: log_path(&sandbox.config.log_directory, &config.log_path)
                 .unwrap_or_else(|| self.paths.default_log(&id)),
-            unsupported: self.unsupported(&sandbox, &config, &[], "").await,
+            unsupported: self.unsupported_by_process(&sandbox, &config),
             config,
             blocks: Vec::new(),
             seed: false,
@@ -167,7 +215,7 @@ impl<P: Platform> Containers<P> {
         live.or_else(made).cloned()
     }
 
-    async fn write_start(&self, id: &ContainerId, start: &Start) -> Result<()> {
+    pub(super) async fn write_start(&self, id: &ContainerId, start: &Start) -> Result<()> {
         let path = self.paths.process(id);
         let start = Start {
             keep: id.to_string(),
@@ -177,9 +225,12 @@ impl<P: Platform> Containers<P> {
         let work = {
             let path = path.clone();
             move || {
+                // The file of a container that runs is replaced as a whole.
+                let new = path.with_extension("new");
                 let mut options = std::fs::OpenOptions::new();
                 let options = options.write(true).create(true).truncate(true).mode(0o600);
-                options.open(&path)?.write_all(&bytes)
+                options.open(&new)?.write_all(&bytes)?;
+                std::fs::rename(&new, &path)
             }
         };
         let written = tokio::task::spawn_blocking(work).await;

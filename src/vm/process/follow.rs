@@ -35,6 +35,11 @@ const ANSWER: Duration = Duration::from_secs(5);
 const UNKNOWN: i32 = 255;
 /// Exit code of what is killed.
 const KILLED: i32 = 137;
+/// The end of what is killed.
+const KILL: guest::End = guest::End {
+    code: KILLED,
+    out_of_memory: false,
+};
 
 /// A session that is connected.
 pub(super) type Connected = (Agent, Command);
@@ -89,16 +94,16 @@ impl<P: Platform> Containers<P> {
             match session {
                 Ok((_, command)) if self.is_over(id) => {
                     command.control.close();
-                    return exit(KILLED);
+                    return exit(KILL);
                 }
                 Ok((agent, command)) => {
                     let usage = keep_usage(&agent, id, live);
-                    let code = tokio::select! {
-                        code = carry(live, command) => code,
+                    let end = tokio::select! {
+                        end = carry(live, command) => end,
                         () = usage => continue,
                     };
-                    if let Ok(code) = code {
-                        return exit(code);
+                    if let Ok(end) = end {
+                        return exit(end);
                     }
                 }
                 Err(guest::Error::NoSession(words)) => {
@@ -199,8 +204,8 @@ impl<P: Platform> Containers<P> {
     }
 }
 
-/// Carries a session to the end of the process; returns its exit code.
-async fn carry(live: &Live, command: Command) -> Result<i32, guest::Error> {
+/// Carries a session to the end of the process.
+async fn carry(live: &Live, command: Command) -> Result<guest::End, guest::Error> {
     let Command {
         input,
         mut stdout,
@@ -229,11 +234,11 @@ async fn carry(live: &Live, command: Command) -> Result<i32, guest::Error> {
             }
         }
     }
-    let code = ended.wait().await?;
+    let end = ended.wait().await?;
     for stream in [Stream::Stdout, Stream::Stderr] {
         flush(live, stream, Rest::End).await;
     }
-    Ok(code)
+    Ok(end)
 }
 
 /// Writes output to the log and sends it to clients; returns how many bytes are stored now.
@@ -288,8 +293,8 @@ async fn keep_usage(agent: &Agent, id: &ContainerId, live: &Live) {
                 let at = clock::now();
                 let now = cgroup::Memory {
                     usage: used.memory,
-                    working_set: used.memory,
-                    rss: used.memory,
+                    working_set: used.working_set,
+                    rss: used.anonymous,
                     ..cgroup::Memory::default()
                 };
                 *usage = Usage {
@@ -308,10 +313,18 @@ async fn keep_usage(agent: &Agent, id: &ContainerId, live: &Live) {
 }
 
 /// The end as clients see it.
-fn exit(code: i32) -> Exit {
-    let reason = if code == 0 { "Completed" } else { "Error" };
+fn exit(end: guest::End) -> Exit {
+    let reason = match end {
+        // Of the first process: what else was killed did not end the container.
+        guest::End {
+            code: KILLED,
+            out_of_memory: true,
+        } => "OOMKilled",
+        guest::End { code: 0, .. } => "Completed",
+        _ => "Error",
+    };
     Exit {
-        code,
+        code: end.code,
         reason: reason.to_owned(),
         message: String::new(),
     }

@@ -157,6 +157,16 @@ impl<P: Platform> Containers<P> {
         }
     }
 
+    /// `vmlet-guest` of the pod machine that a process runs in.
+    pub(super) async fn agent_of(&self, row: &Container) -> Result<Agent> {
+        let refused = || Error::NoPodMachine(row.sandbox.clone());
+        let machine = self.pod_machine(&row.sandbox).ok_or_else(refused)?;
+        let socket = self.paths.guest_socket(&machine.id);
+        let agent = self.guests.agent(&machine.id, &socket, ANSWER).await;
+        let no_answer = || crate::vm::exec::Error::from(guest::Error::NoAnswer(ANSWER));
+        Ok(agent.ok_or_else(no_answer)?)
+    }
+
     /// Makes the guest kill and forget a process that no task follows, if it has one: an earlier
     /// daemon was killed between a step and its record. Without an answer the guest keeps it until
     /// the pod machine ends.

@@ -41,6 +41,9 @@ impl<P: Platform> Containers<P> {
                 verb: "changed",
             });
         }
+        if row.is_process() {
+            return self.update_process(&row, update).await;
+        }
         let before = row.resources().clone();
         let after = merged(&before, update);
         self.check(&row, &before, &after)?;
@@ -86,7 +89,7 @@ impl<P: Platform> Containers<P> {
     }
 
     /// Stores a change, whatever phase the container has got into.
-    async fn record(
+    pub(in crate::vm) async fn record(
         &self,
         row: &Container,
         change: impl Fn(&mut Container) + Send + Sync,
@@ -194,7 +197,7 @@ impl<P: Platform> Containers<P> {
     /// asks before it changes the pod's cgroup.
     pub fn check_resize(&self, sandbox: &SandboxId, wanted: PodResources) -> Result<()> {
         for row in self.of_sandbox(sandbox) {
-            if row.phase.is_live() {
+            if row.phase.is_live() && !row.is_process() {
                 let before = row.resources();
                 let mut after = before.clone();
                 if wanted.memory_limit > 0 {
@@ -251,7 +254,7 @@ impl<P: Platform> Containers<P> {
 }
 
 /// What is in force when everything that the update gives replaces what was.
-fn merged(before: &LinuxResources, update: &LinuxResources) -> LinuxResources {
+pub(in crate::vm) fn merged(before: &LinuxResources, update: &LinuxResources) -> LinuxResources {
     let number = |old: i64, new: i64| if new == 0 { old } else { new };
     let text = |old: &String, new: &String| if new.is_empty() { old } else { new }.clone();
     LinuxResources {

@@ -153,6 +153,17 @@ fn only_lost_data_is_refused_and_only_if_the_node_is_configured_so() {
 }
 
 #[test]
+fn kernel_parameters_are_named() {
+    let pod = SandboxConfig {
+        sysctls: [("kernel.sem".to_owned(), "1 2 3 4".to_owned())].into(),
+        ..SandboxConfig::default()
+    };
+    let found = of_pod(&pod);
+    assert_eq!(found.len(), 1);
+    assert!(found[0].text.contains("not set in the guest: kernel.sem;"));
+}
+
+#[test]
 fn what_dhcp_cannot_carry_is_named() {
     let with = |options: &[&str]| SandboxConfig {
         dns: Some(DnsConfig {
@@ -161,9 +172,12 @@ fn what_dhcp_cannot_carry_is_named() {
         }),
         ..SandboxConfig::default()
     };
-    let config = ContainerConfig::default();
-    assert_eq!(texts(&with(&["ndots:5"]), &config), Vec::<String>::new());
-    let reported = texts(&with(&["ndots:5", "timeout:1"]), &config);
+    let texts = |pod: &SandboxConfig| {
+        let found = of_pod(pod).into_iter();
+        found.map(|finding| finding.text).collect::<Vec<_>>()
+    };
+    assert_eq!(texts(&with(&["ndots:5"])), Vec::<String>::new());
+    let reported = texts(&with(&["ndots:5", "timeout:1"]));
     assert!(
         reported.len() == 1 && reported[0].ends_with(": timeout:1"),
         "{reported:?}"

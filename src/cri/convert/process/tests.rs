@@ -35,6 +35,35 @@ fn command_variables_and_directory_are_those_of_the_process() {
 }
 
 #[test]
+fn profiles_and_paths_are_those_of_an_unprivileged_process() {
+    let mut security = v1::LinuxContainerSecurityContext {
+        seccomp: Some(v1::SecurityProfile {
+            profile_type: ProfileType::Localhost.into(),
+            localhost_ref: "localhost//p.json".into(),
+        }),
+        masked_paths: vec!["/proc/kcore".into()],
+        readonly_paths: vec!["/proc/sys".into()],
+        readonly_rootfs: true,
+        ..Default::default()
+    };
+    let made = process(&with(security.clone())).unwrap().unwrap();
+    assert_eq!(made.seccomp.0, Profile::Localhost("/p.json".into()));
+    assert_eq!(made.seccomp.1, made.start.confinement.unwrap().capabilities);
+    let view = made.start.view.unwrap();
+    assert_eq!(view.masked, ["/proc/kcore"]);
+    assert_eq!(view.read_only, ["/proc/sys"]);
+    security.privileged = true;
+    let privileged = process(&with(security.clone())).unwrap().unwrap();
+    assert_eq!(privileged.seccomp, (Profile::Unconfined, Vec::new()));
+    assert_eq!(privileged.start.view, None);
+    let confinement = privileged.start.confinement.unwrap();
+    assert!(confinement.read_only_root && confinement.capabilities.len() == 64);
+    security.readonly_rootfs = false;
+    let privileged = process(&with(security)).unwrap().unwrap();
+    assert_eq!(privileged.start.confinement, None);
+}
+
+#[test]
 fn what_a_guest_cannot_apply_is_refused_by_its_field() {
     let refused = |config: &v1::ContainerConfig, word: &str| {
         let error = process(config).unwrap_err().to_string();
@@ -45,14 +74,24 @@ fn what_a_guest_cannot_apply_is_refused_by_its_field() {
         profile_type: ProfileType::Localhost.into(),
         localhost_ref: "/p.json".into(),
     };
-    let mut seccomp = v1::LinuxContainerSecurityContext {
-        seccomp: Some(localhost),
+    let apparmor = v1::LinuxContainerSecurityContext {
+        apparmor: Some(localhost),
         ..Default::default()
     };
-    refused(&with(seccomp.clone()), "security_context.seccomp");
-    seccomp.privileged = true;
-    let privileged = process(&with(seccomp)).unwrap().unwrap();
-    assert_eq!(privileged.start.confinement, None);
+    refused(&with(apparmor), "security_context.apparmor");
+    for path in ["", "/", "proc/kcore", "/\0"] {
+        let paths = vec![path.to_owned()];
+        let masked = v1::LinuxContainerSecurityContext {
+            masked_paths: paths.clone(),
+            ..Default::default()
+        };
+        refused(&with(masked), "security_context.masked_paths");
+        let read_only = v1::LinuxContainerSecurityContext {
+            readonly_paths: paths,
+            ..Default::default()
+        };
+        refused(&with(read_only), "security_context.readonly_paths");
+    }
     let user = v1::LinuxContainerSecurityContext {
         run_as_user: Some(v1::Int64Value { value: -1 }),
         ..Default::default()

@@ -17,25 +17,36 @@ use crate::faults::{restart_dead, step};
 const HANDLER: &str = "vmlet-process";
 /// The value of a variable: it may be a secret.
 const SECRET: &str = "a value";
-const SOON: Duration = Duration::from_secs(120);
+pub(crate) const SOON: Duration = Duration::from_secs(120);
 
 /// A pod of processes.
-struct Pod<'a> {
-    cri: Cri,
+pub(crate) struct Pod<'a> {
+    pub(crate) cri: Cri,
     options: PodOptions,
     sandbox: String,
     image: String,
-    stack: &'a Stack,
+    pub(crate) stack: &'a Stack,
 }
 
 impl<'a> Pod<'a> {
     async fn new(stack: &'a Stack, name: &str) -> Result<Self> {
+        Self::with(stack, name, |_| {}).await
+    }
+
+    /// A pod with further settings.
+    pub(crate) async fn with(
+        stack: &'a Stack,
+        name: &str,
+        set: impl FnOnce(&mut v1::PodSandboxConfig),
+    ) -> Result<Self> {
         let cri = stack.cri().await?;
         cri.await_ready().await?;
         let image = stack.image()?.to_owned();
         cri.pull(&image).await?;
         let options = PodOptions::named(name, stack);
-        let sandbox = cri.run_by(options.sandbox(), HANDLER).await?;
+        let mut config = options.sandbox();
+        set(&mut config);
+        let sandbox = cri.run_by(config, HANDLER).await?;
         Ok(Self {
             cri,
             options,
@@ -45,7 +56,7 @@ impl<'a> Pod<'a> {
         })
     }
 
-    fn config(&self, name: &str, script: &str) -> v1::ContainerConfig {
+    pub(crate) fn config(&self, name: &str, script: &str) -> v1::ContainerConfig {
         v1::ContainerConfig {
             metadata: Some(v1::ContainerMetadata {
                 name: name.to_owned(),
@@ -57,7 +68,10 @@ impl<'a> Pod<'a> {
         }
     }
 
-    async fn create(&self, config: v1::ContainerConfig) -> Result<String, tonic::Status> {
+    pub(crate) async fn create(
+        &self,
+        config: v1::ContainerConfig,
+    ) -> Result<String, tonic::Status> {
         Box::pin(
             self.cri
                 .create(&self.sandbox, config, self.options.sandbox()),
@@ -65,7 +79,7 @@ impl<'a> Pod<'a> {
         .await
     }
 
-    async fn start(&self, config: v1::ContainerConfig) -> Result<String> {
+    pub(crate) async fn start(&self, config: v1::ContainerConfig) -> Result<String> {
         let id = self.create(config).await?;
         self.cri.start(&id).await?;
         Ok(id)
@@ -76,7 +90,7 @@ impl<'a> Pod<'a> {
     }
 
     /// The records of a log without their times.
-    fn records(&self, name: &str) -> Result<Vec<String>> {
+    pub(crate) fn records(&self, name: &str) -> Result<Vec<String>> {
         let text = std::fs::read_to_string(self.log(name)).unwrap_or_default();
         let records = text.lines().map(|line| {
             let (_, record) = line.split_once(' ').context("no time")?;
@@ -85,7 +99,7 @@ impl<'a> Pod<'a> {
         records.collect()
     }
 
-    async fn remove(self) -> Result<()> {
+    pub(crate) async fn remove(self) -> Result<()> {
         self.cri.remove_pod(&self.sandbox).await?;
         self.stack.await_clean().await
     }
@@ -264,14 +278,14 @@ async fn what_no_guest_can_do_is_refused(pod: &Pod<'_>) -> Result<()> {
     let mut profile = pod.config("profile", "true");
     let localhost = v1::SecurityProfile {
         profile_type: v1::security_profile::ProfileType::Localhost.into(),
-        localhost_ref: "/profile.json".to_owned(),
+        localhost_ref: "profile".to_owned(),
     };
     let linux = profile.linux.get_or_insert_default();
     linux.security_context = Some(v1::LinuxContainerSecurityContext {
-        seccomp: Some(localhost),
+        apparmor: Some(localhost),
         ..v1::LinuxContainerSecurityContext::default()
     });
-    refused(profile, Code::InvalidArgument, "security_context.seccomp").await?;
+    refused(profile, Code::InvalidArgument, "security_context.apparmor").await?;
     let twice = pod.config("twice", "true");
     Box::pin(cri.create(&pod.sandbox, twice.clone(), pod.options.sandbox())).await?;
     refused(twice, Code::AlreadyExists, "exists already").await?;
