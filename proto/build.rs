@@ -16,6 +16,15 @@ fn main() -> Result<(), Box<dyn error::Error>> {
         compiler.encode_file_descriptor_set(),
     )?;
 
+    let files = compiler.file_descriptor_set().file;
+    let services = files.iter().flat_map(|file| &file.service);
+    let methods = services.flat_map(|service| &service.method);
+    let names = methods.map(|method| method.name());
+    fs::write(
+        out.join("methods.rs"),
+        format!("&{:?}", names.collect::<Vec<_>>()),
+    )?;
+
     // Source info turns the comments of the proto into documentation of the generated types.
     compiler.include_source_info(true);
     tonic_prost_build::configure()

@@ -17,15 +17,16 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use nix::fcntl::{Flock, FlockArg};
+use service::admin_http::{self, Endpoint, MetricsServer};
 use service::listener::Listener;
-use service::{admin_http, boot_id, listener};
+use service::{boot_id, listener};
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::backend::{CONNECTION_WINDOW, FRAME, HEADERS, RESETS, STREAM_WINDOW};
 use crate::config::Config;
-use crate::metrics::{self, Metrics};
+use crate::metrics::Metrics;
 use crate::proxy::Proxy;
 use crate::socket::{Socket, drive};
 use crate::state::{self, BackendSpec, Memory};
@@ -93,7 +94,8 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     let _ends_with_us = stop.clone().drop_guard();
     if let Some(settings) = &config.metrics {
         let metrics = Arc::clone(&metrics);
-        tokio::spawn(metrics::serve(settings.listen, metrics, stop.clone()).await?);
+        let server = MetricsServer::listen(&Endpoint::Tcp(settings.listen)).await?;
+        tokio::spawn(server.serve(stop.clone(), move || metrics.text()));
     }
     proxy.watch(&stop);
     tracing::info!(listen = %config.listen.display(), "CRI proxy started");

@@ -11,14 +11,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use cri_proto::{code_name, method_name};
 use http::{Request, Response};
 use tokio::sync::Semaphore;
 use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::Instrument;
 use tracing::field::Empty;
-
-mod names;
 
 use crate::metrics::Metrics;
 
@@ -166,8 +165,8 @@ impl Call {
 
 impl Call {
     fn count(&self, code: Code, took: Duration) {
-        let method = names::method(&self.method);
-        self.metrics.requested(method, names::code(code), took);
+        let method = method_name(&self.method).unwrap_or("other");
+        self.metrics.requested(method, code_name(code), took);
     }
 }
 

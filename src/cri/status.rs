@@ -73,7 +73,9 @@ impl From<images::Error> for Status {
     }
 }
 
-/// A failed pull. kubelet cuts the code `Unknown` off and reads the beginning of the text.
+/// A failed pull. kubelet looks for a waiting reason at the beginning of the text, and puts the code
+/// in front of it unless that is `Unknown`: with `Unavailable` it would not find its own
+/// `RegistryUnavailable`. Errors of our own have no code that means something to it.
 pub(super) fn pull(error: &images::Error) -> Status {
     use images::Error as E;
     let text = one_line(error);
@@ -82,9 +84,7 @@ pub(super) fn pull(error: &images::Error) -> Status {
             Status::unknown(bounded(&format!("{REGISTRY_UNAVAILABLE}: {text}")))
         }
         _ => match status(image_code(error), error) {
-            status if [Code::Internal, Code::NotFound].contains(&status.code()) => {
-                Status::unknown(text)
-            }
+            status if status.code() == Code::Internal => Status::unknown(text),
             status => status,
         },
     }
@@ -194,8 +194,11 @@ fn image_code(error: &images::Error) -> Code {
     match error {
         E::InvalidName { .. } => Code::InvalidArgument,
         E::Absent { .. } | E::NotFound { .. } | E::Vanished { .. } => Code::NotFound,
+        E::Refused { code: 401, .. } => Code::Unauthenticated,
+        E::Refused { code: 403, .. } => Code::PermissionDenied,
         E::NoSpace { .. } => Code::ResourceExhausted,
         E::Interrupted(_) => Code::Aborted,
+        passing if passing.is_passing() => Code::Unavailable,
         _ => Code::Internal,
     }
 }

@@ -57,6 +57,8 @@ pub enum Error {
     Refused {
         /// Host and path.
         location: String,
+        /// Status code: 401 and 403 speak of the credentials.
+        code: u16,
         /// Status code and its usual text.
         status: String,
     },

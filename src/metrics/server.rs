@@ -1,24 +1,13 @@
-//! The HTTP server for `/metrics`.
+//! What `/metrics` serves.
 //!
-//! Invariant: it serves one page and reads no bodies; a slow reader costs one task until a
-//! deadline. A scrape asks neither libvirt nor the database.
-//! Failure: that of [`service::admin_http`]: the address cannot be had; a later error ends a single
-//! connection.
+//! Invariant: a scrape asks neither libvirt nor the database.
+//! Failure: that of [`MetricsServer`].
 
-use std::time::Duration;
-
-use service::admin_http::{Endpoint, Error, Limits, Page, Server};
+use service::admin_http::{Endpoint, Error, MetricsServer};
 use tokio_util::sync::CancellationToken;
 
 use super::Census;
 use crate::app::App;
-
-/// Collectors are few.
-const LIMITS: Limits = Limits {
-    connections: 8,
-    head: Duration::from_secs(10),
-    life: Duration::from_secs(10),
-};
 
 /// Binds `endpoint` and gives the future that serves it until `stop`.
 pub(crate) async fn serve(
@@ -26,15 +15,10 @@ pub(crate) async fn serve(
     app: App,
     stop: CancellationToken,
 ) -> Result<impl Future<Output = ()> + Send + 'static, Error> {
-    let server = Server::listen(endpoint).await?;
-    let address = server.address();
-    let address = address.map_or_else(|| endpoint.to_string(), |address| address.to_string());
-    tracing::info!(address, "metrics server started");
-    let page = move |path: &str| {
-        let text = || app.containers.metrics().text(&census(&app));
-        (path == "/metrics").then(|| Page::metrics(text()))
-    };
-    Ok(server.serve(LIMITS, stop, page))
+    let server = MetricsServer::listen(endpoint).await?;
+    tracing::info!(address = server.address, "metrics server started");
+    let text = move || app.containers.metrics().text(&census(&app));
+    Ok(server.serve(stop, text))
 }
 
 fn census(app: &App) -> Census {

@@ -91,7 +91,12 @@ impl<P: Platform> Machines<P> {
                 event = events.recv() => match event {
                     Ok(Event::Connected) | Err(RecvError::Lagged(_)) => self.connected().await,
                     Ok(Event::Started(domain) | Event::Power(domain)) => self.refresh(domain).await,
-                    Ok(Event::Stopped(..) | Event::Reset(_) | Event::Disconnected) => {}
+                    Ok(
+                        Event::Stopped(..)
+                        | Event::Reset(_)
+                        | Event::AgentConnected(_)
+                        | Event::Disconnected,
+                    ) => {}
                     Err(RecvError::Closed) => return,
                 },
                 _ = look.tick() => {

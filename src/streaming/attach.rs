@@ -14,9 +14,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{broadcast, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::AttachTarget;
 use super::console::Shared;
-use super::streams::{self, write};
-use super::{AttachTarget, Wanted};
+use super::streams;
 
 /// Bytes of input that are read at once.
 const INPUT: usize = 1024;
@@ -30,34 +30,26 @@ pub(super) async fn run(
     consoles: Shared,
     closing: CancellationToken,
 ) -> Result<(), String> {
-    let wanted = Wanted {
-        resize: target.streams.resize && agreed.has_resize,
-        ..target.streams
-    };
-    let mut streams = streams::awaited(&mut session, wanted).await?;
+    let mut streams = streams::of_session(&mut session, target.streams, &agreed).await?;
     // A serial line has no window size: what the client reports has no effect.
     drop(streams.resize.take());
-    let attached = consoles.attach(&target.container, socket).await;
-    let outcome = match attached {
-        Err(error) => Err(format!(
-            "connect to the console: {error}: does the machine still run?"
-        )),
-        Ok(attached) => {
-            let input = send_input(streams.stdin.take(), attached.input);
-            tokio::select! {
-                ended = send_output(streams.stdout.as_mut(), attached.output) => ended.map(|()| 0),
-                () = closing.cancelled() => Err(super::CLOSING.to_owned()),
-                reason = streams::end(&mut session) => return Err(reason),
-                never = input => match never {},
+    let work = async {
+        let attached = match consoles.attach(&target.container, socket).await {
+            Ok(attached) => attached,
+            Err(error) => {
+                let reason =
+                    format!("connect to the console: {error}: does the machine still run?");
+                return Ok(Err(reason));
             }
+        };
+        let input = send_input(streams.stdin.take(), attached.input);
+        tokio::select! {
+            ended = send_output(streams.stdout.as_mut(), attached.output) => Ok(ended.map(|()| 0)),
+            never = input => match never {},
         }
     };
-    for stream in [&mut streams.stdout, &mut streams.stderr] {
-        write(stream.as_mut(), b"").await?;
-    }
-    let result = agreed.results.write(&outcome);
-    write(streams.error.as_mut(), &result).await?;
-    session.close().await.map_err(|e| crate::one_line(&e))
+    let outcome = streams::outcome(&mut session, &closing, work).await?;
+    streams::finish(session, streams, &agreed, &outcome).await
 }
 
 /// Sends what the client types. The end of its input is not the end of the session.

@@ -40,23 +40,11 @@ pub(super) async fn run<P: Platform>(
     containers: Arc<Containers<P>>,
     closing: CancellationToken,
 ) -> Result<(), String> {
-    let wanted = Wanted {
-        resize: target.streams.resize && agreed.has_resize,
-        ..target.streams
-    };
-    let mut streams = streams::awaited(&mut session, wanted).await?;
-    let outcome = tokio::select! {
-        outcome = outcome(&mut streams, target, &containers) => outcome?,
-        // Dropping the command kills it.
-        () = closing.cancelled() => Err(super::CLOSING.to_owned()),
-        reason = streams::end(&mut session) => return Err(reason),
-    };
-    for stream in [&mut streams.stdout, &mut streams.stderr] {
-        write(stream.as_mut(), b"").await?;
-    }
-    let result = agreed.results.write(&outcome);
-    write(streams.error.as_mut(), &result).await?;
-    session.close().await.map_err(|e| crate::one_line(&e))
+    let mut streams = streams::of_session(&mut session, target.streams, &agreed).await?;
+    // Dropping the command kills it.
+    let work = outcome(&mut streams, target, &containers);
+    let outcome = streams::outcome(&mut session, &closing, work).await?;
+    streams::finish(session, streams, &agreed, &outcome).await
 }
 
 /// What the command comes to; the error is that of the session.

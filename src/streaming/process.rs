@@ -14,8 +14,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use super::streams::{self, Opened, write};
-use super::{AttachTarget, Wanted, exec};
+use super::streams::{self, Opened};
+use super::{AttachTarget, exec};
 use crate::guest::Input;
 use crate::platform::Platform;
 use crate::vm::Containers;
@@ -32,36 +32,26 @@ pub(super) async fn run<P: Platform>(
     containers: Arc<Containers<P>>,
     closing: CancellationToken,
 ) -> Result<(), String> {
-    let wanted = Wanted {
-        resize: target.streams.resize && agreed.has_resize,
-        ..target.streams
-    };
-    let mut streams = streams::awaited(&mut session, wanted).await?;
-    let outcome = match containers.attach_process(&target.container).await {
-        Err(error) => Err(crate::one_line(&error)),
-        Ok(attached) => {
-            let Attached {
-                output,
-                input,
-                control,
-                closes_input,
-            } = attached;
-            let input = send_input(streams.stdin.take(), input, closes_input);
-            let sizes = exec::sizes(streams.resize.take(), control);
-            tokio::select! {
-                ended = send_output(&mut streams, output) => ended.map(|()| 0),
-                () = closing.cancelled() => Err(super::CLOSING.to_owned()),
-                reason = streams::end(&mut session) => return Err(reason),
-                (never, ()) = async { tokio::join!(input, sizes) } => match never {},
-            }
+    let mut streams = streams::of_session(&mut session, target.streams, &agreed).await?;
+    let work = async {
+        let Attached {
+            output,
+            input,
+            control,
+            closes_input,
+        } = match containers.attach_process(&target.container).await {
+            Ok(attached) => attached,
+            Err(error) => return Ok(Err(crate::one_line(&error))),
+        };
+        let input = send_input(streams.stdin.take(), input, closes_input);
+        let sizes = exec::sizes(streams.resize.take(), control);
+        tokio::select! {
+            ended = send_output(&mut streams, output) => Ok(ended.map(|()| 0)),
+            (never, ()) = async { tokio::join!(input, sizes) } => match never {},
         }
     };
-    for stream in [&mut streams.stdout, &mut streams.stderr] {
-        write(stream.as_mut(), b"").await?;
-    }
-    let result = agreed.results.write(&outcome);
-    write(streams.error.as_mut(), &result).await?;
-    session.close().await.map_err(|e| crate::one_line(&e))
+    let outcome = streams::outcome(&mut session, &closing, work).await?;
+    streams::finish(session, streams, &agreed, &outcome).await
 }
 
 /// Sends what the client types.

@@ -6,7 +6,9 @@
 use std::time::Duration;
 
 use spdy::{ReadHalf, Session, Stream, WriteHalf};
+use streamapi::{Agreed, Outcome};
 use tokio::io::AsyncWriteExt;
+use tokio_util::sync::CancellationToken;
 
 use super::Target;
 use super::websocket::Opening;
@@ -119,8 +121,51 @@ impl Opened {
     }
 }
 
+/// Awaits the streams of a session that has a result; the client of an older protocol opens none for
+/// the sizes of its terminal.
+pub(super) async fn of_session(
+    session: &mut Session,
+    wanted: Wanted,
+    agreed: &Agreed,
+) -> Result<Opened, String> {
+    let wanted = Wanted {
+        resize: wanted.resize && agreed.has_resize,
+        ..wanted
+    };
+    awaited(session, wanted).await
+}
+
+/// Does the work of a session until it has an outcome, the server closes, or the client ends the
+/// session, which drops the work.
+pub(super) async fn outcome(
+    session: &mut Session,
+    closing: &CancellationToken,
+    work: impl Future<Output = Result<Outcome, String>>,
+) -> Result<Outcome, String> {
+    tokio::select! {
+        outcome = work => outcome,
+        () = closing.cancelled() => Ok(Err(super::CLOSING.to_owned())),
+        reason = end(session) => Err(reason),
+    }
+}
+
+/// Ends the output, sends the outcome and closes the session.
+pub(super) async fn finish(
+    session: Session,
+    mut streams: Opened,
+    agreed: &Agreed,
+    outcome: &Outcome,
+) -> Result<(), String> {
+    for stream in [&mut streams.stdout, &mut streams.stderr] {
+        write(stream.as_mut(), b"").await?;
+    }
+    let result = agreed.results.write(outcome);
+    write(streams.error.as_mut(), &result).await?;
+    session.close().await.map_err(|e| crate::one_line(&e))
+}
+
 /// Awaits the streams of a request.
-pub(super) async fn awaited(session: &mut Session, wanted: Wanted) -> Result<Opened, String> {
+async fn awaited(session: &mut Session, wanted: Wanted) -> Result<Opened, String> {
     let collected = async {
         let mut opened = Opened::default();
         while !opened.is_complete(wanted) {

@@ -4,6 +4,7 @@
 //! single domain is requested them.
 //! Failure: a figure that cannot be had is absent; a change that a machine cannot make is refused.
 
+mod catch_up;
 pub mod details;
 mod facts;
 mod fit;
@@ -14,8 +15,9 @@ mod size;
 pub mod stats;
 mod usage;
 
+pub(in crate::vm) use catch_up::{CatchUps, want_size_of_pod};
 pub use facts::Facts;
-pub(in crate::vm) use resize::{merged, want_size_of_pod};
+pub(in crate::vm) use resize::merged;
 pub(in crate::vm) use room::room;
 pub use usage::DiskUsage;
 

@@ -1,7 +1,7 @@
 //! The containers of this node, each a virtual machine.
 //!
 //! Invariant: a task that changes a container holds its sandbox's lock, except for recording its
-//! end, which has a lock of its own; each effect is announced by a phase that is stored before it.
+//! end and for changing a machine that runs, which have locks of their own; each effect is announced by a phase that is stored before it.
 //! Failure: a request that fails half-way is undone, or leaves a phase that the next one settles.
 
 use std::collections::{HashSet, VecDeque};
@@ -19,6 +19,7 @@ use super::lifecycle::request::instance;
 use super::model::{Container, ContainerConfig};
 use super::paths::Paths;
 use super::process::{Process, Processes};
+use super::resources::CatchUps;
 use super::resources::stats::Meter;
 use super::settings::Settings;
 use super::state::Event;
@@ -79,6 +80,7 @@ pub struct Containers<P: Platform> {
     pub(super) sources: Arc<Sources>,
     /// Containers with a task that sees their stop through.
     pub(super) stoppers: Mutex<HashSet<ContainerId>>,
+    pub(super) catch_ups: CatchUps,
     /// Containers created by this process: their clients have got the answer.
     pub(super) answered: Mutex<HashSet<ContainerId>>,
     /// UIDs of pods with pull secrets that were not used, oldest first.
@@ -102,6 +104,7 @@ impl<P: Platform> Containers<P> {
             processes: Processes::default(),
             sources: Arc::default(),
             stoppers: Mutex::default(),
+            catch_ups: CatchUps::default(),
             answered: Mutex::default(),
             unused_secrets: Mutex::default(),
         }

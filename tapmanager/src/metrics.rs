@@ -16,11 +16,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use service::admin_http::{Endpoint, Error, MetricsServer};
 use tapmanager::wire::{ErrorCode, Reply, Request};
-
-mod server;
-
-pub(crate) use server::serve;
+use tokio_util::sync::CancellationToken;
 
 /// Upper bounds of times, in seconds.
 const BOUNDS: [f64; 12] = [
@@ -190,6 +188,19 @@ const fn code_name(code: ErrorCode) -> &'static str {
 
 /// Metrics that the parts of the program share.
 pub(crate) type Shared = Arc<Metrics>;
+
+/// Binds `endpoint` and gives the future that serves `/metrics` until `stop`. `sandboxes` counts
+/// them.
+pub(crate) async fn serve(
+    endpoint: &Endpoint,
+    metrics: Shared,
+    sandboxes: impl Fn() -> usize + Send + Sync + 'static,
+    stop: CancellationToken,
+) -> Result<impl Future<Output = ()> + Send + 'static, Error> {
+    let server = MetricsServer::listen(endpoint).await?;
+    tracing::info!(address = server.address, "metrics server started");
+    Ok(server.serve(stop, move || metrics.text(sandboxes())))
+}
 
 #[cfg(test)]
 mod tests;

@@ -102,6 +102,12 @@ impl FakeHypervisor {
         self
     }
 
+    /// The agent of a guest starts: it answers from now on, as with [`Self::agent_answering`].
+    pub fn start_agent(&self, domain: Uuid, replies: impl IntoIterator<Item = Value>) {
+        self.lock().agent = Some(replies.into_iter().collect());
+        self.emit(Event::AgentConnected(domain));
+    }
+
     /// Starts succeed again.
     pub fn accept_starts(&self) {
         self.lock().refusal = None;

@@ -250,6 +250,8 @@ pub enum Event {
     /// A guest boots again in the emulator that it has: it rebooted, or was reset. Resets that
     /// follow within two seconds are those of its firmware and belong to this event.
     Reset(Uuid),
+    /// The agent in a guest has opened its channel: it answers now, or soon.
+    AgentConnected(Uuid),
 }
 
 /// Versions, as `major.minor.release`.

@@ -14,14 +14,14 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::{broadcast, oneshot};
 use uuid::Uuid;
-use virt::connect::Connect;
 use virt::domain::Domain;
-use virt::error::{Error as VirtError, ErrorNumber};
+use virt::error::Error as VirtError;
 use virt::sys;
 
 mod agent;
 mod calls;
 mod connection;
+mod domains;
 mod event_loop;
 mod listing;
 mod memory;
@@ -38,6 +38,7 @@ use crate::{
 };
 use calls::Calls;
 use connection::Link;
+use domains::{absent_is_fine, find, forget, unless_off};
 pub use settings::Settings;
 
 /// Events that a slow receiver may lag behind before it loses the oldest.
@@ -381,42 +382,5 @@ impl Hypervisor for Libvirt {
 
     fn events(&self) -> broadcast::Receiver<Event> {
         self.link.events()
-    }
-}
-
-fn find(connect: &Connect, domain: Uuid) -> Result<Domain, VirtError> {
-    connect.lookup_domain_by_uuid(domain)
-}
-
-/// Turns the refusal to stop a domain that does not run into success.
-fn unless_off(domain: &Domain, result: Result<(), VirtError>) -> Result<(), VirtError> {
-    match result {
-        Err(error) if error.code().is(ErrorNumber::OperationInvalid) => match domain.is_active() {
-            Ok(false) => Ok(()),
-            Ok(true) => Err(error),
-            // Another client undefined it meanwhile: the caller decides what that means.
-            Err(gone) => Err(gone),
-        },
-        other => other,
-    }
-}
-
-/// Undefines with everything that libvirt keeps about a domain, as far as the driver knows the
-/// flags.
-fn forget(domain: &Domain) -> Result<(), VirtError> {
-    let everything = sys::VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
-        | sys::VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
-        | sys::VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
-        | sys::VIR_DOMAIN_UNDEFINE_NVRAM;
-    match domain.undefine_flags(everything) {
-        Err(error) if error.code().is(ErrorNumber::InvalidArg) => domain.undefine(),
-        other => other,
-    }
-}
-
-fn absent_is_fine(result: Result<()>) -> Result<()> {
-    match result {
-        Err(crate::Error::NoDomain(_)) => Ok(()),
-        other => other,
     }
 }

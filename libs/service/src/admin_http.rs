@@ -23,9 +23,11 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 mod endpoint;
+mod metrics;
 
 pub use endpoint::Endpoint;
 pub use http::StatusCode;
+pub use metrics::MetricsServer;
 
 use crate::listener::{self, Claim, Listener};
 

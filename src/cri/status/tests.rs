@@ -132,7 +132,7 @@ fn location() -> String {
 #[rstest]
 #[case::missing(
     images::Error::NotFound { location: location(), status: "404 Not Found".into() },
-    Code::Unknown,
+    Code::NotFound,
     "not found: host/disk answered 404 Not Found"
 )]
 #[case::busy(
@@ -140,9 +140,29 @@ fn location() -> String {
     Code::Unknown,
     "RegistryUnavailable: unavailable: host/disk answered 503"
 )]
+#[case::stalled(
+    images::Error::Stalled { location: location(), seconds: 30 },
+    Code::Unknown,
+    "RegistryUnavailable: stalled: host/disk sent nothing for 30 s"
+)]
+#[case::anonymous(
+    images::Error::Refused { location: location(), code: 401, status: "401 Unauthorized".into() },
+    Code::Unauthenticated,
+    "refused: host/disk answered 401 Unauthorized"
+)]
+#[case::forbidden(
+    images::Error::Refused { location: location(), code: 403, status: "403 Forbidden".into() },
+    Code::PermissionDenied,
+    "refused: host/disk answered 403 Forbidden"
+)]
+#[case::other_method(
+    images::Error::Refused { location: location(), code: 405, status: "405".into() },
+    Code::Unknown,
+    "refused: host/disk answered 405"
+)]
 #[case::truncated(
     images::Error::Truncated { location: location(), received: 1, total: 2 },
-    Code::Unknown,
+    Code::Unavailable,
     "truncated: host/disk sent 1 of 2 bytes"
 )]
 #[case::name(
@@ -166,6 +186,29 @@ fn a_failed_pull_reads_well_in_a_pods_events(
 ) {
     let status = pull(&error);
     assert_eq!((status.code(), status.message()), (code, message));
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_reached_is_an_unavailable_registry() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = metadata::Db::open(&directory.path().join("vmlet.db")).unwrap();
+    let settings = images::Settings {
+        protocol: images::Protocol::Http,
+        proxy: images::Proxy::Direct,
+        ..images::Settings::new(directory.path().join("images"))
+    };
+    let images = images::Images::open(db, settings).await.unwrap();
+    tokio::time::pause();
+    // No server listens there; names below `invalid.` do not exist.
+    for host in ["127.0.0.1:1", "registry.invalid"] {
+        let error = images.pull(&format!("{host}/disk")).await.unwrap_err();
+        let status = pull(&error);
+        let words = format!("RegistryUnavailable: unreachable: cannot fetch {host}/disk: ");
+        assert!(status.message().starts_with(&words), "{status}");
+        assert_eq!(status.code(), Code::Unknown, "kubelet cuts this code off");
+        let created = Status::from(vm::Error::Image(error));
+        assert_eq!(created.code(), Code::Unavailable);
+    }
 }
 
 #[rstest]

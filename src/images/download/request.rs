@@ -71,7 +71,11 @@ impl Request<'_> {
         match code {
             StatusCode::NOT_FOUND | StatusCode::GONE => Error::NotFound { location, status },
             code if code.is_server_error() => Error::Unavailable { location, status },
-            _ => Error::Refused { location, status },
+            code => Error::Refused {
+                location,
+                code: code.as_u16(),
+                status,
+            },
         }
     }
 

@@ -78,18 +78,36 @@ impl<P: Platform> Containers<P> {
     }
 
     /// Acts on events of the hypervisor; unknown domains belong to other programs.
-    pub async fn on_event(&self, event: HypervisorEvent) {
-        let HypervisorEvent::Stopped(domain, end) = event else {
-            return;
-        };
-        let all = self.parts.table.all();
-        let mut running = all.iter().filter(|row| row.phase.runs() && row.boots());
-        let Some(row) = running.find(|row| row.domain() == domain) else {
-            return;
-        };
-        if let Err(e) = self.on_stopped(row, end).await {
-            tracing::warn!(container = %row.id, error = crate::one_line(&e), "container exit not recorded");
+    pub async fn on_event(self: &Arc<Self>, event: HypervisorEvent) {
+        match event {
+            HypervisorEvent::Stopped(domain, end) => {
+                let Some(row) = self.running_as(domain) else {
+                    return;
+                };
+                if let Err(e) = self.on_stopped(&row, end).await {
+                    tracing::warn!(container = %row.id, error = crate::one_line(&e), "container exit not recorded");
+                }
+            }
+            HypervisorEvent::Reset(domain) => {
+                if let Some(row) = self.running_as(domain) {
+                    self.booted_again(&row).await;
+                }
+            }
+            HypervisorEvent::AgentConnected(domain) => {
+                if let Some(row) = self.running_as(domain) {
+                    self.catch_up(&row.id);
+                }
+            }
+            HypervisorEvent::Connected
+            | HypervisorEvent::Disconnected
+            | HypervisorEvent::Started(_)
+            | HypervisorEvent::Power(_) => {}
         }
+    }
+
+    fn running_as(&self, domain: Uuid) -> Option<Arc<Container>> {
+        let mut all = self.parts.table.all().into_iter();
+        all.find(|row| row.phase.runs() && row.boots() && row.domain() == domain)
     }
 
     async fn on_stopped(&self, row: &Container, end: End) -> Result<()> {

@@ -2,7 +2,8 @@
 //!
 //! Invariant: what is stored as resources is in force, or will be when the machine is started. What
 //! is being put into force is stored beside it before the first effect, and repeated after a
-//! restart. A pod's limits are enforced by its cgroup, which kubelet writes itself.
+//! restart. One change of a machine at a time, and none keeps the sandbox's lock while its guest
+//! follows. A pod's limits are enforced by its cgroup, which kubelet writes itself.
 //! Failure: what a machine cannot do is refused with a sentence, and nothing changes.
 
 use std::sync::Arc;
@@ -10,7 +11,8 @@ use std::sync::Arc;
 use libvirt::Hypervisor;
 use podspec::{ContainerId, PodResources, SandboxId};
 
-use super::size::{self, has_room, size};
+use super::size::{self, size};
+use crate::locks::Guard;
 use crate::metadata::TableError;
 use crate::platform::Platform;
 use crate::vm::error::{Error, Result, hypervisor};
@@ -19,6 +21,17 @@ use crate::vm::lifecycle::least_memory;
 use crate::vm::model::{Container, LinuxResources};
 use crate::vm::service::Containers;
 use crate::vm::state::Phase;
+
+/// A change that was stored and is to be made.
+struct Recorded {
+    row: Arc<Container>,
+    after: LinuxResources,
+    /// What the machine was to get before: the size that its status shows already, and that its
+    /// guest does not have yet.
+    left: Option<LinuxResources>,
+    /// Whether that is the size of this change, too: the guest follows in its own time.
+    is_sized: bool,
+}
 
 impl<P: Platform> Containers<P> {
     /// Changes the resources of a container; what is zero or empty stays.
@@ -30,7 +43,46 @@ impl<P: Platform> Containers<P> {
             .await
     }
 
-    async fn update_to_end(&self, id: &ContainerId, update: &LinuxResources) -> Result<()> {
+    async fn update_to_end(
+        self: &Arc<Self>,
+        id: &ContainerId,
+        update: &LinuxResources,
+    ) -> Result<()> {
+        // A change of a machine that runs does not hold the sandbox's lock: its guest takes its
+        // time, and a stop does not wait for it.
+        let _turn = self.change_lock(id).await;
+        let Some(Recorded {
+            row,
+            after,
+            left,
+            is_sized,
+        }) = self.record_desired(id, update).await?
+        else {
+            return Ok(());
+        };
+        let before = row.resources();
+        let mut done = Ok(());
+        if !is_sized {
+            done = self.fit(&row, before, &after).await;
+        }
+        if done.is_ok() {
+            done = self.apply(&row, before, &after).await;
+        }
+        faultpoint::point("resize.applied");
+        let left = match &done {
+            Ok(()) if is_sized => Some(after.clone()),
+            Ok(()) => None,
+            Err(_) => left,
+        };
+        self.conclude(&row, after, done, left).await
+    }
+
+    /// Stores what a machine that does not run starts with; returns what one that runs is to get.
+    async fn record_desired(
+        &self,
+        id: &ContainerId,
+        update: &LinuxResources,
+    ) -> Result<Option<Recorded>> {
         let sandbox = self.row(id)?.sandbox.clone();
         let _lock = self.parts.locks.lock(sandbox.as_str()).await;
         let row = self.row(id)?;
@@ -42,13 +94,14 @@ impl<P: Platform> Containers<P> {
             });
         }
         if row.is_process() {
-            return self.update_process(&row, update).await;
+            self.update_process(&row, update).await?;
+            return Ok(None);
         }
         let before = row.resources().clone();
         let after = merged(&before, update);
         self.check(&row, &before, &after)?;
         if after == before && row.wanted.is_none() {
-            return Ok(());
+            return Ok(None);
         }
         if !row.phase.runs() || !row.boots() {
             let change = |row: &mut Container| {
@@ -56,25 +109,36 @@ impl<P: Platform> Containers<P> {
                 row.wanted = None;
             };
             self.parts.table.change(id, row.phase, change).await?;
-            return Ok(());
+            return Ok(None);
         }
+        let left = row.wanted.clone().filter(|wanted| *wanted == before);
+        let is_sized = left.is_some() && size(&row.spec, &before) == size(&row.spec, &after);
         let wanted = Some(after.clone());
         let change = |row: &mut Container| row.wanted = wanted;
         let row = self.parts.table.change(id, row.phase, change).await?;
         faultpoint::point("resize.recorded");
-        self.put_into_force(&row, after).await
+        Ok(Some(Recorded {
+            row,
+            after,
+            left,
+            is_sized,
+        }))
     }
 
-    /// Makes a running machine what was recorded as wanted. Only what may succeed later is still
-    /// wanted after a failure.
-    async fn put_into_force(&self, row: &Container, after: LinuxResources) -> Result<()> {
-        let done = self.apply(row, row.resources(), &after).await;
-        faultpoint::point("resize.applied");
+    /// Stores how a change of a running machine went, and what it is still to get then. What may
+    /// succeed later stays wanted.
+    pub(super) async fn conclude(
+        &self,
+        row: &Container,
+        after: LinuxResources,
+        done: Result<()>,
+        left: Option<LinuxResources>,
+    ) -> Result<()> {
         match done {
             Ok(()) => {
                 self.record(row, |row| {
                     row.updated = Some(after.clone());
-                    row.wanted = None;
+                    row.wanted.clone_from(&left);
                 })
                 .await?;
                 tracing::info!(container = %row.id, "resources changed");
@@ -82,7 +146,7 @@ impl<P: Platform> Containers<P> {
             }
             Err(e) if e.is_transient() => Err(e),
             Err(e) => {
-                self.record(row, |row| row.wanted = None).await?;
+                self.record(row, |row| row.wanted.clone_from(&left)).await?;
                 Err(e)
             }
         }
@@ -103,38 +167,18 @@ impl<P: Platform> Containers<P> {
         }
     }
 
-    /// Continues in the background with a change that was cut short, or that a resumed machine is
-    /// to get.
-    pub(in crate::vm) fn catch_up(self: &Arc<Self>, id: &ContainerId) {
-        if !self.parts.table.get(id).is_some_and(|row| is_due(&row)) {
-            return;
-        }
-        let (this, id) = (Arc::clone(self), id.clone());
-        self.parts.tasks.spawn(async move {
-            if let Err(e) = this.catch_up_to_end(&id).await {
-                let error = crate::one_line(&e);
-                tracing::warn!(container = %id, error, "resources not changed");
-            }
-        });
+    /// Held while a running machine is changed.
+    pub(super) async fn change_lock(&self, id: &ContainerId) -> Guard {
+        self.parts.locks.lock(&format!("change of {id}")).await
     }
 
-    async fn catch_up_to_end(&self, id: &ContainerId) -> Result<()> {
-        let sandbox = self.row(id)?.sandbox.clone();
-        let _lock = self.parts.locks.lock(sandbox.as_str()).await;
-        let row = self.row(id)?;
-        match row.wanted.clone() {
-            Some(wanted) if is_due(&row) => self.put_into_force(&row, wanted).await,
-            _ => Ok(()),
-        }
-    }
-
-    async fn apply(
+    /// Sets what a machine of the right size gets beside it.
+    pub(super) async fn apply(
         &self,
         row: &Container,
         before: &LinuxResources,
         after: &LinuxResources,
     ) -> Result<()> {
-        self.fit(row, before, after).await?;
         let has_more = size(&row.spec, after).vcpus > size(&row.spec, before).vcpus;
         let is_pinned = has_more && !after.cpuset_cpus.is_empty();
         if before.cpuset_cpus != after.cpuset_cpus || is_pinned {
@@ -277,21 +321,5 @@ pub(in crate::vm) fn merged(before: &LinuxResources, update: &LinuxResources) ->
             before.memory_swap_limit_in_bytes,
             update.memory_swap_limit_in_bytes,
         ),
-    }
-}
-
-/// Whether a running machine is to get other resources.
-fn is_due(row: &Container) -> bool {
-    row.phase == Phase::Running && row.boots() && row.wanted.is_some()
-}
-
-/// What a machine wants that does not begin as its pod requests: a resumed one begins as it was
-/// saved, an emulated one with all virtual CPUs that it can have.
-pub(in crate::vm) fn want_size_of_pod(row: &mut Container) {
-    let machine = &row.spec.machine;
-    let resumes = row.spec.instance.restore && has_room(machine);
-    let most = machine.max_vcpus.map(|most| u16::from(most.get()));
-    if resumes || most.is_some_and(|most| most > row.size().vcpus) {
-        row.wanted = Some(row.resources().clone());
     }
 }

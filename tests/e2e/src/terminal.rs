@@ -94,6 +94,27 @@ impl Terminal {
         Ok(())
     }
 
+    /// Goes through a session in a guest's shell: its size, a change of it, keys that are signals,
+    /// and its end with exit code 5; returns what the shell printed first, its terminal among it.
+    pub async fn shell_session(&mut self) -> Result<String> {
+        self.keys("stty size; tty; echo at-$((6 * 7))\r").await?;
+        let first = self.until("at-42").await?;
+        ensure!(first.contains("24 80"), "{first:?}");
+        self.resize(30, 100).await?;
+        self.keys("until stty size | grep 100; do sleep 0.1; done; echo is-$((6 * 7))\r")
+            .await?;
+        let printed = self.until("is-42").await?;
+        ensure!(printed.contains("30 100"), "{printed:?}");
+        self.keys("sh -c 'echo waits-$((6 * 7)); exec sleep 700'\r")
+            .await?;
+        self.until("waits-42").await?;
+        self.keys("\u{3}").await?;
+        self.keys("echo code-$?-$((6 * 7))\r").await?;
+        self.until("code-130-42").await?;
+        self.keys("exit 5\r").await?;
+        Ok(first)
+    }
+
     /// Waits for the end of the program.
     pub async fn end(mut self) -> Result<ExitStatus> {
         Ok(self.child.wait().await?)

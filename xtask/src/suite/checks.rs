@@ -124,13 +124,16 @@ impl Check {
     }
 }
 
-/// Checks every rule file and dashboard of `deploy`.
+/// Checks every rule file, dashboard and scrape configuration of `deploy`.
 fn rules() -> Result<Command> {
     let mut check = run::command(workspace::tools_bin().join("check-rules"));
     for folder in ["deploy/prometheus", "deploy/grafana"] {
         let folder = workspace::root().join(folder);
         for entry in std::fs::read_dir(&folder)? {
-            check.arg(entry?.path());
+            let path = entry?.path();
+            if path.is_file() {
+                check.arg(path);
+            }
         }
     }
     Ok(check)

@@ -151,7 +151,7 @@ fn dashboards_and_alerts_use_metrics_that_exist() {
         assert!(unknown.is_empty(), "{}: {unknown:?}", path.display());
         charts.extend(used);
     }
-    for path in files("deploy/prometheus", ".yaml") {
+    for path in files("deploy/prometheus", "-rules.yaml") {
         let text = read(&path);
         let lines = text
             .lines()
@@ -180,4 +180,52 @@ fn dashboards_and_alerts_use_metrics_that_exist() {
         .filter(|(name, _)| !charts.iter().any(|used| used.starts_with(name.as_str())))
         .collect();
     assert!(without.is_empty(), "in no dashboard: {without:?}");
+}
+
+/// The addresses after `key` in a text, without quotation marks.
+fn addresses<'a>(text: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
+    let of = move |line: &'a str| line.split_once(key).map(|(_, rest)| rest);
+    let end = |c: char| !(c.is_ascii_digit() || c == '.' || c == ':');
+    text.lines()
+        .filter_map(of)
+        .filter_map(move |rest| rest.split(end).next())
+}
+
+#[test]
+fn what_the_scrape_component_forwards_to_is_where_the_programs_listen() {
+    let component = read("deploy/prometheus/scrape/daemonset.yaml");
+    let forwarded: BTreeSet<_> = addresses(&component, "--upstream=http://").collect();
+    let settings = [
+        "deploy/node/vmlet.toml",
+        "deploy/node/tapmanager.toml",
+        "docs/criproxy-configuration.md",
+    ]
+    .map(|path| {
+        let text = read(path);
+        let (_, section) = text.rsplit_once("[metrics]\n").expect(path);
+        let mut listen = addresses(section, "listen = \"");
+        listen.next().expect(path).to_owned()
+    });
+    let listening: BTreeSet<_> = settings.iter().map(String::as_str).collect();
+    assert_eq!(forwarded, listening);
+}
+
+#[test]
+fn monitors_name_ports_that_pods_have() {
+    let pods = [
+        "deploy/prometheus/scrape/daemonset.yaml",
+        "deploy/agent/daemonset.yaml",
+        "deploy/controller/deployment.yaml",
+    ]
+    .map(read);
+    for line in read("deploy/prometheus/podmonitor.yaml").lines() {
+        if let Some((_, port)) = line.split_once("port: ") {
+            let named = format!("- {{name: {port}, containerPort: ");
+            assert!(pods.iter().any(|pod| pod.contains(&named)), "{port}");
+        }
+        if let Some((_, app)) = line.split_once("matchLabels: {") {
+            let label = app.trim_end_matches('}');
+            assert!(pods.iter().any(|pod| pod.contains(label)), "{label}");
+        }
+    }
 }

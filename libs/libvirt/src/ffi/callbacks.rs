@@ -1,4 +1,4 @@
-//! Life-cycle, reboot and close callbacks, turned into messages on a channel.
+//! Life-cycle, reboot, agent and close callbacks, turned into messages on a channel.
 //!
 //! Invariant: C holds only a number; the channel lives in [`LISTENERS`] under that number. A
 //! callback that comes after its subscription has gone finds nothing and does nothing, so no order
@@ -30,6 +30,8 @@ pub(crate) enum Signal {
     },
     /// A guest began to boot again in the emulator that it had: it rebooted, or was reset.
     Reset { domain: Uuid },
+    /// The agent in a guest opened its channel.
+    AgentConnected { domain: Uuid },
     /// The connection is closed; the number is libvirt's reason.
     Closed { reason: c_int },
 }
@@ -60,7 +62,7 @@ pub(crate) struct Subscription {
 type AnyCallback = unsafe extern "C" fn(sys::virConnectPtr, sys::virDomainPtr, *mut c_void);
 
 impl Subscription {
-    /// Sends life-cycle and reboot events of all domains, and the end of the connection, to `sink`.
+    /// Sends life-cycle, reboot and agent events of all domains, and the end of the connection, to `sink`.
     pub(crate) fn everything(
         connect: &Connect,
         sink: UnboundedSender<Signal>,
@@ -94,6 +96,7 @@ impl Subscription {
         if wanted == Wanted::Everything {
             subscription.register_lifecycle()?;
             subscription.register(sys::VIR_DOMAIN_EVENT_ID_REBOOT, on_reboot)?;
+            subscription.register_agent()?;
         }
         Ok(subscription)
     }
@@ -135,6 +138,15 @@ impl Subscription {
         // macro VIR_DOMAIN_EVENT_CALLBACK is the same cast).
         let callback = unsafe { transmute::<Lifecycle, AnyCallback>(on_lifecycle) };
         self.register(sys::VIR_DOMAIN_EVENT_ID_LIFECYCLE, callback)
+    }
+
+    fn register_agent(&mut self) -> Result<(), Error> {
+        type Agent =
+            unsafe extern "C" fn(sys::virConnectPtr, sys::virDomainPtr, c_int, c_int, *mut c_void);
+        // SAFETY: libvirt calls the callback of event id AGENT_LIFECYCLE with exactly the arguments
+        // of `on_agent`; the cast is that of `register_lifecycle`.
+        let callback = unsafe { transmute::<Agent, AnyCallback>(on_agent) };
+        self.register(sys::VIR_DOMAIN_EVENT_ID_AGENT_LIFECYCLE, callback)
     }
 
     /// `callback` must be what libvirt expects for that kind of event.
@@ -209,6 +221,22 @@ unsafe extern "C" fn on_reboot(
     // SAFETY: libvirt keeps `domain` alive while the callback runs.
     if let Some(domain) = unsafe { uuid(domain) } {
         deliver(opaque, Signal::Reset { domain });
+    }
+}
+
+unsafe extern "C" fn on_agent(
+    _connect: sys::virConnectPtr,
+    domain: sys::virDomainPtr,
+    state: c_int,
+    _reason: c_int,
+    opaque: *mut c_void,
+) {
+    if state.cast_unsigned() != sys::VIR_CONNECT_DOMAIN_EVENT_AGENT_LIFECYCLE_STATE_CONNECTED {
+        return;
+    }
+    // SAFETY: libvirt keeps `domain` alive while the callback runs.
+    if let Some(domain) = unsafe { uuid(domain) } {
+        deliver(opaque, Signal::AgentConnected { domain });
     }
 }
 

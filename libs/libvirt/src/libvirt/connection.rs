@@ -251,6 +251,7 @@ async fn pump(signals: &mut UnboundedReceiver<Signal>, link: &Link) -> &'static 
                     link.emit(Event::Reset(domain));
                 }
             }
+            Signal::AgentConnected { domain } => link.emit(Event::AgentConnected(domain)),
             Signal::Lifecycle {
                 domain,
                 event,

@@ -8,7 +8,7 @@ use podspec::PodResources;
 use crate::testkit::Node;
 use crate::vm::{Error, LinuxResources};
 
-fn cpus(list: &str) -> LinuxResources {
+pub(super) fn cpus(list: &str) -> LinuxResources {
     LinuxResources {
         cpuset_cpus: list.to_owned(),
         ..LinuxResources::default()

@@ -24,14 +24,14 @@ async fn made(node: &Node, vcpus: &str) -> ContainerId {
     created.unwrap()
 }
 
-async fn started(node: &Node, vcpus: &str) -> ContainerId {
+pub(super) async fn started(node: &Node, vcpus: &str) -> ContainerId {
     let id = made(node, vcpus).await;
     node.containers.start(&id).await.unwrap();
     id
 }
 
 /// A node whose processor runs the guests.
-async fn with_kvm() -> Node {
+pub(super) async fn with_kvm() -> Node {
     on_kvm(Node::new().await)
 }
 
@@ -52,19 +52,19 @@ fn both(cpus: i64, mib: i64) -> LinuxResources {
 }
 
 /// Virtual CPUs that are plugged, and MiB that are requested on top of the first and used.
-fn has(node: &Node, id: &ContainerId) -> (u16, u64, u64) {
+pub(super) fn has(node: &Node, id: &ContainerId) -> (u16, u64, u64) {
     let size = node.hypervisor.size_of(id.domain()).unwrap();
     let spare = size.spare.unwrap();
     (size.vcpus, spare.requested / MIB, spare.plugged / MIB)
 }
 
 /// What the status says: virtual CPUs and MiB.
-fn shown(node: &Node, id: &ContainerId) -> (u16, u64) {
+pub(super) fn shown(node: &Node, id: &ContainerId) -> (u16, u64) {
     let size = node.row(id).size();
     (size.vcpus, size.memory.get())
 }
 
-fn refused(result: Result<(), Error>, words: &str) {
+pub(super) fn refused(result: Result<(), Error>, words: &str) {
     let error = result.unwrap_err();
     assert!(matches!(error, Error::Resize { .. }), "{error}");
     assert!(error.to_string().contains(words), "{error}");
@@ -133,7 +133,7 @@ async fn a_guest_that_does_not_follow_keeps_what_it_had() {
 }
 
 /// The agent's answers when the guest is requested to use so many of its four virtual CPUs.
-fn use_cpus(before: usize, after: usize) -> [Value; 3] {
+pub(super) fn use_cpus(before: usize, after: usize) -> [Value; 3] {
     let list = |online: usize| {
         let vcpu = |id| json!({"logical-id": id, "online": id < online, "can-offline": id > 0});
         (0..4).map(vcpu).collect::<Value>()

@@ -1,0 +1,94 @@
+//! The pods that tests run.
+//!
+//! Invariant: requests look like kubelet's: metadata, labels, a log directory.
+//! Failure: none.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::v1;
+
+/// What a test pod looks like.
+#[derive(Debug, Clone, Default)]
+pub struct PodOptions {
+    /// Pod name; also its UID.
+    pub name: String,
+    /// Where logs go; none when empty.
+    pub logs: PathBuf,
+    /// Annotations of the pod.
+    pub annotations: BTreeMap<String, String>,
+    /// Ports of the node and of the guest, TCP.
+    pub ports: Vec<(i32, i32)>,
+    /// The pod's cgroup.
+    pub cgroup_parent: String,
+}
+
+impl PodOptions {
+    /// A pod of this name that logs below the stack's directory.
+    pub fn named(name: &str, stack: &crate::Stack) -> Self {
+        let logs = stack.dir().join("logs").join(name);
+        Self {
+            name: name.to_owned(),
+            logs,
+            ..Self::default()
+        }
+    }
+
+    /// The sandbox part of the request.
+    pub fn sandbox(&self) -> v1::PodSandboxConfig {
+        let metadata = v1::PodSandboxMetadata {
+            name: self.name.clone(),
+            uid: format!("uid-{}", self.name),
+            namespace: "default".to_owned(),
+            attempt: 0,
+        };
+        let port = |(host, container): &(i32, i32)| v1::PortMapping {
+            protocol: v1::Protocol::Tcp.into(),
+            host_port: *host,
+            container_port: *container,
+            ..v1::PortMapping::default()
+        };
+        v1::PodSandboxConfig {
+            metadata: Some(metadata),
+            hostname: self.name.clone(),
+            log_directory: self.logs.display().to_string(),
+            labels: [("io.kubernetes.pod.name".to_owned(), self.name.clone())].into(),
+            annotations: self.annotations.clone(),
+            port_mappings: self.ports.iter().map(port).collect(),
+            linux: Some(v1::LinuxPodSandboxConfig {
+                cgroup_parent: self.cgroup_parent.clone(),
+                ..v1::LinuxPodSandboxConfig::default()
+            }),
+            ..v1::PodSandboxConfig::default()
+        }
+    }
+
+    /// The container part of the request.
+    pub fn container(&self, image: &str, attempt: u32) -> v1::ContainerConfig {
+        let limits = v1::LinuxContainerResources {
+            memory_limit_in_bytes: 128 << 20,
+            ..Default::default()
+        };
+        v1::ContainerConfig {
+            metadata: Some(v1::ContainerMetadata {
+                name: "vm".to_owned(),
+                attempt,
+            }),
+            image: Some(v1::ImageSpec {
+                image: image.to_owned(),
+                ..v1::ImageSpec::default()
+            }),
+            log_path: format!("vm/{attempt}.log"),
+            linux: Some(v1::LinuxContainerConfig {
+                resources: Some(limits),
+                ..v1::LinuxContainerConfig::default()
+            }),
+            ..v1::ContainerConfig::default()
+        }
+    }
+
+    /// Where the log of a container ends up.
+    pub fn log(&self, attempt: u32) -> PathBuf {
+        self.logs.join(format!("vm/{attempt}.log"))
+    }
+}
