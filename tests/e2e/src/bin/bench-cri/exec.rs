@@ -1,7 +1,7 @@
 //! Measures `ExecSync` of a command that ends at once.
 //!
 //! Invariant: the ways take turns; each way is the one that its name says, which the parent of a
-//! command shows.
+//! command shows (a script, where the QEMU guest agent runs it).
 //! Failure: an agent that does not answer, or a command that failed.
 
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ pub(crate) async fn measure(
     for (name, side, _, container) in &booted {
         let parent = match *name {
             "exec_agent" => Some("vmlet-guest"),
-            "exec_qemu" => Some("qemu-ga"),
+            "exec_qemu" => Some("sh"),
             _ => None,
         };
         await_runner(side, container, parent).await?;
@@ -75,10 +75,7 @@ async fn await_runner(side: &Side, container: &str, parent: Option<&str>) -> Res
     };
     eventually(TIMEOUT, &format!("commands run by {parent}"), || async {
         let name = side.cri.shell(container, "cat /proc/$PPID/comm").await?;
-        ensure!(
-            parent.starts_with(&name) || name.starts_with(parent),
-            "it is {name}"
-        );
+        ensure!(name == parent, "it is {name}");
         Ok(())
     })
     .await

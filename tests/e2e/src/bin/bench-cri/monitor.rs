@@ -54,20 +54,22 @@ fn add(samples: &mut Samples, text: &str, executed: Timestamp) -> Result<()> {
     let all = exchanges(text)?;
     let last = all.iter().position(|exchange| exchange.command == LAST);
     let last = last.context("no command cont")?;
+    ensure!(last > 0, "cont is the first command");
     let (first, cont) = (&all[0], &all[last]);
     let millis = |from: Timestamp, to: Timestamp| from.duration_until(to).as_secs_f64() * 1e3;
     samples.number("until_cont", millis(executed, cont.sent));
-    samples.number("until_first", millis(executed, first.sent));
+    // libvirt connects and sends the first one before QEMU exists.
+    samples.number("until_first", millis(executed, first.answered));
     samples.number("cont", millis(cont.sent, cont.answered));
     let mut kinds: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
     let mut waited = 0.0;
-    for exchange in &all[..last] {
+    for exchange in &all[1..last] {
         let took = millis(exchange.sent, exchange.answered);
         let kind = kinds.entry(&exchange.command).or_default();
         *kind = (kind.0 + 1.0, kind.1 + took);
         waited += took;
     }
-    samples.number("round_trips", f64::from(u32::try_from(last)?));
+    samples.number("round_trips", f64::from(u32::try_from(last - 1)?));
     samples.number("waited", waited);
     for (command, (calls, took)) in kinds {
         samples.number(format!("calls {command}"), calls);

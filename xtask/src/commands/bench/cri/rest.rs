@@ -58,8 +58,12 @@ pub(super) fn monitor(samples: &Samples) -> Result<Vec<Row>> {
     let series = |name: &str| samples.series("monitor", name);
     let mut all = vec![
         Row::many("QEMU executed until cont", "ms", series("until_cont")?),
-        Row::many("  until the first command", "ms", series("until_first")?),
-        Row::many("  commands before cont", "", series("round_trips")?),
+        Row::many("  until its first answer", "ms", series("until_first")?),
+        Row::many(
+            "  commands after that and before cont",
+            "",
+            series("round_trips")?,
+        ),
         Row::many("  waiting for their answers", "ms", series("waited")?),
     ];
     for command in samples.names("monitor", "took ") {
