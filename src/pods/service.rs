@@ -6,6 +6,7 @@
 //! phase Creating, unseen by clients, and is undone as soon as the tapmanager answers.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use podspec::SandboxId;
 use tapmanager::wire::Network;
@@ -180,6 +181,7 @@ impl<P: Platform> Sandboxes<P> {
     }
 
     pub(super) async fn stop_to_end(&self, id: &SandboxId) -> Result<()> {
+        let begun = Instant::now();
         {
             let _lock = self.locks.lock(id.as_str()).await;
             let Some(sandbox) = self.table.get(id) else {
@@ -193,15 +195,19 @@ impl<P: Platform> Sandboxes<P> {
                 .await?;
             faultpoint::point("sandbox.stop.recorded");
         }
+        let killing = Instant::now();
         let killed = self.containers.kill_all(id).await;
         killed.map_err(|e| Error::Guests {
             step: "stop",
             id: id.clone(),
             source: Box::new(e),
         })?;
+        let machines = killing.elapsed();
         faultpoint::point("sandbox.stop.killed");
         let _lock = self.locks.lock(id.as_str()).await;
+        let removing = Instant::now();
         self.take_network_down(id).await?;
+        let network = removing.elapsed();
         faultpoint::point("sandbox.stop.network");
         let Some(sandbox) = self.table.get(id) else {
             return Ok(());
@@ -211,7 +217,8 @@ impl<P: Platform> Sandboxes<P> {
                 .await?;
         }
         faultpoint::point("sandbox.stop.stopped");
-        tracing::info!(sandbox = %id, "pod sandbox stopped");
+        let took = begun.elapsed();
+        tracing::info!(sandbox = %id, ?took, ?machines, ?network, "pod sandbox stopped");
         Ok(())
     }
 

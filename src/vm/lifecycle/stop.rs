@@ -174,8 +174,10 @@ impl<P: Platform> Containers<P> {
         if row.is_process() {
             return self.kill_process(row).await;
         }
+        let begun = Instant::now();
         let destroyed = self.parts.hypervisor.destroy(row.domain()).await;
         destroyed.map_err(hypervisor("kill"))?;
+        tracing::info!(container = %row.id, took = ?begun.elapsed(), "machine killed");
         faultpoint::point("vm.stop.killed");
         // The guest may have been faster than the kill; libvirt knows, unless it forgot the domain.
         let state = self.parts.hypervisor.state(row.domain()).await;

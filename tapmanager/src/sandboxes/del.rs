@@ -5,7 +5,7 @@
 //! Failure: when a plugin fails the entry stays in phase Removing and DEL may be repeated; links
 //! that cannot be put back keep nothing from going on.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use netns::netlink::Kernel;
 use netns::{Namespace, bridge_setup};
@@ -15,6 +15,19 @@ use super::{Sandboxes, Slot};
 use crate::failure::Failure;
 use crate::journal::Phase;
 use crate::network;
+
+/// How long the steps of a removal took.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Steps {
+    /// Writing and removing the entry, with their fsyncs.
+    journal: Duration,
+    /// Removing bridge and tap, and putting the plugins' links back.
+    links: Duration,
+    /// CNI DEL, with its cache.
+    plugins: Duration,
+    /// Removing the network namespace, and the packet filter with it.
+    namespace: Duration,
+}
 
 impl Sandboxes {
     /// Takes the network of a sandbox down; success when there is none.
@@ -28,8 +41,22 @@ impl Sandboxes {
             return Ok(());
         }
         match self.take_down(&mut slot).await {
-            Ok(()) => {
-                tracing::info!(sandbox = id, took = ?started.elapsed(), "network removed");
+            Ok(steps) => {
+                let Steps {
+                    journal,
+                    links,
+                    plugins,
+                    namespace,
+                } = steps;
+                tracing::info!(
+                    sandbox = id,
+                    took = ?started.elapsed(),
+                    ?journal,
+                    ?links,
+                    ?plugins,
+                    ?namespace,
+                    "network removed"
+                );
                 Ok(())
             }
             Err(failure) => {
@@ -44,9 +71,10 @@ impl Sandboxes {
     }
 
     /// Undoes whatever exists of the sandbox in `slot`, which is empty afterwards.
-    pub(super) async fn take_down(&self, slot: &mut Slot) -> Result<(), Failure> {
+    pub(super) async fn take_down(&self, slot: &mut Slot) -> Result<Steps, Failure> {
+        let mut steps = Steps::default();
         let Some(live) = slot.as_mut() else {
-            return Ok(());
+            return Ok(steps);
         };
         live.servers = None;
         live.ns = None;
@@ -56,8 +84,9 @@ impl Sandboxes {
         let entry = &mut live.entry;
         self.forget_start(entry);
         entry.phase = Phase::Removing;
-        self.journal.put(entry).await?;
+        steps.journal += timed(self.journal.put(entry)).await?;
         faultpoint::point("tap.del.journaled");
+        let begun = Instant::now();
         match Namespace::open(&entry.netns)? {
             Some(ns) if !entry.links.is_empty() => {
                 put_back(&ns, &entry.links, &entry.request.id).await
@@ -66,6 +95,7 @@ impl Sandboxes {
             // Plugins must see that it no longer exists, so there must be no file either.
             None => Namespace::delete(&entry.netns).await?,
         }
+        steps.links = begun.elapsed();
         faultpoint::point("tap.del.links");
         let attachment = network::attachment(&entry.request, &entry.netns);
         let config = if was_up {
@@ -73,18 +103,24 @@ impl Sandboxes {
         } else {
             None
         };
-        self.runtime
-            .del(&attachment, config.as_ref())
+        steps.plugins = timed(self.runtime.del(&attachment, config.as_ref()))
             .await
             .map_err(Failure::Detach)?;
         faultpoint::point("tap.del.cni");
-        Namespace::delete(&entry.netns).await?;
+        steps.namespace = timed(Namespace::delete(&entry.netns)).await?;
         faultpoint::point("tap.del.netns");
-        self.journal.remove(&entry.request.id).await?;
+        steps.journal += timed(self.journal.remove(&entry.request.id)).await?;
         faultpoint::point("tap.del.forgotten");
         **slot = None;
-        Ok(())
+        Ok(steps)
     }
+}
+
+/// How long a step took that succeeded.
+async fn timed<E>(step: impl Future<Output = Result<(), E>>) -> Result<Duration, E> {
+    let begun = Instant::now();
+    step.await?;
+    Ok(begun.elapsed())
 }
 
 async fn put_back(ns: &Namespace, links: &[bridge_setup::LinkRecord], id: &str) {

@@ -123,7 +123,7 @@ impl Sandboxes {
         // A reader of this log line finds the sandbox unlocked.
         drop(slot);
         match outcome {
-            Ok(()) => tracing::info!(sandbox = id, "leftover network removed"),
+            Ok(_) => tracing::info!(sandbox = id, "leftover network removed"),
             Err(failure) => {
                 tracing::warn!(
                     sandbox = id,

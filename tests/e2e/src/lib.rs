@@ -8,6 +8,7 @@
 mod agent;
 mod anything;
 mod audit;
+pub mod bench;
 pub mod by_hand;
 pub mod causes;
 pub mod chaos;

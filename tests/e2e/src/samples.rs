@@ -3,6 +3,7 @@
 //! Invariant: times are milliseconds, memory is KiB; in the order in which they were taken.
 //! Failure: none.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -11,19 +12,19 @@ use serde_json::json;
 /// Numbers by name, and facts that explain them.
 #[derive(Debug, Default)]
 pub struct Samples {
-    samples: BTreeMap<&'static str, Vec<f64>>,
+    samples: BTreeMap<Cow<'static, str>, Vec<f64>>,
     facts: BTreeMap<&'static str, String>,
 }
 
 impl Samples {
     /// Adds a duration.
-    pub fn time(&mut self, name: &'static str, took: Duration) {
+    pub fn time(&mut self, name: impl Into<Cow<'static, str>>, took: Duration) {
         self.number(name, took.as_secs_f64() * 1e3);
     }
 
     /// Adds a number.
-    pub fn number(&mut self, name: &'static str, value: f64) {
-        self.samples.entry(name).or_default().push(value);
+    pub fn number(&mut self, name: impl Into<Cow<'static, str>>, value: f64) {
+        self.samples.entry(name.into()).or_default().push(value);
     }
 
     /// Sets a fact.

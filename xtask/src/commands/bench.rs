@@ -5,12 +5,14 @@
 //! Failure: exit code 1 when something could not be measured, or the stack leaked.
 
 mod controller;
+mod cri;
 mod machine;
 mod plan;
 mod proxy;
 mod queue;
 mod rows;
 mod samples;
+mod soak;
 mod table;
 
 use std::fs;
@@ -20,10 +22,12 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use self::controller::Controller;
+use self::cri::Cri;
 use self::machine::Machine;
 use self::proxy::Proxy;
 use self::queue::Queue;
 use self::samples::Samples;
+use self::soak::Soak;
 use self::table::{Row, Table};
 use super::up::Build;
 use super::{guest, setup};
@@ -43,6 +47,10 @@ enum Subject {
     Start(Start),
     /// Latency that the CRI proxy adds to a call.
     Proxy(Proxy),
+    /// Calls of a pod's life, commands, port forwarding and statistics, side by side with containerd.
+    Cri(Cri),
+    /// What programs hold after the lives of many pods.
+    Soak(Soak),
     /// Work queue of the controller, compared with the one of controller-runtime.
     Queue(Queue),
     /// Controller with many machines: time, CPU, memory, requests.
@@ -62,6 +70,8 @@ impl Bench {
         match &self.subject {
             Subject::Start(start) => start.run(),
             Subject::Proxy(proxy) => proxy.run(),
+            Subject::Cri(cri) => cri.run(),
+            Subject::Soak(soak) => soak.run(),
             Subject::Queue(queue) => queue.run(),
             Subject::Controller(controller) => controller.run(),
         }
@@ -77,7 +87,7 @@ impl Start {
             println!("bench: building");
             guest::ensure()?;
             Build::RELEASE.programs()?;
-            build_program()?;
+            build_program(plan::PROGRAM)?;
         }
         let session = Session::up_release("bench")?;
         let measured = plan::measure(&session);
@@ -89,11 +99,11 @@ impl Start {
     }
 }
 
-/// The program that speaks CRI and the tapmanager's protocol, which this one does not link.
-fn build_program() -> Result<()> {
+/// A program that speaks CRI and the tapmanager's protocol, which this one does not link.
+fn build_program(name: &str) -> Result<()> {
     let mut cargo = workspace::cargo();
     cargo.args(["build", "--quiet", "--release", "-p", "e2e", "--bin"]);
-    run::check(cargo.arg(plan::PROGRAM))
+    run::check(cargo.arg(name))
 }
 
 /// Prints the rows and writes everything to `target/bench/SUBJECT.json`.

@@ -37,6 +37,14 @@ pub(crate) const CLUSTER: &[Tool] = &[
     Tool::Kubelet,
 ];
 
+/// What ordinary containers need.
+pub(crate) const CONTAINERD: &[Tool] = &[
+    Tool::Containerd,
+    Tool::ContainerdShimRuncV2,
+    Tool::Crictl,
+    Tool::Ctr,
+];
+
 /// What a cluster without nodes is made of.
 pub(crate) const API: &[Tool] = &[
     Tool::Etcd,

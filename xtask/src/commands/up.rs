@@ -45,6 +45,9 @@ pub(crate) struct Up {
     /// scheduler.
     #[arg(long, requires = "cluster", conflicts_with_all = ["nodes", "no_vmlet"])]
     no_node: bool,
+    /// Also start containerd and the CRI proxy, without a cluster.
+    #[arg(long, conflicts_with = "cluster")]
+    containerd: bool,
     #[command(flatten)]
     build: Build,
 }
@@ -78,6 +81,7 @@ impl Up {
             up.args(self.cluster.then_some("--cluster"));
             up.args(self.no_vmlet.then_some("--no-vmlet"));
             up.args(self.no_node.then_some("--no-node"));
+            up.args(self.containerd.then_some("--containerd"));
             if self.cluster && !self.no_node {
                 up.arg("--nodes").arg(self.nodes.to_string());
             }
@@ -113,10 +117,12 @@ impl Up {
             stack::Guests::NoNode
         } else if self.no_vmlet {
             stack::Guests::Deployed
+        } else if self.containerd {
+            stack::Guests::Runtimes
         } else {
             stack::Guests::Vmlet
         };
-        self.cluster.then_some(stack::Plan {
+        (self.cluster || self.containerd).then_some(stack::Plan {
             nodes: self.nodes,
             guests,
         })
@@ -131,6 +137,9 @@ impl Up {
         if self.cluster && prepared == ExitCode::SUCCESS {
             prepare_cluster()?;
         }
+        if self.containerd && prepared == ExitCode::SUCCESS {
+            prepare_containerd()?;
+        }
         Ok(prepared)
     }
 }
@@ -138,6 +147,12 @@ impl Up {
 /// What clusters need besides packages and our own programs.
 pub(crate) fn prepare_cluster() -> Result<()> {
     tools::ensure(tools::CLUSTER)?;
+    prepare_containerd()
+}
+
+/// What containerd needs.
+pub(crate) fn prepare_containerd() -> Result<()> {
+    tools::ensure(tools::CONTAINERD)?;
     pod_images::pause_image()?;
     pod_images::tool_image().map(drop)
 }

@@ -66,6 +66,8 @@ pub(crate) enum Guests {
     /// Only containerd, kubelet and the proxy do; programs deployed by tests listen below
     /// `/run/vmlet`.
     Deployed,
+    /// The node stack runs beside containerd and the proxy, but there is no kubelet and no API.
+    Runtimes,
     /// There is no node at all, only the API: etcd and the API server. The controller-manager and
     /// the scheduler are started by `restart` when a test needs them.
     NoNode,
@@ -103,7 +105,12 @@ impl Node {
 
     /// Whether it has the control plane.
     pub(crate) fn is_control(&self) -> bool {
-        self.number == 1
+        self.number == 1 && self.guests != Guests::Runtimes
+    }
+
+    /// Whether libvirtd, vmlet-tapmanager and vmlet run as processes.
+    pub(crate) fn has_stack(&self) -> bool {
+        matches!(self.guests, Guests::Vmlet | Guests::Runtimes)
     }
 
     /// Whether our controller runs here. Where Vmlet is deployed it is a pod.
@@ -141,10 +148,13 @@ impl Node {
             return programs;
         }
         programs.push(Program::Containerd);
-        if self.guests == Guests::Vmlet {
+        if self.has_stack() {
             programs.extend([Program::Libvirtd, Program::VmletTapmanager, Program::Vmlet]);
         }
-        programs.extend([Program::VmletCriproxy, Program::Kubelet, Program::KubeProxy]);
+        programs.push(Program::VmletCriproxy);
+        if self.guests != Guests::Runtimes {
+            programs.extend([Program::Kubelet, Program::KubeProxy]);
+        }
         if self.has_controller() {
             programs.push(Program::VmletController);
         }
@@ -237,6 +247,19 @@ mod tests {
             Program::KubeProxy,
         ];
         assert_eq!(programs, rest);
+    }
+
+    #[test]
+    fn runtimes_alone_are_a_node_without_kubernetes() {
+        let programs = node(1, Guests::Runtimes).programs();
+        let expected = [
+            Program::Containerd,
+            Program::Libvirtd,
+            Program::VmletTapmanager,
+            Program::Vmlet,
+            Program::VmletCriproxy,
+        ];
+        assert_eq!(programs, expected);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! down.
 //! Failure: a chore that fails drops its session; the guard then cleans up in silence.
 
+use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -32,6 +33,11 @@ impl Session {
     /// The same with release builds.
     pub(crate) fn up_release(purpose: &str) -> Result<Self> {
         Self::up_with(purpose, &["--release"])
+    }
+
+    /// The same with containerd and the CRI proxy beside them.
+    pub(crate) fn up_beside_containerd(purpose: &str) -> Result<Self> {
+        Self::up_with(purpose, &["--release", "--containerd"])
     }
 
     fn up_with(purpose: &str, options: &[&str]) -> Result<Self> {
@@ -65,18 +71,28 @@ impl Session {
         config::test_image()
     }
 
-    /// A command inside the stack's network namespace, with its environment.
+    /// A command inside the stack's network namespace, and inside the mount namespace of its node
+    /// if it has one, with its environment.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = run::root_command("nsenter");
-        command
-            .arg(format!("--net={}", self.layout.netns_path().display()))
-            .arg("env");
+        command.arg(format!("--net={}", self.layout.netns_path().display()));
+        if let Some(view) = self.view() {
+            command.arg(format!("--mount={view}"));
+        }
+        command.arg("env");
         command.arg(format!("PATH={}", config::search_path(&self.layout)));
         for (name, value) in config::variables(&self.layout, &self.record) {
             command.arg(format!("{name}={value}"));
         }
         command.arg(program);
         command
+    }
+
+    /// The mount namespace that a node beside containerd has.
+    fn view(&self) -> Option<String> {
+        self.record.node.as_ref()?;
+        let pid = fs::read_to_string(self.layout.pid_file("supervisor")).ok()?;
+        Some(format!("/proc/{}/ns/mnt", pid.trim()))
     }
 
     /// Takes the stack down; an error names what it leaked.

@@ -34,24 +34,41 @@ pub(super) fn measure(session: &Session) -> Result<Samples> {
     let mut samples = Samples::default();
     parts(session, FRESH, &mut samples)?;
     // The last part has ended the daemon.
-    let mut restart = run::myself_as_root()?;
-    restart
-        .args(["restart", "--dir"])
-        .arg(session.layout().dir());
-    run::output(restart.arg("vmlet"))?;
+    restart(session)?;
     parts(session, FULL, &mut samples)?;
     Ok(samples)
 }
 
+/// Starts the daemon again.
+pub(super) fn restart(session: &Session) -> Result<()> {
+    let mut restart = run::myself_as_root()?;
+    restart
+        .args(["restart", "--dir"])
+        .arg(session.layout().dir());
+    run::output(restart.arg("vmlet")).map(drop)
+}
+
 fn parts(session: &Session, parts: &[(&str, u32, &str)], samples: &mut Samples) -> Result<()> {
-    let program = workspace::target().join("release").join(PROGRAM);
-    let program = program.to_str().context("the path is not UTF-8")?;
     for (part, count, name) in parts {
-        println!("bench: {part} ({count})");
-        let mut command = session.command(program);
-        command.arg("--dir").arg(session.layout().dir());
-        command.arg("--count").arg(count.to_string()).arg(part);
-        samples.add(name, &run::output(&mut command)?)?;
+        self::part(session, PROGRAM, part, *count, name, samples)?;
     }
     Ok(())
+}
+
+/// Runs a part of a measuring program; its samples get `name`.
+pub(super) fn part(
+    session: &Session,
+    program: &str,
+    part: &str,
+    count: u32,
+    name: &str,
+    samples: &mut Samples,
+) -> Result<()> {
+    println!("bench: {part} ({count})");
+    let program = workspace::target().join("release").join(program);
+    let program = program.to_str().context("the path is not UTF-8")?;
+    let mut command = session.command(program);
+    command.arg("--dir").arg(session.layout().dir());
+    command.arg("--count").arg(count.to_string()).arg(part);
+    samples.add(name, &run::output(&mut command)?)
 }

@@ -17,6 +17,9 @@ use crate::{run, workspace};
 /// The measuring program; `tests/e2e` holds its source.
 const PROGRAM: &str = "bench-proxy";
 
+/// The list that other tables show.
+const LIST: &str = "containers";
+
 /// What the detour may add to a small call at the median, in microseconds.
 const BUDGET: f64 = 150.0;
 
@@ -54,10 +57,8 @@ impl Proxy {
         for (call, _, count, _) in CALLS {
             for clients in CLIENTS {
                 println!("bench: {call}, {clients} clients");
-                samples.add(
-                    &part(call, clients),
-                    &self.measure(call, clients, count / clients)?,
-                )?;
+                let printed = self.measure(call, clients, count / clients)?;
+                samples.add(&part(call, clients), &printed)?;
             }
         }
         super::publish("proxy", &samples, &rows(&samples)?)?;
@@ -86,9 +87,27 @@ impl Proxy {
 
 fn build() -> Result<()> {
     Build::RELEASE.programs()?;
-    let mut cargo = workspace::cargo();
-    cargo.args(["build", "--quiet", "--release", "-p", "e2e", "--bin"]);
-    run::check(cargo.arg(PROGRAM))
+    super::build_program(PROGRAM)
+}
+
+/// Measures the small list by one client, with programs that are built; its row is [`list_row`].
+pub(super) fn measure_list(samples: &mut Samples) -> Result<()> {
+    let proxy = Proxy {
+        no_build: true,
+        endpoint: None,
+    };
+    println!("bench: {LIST} through the proxy");
+    samples.add(&part(LIST, 1), &proxy.measure(LIST, 1, 4000)?)
+}
+
+/// What the detour adds to that list at the median.
+pub(super) fn list_row(samples: &Samples) -> Result<Row> {
+    let part = part(LIST, 1);
+    let p50 = |name| Ok::<_, anyhow::Error>(samples.series(&part, name)?.p50());
+    let entries = samples.fact(&part, "entries").unwrap_or("?");
+    let what = format!("vmlet-criproxy adds to ListContainers of {entries}, at p50");
+    let added = (p50("proxied")? - p50("direct")?) * MICROSECONDS;
+    Ok(Row::one(what, "µs", added).within(Figure::P50, BUDGET, "wake-ups of three processes"))
 }
 
 fn part(call: &str, clients: u32) -> String {

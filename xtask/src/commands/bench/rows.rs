@@ -80,7 +80,8 @@ fn lists(samples: &Samples) -> Result<Vec<Row>> {
     methods.into_iter().map(row).collect()
 }
 
-fn memory(samples: &Samples) -> Result<Vec<Row>> {
+/// Resident memory of an idle daemon.
+pub(super) fn idle(samples: &Samples) -> Result<Row> {
     let last = |part, name| samples.last(part, name);
     let anonymous = last("empty", "anonymous_vmlet")? / KIB_PER_MIB;
     let idle = last("empty", "rss_vmlet")?;
@@ -88,6 +89,13 @@ fn memory(samples: &Samples) -> Result<Vec<Row>> {
         "{anonymous:.1} MiB are its own, the rest are pages of files: the program, libvirt and its \
          libraries"
     );
+    let idle = idle / KIB_PER_MIB;
+    Ok(Row::one("memory: vmlet, idle", "MiB", idle).within(Figure::P50, 25.0, why))
+}
+
+fn memory(samples: &Samples) -> Result<Vec<Row>> {
+    let last = |part, name| samples.last(part, name);
+    let idle = last("empty", "rss_vmlet")?;
     let recorded = (last("full", "rss_vmlet")? - idle) / f64::from(RECORDED);
     let mut running = 0.0;
     for program in PROGRAMS {
@@ -95,7 +103,7 @@ fn memory(samples: &Samples) -> Result<Vec<Row>> {
     }
     let daemon = samples.growth("machines", "rss_vmlet")? / f64::from(RUNNING);
     Ok(vec![
-        Row::one("memory: vmlet, idle", "MiB", idle / KIB_PER_MIB).within(Figure::P50, 25.0, why),
+        self::idle(samples)?,
         Row::one("memory: vmlet, per recorded machine", "KiB", recorded).within(
             Figure::P50,
             50.0,

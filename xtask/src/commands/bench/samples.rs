@@ -46,6 +46,23 @@ impl Samples {
         last.with_context(|| format!("no samples {name} of {part}"))
     }
 
+    /// All samples `name` of a part, as they were taken.
+    pub(super) fn all(&self, part: &str, name: &str) -> Result<&[f64]> {
+        let numbers = self.0.get(part).and_then(|part| part.samples.get(name));
+        let numbers = numbers.with_context(|| format!("no samples {name} of {part}"))?;
+        Ok(numbers)
+    }
+
+    /// The names of a part's samples that begin with `start`, less that.
+    pub(super) fn names(&self, part: &str, start: &str) -> Vec<String> {
+        let samples = self.0.get(part).map(|part| part.samples.keys());
+        let names = samples.into_iter().flatten();
+        names
+            .filter_map(|name| name.strip_prefix(start))
+            .map(ToOwned::to_owned)
+            .collect()
+    }
+
     /// How much `name` grew from the first to the last sample of a part.
     pub(super) fn growth(&self, part: &str, name: &str) -> Result<f64> {
         let numbers = self.0.get(part).and_then(|part| part.samples.get(name));

@@ -88,7 +88,7 @@ fn containerd(layout: &Layout) -> String {
 
 fn criproxy(layout: &Layout, node: &Node) -> String {
     let vmlet = match node.guests {
-        Guests::Vmlet => layout.cri_socket(),
+        Guests::Vmlet | Guests::Runtimes => layout.cri_socket(),
         Guests::Deployed | Guests::NoNode => DEPLOYED_SOCKET.into(),
     };
     format!(

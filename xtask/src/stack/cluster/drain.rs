@@ -64,7 +64,7 @@ pub(crate) struct Drained {
 /// Removes every sandbox from both runtimes.
 pub(crate) fn drain(layout: &Layout, node: &Node) -> Drained {
     let mut sockets = vec![containerd_socket(layout)];
-    if node.guests == Guests::Vmlet {
+    if node.has_stack() {
         sockets.push(layout.cri_socket());
     }
     let mut drained = Drained::default();

@@ -28,7 +28,7 @@ pub(crate) fn bring_up_node(layout: &Layout, node: &Node, plan: &Plan) -> Result
         pki::issue(&layout.path("pki"), plan).context("certificates")?;
         kubeconfig::write_all(node, plan)?;
         configs::write_audit_policy(layout)?;
-    } else {
+    } else if node.guests != Guests::Runtimes {
         let control = Layout::existing(&node.control)?;
         links::connect(&control, layout, node.number).context("join")?;
     }
@@ -62,7 +62,7 @@ pub(crate) fn boot(layout: &Layout, node: &Node) -> Result<()> {
     symlink("../host/run/containerd/containerd.sock", &socket)
         .with_context(|| format!("link {}", socket.display()))?;
     start(layout, Program::Containerd)?;
-    if node.guests == Guests::Vmlet {
+    if node.has_stack() {
         start(layout, Program::Libvirtd)?;
         start(layout, Program::VmletTapmanager)?;
     }
@@ -72,7 +72,7 @@ pub(crate) fn boot(layout: &Layout, node: &Node) -> Result<()> {
     }
     wait_for(layout, Program::Containerd)?;
     images::import(layout).context("images")?;
-    if node.guests == Guests::Vmlet {
+    if node.has_stack() {
         wait_for(layout, Program::Libvirtd)?;
         wait_for(layout, Program::VmletTapmanager)?;
         start(layout, Program::Vmlet)?;
@@ -80,6 +80,9 @@ pub(crate) fn boot(layout: &Layout, node: &Node) -> Result<()> {
     }
     start(layout, Program::VmletCriproxy)?;
     wait_for(layout, Program::VmletCriproxy)?;
+    if node.guests == Guests::Runtimes {
+        return Ok(());
+    }
     let mut last = vec![Program::Kubelet, Program::KubeProxy];
     if node.is_control() {
         wait_for(layout, Program::KubeApiserver)?;
@@ -119,7 +122,7 @@ pub(crate) fn wait_until_ready(node: &Node, plan: &Plan) -> Result<()> {
             apply(node, &runtime_class(handler))?;
         }
     }
-    if plan.guests == Guests::NoNode {
+    if matches!(plan.guests, Guests::NoNode | Guests::Runtimes) {
         return Ok(());
     }
     let wait = |arguments: &[&str]| -> Result<String> {

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 
-use crate::stack::text;
+use e2e::bench::text;
 
 /// A machine to run by hand.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use crate::by_hand::Recipe;
 use crate::first_write::FirstWrite;
 use crate::samples::Samples;
-use crate::stack::Stack;
+use e2e::bench::Stack;
 
 /// Software emulation on a busy machine prints something in this time, with room to spare.
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::memory;
 use crate::samples::Samples;
-use crate::stack::Stack;
+use e2e::bench::Stack;
 
 /// `count` calls of each list, in turns.
 pub(crate) async fn measure(stack: &Stack, count: u32) -> Result<Samples> {

@@ -8,13 +8,10 @@
 
 mod by_hand;
 mod console;
-mod events;
 mod first_write;
 mod lists;
 mod memory;
-mod pod_cgroup;
 mod record;
-mod stack;
 mod starts;
 mod wrapper;
 
@@ -25,7 +22,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 use e2e::samples::{self, Samples};
 
-use crate::stack::Stack;
+use e2e::bench::Stack;
 
 /// Measures one thing in a running node stack.
 #[derive(Debug, Parser)]

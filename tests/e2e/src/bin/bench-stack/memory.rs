@@ -6,7 +6,7 @@
 use anyhow::{Context, Result};
 
 use crate::samples::Samples;
-use crate::stack::Stack;
+use e2e::bench::Stack;
 
 /// Programs and the names of their samples.
 const PROGRAMS: [(&str, &str); 3] = [

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use rusqlite::{Connection, params};
 
 use crate::samples::Samples;
-use crate::stack::Stack;
+use e2e::bench::Stack;
 
 /// For a daemon that shuts down.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::events::field;
 use crate::samples::Samples;
-use crate::stack::{Booted, Calls, Stack};
+use e2e::bench::field;
+use e2e::bench::{Booted, Calls, Stack};
 
 /// Starts and removes `count` machines, one after the other.
 pub(crate) async fn measure(stack: &Stack, count: u32) -> Result<Samples> {

@@ -12,9 +12,9 @@ use anyhow::{Context, Result, ensure};
 use tapmanager::client::Client;
 use tapmanager::wire::StartRequest;
 
-use crate::pod_cgroup::PodCgroup;
 use crate::samples::Samples;
-use crate::stack::{Stack, text};
+use e2e::bench::PodCgroup;
+use e2e::bench::{Stack, text};
 
 /// Stands in for QEMU: ends at once whatever its arguments.
 const EMULATOR: &str = "/bin/true";

@@ -6,9 +6,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use jiff::Timestamp;
 
 /// The field `name` of the event about `id` with this message.
-pub(crate) fn field(log: &str, id: &str, message: &str, name: &str) -> Result<Duration> {
+pub fn field(log: &str, id: &str, message: &str, name: &str) -> Result<Duration> {
     let line = log
         .lines()
         .find(|line| line.contains(id) && line.contains(message))
@@ -18,6 +19,16 @@ pub(crate) fn field(log: &str, id: &str, message: &str, name: &str) -> Result<Du
         .find_map(|word| word.strip_prefix(&start))
         .and_then(duration)
         .with_context(|| format!("no {name} in: {line}"))
+}
+
+/// When the event about `id` with this message was logged.
+pub fn stamp(log: &str, id: &str, message: &str) -> Result<Timestamp> {
+    let line = log
+        .lines()
+        .find(|line| line.contains(id) && line.contains(message))
+        .with_context(|| format!("no event {message:?} about {id}"))?;
+    let first = line.split_whitespace().next().unwrap_or_default();
+    first.parse().with_context(|| format!("no time in: {line}"))
 }
 
 /// Parses what `{:?}` makes of a duration.
@@ -54,5 +65,8 @@ mod tests {
         let error = field(log, "container=a", "container started", "define").unwrap_err();
         assert!(error.to_string().contains("no define"), "{error}");
         assert!(field(log, "container=c", "container started", "took").is_err());
+        let log = "2026-11-25T07:15:46.340548Z  INFO x: container started container=a\n";
+        let at = stamp(log, "container=a", "container started").unwrap();
+        assert_eq!(at.as_microsecond() % 1_000_000, 340_548);
     }
 }

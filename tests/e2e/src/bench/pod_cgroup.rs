@@ -16,14 +16,14 @@ const LEAF: &str = "vmlet";
 
 /// A group in every hierarchy, removed when dropped.
 #[derive(Debug)]
-pub(crate) struct PodCgroup {
+pub struct PodCgroup {
     name: String,
     paths: Vec<PathBuf>,
 }
 
 impl PodCgroup {
     /// Makes `/NETNS/pod`.
-    pub(crate) fn make(netns: &str) -> Result<Self> {
+    pub fn make(netns: &str) -> Result<Self> {
         let name = format!("/{netns}/pod");
         let root = Path::new(ROOT);
         let roots = if root.join("cgroup.controllers").exists() {
@@ -44,7 +44,7 @@ impl PodCgroup {
     }
 
     /// The name, as kubelet gives it.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.name
     }
 }

@@ -6,13 +6,13 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::{Cri, PodOptions, v1};
 use anyhow::{Context, Result};
-use e2e::{Cri, PodOptions, v1};
 use nix::unistd::Pid;
 
 /// Where a stack is, and what it boots.
 #[derive(Debug)]
-pub(crate) struct Stack {
+pub struct Stack {
     dir: PathBuf,
     netns: String,
     image: String,
@@ -20,22 +20,27 @@ pub(crate) struct Stack {
 
 /// A pod with a running machine.
 #[derive(Debug)]
-pub(crate) struct Booted {
-    pub(crate) sandbox: String,
-    pub(crate) container: String,
+pub struct Booted {
+    /// The id of its sandbox.
+    pub sandbox: String,
+    /// The id of its container.
+    pub container: String,
 }
 
 /// How long the three calls took.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Calls {
-    pub(crate) run: Duration,
-    pub(crate) create: Duration,
-    pub(crate) start: Duration,
+pub struct Calls {
+    /// `RunPodSandbox`.
+    pub run: Duration,
+    /// `CreateContainer`.
+    pub create: Duration,
+    /// `StartContainer`.
+    pub start: Duration,
 }
 
 impl Stack {
     /// The stack in a directory.
-    pub(crate) fn new(dir: &Path, netns: String, image: String) -> Result<Self> {
+    pub fn new(dir: &Path, netns: String, image: String) -> Result<Self> {
         let dir = dir
             .canonicalize()
             .with_context(|| format!("no stack in {}", dir.display()))?;
@@ -43,12 +48,12 @@ impl Stack {
     }
 
     /// A path below the stack's directory.
-    pub(crate) fn path(&self, below: &str) -> PathBuf {
+    pub fn path(&self, below: &str) -> PathBuf {
         self.dir.join(below)
     }
 
     /// The process id of one of the stack's programs.
-    pub(crate) fn pid(&self, program: &str) -> Result<Pid> {
+    pub fn pid(&self, program: &str) -> Result<Pid> {
         let file = self.path(&format!("{program}.pid"));
         let text =
             std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
@@ -56,13 +61,13 @@ impl Stack {
     }
 
     /// Everything that a program has logged from byte `from` on.
-    pub(crate) fn log_from(&self, program: &str, from: usize) -> Result<String> {
+    pub fn log_from(&self, program: &str, from: usize) -> Result<String> {
         let bytes = self.log_bytes(program)?;
         Ok(String::from_utf8_lossy(bytes.get(from..).unwrap_or_default()).into_owned())
     }
 
     /// How many bytes a program has logged.
-    pub(crate) fn log_size(&self, program: &str) -> Result<usize> {
+    pub fn log_size(&self, program: &str) -> Result<usize> {
         Ok(self.log_bytes(program)?.len())
     }
 
@@ -72,17 +77,17 @@ impl Stack {
     }
 
     /// The name of the stack's network namespace.
-    pub(crate) fn netns_name(&self) -> &str {
+    pub fn netns_name(&self) -> &str {
         &self.netns
     }
 
     /// A client of the daemon.
-    pub(crate) async fn cri(&self) -> Result<Cri> {
+    pub async fn cri(&self) -> Result<Cri> {
         Cri::connect(&self.path("run/vmlet.sock")).await
     }
 
     /// A client of a daemon that has the image.
-    pub(crate) async fn cri_with_image(&self) -> Result<Cri> {
+    pub async fn cri_with_image(&self) -> Result<Cri> {
         let cri = self.cri().await?;
         cri.await_ready().await?;
         cri.pull(&self.image).await.context("PullImage")?;
@@ -90,7 +95,7 @@ impl Stack {
     }
 
     /// A pod of this name.
-    pub(crate) fn pod(&self, name: &str) -> PodOptions {
+    pub fn pod(&self, name: &str) -> PodOptions {
         PodOptions {
             name: name.to_owned(),
             logs: self.path("logs").join(name),
@@ -99,12 +104,12 @@ impl Stack {
     }
 
     /// The container of a pod.
-    pub(crate) fn container(&self, pod: &PodOptions) -> v1::ContainerConfig {
+    pub fn container(&self, pod: &PodOptions) -> v1::ContainerConfig {
         pod.container(&self.image, 0)
     }
 
     /// Boots a pod; times each call.
-    pub(crate) async fn boot(&self, cri: &Cri, pod: &PodOptions) -> Result<(Booted, Calls)> {
+    pub async fn boot(&self, cri: &Cri, pod: &PodOptions) -> Result<(Booted, Calls)> {
         let begun = Instant::now();
         let sandbox = cri.run(pod.sandbox()).await.context("RunPodSandbox")?;
         let run = begun.elapsed();
@@ -118,26 +123,21 @@ impl Stack {
     }
 
     /// Creates the container of a pod.
-    pub(crate) async fn create(
-        &self,
-        cri: &Cri,
-        pod: &PodOptions,
-        sandbox: &str,
-    ) -> Result<String> {
+    pub async fn create(&self, cri: &Cri, pod: &PodOptions, sandbox: &str) -> Result<String> {
         Box::pin(cri.create(sandbox, self.container(pod), pod.sandbox()))
             .await
             .context("CreateContainer")
     }
 
     /// Takes a pod away again, whatever its machine does.
-    pub(crate) async fn remove(&self, cri: &Cri, sandbox: &str) -> Result<()> {
+    pub async fn remove(&self, cri: &Cri, sandbox: &str) -> Result<()> {
         cri.stop_pod(sandbox).await.context("StopPodSandbox")?;
         cri.remove_pod(sandbox).await.context("RemovePodSandbox")
     }
 }
 
 /// A path among the arguments of a command line.
-pub(crate) fn text(path: &Path) -> Result<&str> {
+pub fn text(path: &Path) -> Result<&str> {
     path.to_str()
         .with_context(|| format!("{} is not UTF-8", path.display()))
 }
