@@ -62,7 +62,7 @@ enum Part {
     Stats,
     /// Life cycles of many pods through the CRI proxy, and what programs hold meanwhile.
     Soak,
-    /// Serves bytes to whoever connects, until killed.
+    /// Serves bytes to every client, until killed.
     Serve,
 }
 
