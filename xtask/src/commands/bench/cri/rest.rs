@@ -79,11 +79,11 @@ pub(super) fn monitor(samples: &Samples) -> Result<Vec<Row>> {
 pub(super) fn stats(samples: &Samples) -> Result<Vec<Row>> {
     let entries = samples.fact("stats", "entries").unwrap_or("unknown");
     let row = |method, name| -> Result<Row> {
-        let what = format!("{method}, {} recorded", super::RECORDED);
+        let what = format!("{method}, {} recorded: {entries}", super::RECORDED);
         Ok(Row::many(what, "ms", samples.series("stats", name)?))
     };
     Ok(vec![
         row("ListContainerStats", "container_stats")?,
-        row(&format!("ListPodSandboxStats ({entries})"), "sandbox_stats")?,
+        row("ListPodSandboxStats", "sandbox_stats")?,
     ])
 }
