@@ -86,6 +86,7 @@ fn spec(dir: &Path) -> DomainSpec {
             spare: Some(Spare {
                 most_mib: 128,
                 requested_mib: 32,
+                used_mib: None,
             }),
         },
         cpus: Vec::new(),
@@ -165,7 +166,7 @@ async fn libvirt_takes_the_definition_as_it_is_meant() {
         "freePageReporting='on'",
         "<stats period='10'/>",
         "<vcpu placement='static' current='2'>4</vcpu>",
-        "<vcpu id='1' enabled='yes' hotpluggable='yes'/>",
+        "<vcpu id='1' enabled='yes' hotpluggable='yes' order='2'/>",
         "<cell id='0' cpus='0-3' memory='65536' unit='KiB'/>",
         "<memory model='virtio-mem'>",
         "<requested unit='KiB'>32768</requested>",

@@ -93,6 +93,8 @@ pub struct Spare {
     pub most_mib: u64,
     /// What the guest is to use of it from the start, in MiB.
     pub requested_mib: u64,
+    /// All memory that a resumed guest used when it was saved, in MiB; `None` for one that boots.
+    pub used_mib: Option<u64>,
 }
 
 /// The CPU that the guest sees.

@@ -40,11 +40,16 @@ pub struct Layout {
     pub base: u64,
     /// The most memory on top of that, and what is requested of it, in bytes.
     pub spare: Option<(u64, u64)>,
+    /// Bytes that the guest used when libvirt wrote the description, which it compares when it
+    /// restores the machine.
+    pub current: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Domain {
     memory: Amount,
+    #[serde(rename = "currentMemory")]
+    current: Option<Amount>,
     vcpu: Vcpu,
     vcpus: Option<Listed>,
     cpu: Option<Cpu>,
@@ -116,6 +121,7 @@ impl Layout {
             max_vcpus: domain.vcpus.map(|_| domain.vcpu.most),
             base: base.unwrap_or_else(|| domain.memory.bytes()),
             spare: spare.map(|target| (target.size.bytes(), target.requested.bytes())),
+            current: domain.current.map(|current| current.bytes()),
         })
     }
 }
@@ -176,7 +182,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     const LIVE: &str = "<domain type='qemu' id='1'><maxMemory slots='1' unit='KiB'>393216\
-        </maxMemory><memory unit='KiB'>393216</memory><vcpu placement='static' current='2'>4</vcpu>\
+        </maxMemory><memory unit='KiB'>393216</memory><currentMemory unit='KiB'>196608</currentMemory>\
+        <vcpu placement='static' current='2'>4</vcpu>\
         <vcpus><vcpu id='0'/><vcpu id='1'/></vcpus><cpu mode='maximum'><numa>\
         <cell id='0' cpus='0-3' memory='131072' unit='KiB'/></numa></cpu><devices>\
         <memory model='virtio-mem'><target><size unit='KiB'>262144</size><node>0</node>\
@@ -192,6 +199,7 @@ mod tests {
             max_vcpus: Some(4),
             base: 128 * MIB,
             spare: Some((256 * MIB, 64 * MIB)),
+            current: Some(192 * MIB),
         };
         assert_eq!(layout, expected);
         assert_eq!(Layout::read(&format!("{LIVE}\0")), Some(expected));
@@ -202,6 +210,7 @@ mod tests {
             max_vcpus: None,
             base: 64 * MIB,
             spare: None,
+            current: None,
         };
         assert_eq!(Layout::read(fixed), Some(expected));
         assert_eq!(Layout::read("<domain/>"), None);

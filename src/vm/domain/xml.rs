@@ -60,6 +60,8 @@ struct Domain {
     #[serde(rename = "maxMemory", skip_serializing_if = "Option::is_none")]
     max_memory: Option<MaxMemory>,
     memory: Memory,
+    #[serde(rename = "currentMemory", skip_serializing_if = "Option::is_none")]
+    current_memory: Option<Memory>,
     vcpu: Vcpus,
     #[serde(skip_serializing_if = "Option::is_none")]
     vcpus: Option<VcpuList>,
@@ -108,7 +110,8 @@ impl Domain {
             title: spec.title(),
             metadata: Metadata::new(spec),
             max_memory: MaxMemory::new(&spec.room),
-            memory: Memory::mib(spec.room.memory_mib),
+            memory: room::total(&spec.room),
+            current_memory: room::used(&spec.room),
             vcpu: Vcpus::new(spec),
             vcpus: VcpuList::new(&spec.room),
             os: Os::new(&spec.machine_type),

@@ -50,6 +50,7 @@ fn of_saved(layout: Layout) -> Room {
         spare: layout.spare.map(|(most, requested)| Spare {
             most_mib: mib(most),
             requested_mib: mib(requested),
+            used_mib: layout.current.map(mib),
         }),
     }
 }
@@ -71,6 +72,7 @@ fn of_pod(row: &Container, accelerator: Accelerator) -> Room {
         spare: more.filter(|more| *more >= STEP).map(|more| Spare {
             most_mib: more.next_multiple_of(BLOCK),
             requested_mib: (size.memory.get() - base) / STEP * STEP,
+            used_mib: None,
         }),
     }
 }

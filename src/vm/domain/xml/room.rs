@@ -38,6 +38,8 @@ struct Vcpu {
     enabled: &'static str,
     #[serde(rename = "@hotpluggable")]
     hotpluggable: &'static str,
+    #[serde(rename = "@order", skip_serializing_if = "Option::is_none")]
+    order: Option<u16>,
 }
 
 /// One NUMA node with everything on it: libvirt adds memory only to such a node.
@@ -84,6 +86,21 @@ impl MaxMemory {
     }
 }
 
+/// The memory of the machine with that of its device, as libvirt counts it: it takes the sum by
+/// itself when a domain is defined, and compares it when one is restored.
+pub(super) const fn total(room: &Room) -> Memory {
+    let spare = match room.spare {
+        Some(spare) => spare.most_mib,
+        None => 0,
+    };
+    Memory::mib(room.memory_mib + spare)
+}
+
+/// What a resumed guest used.
+pub(super) fn used(room: &Room) -> Option<Memory> {
+    room.spare?.used_mib.map(Memory::mib)
+}
+
 impl VcpuList {
     pub(super) fn new(room: &Room) -> Option<Self> {
         let word = |yes| if yes { "yes" } else { "no" };
@@ -91,6 +108,9 @@ impl VcpuList {
             id,
             enabled: word(id < room.vcpus),
             hotpluggable: word(id > 0),
+            // libvirt numbers them by itself when they are there, and compares the numbers when
+            // the machine is restored: the last are unplugged first.
+            order: (id < room.vcpus).then_some(id + 1),
         };
         let most = room.max_vcpus?;
         Some(Self {

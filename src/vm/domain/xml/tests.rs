@@ -123,6 +123,7 @@ fn a_guest_with_room_for_more() {
         spare: Some(Spare {
             most_mib: 1024,
             requested_mib: 64,
+            used_mib: None,
         }),
     };
     insta::assert_snapshot!(to_xml(&DomainSpec { room, ..spec() }).unwrap());
@@ -133,6 +134,14 @@ fn a_guest_with_room_for_more() {
         (layout.base, layout.spare),
         (512 << 20, Some((1 << 30, 64 << 20)))
     );
+    // libvirt compares what a resumed guest used.
+    let mut resumed = room;
+    resumed.spare = room.spare.map(|spare| Spare {
+        used_mib: Some(576),
+        ..spare
+    });
+    let resumed = libvirt::Layout::read(&of(resumed)).unwrap();
+    assert_eq!((resumed.current, layout.current), (Some(576 << 20), None));
     // Without memory there is no node, without CPUs no list.
     let cpus = of(Room {
         spare: None,

@@ -12,6 +12,8 @@ use e2e::{Cri, Guest, PodOptions, Stack, await_text, eventually, v1};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
+use crate::streaming::Forward;
+
 const BOOT: Duration = Duration::from_secs(180);
 const FOUR: (&str, &str) = ("10.88.0.0/16", "0.0.0.0/0");
 const SIX: (&str, &str) = ("fd00:88::/64", "::/0");
@@ -161,11 +163,16 @@ async fn six_alone(stack: &Stack, cri: &Cri, image: &str) -> Result<()> {
         ready.contains(&format!("ip=none ip6={}", ips[0])),
         "{ready}"
     );
-    stack.fetch(&format!("http://[{}]/", ips[0]), BOOT).await?;
+    let page = stack.fetch(&format!("http://[{}]/", ips[0]), BOOT).await?;
     stack
         .fetch("http://[fd00:88::1]:8086/", BOOT)
         .await
         .context("port of the node")?;
+    let forward = Forward::start(stack, &sandbox, &["18080:80"])?;
+    let forwarded = stack.fetch("http://127.0.0.1:18080/", BOOT).await;
+    let forwarded = forwarded.context("port-forward")?;
+    ensure!(forwarded == page, "{forwarded} in the place of {page}");
+    drop(forward);
     let guest = Guest::of(stack, "six")?;
     eventually(BOOT, "all that the guest is told", || async {
         check(&guest, &ips[0])

@@ -19,6 +19,7 @@ mod node_address;
 mod node_api;
 mod node_crashes;
 mod planted_leaks;
+mod process_refusals;
 mod process_surroundings;
 mod processes;
 mod reboot;

@@ -171,7 +171,9 @@ async fn images_that_cannot_be_had_are_refused_by_name() -> Result<()> {
     let (base, _) = url.rsplit_once('/').unwrap_or_default();
     let error = cri.pull(&format!("{base}/nothing")).await.err();
     ensure!(
-        error.as_ref().is_some_and(|e| e.message().contains("404")),
+        error
+            .as_ref()
+            .is_some_and(|e| e.code() == Code::NotFound && e.message().contains("404")),
         "{error:?}"
     );
     let error = cri.pull("Not A Name").await.err();

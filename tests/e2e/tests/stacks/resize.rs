@@ -1,4 +1,5 @@
-//! A running guest gets more virtual CPUs and more memory, and gives them back.
+//! A running guest gets more virtual CPUs and more memory, and gives them back, also once it was
+//! suspended.
 //!
 //! Invariant: what the guest has is read in the guest; a change that a kill of the daemon interrupted is
 //! made after its restart.
@@ -7,12 +8,14 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cri, PodOptions, Stack, await_text, eventually, v1};
+use e2e::{Cri, PodOptions, Stack, await_text, eventually, provision, uid, v1};
+use nodeapi::v1::{self as node_v1, run_task_request::Kind};
 use serde_json::Value;
 
 const BOOT: Duration = Duration::from_secs(180);
 const SOON: Duration = Duration::from_secs(120);
 const MIB: i64 = 1 << 20;
+const VM: &str = "7b1d2c34-9a0e-4c2b-8f6d-0e1f2a3b4c5d";
 
 #[tokio::test]
 #[ignore = "needs root"]
@@ -22,10 +25,9 @@ async fn a_guest_gets_more_and_gives_it_back() -> Result<()> {
     cri.await_ready().await?;
     let image = stack.image()?.to_owned();
     cri.pull(&image).await?;
-    let mut pod = PodOptions::named("grows", &stack);
-    pod.annotations = [("max-vcpus", "3"), ("max-memory", "320Mi")]
-        .map(|(key, value)| (format!("vmlet.dev/{key}"), value.to_owned()))
-        .into();
+    let node = stack.node().await?;
+    node.done(&uid(1), VM, provision(&image), SOON).await?;
+    let pod = machine("grows", &stack, false);
     let (sandbox, container) = cri.boot(&pod, &image).await?;
     await_text(&pod.log(0), "VMLET-GUEST-READY", BOOT).await?;
     cri.await_agent(&container).await?;
@@ -65,9 +67,49 @@ async fn a_guest_gets_more_and_gives_it_back() -> Result<()> {
         log.contains("VMLET-BOOTS 1") && !log.contains("VMLET-BOOTS 2"),
         "{log}"
     );
+
+    // It is resumed as it was saved, and then gets the size of its new pod.
+    update(&cri, &container, 2, 192).await?;
+    await_guest(&cri, &container, 2, first + 64 * MIB).await?;
+    let save = Kind::Save(node_v1::Save {});
+    node.done(&uid(2), VM, save, SOON).await?;
+    cri.await_exit(&container, SOON).await?;
     cri.remove_pod(&sandbox).await?;
+    let restore = Kind::Restore(node_v1::Restore { discard: false });
+    node.done(&uid(3), VM, restore, SOON).await?;
+    let pod = machine("resumes", &stack, true);
+    let (sandbox, container) = cri.boot(&pod, &image).await?;
+    cri.await_agent(&container).await?;
+    await_guest(&cri, &container, 1, first).await?;
+    let log = std::fs::read_to_string(pod.log(0))?;
+    ensure!(!log.contains("VMLET-BOOTS"), "it booted: {log}");
+    update(&cri, &container, 3, 256).await?;
+    await_guest(&cri, &container, 3, first + 128 * MIB).await?;
+    await_status(&stack, &cri, &container, 3, 256).await?;
+    cri.remove_pod(&sandbox).await?;
+
+    let delete = Kind::DeleteDisk(node_v1::DeleteDisk {});
+    node.done(&uid(4), VM, delete, SOON).await?;
+    for task in 1..=4 {
+        node.forget(&uid(task)).await?;
+    }
     stack.await_clean().await?;
     stack.down()
+}
+
+/// A pod of the machine, with room.
+fn machine(name: &str, stack: &Stack, restores: bool) -> PodOptions {
+    let mut pod = PodOptions::named(name, stack);
+    let restores = restores.to_string();
+    pod.annotations = [
+        ("max-vcpus", "3"),
+        ("max-memory", "320Mi"),
+        ("vm-disk", VM),
+        ("restore", &restores),
+    ]
+    .map(|(key, value)| (format!("vmlet.dev/{key}"), value.to_owned()))
+    .into();
+    pod
 }
 
 async fn update(cri: &Cri, container: &str, cpus: i64, mib: i64) -> Result<()> {
