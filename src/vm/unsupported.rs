@@ -87,6 +87,12 @@ impl<P: Platform> Containers<P> {
     ) -> Vec<String> {
         let mut found = of_request(&sandbox.config, config);
         found.extend(of_devices(config, &[]));
+        if !config.resources.cpuset_cpus.is_empty() {
+            found.push(Finding::new(format!(
+                "CPU set {} is not used: processes run on all virtual CPUs of the pod machine",
+                config.resources.cpuset_cpus
+            )));
+        }
         if self
             .pods_with_unused_secrets()
             .contains(&sandbox.config.metadata.uid)

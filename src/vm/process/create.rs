@@ -7,6 +7,7 @@
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use guestapi::Setting;
@@ -57,6 +58,11 @@ fn surround(start: &mut Start, pod: &SandboxConfig, config: &ContainerConfig) {
     if !resolver.is_empty() {
         start.view.get_or_insert_with(View::default).resolver = resolver;
     }
+}
+
+/// What is written before it replaces a file; a daemon that is killed leaves it.
+fn new_file(path: &Path) -> PathBuf {
+    path.with_extension("new")
 }
 
 /// The text of `resolv.conf`; empty when the client requests none.
@@ -226,7 +232,7 @@ impl<P: Platform> Containers<P> {
             let path = path.clone();
             move || {
                 // The file of a container that runs is replaced as a whole.
-                let new = path.with_extension("new");
+                let new = new_file(&path);
                 let mut options = std::fs::OpenOptions::new();
                 let options = options.write(true).create(true).truncate(true).mode(0o600);
                 options.open(&new)?.write_all(&bytes)?;
@@ -249,7 +255,9 @@ impl<P: Platform> Containers<P> {
 
     /// Removes the files of a process; may be repeated.
     pub(in crate::vm) async fn remove_process_files(&self, id: &ContainerId) -> Result<()> {
-        for path in [self.paths.process(id), self.paths.process_position(id)] {
+        let start = self.paths.process(id);
+        let paths = [new_file(&start), start, self.paths.process_position(id)];
+        for path in paths {
             match tokio::fs::remove_file(&path).await {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                     return Err(files::failed("remove", &path)(e).into());

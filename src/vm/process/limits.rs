@@ -79,7 +79,7 @@ impl<P: Platform> Containers<P> {
         if after == *row.resources() {
             return Ok(());
         }
-        self.check_process(row, &after)?;
+        self.check_process(row, row.resources(), &after)?;
         let limits = settings(&after);
         if row.phase.may_run() {
             let agent = self.agent_of(row).await?;
@@ -98,7 +98,20 @@ impl<P: Platform> Containers<P> {
     }
 
     /// The pod machine keeps its size.
-    fn check_process(&self, row: &Container, after: &LinuxResources) -> Result<()> {
+    fn check_process(
+        &self,
+        row: &Container,
+        before: &LinuxResources,
+        after: &LinuxResources,
+    ) -> Result<()> {
+        if let Some(what) = kept(before, after) {
+            let reason = "a process keeps what it was created with, or what its machine has";
+            return Err(Error::Resize {
+                id: row.id.clone(),
+                what,
+                reason: reason.to_owned(),
+            });
+        }
         let Some(machine) = self.pod_machine(&row.sandbox) else {
             return Ok(());
         };
@@ -127,6 +140,21 @@ impl<P: Platform> Containers<P> {
         }
         Ok(())
     }
+}
+
+/// What changes, although it is not in a cgroup of the guest.
+fn kept(before: &LinuxResources, after: &LinuxResources) -> Option<&'static str> {
+    let changes = [
+        ("oom_score_adj", before.oom_score_adj != after.oom_score_adj),
+        ("CPU set", before.cpuset_cpus != after.cpuset_cpus),
+        ("memory nodes", before.cpuset_mems != after.cpuset_mems),
+        (
+            "huge pages",
+            before.hugepage_limits != after.hugepage_limits,
+        ),
+    ];
+    let mut changes = changes.into_iter().filter(|(_, changes)| *changes);
+    changes.next().map(|(what, _)| what)
 }
 
 #[cfg(test)]
@@ -172,6 +200,27 @@ mod tests {
         ];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(written(&unlimited), expected);
+    }
+
+    #[test]
+    fn what_is_in_no_cgroup_of_the_guest_stays() {
+        let before = LinuxResources::default();
+        let limits = LinuxResources {
+            cpu_quota: 1000,
+            memory_limit_in_bytes: 1000,
+            ..LinuxResources::default()
+        };
+        assert_eq!(kept(&before, &limits), None);
+        let pinned = LinuxResources {
+            cpuset_cpus: "0-1".to_owned(),
+            ..LinuxResources::default()
+        };
+        assert_eq!(kept(&before, &pinned), Some("CPU set"));
+        let preferred = LinuxResources {
+            oom_score_adj: 1,
+            ..LinuxResources::default()
+        };
+        assert_eq!(kept(&before, &preferred), Some("oom_score_adj"));
     }
 
     #[test]
