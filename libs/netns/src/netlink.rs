@@ -210,8 +210,6 @@ pub trait Netlink: Send + Sync {
     fn set_mtu(&self, link: u32, mtu: u32) -> impl Future<Output = Result<(), Error>> + Send;
     /// Brings a link up or down.
     fn set_up(&self, link: u32, up: bool) -> impl Future<Output = Result<(), Error>> + Send;
-    /// Removes a link.
-    fn delete_link(&self, link: u32) -> impl Future<Output = Result<(), Error>> + Send;
     /// Adds an address.
     fn add_address(
         &self,

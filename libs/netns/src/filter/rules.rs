@@ -85,11 +85,6 @@ pub(crate) fn rules<'a>(ports: impl Iterator<Item = Port<'a>>) -> String {
     )
 }
 
-/// Rules that leave nothing behind.
-pub(crate) fn no_rules() -> String {
-    format!("table bridge {TABLE}\ndelete table bridge {TABLE}\n")
-}
-
 /// The chain that every frame of guest `number` passes. What it returns from may continue.
 ///
 /// Frames of other kinds than ARP, IPv4 and IPv6 go nowhere: no VLAN tags, no spanning tree, no

@@ -193,12 +193,6 @@ impl Netlink for Fake {
         })
     }
 
-    async fn delete_link(&self, link: u32) -> Result<(), Error> {
-        self.change("delete_link", link, |_| Ok(()))?;
-        self.links.lock().unwrap().retain(|l| l.link.index != link);
-        Ok(())
-    }
-
     async fn add_address(&self, link: u32, address: Address) -> Result<(), Error> {
         self.change("add_address", link, |l| {
             match l.addresses.contains(&address) {

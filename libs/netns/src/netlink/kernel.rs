@@ -255,15 +255,6 @@ impl Netlink for Kernel {
         self.set(verb, link, message).await
     }
 
-    async fn delete_link(&self, link: u32) -> Result<(), Error> {
-        request(
-            "delete",
-            format!("link {link}"),
-            self.handle.link().del(link).execute(),
-        )
-        .await
-    }
-
     async fn add_address(&self, link: u32, address: Address) -> Result<(), Error> {
         let net = address.net;
         let mut add = self
