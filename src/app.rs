@@ -126,16 +126,16 @@ impl App {
         let db = Db::open(&config.state_dir.join("vmlet.db"))?;
         let installation = metadata::node::installation(&db).await?;
         let metrics = Arc::new(Metrics::default());
+        let machines = settings::machines(config, installation.clone())?;
         let image_settings = images::Settings {
             metrics: Arc::clone(&metrics),
-            ..settings::images(config)
+            ..settings::images(config, machines.gid)
         };
         let images = Arc::new(Images::open(db.clone(), image_settings).await?);
         let root = Disks::directory_of(&config.state_dir);
         let disks = Arc::new(Disks::open(db.clone(), Arc::clone(&images), root).await?);
-        let machines = settings::machines(config, installation.clone())?;
         let root = Blocks::directory_of(&config.state_dir);
-        let blocks = Blocks::open(db.clone(), root, machines.uid, machines.gid).await?;
+        let blocks = Blocks::open(db.clone(), root).await?;
         let observer = Arc::clone(&metrics) as Arc<dyn libvirt::Observer>;
         let hypervisor = Arc::new(Libvirt::connect_observed(
             config.libvirt.uri.to_string(),

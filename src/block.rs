@@ -36,8 +36,6 @@ use crate::metadata::{self, Db, RecordStore};
 pub struct Blocks {
     records: RecordStore<Held>,
     root: PathBuf,
-    uid: u32,
-    gid: u32,
     /// Held while a container takes or leaves a device: the record and our node change together.
     turns: tokio::sync::Mutex<()>,
     /// What ends the copies in progress.
@@ -45,14 +43,11 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Reads what is recorded; `root` is the directory of our nodes, which must exist; user and
-    /// group are QEMU's.
-    pub async fn open(db: Db, root: PathBuf, uid: u32, gid: u32) -> metadata::Result<Self> {
+    /// Reads what is recorded; `root` is the directory of our nodes, which must exist.
+    pub async fn open(db: Db, root: PathBuf) -> metadata::Result<Self> {
         Ok(Self {
             records: RecordStore::load(db).await?,
             root,
-            uid,
-            gid,
             turns: tokio::sync::Mutex::default(),
             copies: Mutex::default(),
         })

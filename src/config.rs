@@ -145,6 +145,12 @@ pub struct Vm {
     pub guest_agent: AbsolutePath,
     /// User that runs QEMU; must match the libvirt setup.
     pub user: Text,
+    /// First of the user IDs that machines run as, each as one of its own; no account may have one
+    /// of them.
+    pub first_uid: u32,
+    /// Number of these user IDs, which limits the number of containers. 0: all machines run as
+    /// `user`, and a QEMU process that its guest has compromised reaches the disks of all.
+    pub uid_count: u32,
     /// Virtual CPUs of a machine whose pod has neither a CPU limit nor an annotation.
     pub default_vcpus: Cpus,
     /// Memory of a machine whose pod has neither a memory limit nor an annotation.
@@ -268,6 +274,8 @@ impl Default for Vm {
             wrapper: AbsolutePath::usual("/usr/libexec/vmlet/vmwrapper"),
             guest_agent: AbsolutePath::usual("/usr/libexec/vmlet/vmlet-guest"),
             user: Text::usual("libvirt-qemu"),
+            first_uid: 1_900_000_000,
+            uid_count: 65_536,
             default_vcpus: Cpus::usual(Vcpus::ONE),
             default_memory: Memory::usual(Mib::new(1024)),
             memory_overhead: Size::usual(160 << 20),

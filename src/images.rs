@@ -100,7 +100,7 @@ impl Images {
         let rows = rows::load(&db).await?;
         let prepare = move || {
             let downloader = Downloader::new(client::client(&settings)?, &settings);
-            let store = Store::open(settings.dir)?;
+            let store = Store::open(settings.dir, settings.readers)?;
             Ok::<_, Error>((downloader, survey(&store, &rows), store, rows))
         };
         let (downloader, lost, store, mut rows) = tokio::task::spawn_blocking(prepare).await??;

@@ -105,8 +105,7 @@ impl Node {
         let disks = Arc::new(disks.unwrap());
         let root = Blocks::directory_of(scratch.path());
         std::fs::create_dir_all(&root).unwrap();
-        let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
-        let blocks = Blocks::open(db.clone(), root, uid.as_raw(), gid.as_raw()).await;
+        let blocks = Blocks::open(db.clone(), root).await;
         let sandbox_rows = Arc::new(Table::load(db.clone()).await.unwrap());
         let rows = Arc::new(Table::load(db.clone()).await.unwrap());
         let (locks, tasks) = (Locks::default(), Tasks::default());
@@ -349,6 +348,7 @@ fn settings_of(scratch: &Path) -> vm::Settings {
         handoff_socket: "/run/vmlet/handoff.sock".into(),
         uid: nix::unistd::geteuid().as_raw(),
         gid: nix::unistd::getegid().as_raw(),
+        uids: vm::UidRange::default(),
         boot_id_file: service::boot_id::KERNEL.into(),
         cgroup_root: scratch.join("cgroup"),
         installation: "testkit".to_owned(),

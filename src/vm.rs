@@ -22,6 +22,7 @@ mod service;
 mod settings;
 pub mod state;
 mod unsupported;
+mod users;
 
 pub use domain::xml;
 pub use error::{Error, Result};
@@ -34,3 +35,4 @@ pub use paths::Paths;
 pub use resources::{DiskUsage, Facts, details, stats};
 pub use service::{Containers, Parts};
 pub use settings::{Settings, UnknownImage, Unsupported};
+pub use users::{Exhausted, Owner, UidRange};

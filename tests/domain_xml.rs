@@ -17,6 +17,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use daemon::vm::Owner;
 use daemon::vm::accelerator::Accelerator;
 use daemon::vm::domain::{
     Console, CpuMode, Disk, DiskFormat, DiskSource, DomainSpec, EMULATOR, Room, START_TOKEN, Spare,
@@ -31,6 +32,11 @@ use uuid::Uuid;
 /// `sti; 1: hlt; mov dx,0x3f8; mov al,'V'; out dx,al; jmp 1b`
 const WRITER: [u8; 10] = [0xfb, 0xf4, 0xba, 0xf8, 0x03, 0xb0, b'V', 0xee, 0xeb, 0xf7];
 const SYSTEM_UUID: Uuid = Uuid::from_u128(0xabcd);
+/// A user that no account has.
+const OWNER: Owner = Owner {
+    uid: 1_900_000_007,
+    gid: 0,
+};
 
 fn run(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().unwrap();
@@ -118,9 +124,10 @@ fn spec(dir: &Path) -> DomainSpec {
             socket: consoles.join("serial.sock"),
             log: consoles.join("serial.raw"),
         },
-        guest_agent: true,
+        guest_agent: Some(consoles.join("agent")),
         guest_socket: Some(consoles.join("guest")),
         system_uuid: Some(SYSTEM_UUID),
+        owner: Some(OWNER),
     }
 }
 
@@ -214,10 +221,10 @@ async fn libvirt_takes_the_definition_as_it_is_meant() {
         0,
         "the base keeps its owner"
     );
-    assert_ne!(
+    assert_eq!(
         fs::metadata(path).unwrap().uid(),
-        0,
-        "QEMU's user writes the overlay"
+        OWNER.uid,
+        "the machine's user writes the overlay"
     );
     let monitor = virsh(&["qemu-monitor-command", "--hmp", &id, "info uuid"]);
     assert!(monitor.contains(&SYSTEM_UUID.to_string()), "{monitor}");

@@ -26,6 +26,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
+    service::files::create_privately();
     start().unwrap_or_else(|code| code)
 }
 

@@ -39,6 +39,7 @@ enum Command {
 
 fn main() -> ExitCode {
     telemetry::abort_on_panic();
+    service::files::create_privately();
     start().unwrap_or_else(|code| code)
 }
 

@@ -17,7 +17,7 @@ pub struct UnknownUser {
 }
 
 /// For the image store.
-pub(super) fn images(config: &Config) -> images::Settings {
+pub(super) fn images(config: &Config, readers: u32) -> images::Settings {
     let given = &config.images;
     images::Settings {
         protocol: match given.protocol {
@@ -29,6 +29,7 @@ pub(super) fn images(config: &Config) -> images::Settings {
         max_virtual_bytes: given.max_virtual_size.bytes(),
         stall_timeout: given.stall_timeout.get(),
         ca_file: (*given.ca_file).clone(),
+        readers: Some(readers),
         boot_id_file: config.boot_id_file.to_path_buf(),
         ..images::Settings::new(config.state_dir.join("images"))
     }
@@ -82,6 +83,10 @@ pub(super) fn machines(config: &Config, installation: String) -> Result<vm::Sett
         handoff_socket: config.network.handoff_socket.to_path_buf(),
         uid: user.uid.as_raw(),
         gid: user.gid.as_raw(),
+        uids: vm::UidRange {
+            first: config.vm.first_uid,
+            count: config.vm.uid_count,
+        },
         boot_id_file: config.boot_id_file.to_path_buf(),
         cgroup_root: config.cri.cgroup_root.to_path_buf(),
         installation,

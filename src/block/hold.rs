@@ -17,6 +17,7 @@ use super::Blocks;
 use super::error::{Error, Result};
 use super::model::{Held, Number};
 use crate::files;
+use crate::vm::Owner;
 
 impl Blocks {
     /// The block device that a path leads to; `None` when it leads to something else.
@@ -29,12 +30,14 @@ impl Blocks {
         }))
     }
 
-    /// Gives a device to a container; several may read it. Again for the same container: success.
+    /// Gives a device to a container, whose machine runs as `owner`; several may read it. Again for
+    /// the same container: success.
     pub async fn take(
         &self,
         device: Number,
         container: &ContainerId,
         read_only: bool,
+        owner: Owner,
     ) -> Result<()> {
         let _turn = self.turns.lock().await;
         let wanted = Held {
@@ -59,10 +62,10 @@ impl Blocks {
         faultpoint::point("vm.block.taken");
         let node = self.node(device);
         let is_shared = held.all().any(|one| one != container);
+        // libvirt gives it to the user of each machine that starts; the others have it open.
         if is_shared && tokio::fs::try_exists(&node).await.unwrap_or(false) {
             return Ok(());
         }
-        let owner = (self.uid, self.gid);
         let path = node.clone();
         let made = blocking(move || make_node(&path, device, owner, read_only)).await;
         Ok(made.map_err(files::failed("make the device", &node))?)
@@ -126,7 +129,7 @@ impl Blocks {
 fn make_node(
     path: &Path,
     device: Number,
-    (uid, gid): (u32, u32),
+    Owner { uid, gid }: Owner,
     read_only: bool,
 ) -> std::io::Result<()> {
     // The node of an earlier container is not in use: the record shows it.

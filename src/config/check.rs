@@ -10,12 +10,18 @@ use super::Config;
 /// Longest path of a Unix socket that the kernel takes, in bytes.
 const LONGEST_SOCKET: usize = 107;
 
+/// The user IDs that machines may have begin here, and end before [`END_OF_UIDS`], from where on
+/// programs take them for negative numbers.
+const FIRST_UID: u32 = 65_536;
+const END_OF_UIDS: u32 = 0x7fff_ffff;
+
 /// Minimum and maximum of all timeouts.
 const TIMEOUTS: std::ops::RangeInclusive<Timespan> =
     Timespan::from_secs(1)..=Timespan::from_secs(86_400);
 
 pub(super) fn check(config: &Config) -> Result<(), String> {
     timeouts(config)?;
+    uids(config)?;
     streaming(config)?;
     sockets(config)
 }
@@ -57,6 +63,19 @@ fn timeouts(config: &Config) -> Result<(), String> {
             TIMEOUTS.end()
         )),
     }
+}
+
+/// Distributions give accounts and services the numbers below.
+fn uids(config: &Config) -> Result<(), String> {
+    let (first, count) = (config.vm.first_uid, config.vm.uid_count);
+    let last = first.checked_add(count);
+    if count > 0 && !(FIRST_UID <= first && last.is_some_and(|last| last <= END_OF_UIDS)) {
+        return Err(format!(
+            "vm.first_uid is {first} and vm.uid_count {count}: user IDs of machines lie between \
+             {FIRST_UID} and {END_OF_UIDS}"
+        ));
+    }
+    Ok(())
 }
 
 fn sockets(config: &Config) -> Result<(), String> {

@@ -136,6 +136,7 @@ fn container_code(error: &vm::Error) -> Code {
         E::Hypervisor { source, .. } => libvirt_code(source),
         E::Exec(e) => exec_code(e),
         E::StillRunning(_) => Code::Unavailable,
+        E::Users(_) => Code::ResourceExhausted,
         E::Table(e) => table_code(e),
         E::Aborted(_) => Code::Aborted,
         _ => Code::Internal,

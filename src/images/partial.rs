@@ -26,6 +26,8 @@ pub(super) const PART: &str = "part";
 pub(super) const NOTE: &str = "json";
 /// A note before it takes the place of the old one.
 const NEW_NOTE: &str = "new";
+/// Of a complete file: QEMU reads it as a member of the group.
+pub(super) const FILE_MODE: u32 = 0o640;
 const COPY: usize = 1 << 20;
 /// Notes are ours and short; anything longer is not a note.
 const LONGEST_NOTE: u64 = 16 << 10;
@@ -153,7 +155,8 @@ impl Partial {
 
     /// Syncs all bytes to the disk and returns their digest. Blocks.
     pub(super) fn finish(&mut self) -> io::Result<Digest> {
-        self.file.set_permissions(Permissions::from_mode(0o644))?;
+        self.file
+            .set_permissions(Permissions::from_mode(FILE_MODE))?;
         self.file.sync_all()?;
         Ok(Digest::from_bytes(self.hasher.clone().finalize().into()))
     }

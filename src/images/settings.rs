@@ -18,6 +18,8 @@ use crate::metrics::Metrics;
 pub struct Settings {
     /// Directory of the store; made if missing. Its parents must be searchable by QEMU's user.
     pub dir: PathBuf,
+    /// Group that may read the images; `None`: ours.
+    pub readers: Option<u32>,
     /// File that states which boot of the node this is: only what was written in it is continued.
     pub boot_id_file: PathBuf,
     /// How names are fetched that give no scheme and match no translation.
@@ -47,6 +49,7 @@ impl Settings {
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
+            readers: None,
             boot_id_file: boot_id::KERNEL.into(),
             protocol: Protocol::Https,
             translations: Vec::new(),

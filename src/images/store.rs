@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::digest::Digest;
 use super::error::{Error, Result};
-use super::partial::{NOTE, PART, remove_if_there};
+use super::partial::{FILE_MODE, NOTE, PART, remove_if_there};
 
 /// A download that was not continued for this long is deleted.
 const STALE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -42,8 +42,8 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Makes what is missing. Blocks.
-    pub(super) fn open(dir: PathBuf) -> Result<Self> {
+    /// Makes what is missing, and gives the group `readers` the images. Blocks.
+    pub(super) fn open(dir: PathBuf, readers: Option<u32>) -> Result<Self> {
         let store = Self {
             data: dir.join("data"),
             partial: dir.join("partial").into(),
@@ -51,16 +51,19 @@ impl Store {
         };
         for (dir, mode) in [
             (store.dir.as_path(), 0o711),
-            (&store.data, 0o711),
-            (&store.partial, 0o700),
+            // Files that are made there get the directory's group.
+            (&store.data, 0o2711),
+            (&store.partial, 0o2700),
         ] {
             DirBuilder::new()
                 .recursive(true)
                 .mode(mode)
                 .create(dir)
+                .and_then(|()| std::os::unix::fs::chown(dir, None, readers))
                 .and_then(|()| std::fs::set_permissions(dir, Permissions::from_mode(mode)))
                 .map_err(Error::io("make directory", dir))?;
         }
+        give_to_readers(&store.data, readers).map_err(Error::io("open", &store.data))?;
         Ok(store)
     }
 
@@ -165,4 +168,16 @@ fn entries(dir: &Path) -> Result<Vec<(PathBuf, Metadata)>> {
         Ok(entries)
     };
     list().map_err(Error::io("list", dir))
+}
+/// Earlier versions left the images readable for all users. Blocks.
+fn give_to_readers(data: &Path, readers: Option<u32>) -> io::Result<()> {
+    for entry in std::fs::read_dir(data)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            let path = entry.path();
+            std::os::unix::fs::chown(&path, None, readers)?;
+            std::fs::set_permissions(&path, Permissions::from_mode(FILE_MODE))?;
+        }
+    }
+    Ok(())
 }

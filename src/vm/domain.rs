@@ -13,6 +13,7 @@ use uuid::Uuid;
 pub mod xml;
 
 use super::host::accelerator::Accelerator;
+use super::users::Owner;
 use crate::block::Extent;
 
 /// Variable with the one-time token by which `vmwrapper` collects its descriptors.
@@ -65,12 +66,15 @@ pub struct DomainSpec {
     pub disks: Vec<Disk>,
     /// Serial port 0.
     pub console: Console,
-    /// Whether there is a channel for the QEMU guest agent.
-    pub guest_agent: bool,
+    /// Where the emulator listens for libvirt's side of the QEMU guest agent, if there is a channel
+    /// for it.
+    pub guest_agent: Option<PathBuf>,
     /// Where the emulator listens for the host's side of `vmlet-guest`, if there is a port for it.
     pub guest_socket: Option<PathBuf>,
     /// SMBIOS system UUID, if it is not the domain's.
     pub system_uuid: Option<Uuid>,
+    /// User and group of the emulator and of all its files; libvirt's configured ones when `None`.
+    pub owner: Option<Owner>,
 }
 
 /// Virtual CPUs and memory of a machine, and room for more while it runs.

@@ -25,6 +25,9 @@ pub enum Error {
     /// The seccomp profile of a process cannot be applied.
     #[error(transparent)]
     Seccomp(#[from] super::process::SeccompError),
+    /// Every user for machines has a container.
+    #[error(transparent)]
+    Users(#[from] super::users::Exhausted),
     /// The sandbox has no network (any more).
     #[error("sandbox {0} is not ready: make a new one")]
     SandboxNotReady(SandboxId),

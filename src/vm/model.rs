@@ -144,6 +144,9 @@ pub struct Spec {
     /// Whether it finds a seed image beside its root disk.
     #[serde(default)]
     pub seed: bool,
+    /// User that its machine runs as; `None`: QEMU's.
+    #[serde(default)]
+    pub user: Option<u32>,
     /// `sha256:…` of the image that its root disk is based on; empty when it has no disk.
     pub image_digest: String,
     /// Absolute path of the CRI log.

@@ -60,6 +60,12 @@ impl Paths {
         self.sockets(id).join("serial")
     }
 
+    /// The socket that leads to the QEMU guest agent. libvirt's own place for it can be entered by
+    /// the group that all machines share.
+    pub fn agent_socket(&self, id: &ContainerId) -> PathBuf {
+        self.sockets(id).join("agent")
+    }
+
     /// The socket that leads to `vmlet-guest`.
     pub fn guest_socket(&self, id: &ContainerId) -> PathBuf {
         self.sockets(id).join("guest")

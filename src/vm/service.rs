@@ -15,6 +15,7 @@ use super::console::Consoles;
 use super::error::{Error, Result, hypervisor};
 use super::exec::slots::Slots;
 use super::host::accelerator::Choice;
+use super::host::process::Emulator;
 use super::lifecycle::request::instance;
 use super::model::{Container, ContainerConfig};
 use super::paths::Paths;
@@ -23,6 +24,7 @@ use super::resources::CatchUps;
 use super::resources::stats::Meter;
 use super::settings::Settings;
 use super::state::Event;
+use super::users::{Owner, Users};
 use crate::block::Blocks;
 use crate::disk::Disks;
 use crate::guest::Guests;
@@ -81,6 +83,7 @@ pub struct Containers<P: Platform> {
     /// Containers with a task that sees their stop through.
     pub(super) stoppers: Mutex<HashSet<ContainerId>>,
     pub(super) catch_ups: CatchUps,
+    pub(super) users: Users,
     /// Containers created by this process: their clients have got the answer.
     pub(super) answered: Mutex<HashSet<ContainerId>>,
     /// UIDs of pods with pull secrets that were not used, oldest first.
@@ -105,6 +108,7 @@ impl<P: Platform> Containers<P> {
             sources: Arc::default(),
             stoppers: Mutex::default(),
             catch_ups: CatchUps::default(),
+            users: Users::default(),
             answered: Mutex::default(),
             unused_secrets: Mutex::default(),
         }
@@ -146,6 +150,22 @@ impl<P: Platform> Containers<P> {
     /// The sandbox of a container.
     pub fn sandbox_of(&self, row: &Container) -> Option<Arc<Sandbox>> {
         self.parts.sandboxes.get(&row.sandbox)
+    }
+
+    /// User and group that the machine of a container runs as, and that its files belong to.
+    pub(super) fn owner(&self, row: &Container) -> Owner {
+        Owner {
+            uid: row.spec.user.unwrap_or(self.settings.uid),
+            gid: self.settings.gid,
+        }
+    }
+
+    /// The emulator of a container.
+    pub(super) fn emulator(&self, row: &Container) -> Emulator {
+        Emulator {
+            domain: row.domain(),
+            user: self.owner(row).uid,
+        }
     }
 
     /// What is counted.

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use podspec::Defaults;
 
 use super::host::accelerator::{Host, Setting};
+use super::users::UidRange;
 
 /// Settings of the machines of this node.
 #[derive(Debug, Clone)]
@@ -24,10 +25,12 @@ pub struct Settings {
     pub guest_agent: PathBuf,
     /// Where the wrapper fetches descriptors.
     pub handoff_socket: PathBuf,
-    /// User that QEMU runs as.
+    /// QEMU's user: that of helpers, and of machines without a user of their own.
     pub uid: u32,
-    /// Group that QEMU runs as.
+    /// Group of all machines, and of the images that they read.
     pub gid: u32,
+    /// Users that machines may have.
+    pub uids: UidRange,
     /// The file that states which boot of the kernel this is.
     pub boot_id_file: PathBuf,
     /// Where cgroups are mounted.

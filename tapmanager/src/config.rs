@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use nix::unistd::{Uid, User};
+use nix::unistd::User;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use service::admin_http::Endpoint;
@@ -91,11 +91,11 @@ impl Settings for Config {
 
 impl Config {
     /// The user that runs QEMU.
-    pub(crate) fn qemu_uid(&self) -> Result<Uid> {
+    pub(crate) fn qemu(&self) -> Result<User> {
         let name = &self.qemu_user;
         let found = User::from_name(name).with_context(|| format!("look up user {name}"))?;
         match found {
-            Some(user) => Ok(user.uid),
+            Some(user) => Ok(user),
             None => bail!("qemu_user: user {name} does not exist"),
         }
     }
@@ -130,7 +130,7 @@ impl Config {
                 path.display()
             );
         }
-        self.qemu_uid().map(drop)
+        self.qemu().map(drop)
     }
 }
 

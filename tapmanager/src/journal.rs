@@ -5,9 +5,9 @@
 //! Failure: a file that does not parse is kept and reported as [`Loaded::Broken`]; it can be
 //! removed like any other.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -68,6 +68,9 @@ pub(crate) struct Start {
     /// Bytes of memory that this cgroup must allow; 0: as it is.
     #[serde(default)]
     pub(crate) memory_bytes: u64,
+    /// The only user that may use the token; QEMU's when `None`.
+    #[serde(default)]
+    pub(crate) uid: Option<u32>,
     /// Seconds since 1970 from which on it is void.
     pub(crate) expires: u64,
 }
@@ -79,6 +82,7 @@ impl Start {
             token,
             cgroup_parent: request.cgroup_parent,
             memory_bytes: request.memory_bytes,
+            uid: request.uid,
             expires: seconds(SystemTime::now()) + life.as_secs(),
         }
     }
@@ -161,6 +165,8 @@ impl Journal {
             .recursive(true)
             .mode(0o700)
             .create(dir)
+            // Names of files are ids of sandboxes.
+            .and_then(|()| std::fs::set_permissions(dir, Permissions::from_mode(0o700)))
             .map_err(|source| Error::Directory {
                 path: dir.to_owned(),
                 source,
@@ -274,6 +280,7 @@ mod tests {
             id: String::new(),
             cgroup_parent: cgroup.to_owned(),
             memory_bytes: 7,
+            uid: None,
         }
     }
 

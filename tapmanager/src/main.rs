@@ -36,6 +36,7 @@ struct Args {
 
 fn main() -> ExitCode {
     telemetry::abort_on_panic();
+    service::files::create_privately();
     start().unwrap_or_else(|code| code)
 }
 

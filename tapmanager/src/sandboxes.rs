@@ -67,8 +67,8 @@ pub(crate) struct Sandboxes {
     /// Which boot of the node this is; empty when the node does not say.
     boot: String,
     slots: Mutex<HashMap<String, Arc<AsyncMutex<Option<Live>>>>>,
-    /// Sandbox by token of an allowed start. A hint: the slot's entry decides.
-    tokens: Mutex<HashMap<String, String>>,
+    /// Allowed starts by token. A hint: the slot's entry decides.
+    tokens: Mutex<HashMap<String, start::Allowed>>,
     /// Held for reading while plugins attach, for writing while they collect.
     attaching: RwLock<()>,
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use fdpass::{AsyncConnection, AsyncListener, PeerCredentials};
-use nix::unistd::{Uid, chown, geteuid};
+use nix::unistd::{Uid, User, geteuid};
 use serde::Serialize;
 use service::signals::Ending;
 use service::telemetry::one_line;
@@ -59,9 +59,9 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
         .context("recover from the journal")?;
 
     let control = bind(&config.control_socket)?;
+    let qemu = config.qemu()?;
     let handoff = bind(&config.handoff_socket)?;
-    chown(&config.handoff_socket, Some(config.qemu_uid()?), None)
-        .with_context(|| format!("give {} to QEMU's user", config.handoff_socket.display()))?;
+    open_to(&config.handoff_socket, &qemu)?;
     if let Some(endpoint) = &config.metrics.listen {
         let sandboxes = Arc::clone(&sandboxes);
         let count = move || sandboxes.list().len();
@@ -72,9 +72,9 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
         let (sandboxes, stop) = (Arc::clone(&sandboxes), stop.clone());
         move |connection| control::serve(connection, Arc::clone(&sandboxes), stop.clone())
     };
+    let expected = Arc::clone(&sandboxes);
     let serve_handoff = move |connection| handoff::serve(connection, Arc::clone(&sandboxes));
     let own = geteuid();
-    let qemu = config.qemu_uid()?;
     tasks.spawn(accept(
         control,
         "control",
@@ -83,7 +83,8 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
         stop.clone(),
         tasks.clone(),
     ));
-    let allowed = move |uid: Uid| uid == qemu || uid.is_root();
+    let allowed =
+        move |uid: Uid| uid == qemu.uid || uid.is_root() || expected.expects(uid.as_raw());
     tasks.spawn(accept(
         handoff,
         "hand-off",
@@ -105,12 +106,19 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
 
 fn bind(path: &Path) -> Result<AsyncListener> {
     if let Some(dir) = path.parent().filter(|dir| !dir.exists()) {
-        // QEMU's user must get through to the hand-off socket, whatever our umask.
+        // Machines must get through to the hand-off socket, whatever our umask.
         std::fs::create_dir_all(dir)
             .and_then(|()| std::fs::set_permissions(dir, Permissions::from_mode(0o755)))
             .with_context(|| format!("make {}", dir.display()))?;
     }
     AsyncListener::bind(path, 0o600).with_context(|| format!("listen on {}", path.display()))
+}
+
+/// Lets QEMU's user and the group that all machines share connect.
+fn open_to(socket: &Path, qemu: &User) -> Result<()> {
+    std::os::unix::fs::chown(socket, Some(qemu.uid.as_raw()), Some(qemu.gid.as_raw()))
+        .and_then(|()| std::fs::set_permissions(socket, Permissions::from_mode(0o660)))
+        .with_context(|| format!("give {} to QEMU's user", socket.display()))
 }
 
 /// Starts a task for every connection of an allowed user until `stop`.

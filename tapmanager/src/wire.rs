@@ -158,6 +158,9 @@ pub struct StartRequest {
     /// Bytes of memory that this cgroup must allow at least; 0 leaves its limit as kubelet made it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub memory_bytes: u64,
+    /// User that the machine runs as, and the only one that may use the token; QEMU's when `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]

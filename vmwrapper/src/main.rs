@@ -1,12 +1,13 @@
 //! The emulator that libvirt starts: fetches tap descriptors, then becomes QEMU.
 //!
 //! Invariant: without a start token (libvirt asking QEMU what it can do) QEMU runs with exactly the
-//! arguments given; with one, it runs with every NIC of the sandbox or not at all. QEMU never sees
-//! our variables, and no descriptor but its own.
+//! arguments given; with one, it runs with every NIC of the sandbox or not at all, and confined to
+//! the files of its machine. QEMU never sees our variables, and no descriptor but its own.
 //! Failure: one line on standard error that begins with `vmwrapper: `, and exit code 1; libvirt
 //! puts the line into the error of the start.
 
 mod args;
+mod confine;
 mod handoff;
 
 use std::ffi::{OsStr, OsString};
@@ -36,6 +37,8 @@ enum Error {
     Handoff(#[source] handoff::Error),
     #[error("pass a descriptor on")]
     Inherit(#[source] fdpass::Error),
+    #[error(transparent)]
+    Confine(#[from] confine::Error),
     #[error("execute {path}")]
     Execute {
         path: PathBuf,
@@ -52,9 +55,10 @@ fn main() -> ExitCode {
 
 /// Becomes QEMU; returns only when that fails.
 fn run() -> Result<std::convert::Infallible, Error> {
-    let nics = match std::env::var_os(TOKEN) {
+    let token = std::env::var_os(TOKEN);
+    let nics = match &token {
         None => Vec::new(),
-        Some(token) => fetch(&token)?,
+        Some(token) => fetch(token)?,
     };
     // From here to exec nothing else is opened, so these are the only descriptors that QEMU
     // inherits beyond those it got from libvirt.
@@ -62,8 +66,12 @@ fn run() -> Result<std::convert::Infallible, Error> {
         fdpass::clear_cloexec(nic.tap.as_fd()).map_err(Error::Inherit)?;
     }
     let path = std::env::var_os(EMULATOR).unwrap_or_else(|| DEFAULT_EMULATOR.into());
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    if token.is_some() {
+        confine::confine(path.as_ref(), &arguments)?;
+    }
     let source = Command::new(&path)
-        .args(std::env::args_os().skip(1))
+        .args(arguments)
         .args(args::network(&nics))
         .env_remove(TOKEN)
         .env_remove(SOCKET)

@@ -234,3 +234,64 @@ fn a_missing_server_socket_or_emulator_is_named() {
     );
     assert!(line.contains("/none/qemu"), "{line}");
 }
+
+/// Whether the kernel confines processes at all.
+fn has_landlock() -> bool {
+    use landlock::{AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, Scope};
+    let strict = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    let rules = strict.handle_access(AccessFs::Execute);
+    let rules = rules.and_then(|rules| rules.scope(Scope::Signal));
+    rules.and_then(Ruleset::create).is_ok()
+}
+
+#[test]
+fn a_qemu_that_was_taken_over_reaches_its_own_files_and_nothing_else() {
+    const ALL: [&str; 8] = [
+        "own-file",
+        "other-file",
+        "overwrite",
+        "create",
+        "directory",
+        "processes",
+        "tcp",
+        "signal",
+    ];
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.path("other")).unwrap();
+    std::fs::create_dir(scratch.path("own")).unwrap();
+    let (own, other) = (scratch.path("own/disk"), scratch.path("other/disk"));
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let attack = |mut command: Command| {
+        for file in [&own, &other] {
+            std::fs::write(file, "content").unwrap();
+        }
+        let output = command
+            .env(
+                "VMLET_EMULATOR",
+                concat!(env!("CARGO_MANIFEST_DIR"), "/tests/escape.sh"),
+            )
+            .env("OWN", &own)
+            .env("OTHER", &other)
+            .env("PORT", server.local_addr().unwrap().port().to_string())
+            .arg("-drive")
+            .arg(format!("file={},if=virtio", own.display()))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        lines(&output, "")
+    };
+    // Without a token it is libvirt that runs QEMU, to learn what it can do.
+    let reached = ALL.map(|name| format!("{name} reached"));
+    assert_eq!(attack(scratch.wrapper()), reached);
+    if !has_landlock() {
+        eprintln!("not tested: this kernel has no Landlock");
+        return;
+    }
+    std::fs::remove_file(scratch.path("other/disk.new")).unwrap();
+    let answer = scratch.serve(&json!({"ok": {"nics": []}}), vec![]);
+    let mut expected = ALL.map(|name| format!("{name} refused"));
+    expected[0] = "own-file reached".to_owned();
+    assert_eq!(attack(scratch.start()), expected);
+    answer.join().unwrap();
+    assert_eq!(std::fs::read_to_string(&other).unwrap(), "content");
+}

@@ -10,6 +10,12 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+/// Makes every file and directory that this process creates from now on inaccessible for other
+/// users, until a mode says otherwise. To be called first, before there are other threads.
+pub fn create_privately() {
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
+}
+
 /// Replaces a file by `content`, which is written to `temporary` first: a name in the same file
 /// system that only one writer uses at a time. Only our user may read the file. Blocks.
 ///

@@ -8,7 +8,7 @@
 
 use std::fs::{DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -64,6 +64,15 @@ pub struct Claim {
     inode: Option<(u64, u64)>,
 }
 
+/// Other users reach the sockets of other programs in it.
+fn make_directory(dir: &Path) -> io::Result<()> {
+    if dir.exists() {
+        return Ok(());
+    }
+    DirBuilder::new().recursive(true).create(dir)?;
+    std::fs::set_permissions(dir, Permissions::from_mode(0o755))
+}
+
 impl Listener {
     /// Makes the directory if needed, and the socket.
     pub async fn bind(path: &Path) -> Result<Self, Error> {
@@ -74,9 +83,7 @@ impl Listener {
         let (Some(dir), Some(_)) = (path.parent(), path.file_name()) else {
             return Err(Error::NoName(path.into()));
         };
-        let mut builder = DirBuilder::new();
-        let made = builder.recursive(true).mode(0o755).create(dir);
-        made.map_err(failed("make directory", dir))?;
+        make_directory(dir).map_err(failed("make directory", dir))?;
         check_free(path).await?;
         // Short, so that it fits wherever the name itself does.
         let temporary = dir.join(format!(".{}", std::process::id()));

@@ -89,10 +89,10 @@ async fn qemu_may_read_image_files_but_list_nothing() {
     let env = TestEnvironment::new().await;
     let image = env.pulled("a.img", &disk(4, 1)).await;
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
-    assert_eq!(mode(&image.path), 0o644);
+    assert_eq!(mode(&image.path), 0o640);
     assert_eq!(mode(&env.settings.dir), 0o711);
-    assert_eq!(mode(&env.settings.dir.join("data")), 0o711);
-    assert_eq!(mode(&env.settings.dir.join("partial")), 0o700);
+    assert_eq!(mode(&env.settings.dir.join("data")), 0o2711);
+    assert_eq!(mode(&env.settings.dir.join("partial")), 0o2700);
 }
 
 #[tokio::test]

@@ -4,9 +4,9 @@
 //! write; [`Mark`] identifies that file and its length.
 //! Failure: a failed write leaves the batch with the caller. Links, pipes and devices are refused.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use nix::fcntl::OFlag;
@@ -40,6 +40,8 @@ impl LogFile {
             OpenOptions::new().append(true).create(true).mode(0o640),
             path,
         )?;
+        // As that of other runtimes, whatever our umask.
+        file.set_permissions(Permissions::from_mode(0o640))?;
         let mut mark = mark_of(&file)?;
         if let Some(last) = last {
             if is_same(&mark, last) {

@@ -69,7 +69,9 @@ impl<P: Platform> Containers<P> {
             for holder in blocks.holders_of(disk.device) {
                 self.finish_end(&holder).await?;
             }
-            blocks.take(disk.device, &row.id, disk.read_only).await?;
+            let owner = self.owner(row);
+            let take = blocks.take(disk.device, &row.id, disk.read_only, owner);
+            take.await?;
             if disk.is_root() {
                 let desired = DesiredContent {
                     image: image.cloned(),

@@ -1,6 +1,6 @@
 //! The cloud-init image of a guest.
 //!
-//! Invariant: it is complete when it has its name, and QEMU's user alone can read it. It is removed
+//! Invariant: it is complete when it has its name, and the machine's user alone can read it. It is removed
 //! with its container; beside saved memory it stays, since the guest continues with the same disks.
 //! Failure: a container whose image cannot be made is not created.
 
@@ -21,6 +21,7 @@ use crate::vm::domain::{Disk, DiskFormat, DiskSource};
 use crate::vm::error::Result;
 use crate::vm::model::{Container, ContainerConfig};
 use crate::vm::service::Containers;
+use crate::vm::users::Owner;
 
 /// What cloud-init runs at each boot.
 const INSTALL: &[u8] = include_bytes!("seed/install-agent.sh");
@@ -84,7 +85,7 @@ impl<P: Platform> Containers<P> {
             return Ok(());
         };
         let path = self.seed_file(row);
-        let (uid, gid) = (self.settings.uid, self.settings.gid);
+        let owner = self.owner(row);
         let target = path.clone();
         let agent = match row.spec.machine.guest_agent {
             GuestAgent::Auto => Some(self.settings.guest_agent.clone()),
@@ -94,7 +95,7 @@ impl<P: Platform> Containers<P> {
             let mut entries = entries(wanted);
             entries.extend(agent.map_or_else(Vec::new, |program| with_agent(&program)));
             let image = cloudinit_image::image(cloudinit_image::NO_CLOUD, entries)?;
-            let written = write(&target, &image, uid, gid);
+            let written = write(&target, &image, owner);
             Ok(written.map_err(files::failed("write", &target))?)
         };
         let made = tokio::task::spawn_blocking(make).await;
@@ -170,7 +171,7 @@ fn with_agent(program: &Path) -> Vec<cloudinit_image::File> {
 }
 
 /// Writes under another name first; blocks.
-fn write(path: &Path, image: &[u8], uid: u32, gid: u32) -> std::io::Result<()> {
+fn write(path: &Path, image: &[u8], Owner { uid, gid }: Owner) -> std::io::Result<()> {
     let unfinished = unfinished(path);
     match fs::remove_file(&unfinished) {
         Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),

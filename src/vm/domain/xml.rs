@@ -16,6 +16,7 @@ mod machine;
 mod metadata;
 mod qemu;
 mod room;
+mod seclabel;
 
 use super::DomainSpec;
 use crate::vm::host::accelerator::Accelerator;
@@ -27,6 +28,7 @@ use machine::{Features, Memory, Os, Pm, Switch, Vcpus};
 use metadata::Metadata;
 use qemu::{Capabilities, CommandLine};
 use room::{MaxMemory, MemoryDevice, VcpuList};
+use seclabel::SecLabel;
 
 /// A domain that cannot be written as XML.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +76,8 @@ struct Domain {
     on_crash: &'static str,
     pm: Pm,
     devices: Devices,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seclabel: Option<SecLabel>,
     #[serde(rename = "qemu:commandline")]
     command_line: CommandLine,
     #[serde(rename = "qemu:capabilities", skip_serializing_if = "Option::is_none")]
@@ -133,6 +137,7 @@ impl Domain {
                 memballoon: Balloon::default(),
                 memory: spec.room.spare.map(MemoryDevice::new),
             },
+            seclabel: spec.owner.map(SecLabel::new),
             command_line: CommandLine::new(spec),
         })
     }
@@ -140,7 +145,7 @@ impl Domain {
 
 /// The QEMU guest agent's channel comes first: its name in the guest stays the same.
 fn agents(spec: &DomainSpec) -> Result<Vec<Channel>> {
-    let of_qemu = spec.guest_agent.then(|| Ok(Channel::guest_agent()));
+    let of_qemu = spec.guest_agent.as_deref().map(Channel::guest_agent);
     let ours = spec.guest_socket.as_deref().map(Channel::vmlet_guest);
     of_qemu.into_iter().chain(ours).collect()
 }

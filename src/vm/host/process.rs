@@ -1,14 +1,13 @@
 //! Finds the process of a machine.
 //!
 //! Invariant: a process is believed to be a domain's emulator when its command line shows it and
-//! its user is QEMU's; a number that was used again is noticed by the time of the process's start.
+//! it runs as that machine's user; a number that was used again is noticed by the time of the process's start.
 //! Nothing is ever killed by such a number.
 //! Failure: what is not found is absent: the machine has ended, or the daemon does not see the
 //! node's processes.
 
 use std::collections::HashMap;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -43,6 +42,15 @@ struct Process {
     started: u64,
 }
 
+/// The emulator to look for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::vm) struct Emulator {
+    /// Its domain.
+    pub(in crate::vm) domain: Uuid,
+    /// The user that it runs as.
+    pub(in crate::vm) user: u32,
+}
+
 /// What one process uses; memory in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::vm) struct Resident {
@@ -75,14 +83,17 @@ impl Processes {
 
     /// The emulators of these domains; forgets all others. Blocks: looks at every process of the
     /// node when one of the domains has not been found before.
-    pub(in crate::vm) fn find(&self, domains: &[Uuid], user: u32) -> HashMap<Uuid, i32> {
+    pub(in crate::vm) fn find(&self, wanted: &[Emulator]) -> HashMap<Uuid, i32> {
+        let users: HashMap<Uuid, u32> = wanted.iter().map(|one| (one.domain, one.user)).collect();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|domain, process| {
-            domains.contains(domain) && self.started(process.pid) == Some(process.started)
+            users.contains_key(domain) && self.started(process.pid) == Some(process.started)
         });
-        if domains.iter().any(|domain| !known.contains_key(domain)) {
+        if users.keys().any(|domain| !known.contains_key(domain)) {
             for pid in self.pids() {
-                let found = self.domain_of(pid, user).filter(|d| domains.contains(d));
+                let found = self.domain_of(pid);
+                let found = found.filter(|domain| self.user_of(pid) == users.get(domain).copied());
+                let found = found.filter(|domain| users.contains_key(domain));
                 if let (Some(domain), Some(started)) = (found, self.started(pid)) {
                     known.insert(domain, Process { pid, started });
                 }
@@ -92,7 +103,8 @@ impl Processes {
     }
 
     /// The emulator of one domain; others stay known. Blocks like [`Self::find`].
-    pub(in crate::vm) fn locate(&self, domain: Uuid, user: u32) -> Option<i32> {
+    pub(in crate::vm) fn locate(&self, wanted: Emulator) -> Option<i32> {
+        let Emulator { domain, user } = wanted;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(process) = known.get(&domain)
             && self.started(process.pid) == Some(process.started)
@@ -101,7 +113,8 @@ impl Processes {
         }
         known.remove(&domain);
         let mut pids = self.pids().into_iter();
-        let pid = pids.find(|pid| self.domain_of(*pid, user) == Some(domain))?;
+        let pid = pids
+            .find(|pid| self.domain_of(*pid) == Some(domain) && self.user_of(*pid) == Some(user))?;
         let started = self.started(pid)?;
         known.insert(domain, Process { pid, started });
         Some(pid)
@@ -109,7 +122,7 @@ impl Processes {
 
     /// How many of these domains' emulators end with the pod that this process runs in; none
     /// outside of pods. Blocks like [`Self::find`].
-    pub(in crate::vm) fn bound(&self, domains: &[Uuid], user: u32) -> usize {
+    pub(in crate::vm) fn bound(&self, wanted: &[Emulator]) -> usize {
         let cgroup = |process: &str| {
             let file = std::fs::File::open(self.proc.join(process).join("cgroup")).ok()?;
             let mut text = String::new();
@@ -119,7 +132,7 @@ impl Processes {
         let Some(own) = cgroup("self").and_then(|text| ContainerPod::of(&text)) else {
             return 0;
         };
-        let found = self.find(domains, user).into_values();
+        let found = self.find(wanted).into_values();
         let theirs = found.filter_map(|pid| cgroup(&pid.to_string()));
         theirs.filter(|text| own.holds(text)).count()
     }
@@ -146,11 +159,15 @@ impl Processes {
             .collect()
     }
 
-    fn domain_of(&self, pid: i32, user: u32) -> Option<Uuid> {
-        let owner = std::fs::metadata(self.directory(pid)).ok()?.uid();
-        if owner != user && owner != 0 {
-            return None;
-        }
+    /// The user that the process runs as; its directory may belong to root instead.
+    fn user_of(&self, pid: i32) -> Option<u32> {
+        let status = self.read(pid, "status")?;
+        let status = String::from_utf8_lossy(&status);
+        let mut lines = status.lines().filter_map(|line| line.strip_prefix("Uid:"));
+        lines.next()?.split_whitespace().nth(1)?.parse().ok()
+    }
+
+    fn domain_of(&self, pid: i32) -> Option<Uuid> {
         let line = self.read(pid, "cmdline")?;
         let mut arguments = line.split(|byte| *byte == 0);
         arguments.find(|argument| *argument == UUID_OPTION)?;
@@ -186,6 +203,13 @@ impl Processes {
 mod tests {
     use super::*;
 
+    fn emulator(number: u128) -> Emulator {
+        Emulator {
+            domain: Uuid::from_u128(number),
+            user: 7,
+        }
+    }
+
     fn plant(proc: &Path, pid: i32, command: &str, started: u64) {
         let dir = proc.join(pid.to_string());
         std::fs::create_dir_all(&dir).unwrap();
@@ -196,7 +220,7 @@ mod tests {
         std::fs::write(dir.join("stat"), stat).unwrap();
         std::fs::write(
             dir.join("status"),
-            "Name:\tx\nVmRSS:\t     12 kB\nVmSwap: 3 kB\n",
+            "Name:\tx\nUid:\t1\t7\t1\t1\nVmRSS:\t     12 kB\nVmSwap: 3 kB\n",
         )
         .unwrap();
     }
@@ -204,42 +228,57 @@ mod tests {
     #[test]
     fn an_emulator_is_found_by_its_uuid_and_forgotten_when_its_number_is_used_again() {
         let scratch = tempfile::tempdir().unwrap();
-        let user = std::fs::metadata(scratch.path()).unwrap().uid();
-        let (one, two) = (Uuid::from_u128(1), Uuid::from_u128(2));
-        plant(scratch.path(), 10, &format!("qemu\0-uuid\0{one}\0-no"), 500);
+        let (one, two) = (emulator(1), emulator(2));
+        let command = format!("qemu\0-uuid\0{}\0-no", one.domain);
+        plant(scratch.path(), 10, &command, 500);
         plant(scratch.path(), 11, "qemu\0-uuid", 500);
         plant(scratch.path(), 12, "sh\0-uuid\0nothing\0", 500);
         std::fs::create_dir(scratch.path().join("self")).unwrap();
         let processes = Processes::below(scratch.path());
-        assert_eq!(processes.find(&[one, two], user), [(one, 10)].into());
+        assert_eq!(processes.find(&[one, two]), [(one.domain, 10)].into());
+        let other = Emulator { user: 8, ..one };
+        let fresh = Processes::below(scratch.path());
+        assert_eq!(
+            (fresh.find(&[other]), fresh.locate(other)),
+            (HashMap::new(), None)
+        );
         plant(scratch.path(), 10, "somebody else", 501);
-        assert_eq!(processes.find(&[one, two], user), HashMap::new());
-        plant(scratch.path(), 13, &format!("q\0-uuid\0{one}\0"), 600);
-        assert_eq!(processes.find(&[one], user), [(one, 13)].into());
-        assert_eq!(processes.find(&[two], user), HashMap::new());
+        assert_eq!(processes.find(&[one, two]), HashMap::new());
+        plant(
+            scratch.path(),
+            13,
+            &format!("q\0-uuid\0{}\0", one.domain),
+            600,
+        );
+        assert_eq!(processes.find(&[one]), [(one.domain, 13)].into());
+        assert_eq!(processes.find(&[two]), HashMap::new());
     }
 
     #[test]
     fn emulators_in_the_cgroup_of_our_own_pod_are_counted() {
         let scratch = tempfile::tempdir().unwrap();
-        let user = std::fs::metadata(scratch.path()).unwrap().uid();
-        let domains = [Uuid::from_u128(1), Uuid::from_u128(2)];
+        let machines = [emulator(1), emulator(2)];
         let tell = |process: &str, cgroup: &str| {
             let dir = scratch.path().join(process);
             std::fs::create_dir_all(&dir).unwrap();
             std::fs::write(dir.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
         };
-        for (pid, domain) in [(10, domains[0]), (11, domains[1])] {
-            plant(scratch.path(), pid, &format!("q\0-uuid\0{domain}\0"), 5);
+        for (pid, machine) in [(10, machines[0]), (11, machines[1])] {
+            plant(
+                scratch.path(),
+                pid,
+                &format!("q\0-uuid\0{}\0", machine.domain),
+                5,
+            );
         }
         tell("10", "/kubepods/podvm/vmlet");
         tell("11", "/kubepods/podours/libvirt");
         let processes = Processes::below(scratch.path());
         tell("self", "/system.slice/vmlet.service");
-        assert_eq!(processes.bound(&domains, user), 0);
+        assert_eq!(processes.bound(&machines), 0);
         tell("self", "/kubepods/podours/daemon");
-        assert_eq!(processes.bound(&domains, user), 1);
-        assert_eq!(processes.bound(&domains[..1], user), 0);
+        assert_eq!(processes.bound(&machines), 1);
+        assert_eq!(processes.bound(&machines[..1]), 0);
     }
 
     #[test]

@@ -67,12 +67,20 @@ impl<P: Platform> Containers<P> {
             }
             Role::Provision => Vec::new(),
         };
+        let seed = files.is_some() || self.has_old_seed(&instance).await?;
+        // Until the row shows it to the next choice.
+        let turn = self.users.turn.lock().await;
+        let user = match instance.role {
+            Role::Machine => self.choose_user()?,
+            Role::Provision => None,
+        };
         let spec = Spec {
             unsupported,
             config,
             part,
+            user,
             machine,
-            seed: files.is_some() || self.has_old_seed(&instance).await?,
+            seed,
             instance,
             blocks,
             image_digest: root.digest(),
@@ -80,6 +88,7 @@ impl<P: Platform> Containers<P> {
         };
         let row = Container::new(id.clone(), sandbox.id.clone(), spec);
         let row = self.parts.table.insert(row).await?;
+        drop(turn);
         faultpoint::point("vm.create.recorded");
         let made = async {
             self.ensure_root(&row, &root).await?;
@@ -92,6 +101,13 @@ impl<P: Platform> Containers<P> {
         }
         faultpoint::point("vm.create.disk");
         self.move_on(&row, Event::Prepared, "created", |_| {}).await
+    }
+
+    /// A user that no other container has.
+    fn choose_user(&self) -> Result<Option<u32>> {
+        let all = self.parts.table.all();
+        let taken = all.iter().filter_map(|row| row.spec.user).collect();
+        Ok(self.users.choose(self.settings.uids, &taken)?)
     }
 
     /// Refuses a board that the emulator does not have; `q35` it always has.

@@ -275,6 +275,7 @@ mod tests {
             wanted: None,
             spec: Spec {
                 seed: false,
+                user: None,
                 part: Default::default(),
                 config: Default::default(),
                 machine,

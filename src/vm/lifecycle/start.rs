@@ -31,6 +31,7 @@ use crate::vm::model::{Container, Exit};
 use crate::vm::resources::{room, want_size_of_pod};
 use crate::vm::service::Containers;
 use crate::vm::state::{Event, Phase};
+use crate::vm::users::Owner;
 
 /// Time for the tapmanager to show that it is there.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -110,6 +111,7 @@ impl<P: Platform> Containers<P> {
             id: sandbox.id.to_string(),
             cgroup_parent: sandbox.config.cgroup_parent.clone(),
             memory_bytes: least_memory(&sandbox.config, self.settings.memory_overhead),
+            uid: row.spec.user,
         };
         let token = self.parts.network.prepare_start(request).await;
         let token = token.map_err(|source| Error::Network {
@@ -117,7 +119,7 @@ impl<P: Platform> Containers<P> {
             source,
         })?;
         faultpoint::point("vm.start.token");
-        self.prepare_sockets(&row.id).await?;
+        self.prepare_sockets(row).await?;
         self.follow(row).await?;
         let saved = self.saved_description(row).await?;
         let spec = self.domain(row, sandbox, (accelerator, token), saved.as_deref())?;
@@ -195,9 +197,10 @@ impl<P: Platform> Containers<P> {
                 socket: self.paths.console_socket(&row.id),
                 log: self.paths.console_file(&row.id),
             },
-            guest_agent: true,
+            guest_agent: Some(self.paths.agent_socket(&row.id)),
             guest_socket: has_guest_port(row, saved).then(|| self.paths.guest_socket(&row.id)),
             system_uuid: machine.system_uuid,
+            owner: row.spec.user.map(|_| self.owner(row)),
         })
     }
 
@@ -227,9 +230,9 @@ impl<P: Platform> Containers<P> {
     }
 
     /// A directory in which QEMU can make its sockets.
-    async fn prepare_sockets(&self, id: &ContainerId) -> Result<()> {
-        let directory = self.paths.sockets(id);
-        let (uid, gid) = (self.settings.uid, self.settings.gid);
+    async fn prepare_sockets(&self, row: &Container) -> Result<()> {
+        let directory = self.paths.sockets(&row.id);
+        let Owner { uid, gid } = self.owner(row);
         let path = directory.clone();
         let prepare = move || {
             std::fs::create_dir_all(&path)?;

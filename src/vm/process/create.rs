@@ -125,6 +125,7 @@ impl<P: Platform> Containers<P> {
             config,
             blocks: Vec::new(),
             seed: false,
+            user: None,
             ..machine.spec.clone()
         };
         let row = Container::new(id.clone(), sandbox.id.clone(), spec);

@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::vm::host::process::Emulator;
 use cgroup::{DeviceIo, PodCgroup};
 use nix::sys::statvfs::statvfs;
 use podspec::SandboxId;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
-use uuid::Uuid;
 
 use crate::clock;
 use crate::platform::Platform;
@@ -73,7 +73,6 @@ pub(super) type Reading = Arc<Mutex<Option<(Instant, Arc<Details>)>>>;
 /// What is to be read.
 struct Plan {
     processes: Arc<Processes>,
-    user: u32,
     cgroup_root: PathBuf,
     state_dir: PathBuf,
     sandboxes: Vec<Wanted>,
@@ -83,7 +82,7 @@ struct Wanted {
     id: SandboxId,
     cgroup: Option<PodCgroup>,
     /// The domain of its machine, while it runs.
-    domain: Option<Uuid>,
+    emulator: Option<Emulator>,
 }
 
 impl Details {
@@ -126,11 +125,10 @@ impl<P: Platform> Containers<P> {
         let one = |sandbox: &Arc<Sandbox>| Wanted {
             id: sandbox.id.clone(),
             cgroup: PodCgroup::parse(&sandbox.config.cgroup_parent).ok(),
-            domain: running.get(&sandbox.id).map(|row| row.domain()),
+            emulator: running.get(&sandbox.id).map(|row| self.emulator(row)),
         };
         Plan {
             processes: Arc::clone(&self.meter.processes),
-            user: self.settings.uid,
             cgroup_root: self.settings.cgroup_root.clone(),
             state_dir: self.settings.state_dir.clone(),
             sandboxes: sandboxes.iter().map(one).collect(),
@@ -140,9 +138,9 @@ impl<P: Platform> Containers<P> {
 
 impl Plan {
     fn read(&self) -> Details {
-        let domains = self.sandboxes.iter().filter_map(|wanted| wanted.domain);
-        let domains: Vec<_> = domains.collect();
-        let pids = self.processes.find(&domains, self.user);
+        let emulators = self.sandboxes.iter().filter_map(|wanted| wanted.emulator);
+        let emulators: Vec<_> = emulators.collect();
+        let pids = self.processes.find(&emulators);
         let mut names = HashMap::new();
         let sandboxes = self.sandboxes.iter().map(|wanted| {
             let cgroup = wanted.cgroup.as_ref();
@@ -151,7 +149,8 @@ impl Plan {
             let detail = detail.filter(|found| *found != cgroup::Detail::default());
             let traffic = detail.iter().flat_map(|detail| &detail.io);
             let devices = traffic.map(|io| (name_of(&mut names, io.major, io.minor), *io));
-            let pid = wanted.domain.and_then(|domain| pids.get(&domain));
+            let emulator = wanted.emulator.as_ref();
+            let pid = emulator.and_then(|emulator| pids.get(&emulator.domain));
             let of_pod = Detail {
                 at: clock::now(),
                 devices: devices.collect(),

@@ -45,9 +45,9 @@ impl<P: Platform> Containers<P> {
     pub async fn bound(&self) -> u32 {
         let mut running = self.list();
         running.retain(|row| row.phase.runs());
-        let domains: Vec<_> = running.iter().map(|row| row.domain()).collect();
-        let (processes, user) = (Arc::clone(&self.meter.processes), self.settings.uid);
-        let count = tokio::task::spawn_blocking(move || processes.bound(&domains, user));
+        let emulators: Vec<_> = running.iter().map(|row| self.emulator(row)).collect();
+        let processes = Arc::clone(&self.meter.processes);
+        let count = tokio::task::spawn_blocking(move || processes.bound(&emulators));
         u32::try_from(count.await.unwrap_or_default()).unwrap_or(u32::MAX)
     }
 
@@ -55,9 +55,8 @@ impl<P: Platform> Containers<P> {
         if !row.phase.runs() {
             return None;
         }
-        let (processes, user) = (Arc::clone(&self.meter.processes), self.settings.uid);
-        let domain = row.domain();
-        let look = tokio::task::spawn_blocking(move || processes.locate(domain, user));
+        let (processes, emulator) = (Arc::clone(&self.meter.processes), self.emulator(row));
+        let look = tokio::task::spawn_blocking(move || processes.locate(emulator));
         look.await.ok().flatten()
     }
 }

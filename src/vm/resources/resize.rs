@@ -195,10 +195,9 @@ impl<P: Platform> Containers<P> {
 
     /// Moves the emulator's own threads, which libvirt leaves where they are.
     async fn move_threads(&self, row: &Container, cpus: Vec<u32>) {
-        let (processes, user) = (Arc::clone(&self.meter.processes), self.settings.uid);
-        let domain = row.domain();
+        let (processes, emulator) = (Arc::clone(&self.meter.processes), self.emulator(row));
         let work = move || {
-            let pid = processes.locate(domain, user)?;
+            let pid = processes.locate(emulator)?;
             Some(cpus::confine(pid, &cpus))
         };
         match tokio::task::spawn_blocking(work).await {
@@ -217,10 +216,9 @@ impl<P: Platform> Containers<P> {
     /// Sets how soon the kernel kills a machine when the node runs out of memory, as far as the
     /// kernel lets us: less than before needs a capability.
     pub(in crate::vm) async fn prefer_for_kill(&self, row: &Container, score: i64) {
-        let (processes, user) = (Arc::clone(&self.meter.processes), self.settings.uid);
-        let domain = row.domain();
+        let (processes, emulator) = (Arc::clone(&self.meter.processes), self.emulator(row));
         let write = move || {
-            let pid = processes.locate(domain, user)?;
+            let pid = processes.locate(emulator)?;
             Some(std::fs::write(
                 format!("/proc/{pid}/oom_score_adj"),
                 score.to_string(),

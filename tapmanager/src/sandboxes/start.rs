@@ -1,6 +1,6 @@
 //! Prepares one start of a guest, and hands its taps to the process with the token.
 //!
-//! Invariant: a token is good for one hand-off, of one sandbox, for two minutes; that it is used is
+//! Invariant: a token is good for one hand-off, of one sandbox, to one user, for two minutes; that it is used is
 //! on disk before anything is handed over, and the process is in the pod's cgroup before that.
 //! Failure: a hand-off that fails has used its token; the caller prepares another start.
 
@@ -11,6 +11,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use cgroup::PodCgroup;
+use fdpass::PeerCredentials;
 use tapmanager::wire::{HandoffNic, StartRequest};
 
 use super::{Live, Sandboxes, up};
@@ -18,6 +19,13 @@ use crate::failure::Failure;
 use crate::journal::{Entry, Phase, Start};
 
 const TOKEN_LIFE: Duration = Duration::from_secs(120);
+
+/// A start that is allowed.
+#[derive(Debug, Clone)]
+pub(super) struct Allowed {
+    sandbox: String,
+    uid: Option<u32>,
+}
 
 impl Sandboxes {
     /// A token for the next start; an earlier unused one is void from then on.
@@ -44,18 +52,31 @@ impl Sandboxes {
         Ok(token)
     }
 
-    /// The NICs of the sandbox that `token` belongs to, for process `pid`, which is placed first.
+    /// Whether a machine that runs as this user may be started now.
+    pub(crate) fn expects(&self, uid: u32) -> bool {
+        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        tokens.values().any(|start| start.uid == Some(uid))
+    }
+
+    /// The NICs of the sandbox that `token` belongs to, for the peer's process, which is placed
+    /// first.
     ///
     /// # Errors
-    /// [`Failure::Token`], or the step that failed; the token is used then.
+    /// [`Failure::Token`], also when the token is another user's, which stays good; or the step
+    /// that failed; the token is used then.
     pub(crate) async fn hand_off(
         &self,
         token: &str,
-        pid: i32,
+        peer: PeerCredentials,
     ) -> Result<(Vec<HandoffNic>, Vec<OwnedFd>), Failure> {
+        let PeerCredentials { pid, uid, .. } = peer;
         let id = {
             let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-            tokens.get(token).cloned().ok_or(Failure::Token)?
+            let start = tokens.get(token).ok_or(Failure::Token)?;
+            if start.uid.is_some_and(|owner| owner != uid) {
+                return Err(Failure::Token);
+            }
+            start.sandbox.clone()
         };
         let mut slot = self.lock(&id).await?;
         let Some(Live { entry, ns, .. }) = slot.as_mut() else {
@@ -116,7 +137,11 @@ impl Sandboxes {
     pub(super) fn remember_start(&self, entry: &Entry) {
         if let Some(start) = &entry.start {
             let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-            tokens.insert(start.token.clone(), entry.request.id.clone());
+            let allowed = Allowed {
+                sandbox: entry.request.id.clone(),
+                uid: start.uid,
+            };
+            tokens.insert(start.token.clone(), allowed);
         }
     }
 

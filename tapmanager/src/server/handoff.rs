@@ -55,7 +55,7 @@ async fn answer(
         .peer()
         .map_err(|error| invalid(one_line(&error)))?;
     sandboxes
-        .hand_off(&request.token, peer.pid)
+        .hand_off(&request.token, peer)
         .await
         .map_err(|failure| (&failure).into())
 }

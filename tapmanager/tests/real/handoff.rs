@@ -15,6 +15,9 @@ use crate::node::{Node, exchange, pod};
 /// With it the test about other users is not the test, but the process that it starts: which socket
 /// to try.
 const SOCKET_VARIABLE: &str = "VMLET_TEST_SOCKET";
+/// What to send there.
+const REQUEST_VARIABLE: &str = "VMLET_TEST_REQUEST";
+const HELLO: &str = r#"{"op":"hello","version":1}"#;
 
 fn refusal(reply: &HandoffReply) -> Option<ErrorCode> {
     match reply {
@@ -71,6 +74,7 @@ async fn a_token_is_good_for_one_hand_off_of_its_own_sandbox() {
     );
     let start = StartRequest {
         memory_bytes: 0,
+        uid: None,
         id: "two".to_owned(),
         cgroup_parent: String::new(),
     };
@@ -112,6 +116,7 @@ async fn the_process_is_in_the_pods_cgroup_before_it_has_a_descriptor() {
         let client = node.client();
         let start = StartRequest {
             memory_bytes: 0,
+            uid: None,
             id: "one".to_owned(),
             cgroup_parent: parent.to_owned(),
         };
@@ -135,8 +140,13 @@ async fn the_process_is_in_the_pods_cgroup_before_it_has_a_descriptor() {
     node.client().del("one").await.unwrap();
 }
 
-/// What this program receives on `socket` as user `uid`.
-async fn knock(scratch: &Scratch, socket: std::path::PathBuf, uid: u32) -> String {
+/// What this program receives on `socket` as user `uid` when it sends `request`.
+async fn speak(
+    scratch: &Scratch,
+    socket: std::path::PathBuf,
+    (uid, gid): (u32, u32),
+    request: &str,
+) -> String {
     let program = scratch.path().join("stranger");
     if !program.exists() {
         // By another process, as in `write_program`.
@@ -153,9 +163,10 @@ async fn knock(scratch: &Scratch, socket: std::path::PathBuf, uid: u32) -> Strin
             "handoff::users_other_than_the_sockets_own_are_refused_even_if_the_file_lets_them_in",
         ])
         .env(SOCKET_VARIABLE, socket)
+        .env(REQUEST_VARIABLE, request)
         .current_dir("/")
         .uid(uid)
-        .gid(uid);
+        .gid(gid);
     let output = tokio::task::spawn_blocking(move || command.output())
         .await
         .unwrap()
@@ -171,9 +182,10 @@ async fn users_other_than_the_sockets_own_are_refused_even_if_the_file_lets_them
     use std::os::unix::fs::PermissionsExt;
     const STRANGER: u32 = 1;
     if let Some(socket) = std::env::var_os(SOCKET_VARIABLE) {
-        let request = b"{\"op\":\"hello\",\"version\":1}";
-        let answer = exchange(socket.as_ref(), request).await;
-        println!("{}", if answer.is_some() { "heard" } else { "ignored" });
+        let request = std::env::var(REQUEST_VARIABLE).unwrap();
+        let answer = exchange(socket.as_ref(), request.as_bytes()).await;
+        let answer = answer.map(|answer| String::from_utf8(answer.bytes).unwrap());
+        println!("{}", answer.as_deref().unwrap_or("ignored"));
         return;
     }
     let node = Node::start().await;
@@ -187,11 +199,11 @@ async fn users_other_than_the_sockets_own_are_refused_even_if_the_file_lets_them
     };
     open(node.scratch.path(), 0o755);
     let mode = |path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!((mode(node.control()), mode(node.handoff())), (0o600, 0o600));
+    assert_eq!((mode(node.control()), mode(node.handoff())), (0o600, 0o660));
     assert!(
-        knock(&node.scratch, node.handoff(), nobody)
+        speak(&node.scratch, node.handoff(), (nobody, nobody), HELLO)
             .await
-            .contains("heard")
+            .contains("error")
     );
 
     open(&node.control(), 0o666);
@@ -201,7 +213,7 @@ async fn users_other_than_the_sockets_own_are_refused_even_if_the_file_lets_them
         (node.control(), nobody),
         (node.handoff(), STRANGER),
     ] {
-        let received = knock(&node.scratch, socket.clone(), uid).await;
+        let received = speak(&node.scratch, socket.clone(), (uid, uid), HELLO).await;
         assert!(
             received.contains("ignored"),
             "{uid} on {}: {received}",
@@ -209,5 +221,52 @@ async fn users_other_than_the_sockets_own_are_refused_even_if_the_file_lets_them
         );
         let line = node.logged(&format!("uid={uid} ")).await;
         assert!(line.contains("may not use the socket"), "{line}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_token_is_good_for_the_user_of_its_start_only() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    const MACHINE: u32 = 1_900_000_001;
+    const OTHER: u32 = 1_900_000_002;
+    let node = Node::start().await;
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(node.scratch.path(), open).unwrap();
+    node.client().add(pod("one")).await.unwrap();
+    node.client().add(pod("two")).await.unwrap();
+    let start = |id: &str, uid| StartRequest {
+        memory_bytes: 0,
+        uid: Some(uid),
+        id: id.to_owned(),
+        cgroup_parent: String::new(),
+    };
+    let token = node
+        .client()
+        .prepare_start(start("one", MACHINE))
+        .await
+        .unwrap();
+    node.client()
+        .prepare_start(start("two", OTHER))
+        .await
+        .unwrap();
+    let group = std::fs::metadata(node.handoff()).unwrap().gid();
+    let redeem = async |uid| {
+        let request = format!(r#"{{"version":1,"token":"{token}"}}"#);
+        speak(&node.scratch, node.handoff(), (uid, group), &request).await
+    };
+    // Not even root: whoever has the token has it from the machine.
+    assert_eq!(
+        refusal(&node.redeem(&token).await.0),
+        Some(ErrorCode::NotFound)
+    );
+    let refused = redeem(OTHER).await;
+    assert!(refused.contains("not_found"), "{refused}");
+    let given = redeem(MACHINE).await;
+    assert!(given.contains(r#""nics":[{"mac""#), "{given}");
+    let again = redeem(MACHINE).await;
+    assert!(again.contains("ignored"), "{again}");
+    for id in ["one", "two"] {
+        node.client().del(id).await.unwrap();
     }
 }

@@ -268,6 +268,7 @@ impl Node {
     pub(crate) async fn token(&self, id: &str) -> String {
         let start = StartRequest {
             memory_bytes: 0,
+            uid: None,
             id: id.to_owned(),
             cgroup_parent: String::new(),
         };

@@ -122,6 +122,7 @@ async fn die(node: &mut Node, point: &str) {
         "start" => {
             let start = StartRequest {
                 memory_bytes: 0,
+                uid: None,
                 id: "one".to_owned(),
                 cgroup_parent: String::new(),
             };

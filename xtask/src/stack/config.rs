@@ -10,7 +10,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use nix::unistd::{Group, User};
+use nix::unistd::User;
 use serde_json::json;
 
 use super::cluster::{self, Node};
@@ -109,7 +109,7 @@ fn conflist(layout: &Layout, record: &Record) -> Result<String> {
 
 fn libvirtd_conf(layout: &Layout) -> String {
     format!(
-        "unix_sock_dir = \"{}\"\nunix_sock_rw_perms = \"0700\"\nauth_unix_ro = \"none\"\n\
+        "unix_sock_dir = \"{}\"\nunix_sock_ro_perms = \"0700\"\nunix_sock_rw_perms = \"0700\"\nauth_unix_ro = \"none\"\n\
          auth_unix_rw = \"none\"\nlog_level = 3\nlog_outputs = \"3:stderr\"\n",
         layout.path("libvirt/sock").display()
     )
@@ -120,19 +120,13 @@ fn libvirtd_conf(layout: &Layout) -> String {
 fn qemu_conf(group: &str) -> String {
     format!(
         "user = \"{QEMU_USER}\"\ngroup = \"{group}\"\ndynamic_ownership = 1\n\
-         security_driver = \"none\"\nstdio_handler = \"file\"\ncgroup_controllers = [ ]\n\
+         seccomp_sandbox = 1\nsecurity_driver = \"none\"\nstdio_handler = \"file\"\ncgroup_controllers = [ ]\n\
          namespaces = [ ]\n"
     )
 }
 
-/// The group of QEMU's user: its own where the distribution made one, otherwise its primary one.
+/// The group that all machines share: the primary one of QEMU's user.
 fn qemu_group() -> Result<String> {
-    if Group::from_name(QEMU_USER)
-        .context("look up QEMU's group")?
-        .is_some()
-    {
-        return Ok(QEMU_USER.to_owned());
-    }
     let user = User::from_name(QEMU_USER).context("look up QEMU's user")?;
     let user =
         user.with_context(|| format!("there is no user {QEMU_USER}: run cargo xtask setup"))?;

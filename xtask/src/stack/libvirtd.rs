@@ -65,6 +65,12 @@ fn program(layout: &Layout) -> PathBuf {
     layout.path("bin/libvirtd")
 }
 
+/// Moves this process, and so every QEMU, into a network namespace that has no link but an inactive
+/// loopback.
+pub(crate) fn leave_network() -> Result<()> {
+    unshare(CloneFlags::CLONE_NEWNET).context("create libvirtd's network namespace")
+}
+
 /// Moves this process into a mount namespace as libvirtd needs it.
 pub(crate) fn enter_mount_namespace(layout: &Layout) -> Result<()> {
     let kvm = Record::read(layout)?.kvm;

@@ -1,8 +1,8 @@
 //! The programs of a stack: their command lines, the socket that shows that they respond, and how
 //! one process turns into them.
 //!
-//! Invariant: each runs in the stack's network namespace; libvirtd also in a mount namespace of its
-//! own. All carry the stack's directory in their environment, by which `down` recognises them.
+//! Invariant: each runs in the stack's network namespace, but libvirtd in one without a network, and
+//! in a mount namespace of its own. All carry the stack's directory in their environment, by which `down` recognises them.
 //! Failure: a program that cannot be started leaves its reason in its log.
 
 use std::fmt;
@@ -130,9 +130,11 @@ impl Program {
 
     /// Turns this process into the program. Returns only if that fails.
     pub(crate) fn become_it(self, layout: &Layout) -> Result<()> {
-        netns::enter(&layout.netns_path())?;
         if self == Self::Libvirtd {
+            libvirtd::leave_network()?;
             libvirtd::enter_mount_namespace(layout).context("libvirtd's mount namespace")?;
+        } else {
+            netns::enter(&layout.netns_path())?;
         }
         let mut command = self.command(layout)?;
         // Nothing that cargo or the environment of another stack has set.

@@ -47,8 +47,7 @@ struct SerialTarget {
 pub(super) struct Channel {
     #[serde(rename = "@type")]
     kind: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    source: Option<Source>,
+    source: Source,
     target: ChannelTarget,
 }
 
@@ -81,28 +80,27 @@ impl Serial {
 }
 
 impl Channel {
-    /// libvirt makes the socket and keeps it to itself.
-    pub(super) const fn guest_agent() -> Self {
-        Self::new(None, "org.qemu.guest_agent.0")
+    /// libvirt connects to the socket.
+    pub(super) fn guest_agent(socket: &Path) -> Result<Self> {
+        Self::new(socket, "org.qemu.guest_agent.0")
     }
 
-    /// The emulator makes the socket, which is the daemon's.
+    /// The daemon connects to the socket.
     pub(super) fn vmlet_guest(socket: &Path) -> Result<Self> {
-        let source = Source {
-            mode: "bind",
-            path: text(socket)?,
-        };
-        Ok(Self::new(Some(source), guestapi::PORT))
+        Self::new(socket, guestapi::PORT)
     }
 
-    const fn new(source: Option<Source>, name: &'static str) -> Self {
-        Self {
+    fn new(socket: &Path, name: &'static str) -> Result<Self> {
+        Ok(Self {
             kind: "unix",
-            source,
+            source: Source {
+                mode: "bind",
+                path: text(socket)?,
+            },
             target: ChannelTarget {
                 kind: "virtio",
                 name,
             },
-        }
+        })
     }
 }

@@ -18,6 +18,7 @@ use crate::vm::domain::{
     START_TOKEN, Spare, Variable,
 };
 use crate::vm::host::accelerator::Accelerator;
+use crate::vm::users::Owner;
 
 fn spec() -> DomainSpec {
     DomainSpec {
@@ -61,9 +62,13 @@ fn spec() -> DomainSpec {
             socket: "/var/lib/vmlet/console/c0ffee/serial.sock".into(),
             log: "/var/lib/vmlet/console/c0ffee/serial.raw".into(),
         },
-        guest_agent: true,
+        guest_agent: Some("/var/lib/vmlet/console/c/agent".into()),
         guest_socket: Some("/var/lib/vmlet/console/c0ffee/guest".into()),
         system_uuid: None,
+        owner: Some(Owner {
+            uid: 1_900_000_007,
+            gid: 107,
+        }),
     }
 }
 
@@ -84,7 +89,7 @@ fn a_kvm_guest_with_more_disks_and_its_own_system_uuid() {
     let mut spec = DomainSpec {
         accelerator: Accelerator::Kvm,
         cpu: CpuMode::HostModel,
-        guest_agent: false,
+        guest_agent: None,
         guest_socket: None,
         system_uuid: Some(Uuid::from_u128(42)),
         machine_type: "pc-q35-7.1".parse().unwrap(),

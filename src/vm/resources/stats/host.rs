@@ -9,9 +9,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::vm::host::process::Emulator;
 use cgroup::PodCgroup;
 use podspec::{ContainerId, SandboxId};
-use uuid::Uuid;
 
 use super::Disk;
 use crate::clock;
@@ -24,10 +24,8 @@ const BLOCK: u64 = 512;
 #[derive(Debug)]
 pub(super) struct Emulators {
     pub(super) processes: Arc<Processes>,
-    /// The user that QEMU runs as.
-    pub(super) user: u32,
     /// Machines that run.
-    pub(super) machines: Vec<(ContainerId, Uuid)>,
+    pub(super) machines: Vec<(ContainerId, Emulator)>,
 }
 
 /// Which pods are checked.
@@ -53,10 +51,14 @@ pub(super) type Processed = HashMap<ContainerId, (i32, Option<Resident>)>;
 impl Emulators {
     /// Reads everything. Blocks, also on a process that is that does not respond.
     pub(super) fn read(&self) -> Processed {
-        let domains: Vec<_> = self.machines.iter().map(|(_, domain)| *domain).collect();
-        let pids = self.processes.find(&domains, self.user);
-        let found = self.machines.iter().filter_map(|(id, domain)| {
-            let pid = *pids.get(domain)?;
+        let wanted: Vec<_> = self
+            .machines
+            .iter()
+            .map(|(_, emulator)| *emulator)
+            .collect();
+        let pids = self.processes.find(&wanted);
+        let found = self.machines.iter().filter_map(|(id, emulator)| {
+            let pid = *pids.get(&emulator.domain)?;
             Some((id.clone(), (pid, self.processes.resident(pid))))
         });
         found.collect()

@@ -134,10 +134,9 @@ impl<P: Platform> Containers<P> {
         };
         let emulators = Emulators {
             processes: Arc::clone(&self.meter.processes),
-            user: self.settings.uid,
             machines: running
                 .iter()
-                .map(|row| (row.id.clone(), row.domain()))
+                .map(|row| (row.id.clone(), self.emulator(row)))
                 .collect(),
         };
         let pods = Pods {

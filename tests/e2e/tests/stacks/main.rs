@@ -13,6 +13,7 @@ mod exec;
 mod faults;
 mod guest_agent;
 mod ipv6;
+mod isolation;
 mod kubelet_needs;
 mod network;
 mod node_address;

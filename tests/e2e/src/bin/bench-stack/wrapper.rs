@@ -57,6 +57,7 @@ impl<'a> Runs<'a> {
     async fn through_wrapper(&self, cgroup_parent: &str) -> Result<Duration> {
         let request = StartRequest {
             memory_bytes: 0,
+            uid: None,
             id: self.sandbox.to_owned(),
             cgroup_parent: cgroup_parent.to_owned(),
         };

@@ -1,0 +1,174 @@
+//! Confines QEMU to the files of its machine.
+//!
+//! Invariant: after [`confine`] this process, and what it becomes, opens only what every emulator
+//! needs (libraries, firmware, devices) and what its own command line names; it listens on and
+//! connects to no TCP port, and signals no process that is not confined with it, as far as the
+//! kernel's Landlock can. The directories of the machine are closed to the group that all machines
+//! share.
+//! Failure: a kernel without Landlock confines nothing, and no error says so; everything else that
+//! fails is an error of the start.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::Permissions;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetError, Scope, path_beneath_rules,
+};
+
+/// The newest version of Landlock that the rules are written for; older kernels do a part of it.
+const VERSION: ABI = ABI::V6;
+
+/// Programs, libraries, firmware, and what the C library and QEMU look up about the system.
+const SYSTEM: [&str; 9] = [
+    "/usr",
+    "/bin",
+    "/lib",
+    "/lib64",
+    "/etc",
+    "/sys/devices",
+    "/sys/module",
+    "/sys/fs/cgroup",
+    "/proc/self",
+];
+
+/// Devices that emulators open by themselves.
+const DEVICES: [&str; 9] = [
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/kvm",
+    "/dev/net/tun",
+    "/dev/vhost-net",
+    "/dev/vhost-vsock",
+];
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("close {path} to other machines")]
+    Close {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("confine the emulator by Landlock")]
+    Landlock(#[from] RulesetError),
+}
+
+/// Confines this process to what `emulator` needs with these arguments.
+pub(crate) fn confine(emulator: &Path, arguments: &[OsString]) -> Result<(), Error> {
+    let named = named(arguments);
+    let directories = directories(&named);
+    for directory in &directories {
+        close(directory)?;
+    }
+    restrict(emulator, &named, &directories)?;
+    Ok(())
+}
+
+fn restrict(emulator: &Path, named: &[PathBuf], own: &[PathBuf]) -> Result<(), RulesetError> {
+    let all = AccessFs::from_all(VERSION);
+    let execute: BitFlags<AccessFs> = AccessFs::Execute | AccessFs::ReadFile;
+    let program = execute | AccessFs::ReadDir;
+    let file = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
+    let socket = file | AccessFs::MakeSock | AccessFs::RemoveFile;
+    // Paths that do not exist get no rule.
+    Ruleset::default()
+        .handle_access(all)?
+        .handle_access(AccessNet::from_all(VERSION))?
+        .scope(Scope::from_all(VERSION))?
+        .create()?
+        .add_rules(path_beneath_rules(SYSTEM, program))?
+        .add_rules(path_beneath_rules([emulator], execute))?
+        .add_rules(path_beneath_rules(DEVICES, file))?
+        .add_rules(path_beneath_rules(named, file))?
+        .add_rules(path_beneath_rules(own, socket))?
+        .restrict_self()?;
+    Ok(())
+}
+
+/// The files that a command line names: whole arguments, values of options, and strings of JSON
+/// objects that begin with a slash. libvirt composes the line; no part of it is a guest's.
+fn named(arguments: &[OsString]) -> Vec<PathBuf> {
+    let parts = arguments.iter().flat_map(|argument| {
+        let bytes = argument.as_bytes();
+        let is_json = bytes.first() == Some(&b'{');
+        bytes.split(move |byte| match is_json {
+            true => *byte == b'"',
+            false => matches!(byte, b'=' | b','),
+        })
+    });
+    let mut paths: Vec<_> = parts
+        .filter(|part| part.len() > 1 && part[0] == b'/')
+        .map(|part| PathBuf::from(OsStr::from_bytes(part)))
+        .collect();
+    paths.sort_unstable();
+    paths.dedup();
+    paths
+}
+
+/// The directories of this machine alone: those around its files that belong to its user.
+fn directories(named: &[PathBuf]) -> Vec<PathBuf> {
+    let own = nix::unistd::geteuid().as_raw();
+    let is_own = |path: &PathBuf| {
+        let found = std::fs::symlink_metadata(path);
+        own != 0 && found.is_ok_and(|found| found.is_dir() && found.uid() == own)
+    };
+    let mut around: Vec<_> = named
+        .iter()
+        .filter_map(|path| path.parent().map(Path::to_owned))
+        .filter(is_own)
+        .collect();
+    around.dedup();
+    around
+}
+
+/// libvirt makes them accessible for the group.
+fn close(directory: &Path) -> Result<(), Error> {
+    std::fs::set_permissions(directory, Permissions::from_mode(0o700)).map_err(|source| {
+        let path = directory.to_owned();
+        Error::Close { path, source }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::named;
+
+    #[test]
+    fn the_files_of_a_command_line_are_found_in_every_notation() {
+        let line = [
+            "-object",
+            r#"{"qom-type":"secret","id":"masterKey0","format":"raw","file":"/q/domain-1/master-key.aes"}"#,
+            "-blockdev",
+            r#"{"driver":"file","filename":"/p/root,x=1.qcow2","node-name":"n"}"#,
+            "-chardev",
+            "socket,id=charserial0,path=/c/serial,server=on,logfile=/c/a.raw,logappend=on",
+            "-kernel",
+            "/boot/vmlinuz",
+            "-name",
+            "guest=vmlet-1,debug-threads=on",
+            "/",
+        ];
+        let line: Vec<_> = line.iter().map(Into::into).collect();
+        let found: Vec<_> = named(&line)
+            .iter()
+            .map(|p| p.display().to_string())
+            .collect();
+        assert_eq!(
+            found,
+            [
+                "/boot/vmlinuz",
+                "/c/a.raw",
+                "/c/serial",
+                "/p/root,x=1.qcow2",
+                "/q/domain-1/master-key.aes"
+            ]
+        );
+    }
+}
