@@ -23,7 +23,7 @@ use landlock::{
 const VERSION: ABI = ABI::V6;
 
 /// Programs, libraries, firmware, and what the C library and QEMU look up about the system.
-const SYSTEM: [&str; 9] = [
+const SYSTEM: [&str; 14] = [
     "/usr",
     "/bin",
     "/lib",
@@ -33,6 +33,11 @@ const SYSTEM: [&str; 9] = [
     "/sys/module",
     "/sys/fs/cgroup",
     "/proc/self",
+    "/proc/sys/kernel",
+    "/proc/sys/vm",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/stat",
 ];
 
 /// Devices that emulators open by themselves.
