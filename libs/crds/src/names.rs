@@ -20,6 +20,12 @@ pub const RECONCILE_PRIORITY: &str = "vmlet.dev.protected/reconcile-priority";
 pub const SKIP_DELETE_PLATFORM_RESOURCE: &str = "vmlet.dev.protected/skip-delete-platform-resource";
 /// An administrator's pause. Its presence counts.
 pub const ADMIN_PAUSED: &str = "vmlet.dev.protected/admin-paused";
+/// Namespaces, separated by commas, from which `dataVolumeTemplates` may clone. An admission policy
+/// lets users name only those in which they may create `datavolumes/source`.
+pub const CLONE_FROM_NAMESPACES: &str = "vmlet.dev.protected/clone-from-namespaces";
+/// Names, separated by commas, of existing DataVolumes without an owner that the machine takes
+/// over. An admission policy requires the right to update and delete DataVolumes.
+pub const ADOPT_DATA_VOLUMES: &str = "vmlet.dev.protected/adopt-data-volumes";
 /// When a group's power change reaches this machine: RFC 3339.
 pub const APPLY_POWER_STATE_TIME: &str = "vmlet.dev.protected/apply-power-state-time";
 /// Pauses reconciliation. Its presence counts. Anyone who may edit the machine may set it.

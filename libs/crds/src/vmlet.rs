@@ -111,6 +111,7 @@ mod watch {
             "vmlet-protected-metadata",
             "vmlet-machines",
             "vmlet-internal",
+            "vmlet-data-volumes",
         ]
         .map(str::to_owned)
         .to_vec()

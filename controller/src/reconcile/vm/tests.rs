@@ -17,6 +17,7 @@ mod bounds;
 mod config_rows;
 mod count;
 mod create_rows;
+mod data_volume_rows;
 mod delete_rows;
 mod handover;
 mod image_rows;

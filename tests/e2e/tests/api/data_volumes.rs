@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use crds::VirtualMachine;
 use crds::conditions::DATA_VOLUMES_READY;
 use e2e::foreign::{await_words, definition};
-use e2e::{Control, machines};
+use e2e::{Control, eventually, machines};
 use kube::Api;
 use serde_json::json;
 
@@ -55,5 +55,58 @@ async fn story(control: &Control) -> Result<()> {
         "-p",
     ];
     cluster.kubectl(&[&arguments[..], &[patch]].concat())?;
-    says("False Failed:").await
+    says("False Failed:").await?;
+    sources_and_owners(control).await
+}
+
+/// A DataSource that its namespace's administrator points elsewhere, and a volume without an owner.
+async fn sources_and_owners(control: &Control) -> Result<()> {
+    let cluster = control.cluster();
+    let kind = definition("cdi.kubevirt.io", "v1beta1", "DataSource", "datasources");
+    cluster.apply(&kind)?;
+    let object = |kind: &str, name: &str, spec: serde_json::Value| {
+        json!({
+            "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": kind,
+            "metadata": { "name": name, "namespace": "default" }, "spec": spec,
+        })
+    };
+    let elsewhere = json!({ "source": { "pvc": { "namespace": "golden", "name": "a" } } });
+    let source = object("DataSource", "ds", elsewhere);
+    eventually(SOON, "DataSources are served", || async {
+        cluster.apply(&source)
+    })
+    .await?;
+    cluster.apply(&object("DataVolume", "old", json!({})))?;
+    let spec = |name: &str, template: serde_json::Value| {
+        json!({
+            "runStrategy": "Always",
+            "dataVolumeTemplates": [{ "name": name, "spec": template }],
+            "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": name } }],
+        })
+    };
+    let reference = json!({ "sourceRef": { "kind": "DataSource", "name": "ds" } });
+    cluster.apply(&machines::machine("copy", &spec("copied", reference)))?;
+    cluster.apply(&machines::machine("heir", &spec("old", json!({}))))?;
+    let vms: Api<VirtualMachine> = Api::namespaced(control.client()?, "default");
+    let words = "False Forbidden: DataSource default/ds names pvc a of the namespace golden";
+    await_words(&vms, "copy", DATA_VOLUMES_READY, words, SOON).await?;
+    let words = "False NotOwned: DataVolume old exists and has no owner";
+    await_words(&vms, "heir", DATA_VOLUMES_READY, words, SOON).await?;
+
+    let record = format!("{}=old", crds::names::ADOPT_DATA_VOLUMES);
+    cluster.kubectl(&["annotate", "virtualmachine", "heir", &record])?;
+    await_words(
+        &vms,
+        "heir",
+        DATA_VOLUMES_READY,
+        "False NotReady: old is",
+        SOON,
+    )
+    .await?;
+    let adopted = cluster.get_json(&["datavolume", "old"])?;
+    ensure!(
+        adopted["metadata"]["ownerReferences"][0]["name"] == "heir",
+        "{adopted}"
+    );
+    Ok(())
 }

@@ -6,6 +6,7 @@
 
 mod agent;
 mod agent_facts;
+mod clones;
 mod data_volumes;
 mod docs;
 mod hostile;

@@ -11,7 +11,7 @@ use anyhow::{Error, ensure};
 use e2e::{Answer, Control, Effect, Objects, Who, cases, eventually};
 use serde_json::{Value, json};
 
-use crate::hostile;
+use crate::{clones, hostile};
 
 const VM: &str = "VirtualMachine";
 const PRIORITY: &str = "vmlet.dev.protected/reconcile-priority";
@@ -65,7 +65,7 @@ fn label(key: &str, value: impl Into<Value>) -> Value {
 }
 
 #[track_caller]
-fn denied(answer: Answer, words: &str) {
+pub(super) fn denied(answer: Answer, words: &str) {
     let reported = answer.map_or_else(|reported| reported, |object| format!("allowed: {object}"));
     assert!(reported.contains("ValidatingAdmissionPolicy"), "{reported}");
     assert!(reported.contains(words), "{reported}");
@@ -83,6 +83,8 @@ async fn users_cannot_change_protected_fields_and_objects() -> anyhow::Result<()
             everybody_else_who_is_privileged_is,
             checks_pauses_priorities_and_finalizers_are_guarded,
             only_the_controller_speaks_for_the_controller,
+            clones::clones_across_namespaces_need_the_authors_right,
+            clones::a_data_volume_is_adopted_only_for_those_who_may_delete_it,
             hostile::whatever_is_taken_can_be_read_and_no_rule_gives_up,
             hostile::the_largest_machine_is_within_the_budget_of_the_rules,
             hostile::metadata_that_cannot_be_read_is_refused,
@@ -184,7 +186,7 @@ async fn the_policies_are_well_typed(control: &Control) -> anyhow::Result<()> {
         let seen = |policy: &Value| {
             policy["status"]["observedGeneration"] == policy["metadata"]["generation"]
         };
-        ensure!(items.len() == 3 && items.iter().all(seen), "{list}");
+        ensure!(items.len() == 4 && items.iter().all(seen), "{list}");
         Ok(items)
     })
     .await?;

@@ -2,17 +2,21 @@
 //!
 //! Invariant: the watch has their state; they are created once, owned by the machine, never
 //! deleted here: stopping keeps them, the garbage collector takes them when the machine goes. One
-//! that CDI collected after it had filled its claim is not made again.
+//! that CDI collected after it had filled its claim is not made again. One that exists without an
+//! owner is taken over only where an admission policy has recorded a user who may delete it.
 //! Failure: without CDI in the cluster a condition reports it, and a start waits.
 
+mod source;
+
 use crds::conditions::{DATA_VOLUMES_READY, Status};
+use crds::names;
 use crds::vm::DataVolumeTemplate;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use lifecycle::Volumes;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
-use super::{Pass, volumes};
+use super::{Missing, Pass, volumes};
 use crate::context::Key;
 use crate::flow::Outcome;
 use crate::reconcile::answers::{is_conflict, is_gone};
@@ -21,6 +25,9 @@ use crate::stores::{DataVolume, DataVolumeSpec};
 
 /// Phases in which a data volume can be used: what is missing comes with the first pod.
 const READY_PHASES: [&str; 3] = ["Succeeded", "WaitForFirstConsumer", "PendingPopulation"];
+
+/// Reason where the cluster does not know the kind.
+const NOT_SERVED: &str = "NotServed";
 
 /// Annotation of a claim: CDI has filled it for the data volume of this name.
 const POPULATED_FOR: &str = "cdi.kubevirt.io/storage.populatedFor";
@@ -36,24 +43,17 @@ pub(super) async fn check(pass: &mut Pass<'_>) -> Outcome<Volumes> {
     let api = Api::namespaced(pass.ctx.client.clone(), &pass.key.namespace);
     let mut worst = Volumes::Ready;
     for template in &templates {
-        let one = one(pass, &api, template).await?;
-        match one {
-            None => {
-                let message = "the cluster does not serve cdi.kubevirt.io/v1beta1: install CDI";
-                pass.condition(DATA_VOLUMES_READY, Status::False, "NotServed", message);
-                return Ok(Volumes::DataVolumeFailed);
-            }
-            Some((Volumes::Ready, _)) => {}
-            Some((stands, message)) => {
-                let reason = match stands {
-                    Volumes::DataVolumeFailed => "Failed",
-                    _ => "NotReady",
-                };
-                pass.condition(DATA_VOLUMES_READY, Status::False, reason, &message);
-                if worst != Volumes::DataVolumeFailed {
-                    worst = stands;
-                }
-            }
+        let One { stands, why } = one(pass, &api, template).await?;
+        if stands == Volumes::Ready {
+            continue;
+        }
+        let Missing { reason, message } = why;
+        pass.condition(DATA_VOLUMES_READY, Status::False, reason, &message);
+        if reason == NOT_SERVED {
+            return Ok(stands);
+        }
+        if worst != Volumes::DataVolumeFailed {
+            worst = stands;
         }
     }
     if worst == Volumes::Ready {
@@ -62,12 +62,34 @@ pub(super) async fn check(pass: &mut Pass<'_>) -> Outcome<Volumes> {
     Ok(worst)
 }
 
-/// The state of one object; `None`: the cluster does not know the kind.
+/// The state of one data volume, and why it is not ready.
+struct One {
+    stands: Volumes,
+    why: Missing,
+}
+
+impl One {
+    fn ready() -> Self {
+        let (stands, why) = (Volumes::Ready, Missing::new("", ""));
+        Self { stands, why }
+    }
+
+    fn on_its_way(message: String) -> Self {
+        let (stands, why) = (Volumes::Provisioning, Missing::new("NotReady", message));
+        Self { stands, why }
+    }
+
+    fn failed(why: Missing) -> Self {
+        let stands = Volumes::DataVolumeFailed;
+        Self { stands, why }
+    }
+}
+
 async fn one(
     pass: &mut Pass<'_>,
     api: &Api<DataVolume>,
     template: &DataVolumeTemplate,
-) -> Outcome<Option<(Volumes, String)>> {
+) -> Outcome<One> {
     let name = template.name.as_str();
     let failed = |error: &kube::Error| {
         let (name, message) = (name.to_owned(), error.to_string());
@@ -76,47 +98,74 @@ async fn one(
     let key = Key::new(&pass.key.namespace, name);
     let Some(found) = pass.ctx.stores.data_volumes.get(&key.reference()) else {
         if is_populated(pass, name) {
-            return Ok(Some((Volumes::Ready, String::new())));
+            return Ok(One::ready());
         }
-        let new = new(pass, template);
+        let spec = match source::resolve(pass, template).await {
+            Ok(spec) => spec,
+            Err(source::Refusal::Missing(why)) => return Ok(One::failed(why)),
+            Err(source::Refusal::Read(error)) => return Err(failed(&error)),
+        };
+        let new = new(pass, name, spec);
         return match api.create(&PostParams::default(), &new).await {
             Ok(_) => {
                 pass.count_change();
                 pass.normal("SuccessfulDataVolumeCreate", name);
-                Ok(Some(being_made(name)))
+                Ok(being_made(name))
             }
             // It was made in an earlier pass, and its event is on its way.
-            Err(error) if is_conflict(&error) => Ok(Some(being_made(name))),
+            Err(error) if is_conflict(&error) => Ok(being_made(name)),
             // No API server serves the kind: the path itself is unknown.
-            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) if is_gone(&error) => {
+                let message = "the cluster does not serve cdi.kubevirt.io/v1beta1: install CDI";
+                Ok(One::failed(Missing::new(NOT_SERVED, message)))
+            }
             Err(error) => Err(failed(&error)),
         };
     };
-    adopt(pass, api, &found).await.map_err(|e| failed(&e))?;
+    if is_without_owner(&found) {
+        if !listed(pass, names::ADOPT_DATA_VOLUMES).any(|one| one == name) {
+            return Ok(One::failed(not_owned(name)));
+        }
+        adopt(pass, api, &found).await.map_err(|e| failed(&e))?;
+    }
     let status = found.status.as_ref();
     let phase = status.and_then(|s| s.phase.as_deref());
     let phase = phase.unwrap_or("Pending");
-    Ok(Some(if READY_PHASES.contains(&phase) {
-        (Volumes::Ready, String::new())
+    Ok(if READY_PHASES.contains(&phase) {
+        One::ready()
     } else if phase == "Failed" {
-        (Volumes::DataVolumeFailed, format!("{name} failed"))
+        One::failed(Missing::new("Failed", format!("{name} failed")))
     } else {
-        (Volumes::Provisioning, format!("{name} is {phase}"))
-    }))
+        One::on_its_way(format!("{name} is {phase}"))
+    })
 }
 
-fn being_made(name: &str) -> (Volumes, String) {
-    (Volumes::Provisioning, format!("{name} is being made"))
+fn being_made(name: &str) -> One {
+    One::on_its_way(format!("{name} is being made"))
 }
 
-fn new(pass: &Pass<'_>, template: &DataVolumeTemplate) -> DataVolume {
-    let any = template.spec.as_object().cloned().unwrap_or_default();
-    let mut new = DataVolume::new(&template.name, DataVolumeSpec { any });
+/// What an annotation lists, separated by commas.
+fn listed<'a>(pass: &'a Pass<'_>, annotation: &str) -> impl Iterator<Item = &'a str> {
+    let text = pass.vm.annotations().get(annotation);
+    text.into_iter().flat_map(|text| text.split(','))
+}
+
+fn not_owned(name: &str) -> Missing {
+    let key = names::ADOPT_DATA_VOLUMES;
+    let message = format!(
+        "DataVolume {name} exists and has no owner; to make it part of the machine, which deletes \
+         it together with the machine, a user who may update and delete DataVolumes adds its name \
+         to the machine's annotation {key}"
+    );
+    Missing::new("NotOwned", message)
+}
+
+fn new(pass: &Pass<'_>, name: &str, any: Map<String, Value>) -> DataVolume {
+    let mut new = DataVolume::new(name, DataVolumeSpec { any });
     new.metadata.namespace = Some(pass.key.namespace.clone());
     new.metadata.owner_references = Some(vec![pass.owner()]);
     let uid = pass.uid();
-    new.labels_mut()
-        .insert(crds::names::VM_UID_LABEL.to_owned(), uid);
+    new.labels_mut().insert(names::VM_UID_LABEL.to_owned(), uid);
     new
 }
 
@@ -134,19 +183,17 @@ fn is_populated(pass: &Pass<'_>, name: &str) -> bool {
     is_handed_over || says(POPULATED_FOR, name) || says(POD_PHASE, "Succeeded")
 }
 
-/// Makes the machine the owner of one that has none.
+fn is_without_owner(found: &DataVolume) -> bool {
+    let mut owners = found.owner_references().iter();
+    found.metadata.deletion_timestamp.is_none() && !owners.any(|o| o.controller == Some(true))
+}
+
+/// Makes the machine the owner.
 async fn adopt(
     pass: &Pass<'_>,
     api: &Api<DataVolume>,
     found: &DataVolume,
 ) -> Result<(), kube::Error> {
-    let has_owner = found
-        .owner_references()
-        .iter()
-        .any(|o| o.controller == Some(true));
-    if has_owner || found.metadata.deletion_timestamp.is_some() {
-        return Ok(());
-    }
     let mut owners = found.owner_references().to_vec();
     owners.push(pass.owner());
     let change = Patch::Merge(json!({ "metadata": {

@@ -368,20 +368,7 @@ async fn s56_data_volumes_are_made_owned_and_kept() {
 }
 
 #[tokio::test]
-async fn s56_an_unowned_data_volume_is_adopted_and_without_cdi_a_condition_reports_it() {
-    let mut bench = Bench::new();
-    bench.claim("dv", "Bound");
-    bench.put(
-        DATA_VOLUMES,
-        json!({
-            "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume",
-            "metadata": { "name": "dv", "namespace": "ns" }, "spec": {}, "status": { "phase": "Succeeded" },
-        }),
-    );
-    bench.created(with_data_volume()).await;
-    let owners = bench.get(DATA_VOLUMES, "dv")["metadata"]["ownerReferences"].clone();
-    assert_eq!(owners[0]["name"], "vm");
-
+async fn s56_without_cdi_a_condition_reports_it() {
     let mut bench = Bench::new();
     bench.claim("dv", "Bound");
     bench

@@ -1,0 +1,144 @@
+//! What a machine's author may have cloned and taken over by the controller's rights.
+//!
+//! Invariant: an annotation in the protected domain is the record of the admission policy.
+//! Failure: none of its own.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::bench::*;
+
+const CLONE_FROM: &str = crds::names::CLONE_FROM_NAMESPACES;
+const ADOPT: &str = crds::names::ADOPT_DATA_VOLUMES;
+
+fn filled_from(spec: &Value, annotations: &Value) -> Value {
+    json!({
+        "metadata": { "annotations": annotations },
+        "spec": {
+            "dataVolumeTemplates": [{ "name": "dv", "spec": spec }],
+            "volumes": [{ "name": "d", "persistentVolumeClaim": { "claimName": "dv" } }],
+        },
+    })
+}
+
+async fn made_from(bench: &mut Bench, spec: Value, annotations: Value) {
+    bench.claim("dv", "Bound");
+    bench.created(filled_from(&spec, &annotations)).await;
+    bench.settle().await.ok();
+}
+
+fn data_source(bench: &mut Bench, namespace: &str, source: Value) {
+    let collection = format!("apis/cdi.kubevirt.io/v1beta1/namespaces/{namespace}/datasources");
+    bench.put(
+        &collection,
+        json!({
+            "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataSource",
+            "metadata": { "name": "ds", "namespace": namespace },
+            "spec": { "source": source },
+        }),
+    );
+}
+
+#[rstest]
+#[case::claim(json!({ "source": { "pvc": { "namespace": "golden", "name": "a" } } }))]
+#[case::snapshot(json!({ "source": { "snapshot": { "namespace": "golden", "name": "a" } } }))]
+#[case::reference(json!({ "sourceRef": { "kind": "DataSource", "namespace": "golden", "name": "ds" } }))]
+#[case::of_the_claim(json!({ "pvc": { "dataSourceRef": { "namespace": "golden", "name": "a" } } }))]
+#[case::of_the_storage(json!({ "storage": { "dataSourceRef": { "namespace": "golden" } } }))]
+#[case::other_letters(json!({ "source": { "pvc": { "Namespace": "golden", "name": "a" } } }))]
+#[tokio::test]
+async fn a_source_in_another_namespace_needs_a_record(#[case] spec: Value) {
+    for (annotations, is_made) in [
+        (json!({}), false),
+        (json!({ CLONE_FROM: "gold,goldens" }), false),
+        (json!({ CLONE_FROM: "other,golden" }), true),
+    ] {
+        let mut bench = Bench::new();
+        let source = json!({ "pvc": { "namespace": "golden", "name": "b" } });
+        data_source(&mut bench, "golden", source);
+        made_from(&mut bench, spec.clone(), annotations).await;
+        assert_eq!(bench.try_get(DATA_VOLUMES, "dv").is_some(), is_made);
+        let reason = if is_made { "NotReady" } else { "Forbidden" };
+        let condition = bench.condition_text("DataVolumesReady");
+        assert_eq!(condition, format!("False/{reason}"));
+        assert!(!bench.has_pod());
+    }
+}
+
+#[rstest]
+#[case::no_namespace(json!({ "source": { "pvc": { "name": "a" } } }))]
+#[case::its_own(json!({ "source": { "pvc": { "namespace": "ns", "name": "a" } } }))]
+#[tokio::test]
+async fn a_source_in_the_machines_namespace_needs_none(#[case] spec: Value) {
+    let mut bench = Bench::new();
+    made_from(&mut bench, spec.clone(), json!({})).await;
+    assert_eq!(bench.get(DATA_VOLUMES, "dv")["spec"], spec);
+}
+
+#[rstest]
+#[case::of_the_same("ns", json!({ "pvc": { "namespace": "ns", "name": "a" } }), Some("ns"))]
+#[case::without_namespace("golden", json!({ "pvc": { "name": "a" } }), Some("golden"))]
+#[case::of_its_own("golden", json!({ "snapshot": { "namespace": "golden", "name": "a" } }), Some("golden"))]
+#[case::that_reaches_further("golden", json!({ "pvc": { "namespace": "secret", "name": "a" } }), None)]
+#[case::that_a_tenant_wrote("ns", json!({ "pvc": { "namespace": "golden", "name": "a" } }), None)]
+#[case::of_another("ns", json!({ "dataSource": { "namespace": "golden", "name": "a" } }), None)]
+#[tokio::test]
+async fn a_data_source_is_resolved_once(
+    #[case] within: &str,
+    #[case] source: Value,
+    #[case] expected: Option<&str>,
+) {
+    let mut bench = Bench::new();
+    data_source(&mut bench, within, source);
+    let spec = json!({
+        "sourceRef": { "kind": "DataSource", "namespace": within, "name": "ds" },
+        "storage": { "resources": {} },
+    });
+    made_from(&mut bench, spec, json!({ CLONE_FROM: "golden" })).await;
+    let made = bench.try_get(DATA_VOLUMES, "dv");
+    let Some(expected) = expected else {
+        assert_eq!(made, None);
+        assert!(!bench.has_pod());
+        return;
+    };
+    let spec = &made.unwrap()["spec"];
+    let kinds = spec["source"].as_object().unwrap();
+    let target = kinds.values().next().unwrap();
+    assert_eq!(*target, json!({ "namespace": expected, "name": "a" }));
+    assert_eq!(spec.get("sourceRef"), None);
+    assert_eq!(spec["storage"], json!({ "resources": {} }));
+}
+
+#[tokio::test]
+async fn a_data_source_that_does_not_exist_shows() {
+    let mut bench = Bench::new();
+    let spec = json!({ "sourceRef": { "kind": "DataSource", "name": "ds" } });
+    made_from(&mut bench, spec, json!({})).await;
+    assert_eq!(bench.condition_text("DataVolumesReady"), "False/NotFound");
+}
+
+#[tokio::test]
+async fn s56_an_unowned_data_volume_is_adopted_where_its_author_may_delete_it() {
+    for (annotations, is_adopted) in [
+        (json!({}), false),
+        (json!({ ADOPT: "other" }), false),
+        (json!({ ADOPT: "other,dv" }), true),
+    ] {
+        let mut bench = Bench::new();
+        bench.put(
+            DATA_VOLUMES,
+            json!({
+                "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume",
+                "metadata": { "name": "dv", "namespace": "ns" }, "spec": {},
+                "status": { "phase": "Succeeded" },
+            }),
+        );
+        made_from(&mut bench, json!({}), annotations).await;
+        let owners = bench.get(DATA_VOLUMES, "dv")["metadata"]["ownerReferences"].clone();
+        assert_eq!(owners[0]["name"] == "vm", is_adopted, "{owners}");
+        assert_eq!(bench.has_pod(), is_adopted);
+        if !is_adopted {
+            assert_eq!(bench.condition_text("DataVolumesReady"), "False/NotOwned");
+        }
+    }
+}

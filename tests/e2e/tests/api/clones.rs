@@ -1,0 +1,197 @@
+//! What the administrator of a namespace may not have the controller clone or take over.
+//!
+//! Invariant: the API server evaluates the rights of the user who writes the machine.
+//! Failure: the first machine that was allowed, or refused for another reason.
+
+use std::time::Duration;
+
+use anyhow::Error;
+use e2e::{Control, Effect, Who, eventually};
+use serde_json::{Value, json};
+
+use crate::protected::denied;
+
+const VM: &str = "VirtualMachine";
+const CLONE_FROM: &str = crds::names::CLONE_FROM_NAMESPACES;
+const ADOPT: &str = crds::names::ADOPT_DATA_VOLUMES;
+
+fn vm(annotations: Value, template: Value) -> Value {
+    json!({ "metadata": { "name": "m", "annotations": annotations }, "spec": {
+        "imageName": "debian", "running": true,
+        "dataVolumeTemplates": [{ "name": "d", "spec": template }],
+        "volumes": [{ "name": "d", "persistentVolumeClaim": { "claimName": "d" } }],
+    } })
+}
+
+fn claim_of(namespace: &str) -> Value {
+    json!({ "source": { "pvc": { "namespace": namespace, "name": "a" } } })
+}
+
+/// Gives a user a right on a resource of CDI in a namespace.
+fn allow(
+    control: &Control,
+    who: &str,
+    namespace: &str,
+    resource: &str,
+    verbs: &[&str],
+) -> anyhow::Result<()> {
+    let group = "rbac.authorization.k8s.io";
+    let version = format!("{group}/v1");
+    let name = resource.replace('/', "-");
+    for (kind, rest) in [
+        (
+            "Role",
+            json!({ "rules": [{
+                "apiGroups": ["cdi.kubevirt.io"], "resources": [resource], "verbs": verbs,
+            }] }),
+        ),
+        (
+            "RoleBinding",
+            json!({
+                "roleRef": { "apiGroup": group, "kind": "Role", "name": name },
+                "subjects": [{ "apiGroup": group, "kind": "User", "name": who }],
+            }),
+        ),
+    ] {
+        let mut object = json!({
+            "apiVersion": version, "kind": kind,
+            "metadata": { "name": name, "namespace": namespace },
+        });
+        if let (Some(object), Value::Object(rest)) = (object.as_object_mut(), rest) {
+            object.extend(rest);
+        }
+        control.cluster().apply(&object)?;
+    }
+    Ok(())
+}
+
+pub(super) async fn clones_across_namespaces_need_the_authors_right(
+    control: &Control,
+) -> anyhow::Result<()> {
+    for namespace in ["clones", "golden", "other"] {
+        control.namespace(namespace).await?;
+    }
+    let (author, tenant) = (Who::user("author"), Who::user("tenant"));
+    for who in [&author, &tenant] {
+        control.grant(who).await?;
+    }
+    let author = control.objects_as(&author, "clones")?;
+    let tenant = control.objects_as(&tenant, "clones")?;
+    let controller = Who::service_account("vmlet-system", "vmlet-controller");
+    control.grant(&controller).await?;
+    let controller = control.objects_as(&controller, "clones")?;
+    let (no_record, no_right) = (
+        "in another namespace needs that namespace in the annotation",
+        "must have the right to create datavolumes/source in all namespaces",
+    );
+
+    // Every way to name a source elsewhere; without a right a record does not help.
+    for template in [
+        claim_of("golden"),
+        json!({ "source": { "snapshot": { "namespace": "golden", "name": "a" } } }),
+        json!({ "sourceRef": { "kind": "DataSource", "namespace": "golden", "name": "a" } }),
+        json!({ "pvc": { "dataSourceRef": { "kind": "x", "namespace": "golden", "name": "a" } } }),
+        json!({ "storage": { "dataSourceRef": { "kind": "x", "namespace": "golden", "name": "a" } } }),
+    ] {
+        let bare = vm(json!({}), template.clone());
+        denied(tenant.create(VM, &bare, Effect::DryRun).await?, no_record);
+        let recorded = vm(json!({ CLONE_FROM: "golden" }), template);
+        denied(
+            tenant.create(VM, &recorded, Effect::DryRun).await?,
+            no_right,
+        );
+        let made = controller.create(VM, &recorded, Effect::DryRun).await?;
+        made.map_err(Error::msg)?;
+    }
+    for odd in [
+        json!({ "source": { "pvc": "golden/a" } }),
+        json!({ "source": { "pvc": { "namespace": null, "name": "a" } } }),
+        json!({ "sourceRef": { "namespace": ["golden"], "name": "a" } }),
+    ] {
+        let odd = vm(json!({}), odd);
+        denied(
+            tenant.create(VM, &odd, Effect::DryRun).await?,
+            "denied request",
+        );
+    }
+    for template in [claim_of("clones"), json!({ "source": { "blank": {} } })] {
+        let own = vm(json!({}), template);
+        let made = tenant.create(VM, &own, Effect::DryRun).await?;
+        made.map_err(Error::msg)?;
+    }
+
+    // The right is CDI's own, in the source's namespace.
+    let recorded = vm(json!({ CLONE_FROM: "golden" }), claim_of("golden"));
+    allow(
+        control,
+        "author",
+        "golden",
+        "datavolumes/source",
+        &["create"],
+    )?;
+    eventually(Duration::from_secs(60), "the right to clone", || async {
+        let made = author.create(VM, &recorded, Effect::DryRun).await?;
+        made.map(|_| ()).map_err(Error::msg)
+    })
+    .await?;
+    denied(
+        tenant.create(VM, &recorded, Effect::DryRun).await?,
+        no_right,
+    );
+    let both = vm(json!({ CLONE_FROM: "golden,other" }), claim_of("other"));
+    denied(author.create(VM, &both, Effect::DryRun).await?, no_right);
+    let many = ["golden"; 9].join(",");
+    let many = vm(json!({ CLONE_FROM: many }), claim_of("golden"));
+    denied(author.create(VM, &many, Effect::DryRun).await?, "at most 8");
+
+    // What one user may clone, another may not replace by a source of his choice.
+    let made = author.create(VM, &recorded, Effect::Real).await?;
+    made.map_err(Error::msg)?;
+    let other = json!({ "spec": { "dataVolumeTemplates": [{ "name": "d", "spec": {
+        "source": { "pvc": { "namespace": "golden", "name": "secret" } },
+    } }] } });
+    denied(
+        tenant.patch(VM, "m", &other, Effect::DryRun).await?,
+        no_right,
+    );
+    let widened = json!({ "metadata": { "annotations": { CLONE_FROM: "golden,other" } } });
+    denied(
+        tenant.patch(VM, "m", &widened, Effect::DryRun).await?,
+        no_right,
+    );
+    for harmless in [
+        json!({ "spec": { "running": false } }),
+        json!({ "metadata": { "annotations": { "example.com/mine": "x" } } }),
+    ] {
+        let patched = tenant.patch(VM, "m", &harmless, Effect::DryRun).await?;
+        patched.map_err(Error::msg)?;
+    }
+    Ok(())
+}
+
+pub(super) async fn a_data_volume_is_adopted_only_for_those_who_may_delete_it(
+    control: &Control,
+) -> anyhow::Result<()> {
+    let namespace = "adopts";
+    control.namespace(namespace).await?;
+    let who = Who::user("tenant");
+    control.grant(&who).await?;
+    let tenant = control.objects_as(&who, namespace)?;
+    let recorded = vm(json!({ ADOPT: "d" }), json!({}));
+    let words = "needs the right to update and delete DataVolumes";
+    denied(tenant.create(VM, &recorded, Effect::DryRun).await?, words);
+    allow(control, "tenant", namespace, "datavolumes", &["update"])?;
+    denied(tenant.create(VM, &recorded, Effect::DryRun).await?, words);
+    allow(
+        control,
+        "tenant",
+        namespace,
+        "datavolumes",
+        &["update", "delete"],
+    )?;
+    eventually(Duration::from_secs(60), "the right to adopt", || async {
+        let made = tenant.create(VM, &recorded, Effect::DryRun).await?;
+        made.map(|_| ()).map_err(Error::msg)
+    })
+    .await
+}
