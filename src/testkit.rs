@@ -96,6 +96,7 @@ impl Node {
         let settings = images::Settings {
             protocol: images::Protocol::Http,
             proxy: images::Proxy::Direct,
+            allowed_addresses: vec!["127.0.0.1/32".parse().unwrap()],
             ..images::Settings::new(scratch.path().join("images"))
         };
         let images = Arc::new(Images::open(db.clone(), settings).await.unwrap());
