@@ -29,6 +29,7 @@ mod plan;
 pub use error::{Error, Result};
 pub use model::{DesiredContent, Extent, Held, Number};
 
+use crate::disk::qemu_img::QemuImg;
 use crate::metadata::{self, Db, RecordStore};
 
 /// The block devices that containers have.
@@ -38,6 +39,7 @@ pub struct Blocks {
     root: PathBuf,
     uid: u32,
     gid: u32,
+    qemu_img: QemuImg,
     /// Held while a container takes or leaves a device: the record and our node change together.
     turns: tokio::sync::Mutex<()>,
     /// What ends the copies in progress.
@@ -53,6 +55,7 @@ impl Blocks {
             root,
             uid,
             gid,
+            qemu_img: QemuImg::new(uid, gid),
             turns: tokio::sync::Mutex::default(),
             copies: Mutex::default(),
         })
