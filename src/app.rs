@@ -16,6 +16,7 @@ use tapmanager::client::Client;
 use crate::block::Blocks;
 use crate::config::Config;
 use crate::disk::Disks;
+use crate::disk::qemu_img::QemuImg;
 use crate::events::Events;
 use crate::health;
 use crate::images::{self, Images};
@@ -133,9 +134,11 @@ impl App {
         };
         let images = Arc::new(Images::open(db.clone(), image_settings).await?);
         let root = Disks::directory_of(&config.state_dir);
-        let disks = Arc::new(Disks::open(db.clone(), Arc::clone(&images), root).await?);
+        let qemu_img = QemuImg::new(machines.uid, machines.gid);
+        let disks = Disks::open(db.clone(), Arc::clone(&images), qemu_img.clone(), root).await?;
+        let disks = Arc::new(disks);
         let root = Blocks::directory_of(&config.state_dir);
-        let blocks = Blocks::open(db.clone(), root).await?;
+        let blocks = Blocks::open(db.clone(), root, qemu_img).await?;
         let observer = Arc::clone(&metrics) as Arc<dyn libvirt::Observer>;
         let hypervisor = Arc::new(Libvirt::connect_observed(
             config.libvirt.uri.to_string(),

@@ -29,6 +29,7 @@ mod plan;
 pub use error::{Error, Result};
 pub use model::{DesiredContent, Extent, Held, Number};
 
+use crate::disk::qemu_img::QemuImg;
 use crate::metadata::{self, Db, RecordStore};
 
 /// The block devices that containers have.
@@ -36,6 +37,7 @@ use crate::metadata::{self, Db, RecordStore};
 pub struct Blocks {
     records: RecordStore<Held>,
     root: PathBuf,
+    qemu_img: QemuImg,
     /// Held while a container takes or leaves a device: the record and our node change together.
     turns: tokio::sync::Mutex<()>,
     /// What ends the copies in progress.
@@ -44,10 +46,11 @@ pub struct Blocks {
 
 impl Blocks {
     /// Reads what is recorded; `root` is the directory of our nodes, which must exist.
-    pub async fn open(db: Db, root: PathBuf) -> metadata::Result<Self> {
+    pub async fn open(db: Db, root: PathBuf, qemu_img: QemuImg) -> metadata::Result<Self> {
         Ok(Self {
             records: RecordStore::load(db).await?,
             root,
+            qemu_img,
             turns: tokio::sync::Mutex::default(),
             copies: Mutex::default(),
         })

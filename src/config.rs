@@ -4,6 +4,7 @@
 //! reads the environment or depends on the source of a value.
 //! Failure: a sentence that names the keys.
 
+mod addresses;
 mod check;
 mod translation;
 mod value;
@@ -17,6 +18,7 @@ use service::admin_http::Endpoint;
 use service::settings::{Problem, Settings, Timespan};
 use service::telemetry::Log;
 
+pub use addresses::{AddressRange, PrivateAddresses};
 pub use translation::{Pattern, Translation};
 pub use value::{
     AbsolutePath, Accelerator, CgroupDriver, Count, Cpus, Memory, OptionalPath, Protocol, Size,
@@ -183,6 +185,15 @@ pub struct Images {
     /// How the daemon treats a container whose image ID is not in this store because another
     /// runtime assigned it: `pull` the image by its name in the pod, or `refuse` the container.
     pub unknown_id: UnknownId,
+    /// Addresses (`192.0.2.7`) and ranges (`192.0.2.0/24`) that images are fetched from although
+    /// they are refused by their kind: loopback, link-local and multicast addresses, those of
+    /// metadata services and those of the node itself are refused after resolution, also at each
+    /// redirect. Allowed addresses are open to every user whose image URLs the node fetches.
+    pub allowed_addresses: Vec<AddressRange>,
+    /// Whether images are fetched from private addresses (RFC 1918, `100.64.0.0/10`, `fc00::/7`):
+    /// `allow`, since image servers of a cluster usually have one, or `refuse` all that
+    /// `allowed_addresses` does not list.
+    pub private_addresses: PrivateAddresses,
     /// Image names that are translated to URLs. Each entry has a `url` and either `name`, for this
     /// name only, or `prefix`, for all names below it. An image that is specified by its URL has
     /// the name `host[:port]/path` here.
@@ -293,6 +304,8 @@ impl Default for Images {
             stall_timeout: Timespan::from_secs(60),
             ca_file: OptionalPath::none(),
             unknown_id: UnknownId::default(),
+            allowed_addresses: Vec::new(),
+            private_addresses: PrivateAddresses::default(),
             translations: Vec::new(),
         }
     }

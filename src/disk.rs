@@ -33,6 +33,7 @@ pub use model::{Disk, Memory, MemoryPhase, Phase, SavedNic};
 
 use crate::images::{Images, Pinned};
 use crate::metadata::{self, Db, RecordStore};
+use qemu_img::QemuImg;
 use tokio::sync::watch;
 
 /// Beginning of the names under which disks pin their images.
@@ -43,6 +44,7 @@ const OWNER: &str = "vm-";
 pub struct Disks {
     records: RecordStore<Disk>,
     images: Arc<Images>,
+    qemu_img: QemuImg,
     root: PathBuf,
     /// Disks without a record that were logged.
     unrecorded: Mutex<BTreeSet<VmUid>>,
@@ -50,10 +52,16 @@ pub struct Disks {
 
 impl Disks {
     /// Reads what is recorded; `root` is the directory of all disks, which must exist.
-    pub async fn open(db: Db, images: Arc<Images>, root: PathBuf) -> metadata::Result<Self> {
+    pub async fn open(
+        db: Db,
+        images: Arc<Images>,
+        qemu_img: QemuImg,
+        root: PathBuf,
+    ) -> metadata::Result<Self> {
         Ok(Self {
             records: RecordStore::load(db).await?,
             images,
+            qemu_img,
             root,
             unrecorded: Mutex::default(),
         })

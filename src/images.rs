@@ -11,6 +11,7 @@ use std::sync::Arc;
 use service::locks::Locks;
 use tokio_util::task::TaskTracker;
 
+mod addresses;
 mod catalog;
 mod client;
 mod digest;
@@ -32,6 +33,7 @@ mod share;
 mod store;
 mod translate;
 
+pub use addresses::Private;
 pub use catalog::{Image, Pinned};
 pub use digest::{Digest, ParseDigest};
 pub use error::{Error, Result};
@@ -47,6 +49,7 @@ pub use store::Usage;
 
 use crate::metadata::Db;
 use crate::metrics::Metrics;
+use addresses::Guard;
 use catalog::{Catalog, Rows};
 use download::Downloader;
 use share::Downloads;
@@ -99,7 +102,9 @@ impl Images {
         let metrics = Arc::clone(&settings.metrics);
         let rows = rows::load(&db).await?;
         let prepare = move || {
-            let downloader = Downloader::new(client::client(&settings)?, &settings);
+            let guard = Guard::new(&settings.allowed_addresses, settings.private_addresses);
+            let client = client::client(&settings, &guard)?;
+            let downloader = Downloader::new(client, guard, &settings);
             let store = Store::open(settings.dir, settings.readers)?;
             Ok::<_, Error>((downloader, survey(&store, &rows), store, rows))
         };

@@ -22,6 +22,7 @@ pub mod events;
 pub mod files;
 pub mod guest;
 pub mod health;
+mod helper;
 pub mod images;
 pub mod metadata;
 pub mod metrics;

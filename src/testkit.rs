@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::block::Blocks;
+use crate::disk::qemu_img::QemuImg;
 use crate::disk::{DesiredDisk, Disks};
 use crate::images::{self, Images};
 use crate::locks::Locks;
@@ -96,16 +97,20 @@ impl Node {
         let settings = images::Settings {
             protocol: images::Protocol::Http,
             proxy: images::Proxy::Direct,
+            allowed_addresses: vec!["127.0.0.1/32".parse().unwrap()],
             ..images::Settings::new(scratch.path().join("images"))
         };
         let images = Arc::new(Images::open(db.clone(), settings).await.unwrap());
         let root = Disks::directory_of(scratch.path());
         std::fs::create_dir_all(&root).unwrap();
-        let disks = Disks::open(db.clone(), Arc::clone(&images), root).await;
+        let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
+        let qemu_img = QemuImg::new(uid.as_raw(), gid.as_raw());
+        let disks = Disks::open(db.clone(), Arc::clone(&images), qemu_img, root).await;
         let disks = Arc::new(disks.unwrap());
         let root = Blocks::directory_of(scratch.path());
         std::fs::create_dir_all(&root).unwrap();
-        let blocks = Blocks::open(db.clone(), root).await;
+        let qemu_img = QemuImg::new(uid.as_raw(), gid.as_raw());
+        let blocks = Blocks::open(db.clone(), root, qemu_img).await;
         let sandbox_rows = Arc::new(Table::load(db.clone()).await.unwrap());
         let rows = Arc::new(Table::load(db.clone()).await.unwrap());
         let (locks, tasks) = (Locks::default(), Tasks::default());

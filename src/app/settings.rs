@@ -28,6 +28,15 @@ pub(super) fn images(config: &Config, readers: u32) -> images::Settings {
         max_download_bytes: given.max_download.bytes(),
         max_virtual_bytes: given.max_virtual_size.bytes(),
         stall_timeout: given.stall_timeout.get(),
+        allowed_addresses: given
+            .allowed_addresses
+            .iter()
+            .map(|range| range.get())
+            .collect(),
+        private_addresses: match given.private_addresses {
+            config::PrivateAddresses::Allow => images::Private::Allow,
+            config::PrivateAddresses::Refuse => images::Private::Refuse,
+        },
         ca_file: (*given.ca_file).clone(),
         readers: Some(readers),
         boot_id_file: config.boot_id_file.to_path_buf(),

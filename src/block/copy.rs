@@ -20,7 +20,7 @@ use super::hold::blocking;
 use super::marker::{Marker, OFFSET};
 use super::model::{DesiredContent, Extent, Number};
 use super::plan::{self, Content, Plan};
-use crate::disk::qemu_img::{self, Base, Part};
+use crate::disk::qemu_img::{Base, Part};
 use crate::files;
 use crate::images::{Digest, Image};
 
@@ -131,7 +131,7 @@ impl Blocks {
         };
         let cancel = self.cancellable(container);
         let written = tokio::select! {
-            written = qemu_img::write(part, base, image.virtual_size, claim, progress) => written.map_err(Error::from),
+            written = self.qemu_img.write(part, base, image.virtual_size, claim, progress) => written.map_err(Error::from),
             () = cancel.token.cancelled() => Err(Error::Cancelled(device)),
         };
         drop(cancel);

@@ -196,7 +196,7 @@ fn image_code(error: &images::Error) -> Code {
         E::InvalidName { .. } => Code::InvalidArgument,
         E::Absent { .. } | E::NotFound { .. } | E::Vanished { .. } => Code::NotFound,
         E::Refused { code: 401, .. } => Code::Unauthenticated,
-        E::Refused { code: 403, .. } => Code::PermissionDenied,
+        E::Refused { code: 403, .. } | E::Address { .. } => Code::PermissionDenied,
         E::NoSpace { .. } => Code::ResourceExhausted,
         E::Interrupted(_) => Code::Aborted,
         passing if passing.is_passing() => Code::Unavailable,

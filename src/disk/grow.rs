@@ -6,8 +6,8 @@
 
 use podspec::VmUid;
 
+use super::Disks;
 use super::error::{Error, Result};
-use super::{Disks, qemu_img};
 
 impl Disks {
     /// Makes a disk at least `size` bytes large.
@@ -16,7 +16,7 @@ impl Disks {
         if disk.has_memory() || size <= disk.virtual_bytes {
             return Ok(());
         }
-        qemu_img::grow(&self.file(vm), size).await?;
+        self.qemu_img.grow(&self.file(vm), size).await?;
         let larger = self.records.change(&vm, |disk| {
             disk.virtual_bytes = size;
             true

@@ -14,7 +14,7 @@ use podspec::VmUid;
 
 use super::error::{Error, Result};
 use super::model::{Disk, Phase};
-use super::qemu_img::{self, Base};
+use super::qemu_img::Base;
 use super::{Disks, owner};
 use crate::files;
 use crate::images::{self, Image, Locator};
@@ -175,9 +175,11 @@ impl Disks {
         };
         let size = desired.size.max(image.virtual_size);
         if desired.linked {
-            qemu_img::overlay(&unfinished, base, size).await?;
+            self.qemu_img.overlay(&unfinished, base, size).await?;
         } else {
-            qemu_img::copy(&unfinished, base, size, progress).await?;
+            self.qemu_img
+                .copy(&unfinished, base, size, progress)
+                .await?;
         }
         faultpoint::point("node.provision.written");
         let (from, to) = (unfinished.clone(), disk.clone());

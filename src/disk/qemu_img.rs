@@ -1,22 +1,27 @@
 //! Writes disks with `qemu-img`.
 //!
-//! Invariant: formats are named, never guessed; the program ends with the future that runs it. One
-//! that outlived an earlier process continues with a file that has no name any more, or, when a
-//! disk grows, holds QEMU's lock of the image until it is done: no other process opens the disk
-//! before.
+//! Invariant: formats are named, never guessed. The program reads images of strangers, so it is
+//! confined as a [`Helper`]: it gets image and disk as descriptors, and a disk belongs to its user
+//! only while it runs. It ends with the future that runs it; one that outlived an earlier process
+//! continues with a file that has no name any more, or, when a disk grows, holds QEMU's lock of the
+//! image until it is done: no other process opens the disk before.
 //! Failure: [`Failed`] with the program's own message; what it wrote is removed then.
 
 use std::fs::File;
-use std::io::ErrorKind;
-use std::os::unix::fs::FileTypeExt;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::io::AsyncReadExt;
+use nix::unistd::{getegid, geteuid};
 use tokio::process::Command;
 
+use crate::helper::{Helper, Limits, User, path_of};
 use crate::images::Format;
+
+mod run;
+
+use run::{Time, run};
 
 /// Creating an overlay writes a few clusters; more time means a hung disk.
 const OVERLAY: Duration = Duration::from_secs(30);
@@ -28,8 +33,11 @@ const STALL: Duration = Duration::from_secs(120);
 /// image may take its time.
 const SLOWEST: u64 = 1 << 20;
 
-/// Longest part of the program's message that is kept, in characters.
-const WORDS: usize = 500;
+/// Address space of the program: its libraries, the stacks of its threads, and its caches.
+const ADDRESS_SPACE: u64 = 4 << 30;
+
+/// Part of a disk that qcow2's own tables take at most, and what they take of a small one.
+const TABLES: (u64, u64) = (1024, 16 << 20);
 
 /// A disk that could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -50,47 +58,6 @@ pub struct Base<'a> {
     pub format: Format,
 }
 
-/// Makes a disk of `size` bytes that holds only differences from `base`.
-pub async fn overlay(path: &Path, base: Base<'_>, size: u64) -> Result<(), Failed> {
-    clear(path).await?;
-    let mut command = program("create", base.format, "-F");
-    command.arg("-b").arg(base.path).arg(path);
-    command.arg(size.to_string());
-    let work = tokio::time::timeout(OVERLAY, run(command, |_| {}));
-    let outcome = work.await.unwrap_or_else(|_| Err(late(OVERLAY)));
-    settle(path, outcome).await
-}
-
-/// Creates a disk of `size` bytes, at least the image's, that holds all of `base`; `progress` gets
-/// percents.
-pub async fn copy(
-    path: &Path,
-    base: Base<'_>,
-    size: u64,
-    progress: impl FnMut(u8),
-) -> Result<(), Failed> {
-    clear(path).await?;
-    let mut command = Command::new("qemu-img");
-    command.args(["convert", "-p", "-O", "qcow2", "-f", name(base.format)]);
-    command.arg(base.path).arg(path);
-    settle(path, run(command, progress).await).await?;
-    settle(path, resize(path, size).await).await
-}
-
-/// Makes a disk of ours larger; one that cannot be is left alone.
-pub async fn grow(path: &Path, size: u64) -> Result<(), Failed> {
-    let path = path.to_owned();
-    let outcome = resize(&path, size).await;
-    outcome.map_err(|reason| Failed { path, reason })
-}
-
-async fn resize(path: &Path, size: u64) -> Result<(), String> {
-    let mut command = Command::new("qemu-img");
-    command.args(["resize", "-q", "-f", "qcow2"]).arg(path);
-    command.arg(size.to_string());
-    run(command, |_| {}).await
-}
-
 /// A part of a device, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Part<'a> {
@@ -102,61 +69,239 @@ pub struct Part<'a> {
     pub size: u64,
 }
 
-/// Writes all of `base`, of `size` bytes, to a part of a device, past the kernel's cache. `claim`
-/// stays open for as long as the program runs, even if it outlives this process.
-pub async fn write(
-    part: Part<'_>,
-    base: Base<'_>,
-    size: u64,
-    claim: File,
-    progress: impl FnMut(u8),
-) -> Result<(), Failed> {
-    let kind = tokio::fs::metadata(part.path).await;
-    let is_device = kind.is_ok_and(|kind| kind.file_type().is_block_device());
-    let driver = if is_device { "host_device" } else { "file" };
-    // A comma in a path is doubled in this notation.
-    let path = part.path.display().to_string().replace(',', ",,");
-    let target = format!(
-        "driver=raw,offset={},size={},file.driver={driver},file.filename={path}",
-        part.offset, part.size
-    );
-    let mut command = Command::new("qemu-img");
-    command.args(["convert", "-p", "-n", "-t", "none"]);
-    command.args(["-f", name(base.format)]).arg(base.path);
-    command.args(["--target-image-opts", &target]);
-    let stall = STALL + Duration::from_secs(size / 100 / SLOWEST);
-    let outcome = run_with(command, Stdio::from(claim), stall, progress).await;
-    let path = part.path.to_owned();
-    outcome.map_err(|reason| Failed { path, reason })
+/// `qemu-img`, confined.
+#[derive(Debug, Clone)]
+pub struct QemuImg {
+    helper: Helper,
 }
 
-const fn name(format: Format) -> &'static str {
-    match format {
-        Format::Qcow2 => "qcow2",
-        Format::Raw => "raw",
+impl QemuImg {
+    /// The program, to be run as QEMU's user.
+    pub fn new(uid: u32, gid: u32) -> Self {
+        Self::with(Helper::new("qemu-img", User { uid, gid }))
+    }
+
+    const fn with(helper: Helper) -> Self {
+        Self { helper }
+    }
+
+    /// Makes a disk of `size` bytes that holds only differences from `base`, which is not read.
+    pub async fn overlay(&self, path: &Path, base: Base<'_>, size: u64) -> Result<(), Failed> {
+        let made = async {
+            let disk = self.create(path).await?;
+            let file = disk.inherited()?;
+            let name = path_of(&file);
+            let time = Time::short(OVERLAY);
+            let mut command = self.program(&disk, vec![file], tables(size), time);
+            command.args(["create", "-q", "-u", "-f", "qcow2", "-F"]);
+            command.arg(base.format.as_str()).arg("-b").arg(base.path);
+            command.arg(name).arg(size.to_string());
+            run(command, time, |_| {}).await
+        };
+        settle(path, made.await).await
+    }
+
+    /// Creates a disk of `size` bytes, at least the image's, that holds all of `base`; `progress`
+    /// gets percents.
+    pub async fn copy(
+        &self,
+        path: &Path,
+        base: Base<'_>,
+        size: u64,
+        progress: impl FnMut(u8),
+    ) -> Result<(), Failed> {
+        let made = async {
+            let image = open(base.path).await?;
+            let disk = self.create(path).await?;
+            let file = disk.inherited()?;
+            let names = [path_of(&image), path_of(&file)];
+            let (most, time) = (size.saturating_add(tables(size)), Time::long(size));
+            let mut command = self.program(&disk, vec![image, file], most, time);
+            command.args(["convert", "-p", "-O", "qcow2", "-f", base.format.as_str()]);
+            command.args(names);
+            run(command, time, progress).await?;
+            self.resize(&disk, size).await
+        };
+        settle(path, made.await).await
+    }
+
+    /// Makes a disk of ours larger; one that cannot be is left alone.
+    pub async fn grow(&self, path: &Path, size: u64) -> Result<(), Failed> {
+        let grown = async {
+            let path = path.to_owned();
+            let opened = blocking(move || File::options().read(true).write(true).open(path));
+            let file = opened.await.map_err(|e| format!("open it: {e}"))?;
+            let disk = self.lend(file).await?;
+            self.resize(&disk, size).await
+        };
+        let path = path.to_owned();
+        grown.await.map_err(|reason| Failed { path, reason })
+    }
+
+    /// Writes all of `base`, of `size` bytes, to a part of a device, past the kernel's cache.
+    /// `device` is the open device, which stays open for as long as the program runs, even if it
+    /// outlives this process.
+    pub async fn write(
+        &self,
+        part: Part<'_>,
+        base: Base<'_>,
+        size: u64,
+        device: File,
+        progress: impl FnMut(u8),
+    ) -> Result<(), Failed> {
+        let written = async {
+            let image = open(base.path).await?;
+            let disk = self.lend(device).await?;
+            let file = disk.inherited()?;
+            let driver = match disk.is_device {
+                true => "host_device",
+                false => "file",
+            };
+            let name = path_of(&image);
+            let target = format!(
+                "driver=raw,offset={},size={},file.driver={driver},file.filename={}",
+                part.offset,
+                part.size,
+                path_of(&file)
+            );
+            let (most, time) = (part.offset.saturating_add(part.size), Time::long(size));
+            let mut command = self.program(&disk, vec![image, file], most, time);
+            command.args(["convert", "-p", "-n", "-t", "none", "-f"]);
+            command.arg(base.format.as_str()).arg(name);
+            command.args(["--target-image-opts", &target]);
+            run(command, time, progress).await
+        };
+        let path = part.path.to_owned();
+        written.await.map_err(|reason| Failed { path, reason })
+    }
+
+    async fn resize(&self, disk: &Lent, size: u64) -> Result<(), String> {
+        let there = disk
+            .file
+            .metadata()
+            .map_err(|e| format!("measure it: {e}"))?;
+        let file = disk.inherited()?;
+        let name = path_of(&file);
+        let most = there.len().saturating_add(tables(size));
+        let time = Time::short(STALL);
+        let mut command = self.program(disk, vec![file], most, time);
+        command.args(["resize", "-q", "-f", "qcow2", &name, &size.to_string()]);
+        run(command, time, |_| {}).await
+    }
+
+    /// The program without arguments, with files and limits.
+    fn program(&self, disk: &Lent, files: Vec<File>, most: u64, time: Time) -> Command {
+        let limits = Limits {
+            address_space: ADDRESS_SPACE,
+            // One processor's.
+            cpu: time.total.as_secs(),
+            file: most,
+        };
+        self.helper.as_owner(disk.owner).command(limits, files)
+    }
+
+    /// A new file in the place of one of an earlier attempt, whose program may still have that
+    /// open and locked.
+    async fn create(&self, path: &Path) -> Result<Lent, String> {
+        let path = path.to_owned();
+        let created = blocking(move || {
+            match std::fs::remove_file(&path) {
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+            let mut options = File::options();
+            options.read(true).write(true).create_new(true).mode(0o600);
+            options.open(path)
+        });
+        let file = created.await.map_err(|e| format!("create it: {e}"))?;
+        self.lend(file).await
+    }
+
+    /// Gives a file of root to the helper's user. What belongs to another user already is written
+    /// as that user.
+    async fn lend(&self, file: File) -> Result<Lent, String> {
+        let user = self.helper.user();
+        let lent = blocking(move || {
+            let is = file.metadata()?;
+            let is_lent = geteuid().is_root() && is.uid() == 0 && user.uid != 0;
+            if is_lent {
+                fchown(&file, Some(user.uid), Some(user.gid))?;
+            }
+            Ok(Lent {
+                owner: if is_lent { user.uid } else { is.uid() },
+                is_device: is.file_type().is_block_device(),
+                is_lent,
+                file,
+            })
+        });
+        lent.await.map_err(|e| format!("lend it to qemu-img: {e}"))
     }
 }
 
-fn program(verb: &str, format: Format, flag: &str) -> Command {
-    let mut command = Command::new("qemu-img");
-    command.args([verb, "-q", "-f", "qcow2", flag, name(format)]);
-    command
+/// A file that belongs to the user of the helper for as long as this lives.
+#[derive(Debug)]
+struct Lent {
+    file: File,
+    owner: u32,
+    is_device: bool,
+    is_lent: bool,
 }
 
-fn late(deadline: Duration) -> String {
-    format!("qemu-img did not get on within {} s", deadline.as_secs())
+impl Lent {
+    /// Another descriptor of the file, for the program.
+    fn inherited(&self) -> Result<File, String> {
+        let file = self.file.try_clone();
+        file.map_err(|e| format!("duplicate its descriptor: {e}"))
+    }
 }
 
-/// Removes the file of an earlier attempt, whose program may still have it open and
-/// locked.
-async fn clear(path: &Path) -> Result<(), Failed> {
-    match tokio::fs::remove_file(path).await {
-        Err(e) if e.kind() != ErrorKind::NotFound => {
-            let (path, reason) = (path.to_owned(), format!("remove what was left of it: {e}"));
-            Err(Failed { path, reason })
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if self.is_lent {
+            // A file whose owner cannot be changed back is one that libvirt hands over anyway.
+            let _ = fchown(
+                &self.file,
+                Some(geteuid().as_raw()),
+                Some(getegid().as_raw()),
+            );
         }
-        _ => Ok(()),
     }
+}
+
+/// What qcow2's tables of a disk may take.
+const fn tables(size: u64) -> u64 {
+    size / TABLES.0 + TABLES.1
+}
+
+impl Time {
+    const fn short(all: Duration) -> Self {
+        Self {
+            stall: all,
+            total: all,
+        }
+    }
+
+    /// The time that so many bytes may take.
+    const fn long(size: u64) -> Self {
+        let (whole, part) = (size / SLOWEST, size / 100 / SLOWEST);
+        Self {
+            stall: Duration::from_secs(STALL.as_secs() + part),
+            total: Duration::from_secs(5 * STALL.as_secs() + whole),
+        }
+    }
+}
+
+async fn open(path: &Path) -> Result<File, String> {
+    let owned = path.to_owned();
+    let opened = blocking(move || File::open(owned)).await;
+    opened.map_err(|e| format!("open the image {}: {e}", path.display()))
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|e| Err(io::Error::other(e)))
 }
 
 async fn settle(path: &Path, outcome: Result<(), String>) -> Result<(), Failed> {
@@ -169,127 +314,5 @@ async fn settle(path: &Path, outcome: Result<(), String>) -> Result<(), Failed> 
     Err(Failed { path, reason })
 }
 
-async fn run(command: Command, progress: impl FnMut(u8)) -> Result<(), String> {
-    run_with(command, Stdio::null(), STALL, progress).await
-}
-
-async fn run_with(
-    mut command: Command,
-    stdin: Stdio,
-    stall: Duration,
-    mut progress: impl FnMut(u8),
-) -> Result<(), String> {
-    command.stdin(stdin).kill_on_drop(true);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command
-        .spawn()
-        .map_err(|e| format!("start qemu-img: {e}"))?;
-    let (Some(mut out), Some(err)) = (child.stdout.take(), child.stderr.take()) else {
-        return Err("qemu-img has no output".to_owned());
-    };
-    let words = tokio::spawn(async move {
-        let mut text = Vec::new();
-        // What cannot be read is left out.
-        let _ = err.take(64 * 1024).read_to_end(&mut text).await;
-        text
-    });
-    let mut buffer = [0; 256];
-    loop {
-        let read = tokio::time::timeout(stall, out.read(&mut buffer));
-        match read.await.map_err(|_| late(stall))? {
-            Ok(0) | Err(_) => break,
-            Ok(count) => {
-                if let Some(percent) = percent(&buffer[..count]) {
-                    progress(percent);
-                }
-            }
-        }
-    }
-    let status = tokio::time::timeout(stall, child.wait()).await;
-    let status = status.map_err(|_| late(stall))?;
-    let status = status.map_err(|e| format!("wait for qemu-img: {e}"))?;
-    let words = words.await.unwrap_or_default();
-    if status.success() {
-        return Ok(());
-    }
-    let text = String::from_utf8_lossy(&words);
-    Err(text.trim().chars().take(WORDS).collect())
-}
-
-/// The last whole report `(12.34/100%)` in a piece of output.
-fn percent(piece: &[u8]) -> Option<u8> {
-    let text = String::from_utf8_lossy(piece);
-    let end = text.rfind("/100%)")?;
-    let begin = text[..end].rfind('(')? + 1;
-    let whole = text[begin..end].split('.').next()?;
-    whole.trim().parse().ok().filter(|percent| *percent <= 100)
-}
-
 #[cfg(test)]
-mod tests {
-    use tokio::io::AsyncWriteExt;
-
-    use super::*;
-
-    #[test]
-    fn progress_is_read_from_whole_reports_only() {
-        assert_eq!(percent(b"    (0.00/100%)\r    (12.50/100%)\r"), Some(12));
-        assert_eq!(percent(b"(100.00/100%)\n"), Some(100));
-        for odd in ["", "(12.", "50/100%)", "(900.00/100%)", "(x/100%)"] {
-            assert_eq!(percent(odd.as_bytes()), None, "{odd}");
-        }
-    }
-
-    /// An image of 1 MiB, and where a disk may be made.
-    fn files(dir: &Path) -> (PathBuf, PathBuf) {
-        let (image, disk) = (dir.join("image"), dir.join("disk"));
-        std::fs::write(&image, vec![7; 1 << 20]).unwrap();
-        (image, disk)
-    }
-
-    fn raw(path: &Path) -> Base<'_> {
-        let format = Format::Raw;
-        Base { path, format }
-    }
-
-    #[tokio::test]
-    async fn a_copy_needs_nothing_but_itself() {
-        let dir = tempfile::tempdir().unwrap();
-        let (image, disk) = files(dir.path());
-        let base = raw(&image);
-        let mut last = 0;
-        copy(&disk, base, 4 << 20, |percent| last = percent)
-            .await
-            .unwrap();
-        assert_eq!(last, 100);
-        std::fs::remove_file(&image).unwrap();
-        let check = Command::new("qemu-img").arg("info").arg(&disk).output();
-        let text = String::from_utf8(check.await.unwrap().stdout).unwrap();
-        assert!(text.contains("4 MiB"), "{text}");
-        assert!(!text.contains("backing"), "{text}");
-        let gone = copy(&disk, base, 1, |_| {}).await.unwrap_err();
-        assert!(gone.reason.contains("image"), "{gone}");
-        assert!(!disk.exists(), "a part of a disk is left");
-    }
-
-    #[tokio::test]
-    async fn a_program_that_outlived_an_earlier_attempt_is_in_nobodys_way() {
-        let dir = tempfile::tempdir().unwrap();
-        let (image, disk) = files(dir.path());
-        let base = raw(&image);
-        overlay(&disk, base, 1 << 20).await.unwrap();
-        let mut other = Command::new("qemu-io");
-        other.args(["-f", "qcow2"]).arg(&disk).kill_on_drop(true);
-        other.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut other = other.spawn().unwrap();
-        let mut words = other.stdin.take().unwrap();
-        words.write_all(b"length\n").await.unwrap();
-        let mut reported = [0; 16];
-        let reported = other.stdout.as_mut().unwrap().read(&mut reported).await;
-        assert!(reported.unwrap() > 0, "it has the disk open");
-        overlay(&disk, base, 1 << 20).await.unwrap();
-        copy(&disk, base, 1 << 20, |_| {}).await.unwrap();
-        assert!(other.try_wait().unwrap().is_none());
-        drop(words);
-    }
-}
+mod tests;

@@ -1,6 +1,7 @@
-//! The HTTP client: its certificates, proxies and redirects.
+//! The HTTP client: its certificates, proxies, redirects and addresses.
 //!
-//! Invariant: at most ten redirects, never from https to http; the ring provider does the
+//! Invariant: at most ten redirects, never from https to http and never to a refused address, which
+//! names never resolve to either; the ring provider does the
 //! cryptography; a node without system certificates can still fetch over http and from authorities
 //! of its own.
 //! Failure: [`Error::Client`] and [`Error::Io`] for an unusable file of authorities, at start-up.
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use reqwest::redirect::{Attempt, Policy};
 use reqwest::{Certificate, Client, ClientBuilder};
 
+use super::addresses::{Guard, Refused};
 use super::error::{Error, Result};
 use super::settings::{Proxy, Settings};
 
@@ -17,26 +19,28 @@ const MOST_REDIRECTS: usize = 10;
 const USER_AGENT: &str = concat!("vmlet/", env!("CARGO_PKG_VERSION"));
 
 /// Makes the client that all downloads of a store share. Blocks while it reads certificates.
-pub(super) fn client(settings: &Settings) -> Result<Client> {
+pub(super) fn client(settings: &Settings, guard: &Guard) -> Result<Client> {
     // An error means that the program has installed a provider already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let own = own_authorities(settings)?;
-    match builder(settings).tls_certs_merge(own).build() {
+    match builder(settings, guard).tls_certs_merge(own).build() {
         Ok(client) => Ok(client),
         Err(error) => {
             tracing::warn!(%error, "no system certificates found: https needs a CA file");
-            let none = builder(settings).tls_certs_only(std::iter::empty());
+            let none = builder(settings, guard).tls_certs_only(std::iter::empty());
             none.build().map_err(|e| Error::Client(Arc::new(e)))
         }
     }
 }
 
-fn builder(settings: &Settings) -> ClientBuilder {
+fn builder(settings: &Settings, guard: &Guard) -> ClientBuilder {
+    let redirects = guard.clone();
     let builder = Client::builder()
         .user_agent(USER_AGENT)
         .connect_timeout(settings.connect_timeout)
         .referer(false)
-        .redirect(Policy::custom(follow));
+        .dns_resolver(guard.clone())
+        .redirect(Policy::custom(move |attempt| follow(attempt, &redirects)));
     match settings.proxy {
         Proxy::Environment => builder,
         Proxy::Direct => builder.no_proxy(),
@@ -51,7 +55,7 @@ fn own_authorities(settings: &Settings) -> Result<Vec<Certificate>> {
     Certificate::from_pem_bundle(&pem).map_err(|e| Error::Client(Arc::new(e)))
 }
 
-fn follow(attempt: Attempt<'_>) -> reqwest::redirect::Action {
+fn follow(attempt: Attempt<'_>, guard: &Guard) -> reqwest::redirect::Action {
     let from_https = attempt
         .previous()
         .last()
@@ -60,6 +64,8 @@ fn follow(attempt: Attempt<'_>) -> reqwest::redirect::Action {
         attempt.error("more than 10 redirects")
     } else if from_https && attempt.url().scheme() != "https" {
         attempt.error("redirected from https to http")
+    } else if guard.check_url(attempt.url()).is_err() {
+        attempt.error(Refused)
     } else {
         attempt.follow()
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use reqwest::Client;
 
+use super::addresses::Guard;
 use super::error::{Error, Result};
 use super::partial::{Handle, Validators};
 use super::progress::Meter;
@@ -41,6 +42,7 @@ pub(super) enum Fetched {
 #[derive(Debug)]
 pub(super) struct Downloader {
     client: Client,
+    guard: Guard,
     max_bytes: u64,
     connect_timeout: Duration,
     stall_timeout: Duration,
@@ -48,9 +50,10 @@ pub(super) struct Downloader {
 }
 
 impl Downloader {
-    pub(super) fn new(client: Client, settings: &Settings) -> Self {
+    pub(super) fn new(client: Client, guard: Guard, settings: &Settings) -> Self {
         Self {
             client,
+            guard,
             max_bytes: settings.max_download_bytes.min(i64::MAX.unsigned_abs()),
             connect_timeout: settings.connect_timeout,
             stall_timeout: settings.stall_timeout,

@@ -62,6 +62,16 @@ pub enum Error {
         /// Status code and its usual text.
         status: String,
     },
+    /// The URL, or a redirect from it, leads to an address that images are not fetched from. The
+    /// text is the same for all such addresses and says nothing about what listens there.
+    #[error(
+        "refused: {location} leads to an address that this node fetches no images from; an \
+         administrator may list it in images.allowed_addresses"
+    )]
+    Address {
+        /// Host and path of the URL.
+        location: String,
+    },
     /// The server has troubles: 5xx, after all retries.
     #[error("unavailable: {location} answered {status}")]
     Unavailable {

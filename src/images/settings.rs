@@ -8,8 +8,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use service::boot_id;
 
+use super::addresses::Private;
 use super::reference::presentable;
 use crate::metrics::Metrics;
 
@@ -40,6 +42,10 @@ pub struct Settings {
     pub ca_file: Option<PathBuf>,
     /// Whether the proxy variables of the environment are honoured.
     pub proxy: Proxy,
+    /// Addresses that images may be fetched from although they are refused by their kind.
+    pub allowed_addresses: Vec<IpNet>,
+    /// Whether images are fetched from private addresses.
+    pub private_addresses: Private,
     /// What is counted.
     pub metrics: Arc<Metrics>,
 }
@@ -60,6 +66,8 @@ impl Settings {
             retry_wait: Duration::from_millis(500),
             ca_file: None,
             proxy: Proxy::Environment,
+            allowed_addresses: Vec::new(),
+            private_addresses: Private::Allow,
             metrics: Arc::default(),
         }
     }

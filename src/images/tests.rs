@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use super::*;
 
+mod addresses;
 #[cfg(feature = "fault-injection")]
 mod crash;
 mod inspect;
@@ -87,6 +88,7 @@ fn settings(dir: &Path) -> Settings {
         protocol: Protocol::Http,
         retry_wait: Duration::from_millis(1),
         proxy: Proxy::Direct,
+        allowed_addresses: vec!["127.0.0.1/32".parse().unwrap()],
         ..Settings::new(dir.join("images"))
     }
 }

@@ -195,6 +195,7 @@ async fn a_server_that_cannot_be_reached_is_an_unavailable_registry() {
     let settings = images::Settings {
         protocol: images::Protocol::Http,
         proxy: images::Proxy::Direct,
+        allowed_addresses: vec!["127.0.0.1/32".parse().unwrap()],
         ..images::Settings::new(directory.path().join("images"))
     };
     let images = images::Images::open(db, settings).await.unwrap();

@@ -10,6 +10,7 @@ use reqwest::header::HeaderMap;
 use reqwest::{Response, StatusCode};
 use tokio::time::timeout;
 
+use super::super::addresses::is_refused;
 use super::super::client::is_untrusted;
 use super::super::error::{Error, Result};
 use super::super::translate::{Source, location};
@@ -25,6 +26,9 @@ pub(super) struct Request<'a> {
 impl Request<'_> {
     /// Asks, and waits for the beginning of the answer.
     pub(super) async fn send(&self, headers: HeaderMap) -> Result<Response> {
+        if self.downloader.guard.check_url(self.source.url()).is_err() {
+            return Err(self.refused_address());
+        }
         let request = self
             .downloader
             .client
@@ -103,6 +107,9 @@ impl Request<'_> {
     }
 
     fn broken(&self, error: reqwest::Error) -> Error {
+        if is_refused(&error) {
+            return self.refused_address();
+        }
         let location = self.source.location();
         let (redirect, untrusted) = (error.is_redirect(), is_untrusted(&error));
         let source = Arc::new(error.without_url());
@@ -112,6 +119,12 @@ impl Request<'_> {
             Error::Untrusted { location, source }
         } else {
             Error::Fetch { location, source }
+        }
+    }
+
+    fn refused_address(&self) -> Error {
+        Error::Address {
+            location: self.source.location(),
         }
     }
 

@@ -80,15 +80,26 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) async fn start() -> Self {
-        Self::start_with(None).await
+        Self::start_with("127.0.0.1", None).await
+    }
+
+    /// On another address than `localhost`, which is in its name then.
+    pub(super) async fn start_at(address: &str) -> Self {
+        let server = Self::start_with(address, None).await;
+        let authority = server.authority.replace("localhost", address);
+        Self {
+            authority,
+            ..server
+        }
     }
 
     pub(super) async fn start_tls(config: ServerConfig) -> Self {
-        Self::start_with(Some(TlsAcceptor::from(Arc::new(config)))).await
+        let tls = TlsAcceptor::from(Arc::new(config));
+        Self::start_with("127.0.0.1", Some(tls)).await
     }
 
-    async fn start_with(tls: Option<TlsAcceptor>) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    async fn start_with(address: &str, tls: Option<TlsAcceptor>) -> Self {
+        let listener = TcpListener::bind((address, 0)).await.unwrap();
         let authority = format!("localhost:{}", listener.local_addr().unwrap().port());
         let state = Arc::new(State {
             files: Mutex::default(),

@@ -60,7 +60,8 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
          [network]\ntapmanager_socket = {tapmanager}\nhandoff_socket = {handoff}\n\n\
          [vm]\naccelerator = \"auto\"\nemulator = \"/usr/bin/qemu-system-x86_64\"\n\
          wrapper = {wrapper}\nguest_agent = {guest_agent}\nuser = {user}\n\n\
-         [images]\nprotocol = \"http\"\n\n\
+         [images]\nprotocol = \"http\"\n\
+         allowed_addresses = [\"127.0.0.1/32\"]\n\n\
          [[images.translations]]\nname = {image}\nurl = {url}\n",
         listen = toml_string(&layout.cri_socket().to_string_lossy()),
         state = path("state"),

@@ -1,0 +1,110 @@
+//! Programs that read bytes of strangers, such as `qemu-img`.
+//!
+//! Invariant: such a program runs as an unprivileged user without any capability, gets its files as
+//! descriptors and nothing else of the daemon, and has limits on address space, CPU time and file
+//! size; who runs it sets a deadline. It runs with all of its limits or not at all.
+//! Failure: the start fails with what the kernel refused; a limit ends the program by a signal.
+
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+
+use nix::libc;
+use tokio::process::Command;
+
+mod confine;
+
+/// Where helper programs are, and all that their environment has.
+const ENVIRONMENT: [(&str, &str); 2] = [
+    (
+        "PATH",
+        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    ),
+    ("LC_ALL", "C"),
+];
+
+/// A user and group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct User {
+    /// The user.
+    pub(crate) uid: u32,
+    /// Its group.
+    pub(crate) gid: u32,
+}
+
+/// What a helper may use up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Bytes of address space.
+    pub(crate) address_space: u64,
+    /// Seconds of CPU time.
+    pub(crate) cpu: u64,
+    /// Largest file that it may write, in bytes; devices have no such limit.
+    pub(crate) file: u64,
+}
+
+/// A program and how it is confined.
+#[derive(Debug, Clone)]
+pub(crate) struct Helper {
+    program: PathBuf,
+    /// Who it runs as, where the daemon may change users.
+    user: User,
+}
+
+impl Helper {
+    /// A program that runs as this user.
+    pub(crate) fn new(program: impl Into<PathBuf>, user: User) -> Self {
+        Self {
+            program: program.into(),
+            user,
+        }
+    }
+
+    /// Who the program runs as.
+    pub(crate) const fn user(&self) -> User {
+        self.user
+    }
+
+    /// The same program, run as the owner of a file that an unprivileged user owns.
+    pub(crate) fn as_owner(&self, uid: u32) -> Self {
+        let user = match uid {
+            0 => self.user,
+            uid => User { uid, ..self.user },
+        };
+        Self {
+            user,
+            ..self.clone()
+        }
+    }
+
+    /// A command that inherits `files` and no other descriptor, to be run by the caller. Its
+    /// arguments name the files by [`path_of`]. It ends with its handle.
+    pub(crate) fn command(&self, limits: Limits, files: Vec<File>) -> Command {
+        let mut command = Command::new(&self.program);
+        command.env_clear().envs(ENVIRONMENT).current_dir("/");
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        confine::confine(&mut command, self.user, limits, files);
+        command
+    }
+}
+
+/// How a helper names a file that it inherits: opening it leads through no directory.
+pub(crate) fn path_of(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// Which limit ended a program.
+pub(crate) fn limit_that_ended(status: ExitStatus) -> Option<&'static str> {
+    match status.signal()? {
+        libc::SIGXFSZ => Some("wrote more than the disk may take"),
+        libc::SIGXCPU => Some("used up its CPU time"),
+        libc::SIGKILL => Some("was killed: the node may lack memory, or its CPU time is used up"),
+        libc::SIGSEGV | libc::SIGBUS | libc::SIGABRT => Some("crashed: the image may be malformed"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! The confinement of a helper between fork and execution.
+//!
+//! Invariant: everything is prepared before the fork; after it only system calls are made, and
+//! each that fails keeps the program from running.
+//! Failure: the start of the command fails with the kernel's answer.
+#![allow(unsafe_code)] // pre_exec and capset have no safe form; a comment at each states why it is sound.
+
+use std::fs::File;
+use std::io;
+
+use nix::errno::Errno;
+use nix::fcntl::{F_SETFD, FdFlag, fcntl};
+use nix::libc;
+use nix::sys::prctl::set_no_new_privs;
+use nix::sys::resource::{Resource, setrlimit};
+use nix::unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid};
+use tokio::process::Command;
+
+use super::{Limits, User};
+
+/// Descriptors that a helper may have open: its own files and those of its libraries.
+const DESCRIPTORS: u64 = 256;
+
+/// `_LINUX_CAPABILITY_VERSION_3`
+const CAPABILITY_VERSION: u32 = 0x2008_0522;
+
+/// Makes the command confine itself before it executes its program.
+pub(super) fn confine(command: &mut Command, user: User, limits: Limits, files: Vec<File>) {
+    // A daemon that is not root, as in tests, runs helpers as its own user.
+    let changes_user = geteuid().is_root();
+    let groups = [Gid::from_raw(user.gid)];
+    let (uid, gid) = (Uid::from_raw(user.uid), groups[0]);
+    let limits = [
+        (Resource::RLIMIT_AS, limits.address_space),
+        (Resource::RLIMIT_CPU, limits.cpu),
+        (Resource::RLIMIT_FSIZE, limits.file),
+        (Resource::RLIMIT_CORE, 0),
+        (Resource::RLIMIT_NOFILE, DESCRIPTORS),
+    ];
+    let begin = move || {
+        keep_only(&files)?;
+        drop_bounding_set()?;
+        if changes_user {
+            setgroups(&groups)?;
+            setresgid(gid, gid, gid)?;
+            setresuid(uid, uid, uid)?;
+        }
+        drop_capabilities()?;
+        set_no_new_privs()?;
+        for (resource, limit) in limits {
+            // The signal of CPU time comes at the soft limit, and a kill a second later.
+            let hard = limit.saturating_add(u64::from(resource == Resource::RLIMIT_CPU));
+            setrlimit(resource, limit, hard)?;
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls only; an error becomes a number without allocation.
+    unsafe { command.pre_exec(begin) };
+}
+
+/// Every descriptor is closed by the execution but the standard streams and these.
+fn keep_only(files: &[File]) -> io::Result<()> {
+    // SAFETY: the call takes no pointer and marks descriptors of this process only, which is
+    // about to execute another program.
+    let marked = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            3,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
+    match Errno::result(marked) {
+        // Before Linux 5.11 there is the flag that each descriptor has got when it was opened.
+        Ok(_) | Err(Errno::ENOSYS | Errno::EINVAL) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    for file in files {
+        fcntl(file, F_SETFD(FdFlag::empty()))?;
+    }
+    Ok(())
+}
+
+fn drop_bounding_set() -> io::Result<()> {
+    for number in 0..64 {
+        // SAFETY: the call takes no pointer.
+        let dropped = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, number, 0, 0, 0) };
+        match Errno::result(dropped) {
+            Ok(_) => {}
+            // The kernel knows no more; or the daemon has no right to, and then none to lose.
+            Err(Errno::EINVAL | Errno::EPERM) => break,
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+/// `struct __user_cap_header_struct`
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: libc::c_int,
+}
+
+fn drop_capabilities() -> io::Result<()> {
+    let header = Header {
+        version: CAPABILITY_VERSION,
+        pid: 0,
+    };
+    // Effective, permitted and inheritable, for both halves of the numbers.
+    let none = [[0_u32; 3]; 2];
+    // SAFETY: both have the layout of the kernel's structures, two for this version, and live until
+    // the call returns.
+    let set = unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) };
+    Errno::result(set)?;
+    Ok(())
+}
