@@ -30,8 +30,10 @@ pub struct Config {
     pub namespace: String,
     /// File that contains the boot ID of the kernel.
     pub boot_id_file: PathBuf,
-    /// Address of `/healthz`, `/readyz` and `/metrics`; not served if unset.
+    /// Address of `/healthz` and `/readyz`; not served if unset.
     pub health_listen: Option<SocketAddr>,
+    /// Address of `/metrics`; not served if unset.
+    pub metrics_listen: Option<SocketAddr>,
     /// Log output on standard error.
     pub log: Log,
     /// Time limits and intervals.
@@ -90,6 +92,7 @@ impl Default for Config {
             namespace: crds::names::NAMESPACE.to_owned(),
             boot_id_file: boot_id::KERNEL.into(),
             health_listen: None,
+            metrics_listen: None,
             log: Log::default(),
             limits: Limits::default(),
         }

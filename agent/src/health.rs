@@ -1,8 +1,8 @@
-//! The health of the agent, and the HTTP server that reports it.
+//! The health of the agent, and the HTTP servers that report it and its metrics.
 //!
 //! Invariant: `/healthz` is 200 while the process serves; `/readyz` is 200 while the tasks were
 //! listed, the API server's watch works and the daemon has listed its tasks. A slow reader costs
-//! one task until a deadline.
+//! one task until a deadline; readers of metrics take no place of a probe.
 //! Failure: [`Error`] when the address cannot be had; a later error ends a single connection.
 
 use std::net::SocketAddr;
@@ -60,25 +60,34 @@ impl Health {
     }
 }
 
-/// Binds `address` and gives the future that serves it until `stop`.
+/// Binds `address` and gives the future that serves health until `stop`.
 pub(crate) async fn serve(
     address: SocketAddr,
     health: Arc<Health>,
+    stop: CancellationToken,
+) -> Result<impl Future<Output = ()> + Send + 'static, Error> {
+    let server = Server::bind(address).await?;
+    let page = move |path: &str| page(path, &health);
+    Ok(server.serve(LIMITS, stop, page))
+}
+
+/// The same for metrics.
+pub(crate) async fn serve_metrics(
+    address: SocketAddr,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 ) -> Result<impl Future<Output = ()> + Send + 'static, Error> {
     let server = Server::bind(address).await?;
-    let page = move |path: &str| page(path, &health, &metrics);
+    let page = move |path: &str| (path == "/metrics").then(|| Page::metrics(metrics.text()));
     Ok(server.serve(LIMITS, stop, page))
 }
 
-fn page(path: &str, health: &Health, metrics: &Metrics) -> Option<Page> {
+fn page(path: &str, health: &Health) -> Option<Page> {
     match path {
         "/healthz" => Some(Page::ok()),
         "/readyz" => Some(health.trouble().map_or_else(Page::ok, |trouble| {
             Page::plain(StatusCode::SERVICE_UNAVAILABLE, trouble)
         })),
-        "/metrics" => Some(Page::metrics(metrics.text())),
         _ => None,
     }
 }
@@ -97,5 +106,7 @@ mod tests {
         assert!(health.trouble().unwrap().contains("daemon"));
         health.daemon(true);
         assert_eq!(health.trouble(), None);
+        assert_eq!(page("/readyz", &health), Some(Page::ok()));
+        assert_eq!(page("/metrics", &health), None);
     }
 }

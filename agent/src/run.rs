@@ -86,8 +86,11 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     let parts = TaskTracker::new();
 
     if let Some(address) = config.health_listen {
-        let (health, metrics) = (Arc::clone(&health), Arc::clone(&metrics));
-        let server = health::serve(address, health, metrics, stop.clone());
+        let server = health::serve(address, Arc::clone(&health), stop.clone());
+        parts.spawn(ending(server.await.map_err(Error::Health)?, &stop));
+    }
+    if let Some(address) = config.metrics_listen {
+        let server = health::serve_metrics(address, Arc::clone(&metrics), stop.clone());
         parts.spawn(ending(server.await.map_err(Error::Health)?, &stop));
     }
     let (sender, task_events) = mpsc::channel(QUEUE);

@@ -70,7 +70,7 @@ impl Error {
 pub async fn run(config: Config, stop: CancellationToken) -> Result<(), Error> {
     let (stores, feeds) = Stores::new();
     let metrics = Arc::new(Metrics::of(&stores));
-    let health = health::serve(config.listen, Arc::clone(&metrics)).await?;
+    let health = health::serve(config.probe_listen, config.listen, Arc::clone(&metrics)).await?;
     let health = tokio::spawn(health);
     let api = client::config(config.kubeconfig.as_deref()).await?;
     let identity = identity(&config);

@@ -28,8 +28,10 @@ pub struct Config {
     pub kubeconfig: Option<PathBuf>,
     /// Namespace of the controller's own objects, such as its lease.
     pub namespace: String,
-    /// Address and port of the HTTP server for health and metrics.
+    /// Address and port of the HTTP server for metrics.
     pub listen: SocketAddr,
+    /// Address and port of the HTTP server for probes, `/healthz` and `/readyz`.
+    pub probe_listen: SocketAddr,
     /// How reconcile passes are run.
     pub runner: Runner,
     /// Which object is reconciled first.
@@ -141,6 +143,7 @@ impl Default for Config {
             kubeconfig: None,
             namespace: "vmlet-system".to_owned(),
             listen: SocketAddr::from(([127, 0, 0, 1], 9630)),
+            probe_listen: SocketAddr::from(([127, 0, 0, 1], 9631)),
             runner: Runner::default(),
             priority: Priority::default(),
             lease: Lease::default(),

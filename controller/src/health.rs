@@ -1,8 +1,9 @@
-//! `/healthz`, `/readyz` and `/metrics` over HTTP.
+//! `/healthz` and `/readyz` over HTTP, and `/metrics` on a listener of its own.
 //!
 //! Invariant: health shows that the process serves and nothing about the cluster: a controller that
-//! waits for the lease, or for an API server that is away, is healthy.
-//! Failure: that of [`service::admin_http`]: the address cannot be used; a client that is slow
+//! waits for the lease, or for an API server that is away, is healthy. Readers of metrics take no
+//! place of a probe.
+//! Failure: that of [`service::admin_http`]: an address cannot be used; a client that is slow
 //! loses its connection.
 
 use std::net::SocketAddr;
@@ -26,39 +27,69 @@ const LIMITS: Limits = Limits {
 ///
 /// # Errors
 ///
-/// [`Error`] when the address cannot be used.
+/// [`Error`] when an address cannot be used.
 pub async fn serve(
-    address: SocketAddr,
-    metrics: Arc<Metrics>,
+    probes: SocketAddr,
+    metrics: SocketAddr,
+    content: Arc<Metrics>,
 ) -> Result<impl Future<Output = ()>, Error> {
-    let server = Server::bind(address).await?;
-    let address = server.address().unwrap_or(address);
+    let (probed, scraped) = (Server::bind(probes).await?, Server::bind(metrics).await?);
+    let address = scraped.address().unwrap_or(metrics);
+    tracing::info!(%address, "metrics server started");
+    let address = probed.address().unwrap_or(probes);
     tracing::info!(%address, "health server started");
-    let page = move |path: &str| page(path, &metrics);
-    Ok(server.serve(LIMITS, CancellationToken::new(), page))
+    let page = move |path: &str| (path == "/metrics").then(|| Page::metrics(content.text()));
+    let scraped = scraped.serve(LIMITS, CancellationToken::new(), page);
+    let probed = probed.serve(LIMITS, CancellationToken::new(), health);
+    Ok(async {
+        tokio::join!(probed, scraped);
+    })
 }
 
-fn page(path: &str, metrics: &Metrics) -> Option<Page> {
-    match path {
-        "/healthz" | "/livez" | "/readyz" => Some(Page::ok()),
-        "/metrics" => Some(Page::metrics(metrics.text())),
-        _ => None,
-    }
+fn health(path: &str) -> Option<Page> {
+    matches!(path, "/healthz" | "/livez" | "/readyz").then(Page::ok)
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
     use super::*;
 
+    const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
     #[test]
-    fn a_follower_is_healthy_and_its_metrics_show_the_role() {
-        let metrics = Metrics::default();
+    fn a_follower_is_healthy() {
         for path in ["/healthz", "/livez", "/readyz"] {
-            assert_eq!(page(path, &metrics), Some(Page::ok()));
+            assert_eq!(health(path), Some(Page::ok()));
         }
-        let text = metrics.text();
+        for path in ["/metrics", "/secrets", "/"] {
+            assert_eq!(health(path), None);
+        }
+    }
+
+    #[tokio::test]
+    async fn metrics_show_the_role() {
+        let text = Metrics::default().text();
         assert!(text.contains("\nvmlet_controller_leader 0\n"), "{text}");
-        assert_eq!(page("/metrics", &metrics), Some(Page::metrics(text)));
-        assert_eq!(page("/secrets", &metrics), None);
+        let taken = Server::bind(ANY).await.unwrap();
+        let address = taken.address().unwrap();
+        assert!(serve(ANY, address, Arc::default()).await.is_err());
+        assert!(serve(address, ANY, Arc::default()).await.is_err());
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let serving = taken.serve(LIMITS, CancellationToken::new(), health);
+        let asked = async {
+            let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+            stream.write_all(request).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            answer
+        };
+        let answer = tokio::select! {
+            () = serving => String::new(),
+            answer = asked => answer,
+        };
+        assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
     }
 }

@@ -19,7 +19,7 @@ use crds::{
     ClusterVirtualMachineImage, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
     VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
 };
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::Resource;
 use kube::core::PartialObjectMeta;
@@ -152,8 +152,6 @@ stores! {
     networks: PartialObjectMeta<NetworkAttachmentDefinition>;
     /// Storage classes.
     storage_classes: StorageClass;
-    /// Which Secrets exist, in which version. Their data is read live, when it is needed.
-    secrets: PartialObjectMeta<Secret>;
 }
 
 impl Stores {

@@ -80,7 +80,6 @@ pub fn start(
         cluster_images,
         groups,
         claims,
-        secrets,
         storage_classes
     );
     let agents = intake.agents();

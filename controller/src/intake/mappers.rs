@@ -12,7 +12,7 @@ use crds::{
     ClusterVirtualMachineImage, GROUP, TaskKind, VirtualMachine, VirtualMachineClass,
     VirtualMachineGroup, VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
 };
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
@@ -223,12 +223,6 @@ impl Wakes for PersistentVolumeClaim {
 impl Wakes for DataVolume {
     fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
         with(stores, &Relation::DataVolume(Key::of(&**change.object())))
-    }
-}
-
-impl Wakes for PartialObjectMeta<Secret> {
-    fn wakes(change: &Change<Self>, stores: &Stores) -> Vec<Key> {
-        with(stores, &Relation::Secret(Key::of(&**change.object())))
     }
 }
 

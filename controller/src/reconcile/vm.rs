@@ -108,6 +108,13 @@ async fn look_at_present(ctx: &Context, key: &Key) -> Outcome {
         (Ok(flow), Ok(())) => Ok(flow),
         // What was found out is written by no other pass.
         (Ok(_), Err(error)) => Err(error),
+        (Err(PassError::Failed(error)), Ok(())) => match pass.secret_due() {
+            Some(after) => {
+                tracing::info!(vm = %key, error = format!("{error:#}"), ?after, "secret awaited");
+                Ok(Flow::RequeueAfter(after))
+            }
+            None => Err(PassError::Failed(error)),
+        },
         (Err(error), Ok(())) => Err(error),
         (Err(first), Err(error)) => {
             tracing::warn!(vm = %key, %error, "machine status not written");

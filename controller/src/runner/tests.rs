@@ -120,10 +120,10 @@ async fn no_pass_runs_before_all_stores_are_full_and_one_that_panics_is_counted_
         groups,
         nodes
     );
-    fill!(claims, data_volumes, networks, storage_classes);
+    fill!(claims, data_volumes, networks);
     let early = timeout(Duration::from_secs(60), &mut working).await;
     assert!(early.is_err() && *passes.lock().unwrap() == 0);
-    fill!(secrets);
+    fill!(storage_classes);
     timeout(Duration::from_secs(60), working).await.unwrap();
     assert_eq!(*passes.lock().unwrap(), 2);
     let panics = "vmlet_controller_reconcile_panics_total{controller=\"virtualmachine\"} 1";

@@ -13,7 +13,7 @@ use crds::{
     ClusterVirtualMachineImage, TaskKind, VirtualMachine, VirtualMachineClass, VirtualMachineGroup,
     VirtualMachineImage, VirtualMachineImageCache, VirtualMachineTask,
 };
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::core::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
@@ -38,8 +38,6 @@ pub enum Relation {
     Network(Key),
     /// The storage class of the root disk.
     StorageClass(String),
-    /// A Secret with first-boot data.
-    Secret(Key),
     /// A group.
     Group(Key),
     /// The node of the root disk.
@@ -66,10 +64,6 @@ impl Relation {
         }
         for template in &spec.data_volume_templates {
             all.insert(Self::DataVolume(here(&template.name)));
-        }
-        let cloud_init = spec.bootstrap.iter().flat_map(|b| &b.cloud_init);
-        for user_data in cloud_init.flat_map(|c| &c.user_data) {
-            all.insert(Self::Secret(here(&user_data.name)));
         }
         let interfaces = spec.network.iter().flat_map(|n| &n.interfaces);
         for reference in interfaces.flat_map(|i| i.network_ref.as_deref()) {
@@ -232,6 +226,5 @@ impl Indexed for VirtualMachineGroup {}
 impl Indexed for DataVolume {}
 impl Indexed for Node {}
 impl Indexed for PersistentVolumeClaim {}
-impl Indexed for PartialObjectMeta<Secret> {}
 impl Indexed for PartialObjectMeta<NetworkAttachmentDefinition> {}
 impl Indexed for StorageClass {}

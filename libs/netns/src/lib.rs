@@ -31,6 +31,7 @@ pub mod ipv6;
 mod mac;
 mod namespace;
 pub mod netlink;
+mod pace;
 mod sysctl;
 mod tap;
 

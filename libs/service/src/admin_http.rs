@@ -1,12 +1,13 @@
 //! A few pages over HTTP, answered from memory: health and metrics of a program.
 //!
 //! Invariant: bodies of requests are not read, and a connection carries one request; a slow reader
-//! costs one task until a deadline, and no more than [`Limits::connections`] of them.
+//! costs one task until a deadline, and no more than [`Limits::connections`] of them. No client can
+//! keep others out: a new one takes the place of the oldest of the address that has most.
 //! Failure: [`Error`] when the address cannot be had; a later error ends a single connection.
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,15 +20,17 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 mod endpoint;
 mod metrics;
+mod places;
 
 pub use endpoint::Endpoint;
 pub use http::StatusCode;
 pub use metrics::MetricsServer;
+
+use places::Places;
 
 use crate::listener::{self, Claim, Listener};
 
@@ -57,7 +60,7 @@ pub enum Error {
 /// What readers may cost.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at the same time; others wait.
+    /// Connections at the same time; another one ends the oldest of them.
     pub connections: usize,
     /// Longest time for the head of a request.
     pub head: Duration,
@@ -116,6 +119,16 @@ enum Socket {
 enum Client {
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+impl Client {
+    /// Where it is; `None`: on the node.
+    fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(stream) => stream.peer_addr().ok().map(|peer| peer.ip()),
+            Self::Unix(_) => None,
+        }
+    }
 }
 
 impl Socket {
@@ -180,30 +193,29 @@ impl Server {
         stop: CancellationToken,
         page: impl Fn(&str) -> Option<Page> + Send + Sync + 'static,
     ) {
-        let room = Arc::new(Semaphore::new(limits.connections));
+        let mut places = Places::of(limits.connections);
         let page = Arc::new(page);
         loop {
-            let next = async {
-                // The semaphore is never closed.
-                let permit = Arc::clone(&room).acquire_owned().await;
-                (permit, self.socket.accept().await)
-            };
-            let (permit, accepted) = tokio::select! {
+            let accepted = tokio::select! {
                 () = stop.cancelled() => break,
-                next = next => next,
+                accepted = self.socket.accept() => accepted,
             };
             let Ok(client) = accepted else {
                 tokio::time::sleep(ACCEPT_BACKOFF).await;
                 continue;
             };
             let page = Arc::clone(&page);
-            tokio::spawn(async move {
+            places.make_room();
+            let address = client.address();
+            let task = tokio::spawn(async move {
                 match client {
                     Client::Tcp(stream) => converse(stream, limits, &*page).await,
                     Client::Unix(stream) => converse(stream, limits, &*page).await,
                 }
-                drop(permit);
             });
+            places.take(address, task.abort_handle());
+            // In a flood each connection gets its turn before it loses its place.
+            tokio::task::yield_now().await;
         }
         if let Some(name) = self.socket.claim() {
             name.release();

@@ -31,6 +31,7 @@ pub struct Controller {
     child: Child,
     log: PathBuf,
     address: SocketAddr,
+    probes: SocketAddr,
     read: Mutex<Read>,
 }
 
@@ -71,7 +72,8 @@ impl Control {
                 "--log-level",
                 "info,controller::runner=debug,controller::intake=debug,controller::operator=debug",
             ])
-            .args(["--listen", "127.0.0.1:0", "--kubeconfig"])
+            .args(["--listen", "127.0.0.1:0", "--probe-listen", "127.0.0.1:0"])
+            .arg("--kubeconfig")
             .arg(kubeconfig)
             .args(flags)
             .stdin(Stdio::null())
@@ -82,13 +84,15 @@ impl Control {
             child,
             log,
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            probes: SocketAddr::from(([127, 0, 0, 1], 0)),
             read: Mutex::default(),
         };
         let listens = eventually(TIMEOUT, "the controller listens", || async {
-            address(&controller.log, begun)
+            addresses(&controller.log, begun)
         });
-        controller.address = listens.await.with_context(|| controller.tail())?;
-        controller.page("/readyz").await?;
+        (controller.address, controller.probes) =
+            listens.await.with_context(|| controller.tail())?;
+        controller.probe("/readyz").await?;
         Ok(controller)
     }
 
@@ -117,15 +121,20 @@ impl Control {
     }
 }
 
-/// Where a controller listens, from what its log says behind these first bytes, which another one
-/// of its name wrote.
-fn address(log: &Path, begun: u64) -> Result<SocketAddr> {
+/// Where a controller serves metrics and probes, from what its log says behind these first bytes,
+/// which another one of its name wrote.
+fn addresses(log: &Path, begun: u64) -> Result<(SocketAddr, SocketAddr)> {
     let mut file = File::open(log)?;
     file.seek(SeekFrom::Start(begun))?;
     let lines = BufReader::new(file).lines().map_while(Result::ok);
-    let mut reported = lines.filter_map(|line| serde_json::from_str::<Value>(&line).ok());
-    let address = reported.find_map(|line| line["address"].as_str().map(str::to_owned));
-    Ok(address.context("its log names no address")?.parse()?)
+    let reported = lines.filter_map(|line| serde_json::from_str::<Value>(&line).ok());
+    let reported: Vec<_> = reported.collect();
+    let of = |message: &str| -> Result<SocketAddr> {
+        let mut lines = reported.iter().filter(|line| line["message"] == message);
+        let address = lines.find_map(|line| line["address"].as_str());
+        Ok(address.context("its log names no address")?.parse()?)
+    };
+    Ok((of("metrics server started")?, of("health server started")?))
 }
 
 /// What a line of the log says of a machine, if it says anything.
@@ -161,20 +170,19 @@ fn program() -> Result<PathBuf> {
 }
 
 impl Controller {
-    /// What it serves.
+    /// Where it serves metrics, and where probes.
+    pub const fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        (self.address, self.probes)
+    }
+
+    /// What it serves beside probes.
     pub async fn page(&self, path: &str) -> Result<String> {
-        let stream = tokio::net::TcpStream::connect(self.address).await?;
-        let io = hyper_util::rt::TokioIo::new(stream);
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
-        let connection = tokio::spawn(connection);
-        let request = http::Request::get(path)
-            .header("host", "localhost")
-            .body(String::new())?;
-        let answer = sender.send_request(request).await?;
-        let body = http_body_util::BodyExt::collect(answer.into_body()).await?;
-        drop(sender);
-        connection.abort();
-        Ok(String::from_utf8(body.to_bytes().to_vec())?)
+        fetch(self.address, path).await
+    }
+
+    /// What it answers to a probe, which must succeed.
+    pub async fn probe(&self, path: &str) -> Result<String> {
+        fetch(self.probes, path).await
     }
 
     /// The value of a series; the series is named with its labels.
@@ -264,4 +272,21 @@ impl Drop for Controller {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A page by HTTP.
+async fn fetch(address: SocketAddr, path: &str) -> Result<String> {
+    let stream = tokio::net::TcpStream::connect(address).await?;
+    let io = hyper_util::rt::TokioIo::new(stream);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
+    let connection = tokio::spawn(connection);
+    let request = http::Request::get(path)
+        .header("host", "localhost")
+        .body(String::new())?;
+    let answer = sender.send_request(request).await?;
+    ensure!(answer.status().is_success(), "{path}: {}", answer.status());
+    let body = http_body_util::BodyExt::collect(answer.into_body()).await?;
+    drop(sender);
+    connection.abort();
+    Ok(String::from_utf8(body.to_bytes().to_vec())?)
 }

@@ -23,6 +23,8 @@ use crate::shared::prober::Answer;
 
 /// How long a change of progress may wait for the next step, so that both are one write.
 const PROGRESS: Duration = Duration::from_secs(1);
+/// How often a Secret that cannot be used is looked at: no watch shows it.
+const SECRET: Duration = Duration::from_secs(30);
 /// Longest message of a condition, in bytes.
 const LONGEST_MESSAGE: usize = 2048;
 
@@ -72,6 +74,8 @@ pub(crate) struct Pass<'a> {
     changes: u32,
     /// Look again after this time.
     requeue: Option<Duration>,
+    /// A Secret cannot be used, and no watch shows when it can.
+    waits_for_secret: bool,
 }
 
 impl<'a> Pass<'a> {
@@ -92,6 +96,7 @@ impl<'a> Pass<'a> {
             writes: Writes::default(),
             changes: 0,
             requeue: None,
+            waits_for_secret: false,
         }
     }
 
@@ -108,6 +113,17 @@ impl<'a> Pass<'a> {
     /// When to look again at the latest, if something is due at a time.
     pub(crate) const fn requeue(&self) -> Option<Duration> {
         self.requeue
+    }
+
+    /// The Secret of the first boot cannot be used.
+    pub(crate) const fn wait_for_secret(&mut self) {
+        self.waits_for_secret = true;
+    }
+
+    /// When to look again for the Secret, if one is missing.
+    pub(crate) fn secret_due(&self) -> Option<Duration> {
+        let recheck = self.ctx.config.runner.recheck.get();
+        self.waits_for_secret.then(|| recheck.min(SECRET))
     }
 
     pub(crate) fn uid(&self) -> String {

@@ -75,6 +75,9 @@ pub(crate) async fn all(pass: &mut Pass<'_>) -> Outcome<Prerequisites> {
     let bootstrap = match &pass.vm.spec.bootstrap {
         Some(_) => {
             let found = bootstrap::check(pass).await;
+            if found.is_err() {
+                pass.wait_for_secret();
+            }
             report(pass, conditions::BOOTSTRAP_READY, found)
         }
         None => {

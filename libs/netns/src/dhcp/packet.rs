@@ -69,6 +69,14 @@ pub fn encode(message: &Message) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// Whether a request comes from the NIC that the lease is for.
+pub(super) fn is_of(lease: &Lease, request: &Message) -> bool {
+    // `chaddr` slices by the length field, so that must be looked at first.
+    request.opcode() == Opcode::BootRequest
+        && request.hlen() == 6
+        && request.chaddr() == lease.mac.bytes()
+}
+
 /// The answer to `request`, if it deserves one.
 ///
 /// DISCOVER gets an OFFER, REQUEST an ACK, or a NAK when it is about another address than the
@@ -76,11 +84,7 @@ pub fn encode(message: &Message) -> Option<Vec<u8>> {
 /// for another client or another server.
 #[must_use]
 pub fn reply(lease: &Lease, request: &Message) -> Option<Message> {
-    // `chaddr` slices by the length field, so that must be looked at first.
-    if request.opcode() != Opcode::BootRequest
-        || request.hlen() != 6
-        || request.chaddr() != lease.mac.bytes()
-    {
+    if !is_of(lease, request) {
         return None;
     }
     let server = match request.opts().get(OptionCode::ServerIdentifier) {

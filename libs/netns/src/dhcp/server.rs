@@ -2,7 +2,8 @@
 //!
 //! Invariant: a socket is bound to its bridge, so a NIC is answered by its own lease only. Answers
 //! are broadcast; a client that already uses its address also gets them there, because it may
-//! listen for nothing else. Dropping the [`Server`] ends it.
+//! listen for nothing else. A guest that floods us is slowed down, and what does not come from its
+//! NIC has no effect. Dropping the [`Server`] ends it.
 //! Failure: a receive error (the bridge is going, say) is logged and followed by a pause; the
 //! server never ends by itself.
 
@@ -19,8 +20,9 @@ use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
 
 use super::lease::Lease;
-use super::packet::{decode, encode, reply};
+use super::packet::{decode, encode, is_of, reply};
 use crate::namespace::{self, Namespace};
+use crate::pace::{PAUSE_AFTER_FRAME, Warning};
 
 const SERVER_PORT: u16 = 67;
 const CLIENT_PORT: u16 = 68;
@@ -103,41 +105,113 @@ fn open(link: &str) -> Result<OwnedFd, Errno> {
 
 async fn serve(socket: UdpSocket, lease: Lease) {
     let mut buffer = vec![0; MAX_DATAGRAM];
+    let mut declined = Warning::default();
     loop {
-        let length = match socket.recv_from(&mut buffer).await {
-            Ok((length, _)) => length,
+        match socket.recv_from(&mut buffer).await {
+            Ok((length, _)) => {
+                let datagram = buffer.get(..length).unwrap_or_default();
+                answer(&socket, &lease, datagram, &mut declined).await;
+                tokio::time::sleep(PAUSE_AFTER_FRAME).await;
+            }
             Err(error) => {
                 tracing::debug!(%error, mac = %lease.mac, "DHCP socket failed");
                 tokio::time::sleep(PAUSE_AFTER_ERROR).await;
-                continue;
-            }
-        };
-        let Some(request) = buffer.get(..length).and_then(decode) else {
-            continue;
-        };
-        let kind = request.opts().msg_type();
-        if kind == Some(MessageType::Decline) {
-            tracing::warn!(
-                mac = %lease.mac,
-                address = %lease.address,
-                "address declined by the guest"
-            );
-        }
-        let Some(answer) = reply(&lease, &request) else {
-            continue;
-        };
-        let Some(bytes) = encode(&answer) else {
-            continue;
-        };
-        let mut targets = vec![Ipv4Addr::BROADCAST];
-        targets.extend(Some(answer.ciaddr()).filter(|ip| *ip == lease.address.addr()));
-        for target in targets {
-            if let Err(error) = socket.send_to(&bytes, (target, CLIENT_PORT)).await {
-                tracing::debug!(%error, mac = %lease.mac, %target, "DHCP reply not sent");
             }
         }
-        crate::answers::sent_4();
-        tracing::debug!(mac = %lease.mac, address = %lease.address, request = ?kind,
-            answer = ?answer.opts().msg_type(), "DHCP reply sent");
+    }
+}
+
+async fn answer(socket: &UdpSocket, lease: &Lease, datagram: &[u8], declined: &mut Warning) {
+    let Some(request) = decode(datagram).filter(|request| is_of(lease, request)) else {
+        return;
+    };
+    let kind = request.opts().msg_type();
+    if kind == Some(MessageType::Decline) && declined.is_due() {
+        tracing::warn!(
+            mac = %lease.mac,
+            address = %lease.address,
+            "address declined by the guest"
+        );
+    }
+    let Some(answer) = reply(lease, &request) else {
+        return;
+    };
+    let Some(bytes) = encode(&answer) else {
+        return;
+    };
+    let mut targets = vec![Ipv4Addr::BROADCAST];
+    targets.extend(Some(answer.ciaddr()).filter(|ip| *ip == lease.address.addr()));
+    for target in targets {
+        if let Err(error) = socket.send_to(&bytes, (target, CLIENT_PORT)).await {
+            tracing::debug!(%error, mac = %lease.mac, %target, "DHCP reply not sent");
+        }
+    }
+    crate::answers::sent_4();
+    tracing::debug!(mac = %lease.mac, address = %lease.address, request = ?kind,
+        answer = ?answer.opts().msg_type(), "DHCP reply sent");
+}
+
+#[cfg(test)]
+mod tests {
+    use dhcproto::Encodable;
+    use dhcproto::v4::{DhcpOption, Message};
+
+    use super::*;
+    use crate::mac::Mac;
+
+    const REQUESTS: usize = 20;
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+    fn lease() -> Lease {
+        Lease {
+            mac: Mac::new(MAC),
+            address: "10.1.0.5/24".parse().unwrap(),
+            gateway: None,
+            routes: Vec::new(),
+            mtu: 1500,
+            dns: Vec::new(),
+            searches: Vec::new(),
+            hostname: None,
+        }
+    }
+
+    fn message(mac: &[u8; 6], kind: MessageType) -> Vec<u8> {
+        let unset = Ipv4Addr::UNSPECIFIED;
+        let mut message = Message::new_with_id(7, unset, unset, unset, unset, mac);
+        message.opts_mut().insert(DhcpOption::MessageType(kind));
+        message.to_vec().unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_request_is_handled_and_the_rest_of_a_flood_waits() {
+        let socket = StdSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let (address, ours) = (socket.local_addr().unwrap(), socket.try_clone().unwrap());
+        let guest = StdSocket::bind("127.0.0.1:0").unwrap();
+        for _ in 0..REQUESTS {
+            let discover = message(&MAC, MessageType::Discover);
+            guest.send_to(&discover, address).unwrap();
+        }
+        let serving = tokio::spawn(serve(UdpSocket::from_std(socket).unwrap(), lease()));
+        // Time stands still while a task is ready to run, as this one is.
+        for _ in 0..10_000 {
+            tokio::task::yield_now().await;
+        }
+        serving.abort();
+        let left = std::iter::from_fn(|| ours.recv(&mut [0; MAX_DATAGRAM]).ok()).count();
+        assert_eq!(left, REQUESTS - 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_nic_of_the_lease_causes_warnings_and_not_many() {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let mut declined = Warning::default();
+        let foreign = message(&[2, 0, 0, 0, 0, 9], MessageType::Decline);
+        answer(&socket, &lease(), &foreign, &mut declined).await;
+        assert!(declined.is_due(), "a foreign client caused a warning");
+        let mut declined = Warning::default();
+        let own = message(&MAC, MessageType::Decline);
+        answer(&socket, &lease(), &own, &mut declined).await;
+        assert!(!declined.is_due(), "the warning is not limited");
     }
 }

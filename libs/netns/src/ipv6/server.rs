@@ -20,14 +20,13 @@ use super::gateway;
 use super::lease::Lease;
 use super::socket::{self, Frames};
 use crate::namespace::{self, Namespace};
+use crate::pace::{PAUSE_AFTER_FRAME, Warning};
 
 /// Interval of unsolicited advertisements.
 const PERIOD: Duration = Duration::from_secs(300);
 /// How often a gateway that is not known is looked for, and how long an answer is believed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(200);
-/// Between two frames of one guest; what comes meanwhile waits in the socket, up to its size.
-const PAUSE_AFTER_FRAME: Duration = Duration::from_millis(5);
 /// Longer frames are cut and then do not parse.
 const MAX_FRAME: usize = 2048;
 
@@ -82,6 +81,8 @@ impl Server {
                 routers: BTreeMap::new(),
                 looked: None,
                 warned: false,
+                unreadable: Warning::default(),
+                declined: Warning::default(),
             };
             tasks.spawn(nic.serve());
         }
@@ -97,6 +98,8 @@ struct Nic {
     routers: BTreeMap<Ipv6Addr, Ipv6Addr>,
     looked: Option<Instant>,
     warned: bool,
+    unreadable: Warning,
+    declined: Warning,
 }
 
 impl Nic {
@@ -148,7 +151,9 @@ impl Nic {
         let found = match gateway::link_locals(&self.node, &self.lease).await {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(mac = %self.lease.mac, %error, "gateways not refreshed");
+                if self.unreadable.is_due() {
+                    tracing::warn!(mac = %self.lease.mac, %error, "gateways not refreshed");
+                }
                 return false;
             }
         };
@@ -184,12 +189,12 @@ impl Nic {
         self.put(frame.as_deref());
     }
 
-    fn answer(&self, from: Ipv6Addr, payload: &[u8]) {
+    fn answer(&mut self, from: Ipv6Addr, payload: &[u8]) {
         let Some(request) = super::decode(payload) else {
             return;
         };
         let kind = request.msg_type();
-        if kind == dhcproto::v6::MessageType::Decline {
+        if kind == dhcproto::v6::MessageType::Decline && self.declined.is_due() {
             tracing::warn!(
                 mac = %self.lease.mac,
                 addresses = ?self.lease.addresses,

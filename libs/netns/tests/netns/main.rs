@@ -9,6 +9,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod flood;
 mod frames;
 mod guest;
 mod ipv6;

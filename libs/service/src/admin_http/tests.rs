@@ -60,16 +60,14 @@ async fn pages_are_had_by_get_and_nothing_else_is() {
 }
 
 #[tokio::test]
-async fn an_idle_reader_delays_others_for_a_bounded_time() {
+async fn an_idle_reader_loses_its_place_to_the_next() {
     let stop = CancellationToken::new();
-    let limits = Limits {
-        head: Duration::from_millis(200),
-        ..PATIENT
-    };
-    let (address, _serving) = server(limits, &stop).await;
-    let _silent = TcpStream::connect(address).await.unwrap();
+    let (address, _serving) = server(PATIENT, &stop).await;
+    let mut silent = TcpStream::connect(address).await.unwrap();
     let healthy = request(address, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     assert!(healthy.starts_with("HTTP/1.1 200"), "{healthy}");
+    let end = tokio::time::timeout(SOON, silent.read_u8()).await;
+    assert!(end.unwrap().is_err());
 }
 
 #[tokio::test]

@@ -104,7 +104,6 @@ pub(super) async fn clones_across_namespaces_need_the_authors_right(
         made.map_err(Error::msg)?;
     }
     for odd in [
-        json!({ "source": { "pvc": "golden/a" } }),
         json!({ "source": { "pvc": { "namespace": null, "name": "a" } } }),
         json!({ "sourceRef": { "namespace": ["golden"], "name": "a" } }),
     ] {
@@ -194,4 +193,31 @@ pub(super) async fn a_data_volume_is_adopted_only_for_those_who_may_delete_it(
         made.map(|_| ()).map_err(Error::msg)
     })
     .await
+}
+
+/// With the rights of `deploy/controller`, as a started controller has them.
+pub(super) async fn the_controller_reads_a_secret_by_name_and_lists_none(
+    control: &Control,
+) -> anyhow::Result<()> {
+    control.install_rights()?;
+    let can = |verb: &str| {
+        let account = "--as=system:serviceaccount:vmlet-system:vmlet-controller";
+        let arguments = [
+            "auth",
+            "can-i",
+            verb,
+            "secrets",
+            "--all-namespaces",
+            account,
+        ];
+        control.cluster().kubectl(&arguments)
+    };
+    eventually(Duration::from_secs(60), "the right to read", || async {
+        can("get")
+    })
+    .await?;
+    for verb in ["list", "watch", "create", "update", "patch", "delete"] {
+        assert!(can(verb).is_err(), "{verb}");
+    }
+    Ok(())
 }

@@ -9,6 +9,7 @@ mod agent_facts;
 mod clones;
 mod data_volumes;
 mod docs;
+mod floods;
 mod hostile;
 mod kinds;
 mod late_kinds;

@@ -142,7 +142,7 @@ pub(crate) fn answers(layout: &Layout, program: Program) -> bool {
         Program::VmletCriproxy => UnixStream::connect(proxy_socket(layout)).is_ok(),
         Program::Kubelet => healthy(10248, "/healthz"),
         Program::KubeProxy => healthy(10256, "/healthz"),
-        Program::VmletController => healthy(9630, "/readyz"),
+        Program::VmletController => healthy(9631, "/readyz"),
         Program::VmletAgent => healthy(super::AGENT_HEALTH_PORT, "/readyz"),
         _ => false,
     }

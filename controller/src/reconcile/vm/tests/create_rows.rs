@@ -11,6 +11,7 @@ use tokio::sync::mpsc::{self, Receiver};
 
 use super::bench::*;
 use crate::config::Config;
+use crate::flow::Flow;
 use crate::reconcile::vm::follow_agents;
 use crate::stores::Key;
 
@@ -301,6 +302,31 @@ async fn c4_all_that_is_missing_shows_in_one_pass() {
     );
     assert_eq!(
         bench.condition_text("VirtualMachineStorageReady"),
+        "True/Resolved"
+    );
+}
+
+#[tokio::test]
+async fn a_secret_that_is_missing_is_looked_at_again_by_time() {
+    let mut bench = Bench::new();
+    let user_data = json!({ "bootstrap": { "cloudInit": { "userData": { "name": "seed" } } } });
+    bench.machine(json!({ "spec": user_data }));
+    let mut last = None;
+    for _ in 0..5 {
+        last = bench.pass().await.ok();
+    }
+    assert_eq!(last, Some(Flow::RequeueAfter(Duration::from_secs(30))));
+    assert_eq!(
+        bench.condition_text("VirtualMachineBootstrapReady"),
+        "False/NotFound"
+    );
+    bench.put(
+        "api/v1/namespaces/ns/secrets",
+        json!({ "metadata": { "name": "seed", "namespace": "ns" }, "data": { "user-data": "" } }),
+    );
+    bench.settle().await.ok();
+    assert_eq!(
+        bench.condition_text("VirtualMachineBootstrapReady"),
         "True/Resolved"
     );
 }
