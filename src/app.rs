@@ -134,7 +134,8 @@ impl App {
         let images = Arc::new(Images::open(db.clone(), image_settings).await?);
         let machines = settings::machines(config, installation.clone())?;
         let root = Disks::directory_of(&config.state_dir);
-        let qemu_img = QemuImg::new(machines.uid, machines.gid);
+        let budget = settings::budget(config);
+        let qemu_img = QemuImg::new(machines.uid, machines.gid).within(budget);
         let disks = Disks::open(db.clone(), Arc::clone(&images), qemu_img, root).await?;
         let disks = Arc::new(disks);
         let root = Blocks::directory_of(&config.state_dir);
