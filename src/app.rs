@@ -134,8 +134,15 @@ impl App {
         };
         let images = Arc::new(Images::open(db.clone(), image_settings).await?);
         let root = Disks::directory_of(&config.state_dir);
+        let budget = settings::budget(config);
         let qemu_img = QemuImg::new(machines.uid, machines.gid);
-        let disks = Disks::open(db.clone(), Arc::clone(&images), qemu_img.clone(), root).await?;
+        let disks = Disks::open(
+            db.clone(),
+            Arc::clone(&images),
+            qemu_img.clone().within(budget),
+            root,
+        )
+        .await?;
         let disks = Arc::new(disks);
         let root = Blocks::directory_of(&config.state_dir);
         let blocks = Blocks::open(db.clone(), root, qemu_img).await?;

@@ -161,6 +161,9 @@ pub struct Vm {
     /// for Virtlet. The daemon raises the limit of the pod's cgroup by this amount. For other pods,
     /// the overhead of the RuntimeClass does this and informs the scheduler.
     pub memory_overhead: Size,
+    /// Maximum sum of the virtual sizes of all root disks in files on this node; a machine whose
+    /// disk would exceed it is refused. No limit if unset.
+    pub disk_budget: Option<Size>,
     /// How the daemon treats a pod with writable mounts, which do not reach the guest, so that data
     /// written there would be lost: `refuse` the container, or `warn` with an event on the pod.
     /// Everything else that does not reach the guest is always reported with such an event.
@@ -177,6 +180,15 @@ pub struct Images {
     pub max_download: Size,
     /// Maximum virtual size of a disk in an image.
     pub max_virtual_size: Size,
+    /// Maximum sum of all downloads: those in progress with the size that they will have, and those
+    /// that a later pull may continue, of which the oldest make room. A value below `max_download`
+    /// counts as that.
+    pub max_partial: Size,
+    /// Bytes of the file systems of images and disks that downloads and copies leave free.
+    pub reserve: Size,
+    /// Minimum number of bytes per second from a server, on average over `stall_timeout`; a slower
+    /// download fails.
+    pub min_rate: Size,
     /// Maximum time without data from a server during a download, from 1s to 24h.
     pub stall_timeout: Timespan,
     /// PEM file with certificate authorities that are trusted in addition to those of the system;
@@ -290,6 +302,7 @@ impl Default for Vm {
             default_vcpus: Cpus::usual(Vcpus::ONE),
             default_memory: Memory::usual(Mib::new(1024)),
             memory_overhead: Size::usual(160 << 20),
+            disk_budget: None,
             unsupported: Unsupported::default(),
         }
     }
@@ -301,6 +314,9 @@ impl Default for Images {
             protocol: Protocol::default(),
             max_download: Size::usual(64 << 30),
             max_virtual_size: Size::usual(2 << 40),
+            max_partial: Size::usual(128 << 30),
+            reserve: Size::usual(1 << 30),
+            min_rate: Size::usual(16 << 10),
             stall_timeout: Timespan::from_secs(60),
             ca_file: OptionalPath::none(),
             unknown_id: UnknownId::default(),

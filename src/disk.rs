@@ -67,6 +67,11 @@ impl Disks {
         })
     }
 
+    /// What writes disks on this node.
+    pub const fn qemu_img(&self) -> &QemuImg {
+        &self.qemu_img
+    }
+
     /// The directory below a state directory.
     pub fn directory_of(state: &Path) -> PathBuf {
         state.join("disks")

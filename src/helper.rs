@@ -25,6 +25,9 @@ const ENVIRONMENT: [(&str, &str); 2] = [
     ("LC_ALL", "C"),
 ];
 
+/// What a helper did whose file became too large.
+pub(crate) const WROTE_TOO_MUCH: &str = "wrote more than the disk may take";
+
 /// A user and group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct User {
@@ -98,7 +101,7 @@ pub(crate) fn path_of(file: &File) -> String {
 /// Which limit ended a program.
 pub(crate) fn limit_that_ended(status: ExitStatus) -> Option<&'static str> {
     match status.signal()? {
-        libc::SIGXFSZ => Some("wrote more than the disk may take"),
+        libc::SIGXFSZ => Some(WROTE_TOO_MUCH),
         libc::SIGXCPU => Some("used up its CPU time"),
         libc::SIGKILL => Some("was killed: the node may lack memory, or its CPU time is used up"),
         libc::SIGSEGV | libc::SIGBUS | libc::SIGABRT => Some("crashed: the image may be malformed"),

@@ -212,6 +212,20 @@ impl Images {
         tokio::task::spawn_blocking(move || store.usage()).await?
     }
 
+    /// Removes downloads that no pull has continued for long, or that take more than they may. For
+    /// a round of the daemon.
+    pub async fn age(&self) -> Result<()> {
+        let removed = self
+            .inner
+            .downloader
+            .trim(self.inner.store.partial())
+            .await?;
+        if removed > 0 {
+            tracing::info!(removed, "partial downloads removed");
+        }
+        Ok(())
+    }
+
     /// Waits until changes whose callers disconnected are complete. For the end of the daemon.
     pub async fn settle(&self) {
         self.inner.tasks.close();

@@ -33,6 +33,16 @@ impl App {
         let app = self.clone();
         let round = async move || app.reconcile_sandboxes().await;
         tokio::spawn(repeat(connected.subscribe(), round));
+        let images = Arc::clone(&self.images);
+        let round = async move || {
+            let aged = images.age().await;
+            if let Err(e) = &aged {
+                let error = crate::one_line(e);
+                tracing::warn!(error, "partial downloads not removed");
+            }
+            aged.is_ok()
+        };
+        tokio::spawn(repeat(connected.subscribe(), round));
         let containers = Arc::clone(&self.containers);
         let round = async move || {
             let chosen = containers.choose_accelerator().await;

@@ -4,6 +4,8 @@
 //! Failure: [`UnknownUser`] when the configured user of QEMU does not exist on this node.
 
 use crate::config::{self, Config};
+use crate::disk::Disks;
+use crate::disk::qemu_img::Budget;
 use crate::vm::accelerator;
 use crate::{images, node, vm};
 
@@ -27,6 +29,10 @@ pub(super) fn images(config: &Config, readers: u32) -> images::Settings {
         translations: given.translations.iter().map(translation).collect(),
         max_download_bytes: given.max_download.bytes(),
         max_virtual_bytes: given.max_virtual_size.bytes(),
+        // Less would never let a file of the largest size in.
+        max_partial_bytes: given.max_partial.bytes().max(given.max_download.bytes()),
+        reserve_bytes: given.reserve.bytes(),
+        min_rate: given.min_rate.bytes(),
         stall_timeout: given.stall_timeout.get(),
         allowed_addresses: given
             .allowed_addresses
@@ -52,6 +58,16 @@ fn translation(given: &config::Translation) -> images::Translation {
         },
         url: given.url.clone(),
     }
+}
+
+/// For the disks of machines.
+pub(super) fn budget(config: &Config) -> Budget {
+    let roots = vec![
+        vm::Paths::new(&config.state_dir).pods(),
+        Disks::directory_of(&config.state_dir),
+    ];
+    let most = config.vm.disk_budget.map(config::Size::bytes);
+    Budget::new(most, config.images.reserve.bytes(), roots)
 }
 
 /// For the tasks of the node API.

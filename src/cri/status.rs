@@ -19,7 +19,8 @@ use crate::{block, disk, guest, images, pods, sources, vm};
 
 /// What the kernel, SQLite and programs such as `qemu-img` report about a full disk; some give text
 /// only.
-const DISK_FULL: [&str; 3] = [
+const DISK_FULL: [&str; 4] = [
+    "the node's disk budget of",
     "No space left on device",
     "Disk quota exceeded",
     "database or disk is full",
@@ -80,7 +81,7 @@ pub(super) fn pull(error: &images::Error) -> Status {
     use images::Error as E;
     let text = one_line(error);
     match error {
-        E::Unavailable { .. } | E::Fetch { .. } | E::Stalled { .. } => {
+        E::Unavailable { .. } | E::Fetch { .. } | E::Stalled { .. } | E::Slow { .. } => {
             Status::unknown(bounded(&format!("{REGISTRY_UNAVAILABLE}: {text}")))
         }
         _ => match status(image_code(error), error) {
@@ -197,7 +198,7 @@ fn image_code(error: &images::Error) -> Code {
         E::Absent { .. } | E::NotFound { .. } | E::Vanished { .. } => Code::NotFound,
         E::Refused { code: 401, .. } => Code::Unauthenticated,
         E::Refused { code: 403, .. } | E::Address { .. } => Code::PermissionDenied,
-        E::NoSpace { .. } => Code::ResourceExhausted,
+        E::NoSpace { .. } | E::Crowded { .. } => Code::ResourceExhausted,
         E::Interrupted(_) => Code::Aborted,
         passing if passing.is_passing() => Code::Unavailable,
         _ => Code::Internal,

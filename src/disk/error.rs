@@ -130,5 +130,9 @@ impl Error {
 /// Whether a pull may succeed later.
 const fn is_passing(error: &images::Error) -> bool {
     use images::Error as E;
-    error.is_passing() || matches!(error, E::NoSpace { .. } | E::Interrupted(_))
+    error.is_passing()
+        || matches!(
+            error,
+            E::NoSpace { .. } | E::Crowded { .. } | E::Interrupted(_)
+        )
 }

@@ -5,6 +5,7 @@
 //! only while it runs. It ends with the future that runs it; one that outlived an earlier process
 //! continues with a file that has no name any more, or, when a disk grows, holds QEMU's lock of the
 //! image until it is done: no other process opens the disk before.
+//! What it writes is within the node's [`Budget`].
 //! Failure: [`Failed`] with the program's own message; what it wrote is removed then.
 
 use std::fs::File;
@@ -16,11 +17,14 @@ use std::time::Duration;
 use nix::unistd::{getegid, geteuid};
 use tokio::process::Command;
 
-use crate::helper::{Helper, Limits, User, path_of};
+use crate::helper::{self, Helper, Limits, User, path_of};
 use crate::images::Format;
 
+mod budget;
 mod run;
 
+pub use budget::Budget;
+use budget::Promise;
 use run::{Time, run};
 
 /// Creating an overlay writes a few clusters; more time means a hung disk.
@@ -38,6 +42,9 @@ const ADDRESS_SPACE: u64 = 4 << 30;
 
 /// Part of a disk that qcow2's own tables take at most, and what they take of a small one.
 const TABLES: (u64, u64) = (1024, 16 << 20);
+
+/// What `stat` counts in.
+const BLOCK: u64 = 512;
 
 /// A disk that could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +80,7 @@ pub struct Part<'a> {
 #[derive(Debug, Clone)]
 pub struct QemuImg {
     helper: Helper,
+    budget: Budget,
 }
 
 impl QemuImg {
@@ -81,18 +89,28 @@ impl QemuImg {
         Self::with(Helper::new("qemu-img", User { uid, gid }))
     }
 
-    const fn with(helper: Helper) -> Self {
-        Self { helper }
+    fn with(helper: Helper) -> Self {
+        Self {
+            helper,
+            budget: Budget::default(),
+        }
+    }
+
+    /// The same program within the limits of a node.
+    pub fn within(self, budget: Budget) -> Self {
+        Self { budget, ..self }
     }
 
     /// Makes a disk of `size` bytes that holds only differences from `base`, which is not read.
     pub async fn overlay(&self, path: &Path, base: Base<'_>, size: u64) -> Result<(), Failed> {
         let made = async {
+            let (_promise, room) = self.promise(path, size, 0).await?;
             let disk = self.create(path).await?;
             let file = disk.inherited()?;
             let name = path_of(&file);
             let time = Time::short(OVERLAY);
-            let mut command = self.program(&disk, vec![file], tables(size), time);
+            let most = tables(size).min(room);
+            let mut command = self.program(&disk, vec![file], most, time);
             command.args(["create", "-q", "-u", "-f", "qcow2", "-F"]);
             command.arg(base.format.as_str()).arg("-b").arg(base.path);
             command.arg(name).arg(size.to_string());
@@ -112,14 +130,25 @@ impl QemuImg {
     ) -> Result<(), Failed> {
         let made = async {
             let image = open(base.path).await?;
+            let least = image
+                .metadata()
+                .map_err(|e| format!("measure the image: {e}"))?;
+            let (_promise, room) = self.promise(path, size, least.blocks() * BLOCK).await?;
             let disk = self.create(path).await?;
             let file = disk.inherited()?;
             let names = [path_of(&image), path_of(&file)];
             let (most, time) = (size.saturating_add(tables(size)), Time::long(size));
-            let mut command = self.program(&disk, vec![image, file], most, time);
+            let mut command = self.program(&disk, vec![image, file], most.min(room), time);
             command.args(["convert", "-p", "-O", "qcow2", "-f", base.format.as_str()]);
             command.args(names);
-            run(command, time, progress).await?;
+            let converted = run(command, time, progress).await;
+            converted.map_err(|reason| match is_too_much(&reason) {
+                true if room < most => format!(
+                    "No space left on device: the disk takes more than the {room} bytes that are \
+                     free beside the reserve (images.reserve)"
+                ),
+                _ => reason,
+            })?;
             self.resize(&disk, size).await
         };
         settle(path, made.await).await
@@ -128,6 +157,7 @@ impl QemuImg {
     /// Makes a disk of ours larger; one that cannot be is left alone.
     pub async fn grow(&self, path: &Path, size: u64) -> Result<(), Failed> {
         let grown = async {
+            let (_promise, _) = self.promise(path, size, 0).await?;
             let path = path.to_owned();
             let opened = blocking(move || File::options().read(true).write(true).open(path));
             let file = opened.await.map_err(|e| format!("open it: {e}"))?;
@@ -187,6 +217,17 @@ impl QemuImg {
         let mut command = self.program(disk, vec![file], most, time);
         command.args(["resize", "-q", "-f", "qcow2", &name, &size.to_string()]);
         run(command, time, |_| {}).await
+    }
+
+    /// Counts a disk in the budget for as long as the promise lives, and returns how many bytes may
+    /// be written, of which at least `least` are needed.
+    async fn promise(&self, path: &Path, size: u64, least: u64) -> Result<(Promise, u64), String> {
+        let (budget, path) = (self.budget.clone(), path.to_owned());
+        let counted = tokio::task::spawn_blocking(move || {
+            let promise = budget.promise(&path, size)?;
+            Ok((promise, budget.room(&path, least)?))
+        });
+        counted.await.unwrap_or_else(|e| Err(e.to_string()))
     }
 
     /// The program without arguments, with files and limits.
@@ -266,6 +307,12 @@ impl Drop for Lent {
             );
         }
     }
+}
+
+/// Whether a program reached its limit of file size: it gets a signal, or, in a thread that blocks
+/// signals, an error.
+fn is_too_much(reason: &str) -> bool {
+    reason.ends_with(helper::WROTE_TOO_MUCH) || reason.ends_with("File too large")
 }
 
 /// What qcow2's tables of a disk may take.

@@ -91,7 +91,7 @@ async fn a_helper_inherits_its_files_and_nothing_else() {
         .iter()
         .filter(|fd| **fd != "10" && **fd != "255")
         .collect();
-    let mut expected = vec!["0", "1", "2", &own];
+    let mut expected = ["0", "1", "2", &own];
     expected.sort_unstable();
     assert_eq!(descriptors, expected.iter().collect::<Vec<_>>(), "{said}");
 }

@@ -7,13 +7,15 @@
 //! Failure: the partial stays if the next pull can use it, and is removed if not (too large, disk
 //! full).
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Client;
 
 use super::addresses::Guard;
 use super::error::{Error, Result};
-use super::partial::{Handle, Validators};
+use super::partial::{Handle, Room, Validators};
 use super::progress::Meter;
 use super::settings::Settings;
 use super::translate::Source;
@@ -44,6 +46,10 @@ pub(super) struct Downloader {
     client: Client,
     guard: Guard,
     max_bytes: u64,
+    max_virtual_bytes: u64,
+    reserve_bytes: u64,
+    min_rate: u64,
+    room: Room,
     connect_timeout: Duration,
     stall_timeout: Duration,
     retry_wait: Duration,
@@ -55,6 +61,10 @@ impl Downloader {
             client,
             guard,
             max_bytes: settings.max_download_bytes.min(i64::MAX.unsigned_abs()),
+            max_virtual_bytes: settings.max_virtual_bytes,
+            reserve_bytes: settings.reserve_bytes,
+            min_rate: settings.min_rate,
+            room: Room::new(settings.max_partial_bytes),
             connect_timeout: settings.connect_timeout,
             stall_timeout: settings.stall_timeout,
             retry_wait: settings.retry_wait,
@@ -99,7 +109,7 @@ impl Downloader {
         let mut retries = 0;
         loop {
             match attempt().await {
-                Err(error) if retries < RETRIES && error.is_passing() => {
+                Err(error) if retries < RETRIES && is_tried_again(&error) => {
                     tracing::debug!(%error, retries, "image download interrupted");
                     tokio::time::sleep(self.retry_wait * 2_u32.pow(retries)).await;
                     retries += 1;
@@ -107,6 +117,14 @@ impl Downloader {
                 ended => return ended,
             }
         }
+    }
+
+    /// Removes partial downloads that are stale, or are too much; returns how many.
+    pub(super) async fn trim(&self, dir: Arc<Path>) -> Result<usize> {
+        let room = self.room.clone();
+        let failed = Error::io("remove partial downloads in", dir.to_path_buf());
+        let trimmed = tokio::task::spawn_blocking(move || room.trim(&dir)).await?;
+        trimmed.map_err(failed)
     }
 
     const fn request<'a>(&'a self, source: &'a Source) -> Request<'a> {
@@ -117,10 +135,15 @@ impl Downloader {
     }
 }
 
+/// Whether a request is repeated at once. A server that is slow now is left to a later pull.
+const fn is_tried_again(error: &Error) -> bool {
+    error.is_passing() && !matches!(error, Error::Slow { .. })
+}
+
 /// Whether the bytes received so far are of use to a later pull.
 fn is_kept_after(error: &Error) -> bool {
     !matches!(
         error,
-        Error::TooLarge { .. } | Error::NoSpace { .. } | Error::Io { .. }
+        Error::TooLarge { .. } | Error::NoSpace { .. } | Error::Io { .. } | Error::Format { .. }
     )
 }

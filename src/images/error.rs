@@ -161,6 +161,23 @@ pub enum Error {
         #[source]
         reason: super::format::Error,
     },
+    /// The server sends too slowly. What arrived is kept for the next pull.
+    #[error("too slow: {location} sends less than {limit} bytes per second (images.min_rate)")]
+    Slow {
+        /// Host and path.
+        location: String,
+        /// The least rate.
+        limit: u64,
+    },
+    /// Other downloads take all that downloads may take.
+    #[error(
+        "too many downloads: those in progress take the {limit} bytes of images.max_partial; pull \
+         again when they have ended"
+    )]
+    Crowded {
+        /// The limit.
+        limit: u64,
+    },
     /// The disk of the store is full; the partial file was removed.
     #[error("no space left in {}", dir.display())]
     NoSpace {
@@ -201,6 +218,7 @@ impl Error {
             Self::Fetch { .. }
                 | Self::Unavailable { .. }
                 | Self::Stalled { .. }
+                | Self::Slow { .. }
                 | Self::Truncated { .. }
         )
     }

@@ -19,8 +19,10 @@ use sha2::{Digest as _, Sha256};
 use super::digest::Digest;
 
 mod handle;
+mod room;
 
 pub(super) use handle::Handle;
+pub(super) use room::{Full, Room, STALE};
 
 pub(super) const PART: &str = "part";
 pub(super) const NOTE: &str = "json";

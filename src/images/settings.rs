@@ -32,6 +32,12 @@ pub struct Settings {
     pub max_download_bytes: u64,
     /// Largest disk that an image may present to a guest, in bytes.
     pub max_virtual_bytes: u64,
+    /// Most bytes that downloads in progress and those to be continued take together.
+    pub max_partial_bytes: u64,
+    /// Bytes of the file system that downloads leave free.
+    pub reserve_bytes: u64,
+    /// Least number of bytes per second from a server, on average over the stall time.
+    pub min_rate: u64,
     /// Longest time for a connection to come up, TLS included.
     pub connect_timeout: Duration,
     /// Longest time in which a server may send nothing.
@@ -61,6 +67,9 @@ impl Settings {
             translations: Vec::new(),
             max_download_bytes: 64 << 30,
             max_virtual_bytes: 2 << 40,
+            max_partial_bytes: 128 << 30,
+            reserve_bytes: 0,
+            min_rate: 0,
             connect_timeout: Duration::from_secs(30),
             stall_timeout: Duration::from_secs(60),
             retry_wait: Duration::from_millis(500),

@@ -11,14 +11,11 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::digest::Digest;
 use super::error::{Error, Result};
-use super::partial::{FILE_MODE, NOTE, PART, remove_if_there};
+use super::partial::{FILE_MODE, NOTE, PART, STALE, remove_if_there};
 
-/// A download that was not continued for this long is deleted.
-const STALE: Duration = Duration::from_secs(24 * 60 * 60);
 /// What `stat` counts in.
 const BLOCK: u64 = 512;
 

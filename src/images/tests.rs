@@ -19,6 +19,7 @@ mod keep;
 mod limits;
 mod names;
 mod restart;
+mod room;
 mod server;
 mod sharing;
 mod space;

@@ -160,3 +160,138 @@ async fn a_program_that_writes_too_much_is_ended_and_leaves_nothing() {
     );
     assert!(!disk.exists());
 }
+
+#[tokio::test]
+async fn disks_beyond_the_budget_of_the_node_are_refused_in_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, _) = files(dir.path());
+    let (pods, disks) = (dir.path().join("pods"), dir.path().join("disks"));
+    let place = |root: &Path, name: &str, file: &str| {
+        std::fs::create_dir_all(root.join(name)).unwrap();
+        root.join(name).join(file)
+    };
+    let budget = Budget::new(Some(10 << 20), 0, vec![pods.clone(), disks.clone()]);
+    let qemu_img = qemu_img().within(budget);
+    let pod = place(&pods, "a", "root.qcow2");
+    qemu_img.overlay(&pod, raw(&image), 4 << 20).await.unwrap();
+    let whole = place(&disks, "b", "root.new");
+    qemu_img
+        .copy(&whole, raw(&image), 4 << 20, |_| {})
+        .await
+        .unwrap();
+
+    let third = place(&disks, "c", "root.new");
+    for refused in [
+        qemu_img.overlay(&third, raw(&image), 3 << 20).await,
+        qemu_img.copy(&third, raw(&image), 3 << 20, |_| {}).await,
+        qemu_img.grow(&pod, 7 << 20).await,
+    ] {
+        let reason = refused.unwrap_err().reason;
+        assert!(
+            reason.contains("the node's disk budget of 10485760 bytes"),
+            "{reason}"
+        );
+    }
+    assert!(!third.exists());
+    qemu_img
+        .overlay(&third, raw(&image), 2 << 20)
+        .await
+        .unwrap();
+    // What is gone counts no more.
+    std::fs::remove_file(&whole).unwrap();
+    qemu_img.grow(&pod, 8 << 20).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_reserve_of_the_file_system_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, disk) = files(dir.path());
+    let qemu_img = qemu_img().within(Budget::new(None, u64::MAX, Vec::new()));
+    for refused in [
+        qemu_img.overlay(&disk, raw(&image), 1 << 20).await,
+        qemu_img.copy(&disk, raw(&image), 1 << 20, |_| {}).await,
+    ] {
+        let reason = refused.unwrap_err().reason;
+        assert!(reason.starts_with("No space left on device: "), "{reason}");
+        assert!(
+            reason.ends_with("are reserved (images.reserve)"),
+            "{reason}"
+        );
+    }
+    assert!(!disk.exists());
+}
+
+/// A file system of 32 MiB, gone with this.
+struct Small(PathBuf);
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+/// A small qcow2 whose guest would see 64 MiB of data: all entries of its L2 table are one cluster.
+fn bomb(dir: &Path) -> PathBuf {
+    let path = dir.join("bomb");
+    let run = |program: &str, args: &[&str]| {
+        let mut command = std::process::Command::new(program);
+        let done = command.args(args).arg(&path).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+    };
+    run(
+        "qemu-img",
+        &["create", "-q", "-f", "qcow2", "-o", "size=64M"],
+    );
+    run("qemu-io", &["-f", "qcow2", "-c", "write -P 7 0 64k"]);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let number = |bytes: &[u8], at: usize| {
+        let eight: [u8; 8] = bytes[at..at + 8].try_into().unwrap();
+        // Without the flag in the highest bit.
+        usize::try_from(u64::from_be_bytes(eight) & !(1 << 63)).unwrap()
+    };
+    let table = number(&bytes, number(&bytes, 40));
+    let cluster = number(&bytes, table) as u64;
+    for entry in 0..1024 {
+        let at = table + entry * 8;
+        bytes[at..at + 8].copy_from_slice(&cluster.to_be_bytes());
+    }
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn an_image_whose_clusters_are_shared_cannot_fill_the_disk() {
+    use nix::mount::{MsFlags, mount};
+    let dir = tempfile::tempdir().unwrap();
+    let image = bomb(dir.path());
+    assert!(std::fs::metadata(&image).unwrap().len() < 1 << 20);
+    let small = Small(dir.path().join("small"));
+    std::fs::create_dir(&small.0).unwrap();
+    let kind = Some("tmpfs");
+    mount(kind, &small.0, kind, MsFlags::empty(), Some("size=32m")).unwrap();
+    let base = Base {
+        path: &image,
+        format: Format::Qcow2,
+    };
+    let disk = small.0.join("disk");
+    let limited = qemu_img().within(Budget::new(None, 8 << 20, Vec::new()));
+    let refused = limited
+        .copy(&disk, base, 64 << 20, |_| {})
+        .await
+        .unwrap_err();
+    assert_eq!(
+        refused.reason,
+        "No space left on device: the disk takes more than the 25165824 bytes that are free beside \
+         the reserve (images.reserve)"
+    );
+    assert!(!disk.exists());
+    // Where there is room, it becomes an ordinary disk of its virtual size.
+    let roomy = dir.path().join("disk");
+    qemu_img()
+        .copy(&roomy, base, 64 << 20, |_| {})
+        .await
+        .unwrap();
+    let length = std::fs::metadata(&roomy).unwrap().len();
+    assert!(length <= (64 << 20) + tables(64 << 20), "{length}");
+}

@@ -13,6 +13,8 @@ use tokio::time::timeout;
 use super::super::addresses::is_refused;
 use super::super::client::is_untrusted;
 use super::super::error::{Error, Result};
+use super::super::format;
+use super::super::partial::Full;
 use super::super::translate::{Source, location};
 use super::{Downloader, reply};
 
@@ -125,6 +127,25 @@ impl Request<'_> {
     fn refused_address(&self) -> Error {
         Error::Address {
             location: self.source.location(),
+        }
+    }
+
+    /// What all downloads in progress take is too much.
+    pub(super) const fn crowded(full: Full) -> Error {
+        Error::Crowded { limit: full.limit }
+    }
+
+    pub(super) fn slow(&self) -> Error {
+        Error::Slow {
+            location: self.source.location(),
+            limit: self.downloader.min_rate,
+        }
+    }
+
+    pub(super) fn unfit(&self, reason: format::Error) -> Error {
+        Error::Format {
+            location: self.source.location(),
+            reason,
         }
     }
 

@@ -7,8 +7,10 @@
 use futures_util::FutureExt as _;
 use reqwest::header::{self, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode};
+use tokio::time::{Duration, Instant};
 
 use super::super::error::Result;
+use super::super::format::{HEAD, head_of, judge};
 use super::super::partial::{Handle, Note, Validators};
 use super::super::progress::Meter;
 use super::reply;
@@ -93,13 +95,24 @@ impl Transfer<'_> {
     async fn body(&self, mut response: Response, total: Option<u64>) -> Result<Ending> {
         let mut received = self.partial.read(|p| p.received());
         self.request.fits(total.unwrap_or_default())?;
+        let downloader = self.request.downloader;
+        let claimed = downloader.room.claim(total.unwrap_or(received));
+        let mut claim = claimed.map_err(Request::crowded)?;
+        downloader.trim(self.partial.dir()).await?;
         let missing = total.map_or(0, |total| total.saturating_sub(received));
-        self.partial.check_space(missing).await?;
+        self.check_space(missing).await?;
+        let mut judged = received >= HEAD;
+        let mut pace = Pace::new(downloader.stall_timeout, downloader.min_rate);
         let mut batch = Vec::new();
         loop {
             let ready = response.chunk().now_or_never();
             if ready.is_none() || batch.len() >= BATCH {
                 self.write(&mut batch, received, total).await?;
+                self.check_space(0).await?;
+                if !judged && received >= HEAD {
+                    judged = true;
+                    self.judge(total).await?;
+                }
             }
             let next = match ready {
                 Some(next) => next,
@@ -109,6 +122,12 @@ impl Transfer<'_> {
                 Ok(Some(chunk)) => {
                     received += chunk.len() as u64;
                     self.request.fits(received)?;
+                    claim.at_least(received).map_err(Request::crowded)?;
+                    if pace.is_too_slow(chunk.len() as u64) {
+                        batch.extend_from_slice(&chunk);
+                        self.write(&mut batch, received, total).await?;
+                        return Err(self.request.slow());
+                    }
                     batch.extend_from_slice(&chunk);
                 }
                 Ok(None) => break,
@@ -123,6 +142,20 @@ impl Transfer<'_> {
             Some(total) if total != received => Err(self.request.truncated(received, total)),
             _ => Ok(Ending::Whole),
         }
+    }
+
+    /// Refuses a file by its first bytes, before the rest comes.
+    async fn judge(&self, total: Option<u64>) -> Result<()> {
+        let head = self.partial.work(|p| head_of(p.file())).await?;
+        let judged = judge(&head, total, self.request.downloader.max_virtual_bytes);
+        judged
+            .map(drop)
+            .map_err(|reason| self.request.unfit(reason))
+    }
+
+    async fn check_space(&self, missing: u64) -> Result<()> {
+        let reserve = self.request.downloader.reserve_bytes;
+        self.partial.check_space(missing, reserve).await
     }
 
     async fn write(&self, batch: &mut Vec<u8>, received: u64, total: Option<u64>) -> Result<()> {
@@ -141,6 +174,37 @@ impl Transfer<'_> {
             .await?;
         self.meter.set(received, total);
         Ok(())
+    }
+}
+
+/// How fast a body comes.
+struct Pace {
+    span: Duration,
+    /// In each span.
+    least: u64,
+    since: Instant,
+    received: u64,
+}
+
+impl Pace {
+    fn new(span: Duration, rate: u64) -> Self {
+        Self {
+            span,
+            least: rate.saturating_mul(span.as_secs()),
+            since: Instant::now(),
+            received: 0,
+        }
+    }
+
+    /// Whether less came in a span than has to come, these bytes included.
+    fn is_too_slow(&mut self, bytes: u64) -> bool {
+        self.received += bytes;
+        if self.since.elapsed() < self.span {
+            return false;
+        }
+        let slow = self.received < self.least;
+        (self.since, self.received) = (Instant::now(), 0);
+        slow
     }
 }
 

@@ -53,18 +53,23 @@ impl Handle {
         read(&self.partial.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The directory of all downloads.
+    pub(in crate::images) fn dir(&self) -> Arc<Path> {
+        Arc::clone(&self.dir)
+    }
+
     /// Removes the file and its note.
     pub(in crate::images) async fn discard(&self) -> Result<()> {
         self.work(|p| p.discard()).await
     }
 
-    /// Fails early if `missing` bytes cannot fit on the disk.
-    pub(in crate::images) async fn check_space(&self, missing: u64) -> Result<()> {
+    /// Fails early if `missing` bytes cannot fit on the disk beside the reserve.
+    pub(in crate::images) async fn check_space(&self, missing: u64, reserve: u64) -> Result<()> {
         let free = self
             .work(|p| Ok(nix::sys::statvfs::fstatvfs(&p.file)?))
             .await?;
         match free.blocks_available().saturating_mul(free.fragment_size()) {
-            free if free < missing => Err(Error::NoSpace {
+            free if free < missing.saturating_add(reserve) => Err(Error::NoSpace {
                 dir: self.dir.to_path_buf(),
             }),
             _ => Ok(()),

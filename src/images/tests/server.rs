@@ -37,6 +37,8 @@ pub(super) enum Step {
     CutAfter(usize),
     /// The whole file, but after so many bytes the rest waits for [`Server::go_on`].
     HoldAfter(usize),
+    /// The whole file, one byte at a time for each [`Server::go_on`].
+    Trickle,
     /// The whole file without its length.
     Unsized,
     /// The proper answer with one more header.
@@ -226,6 +228,17 @@ impl State {
                 });
                 let pieces = stream::iter([data(file.body.slice(..n))]).chain(later);
                 file.whole(Some(file.body.len()), pieces)
+            }
+            (Step::Trickle, Some(file)) => {
+                let body = file.body.clone();
+                let bytes = stream::unfold((self, body), async |(state, mut rest)| {
+                    if rest.is_empty() {
+                        return None;
+                    }
+                    state.gate.acquire().await.unwrap().forget();
+                    Some((data(rest.split_to(1)), (state, rest)))
+                });
+                file.whole(Some(file.body.len()), bytes)
             }
             (Step::Unsized, Some(file)) => {
                 let pieces = stream::iter([data(file.body.clone())]);

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use podspec::SandboxId;
 
-use crate::disk::qemu_img::{Base, Failed, QemuImg};
+use crate::disk::qemu_img::{Base, Failed};
 use crate::files;
 use crate::images::{self, Digest, Image, Locator, Reference};
 use crate::platform::Platform;
@@ -102,7 +102,7 @@ impl<P: Platform> Containers<P> {
             path: &image.path,
             format: image.format,
         };
-        let qemu_img = QemuImg::new(self.settings.uid, self.settings.gid);
+        let qemu_img = self.parts.disks.qemu_img();
         let made = qemu_img.overlay(&unfinished, base, size).await;
         made.map_err(|Failed { path, reason }| Error::Disk { path, reason })?;
         let named = tokio::fs::rename(&unfinished, &disk).await;

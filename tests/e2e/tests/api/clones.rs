@@ -15,7 +15,7 @@ const VM: &str = "VirtualMachine";
 const CLONE_FROM: &str = crds::names::CLONE_FROM_NAMESPACES;
 const ADOPT: &str = crds::names::ADOPT_DATA_VOLUMES;
 
-fn vm(annotations: Value, template: Value) -> Value {
+fn vm(annotations: &Value, template: &Value) -> Value {
     json!({ "metadata": { "name": "m", "annotations": annotations }, "spec": {
         "imageName": "debian", "running": true,
         "dataVolumeTemplates": [{ "name": "d", "spec": template }],
@@ -93,9 +93,9 @@ pub(super) async fn clones_across_namespaces_need_the_authors_right(
         json!({ "pvc": { "dataSourceRef": { "kind": "x", "namespace": "golden", "name": "a" } } }),
         json!({ "storage": { "dataSourceRef": { "kind": "x", "namespace": "golden", "name": "a" } } }),
     ] {
-        let bare = vm(json!({}), template.clone());
+        let bare = vm(&json!({}), &template);
         denied(tenant.create(VM, &bare, Effect::DryRun).await?, no_record);
-        let recorded = vm(json!({ CLONE_FROM: "golden" }), template);
+        let recorded = vm(&json!({ CLONE_FROM: "golden" }), &template);
         denied(
             tenant.create(VM, &recorded, Effect::DryRun).await?,
             no_right,
@@ -107,20 +107,20 @@ pub(super) async fn clones_across_namespaces_need_the_authors_right(
         json!({ "source": { "pvc": { "namespace": null, "name": "a" } } }),
         json!({ "sourceRef": { "namespace": ["golden"], "name": "a" } }),
     ] {
-        let odd = vm(json!({}), odd);
+        let odd = vm(&json!({}), &odd);
         denied(
             tenant.create(VM, &odd, Effect::DryRun).await?,
             "denied request",
         );
     }
     for template in [claim_of("clones"), json!({ "source": { "blank": {} } })] {
-        let own = vm(json!({}), template);
+        let own = vm(&json!({}), &template);
         let made = tenant.create(VM, &own, Effect::DryRun).await?;
         made.map_err(Error::msg)?;
     }
 
     // The right is CDI's own, in the source's namespace.
-    let recorded = vm(json!({ CLONE_FROM: "golden" }), claim_of("golden"));
+    let recorded = vm(&json!({ CLONE_FROM: "golden" }), &claim_of("golden"));
     allow(
         control,
         "author",
@@ -137,10 +137,10 @@ pub(super) async fn clones_across_namespaces_need_the_authors_right(
         tenant.create(VM, &recorded, Effect::DryRun).await?,
         no_right,
     );
-    let both = vm(json!({ CLONE_FROM: "golden,other" }), claim_of("other"));
+    let both = vm(&json!({ CLONE_FROM: "golden,other" }), &claim_of("other"));
     denied(author.create(VM, &both, Effect::DryRun).await?, no_right);
     let many = ["golden"; 9].join(",");
-    let many = vm(json!({ CLONE_FROM: many }), claim_of("golden"));
+    let many = vm(&json!({ CLONE_FROM: many }), &claim_of("golden"));
     denied(author.create(VM, &many, Effect::DryRun).await?, "at most 8");
 
     // What one user may clone, another may not replace by a source of his choice.
@@ -176,7 +176,7 @@ pub(super) async fn a_data_volume_is_adopted_only_for_those_who_may_delete_it(
     let who = Who::user("tenant");
     control.grant(&who).await?;
     let tenant = control.objects_as(&who, namespace)?;
-    let recorded = vm(json!({ ADOPT: "d" }), json!({}));
+    let recorded = vm(&json!({ ADOPT: "d" }), &json!({}));
     let words = "needs the right to update and delete DataVolumes";
     denied(tenant.create(VM, &recorded, Effect::DryRun).await?, words);
     allow(control, "tenant", namespace, "datavolumes", &["update"])?;
