@@ -13,7 +13,7 @@ use podspec::{ContainerId, Defaults, SandboxId};
 
 use super::console::Consoles;
 use super::error::{Error, Result, hypervisor};
-use super::exec::slots::Slots;
+use super::exec::{Budget, slots::Slots};
 use super::host::accelerator::Choice;
 use super::lifecycle::request::instance;
 use super::model::{Container, ContainerConfig};
@@ -75,6 +75,7 @@ pub struct Containers<P: Platform> {
     pub(super) consoles: Consoles,
     pub(super) meter: Meter,
     pub(super) exec_slots: Slots,
+    pub(super) exec_budget: Budget,
     pub(super) guests: Arc<Guests>,
     pub(super) processes: Processes,
     pub(super) sources: Arc<Sources>,
@@ -100,6 +101,7 @@ impl<P: Platform> Containers<P> {
             consoles: Consoles::default(),
             meter: Meter::default(),
             exec_slots: Slots::default(),
+            exec_budget: Budget::default(),
             guests: Arc::default(),
             processes: Processes::default(),
             sources: Arc::default(),
