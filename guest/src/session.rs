@@ -304,5 +304,5 @@ impl Session {
 
 fn code(status: ExitStatus) -> i32 {
     let by_signal = status.signal().map(|signal| 128 + signal);
-    by_signal.or(status.code()).unwrap_or(-1)
+    by_signal.or(status.code()).unwrap_or(255)
 }

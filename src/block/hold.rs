@@ -160,3 +160,22 @@ pub(super) async fn blocking<T: Send + 'static>(
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|e| Err(std::io::Error::other(e)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs root"]
+    fn a_device_that_is_only_read_has_a_node_of_mode_0400() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("node");
+        let device = Number { major: 7, minor: 0 };
+        for (read_only, expected) in [(true, 0o400), (false, 0o600), (true, 0o400)] {
+            make_node(&path, device, (65534, 65534), read_only).unwrap();
+            let made = path.metadata().unwrap();
+            assert_eq!(made.permissions().mode() & 0o777, expected);
+            assert_eq!((made.uid(), made.gid()), (65534, 65534));
+        }
+    }
+}

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use guestapi::from_guest::Kind;
-use guestapi::{Answer, Data, Reason, Refused, Stream, WINDOW};
+use guestapi::{Answer, Data, Exited, Reason, Refused, Stream, WINDOW};
 use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::unconstrained;
@@ -181,10 +181,7 @@ impl Sessions {
             }
             Kind::Exited(exited) => {
                 if let Some(slot) = sessions.remove(&exited.session) {
-                    slot.finish(Ok(End {
-                        code: exited.code,
-                        out_of_memory: exited.out_of_memory,
-                    }));
+                    slot.finish(end(&exited));
                 }
             }
         }
@@ -194,6 +191,17 @@ impl Sessions {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Slot>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A process ends by a code of one byte, or by a signal from 1 to 64, which is 129 to 192.
+fn end(exited: &Exited) -> Result<End, Error> {
+    let is_possible = (0..=255).contains(&exited.code);
+    is_possible
+        .then_some(End {
+            code: exited.code,
+            out_of_memory: exited.out_of_memory,
+        })
+        .ok_or(Error::Protocol)
 }
 
 fn deliver(sessions: &mut HashMap<u64, Slot>, data: &Data) -> (usize, Option<u64>) {

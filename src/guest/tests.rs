@@ -404,6 +404,34 @@ async fn output_in_many_small_pieces_is_within_the_window() {
 }
 
 #[tokio::test]
+async fn an_exit_code_that_no_process_has_is_refused() {
+    for (code, expected) in [
+        (i32::MIN, Err(Error::Protocol)),
+        (-1, Err(Error::Protocol)),
+        (0, Ok(0)),
+        (192, Ok(192)),
+        (255, Ok(255)),
+        (256, Err(Error::Protocol)),
+        (i32::MAX, Err(Error::Protocol)),
+    ] {
+        let port = Port::new();
+        let (agent, mut guest) = port.hostile().await;
+        let play = async {
+            let session = guest.start().await;
+            let exited = Exited {
+                session,
+                code,
+                ..Exited::default()
+            };
+            guest.send(exited).await;
+        };
+        let (command, ()) = tokio::join!(agent.start(words(&["x"]), false, None), play);
+        let ended = command.unwrap().ended.wait().await;
+        assert_eq!(ended.map(|end| end.code), expected);
+    }
+}
+
+#[tokio::test]
 async fn a_greeting_without_an_answer_is_repeated() {
     let port = Port::new();
     let first = port.guests.agent(&port.id, &port.path, Duration::ZERO);

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a command that did not end in time, or whose client disconnected, is killed with all
 //! that it started. Both streams return byte for byte up to a bound, so that no output, however
-//! long, can break the channel to an agent.
+//! long, can break the channel to an agent. All output that is held has a budget of bytes.
 //! Failure: [`Error`] states what is missing in the guest; a command's own exit code, whatever it
 //! is, is no failure.
 
@@ -16,11 +16,14 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+mod budget;
 mod collect;
 mod command;
 pub(super) mod error;
 pub(super) mod slots;
 
+pub(super) use budget::Budget;
+pub use budget::Stream;
 pub use error::Error;
 
 use super::error::Result;
@@ -46,12 +49,12 @@ const FIRST_ANSWER: Duration = Duration::from_millis(250);
 const ONLY_ANSWER: Duration = Duration::from_secs(5);
 
 /// What a command wrote, and how it ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Output {
     /// Standard output; at most 16 MiB of it.
-    pub out: Vec<u8>,
+    pub out: Stream,
     /// Standard error; at most 16 MiB of it.
-    pub err: Vec<u8>,
+    pub err: Stream,
     /// Its exit code, or 128 and the number of the signal that killed it.
     pub code: i32,
 }
@@ -102,6 +105,7 @@ impl<P: Platform> Containers<P> {
             timeout,
             deadline,
             gone: gone.clone(),
+            budget: self.exec_budget.clone(),
         };
         let run = Run::new(
             Arc::clone(&self.parts.hypervisor),
@@ -109,6 +113,7 @@ impl<P: Platform> Containers<P> {
             command,
             (timeout, deadline),
             gone,
+            self.exec_budget.clone(),
         );
         let this = Arc::clone(self);
         let (starts, started) = oneshot::channel();

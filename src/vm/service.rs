@@ -13,7 +13,7 @@ use podspec::{ContainerId, Defaults, SandboxId};
 
 use super::console::Consoles;
 use super::error::{Error, Result, hypervisor};
-use super::exec::slots::Slots;
+use super::exec::{Budget, slots::Slots};
 use super::host::accelerator::Choice;
 use super::host::process::Emulator;
 use super::lifecycle::request::instance;
@@ -77,6 +77,7 @@ pub struct Containers<P: Platform> {
     pub(super) consoles: Consoles,
     pub(super) meter: Meter,
     pub(super) exec_slots: Slots,
+    pub(super) exec_budget: Budget,
     pub(super) guests: Arc<Guests>,
     pub(super) processes: Processes,
     pub(super) sources: Arc<Sources>,
@@ -103,6 +104,7 @@ impl<P: Platform> Containers<P> {
             consoles: Consoles::default(),
             meter: Meter::default(),
             exec_slots: Slots::default(),
+            exec_budget: Budget::default(),
             guests: Arc::default(),
             processes: Processes::default(),
             sources: Arc::default(),

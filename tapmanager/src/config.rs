@@ -36,6 +36,8 @@ pub(crate) struct Config {
     pub(crate) cni_bin_dir: Vec<PathBuf>,
     /// Directory of the CNI cache. No other runtime may use it.
     pub(crate) cni_cache_dir: PathBuf,
+    /// Directory of the daemon's console files, which are bounded here while the daemon is away.
+    pub(crate) console_dir: PathBuf,
     /// Timeout of each CNI plugin call, from 1s to 10m.
     pub(crate) cni_timeout: Timespan,
     /// Mount point of the cgroup file system.
@@ -69,6 +71,7 @@ impl Default for Config {
             cni_conf_dir: "/etc/cni/net.d".into(),
             cni_bin_dir: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
             cni_cache_dir: "/var/lib/vmlet/cni".into(),
+            console_dir: "/var/lib/vmlet/console".into(),
             cni_timeout: Timespan::from_secs(60),
             cgroup_root: "/sys/fs/cgroup".into(),
             boot_id_file: boot_id::KERNEL.into(),
@@ -119,6 +122,7 @@ impl Config {
             ("netns_dir", &self.netns_dir),
             ("cni_conf_dir", &self.cni_conf_dir),
             ("cni_cache_dir", &self.cni_cache_dir),
+            ("console_dir", &self.console_dir),
             ("cgroup_root", &self.cgroup_root),
             ("boot_id_file", &self.boot_id_file),
         ];

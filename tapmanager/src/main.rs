@@ -5,6 +5,7 @@
 //! line.
 
 mod config;
+mod consoles;
 mod failure;
 mod journal;
 mod metrics;

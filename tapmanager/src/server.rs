@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
+use crate::consoles;
 use crate::journal::Journal;
 use crate::metrics::{self, Shared};
 use crate::sandboxes::Sandboxes;
@@ -68,6 +69,7 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
         let serving = metrics::serve(endpoint, metrics, count, stop.clone());
         tasks.spawn(serving.await.context("serve metrics")?);
     }
+    tasks.spawn(consoles::guard(config.console_dir.clone(), stop.clone()));
     let serve_control = {
         let (sandboxes, stop) = (Arc::clone(&sandboxes), stop.clone());
         move |connection| control::serve(connection, Arc::clone(&sandboxes), stop.clone())

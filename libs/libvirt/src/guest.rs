@@ -69,7 +69,7 @@ pub struct Ended {
 pub enum How {
     /// It exited with this code.
     Code(i32),
-    /// A signal of this number killed it.
+    /// A signal of this number, 1 to 64, killed it.
     Signal(i32),
 }
 
@@ -128,7 +128,8 @@ pub async fn exec_status<H: Hypervisor>(
         return Ok(None);
     }
     let how = match (status.exitcode, status.signal) {
-        (_, Some(signal)) => How::Signal(signal),
+        (_, Some(signal @ 1..=64)) => How::Signal(signal),
+        (_, Some(_)) => return Err(nonsense("a program ended by a signal that does not exist")),
         (Some(code), None) => How::Code(code),
         (None, None) => return Err(nonsense("a program ended neither by a code nor a signal")),
     };

@@ -22,7 +22,8 @@ use crate::{Event, Hypervisor, Libvirt, Settings};
 /// Time for libvirtd to accept connections; its first start probes every emulator.
 const READY: Duration = Duration::from_secs(120);
 const START_SCRIPT: &str = include_str!("harness/start.sh");
-const LIBVIRTD_CONF: &str = "unix_sock_rw_perms = \"0700\"\nauth_unix_rw = \"none\"\n";
+const LIBVIRTD_CONF: &str =
+    "unix_sock_ro_perms = \"0700\"\nunix_sock_rw_perms = \"0700\"\nauth_unix_rw = \"none\"\n";
 /// No mount namespace per domain: it cannot be built on a private /dev. No cgroups: they are not
 /// libvirt's.
 const QEMU_CONF: &str = r#"user = "libvirt-qemu"

@@ -43,11 +43,8 @@ pub(in crate::cri) fn timeout(seconds: i64) -> Option<Duration> {
 
 /// What a command wrote, cut to what a message holds.
 pub(in crate::cri) fn response(output: Output) -> v1::ExecSyncResponse {
-    let Output {
-        mut out,
-        mut err,
-        code,
-    } = output;
+    let Output { out, err, code } = output;
+    let (mut out, mut err) = (out.into_bytes(), err.into_bytes());
     err.truncate(ROOM_OF_ERR.max(ROOM.saturating_sub(out.len())));
     out.truncate(ROOM.saturating_sub(err.len()));
     v1::ExecSyncResponse {
@@ -71,8 +68,8 @@ mod tests {
     #[case(10, 16 << 20)]
     fn an_answer_fits_into_a_message(#[case] out: usize, #[case] err: usize) {
         let answer = response(Output {
-            out: vec![b'o'; out],
-            err: vec![b'e'; err],
+            out: vec![b'o'; out].into(),
+            err: vec![b'e'; err].into(),
             code: -1,
         });
         assert!(answer.encoded_len() <= MAX_MESSAGE);

@@ -10,6 +10,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Once;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate};
@@ -17,6 +18,10 @@ use nix::unistd::{Whence, lseek};
 
 use super::{Error, Result};
 
+/// How often a file that is locked is tried again: the tapmanager locks those without a reader for
+/// a moment.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(20);
 /// Holes are multiples of this: a multiple of every page size, and few calls.
 const STEP: u64 = 64 * 1024;
 
@@ -48,11 +53,16 @@ impl RawFile {
         if !file.metadata().map_err(failed)?.is_file() {
             return Err(Error::NotAFile { path: path.into() });
         }
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) => Err(Error::Busy { path: path.into() }),
-            // Without locks in the file system the caller's own order has to do.
-            Ok(()) | Err(TryLockError::Error(_)) => Ok(Self { file, punched: 0 }),
+        let mut tries = TRIES;
+        while matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+            tries -= 1;
+            if tries == 0 {
+                return Err(Error::Busy { path: path.into() });
+            }
+            std::thread::sleep(PAUSE);
         }
+        // Without locks in the file system the caller's own order has to do.
+        Ok(Self { file, punched: 0 })
     }
 
     /// The open file itself, for watching.

@@ -20,6 +20,11 @@ use super::{Error, Paths, Result, WRITTEN, timestamp};
 
 /// Raw bytes per batch; more than the splitter needs for a decision.
 const CHUNK: usize = 64 * 1024;
+/// Bytes that may wait in the raw file. Beyond that the first ones are dropped, so that a guest
+/// cannot fill the disk while its log cannot be written.
+const MOST_WAITING: u64 = 64 << 20;
+/// Bytes that are kept then.
+const KEPT: u64 = 16 << 20;
 /// A batch ends after this many log bytes: a line of one byte becomes one of forty.
 const OUTPUT: usize = 256 * 1024;
 
@@ -57,14 +62,20 @@ impl Transfer {
             source,
         })?;
         let (inode, size) = (raw.inode().map_err(failed)?, raw.size().map_err(failed)?);
+        let first = raw.first_byte().map_err(failed)?;
         let (position, is_saved) = match saved {
-            Some(saved) if saved.raw_inode == inode && saved.offset <= size => (saved, true),
+            Some(saved) if saved.raw_inode == inode && saved.offset <= size => {
+                // What was dropped while no daemon ran.
+                let offset = saved.offset.max(first);
+                let is_saved = offset == saved.offset;
+                (Position { offset, ..saved }, is_saved)
+            }
             other => {
                 if other.is_some() {
                     let raw = paths.raw.display();
                     tracing::warn!(%raw, size, "raw console file replaced: read from its start");
                 }
-                let offset = raw.first_byte().map_err(failed)?;
+                let offset = first;
                 let (line_open, log) = other.map_or((false, None), |p| (p.line_open, p.log));
                 (
                     Position {
@@ -126,6 +137,7 @@ impl Transfer {
     /// Copies what is there, up to the limits of a batch. `rest` decides about text at the very
     /// end.
     pub(super) fn batch(&mut self, rest: Rest) -> Result<Batch> {
+        self.bound()?;
         self.ready()?;
         let size = self.raw_size()?;
         let wanted = usize::try_from(size - self.position.offset).map_or(CHUNK, |n| n.min(CHUNK));
@@ -158,6 +170,22 @@ impl Transfer {
             more: cut_short || !at_end,
             held,
         })
+    }
+
+    /// Drops the first bytes that wait when too many do.
+    fn bound(&mut self) -> Result<()> {
+        let waiting = self.raw_size()? - self.position.offset;
+        if waiting <= MOST_WAITING {
+            return Ok(());
+        }
+        let dropped = waiting - KEPT;
+        let raw = self.paths.raw.display();
+        tracing::warn!(%raw, dropped, "console output dropped: the log is not written");
+        self.position.offset += dropped;
+        self.is_saved = false;
+        self.save()?;
+        self.raw.punch(self.position.offset);
+        Ok(())
     }
 
     /// Nothing unsaved, and a log that has a name.

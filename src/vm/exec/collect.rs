@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::command::LONGEST_STREAM;
-use super::{Error, Output};
+use super::{Budget, Error, Output, Stream};
 use crate::guest;
 
 /// Bytes that are read at once.
@@ -25,6 +25,8 @@ pub(super) struct Limits {
     pub(super) deadline: Instant,
     /// The client has disconnected.
     pub(super) gone: CancellationToken,
+    /// What all output may take.
+    pub(super) budget: Budget,
 }
 
 /// Collects the output of a command that runs, and its exit code.
@@ -36,11 +38,14 @@ pub(super) async fn collect(command: guest::Command, limits: &Limits) -> Result<
         ..
     } = command;
     let end = async {
-        let (out, err) = tokio::join!(read(&mut stdout), read(&mut stderr));
-        (out, err, ended.wait().await)
+        let (out, err) = tokio::try_join!(read(&mut stdout, limits), read(&mut stderr, limits))?;
+        Ok((out, err, ended.wait().await))
     };
     let error = tokio::select! {
-        (out, err, end) = end => return Ok(Output { out, err, code: end?.code }),
+        ended = end => match ended {
+            Ok((out, err, end)) => return Ok(Output { out, err, code: end?.code }),
+            Err(error) => error,
+        },
         () = tokio::time::sleep_until(limits.deadline) => Error::Timeout(limits.timeout),
         () = limits.gone.cancelled() => Error::Abandoned,
     };
@@ -48,12 +53,11 @@ pub(super) async fn collect(command: guest::Command, limits: &Limits) -> Result<
     Err(error)
 }
 
-async fn read(output: &mut guest::Output) -> Vec<u8> {
-    let (mut all, mut piece) = (Vec::new(), vec![0; PIECE]);
+async fn read(output: &mut guest::Output, limits: &Limits) -> Result<Stream, Error> {
+    let (mut all, mut piece) = (Stream::default(), vec![0; PIECE]);
     // An error of a pipe in memory is its end.
     while let Ok(length @ 1..) = output.read(&mut piece).await {
-        let room = LONGEST_STREAM - all.len();
-        all.extend_from_slice(&piece[..length.min(room)]);
+        all.push(&limits.budget, &piece[..length], LONGEST_STREAM)?;
     }
-    all
+    Ok(all)
 }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{Error, Output};
+use super::{Budget, Error, Output, Stream};
 
 const RUN: &str = include_str!("run.sh");
 const KILL: &str = include_str!("kill.sh");
@@ -53,6 +53,7 @@ pub(super) struct Run<H> {
     timeout: Duration,
     deadline: Instant,
     gone: CancellationToken,
+    budget: Budget,
 }
 
 impl<H: Hypervisor> Run<H> {
@@ -62,6 +63,7 @@ impl<H: Hypervisor> Run<H> {
         command: Vec<String>,
         (timeout, deadline): (Duration, Instant),
         gone: CancellationToken,
+        budget: Budget,
     ) -> Self {
         Self {
             hypervisor,
@@ -71,6 +73,7 @@ impl<H: Hypervisor> Run<H> {
             timeout,
             deadline,
             gone,
+            budget,
         }
     }
 
@@ -96,14 +99,23 @@ impl<H: Hypervisor> Run<H> {
             }
             How::Signal(signal) => 128 + signal,
         };
-        let (mut out, mut err) = (ended.out, ended.err);
-        if out.len() >= LARGEST_STREAM || err.len() >= LARGEST_STREAM {
+        let is_cut = ended.out.len() >= LARGEST_STREAM || ended.err.len() >= LARGEST_STREAM;
+        let (mut out, mut err) = (Stream::default(), Stream::default());
+        let held = self
+            .push(&mut out, &ended.out)
+            .and_then(|()| self.push(&mut err, &ended.err));
+        if is_cut {
             let fetched = tokio::select! {
-                fetched = self.fetch(&mut out, &mut err) => fetched,
+                fetched = async {
+                    held?;
+                    self.fetch(&mut out, &mut err).await
+                } => fetched,
                 () = self.gone.cancelled() => Err(Error::Abandoned),
             };
             self.clear().await;
             fetched?;
+        } else {
+            held?;
         }
         Ok(Output { out, err, code })
     }
@@ -184,19 +196,23 @@ impl<H: Hypervisor> Run<H> {
     }
 
     /// Reads what `run.sh` kept aside.
-    async fn fetch(&self, out: &mut Vec<u8>, err: &mut Vec<u8>) -> Result<(), Error> {
+    async fn fetch(&self, out: &mut Stream, err: &mut Stream) -> Result<(), Error> {
         for (stream, suffix) in [(out, 1), (err, 2)] {
             let from = format!("if={}.{suffix}", self.stem);
             let mut block = 0;
             while stream.len() == (block + 1) * LARGEST_STREAM && stream.len() < LONGEST_STREAM {
                 let skip = format!("skip={block}");
                 let read = "exec dd \"$@\" bs=1048576 count=1 2>/dev/null";
-                stream.extend(self.script(read, &[&from, &skip]).await?.out);
+                let part = self.script(read, &[&from, &skip]).await?.out;
+                self.push(stream, &part)?;
                 block += 1;
             }
-            stream.truncate(LONGEST_STREAM);
         }
         Ok(())
+    }
+
+    fn push(&self, stream: &mut Stream, bytes: &[u8]) -> Result<(), Error> {
+        stream.push(&self.budget, bytes, LONGEST_STREAM)
     }
 
     /// Removes what `run.sh` kept aside; the next boot of the guest removes the rest.

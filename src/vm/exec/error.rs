@@ -47,6 +47,12 @@ pub enum Error {
     /// The machine ended under the command.
     #[error("the virtual machine ended while the command ran")]
     Ended,
+    /// The output of all commands takes too much memory.
+    #[error(
+        "the output of all commands in virtual machines of this node exceeds {0} MiB: repeat the \
+         command later, or have it write its output to a file in the guest"
+    )]
+    Budget(usize),
     /// The client disconnected.
     #[error("the client went away and the command was killed")]
     Abandoned,

@@ -37,7 +37,7 @@ async fn streams_and_code_come_back_as_they_are() {
     let node = answering([json!({"pid": 7}), json!({"exited": false}), ended]).await;
     let output = run(&node, 60).await.unwrap();
     assert_eq!(
-        (output.code, output.out.as_slice(), output.err.as_slice()),
+        (output.code, &*output.out, &*output.err),
         (3, b"\0\xff\n".as_slice(), b"e".as_slice())
     );
     let scripts = scripts(&node);

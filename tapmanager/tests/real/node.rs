@@ -152,6 +152,7 @@ impl Node {
             ("--cni-bin-dir", "bin"),
             ("--cni-cache-dir", "cache"),
             ("--cgroup-root", "cgroup"),
+            ("--console-dir", "console"),
         ] {
             command.arg(flag).arg(at(name));
         }

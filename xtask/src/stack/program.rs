@@ -171,6 +171,9 @@ impl Program {
                 command.arg("--cni-conf-dir").arg(layout.path("cni/conf"));
                 command.arg("--cni-bin-dir").arg(CNI_BIN_DIR);
                 command.arg("--cni-cache-dir").arg(layout.path("cni/cache"));
+                command
+                    .arg("--console-dir")
+                    .arg(layout.path("state/console"));
                 command.arg("--boot-id-file").arg(layout.path("boot-id"));
                 command.arg("--qemu-user").arg(QEMU_USER);
                 command

@@ -57,6 +57,10 @@ async fn a_signal_is_no_exit_code() {
 #[tokio::test]
 async fn answers_that_make_no_sense_are_the_agents_fault() {
     let answers = [
+        json!({"exited": true, "signal": 0}),
+        json!({"exited": true, "signal": 65}),
+        json!({"exited": true, "signal": -9}),
+        json!({"exited": true, "signal": i32::MAX}),
         json!({}),
         json!([]),
         json!({"exited": true}),

@@ -296,3 +296,19 @@ async fn hanging_starts_do_not_block_kills_and_version_calls() {
         start.abort();
     }
 }
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn only_root_reaches_a_socket_of_libvirt() {
+    let daemon = Libvirtd::start().unwrap();
+    for name in ["libvirt-sock", "libvirt-sock-ro"] {
+        let socket = daemon.dir().join("sock").join(name);
+        let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "{name}");
+    }
+    let deployed = include_str!("../../../../deploy/image/libvirtd");
+    for kind in ["ro", "rw"] {
+        let line = format!("\nunix_sock_{kind}_perms = \"0700\"\n");
+        assert!(deployed.contains(&line), "{deployed}");
+    }
+}

@@ -299,3 +299,49 @@ fn without_a_position_punched_out_bytes_are_not_read_again() {
     );
     assert!(!console.logged().contains(&0));
 }
+
+#[test]
+fn what_waits_too_long_for_its_log_is_dropped_and_the_end_is_kept() {
+    let mut console = Console::new();
+    // The log cannot be written: its name belongs to a directory.
+    fs::create_dir(console.paths().log).unwrap();
+    let line = [vec![b'x'; (1 << 20) - 1], vec![b'\n']].concat();
+    let most = usize::try_from(MOST_WAITING).unwrap();
+    for _ in 0..=most / line.len() {
+        console.write(&line);
+    }
+    console.write(b"the end\n");
+    assert!(console.transfer().batch(Rest::Hold).is_err());
+    let used = |console: &Console| {
+        let raw = fs::metadata(console.paths().raw).unwrap();
+        std::os::unix::fs::MetadataExt::blocks(&raw) * 512
+    };
+    assert!(used(&console) <= KEPT + (128 << 10), "{}", used(&console));
+
+    fs::remove_dir(console.paths().log).unwrap();
+    while console.transfer().batch(Rest::Hold).unwrap().more {}
+    let log = fs::read_to_string(console.paths().log).unwrap();
+    assert!(log.ends_with(" the end\n"));
+}
+
+#[test]
+fn a_hole_that_was_made_while_no_daemon_ran_is_skipped() {
+    let mut console = Console::new();
+    console.write(b"first\n");
+    while console.transfer().batch(Rest::Hold).unwrap().more {}
+    console.transfer = None;
+    console.write(&[b'x'; 128 << 10]);
+    console.write(b"\nlast\n");
+    let raw = fs::OpenOptions::new().write(true).open(console.paths().raw);
+    let hole = nix::fcntl::FallocateFlags::FALLOC_FL_PUNCH_HOLE
+        | nix::fcntl::FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    nix::fcntl::fallocate(&raw.unwrap(), hole, 0, 128 << 10).unwrap();
+    console.start();
+    while console.transfer().batch(Rest::Hold).unwrap().more {}
+    let log = fs::read_to_string(console.paths().log).unwrap();
+    assert!(
+        log.contains(" first\n") && log.ends_with(" last\n"),
+        "{log:?}"
+    );
+    assert!(!log.contains('\0'));
+}

@@ -19,6 +19,7 @@ mod network;
 mod node_address;
 mod node_api;
 mod node_crashes;
+mod own_kvm;
 mod planted_leaks;
 mod process_refusals;
 mod process_surroundings;
