@@ -113,6 +113,10 @@ mod tests {
         let held: usize = streams.iter().map(|s| s.bytes.capacity()).sum();
         assert!(held <= UNITS * UNIT + streams.len() * FREE, "{held}");
 
+        // Less than one of the pieces is left.
+        let mut rest = Stream::default();
+        while rest.push(&budget, &piece[..UNIT], MOST).is_ok() {}
+        streams.push(rest);
         let mut probe = Stream::default();
         probe.push(&budget, &piece[..FREE], MOST).unwrap();
         assert!(probe.push(&budget, b"y", MOST).is_err());
