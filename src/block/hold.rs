@@ -171,11 +171,13 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("node");
         let device = Number { major: 7, minor: 0 };
+        let (uid, gid) = (65_534, 65_534);
+        let owner = Owner { uid, gid };
         for (read_only, expected) in [(true, 0o400), (false, 0o600), (true, 0o400)] {
-            make_node(&path, device, (65534, 65534), read_only).unwrap();
+            make_node(&path, device, owner, read_only).unwrap();
             let made = path.metadata().unwrap();
             assert_eq!(made.permissions().mode() & 0o777, expected);
-            assert_eq!((made.uid(), made.gid()), (65534, 65534));
+            assert_eq!((made.uid(), made.gid()), (uid, gid));
         }
     }
 }

@@ -59,6 +59,10 @@ impl RawFile {
             if tries == 0 {
                 return Err(Error::Busy { path: path.into() });
             }
+            #[allow(
+                clippy::disallowed_methods,
+                reason = "a waiting lock has no deadline, and no event reports that one is free"
+            )]
             std::thread::sleep(PAUSE);
         }
         // Without locks in the file system the caller's own order has to do.
