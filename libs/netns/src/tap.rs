@@ -169,7 +169,17 @@ mod tests {
         let first = open(&ns, "vmtap0").await.unwrap();
         assert!(matches!(open(&ns, "vmtap0").await, Err(Error::Busy(_))));
         drop(first);
-        drop(open(&ns, "vmtap0").await.unwrap());
+        // A process that another test starts has a copy of the descriptor until it executes.
+        let free = async {
+            loop {
+                match open(&ns, "vmtap0").await {
+                    Err(Error::Busy(_)) => tokio::task::yield_now().await,
+                    opened => break opened.map(drop),
+                }
+            }
+        };
+        let opened = tokio::time::timeout(std::time::Duration::from_secs(10), free).await;
+        opened.unwrap().unwrap();
         Namespace::delete(ns.path()).await.unwrap();
     }
 }

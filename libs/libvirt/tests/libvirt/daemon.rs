@@ -301,6 +301,7 @@ async fn hanging_starts_do_not_block_kills_and_version_calls() {
 #[ignore = "needs root"]
 async fn only_root_reaches_a_socket_of_libvirt() {
     let daemon = Libvirtd::start().unwrap();
+    daemon.connect(Settings::default()).await.unwrap();
     for name in ["libvirt-sock", "libvirt-sock-ro"] {
         let socket = daemon.dir().join("sock").join(name);
         let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
