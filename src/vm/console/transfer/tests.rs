@@ -335,7 +335,7 @@ fn a_hole_that_was_made_while_no_daemon_ran_is_skipped() {
     let raw = fs::OpenOptions::new().write(true).open(console.paths().raw);
     let hole = nix::fcntl::FallocateFlags::FALLOC_FL_PUNCH_HOLE
         | nix::fcntl::FallocateFlags::FALLOC_FL_KEEP_SIZE;
-    nix::fcntl::fallocate(&raw.unwrap(), hole, 0, 128 << 10).unwrap();
+    nix::fcntl::fallocate(raw.unwrap(), hole, 0, 128 << 10).unwrap();
     console.start();
     while console.transfer().batch(Rest::Hold).unwrap().more {}
     let log = fs::read_to_string(console.paths().log).unwrap();
