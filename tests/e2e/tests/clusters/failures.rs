@@ -167,7 +167,8 @@ fn second_controller(cluster: &Cluster) -> Result<Child> {
     let log = std::fs::File::create(stack.dir().join("log/second.log"))?;
     let mut command = stack.command_inside(&program.to_string_lossy())?;
     command
-        .args(["--lease-identity", "second", "--listen", "127.0.0.1:0"])
+        .args(["--lease-identity", "second"])
+        .args(["--listen", "127.0.0.1:0", "--probe-listen", "127.0.0.1:0"])
         .arg("--kubeconfig")
         .arg(&kubeconfig)
         .stdin(Stdio::null())
