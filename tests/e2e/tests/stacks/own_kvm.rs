@@ -1,7 +1,7 @@
 //! The device file of KVM in the containers of the DaemonSet.
 //!
-//! Invariant: the script of the image runs in a mount namespace whose `/dev` is a folder of the
-//! test, as the container has the node's.
+//! Invariant: the script of the image runs with the image's tools, which are busybox, in a mount
+//! namespace whose `/dev` is a folder of the test, as the container has the node's.
 //! Failure: the modes of both device files.
 
 use std::process::Command;
@@ -16,9 +16,9 @@ mount -t tmpfs dev "$2"
 mknod -m 0660 "$2/kvm" c 10 232
 mknod -m 0666 "$2/null" c 1 3
 mkdir "$2/node"
-mount --bind "$2" "$2/node"
+mount -o bind "$2" "$2/node"
 mount -t tmpfs run /run
-mount --rbind "$2" /dev
+mount -o rbind "$2" /dev
 . "$1"
 stat -c '%a %t:%T' /dev/kvm /dev/node/kvm
 "#;
@@ -28,10 +28,19 @@ stat -c '%a %t:%T' /dev/kvm /dev/node/kvm
 fn the_nodes_device_file_keeps_its_mode() -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/image/own-kvm");
-    let output = Command::new("unshare")
-        .args(["--mount", "--propagation", "private", "sh", "-c", CONTAINER])
-        .args(["container", script])
-        .arg(scratch.path())
+    let (tools, dev) = (scratch.path().join("bin"), scratch.path().join("dev"));
+    for directory in [&tools, &dev] {
+        std::fs::create_dir(directory)?;
+    }
+    for tool in ["sh", "mkdir", "mknod", "mount", "stat"] {
+        std::os::unix::fs::symlink("/bin/busybox", tools.join(tool))?;
+    }
+    let output = Command::new("/usr/bin/unshare")
+        .args(["--mount", "--propagation", "private"])
+        .arg(tools.join("sh"))
+        .args(["-c", CONTAINER, "container", script])
+        .arg(dev)
+        .env("PATH", &tools)
         .output()
         .context("unshare")?;
     let reported = String::from_utf8_lossy(&output.stdout).into_owned();
