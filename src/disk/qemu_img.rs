@@ -299,7 +299,8 @@ impl Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         if self.is_lent {
-            // A file whose owner cannot be changed back is one that libvirt hands over anyway.
+            // A file that stays with QEMU's user, as after a kill of the daemon, goes to the
+            // machine's user when libvirt starts the machine.
             let _ = fchown(
                 &self.file,
                 Some(geteuid().as_raw()),

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
 
-const NOBODY: User = User {
+const UNPRIVILEGED: User = User {
     uid: 65534,
     gid: 65534,
 };
@@ -30,7 +30,7 @@ fn script(dir: &std::path::Path, text: &str) -> PathBuf {
 
 async fn report(text: &str, files: Vec<File>) -> (ExitStatus, String) {
     let dir = tempfile::tempdir().unwrap();
-    let helper = Helper::new(script(dir.path(), text), NOBODY);
+    let helper = Helper::new(script(dir.path(), text), UNPRIVILEGED);
     let output = helper.command(LIMITS, files).output().await.unwrap();
     (output.status, String::from_utf8(output.stdout).unwrap())
 }
@@ -100,7 +100,7 @@ async fn a_helper_inherits_its_files_and_nothing_else() {
 #[ignore = "needs root"]
 async fn a_file_that_grows_too_large_ends_the_helper() {
     let given = tempfile::tempfile().unwrap();
-    std::os::unix::fs::fchown(&given, Some(NOBODY.uid), None).unwrap();
+    std::os::unix::fs::fchown(&given, Some(UNPRIVILEGED.uid), None).unwrap();
     let path = path_of(&given);
     let kept = given.try_clone().unwrap();
     let text = format!("exec head -c 100000 /dev/zero >{path}");

@@ -1,8 +1,9 @@
 //! The users that machines run as.
 //!
-//! Invariant: no two containers whose rows exist have the same user, and a user that a removed
-//! container had is given out again only after all the others of the range; the container's row
-//! records it before any file belongs to it.
+//! Invariant: no two containers whose rows exist have the same user; the container's row records it
+//! before any file belongs to it. While the daemon runs, a removed container's user is chosen again
+//! only after all the others of the range; after a restart, the search starts behind the highest
+//! user that a container has.
 //! Failure: [`Exhausted`] when every user of the range has a container.
 
 use std::collections::HashSet;
@@ -31,13 +32,12 @@ pub struct UidRange {
 #[error("all {0} users for machines have a container: remove containers, or raise vm.uid_count")]
 pub struct Exhausted(u32);
 
-/// Chooses users. Held from the choice until the row is recorded, so that no other choice can miss
-/// it.
+/// Chooses users.
 #[derive(Debug, Default)]
 pub(in crate::vm) struct Users {
     /// The number that was chosen last, relative to the range's first.
     last: Mutex<Option<u32>>,
-    /// Chosen, and not recorded yet.
+    /// Held from a choice until the row records it, so that the next choice sees it.
     pub(in crate::vm) turn: tokio::sync::Mutex<()>,
 }
 

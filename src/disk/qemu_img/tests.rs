@@ -11,11 +11,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 
-const NOBODY: u32 = 65534;
+/// A user without rights: `nobody`.
+const UNPRIVILEGED: u32 = 65534;
 
-/// Run as nobody where the test may change users.
+/// The program as an unprivileged user; a test that is not root runs it as its own user.
 fn qemu_img() -> QemuImg {
-    QemuImg::new(NOBODY, NOBODY)
+    QemuImg::new(UNPRIVILEGED, UNPRIVILEGED)
 }
 
 /// A shell script in the place of the program; `$2` and so on are the program's arguments.
@@ -25,8 +26,8 @@ fn script(dir: &Path, text: &str) -> QemuImg {
     std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
     std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
     let user = User {
-        uid: NOBODY,
-        gid: NOBODY,
+        uid: UNPRIVILEGED,
+        gid: UNPRIVILEGED,
     };
     QemuImg::with(Helper::new(path, user))
 }
@@ -65,7 +66,7 @@ async fn a_copy_needs_nothing_but_itself() {
 }
 
 #[tokio::test]
-async fn a_program_that_outlived_an_earlier_attempt_is_in_nobodys_way() {
+async fn a_program_that_outlived_an_earlier_attempt_delays_no_later_one() {
     let dir = tempfile::tempdir().unwrap();
     let (image, disk) = files(dir.path());
     let base = raw(&image);

@@ -189,7 +189,7 @@ async fn users_other_than_the_sockets_own_are_refused_even_if_the_file_lets_them
         return;
     }
     let node = Node::start().await;
-    let nobody = nix::unistd::User::from_name("nobody")
+    let qemu = nix::unistd::User::from_name("nobody")
         .unwrap()
         .unwrap()
         .uid
@@ -201,7 +201,7 @@ async fn users_other_than_the_sockets_own_are_refused_even_if_the_file_lets_them
     let mode = |path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(node.control()), mode(node.handoff())), (0o600, 0o660));
     assert!(
-        speak(&node.scratch, node.handoff(), (nobody, nobody), HELLO)
+        speak(&node.scratch, node.handoff(), (qemu, qemu), HELLO)
             .await
             .contains("error")
     );
@@ -210,7 +210,7 @@ async fn users_other_than_the_sockets_own_are_refused_even_if_the_file_lets_them
     open(&node.handoff(), 0o666);
     for (socket, uid) in [
         (node.control(), STRANGER),
-        (node.control(), nobody),
+        (node.control(), qemu),
         (node.handoff(), STRANGER),
     ] {
         let received = speak(&node.scratch, socket.clone(), (uid, uid), HELLO).await;
@@ -255,7 +255,7 @@ async fn a_token_is_good_for_the_user_of_its_start_only() {
         let request = format!(r#"{{"version":1,"token":"{token}"}}"#);
         speak(&node.scratch, node.handoff(), (uid, group), &request).await
     };
-    // Not even root: whoever has the token has it from the machine.
+    // Root has no right to it either.
     assert_eq!(
         refusal(&node.redeem(&token).await.0),
         Some(ErrorCode::NotFound)
