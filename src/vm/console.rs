@@ -6,7 +6,9 @@
 //!
 //! Invariant: every byte is in the log once, also when the daemon is killed at any point and
 //! started again; at most one follower works on a raw file.
-//! Failure: an error of the log or its disk is retried; the bytes wait in the raw file meanwhile.
+//! Failure: an error of the log or its disk is retried; the bytes wait in the raw file meanwhile. Of
+//! more than 64 MiB that wait, the first are dropped with a warning: by the follower, or by the
+//! tapmanager where no daemon follows.
 
 use std::io;
 use std::path::{Path, PathBuf};
