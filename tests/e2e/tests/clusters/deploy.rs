@@ -163,9 +163,11 @@ fn deploy(cluster: &Cluster, tag: &str) -> Result<()> {
     )?;
     let settings = fs::read_to_string(deploy.join("node/vmlet.toml"))?;
     let url = cluster.stack().var("VMLET_TEST_IMAGE_URL")?;
-    let translation =
-        format!("\n[[images.translations]]\nname = \"vmlet.dev/hello\"\nurl = \"{url}\"\n");
-    fs::write(overlay.join("vmlet.toml"), settings + &translation)?;
+    let images = format!(
+        "\n[images]\nallowed_addresses = [\"127.0.0.1/32\"]\n\n\
+         [[images.translations]]\nname = \"vmlet.dev/hello\"\nurl = \"{url}\"\n"
+    );
+    fs::write(overlay.join("vmlet.toml"), settings + &images)?;
     let overlay = overlay.to_str().context("a path in UTF-8")?;
     cluster.kubectl(&["apply", "--kustomize", overlay])?;
     Ok(())
