@@ -114,8 +114,12 @@ pub struct Libvirt {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Node {
-    /// Unix socket of the node API. Only root and the user of the daemon can connect.
+    /// Unix socket of the node API. The agent mounts its directory, which should contain no other
+    /// socket.
     pub endpoint: AbsolutePath,
+    /// User ID of the agent. The socket belongs to this user; only this user, root and the user of
+    /// the daemon can connect. `0`: the socket belongs to the user of the daemon.
+    pub agent_uid: u32,
     /// Disks of virtual machines that are created concurrently; further disks wait.
     pub parallel_provisions: Count,
 }
@@ -273,7 +277,8 @@ impl Default for Libvirt {
 impl Default for Node {
     fn default() -> Self {
         Self {
-            endpoint: AbsolutePath::usual("/run/vmlet/node.sock"),
+            endpoint: AbsolutePath::usual("/run/vmlet/node/node.sock"),
+            agent_uid: service::listener::AGENT_UID,
             parallel_provisions: Count::usual(2),
         }
     }

@@ -81,7 +81,7 @@ pub async fn serve<P: Platform>(
     config: &Config,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
-    let listener = Listener::bind(&config.node.endpoint).await?;
+    let listener = Listener::bind_for(&config.node.endpoint, config.node.agent_uid).await?;
     tracing::info!(socket = %config.node.endpoint, "node API server started");
     let stopping = CancellationToken::new();
     let service = NodeServer::new(Service::new(services, config, stopping.clone()))

@@ -1,10 +1,11 @@
-//! Objects of the cluster that the daemon cannot read itself: it lists what it waits for, and the
-//! agent beside it answers.
+//! Objects of the cluster with data for guests. kubelet mounts an object into the pod, and the
+//! daemon reads the volume ([`mounted`]); where the pod has no such mount, the daemon lists what it
+//! waits for, and the agent of the node answers.
 //!
 //! Invariant: an answer goes to the caller that waits for that very request of this process, and
 //! nowhere else; what is in an object stays in memory and out of messages.
-//! Failure: [`Error`]: the error of the agent, or no answer in time. The request is removed when
-//! its caller is dropped.
+//! Failure: [`Error`]: a mount that cannot be read, the error of the agent, or no answer in time.
+//! The request is removed when its caller is dropped.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,6 +15,10 @@ use podspec::{Content, Source};
 use tokio::sync::{oneshot, watch};
 use uuid::Uuid;
 
+mod mounted;
+
+pub use mounted::Unreadable;
+
 /// Timeout for an answer; kubelet's timeout of the call around it is two minutes.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -21,8 +26,16 @@ pub const TIMEOUT: Duration = Duration::from_secs(30);
 pub const MOST_BYTES: usize = 2 * 1024 * 1024;
 
 /// Why an object is not to be had.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// kubelet has mounted it, but the volume cannot be read.
+    #[error("guest data from {wanted}: the mount at {}: {reason}", wanted.source.mount_path())]
+    Mount {
+        /// The object.
+        wanted: Box<Wanted>,
+        /// What is wrong with the mount.
+        reason: Unreadable,
+    },
     /// The agent reports why it is not.
     #[error("guest data from {wanted}: {reason}")]
     Refused {
@@ -32,8 +45,8 @@ pub enum Error {
         reason: String,
     },
     /// No agent has answered.
-    #[error("guest data from {wanted}: no vmlet-agent of this node has answered within {} \
-        s", TIMEOUT.as_secs())]
+    #[error("guest data from {wanted}: the pod has no mount at {}, and no vmlet-agent of this node \
+        has answered within {} s", wanted.source.mount_path(), TIMEOUT.as_secs())]
     NobodyAnswered {
         /// The object.
         wanted: Box<Wanted>,
@@ -89,6 +102,26 @@ impl Default for Sources {
 }
 
 impl Sources {
+    /// What is in an object: from the volume that kubelet has mounted for it, at this path of the
+    /// node, else from the agent.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::request`], and a mount that cannot be read.
+    pub async fn get(&self, wanted: Wanted, mount: Option<String>) -> Result<Content, Error> {
+        let Some(host) = mount else {
+            return self.request(wanted).await;
+        };
+        let (uid, kind) = (wanted.pod_uid.clone(), wanted.source.kind);
+        let read = move || mounted::read(&host, &uid, kind);
+        let read = tokio::task::spawn_blocking(read).await;
+        let read = read.unwrap_or_else(|ended| Err(std::io::Error::other(ended).into()));
+        read.map_err(|reason| Error::Mount {
+            wanted: Box::new(wanted),
+            reason,
+        })
+    }
+
     /// Waits until the agent has said what is in an object.
     ///
     /// # Errors
@@ -204,10 +237,10 @@ mod tests {
         let (two, second) = requested(&sources, "two").await;
         sources.answer(two, Ok(content("2")));
         sources.answer(Uuid::new_v4(), Ok(content("x")));
-        assert_eq!(second.await.unwrap(), Ok(content("2")));
+        assert_eq!(second.await.unwrap().unwrap(), content("2"));
         assert_eq!(sources.wanted().len(), 1);
         sources.answer(one, Ok(content("1")));
-        assert_eq!(first.await.unwrap(), Ok(content("1")));
+        assert_eq!(first.await.unwrap().unwrap(), content("1"));
         assert!(sources.wanted().is_empty());
     }
 

@@ -24,7 +24,7 @@ pub struct Config {
     pub kubeconfig: Option<PathBuf>,
     /// Socket of the daemon's node API.
     pub node_endpoint: String,
-    /// CRI socket of the proxy; empty for no proxy.
+    /// Status socket of the proxy; empty for no proxy.
     pub proxy_endpoint: String,
     /// Namespace of the node's lease.
     pub namespace: String,
@@ -88,7 +88,7 @@ impl Default for Config {
             node: String::new(),
             kubeconfig: None,
             node_endpoint: nodeapi::client::DEFAULT_ENDPOINT.to_owned(),
-            proxy_endpoint: "unix:///run/vmlet/criproxy.sock".to_owned(),
+            proxy_endpoint: "unix:///run/vmlet/proxy/status.sock".to_owned(),
             namespace: crds::names::NAMESPACE.to_owned(),
             boot_id_file: boot_id::KERNEL.into(),
             health_listen: None,

@@ -127,11 +127,17 @@ async fn find(client: &kube::Client, node: &str, wanted: &WantedSource) -> Found
         Kind::Secret => SourceKind::Secret,
     };
     let source = Source::new(kind, &wanted.name).map_err(str::to_owned)?;
-    let pod: Pod = read(client, wanted, &wanted.pod_name, "its pod").await?;
+    let pod = "its pod";
+    let advice = "apply deploy/agent/serviceaccount.yaml".to_owned();
+    let pod: Pod = read(client, wanted, &wanted.pod_name, pod, &advice).await?;
     check(&pod, node, wanted, &source)?;
+    let advice = format!(
+        "mount it into the pod at {}, or give vmlet-agent the right (deploy/agent/sources.yaml)",
+        source.mount_path()
+    );
     match kind {
         SourceKind::Secret => {
-            let secret: Secret = read(client, wanted, source.name(), "it").await?;
+            let secret: Secret = read(client, wanted, source.name(), "it", &advice).await?;
             let data = secret.data.unwrap_or_default();
             Ok(data
                 .into_iter()
@@ -139,7 +145,7 @@ async fn find(client: &kube::Client, node: &str, wanted: &WantedSource) -> Found
                 .collect())
         }
         SourceKind::ConfigMap => {
-            let map: ConfigMap = read(client, wanted, source.name(), "it").await?;
+            let map: ConfigMap = read(client, wanted, source.name(), "it", &advice).await?;
             let texts = map.data.unwrap_or_default();
             let bytes = map.binary_data.unwrap_or_default();
             let texts = texts.into_iter().map(|(k, v)| (k, v.into_bytes()));
@@ -175,6 +181,7 @@ async fn read<K>(
     wanted: &WantedSource,
     name: &str,
     what: &str,
+    advice: &str,
 ) -> Result<K, String>
 where
     K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>
@@ -189,9 +196,9 @@ where
         Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(format!(
             "{what} does not exist: create it, kubelet tries again"
         )),
-        Ok(Err(kube::Error::Api(status))) if status.code == 403 => Err(format!(
-            "vmlet-agent may not read {what}: give it the right (deploy/agent/sources.yaml)"
-        )),
+        Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
+            Err(format!("vmlet-agent may not read {what}: {advice}"))
+        }
         // What cannot be decoded may be shown by its error.
         Ok(Err(kube::Error::SerdeError(_))) => Err(format!("{what} cannot be understood")),
         Ok(Err(e)) => Err(telemetry::one_line(&e)),

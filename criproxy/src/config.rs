@@ -24,6 +24,14 @@ pub struct Config {
     /// refused, because kubelet would treat the proxy as CRI-O.
     #[serde(default = "listen")]
     pub listen: PathBuf,
+    /// Unix socket for `vmlet-agent`, which serves the status of the proxy and no other call. The
+    /// agent mounts its directory, which should contain no other socket. Not served if empty.
+    #[serde(default = "status_listen")]
+    pub status_listen: PathBuf,
+    /// User ID of the agent. The status socket belongs to this user; only this user, root and the
+    /// user of the proxy can connect. `0`: the socket belongs to the user of the proxy.
+    #[serde(default = "agent_uid")]
+    pub agent_uid: u32,
     /// Directory for the learned owners and the last known lists. Each proxy needs its own
     /// directory.
     #[serde(default = "state_dir")]
@@ -140,6 +148,14 @@ impl Settings for Config {
 
 fn listen() -> PathBuf {
     "/run/vmlet/criproxy.sock".into()
+}
+
+fn status_listen() -> PathBuf {
+    "/run/vmlet/proxy/status.sock".into()
+}
+
+fn agent_uid() -> u32 {
+    service::listener::AGENT_UID
 }
 
 fn state_dir() -> PathBuf {

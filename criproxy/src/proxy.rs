@@ -13,6 +13,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use tonic::Status;
 
+mod agent;
 mod answer;
 mod call;
 mod create;
@@ -31,6 +32,7 @@ mod remembered;
 mod secondary;
 mod streams;
 
+pub(crate) use agent::AgentView;
 pub(crate) use call::Call;
 use descriptors::Accepted;
 use secondary::Secondary;

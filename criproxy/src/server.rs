@@ -2,7 +2,7 @@
 //!
 //! Invariant: kubelet is listened to before anything else can be slow; no runtime is waited for.
 //! Failure: [`Error`] names what makes service impossible. An error of one connection ends that
-//! connection.
+//! connection. Without the agent's socket the proxy serves kubelet all the same.
 
 use std::convert::Infallible;
 use std::fs::{DirBuilder, File};
@@ -13,26 +13,34 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::{Request, Response};
+use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use nix::fcntl::{Flock, FlockArg};
 use service::admin_http::{self, Endpoint, MetricsServer};
 use service::listener::Listener;
+use service::telemetry::one_line;
 use service::{boot_id, listener};
 use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::backend::{CONNECTION_WINDOW, FRAME, HEADERS, RESETS, STREAM_WINDOW};
 use crate::config::Config;
 use crate::metrics::Metrics;
-use crate::proxy::Proxy;
+use crate::proxy::{AgentView, Proxy};
 use crate::socket::{Socket, drive};
 use crate::state::{self, BackendSpec, Memory};
+use crate::wire::Body;
 
 /// Calls at the same time on one connection; kubelet has one.
 const STREAMS: u32 = 4096;
+
+/// Connections of the agent at the same time, which has one. More wait.
+const AGENTS: usize = 4;
 
 /// Longest time to write down what was learned last. What is not written is not known after a
 /// start, and lists of a secondary that is away fail then: a disk that is slow for a moment is
@@ -98,6 +106,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         tokio::spawn(server.serve(stop.clone(), move || metrics.text()));
     }
     proxy.watch(&stop);
+    serve_agent(&config, &proxy, &stop).await;
     tracing::info!(listen = %config.listen.display(), "CRI proxy started");
 
     let connections = TaskTracker::new();
@@ -109,7 +118,9 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
             _ = pulse.tick() => continue,
             stream = listener.accept() => stream,
         };
-        connections.spawn(connection(stream, Arc::clone(&proxy), stop.clone()));
+        let proxy = Arc::clone(&proxy);
+        let answer = move |request| Box::pin(Arc::clone(&proxy).answer(request));
+        connections.spawn(connection(stream, answer, stop.clone()));
     }
     drop(listener);
     socket.release();
@@ -163,10 +174,57 @@ pub(crate) fn specs(config: &Config) -> Vec<BackendSpec> {
     std::iter::once(primary).chain(others).collect()
 }
 
-async fn connection(stream: UnixStream, proxy: Arc<Proxy>, stop: CancellationToken) {
-    let service = service_fn(move |request| {
-        let proxy = Arc::clone(&proxy);
-        async move { Ok::<_, Infallible>(Box::pin(proxy.answer(request)).await) }
+/// Serves the status to the agent, in the background.
+async fn serve_agent(config: &Config, proxy: &Arc<Proxy>, stop: &CancellationToken) {
+    let path = &config.status_listen;
+    if path.as_os_str().is_empty() {
+        return;
+    }
+    let listener = match Listener::bind_for(path, config.agent_uid).await {
+        Ok(listener) => listener,
+        Err(error) => {
+            let error = one_line(&error);
+            tracing::error!(error, "status not served to the agent");
+            return;
+        }
+    };
+    let view = Arc::new(AgentView::new(Arc::clone(proxy)));
+    let stop = stop.clone();
+    tokio::spawn(async move {
+        let socket = listener.claim();
+        let places = Arc::new(Semaphore::new(AGENTS));
+        let serving = async {
+            loop {
+                let place = Arc::clone(&places).acquire_owned().await;
+                let stream = listener.accept().await;
+                let view = Arc::clone(&view);
+                let answer = move |request| {
+                    let view = Arc::clone(&view);
+                    Box::pin(async move { view.answer(request).await })
+                };
+                let connection = connection(stream, answer, stop.clone());
+                tokio::spawn(async move {
+                    connection.await;
+                    drop(place);
+                });
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => socket.release(),
+            () = serving => {}
+        }
+    });
+}
+
+/// Serves one connection, until its end or `stop`.
+async fn connection<A, F>(stream: UnixStream, answer: A, stop: CancellationToken)
+where
+    A: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Response<Body>> + Send + 'static,
+{
+    let service = service_fn(|request| {
+        let answer = answer(request);
+        async move { Ok::<_, Infallible>(answer.await) }
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder

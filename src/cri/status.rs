@@ -127,9 +127,9 @@ fn container_code(error: &vm::Error) -> Code {
         E::Stopped(_) => Code::Cancelled,
         E::VmDisk(e) => disk_code(e),
         E::Block(e) => block_code(e),
-        E::GuestData(_) | E::Source(sources::Error::Refused { .. }) | E::Seed(_) => {
-            Code::FailedPrecondition
-        }
+        E::GuestData(_)
+        | E::Source(sources::Error::Refused { .. } | sources::Error::Mount { .. })
+        | E::Seed(_) => Code::FailedPrecondition,
         E::Source(sources::Error::NobodyAnswered { .. }) => Code::Unavailable,
         E::Machine(_) | E::Unsupported(_) | E::Seccomp(_) => Code::InvalidArgument,
         E::Image(e) => image_code(e),

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::{MutexGuard, PoisonError};
 
-use podspec::{Annotations, is_url_image_name, unknown_annotations};
+use podspec::{Annotations, GuestData, is_url_image_name, unknown_annotations};
 use tapmanager::wire::Network;
 
 use super::error::{Error, Result};
@@ -110,7 +110,10 @@ impl<P: Platform> Containers<P> {
 
 /// What is known before anything is done for the container.
 pub(super) fn of_request(pod: &SandboxConfig, config: &ContainerConfig) -> Vec<Finding> {
-    let mut all = mounts::findings(&pod.metadata.uid, &config.mounts);
+    let others = config.mounts.iter();
+    let of_guest_data = mounts_of_guest_data(pod, config);
+    let others = others.filter(|mount| !of_guest_data.contains(&mount.container_path));
+    let mut all = mounts::findings(&pod.metadata.uid, others);
     let unused = &config.unused;
     if unused.command {
         all.push(Finding::new(
@@ -158,6 +161,16 @@ pub(super) fn of_request(pod: &SandboxConfig, config: &ContainerConfig) -> Vec<F
     all.dedup();
     all.truncate(MOST);
     all
+}
+
+/// Where the daemon itself reads what kubelet has mounted.
+fn mounts_of_guest_data(pod: &SandboxConfig, config: &ContainerConfig) -> Vec<String> {
+    let mut annotations = pod.annotations.clone();
+    annotations.extend(config.annotations.clone());
+    // Annotations without a meaning are refused elsewhere.
+    let data = GuestData::from_pod(&annotations).ok().flatten();
+    let sources = data.map(|data| data.sources()).unwrap_or_default();
+    sources.iter().map(podspec::Source::mount_path).collect()
 }
 
 /// What a pod requests for each container, and a machine does not get.

@@ -91,12 +91,21 @@ impl Config {
             ("listen", &self.listen),
             ("state_dir", &self.state_dir),
             ("boot_id_file", &self.boot_id_file),
+            ("status_listen", &self.status_listen),
         ] {
-            if !path.is_absolute() {
+            let is_off = what == "status_listen" && path.as_os_str().is_empty();
+            if !path.is_absolute() && !is_off {
                 return Err(unusable(what, &text(path), "must be an absolute path"));
             }
         }
-        let mut owners = BTreeMap::from([(self.listen.as_path(), "the proxy itself")]);
+        if self.status_listen == self.listen {
+            let reason = "is the socket for kubelet; the agent must not reach it";
+            return Err(unusable("status_listen", &text(&self.listen), reason));
+        }
+        let mut owners = BTreeMap::from([
+            (self.listen.as_path(), "the proxy itself"),
+            (self.status_listen.as_path(), "the proxy itself"),
+        ]);
         for (name, socket) in self.sockets() {
             if !socket.is_absolute() {
                 return Err(unusable(

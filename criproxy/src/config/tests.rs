@@ -15,6 +15,7 @@ use super::*;
 
 const EXAMPLE: &str = r#"
 listen = "/run/vmlet/criproxy.sock"
+status_listen = "/run/vmlet/proxy/status.sock"
 state_dir = "/var/lib/vmlet/criproxy"
 boot_id_file = "/proc/sys/kernel/random/boot_id"
 [primary]

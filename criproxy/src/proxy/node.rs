@@ -34,7 +34,7 @@ const STATUS_INFO: u32 = 2;
 const STATUS_HANDLERS: u32 = 3;
 
 /// Key of the proxy's own version in the verbose status.
-const OWN_VERSION: &str = "vmlet-criproxy/version";
+pub(super) const OWN_VERSION: &str = "vmlet-criproxy/version";
 
 impl Proxy {
     /// The primary's.
@@ -61,11 +61,7 @@ impl Proxy {
 
     /// The primary's, with conditions and handlers of the others.
     pub(super) async fn node_status(&self, call: &Call, message: &Bytes) -> Response<Body> {
-        let others = join_all(self.secondaries.iter().map(|secondary| async move {
-            let request = call.copy(message);
-            let answer = secondary.query(call.name, request, &self.metrics).await;
-            (secondary, answer)
-        }));
+        let others = self.status_of_others(call, message);
         let (mut primary, others) = match join(self.first_of_primary(call, message), others).await {
             (Ok(answer), others) => (answer, others),
             (Err(failure), _) => return failure.into_response(&self.primary),
@@ -90,6 +86,20 @@ impl Proxy {
             primary,
             more.into_iter().chain(is_verbose.then(own_version)),
         )
+    }
+
+    /// What each secondary answers.
+    pub(super) async fn status_of_others(
+        &self,
+        call: &Call,
+        message: &Bytes,
+    ) -> Vec<(&Secondary, Result<Answer, Failure>)> {
+        join_all(self.secondaries.iter().map(|secondary| async move {
+            let request = call.copy(message);
+            let answer = secondary.query(call.name, request, &self.metrics).await;
+            (secondary, answer)
+        }))
+        .await
     }
 
     /// To all; the primary's answer counts. A secondary that is away gets it when it returns.
@@ -129,7 +139,7 @@ impl Proxy {
     }
 
     /// What a secondary adds to the status.
-    fn contribution(
+    pub(super) fn contribution(
         &self,
         secondary: &Secondary,
         answer: &Result<Answer, Failure>,

@@ -67,6 +67,7 @@ impl TestEnvironment {
         let text = format!(
             r#"
             listen = "{at}/proxy.sock"
+            status_listen = "{at}/agent/status.sock"
             state_dir = "{at}/state"
             boot_id_file = "{at}/boot_id"
             [primary]

@@ -10,6 +10,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod agent;
 mod decoding;
 mod environment;
 mod events;

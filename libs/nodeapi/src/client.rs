@@ -13,7 +13,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use crate::v1::node_client::NodeClient;
 
 /// Where the daemon serves the node API unless configured otherwise.
-pub const DEFAULT_ENDPOINT: &str = "unix:///run/vmlet/node.sock";
+pub const DEFAULT_ENDPOINT: &str = "unix:///run/vmlet/node/node.sock";
 
 /// Longest message that is read.
 const MESSAGE: usize = 16 << 20;

@@ -10,7 +10,7 @@
 //! use nodeapi::v1::InfoRequest;
 //! use nodeapi::{Deadlines, connect};
 //!
-//! let mut daemon = connect("unix:///run/vmlet/node.sock", Deadlines::default())?;
+//! let mut daemon = connect("unix:///run/vmlet/node/node.sock", Deadlines::default())?;
 //! let info = daemon.info(InfoRequest {}).await?.into_inner();
 //! println!("{}", info.version);
 //! # Ok(())

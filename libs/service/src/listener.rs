@@ -1,8 +1,8 @@
 //! A server's Unix socket with a check of its peers.
 //!
 //! Invariant: the socket has mode 0600 from the moment it has its name; a live server's socket is
-//! never taken, and nothing but a socket is ever replaced. Only processes of our own user and of
-//! root are served.
+//! never taken, and nothing but a socket is ever replaced. Only processes of our own user, of root
+//! and of one further user, where the caller names one, are served.
 //! Failure: [`Error`] at start-up. A peer of another user is disconnected and logged. An error of
 //! accepting is logged and tried again: the server never ends by it.
 
@@ -13,8 +13,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::{Stream, stream};
-use nix::unistd::geteuid;
+use nix::unistd::{Uid, chown, geteuid};
 use tokio::net::{UnixListener, UnixStream};
+
+/// The user of `vmlet-agent`, as `deploy/agent` and the defaults of all settings have it: one below
+/// the users of machines, and none that a distribution gives to a program.
+pub const AGENT_UID: u32 = 1_899_999_999;
 
 /// Time that a server behind an existing socket has to accept.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -54,7 +58,7 @@ pub enum Error {
 pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
-    allowed: [u32; 2],
+    allowed: [u32; 3],
 }
 
 /// The name of our socket in the file system.
@@ -76,6 +80,12 @@ fn make_directory(dir: &Path) -> io::Result<()> {
 impl Listener {
     /// Makes the directory if needed, and the socket.
     pub async fn bind(path: &Path) -> Result<Self, Error> {
+        Self::bind_for(path, 0).await
+    }
+
+    /// As [`Self::bind`], but the socket belongs to `client`, whose processes are served, too. With
+    /// 0 it belongs to our own user.
+    pub async fn bind_for(path: &Path, client: u32) -> Result<Self, Error> {
         let failed = |step, path: &Path| {
             let path = path.to_owned();
             move |source| Error::Make { step, path, source }
@@ -94,11 +104,15 @@ impl Listener {
             _ => {}
         }
         let socket = UnixListener::bind(&temporary).map_err(failed("bind", &temporary))?;
-        let named = std::fs::set_permissions(&temporary, Permissions::from_mode(0o600))
-            .and_then(|()| std::fs::rename(&temporary, path));
-        named.map_err(failed("name socket", path))?;
+        std::fs::set_permissions(&temporary, Permissions::from_mode(0o600))
+            .map_err(failed("set the mode of", &temporary))?;
+        if client != 0 {
+            chown(&temporary, Some(Uid::from_raw(client)), None)
+                .map_err(|errno| failed("give to the agent's user", path)(errno.into()))?;
+        }
+        std::fs::rename(&temporary, path).map_err(failed("name socket", path))?;
         let path = path.to_owned();
-        let allowed = [geteuid().as_raw(), 0];
+        let allowed = [geteuid().as_raw(), 0, client];
         Ok(Self {
             socket,
             path,

@@ -53,7 +53,10 @@ impl<P: Platform> Containers<P> {
                 pod_uid: pod.uid.clone(),
                 source: source.clone(),
             };
-            held.insert(source, self.sources.request(wanted).await?);
+            let inside = source.mount_path();
+            let mount = config.mounts.iter().find(|m| m.container_path == inside);
+            let mount = mount.map(|mount| mount.host_path.clone());
+            held.insert(source, self.sources.get(wanted, mount).await?);
         }
         let guest = GuestName {
             instance_id: &format!("{}.{}", pod.name, pod.namespace),

@@ -1,4 +1,4 @@
-//! Mounts, none of which reaches a guest.
+//! Mounts that do not reach a guest.
 //!
 //! Invariant: a mount is named by its path in the pod and by the volume it comes from, as far as
 //! kubelet's paths show it.
@@ -23,7 +23,10 @@ enum Origin<'a> {
     Node(&'a str),
 }
 
-pub(super) fn findings(pod_uid: &str, mounts: &[Mount]) -> Vec<Finding> {
+pub(super) fn findings<'a>(
+    pod_uid: &str,
+    mounts: impl IntoIterator<Item = &'a Mount>,
+) -> Vec<Finding> {
     let of = |mount: &Mount| {
         let from = match origin(pod_uid, mount) {
             Origin::EveryPod => return None,
@@ -45,7 +48,7 @@ pub(super) fn findings(pod_uid: &str, mounts: &[Mount]) -> Vec<Finding> {
         };
         Some(finding)
     };
-    mounts.iter().filter_map(of).collect()
+    mounts.into_iter().filter_map(of).collect()
 }
 
 fn origin<'a>(pod_uid: &str, mount: &'a Mount) -> Origin<'a> {

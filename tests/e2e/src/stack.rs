@@ -104,7 +104,7 @@ impl Stack {
 
     /// A client of the daemon's node API.
     pub async fn node(&self) -> Result<NodeApi> {
-        NodeApi::connect(&self.dir.join("run/node.sock")).await
+        NodeApi::connect(&self.dir.join("run/node/node.sock")).await
     }
 
     /// A command inside the stack's network namespace, with the stack's environment.

@@ -14,7 +14,7 @@ use nix::unistd::User;
 use serde_json::json;
 
 use super::cluster::{self, Node};
-use super::layout::{Layout, QEMU_USER};
+use super::layout::{Layout, NODE_SOCKET, QEMU_USER};
 use super::netns::POD_BRIDGE;
 use super::record::Record;
 use crate::{image, pod_images, run, workspace};
@@ -67,7 +67,7 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
         state = path("state"),
         boot = path("boot-id"),
         uri = toml_string(&layout.libvirt_uri()),
-        node = path("run/node.sock"),
+        node = path(NODE_SOCKET),
         tapmanager = path("run/tapmanager.sock"),
         handoff = path("run/handoff.sock"),
         wrapper = path("bin/vmwrapper"),
@@ -147,7 +147,7 @@ pub(crate) fn variables(layout: &Layout, record: &Record) -> Vec<(&'static str, 
         ("IMAGE_SERVICE_ENDPOINT", endpoint),
         (
             "VMLET_NODE_ENDPOINT",
-            format!("unix://{}", layout.path("run/node.sock").display()),
+            format!("unix://{}", layout.path(NODE_SOCKET).display()),
         ),
         ("VMLET_NETNS", layout.netns_name()),
         ("VMLET_TEST_IMAGE", test_image()),

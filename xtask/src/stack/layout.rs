@@ -17,6 +17,12 @@ use crate::stamp;
 
 /// The user QEMU runs as; libvirt's packages create it.
 pub(crate) const QEMU_USER: &str = "libvirt-qemu";
+/// The user of `vmlet-agent`, as in `deploy/agent`.
+pub(crate) const AGENT_UID: u32 = 1_899_999_999;
+/// The socket of the node API, alone in its folder.
+pub(crate) const NODE_SOCKET: &str = "run/node/node.sock";
+/// The socket on which the proxy serves its status, alone in its folder.
+pub(crate) const STATUS_SOCKET: &str = "run/proxy/status.sock";
 /// `sun_path` less its final NUL.
 const SOCKET_PATH_BYTES: usize = 107;
 
@@ -62,7 +68,11 @@ impl Layout {
             let folder = layout.dir.join(folder);
             fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
         }
-        // QEMU's user passes through to its disks and sockets; it may not look around.
+        // The agent takes up its own points.
+        let faults = layout.path("faults");
+        std::os::unix::fs::chown(&faults, Some(AGENT_UID), None)
+            .with_context(|| format!("give {} to the agent's user", faults.display()))?;
+        // QEMU's user and the agent's pass through to its disks and sockets; it may not look around.
         for folder in [".", "libvirt", "run", "state"] {
             let folder = layout.dir.join(folder);
             fs::set_permissions(&folder, fs::Permissions::from_mode(0o711))

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, anyhow};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use serde::{Deserialize, Serialize};
 
-use super::layout::QEMU_USER;
+use super::layout::{AGENT_UID, QEMU_USER};
 use super::{Layout, cluster, config, libvirtd, netns};
 use crate::run;
 
@@ -151,6 +151,9 @@ impl Program {
         command
             .env("VMLET_FAULT_DIR", layout.path("faults"))
             .current_dir("/");
+        if self == Self::VmletAgent {
+            command.uid(AGENT_UID).gid(AGENT_UID);
+        }
         let line = run::describe(&command);
         Err(anyhow!(command.exec()).context(format!("run {line}")))
     }

@@ -15,6 +15,8 @@ pub(super) const KEY_RULE: &str =
 const RULE: &str =
     "\"configmap/NAME\" or \"secret/NAME\" is needed, with \"/KEY\" for one key of it";
 const LONGEST: usize = 253;
+/// Directory of the mounts of sources, see [`Source::mount_path`].
+const MOUNTS: &str = "/run/vmlet/sources";
 
 /// A kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,6 +74,12 @@ impl Source {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Path in a container at which a volume with the object is mounted for the daemon, such as
+    /// `/run/vmlet/sources/secret/NAME`. The guest does not see it.
+    pub fn mount_path(&self) -> String {
+        format!("{MOUNTS}/{}/{}", self.kind, self.name)
     }
 }
 

@@ -75,17 +75,64 @@ async fn a_peer_of_another_user_is_disconnected_and_the_next_one_served() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("vmlet.sock");
     let mut listener = Listener::bind(&path).await.unwrap();
-    listener.allowed = [geteuid().as_raw() + 1; 2];
+    listener.allowed = [geteuid().as_raw() + 1; 3];
     let mut foreign = UnixStream::connect(&path).await.unwrap();
     let refusing = tokio::time::timeout(DEADLINE, foreign.read_u8());
     tokio::select! {
         _ = listener.accept() => panic!("a foreign peer was admitted"),
         end = refusing => assert!(end.unwrap().is_err()),
     }
-    listener.allowed = [geteuid().as_raw(); 2];
+    listener.allowed = [geteuid().as_raw(); 3];
     let _own = UnixStream::connect(&path).await.unwrap();
     let incoming = listener.incoming();
     tokio::pin!(incoming);
     let admitted = tokio::time::timeout(DEADLINE, incoming.next()).await;
     assert!(matches!(admitted, Ok(Some(Ok(_)))));
+}
+
+/// A process of another user that connects, and succeeds when it is served.
+fn client(path: &Path, uid: u32) -> std::process::Child {
+    use std::os::unix::process::CommandExt as _;
+    let script = "my $peer = IO::Socket::UNIX->new(Peer => $ARGV[0]) or exit 2; \
+        exit(sysread($peer, my $byte, 1) == 1 ? 0 : 3)";
+    let mut command = std::process::Command::new("/usr/bin/perl");
+    command.args(["-MIO::Socket::UNIX", "-e", script]);
+    command.arg(path).uid(uid).gid(uid);
+    command.spawn().unwrap()
+}
+
+#[tokio::test]
+async fn a_socket_of_a_client_serves_that_user_and_no_other() {
+    if !geteuid().is_root() {
+        eprintln!("skipped: only root can give a socket to another user");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let path = dir.path().join("agent/node.sock");
+    let listener = Listener::bind_for(&path, AGENT_UID).await.unwrap();
+    let metadata = std::fs::metadata(&path).unwrap();
+    assert_eq!((metadata.uid(), mode(&path)), (AGENT_UID, 0o600));
+    // Root has the folder, so that the client cannot put another socket into it.
+    let folder = std::fs::metadata(path.parent().unwrap()).unwrap();
+    assert_eq!((folder.uid(), folder.mode() & 0o022), (0, 0));
+
+    let serve = tokio::spawn(async move {
+        loop {
+            let mut stream = listener.accept().await;
+            // A client that is gone already has its answer from its exit code.
+            let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, b"+").await;
+        }
+    });
+    let ended = |uid| {
+        let mut client = client(&path, uid);
+        tokio::task::spawn_blocking(move || client.wait().unwrap().success())
+    };
+    assert!(ended(AGENT_UID).await.unwrap());
+    assert!(ended(0).await.unwrap());
+    assert!(!ended(AGENT_UID + 1).await.unwrap());
+    // The check of the peer holds without the mode, too.
+    std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+    assert!(!ended(AGENT_UID + 1).await.unwrap());
+    serve.abort();
 }

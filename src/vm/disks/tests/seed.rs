@@ -13,7 +13,7 @@ use podspec::{ContainerId, Content, VmUid};
 use crate::sources;
 use crate::testkit::Node;
 use crate::vm::state::Phase;
-use crate::vm::{Error, Result};
+use crate::vm::{Error, Mount, Result};
 
 const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
 const SECRET: &str = "hunter2";
@@ -119,6 +119,47 @@ async fn what_a_secret_holds_is_in_the_image_and_nowhere_else() {
         assert!(!holds(&state.join(name), SECRET), "{name}");
     }
     assert!(!format!("{:?}", node.row(&id)).contains(SECRET));
+}
+
+#[tokio::test]
+async fn what_kubelet_has_mounted_is_read_without_the_agent() {
+    let node = Node::new().await;
+    let data = [("cloud-init-user-data-source", "secret/seed/user-data")];
+    let pod = node.annotated("web", &data).await;
+    let volumes = tempfile::tempdir().unwrap();
+    let volume = "pods/uid of web/volumes/kubernetes.io~secret/any-name";
+    let volume = volumes.path().join(volume);
+    std::fs::create_dir_all(volume.join("..1")).unwrap();
+    std::fs::write(volume.join("..1/user-data"), SECRET).unwrap();
+    std::os::unix::fs::symlink("..1", volume.join("..data")).unwrap();
+    let machine = |volume: &Path| {
+        let mut machine = node.machine(0);
+        machine.mounts.push(Mount {
+            container_path: "/run/vmlet/sources/secret/seed".to_owned(),
+            host_path: volume.to_str().unwrap().to_owned(),
+            readonly: true,
+            ..Mount::default()
+        });
+        machine
+    };
+    let refused = node.containers.create(&pod, machine(volumes.path())).await;
+    let refused = refused.unwrap_err().to_string();
+    let expected = "guest data from secret default/seed: the mount at /run/vmlet/sources/secret/seed: \
+                    it is not a secret volume";
+    assert!(refused.starts_with(expected), "{refused}");
+    assert!(node.files().is_empty(), "{:?}", node.files());
+
+    let id = node
+        .containers
+        .create(&pod, machine(&volume))
+        .await
+        .unwrap();
+    assert!(node.containers.sources().wanted().is_empty());
+    assert!(holds(&node.containers.paths().seed(&id), SECRET));
+    // What the guest gets is not reported as something that it does not get.
+    let unsupported = &node.row(&id).spec.unsupported;
+    let of_mount = unsupported.iter().find(|text| text.contains("/run/vmlet"));
+    assert_eq!(of_mount, None);
 }
 
 #[tokio::test]

@@ -319,7 +319,7 @@ impl Proxy {
         let socket = scratch.join("proxy.sock");
         let dir = scratch.display();
         let mut config = format!(
-            "listen = \"{dir}/proxy.sock\"\nstate_dir = \"{dir}/state\"\n\n\
+            "listen = \"{dir}/proxy.sock\"\nstatus_listen = \"\"\nstate_dir = \"{dir}/state\"\n\n\
              [primary]\nname = \"containerd\"\nsocket = \"{dir}/actor.sock\"\n"
         );
         if other_runtime {

@@ -46,6 +46,7 @@ async fn a_deployed_node_runs_a_vm_which_outlives_an_upgrade_and_nothing_stays_a
     cluster.kubectl(&["label", "node", node, "vmlet.dev/node=true"])?;
     deploy(&cluster, "deploy-a")?;
     await_rollout(&cluster)?;
+    the_agent_reaches_its_sockets_and_no_other(&cluster).await?;
     cluster.apply(&vm_pod("machine"))?;
     cluster.await_ready("pod/machine", READY)?;
     // When it is ready, it may not have printed the time yet.
@@ -188,6 +189,35 @@ fn await_rollout(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
+/// What the pod of the agent has of the node: two sockets, no privilege, no other file.
+async fn the_agent_reaches_its_sockets_and_no_other(cluster: &Cluster) -> Result<()> {
+    let found = on_node(
+        cluster,
+        "pid=$(pgrep -x vmlet-agent); find /proc/$pid/root/run/vmlet ! -type d -printf '%P\\n' | sort; \
+         grep -E '^(Uid|CapEff|CapBnd|NoNewPrivs):' /proc/$pid/status",
+    )?;
+    let found: Vec<_> = found.split_whitespace().collect();
+    let (uid, none) = ("1899999999", "0000000000000000");
+    let expected = [
+        &["node/node.sock", "proxy/status.sock"][..],
+        &["Uid:", uid, uid, uid, uid],
+        &["CapEff:", none, "CapBnd:", none, "NoNewPrivs:", "1"],
+    ]
+    .concat();
+    ensure!(found == expected, "{found:?}");
+    eventually(READY, "facts by both sockets", || async {
+        let node = cluster.stack().var("VMLET_CLUSTER_NODE")?;
+        let lease = cluster.get_json(&["lease", "-n", NAMESPACE, &format!("vmlet-node-{node}")])?;
+        let facts = &lease["metadata"]["annotations"]["vmlet.dev/node-facts"];
+        let facts: Value = serde_json::from_str(facts.as_str().context("no facts")?)?;
+        let is_reachable = |what: &str| facts[what]["reachable"] == true;
+        ensure!(is_reachable("daemon") && is_reachable("proxy"), "{facts}");
+        ensure!(facts["proxy"]["runtimeReady"] == true, "{facts}");
+        Ok(())
+    })
+    .await
+}
+
 fn undeploy(cluster: &Cluster) -> Result<()> {
     let overlay = cluster.stack().dir().join("overlay");
     let overlay = overlay.to_str().context("a path in UTF-8")?;
@@ -201,7 +231,8 @@ fn undeploy(cluster: &Cluster) -> Result<()> {
 fn remove_state(cluster: &Cluster) -> Result<()> {
     on_node(
         cluster,
-        "rm -r /run/vmlet; find /var/lib/vmlet -mindepth 1 -delete; \
+        "find /run/vmlet -mindepth 1 -maxdepth 1 -not -name proxy -exec rm -r {} +; \
+         find /var/lib/vmlet -mindepth 1 -delete; \
          rmdir --ignore-fail-on-non-empty --parents /opt/cni/bin; \
          rm -r /etc/cni /var/lib/cni/machines",
     )

@@ -16,6 +16,7 @@ mod critest;
 mod deploy;
 mod events;
 mod failures;
+mod guest_data;
 mod guest_reboot;
 mod hooks;
 mod image_gc;

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Cluster, Guest, eventually, vm_pod};
 use serde_json::{Value, json};
 
-use super::{resize, unsupported};
+use super::{guest_data, resize, unsupported};
 
 pub(super) const READY: Duration = Duration::from_secs(300);
 pub(super) const GONE: Duration = Duration::from_secs(180);
@@ -35,12 +35,18 @@ async fn a_machine_obeys_the_limits_of_its_pod_and_ends_with_its_node() -> Resul
     let unsupported = tokio::spawn(async move {
         unsupported::what_a_guest_does_not_get_is_refused_or_an_event(&shared).await
     });
+    let shared = Arc::clone(&cluster);
+    let guest_data = tokio::spawn(async move {
+        guest_data::comes_from_mounts_and_by_permission_from_the_agent(&shared).await
+    });
     let limits = a_machine_lives_and_dies_by_the_limits_of_its_pod(&cluster).await;
     let unsupported = unsupported.await?.context("unsupported");
+    let guest_data = guest_data.await?.context("guest data");
     resize
         .await?
         .context("resize")
         .and(unsupported)
+        .and(guest_data)
         .and(limits)?;
     let cluster = Arc::into_inner(cluster).context("somebody uses the cluster")?;
     static_pods_drains_and_evictions_treat_machines_as_pods(&cluster).await?;

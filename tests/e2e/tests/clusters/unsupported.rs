@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::resources::{GONE, READY};
 
 /// Notes of the events of a pod that have this reason.
-fn notes(cluster: &Cluster, pod: &str, reason: &str) -> Result<Vec<String>> {
+pub(super) fn notes(cluster: &Cluster, pod: &str, reason: &str) -> Result<Vec<String>> {
     let selector = format!("involvedObject.name={pod},reason={reason}");
     let events = cluster.get_json(&["events", "--field-selector", &selector])?;
     let items = events["items"].as_array().context("items")?;

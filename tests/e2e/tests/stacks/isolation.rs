@@ -25,6 +25,9 @@ const CONNECT: &str = r#"use Socket;
     exit 1"#;
 const SIGNAL: &str = r#"exit(kill(0, $ARGV[0]) ? 0 : 1)"#;
 
+/// Credentials of `vmlet-agent`, as `setpriv` takes them.
+const AGENT: [&str; 2] = ["--reuid=1899999999", "--regid=1899999999"];
+
 /// A machine and what belongs to it.
 struct Machine {
     sandbox: String,
@@ -81,6 +84,21 @@ async fn an_escaped_emulator_reaches_nothing_of_its_neighbour_or_of_the_node() -
         ensure!(path.exists(), "{} does not exist", path.display());
         if one.tries(program, &path)? {
             wrong.push(format!("{what} {} works", path.display()));
+        }
+    }
+    // The agent's user reaches the one socket that is for it.
+    let agent = [
+        AGENT.map(String::from).to_vec(),
+        vec!["--clear-groups".to_owned()],
+    ]
+    .concat();
+    for (what, program, path) in of_node(&stack).into_iter().chain(one.attempts()) {
+        let is_for_agent = path.ends_with("run/node/node.sock");
+        if tries(&agent, program, &path)? != is_for_agent {
+            wrong.push(format!(
+                "agent, {what} {}: expected {is_for_agent}",
+                path.display()
+            ));
         }
     }
     ensure!(wrong.is_empty(), "{wrong:#?}");
@@ -193,16 +211,21 @@ impl Machine {
 
     /// Whether a program with the credentials of this machine's emulator manages something.
     fn tries(&self, program: &str, path: &Path) -> Result<bool> {
-        let mut command = Command::new("setpriv");
-        command
-            .args(&self.credentials)
-            .args(["perl", "-e", program])
-            .arg(path);
-        let output = command.output().context("run setpriv")?;
-        let words = String::from_utf8_lossy(&output.stderr);
-        ensure!(words.is_empty(), "{program}: {words}");
-        Ok(output.status.success())
+        tries(&self.credentials, program, path)
     }
+}
+
+/// Whether a program with these credentials manages something.
+fn tries(credentials: &[String], program: &str, path: &Path) -> Result<bool> {
+    let mut command = Command::new("setpriv");
+    command
+        .args(credentials)
+        .args(["perl", "-e", program])
+        .arg(path);
+    let output = command.output().context("run setpriv")?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    ensure!(words.is_empty(), "{program}: {words}");
+    Ok(output.status.success())
 }
 
 /// The sockets and secrets of the node's programs.
@@ -210,7 +233,7 @@ fn of_node(stack: &Stack) -> Vec<(&'static str, &'static str, PathBuf)> {
     let in_stack = |name: &str| stack.dir().join(name);
     let sockets = [
         "run/vmlet.sock",
-        "run/node.sock",
+        "run/node/node.sock",
         "run/tapmanager.sock",
         "libvirt/sock/libvirt-sock",
         "libvirt/sock/libvirt-sock-ro",

@@ -14,6 +14,7 @@ use super::{
     proxy_socket,
 };
 use crate::pod_images;
+use crate::stack::layout::STATUS_SOCKET;
 use crate::stack::program::CNI_BIN_DIR;
 use crate::stack::{Layout, config};
 
@@ -21,6 +22,8 @@ use crate::stack::{Layout, config};
 const CLUSTER_DNS: &str = "10.96.0.10";
 /// Where a deployed daemon listens.
 const DEPLOYED_SOCKET: &str = "/run/vmlet/vmlet.sock";
+/// Where `deploy/agent` expects the status of the proxy.
+const DEPLOYED_STATUS: &str = "/run/vmlet/proxy/status.sock";
 /// There when the kernel shows bridged packets to its packet filter.
 const BRIDGE_FILTER: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
 
@@ -87,12 +90,12 @@ fn containerd(layout: &Layout) -> String {
 }
 
 fn criproxy(layout: &Layout, node: &Node) -> String {
-    let vmlet = match node.guests {
-        Guests::Vmlet | Guests::Runtimes => layout.cri_socket(),
-        Guests::Deployed | Guests::NoNode => DEPLOYED_SOCKET.into(),
+    let (vmlet, status) = match node.guests {
+        Guests::Vmlet | Guests::Runtimes => (layout.cri_socket(), layout.path(STATUS_SOCKET)),
+        Guests::Deployed | Guests::NoNode => (DEPLOYED_SOCKET.into(), DEPLOYED_STATUS.into()),
     };
     format!(
-        "listen = {listen}\nstate_dir = {state}\n\n\
+        "listen = {listen}\nstatus_listen = {status}\nstate_dir = {state}\n\n\
          [primary]\nname = \"containerd\"\nsocket = {containerd}\n\n\
          [[secondary]]\nname = \"{RUNTIME}\"\nsocket = {vmlet}\nhandlers = [\"{RUNTIME}\", \"{PROCESSES}\"]\n\
          target_runtimes = [\"{RUNTIME}\", \"virtlet.cloud\"]\n\
@@ -100,6 +103,7 @@ fn criproxy(layout: &Layout, node: &Node) -> String {
          [metrics]\nlisten = \"127.0.0.1:9621\"\n\n\
          [log]\nlevel = \"info\"\nformat = \"text\"\n",
         listen = quoted(&proxy_socket(layout)),
+        status = quoted(&status),
         state = quoted(&layout.path("criproxy")),
         containerd = quoted(&containerd_socket(layout)),
         vmlet = quoted(&vmlet),

@@ -24,8 +24,6 @@ const PARTS: &[&[&str]] = &[
         "agent/serviceaccount.yaml",
         "-f",
         "agent/node-limits.yaml",
-        "-f",
-        "agent/sources.yaml",
     ],
 ];
 

@@ -6,6 +6,7 @@
 
 mod annotations;
 mod container;
+mod guest_data;
 mod placement;
 #[cfg(test)]
 mod tests;
@@ -152,7 +153,7 @@ fn base(plan: &Plan<'_>, role: &str) -> Pod {
             node_selector: Some(size.node_selector.clone()).filter(|s| !s.is_empty()),
             affinity: placement::of(plan),
             containers: vec![container::of(plan, is_instance)],
-            volumes: container::volumes(plan),
+            volumes: container::volumes(plan, is_instance),
             ..PodSpec::default()
         }),
         status: None,

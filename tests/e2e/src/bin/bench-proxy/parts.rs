@@ -62,7 +62,7 @@ impl Parts {
 
     fn config(&self, secondary: &Path) -> String {
         format!(
-            "listen = {:?}\nstate_dir = {:?}\n\n[primary]\nname = \"primary\"\nsocket = {:?}\n\n\
+            "listen = {:?}\nstatus_listen = \"\"\nstate_dir = {:?}\n\n[primary]\nname = \"primary\"\nsocket = {:?}\n\n\
              [[secondary]]\nname = \"vmlet\"\nsocket = {:?}\nhandlers = \
                  [\"vmlet\"]\n\n[log]\nlevel = \"warn\"\n",
             self.proxied(),

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::Plan;
+use super::{Plan, guest_data};
 use crate::reconcile::vm::prerequisites::{Disk, Size, bytes};
 
 pub(super) fn of(plan: &Plan<'_>, is_instance: bool) -> Container {
@@ -34,14 +34,19 @@ pub(super) fn of(plan: &Plan<'_>, is_instance: bool) -> Container {
             ..ResourceRequirements::default()
         }),
         volume_devices: some(devices.map(device).collect()),
-        volume_mounts: some(mounts.map(mount).collect()),
+        volume_mounts: some(
+            mounts
+                .map(mount)
+                .chain(guest_data::mount(plan).filter(|_| is_instance))
+                .collect(),
+        ),
         readiness_probe: plan_probe(plan).filter(|_| is_instance),
         ..Container::default()
     }
 }
 
-/// The claims behind the disks.
-pub(super) fn volumes(plan: &Plan<'_>) -> Option<Vec<Volume>> {
+/// The claims behind the disks, and for an instance its guest data.
+pub(super) fn volumes(plan: &Plan<'_>, is_instance: bool) -> Option<Vec<Volume>> {
     let volume = |disk: &&Disk| Volume {
         name: disk.name.clone(),
         persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
@@ -50,7 +55,9 @@ pub(super) fn volumes(plan: &Plan<'_>) -> Option<Vec<Volume>> {
         }),
         ..Volume::default()
     };
-    some(disks(plan).iter().map(volume).collect())
+    let claims = disks(plan).into_iter();
+    let guest_data = guest_data::volume(plan).filter(|_| is_instance);
+    some(claims.map(|disk| volume(&disk)).chain(guest_data).collect())
 }
 
 /// The pod that chooses a node has the claims too, so that both land where the claims can be used.

@@ -165,6 +165,44 @@ fn the_pod_that_chooses_a_node() {
     insta::assert_snapshot!(text(&placeholder(&plan)));
 }
 
+#[test]
+fn the_secret_with_user_data_is_a_volume_of_the_instance_alone() {
+    let vm = machine(json!({
+        "runStrategy": "Always",
+        "bootstrap": { "cloudInit": { "userData": { "name": "seed", "key": "first" } } },
+    }));
+    let disk = Disk {
+        name: "vmlet-user-data".to_owned(),
+        claim: "claim".to_owned(),
+        is_read_only: false,
+        is_root: false,
+        is_filesystem: false,
+    };
+    let mut prerequisites = prerequisites();
+    prerequisites.disks = vec![disk];
+    let mut plan = plan(&vm, &prerequisites);
+    let spec = |pod: Pod| serde_json::to_value(pod.spec.unwrap()).unwrap();
+    let of_instance = spec(instance(&plan));
+    assert_eq!(
+        of_instance["volumes"][1],
+        json!({ "name": "vmlet-user-data0", "secret": {
+            "secretName": "seed", "defaultMode": 0o400, "optional": false,
+            "items": [{ "key": "first", "path": "first" }],
+        }})
+    );
+    assert_eq!(
+        of_instance["containers"][0]["volumeMounts"],
+        json!([{
+            "name": "vmlet-user-data0", "readOnly": true,
+            "mountPath": "/run/vmlet/sources/secret/seed",
+        }])
+    );
+    let volumes = |pod: Pod| spec(pod)["volumes"].as_array().unwrap().len();
+    assert_eq!(volumes(placeholder(&plan)), 1);
+    plan.restore = true;
+    assert_eq!(volumes(instance(&plan)), 1);
+}
+
 /// Otherwise a user who may create a machine could give its pod another user's disk, or an
 /// administrator's rights.
 #[test]

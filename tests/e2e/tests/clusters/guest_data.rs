@@ -1,0 +1,88 @@
+//! Guest data from ConfigMaps and Secrets: mounted by kubelet, or read by the agent where that is
+//! permitted.
+//!
+//! Invariant: the agent's optional right is not there at first.
+//! Failure: what the guest found, or the events of the pod.
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Cluster, Guest, eventually, vm_pod};
+use serde_json::{Value, json};
+
+use super::resources::{GONE, READY};
+use super::unsupported::notes;
+
+const KEY: &str = "ssh-ed25519 AAAAsource guest-data";
+
+pub(super) async fn comes_from_mounts_and_by_permission_from_the_agent(
+    cluster: &Cluster,
+) -> Result<()> {
+    for (kind, name, key, value) in [
+        (
+            "Secret",
+            "init",
+            "user-data",
+            "#cloud-config\n# of a secret\n",
+        ),
+        ("ConfigMap", "keys", "authorized_keys", KEY),
+        ("Secret", "unmounted", "authorized_keys", KEY),
+    ] {
+        let data = if kind == "Secret" {
+            "stringData"
+        } else {
+            "data"
+        };
+        let object = json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": name }, data: { key: value } });
+        cluster.apply(&object)?;
+    }
+    let mut mounted = vm_pod("mounted");
+    mounted["metadata"]["annotations"] = json!({
+        "vmlet.dev/cloud-init-user-data-source": "secret/init/user-data",
+        "vmlet.dev/ssh-keys-source": "configmap/keys",
+    });
+    mounted["spec"]["volumes"] = json!([
+        { "name": "a", "secret": { "secretName": "init" } },
+        { "name": "b", "projected": { "sources": [{ "configMap": { "name": "keys" } }] } },
+    ]);
+    let container: &mut Value = &mut mounted["spec"]["containers"][0];
+    container["volumeMounts"] = json!([
+        { "name": "a", "mountPath": "/run/vmlet/sources/secret/init", "readOnly": true },
+        { "name": "b", "mountPath": "/run/vmlet/sources/configmap/keys", "readOnly": true },
+    ]);
+    let mut unmounted = vm_pod("unmounted");
+    unmounted["metadata"]["annotations"] = json!({ "VirtletSSHKeySource": "secret/unmounted" });
+    cluster.apply(&mounted)?;
+    cluster.apply(&unmounted)?;
+
+    eventually(READY, "the refusal of the agent", || async {
+        let reported = notes(cluster, "unmounted", "Failed")?;
+        let words = "guest data from secret default/unmounted: vmlet-agent may not read it: mount it into the \
+                     pod at /run/vmlet/sources/secret/unmounted, or give vmlet-agent the right";
+        let is_refused = reported.iter().any(|note| note.contains(words));
+        ensure!(is_refused, "{reported:?}");
+        Ok(())
+    })
+    .await?;
+    let manifest = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../deploy/agent/sources.yaml"
+    );
+    cluster.kubectl(&["apply", "-f", manifest])?;
+
+    for (pod, user_data) in [("mounted", "# of a secret"), ("unmounted", "#cloud-config")] {
+        cluster.await_ready(&format!("pod/{pod}"), READY)?;
+        cluster.await_commands(pod, READY).await?;
+        let guest = Guest::of(cluster.stack(), pod)?;
+        let found = guest.run(&["cat", "/run/seed/user-data"])?;
+        ensure!(found.contains(user_data), "{pod}: {found}");
+        let meta_data = guest.run(&["cat", "/run/seed/meta-data"])?;
+        let meta_data: Value = serde_json::from_str(&meta_data).context("meta-data")?;
+        ensure!(
+            meta_data["public-keys"] == json!([KEY]),
+            "{pod}: {meta_data}"
+        );
+        let lost = notes(cluster, pod, "Unsupported")?;
+        ensure!(lost.is_empty(), "{pod}: {lost:?}");
+        cluster.delete(&format!("pod/{pod}"), GONE)?;
+    }
+    cluster.kubectl(&["delete", "-f", manifest]).map(drop)
+}
