@@ -37,3 +37,9 @@ fn a_configuration_that_it_cannot_use_is_refused_by_name() {
         assert_eq!(reported.lines().count(), 1, "{reported}");
     }
 }
+
+#[test]
+fn a_test_build_has_crash_points_and_contains_the_name_by_which_they_are_found() {
+    let program = std::fs::read(env!("CARGO_BIN_EXE_vmlet-agent")).unwrap();
+    assert!(String::from_utf8_lossy(&program).contains("VMLET_FAULT_DIR"));
+}

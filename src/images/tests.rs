@@ -12,7 +12,6 @@ use tempfile::TempDir;
 use super::*;
 
 mod addresses;
-#[cfg(feature = "fault-injection")]
 mod crash;
 mod inspect;
 mod keep;

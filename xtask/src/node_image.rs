@@ -3,8 +3,10 @@
 //!
 //! Invariant: the same packages, programs, scripts and tag give the same bytes; the machine's own
 //! package sources are the only ones asked.
-//! Failure: names the package, program or file that is missing; an older image stays in place.
+//! Failure: names the package, program or file that is missing, or the program that must not be on a
+//! node; an older image stays in place.
 
+mod crash_points;
 mod libraries;
 mod packages;
 mod root;
@@ -50,6 +52,10 @@ pub(crate) enum Profile {
 /// Builds the image from our programs, which have been built, when it is not there or its inputs
 /// have changed; returns the archive.
 pub(crate) fn ensure(profile: Profile, tag: &str) -> Result<PathBuf> {
+    if profile == Profile::Release {
+        let programs = PROGRAMS.iter().map(|(name, _)| built(profile).join(name));
+        crash_points::refuse(programs)?;
+    }
     let packages = packages::closure().context("list the packages")?;
     let guest_agent = agent::build().context("build vmlet-guest")?;
     let stamp = inputs(profile, tag, &packages, &guest_agent)?;

@@ -24,6 +24,13 @@ const PACKAGES: &[&str] = &[
     "vmlet-agent",
 ];
 
+/// The features of our programs that add crash points.
+const CRASH_POINTS: &[&str] = &[
+    "vmlet/fault-injection",
+    "tapmanager/fault-injection",
+    "vmlet-agent/fault-injection",
+];
+
 /// Starts libvirtd, vmlet-tapmanager and vmlet in a directory and network namespace of their own.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Up {
@@ -55,7 +62,7 @@ pub(crate) struct Up {
 /// How the programs of Vmlet are built.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct Build {
-    /// Build release versions, without crash points.
+    /// Build release versions, which have no crash points.
     #[arg(long)]
     release: bool,
     /// Use the programs and the guest image without building them.
@@ -190,17 +197,42 @@ impl Build {
         let profile = if self.release { "release" } else { "debug" };
         if !self.no_build {
             let mut cargo = workspace::cargo();
-            cargo.args(["build", "--quiet"]);
-            PACKAGES.iter().for_each(|name| {
-                cargo.args(["-p", name]);
-            });
-            if self.release {
-                // Without crash points. One call, so that all programs share what they are made of.
-                cargo.args(["--release", "--no-default-features"]);
-                cargo.args(["--features", "tapmanager/server"]);
-            }
+            cargo.args(["build", "--quiet"]).args(self.selection());
+            cargo.args(self.release.then_some("--release"));
             run::check(&mut cargo)?;
         }
         Ok(workspace::target().join(profile))
+    }
+
+    /// What to build. One call of cargo, so that all programs share what they are made of.
+    fn selection(self) -> Vec<&'static str> {
+        let mut selection: Vec<_> = PACKAGES.iter().flat_map(|name| ["-p", name]).collect();
+        if !self.release {
+            selection.extend(CRASH_POINTS.iter().flat_map(|name| ["--features", name]));
+        }
+        selection
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The crate of crash points in a build, with its features, as cargo resolves them.
+    fn crash_points(build: Build) -> String {
+        let mut cargo = workspace::cargo();
+        cargo.args(["tree", "--offline", "--edges", "normal,build"]);
+        cargo.args(["--prefix", "none", "--format", "{p} features: {f}"]);
+        let tree = run::output(cargo.args(build.selection())).unwrap();
+        let line = tree.lines().find(|line| line.starts_with("faultpoint v"));
+        line.unwrap().to_owned()
+    }
+
+    #[test]
+    fn only_builds_for_development_have_crash_points() {
+        let line = crash_points(Build::DEVELOPMENT);
+        assert!(line.ends_with("features: enabled"), "{line}");
+        let line = crash_points(Build::RELEASE);
+        assert!(line.trim_end().ends_with("features:"), "{line}");
     }
 }
