@@ -135,6 +135,11 @@ pub struct Machines {
     /// How root disks are created if the machine does not specify it: `direct`, `linked`, or empty
     /// for the ordinary way.
     pub fast_deploy: String,
+    /// Percentage of the size of its root disk that a machine's pods request as ephemeral storage,
+    /// if the disk is a file on the node; 0: they request none. Lower it to allow more disks than
+    /// the node has space for; set it to 0 where the nodes' disks of machines are on another file
+    /// system than kubelet's.
+    pub disk_request_percent: u32,
 }
 
 impl Default for Config {
@@ -203,6 +208,7 @@ impl Default for Machines {
             signals: true,
             resize: true,
             fast_deploy: "linked".to_owned(),
+            disk_request_percent: 100,
         }
     }
 }

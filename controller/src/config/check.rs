@@ -80,6 +80,10 @@ impl Config {
             "machines.fast_deploy must be direct, linked or empty",
         )?;
         refuse(
+            self.machines.disk_request_percent > 100,
+            "machines.disk_request_percent must be from 0 to 100",
+        )?;
+        refuse(
             self.machines.image_caches,
             "machines.image_caches must be false: no controller of this version fills image caches",
         )

@@ -57,6 +57,10 @@ fn an_unknown_key_is_refused_with_its_line() {
 #[case::late_renewal("[lease]\nrenew_deadline = \"15s\"", "lease.renew_deadline")]
 #[case::bad_name("namespace = \"A b\"", "namespace")]
 #[case::unserved("[machines]\nimage_caches = true", "machines.image_caches")]
+#[case::more_than_all(
+    "[machines]\ndisk_request_percent = 101",
+    "machines.disk_request_percent"
+)]
 #[case::bad_mode("[machines]\nfast_deploy = \"quick\"", "machines.fast_deploy")]
 fn what_cannot_be_run_is_refused(#[case] text: &str, #[case] names: &str) {
     let error = load_text(text, &[]).unwrap_err();

@@ -31,6 +31,8 @@ mod tests;
 mod update;
 mod write;
 
+pub(crate) use prerequisites::quantity;
+
 use std::time::Duration;
 
 use crds::PowerState;

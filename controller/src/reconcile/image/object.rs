@@ -10,6 +10,7 @@ use crds::{
     ClusterVirtualMachineImage, ImageSource, IpAssurance, VirtualMachineImage,
     VirtualMachineImageStatus,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, OwnerReference};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, Resource};
@@ -105,6 +106,12 @@ impl Object {
         let ready = conditions::find(&self.status()?.conditions, READY)?;
         let generation = ready.observed_generation?;
         (generation == self.generation()).then_some(ready)
+    }
+
+    /// Virtual size of its disk, if it is known of the present generation.
+    pub(crate) fn virtual_size(&self) -> Option<&Quantity> {
+        self.ready()?;
+        self.status()?.disks.first()?.limit.as_ref()
     }
 
     /// Whether the present generation was read.

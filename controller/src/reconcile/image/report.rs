@@ -26,6 +26,7 @@ use super::object::{AVAILABLE, Object};
 use crate::context::Context;
 use crate::flow::{Outcome, PassError};
 use crate::reconcile::answers::{is_conflict, is_gone};
+use crate::reconcile::vm::quantity;
 
 /// Owner of the status fields.
 const MANAGER: &str = "vmlet-controller";
@@ -146,14 +147,7 @@ fn several(holders: &Holders) -> String {
 }
 
 fn bytes(count: i64) -> Option<Quantity> {
-    let text = match count {
-        ..=0 => return None,
-        count if count % (1 << 30) == 0 => format!("{}Gi", count >> 30),
-        count if count % (1 << 20) == 0 => format!("{}Mi", count >> 20),
-        count if count % (1 << 10) == 0 => format!("{}Ki", count >> 10),
-        count => count.to_string(),
-    };
-    Some(Quantity(text))
+    (count > 0).then(|| quantity(i128::from(count)))
 }
 
 /// Writes the status where it differs, and states what is new about `Ready`.

@@ -11,4 +11,5 @@ pub(super) mod mode;
 pub(super) mod pods;
 pub(super) mod probe;
 pub(super) mod room;
+pub(super) mod root_disk;
 pub(super) mod view;

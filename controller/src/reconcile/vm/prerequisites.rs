@@ -24,7 +24,7 @@ use crate::reconcile::vm::error::{Error, joined};
 use crate::reconcile::vm::pass::Pass;
 
 pub(crate) use bootstrap::DEFAULT_KEY;
-pub(crate) use class::{Size, bytes, of_class, revision, thousandths};
+pub(crate) use class::{Size, bytes, of_class, quantity, revision, thousandths};
 pub(crate) use image::Image;
 pub(crate) use network::Attachments;
 pub(crate) use volumes::Disk;

@@ -286,7 +286,8 @@ pub struct VolumeStatus {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StorageStatus {
-    /// Sum of the virtual sizes of the disks.
+    /// Virtual size of the root disk, if that is a file on the node; the pods of the machine
+    /// request this much ephemeral storage. Empty while the size is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested: Option<Quantity>,
     /// Space used on the node.

@@ -8,6 +8,7 @@ mod agent;
 mod agent_facts;
 mod clones;
 mod data_volumes;
+mod disk_quota;
 mod docs;
 mod floods;
 mod hostile;

@@ -8,7 +8,7 @@ use anyhow::{Context, Error};
 use e2e::{Case, Control, Effect, cases, judge};
 use serde_json::{Value, json};
 
-use crate::{clones, data_volumes, docs, floods, kinds, spellings};
+use crate::{clones, data_volumes, disk_quota, docs, floods, kinds, spellings};
 
 const VM: &str = "VirtualMachine";
 
@@ -66,6 +66,7 @@ async fn every_kind_is_judged_by_its_rules() -> anyhow::Result<()> {
             spellings::a_request_replaces_the_desired_state_in_every_spelling,
             clones::the_controller_reads_a_secret_by_name_and_lists_none,
             floods::probes_succeed_while_a_pod_floods_the_controller,
+            disk_quota::a_quota_counts_the_root_disks_of_machines,
             data_volumes::cdi_that_is_installed_later_serves_machines_that_wait_for_it,
         ]
     );

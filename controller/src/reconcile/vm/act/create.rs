@@ -11,7 +11,7 @@ use lifecycle::Volumes;
 
 use super::{config, identity, provision, slot};
 use crate::flow::{Flow, Outcome, PassError, proceed};
-use crate::reconcile::vm::observe::{find, location, view};
+use crate::reconcile::vm::observe::{find, location, root_disk, view};
 use crate::reconcile::vm::pass::Pass;
 use crate::reconcile::vm::prerequisites::{self, Prerequisites, cache, unsupported};
 
@@ -105,6 +105,7 @@ fn done(pass: &mut Pass<'_>) -> Outcome {
 /// Records that the machine exists.
 pub(crate) fn exists(pass: &mut Pass<'_>) {
     pass.condition(conditions::CREATED, Status::True, "", "");
+    root_disk::record(pass);
     let (_, uuid) = identity::of(pass);
     let node = pass.node_name().filter(|_| pass.root_claim().is_none());
     let place = node.unwrap_or_else(|| "pvc".to_owned());

@@ -11,12 +11,15 @@ mod placement;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use container::EPHEMERAL_STORAGE;
+
 use std::collections::BTreeMap;
 
 use crds::{IpAssurance, VirtualMachine, names};
 use k8s_openapi::api::core::v1::{
     LocalObjectReference, Pod, PodReadinessGate, PodSchedulingGate, PodSpec,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use crate::reconcile::vm::observe::pods::{INSTANCE, PROVISION};
@@ -49,6 +52,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) node: Option<&'a str>,
     /// UID under which that node keeps it; none for a root disk in a claim.
     pub(crate) disk: Option<&'a str>,
+    /// What the node is to keep free for that disk.
+    pub(crate) disk_request: Option<Quantity>,
     pub(crate) instance_uuid: &'a str,
     pub(crate) bios_uuid: &'a str,
     pub(crate) machine_type: Option<&'a str>,

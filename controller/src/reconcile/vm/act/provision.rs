@@ -25,7 +25,7 @@ use crate::reconcile::answers::again;
 use crate::reconcile::image::used;
 use crate::reconcile::node_tasks;
 use crate::reconcile::vm::observe::mode::Mode;
-use crate::reconcile::vm::observe::{find, pods, view};
+use crate::reconcile::vm::observe::{find, pods, root_disk, view};
 use crate::reconcile::vm::pass::Pass;
 use crate::reconcile::vm::prerequisites::{self, Prerequisites};
 use crate::reconcile::vm::write::patch;
@@ -155,6 +155,7 @@ async fn ensure_placeholder(
         prerequisites,
         node,
         disk: None,
+        disk_request: root_disk::request(pass),
         instance_uuid: &instance,
         bios_uuid: &bios,
         machine_type: None,

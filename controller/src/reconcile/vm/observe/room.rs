@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
+use crate::reconcile::vm::act::pod::EPHEMERAL_STORAGE;
 use crate::reconcile::vm::prerequisites::{bytes, thousandths};
 
 const MIB: i128 = 1 << 20;
@@ -38,6 +39,13 @@ pub(crate) fn lacks(pod: &Pod, node: &Node) -> Vec<String> {
             "it requests {memory}Mi of memory, the node has {has}Mi in all"
         ));
     }
+    let disk = requested(pod, EPHEMERAL_STORAGE, bytes).div_euclid(MIB);
+    let there = has.get(EPHEMERAL_STORAGE).and_then(bytes);
+    if let Some(has) = there.map(|has| has / MIB).filter(|has| *has < disk) {
+        all.push(format!(
+            "it requests {disk}Mi of ephemeral storage, the node has {has}Mi in all"
+        ));
+    }
     let selector = pod.spec.as_ref().and_then(|s| s.node_selector.as_ref());
     for (key, value) in selector.into_iter().flatten() {
         if node.labels().get(key) != Some(value) {
@@ -64,12 +72,14 @@ mod tests {
 
     use super::*;
 
-    fn pod(cpu: &str, memory: &str) -> Pod {
+    fn pod(cpu: &str, memory: &str, disk: &str) -> Pod {
         serde_json::from_value(json!({
             "spec": {
                 "nodeSelector": { "disk": "fast", "kubernetes.io/os": "linux" },
                 "overhead": { "cpu": "250m", "memory": "64Mi" },
-                "containers": [{ "name": "vm", "resources": { "requests": { "cpu": cpu, "memory": memory } } }],
+                "containers": [{ "name": "vm", "resources": { "requests": {
+                    "cpu": cpu, "memory": memory, "ephemeral-storage": disk,
+                } } }],
             },
         }))
         .unwrap()
@@ -78,7 +88,9 @@ mod tests {
     fn node(labels: &serde_json::Value) -> Node {
         serde_json::from_value(json!({
             "metadata": { "labels": labels },
-            "status": { "allocatable": { "cpu": "2", "memory": "4194304Ki" } },
+            "status": { "allocatable": {
+                "cpu": "2", "memory": "4194304Ki", "ephemeral-storage": "21474836480",
+            } },
         }))
         .unwrap()
     }
@@ -86,7 +98,7 @@ mod tests {
     #[test]
     fn a_node_that_has_room_when_it_is_empty_lacks_nothing() {
         let labels = json!({ "disk": "fast", "kubernetes.io/os": "linux" });
-        let found = lacks(&pod("1750m", "4032Mi"), &node(&labels));
+        let found = lacks(&pod("1750m", "4032Mi", "20Gi"), &node(&labels));
         assert!(found.is_empty(), "{found:?}");
         let unknown = lacks(&Pod::default(), &Node::default());
         assert!(unknown.is_empty(), "{unknown:?}");
@@ -95,12 +107,13 @@ mod tests {
     #[test]
     fn each_thing_that_a_node_lacks_is_named() {
         let labels = json!({ "disk": "slow", "kubernetes.io/os": "linux" });
-        let found = lacks(&pod("1751m", "4033Mi"), &node(&labels));
+        let found = lacks(&pod("1751m", "4033Mi", "20481Mi"), &node(&labels));
         assert_eq!(
             found,
             [
                 "it requests 2001m CPU, the node has 2000m in all",
                 "it requests 4097Mi of memory, the node has 4096Mi in all",
+                "it requests 20481Mi of ephemeral storage, the node has 20480Mi in all",
                 "the node has no label disk=fast",
             ]
         );

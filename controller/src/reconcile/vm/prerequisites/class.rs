@@ -125,6 +125,16 @@ pub(crate) fn bytes(quantity: &Quantity) -> Option<i128> {
     scaled(quantity, 0)
 }
 
+/// A number of bytes, in the largest unit that divides it.
+pub(crate) fn quantity(bytes: i128) -> Quantity {
+    Quantity(match bytes {
+        bytes if bytes % (1 << 30) == 0 => format!("{}Gi", bytes >> 30),
+        bytes if bytes % (1 << 20) == 0 => format!("{}Mi", bytes >> 20),
+        bytes if bytes % (1 << 10) == 0 => format!("{}Ki", bytes >> 10),
+        bytes => bytes.to_string(),
+    })
+}
+
 /// Thousandths of a quantity, as CPUs are counted; `None`: it is none.
 pub(crate) fn thousandths(quantity: &Quantity) -> Option<i128> {
     scaled(quantity, 3)

@@ -5,7 +5,7 @@
 
 use crds::IpAssurance;
 
-use super::{Missing, Pass};
+use super::{Missing, Pass, bytes};
 use crate::context::Key;
 use crate::reconcile::image::name;
 use crate::reconcile::image::object::{CLUSTER, LOCAL, Object};
@@ -23,6 +23,8 @@ pub(crate) struct Image {
     pub(crate) url: Option<String>,
     /// As it was found; none for a disk that exists, whose image may be gone.
     pub(crate) object: Option<Object>,
+    /// Virtual size, if a node has read it.
+    pub(crate) virtual_bytes: Option<i128>,
     /// Secret that kubelet pulls with.
     pub(crate) pull_secret: Option<String>,
     /// What proves an address.
@@ -38,12 +40,16 @@ pub(super) fn check(pass: &Pass<'_>) -> Result<Image, Missing> {
     let found = current(pass);
     let recorded = pass.seen().map(|s| (s.image.clone(), s.image_url.clone()));
     match recorded.filter(|_| pass.is_created()) {
-        Some((Some(name), url)) => Ok(Image {
-            name,
-            url,
-            object: None,
-            ..found.unwrap_or_else(|_| none())
-        }),
+        Some((Some(name), url)) => {
+            let found = found.unwrap_or_else(|_| none());
+            Ok(Image {
+                virtual_bytes: found.virtual_bytes.filter(|_| found.name == name),
+                name,
+                url,
+                object: None,
+                ..found
+            })
+        }
         _ => found,
     }
 }
@@ -87,6 +93,7 @@ fn current(pass: &Pass<'_>) -> Result<Image, Missing> {
     Ok(Image {
         name: named.name,
         url: named.url,
+        virtual_bytes: found.virtual_size().and_then(bytes),
         pull_secret: source.oci.as_ref().and_then(|o| o.pull_secret.clone()),
         ip_assurance: found.ip_assurance(),
         is_oci: source.oci.is_some(),
@@ -114,6 +121,7 @@ fn none() -> Image {
         name: crds::names::NO_IMAGE.to_owned(),
         url: None,
         object: None,
+        virtual_bytes: None,
         pull_secret: None,
         ip_assurance: IpAssurance::default(),
         is_oci: false,

@@ -16,6 +16,9 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use super::{Plan, guest_data};
 use crate::reconcile::vm::prerequisites::{Disk, Size, bytes};
 
+/// The resource of a node's file system.
+pub(crate) const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
+
 pub(super) fn of(plan: &Plan<'_>, is_instance: bool) -> Container {
     let size = &plan.prerequisites.size;
     let disks = disks(plan);
@@ -26,11 +29,8 @@ pub(super) fn of(plan: &Plan<'_>, is_instance: bool) -> Container {
         image: Some(plan.prerequisites.image.name.clone()),
         image_pull_policy: Some("IfNotPresent".to_owned()),
         resources: Some(ResourceRequirements {
-            requests: amounts(
-                &size.requests,
-                size.requests.memory.as_ref().unwrap_or(&size.memory),
-            ),
-            limits: amounts(&size.limits, limit(size)),
+            requests: Some(requests(plan)),
+            limits: Some(amounts(&size.limits, limit(size))),
             ..ResourceRequirements::default()
         }),
         volume_devices: some(devices.map(device).collect()),
@@ -95,12 +95,23 @@ fn limit(size: &Size) -> &Quantity {
     })
 }
 
+/// What the scheduler reserves. The disk has a request and no limit: kubelet ends pods that write
+/// more than their limit, and the size of a disk bounds it already.
+fn requests(plan: &Plan<'_>) -> BTreeMap<String, Quantity> {
+    let size = &plan.prerequisites.size;
+    let memory = size.requests.memory.as_ref().unwrap_or(&size.memory);
+    let mut all = amounts(&size.requests, memory);
+    let disk = plan.disk_request.clone();
+    all.extend(disk.map(|disk| (EPHEMERAL_STORAGE.to_owned(), disk)));
+    all
+}
+
 /// CPU as the class specifies, where it does; memory as given.
-fn amounts(list: &ResourceList, memory: &Quantity) -> Option<BTreeMap<String, Quantity>> {
+fn amounts(list: &ResourceList, memory: &Quantity) -> BTreeMap<String, Quantity> {
     let memory = memory.clone();
     let mut all = BTreeMap::from([("memory".to_owned(), memory)]);
     all.extend(list.cpu.clone().map(|cpu| ("cpu".to_owned(), cpu)));
-    Some(all)
+    all
 }
 
 /// kubelet's own probe takes a machine that is not ready out of services.

@@ -10,6 +10,7 @@
 
 use crds::{IpAssurance, VirtualMachine};
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::Resource;
 use serde_json::{Value, json};
 
@@ -53,6 +54,7 @@ fn prerequisites() -> Prerequisites {
             has_tls_secret: false,
             url: None,
             object: None,
+            virtual_bytes: None,
         },
         disks: Vec::new(),
         attachments: Attachments::default(),
@@ -68,6 +70,7 @@ fn plan<'a>(vm: &'a VirtualMachine, prerequisites: &'a Prerequisites) -> Plan<'a
         prerequisites,
         node: Some("n1"),
         disk: Some(UID),
+        disk_request: Some(Quantity("20Gi".to_owned())),
         instance_uuid: INSTANCE,
         bios_uuid: BIOS,
         machine_type: Some("pc-q35-7.2"),
@@ -148,6 +151,7 @@ fn the_pod_of_a_machine_whose_root_disk_is_a_claim() {
     let mut plan = plan(&vm, &prerequisites);
     plan.node = None;
     plan.disk = None;
+    plan.disk_request = None;
     insta::assert_snapshot!(text(&instance(&plan)));
 }
 
