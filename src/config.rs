@@ -157,6 +157,10 @@ pub struct Vm {
     /// Number of these user IDs, which limits the number of containers. 0: all machines run as
     /// `user`, and a QEMU process that its guest has compromised reaches the disks of all.
     pub uid_count: u32,
+    /// Whether `vmwrapper` confines each QEMU process to the files of its machine by Landlock, where
+    /// the kernel has it. Set `false` only if a machine does not start because QEMU needs a file
+    /// that the rules do not permit.
+    pub landlock: bool,
     /// Virtual CPUs of a machine whose pod has neither a CPU limit nor an annotation.
     pub default_vcpus: Cpus,
     /// Memory of a machine whose pod has neither a memory limit nor an annotation.
@@ -304,6 +308,7 @@ impl Default for Vm {
             user: Text::usual("libvirt-qemu"),
             first_uid: 1_900_000_000,
             uid_count: 65_536,
+            landlock: true,
             default_vcpus: Cpus::usual(Vcpus::ONE),
             default_memory: Memory::usual(Mib::new(1024)),
             memory_overhead: Size::usual(160 << 20),

@@ -363,6 +363,7 @@ fn settings_of(scratch: &Path) -> vm::Settings {
         },
         unknown_image: vm::UnknownImage::Pull,
         memory_overhead: 160 << 20,
+        landlock: true,
         unsupported: vm::Unsupported::Refuse,
     }
 }

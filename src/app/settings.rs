@@ -112,6 +112,7 @@ pub(super) fn machines(config: &Config, installation: String) -> Result<vm::Sett
             first: config.vm.first_uid,
             count: config.vm.uid_count,
         },
+        landlock: config.vm.landlock,
         boot_id_file: config.boot_id_file.to_path_buf(),
         cgroup_root: config.cri.cgroup_root.to_path_buf(),
         installation,

@@ -26,6 +26,9 @@ pub const HANDOFF_SOCKET: &str = "VMLET_HANDOFF_SOCKET";
 /// Variable with the path of the emulator that `vmwrapper` becomes.
 pub const EMULATOR: &str = "VMLET_EMULATOR";
 
+/// Variable that turns the confinement of `vmwrapper` by Landlock off, with the value `off`.
+pub const LANDLOCK: &str = "VMLET_LANDLOCK";
+
 /// Everything that distinguishes one domain from another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DomainSpec {

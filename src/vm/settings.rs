@@ -31,6 +31,8 @@ pub struct Settings {
     pub gid: u32,
     /// Users that machines may have.
     pub uids: UidRange,
+    /// Whether emulators are confined by Landlock.
+    pub landlock: bool,
     /// The file that states which boot of the kernel this is.
     pub boot_id_file: PathBuf,
     /// Where cgroups are mounted.

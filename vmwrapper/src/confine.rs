@@ -1,10 +1,10 @@
 //! Confines QEMU to the files of its machine.
 //!
-//! Invariant: after [`confine`] this process, and what it becomes, opens only what every emulator
+//! Invariant: after [`restrict`] this process, and what it becomes, opens only what every emulator
 //! needs (libraries, firmware, devices) and what its own command line names; it listens on and
 //! connects to no TCP port, and signals no process that is not confined with it, as far as the
-//! kernel's Landlock can. The directories of the machine are closed to the group that all machines
-//! share.
+//! kernel's Landlock can. After [`close_directories`] the directories of the machine are closed to
+//! the group that all machines share.
 //! Failure: a kernel without Landlock confines nothing, and no error says so; everything else that
 //! fails is an error of the start.
 
@@ -65,18 +65,17 @@ pub(crate) enum Error {
     Landlock(#[from] RulesetError),
 }
 
-/// Confines this process to what `emulator` needs with these arguments.
-pub(crate) fn confine(emulator: &Path, arguments: &[OsString]) -> Result<(), Error> {
-    let named = named(arguments);
-    let directories = directories(&named);
-    for directory in &directories {
-        close(directory)?;
-    }
-    restrict(emulator, &named, &directories)?;
-    Ok(())
+/// Closes the machine's directories that these arguments name to other machines.
+pub(crate) fn close_directories(arguments: &[OsString]) -> Result<(), Error> {
+    directories(&named(arguments))
+        .iter()
+        .try_for_each(|directory| close(directory))
 }
 
-fn restrict(emulator: &Path, named: &[PathBuf], own: &[PathBuf]) -> Result<(), RulesetError> {
+/// Restricts this process to what `emulator` needs with these arguments, by Landlock.
+pub(crate) fn restrict(emulator: &Path, arguments: &[OsString]) -> Result<(), Error> {
+    let named = named(arguments);
+    let own = directories(&named);
     let all = AccessFs::from_all(VERSION);
     let execute: BitFlags<AccessFs> = AccessFs::Execute | AccessFs::ReadFile;
     let program = execute | AccessFs::ReadDir;

@@ -24,6 +24,9 @@ const SOCKET: &str = "VMLET_HANDOFF_SOCKET";
 /// The real QEMU, when it is not [`DEFAULT_EMULATOR`].
 const EMULATOR: &str = "VMLET_EMULATOR";
 
+/// `off`: QEMU is not confined by Landlock.
+const LANDLOCK: &str = "VMLET_LANDLOCK";
+
 const DEFAULT_EMULATOR: &str = "/usr/bin/qemu-system-x86_64";
 
 /// What the whole hand-off may take.
@@ -68,7 +71,10 @@ fn run() -> Result<std::convert::Infallible, Error> {
     let path = std::env::var_os(EMULATOR).unwrap_or_else(|| DEFAULT_EMULATOR.into());
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     if token.is_some() {
-        confine::confine(path.as_ref(), &arguments)?;
+        confine::close_directories(&arguments)?;
+        if is_landlock_on()? {
+            confine::restrict(path.as_ref(), &arguments)?;
+        }
     }
     let source = Command::new(&path)
         .args(arguments)
@@ -76,11 +82,20 @@ fn run() -> Result<std::convert::Infallible, Error> {
         .env_remove(TOKEN)
         .env_remove(SOCKET)
         .env_remove(EMULATOR)
+        .env_remove(LANDLOCK)
         .exec();
     Err(Error::Execute {
         path: path.into(),
         source,
     })
+}
+
+fn is_landlock_on() -> Result<bool, Error> {
+    match std::env::var_os(LANDLOCK) {
+        None => Ok(true),
+        Some(value) if value == "off" => Ok(false),
+        Some(_) => Err(Error::Variable(LANDLOCK)),
+    }
 }
 
 fn fetch(token: &OsStr) -> Result<Vec<handoff::Nic>, Error> {

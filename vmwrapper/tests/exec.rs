@@ -294,4 +294,29 @@ fn a_qemu_that_was_taken_over_reaches_its_own_files_and_nothing_else() {
     assert_eq!(attack(scratch.start()), expected);
     answer.join().unwrap();
     assert_eq!(std::fs::read_to_string(&other).unwrap(), "content");
+
+    // The daemon's setting vm.landlock = false.
+    let answer = scratch.serve(&json!({"ok": {"nics": []}}), vec![]);
+    let mut unconfined = scratch.start();
+    unconfined.env("VMLET_LANDLOCK", "off");
+    assert_eq!(attack(unconfined), reached);
+    answer.join().unwrap();
+}
+
+#[test]
+fn an_unknown_value_for_landlock_is_refused() {
+    let scratch = Scratch::new();
+    let answer = scratch.serve(&json!({"ok": {"nics": []}}), vec![]);
+    let output = scratch
+        .start()
+        .env("VMLET_LANDLOCK", "no")
+        .output()
+        .unwrap();
+    answer.join().unwrap();
+    assert!(!output.status.success());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        error.contains("VMLET_LANDLOCK is not set, or not as it should be"),
+        "{error}"
+    );
 }

@@ -151,6 +151,21 @@ impl<P: Platform> Containers<P> {
         started.map_err(hypervisor("start"))
     }
 
+    /// What `vmwrapper` needs to know, and QEMU does not see.
+    fn environment(&self, token: String) -> Vec<Variable> {
+        let path = |path: &Path| path.to_string_lossy().into_owned();
+        let settings = &self.settings;
+        let unconfined = Variable::new(domain::LANDLOCK, "off".to_owned());
+        [
+            Variable::new(domain::EMULATOR, path(&settings.emulator)),
+            Variable::new(domain::HANDOFF_SOCKET, path(&settings.handoff_socket)),
+            Variable::new(domain::START_TOKEN, token),
+        ]
+        .into_iter()
+        .chain((!settings.landlock).then_some(unconfined))
+        .collect()
+    }
+
     fn domain(
         &self,
         row: &Container,
@@ -159,7 +174,6 @@ impl<P: Platform> Containers<P> {
         saved: Option<&str>,
     ) -> Result<DomainSpec> {
         let machine = &row.spec.machine;
-        let path = |path: &Path| path.to_string_lossy().into_owned();
         let further = row.spec.blocks.iter().filter(|disk| !disk.is_root());
         Ok(DomainSpec {
             uuid: row.domain(),
@@ -183,11 +197,7 @@ impl<P: Platform> Containers<P> {
                 CpuModel::HostModel => CpuMode::HostModel,
             },
             emulator: self.settings.wrapper.clone(),
-            environment: vec![
-                Variable::new(domain::EMULATOR, path(&self.settings.emulator)),
-                Variable::new(domain::HANDOFF_SOCKET, path(&self.settings.handoff_socket)),
-                Variable::new(domain::START_TOKEN, token),
-            ],
+            environment: self.environment(token),
             root: self.root(row, sandbox)?,
             disks: further
                 .map(|disk| self.block_disk(row, disk))
