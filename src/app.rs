@@ -24,6 +24,7 @@ use crate::locks::Locks;
 use crate::metadata::{self, Db, Table};
 use crate::metrics::Metrics;
 use crate::platform::Platform;
+use crate::space::Space;
 use crate::tasks::Tasks;
 use crate::{node, pods, vm};
 
@@ -128,13 +129,14 @@ impl App {
         let installation = metadata::node::installation(&db).await?;
         let metrics = Arc::new(Metrics::default());
         let machines = settings::machines(config, installation.clone())?;
+        let space = Space::new(config.images.reserve.bytes());
         let image_settings = images::Settings {
             metrics: Arc::clone(&metrics),
-            ..settings::images(config, machines.gid)
+            ..settings::images(config, machines.gid, space.clone())
         };
         let images = Arc::new(Images::open(db.clone(), image_settings).await?);
         let root = Disks::directory_of(&config.state_dir);
-        let budget = settings::budget(config);
+        let budget = settings::budget(config, space, db.clone()).await?;
         let qemu_img = QemuImg::new(machines.uid, machines.gid);
         let disks = Disks::open(
             db.clone(),

@@ -192,7 +192,8 @@ pub struct Images {
     /// that a later pull may continue, of which the oldest make room. A value below `max_download`
     /// counts as that.
     pub max_partial: Size,
-    /// Bytes of the file systems of images and disks that downloads and copies leave free.
+    /// Bytes of the file systems of images and disks that all downloads and copies in progress
+    /// together leave free.
     pub reserve: Size,
     /// Minimum number of bytes per second from a server, on average over `stall_timeout`; a slower
     /// download fails.

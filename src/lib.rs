@@ -33,6 +33,7 @@ pub mod pods;
 mod run;
 pub mod sandbox;
 pub mod sources;
+pub mod space;
 pub mod streaming;
 pub mod tasks;
 #[cfg(test)]

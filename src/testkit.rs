@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::block::Blocks;
-use crate::disk::qemu_img::QemuImg;
+use crate::disk::qemu_img::{Budget, QemuImg};
 use crate::disk::{DesiredDisk, Disks};
 use crate::images::{self, Images};
 use crate::locks::Locks;
@@ -26,6 +26,7 @@ use crate::metadata::{Db, Table};
 use crate::platform::Platform;
 use crate::pods;
 use crate::sandbox::{self, PodMetadata, Sandbox, SandboxConfig};
+use crate::space::Space;
 use crate::tasks::Tasks;
 use crate::vm::accelerator::Setting;
 use crate::vm::{self, Container, ContainerConfig, ContainerMetadata, ImageSpec};
@@ -104,7 +105,9 @@ impl Node {
         let root = Disks::directory_of(scratch.path());
         std::fs::create_dir_all(&root).unwrap();
         let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
-        let qemu_img = QemuImg::new(uid.as_raw(), gid.as_raw());
+        let roots = vec![vm::Paths::new(scratch.path()).pods(), root.clone()];
+        let budget = Budget::open(None, Space::default(), db.clone(), roots).await;
+        let qemu_img = QemuImg::new(uid.as_raw(), gid.as_raw()).within(budget.unwrap());
         let disks = Disks::open(db.clone(), Arc::clone(&images), qemu_img, root).await;
         let disks = Arc::new(disks.unwrap());
         let root = Blocks::directory_of(scratch.path());
@@ -329,6 +332,16 @@ impl Node {
     /// What the daemon takes for the mount of cgroups.
     pub(crate) fn cgroup_root(&self) -> PathBuf {
         self.scratch.path().join("cgroup")
+    }
+
+    /// The disks that the budget of the node counts.
+    pub(crate) async fn counted(&self) -> Vec<String> {
+        let read = |t: &rusqlite::Transaction<'_>| {
+            let mut all = t.prepare("SELECT key FROM root_disk_sizes")?;
+            let all = all.query_map([], |row| row.get(0))?;
+            all.collect()
+        };
+        self.db.write(read).await.unwrap()
     }
 
     /// Names of everything below the directories of disks, of consoles and of seeds.

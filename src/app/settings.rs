@@ -6,6 +6,8 @@
 use crate::config::{self, Config};
 use crate::disk::Disks;
 use crate::disk::qemu_img::Budget;
+use crate::metadata::{self, Db};
+use crate::space::Space;
 use crate::vm::accelerator;
 use crate::{images, node, vm};
 
@@ -19,7 +21,7 @@ pub struct UnknownUser {
 }
 
 /// For the image store.
-pub(super) fn images(config: &Config, readers: u32) -> images::Settings {
+pub(super) fn images(config: &Config, readers: u32, space: Space) -> images::Settings {
     let given = &config.images;
     images::Settings {
         protocol: match given.protocol {
@@ -31,7 +33,7 @@ pub(super) fn images(config: &Config, readers: u32) -> images::Settings {
         max_virtual_bytes: given.max_virtual_size.bytes(),
         // Less would never let a file of the largest size in.
         max_partial_bytes: given.max_partial.bytes().max(given.max_download.bytes()),
-        reserve_bytes: given.reserve.bytes(),
+        space,
         min_rate: given.min_rate.bytes(),
         stall_timeout: given.stall_timeout.get(),
         allowed_addresses: given
@@ -61,13 +63,13 @@ fn translation(given: &config::Translation) -> images::Translation {
 }
 
 /// For the disks of machines.
-pub(super) fn budget(config: &Config) -> Budget {
+pub(super) async fn budget(config: &Config, space: Space, db: Db) -> metadata::Result<Budget> {
     let roots = vec![
         vm::Paths::new(&config.state_dir).pods(),
         Disks::directory_of(&config.state_dir),
     ];
     let most = config.vm.disk_budget.map(config::Size::bytes);
-    Budget::new(most, config.images.reserve.bytes(), roots)
+    Budget::open(most, space, db, roots).await
 }
 
 /// For the tasks of the node API.

@@ -19,12 +19,13 @@ use tokio::process::Command;
 
 use crate::helper::{self, Helper, Limits, User, path_of};
 use crate::images::Format;
+use crate::metadata;
 
 mod budget;
 mod run;
+mod sizes;
 
 pub use budget::Budget;
-use budget::Promise;
 use run::{Time, run};
 
 /// Creating an overlay writes a few clusters; more time means a hung disk.
@@ -104,7 +105,8 @@ impl QemuImg {
     /// Makes a disk of `size` bytes that holds only differences from `base`, which is not read.
     pub async fn overlay(&self, path: &Path, base: Base<'_>, size: u64) -> Result<(), Failed> {
         let made = async {
-            let (_promise, room) = self.promise(path, size, 0).await?;
+            let room = self.budget.room(path).await?;
+            self.budget.count(path, size).await?;
             let disk = self.create(path).await?;
             let file = disk.inherited()?;
             let name = path_of(&file);
@@ -116,7 +118,7 @@ impl QemuImg {
             command.arg(name).arg(size.to_string());
             run(command, time, |_| {}).await
         };
-        settle(path, made.await).await
+        self.settle(path, made.await).await
     }
 
     /// Creates a disk of `size` bytes, at least the image's, that holds all of `base`; `progress`
@@ -133,11 +135,14 @@ impl QemuImg {
             let least = image
                 .metadata()
                 .map_err(|e| format!("measure the image: {e}"))?;
-            let (_promise, room) = self.promise(path, size, least.blocks() * BLOCK).await?;
+            let (least, most) = (least.blocks() * BLOCK, size.saturating_add(tables(size)));
+            let claim = self.budget.claim(path, least, most).await?;
+            let room = claim.bytes();
+            self.budget.count(path, size).await?;
             let disk = self.create(path).await?;
             let file = disk.inherited()?;
             let names = [path_of(&image), path_of(&file)];
-            let (most, time) = (size.saturating_add(tables(size)), Time::long(size));
+            let time = Time::long(size);
             let mut command = self.program(&disk, vec![image, file], most.min(room), time);
             command.args(["convert", "-p", "-O", "qcow2", "-f", base.format.as_str()]);
             command.args(names);
@@ -149,20 +154,22 @@ impl QemuImg {
                 ),
                 _ => reason,
             })?;
-            self.resize(&disk, size).await
+            self.resize(&disk, size, room).await
         };
-        settle(path, made.await).await
+        self.settle(path, made.await).await
     }
 
     /// Makes a disk of ours larger; one that cannot be is left alone.
     pub async fn grow(&self, path: &Path, size: u64) -> Result<(), Failed> {
         let grown = async {
-            let (_promise, _) = self.promise(path, size, 0).await?;
-            let path = path.to_owned();
-            let opened = blocking(move || File::options().read(true).write(true).open(path));
-            let file = opened.await.map_err(|e| format!("open it: {e}"))?;
-            let disk = self.lend(file).await?;
-            self.resize(&disk, size).await
+            self.budget.room(path).await?;
+            let before = self.budget.count(path, size).await?;
+            let made = self.make_larger(path, size).await;
+            if let (Err(_), Some(before)) = (&made, before) {
+                let settled = self.budget.settle_growth(path, before, size).await;
+                settled.map_err(|e| format!("record its size: {}", crate::one_line(&e)))?;
+            }
+            made
         };
         let path = path.to_owned();
         grown.await.map_err(|reason| Failed { path, reason })
@@ -205,29 +212,46 @@ impl QemuImg {
         written.await.map_err(|reason| Failed { path, reason })
     }
 
-    async fn resize(&self, disk: &Lent, size: u64) -> Result<(), String> {
+    async fn make_larger(&self, path: &Path, size: u64) -> Result<(), String> {
+        let path = path.to_owned();
+        let opened = blocking(move || File::options().read(true).write(true).open(path));
+        let file = opened.await.map_err(|e| format!("open it: {e}"))?;
+        let disk = self.lend(file).await?;
+        self.resize(&disk, size, u64::MAX).await
+    }
+
+    async fn resize(&self, disk: &Lent, size: u64, room: u64) -> Result<(), String> {
         let there = disk
             .file
             .metadata()
             .map_err(|e| format!("measure it: {e}"))?;
         let file = disk.inherited()?;
         let name = path_of(&file);
-        let most = there.len().saturating_add(tables(size));
+        let most = there.len().saturating_add(tables(size)).min(room);
         let time = Time::short(STALL);
         let mut command = self.program(disk, vec![file], most, time);
         command.args(["resize", "-q", "-f", "qcow2", &name, &size.to_string()]);
         run(command, time, |_| {}).await
     }
 
-    /// Counts a disk in the budget for as long as the promise lives, and returns how many bytes may
-    /// be written, of which at least `least` are needed.
-    async fn promise(&self, path: &Path, size: u64, least: u64) -> Result<(Promise, u64), String> {
-        let (budget, path) = (self.budget.clone(), path.to_owned());
-        let counted = tokio::task::spawn_blocking(move || {
-            let promise = budget.promise(&path, size)?;
-            Ok((promise, budget.room(&path, least)?))
-        });
-        counted.await.unwrap_or_else(|e| Err(e.to_string()))
+    /// Counts the disk in a directory that was removed no more in the budget of the node.
+    pub async fn forget(&self, directory: &Path) -> metadata::Result<()> {
+        self.budget.forget(directory).await
+    }
+
+    async fn settle(&self, path: &Path, outcome: Result<(), String>) -> Result<(), Failed> {
+        let Err(reason) = outcome else {
+            return Ok(());
+        };
+        // A part of a disk is worth nothing; the error is what counts.
+        let removed = tokio::fs::remove_file(path).await;
+        let is_gone = removed.map_or_else(|e| e.kind() == ErrorKind::NotFound, |()| true);
+        if let Some(directory) = path.parent().filter(|_| is_gone) {
+            // One that stays counts until the next attempt, or the next start.
+            let _ = self.forget(directory).await;
+        }
+        let path = path.to_owned();
+        Err(Failed { path, reason })
     }
 
     /// The program without arguments, with files and limits.
@@ -350,16 +374,6 @@ async fn blocking<T: Send + 'static>(
 ) -> io::Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|e| Err(io::Error::other(e)))
-}
-
-async fn settle(path: &Path, outcome: Result<(), String>) -> Result<(), Failed> {
-    let Err(reason) = outcome else {
-        return Ok(());
-    };
-    // A part of a disk is worth nothing; the error is what counts.
-    let _ = tokio::fs::remove_file(path).await;
-    let path = path.to_owned();
-    Err(Failed { path, reason })
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ impl Disks {
             Err(e) if e.kind() != ErrorKind::NotFound => {
                 Err(files::failed("remove", &folder)(e).into())
             }
-            _ => Ok(()),
+            _ => Ok(self.qemu_img.forget(&folder).await?),
         }
     }
 

@@ -236,3 +236,25 @@ async fn memory_that_cannot_be_cleared_away_is_never_taken_for_the_next() {
     let phase = memory.map(|memory| memory.phase);
     assert_ne!(phase, Some(MemoryPhase::Writing));
 }
+
+#[tokio::test]
+async fn a_disk_counts_from_its_making_to_its_removal() {
+    let node = Node::new().await;
+    for (vm, linked) in [(uid(1), true), (uid(2), false)] {
+        let made = desired(&node, vm, linked);
+        node.disks.make(&made, |_| {}).await.unwrap();
+    }
+    let places = [1, 2].map(|n| format!("disks/{}", uid(n)));
+    assert_eq!(node.counted().await, places);
+    let node = node.restarted().await;
+    assert_eq!(node.counted().await, places);
+    for vm in [uid(1), uid(2)] {
+        node.disks.delete(vm).await.unwrap();
+    }
+    assert!(node.counted().await.is_empty());
+    // One that cannot be made.
+    let mut absent = desired(&node, uid(3), false);
+    absent.size = u64::MAX;
+    node.disks.make(&absent, |_| {}).await.unwrap_err();
+    assert!(node.counted().await.is_empty());
+}

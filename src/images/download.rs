@@ -19,6 +19,7 @@ use super::partial::{Handle, Room, Validators};
 use super::progress::Meter;
 use super::settings::Settings;
 use super::translate::Source;
+use crate::space::Space;
 
 mod peek;
 mod reply;
@@ -47,7 +48,7 @@ pub(super) struct Downloader {
     guard: Guard,
     max_bytes: u64,
     max_virtual_bytes: u64,
-    reserve_bytes: u64,
+    space: Space,
     min_rate: u64,
     room: Room,
     connect_timeout: Duration,
@@ -62,7 +63,7 @@ impl Downloader {
             guard,
             max_bytes: settings.max_download_bytes.min(i64::MAX.unsigned_abs()),
             max_virtual_bytes: settings.max_virtual_bytes,
-            reserve_bytes: settings.reserve_bytes,
+            space: settings.space.clone(),
             min_rate: settings.min_rate,
             room: Room::new(settings.max_partial_bytes),
             connect_timeout: settings.connect_timeout,

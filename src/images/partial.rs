@@ -122,6 +122,10 @@ impl Partial {
         &self.note
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(super) const fn file(&self) -> &File {
         &self.file
     }

@@ -14,6 +14,7 @@ use service::boot_id;
 use super::addresses::Private;
 use super::reference::presentable;
 use crate::metrics::Metrics;
+use crate::space::Space;
 
 /// Settings of the image store.
 #[derive(Debug, Clone)]
@@ -34,8 +35,8 @@ pub struct Settings {
     pub max_virtual_bytes: u64,
     /// Most bytes that downloads in progress and those to be continued take together.
     pub max_partial_bytes: u64,
-    /// Bytes of the file system that downloads leave free.
-    pub reserve_bytes: u64,
+    /// Free space of the node, with what downloads leave free.
+    pub space: Space,
     /// Least number of bytes per second from a server, on average over the stall time.
     pub min_rate: u64,
     /// Longest time for a connection to come up, TLS included.
@@ -68,7 +69,7 @@ impl Settings {
             max_download_bytes: 64 << 30,
             max_virtual_bytes: 2 << 40,
             max_partial_bytes: 128 << 30,
-            reserve_bytes: 0,
+            space: Space::default(),
             min_rate: 0,
             connect_timeout: Duration::from_secs(30),
             stall_timeout: Duration::from_secs(60),

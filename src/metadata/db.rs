@@ -20,6 +20,7 @@ const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0003_node_api.sql")),
     M::up(include_str!("migrations/0004_block_devices.sql")),
     M::up(include_str!("migrations/0005_wanted_resources.sql")),
+    M::up(include_str!("migrations/0006_root_disk_sizes.sql")),
 ];
 const MIGRATIONS: Migrations<'static> = Migrations::from_slice(STEPS);
 
@@ -191,6 +192,28 @@ fn private(path: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_disks_of_an_earlier_version_have_recorded_sizes() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        MIGRATIONS.to_version(&mut connection, 5).unwrap();
+        let insert = "INSERT INTO vm_disks (key, row) VALUES (?1, ?2)";
+        for (key, row) in [
+            ("a", r#"{"vm":"a","virtual_bytes":1048576,"linked":true}"#),
+            ("being-made", r#"{"vm":"being-made","virtual_bytes":0}"#),
+        ] {
+            connection.execute(insert, [key, row]).unwrap();
+        }
+        MIGRATIONS.to_latest(&mut connection).unwrap();
+        let mut all = connection
+            .prepare("SELECT key, row FROM root_disk_sizes")
+            .unwrap();
+        let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+        let all = all.query_map([], row).unwrap();
+        let all: Vec<(String, String)> = all.map(Result::unwrap).collect();
+        let size = r#"{"place":"disks/a","virtual_bytes":1048576}"#;
+        assert_eq!(all, [("disks/a".to_owned(), size.to_owned())]);
+    }
 
     #[test]
     fn the_database_is_private() {

@@ -10,6 +10,8 @@ use std::process::Stdio;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::metadata::Db;
+use crate::space::Space;
 
 /// A user without rights: `nobody`.
 const UNPRIVILEGED: u32 = 65534;
@@ -166,22 +168,17 @@ async fn a_program_that_writes_too_much_is_ended_and_leaves_nothing() {
 async fn disks_beyond_the_budget_of_the_node_are_refused_in_words() {
     let dir = tempfile::tempdir().unwrap();
     let (image, _) = files(dir.path());
-    let (pods, disks) = (dir.path().join("pods"), dir.path().join("disks"));
-    let place = |root: &Path, name: &str, file: &str| {
-        std::fs::create_dir_all(root.join(name)).unwrap();
-        root.join(name).join(file)
-    };
-    let budget = Budget::new(Some(10 << 20), 0, vec![pods.clone(), disks.clone()]);
-    let qemu_img = qemu_img().within(budget);
-    let pod = place(&pods, "a", "root.qcow2");
+    let node = TestNode::new(dir.path());
+    let qemu_img = node.qemu_img(Some(10 << 20), 0).await;
+    let pod = node.place("pods/a/root.qcow2");
     qemu_img.overlay(&pod, raw(&image), 4 << 20).await.unwrap();
-    let whole = place(&disks, "b", "root.new");
+    let whole = node.place("disks/b/root.new");
     qemu_img
         .copy(&whole, raw(&image), 4 << 20, |_| {})
         .await
         .unwrap();
 
-    let third = place(&disks, "c", "root.new");
+    let third = node.place("disks/c/root.new");
     for refused in [
         qemu_img.overlay(&third, raw(&image), 3 << 20).await,
         qemu_img.copy(&third, raw(&image), 3 << 20, |_| {}).await,
@@ -199,15 +196,115 @@ async fn disks_beyond_the_budget_of_the_node_are_refused_in_words() {
         .await
         .unwrap();
     // What is gone counts no more.
-    std::fs::remove_file(&whole).unwrap();
+    let whole = whole.parent().unwrap();
+    std::fs::remove_dir_all(whole).unwrap();
+    qemu_img.forget(whole).await.unwrap();
     qemu_img.grow(&pod, 8 << 20).await.unwrap();
+}
+
+/// QEMU writes its disk, and with it the header.
+#[rstest::rstest]
+#[case::one_byte(1)]
+#[case::all_that_there_is(u64::MAX)]
+#[tokio::test]
+async fn what_a_machine_writes_to_its_header_changes_no_budget(#[case] size: u64) {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, _) = files(dir.path());
+    let node = TestNode::new(dir.path());
+    let (first, second) = (
+        node.place("pods/a/root.qcow2"),
+        node.place("pods/b/root.qcow2"),
+    );
+    for is_restarted in [false, true] {
+        let qemu_img = node.qemu_img(Some(10 << 20), 0).await;
+        if !is_restarted {
+            qemu_img
+                .overlay(&first, raw(&image), 6 << 20)
+                .await
+                .unwrap();
+            set_size(&first, size);
+        }
+        let refused = qemu_img.overlay(&second, raw(&image), 5 << 20).await;
+        let reason = refused.unwrap_err().reason;
+        assert!(
+            reason.contains("other disks have 6291456 bytes"),
+            "{reason}"
+        );
+        qemu_img
+            .overlay(&second, raw(&image), 4 << 20)
+            .await
+            .unwrap();
+        std::fs::remove_dir_all(second.parent().unwrap()).unwrap();
+        qemu_img.forget(second.parent().unwrap()).await.unwrap();
+        node.place("pods/b/root.qcow2");
+    }
+}
+
+/// As an earlier version left it.
+#[tokio::test]
+async fn a_disk_without_a_record_is_measured_once_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, _) = files(dir.path());
+    let node = TestNode::new(dir.path());
+    let disk = node.place("pods/a/root.qcow2");
+    qemu_img()
+        .overlay(&disk, raw(&image), 6 << 20)
+        .await
+        .unwrap();
+    drop(node.qemu_img(None, 0).await);
+    set_size(&disk, 1);
+    let qemu_img = node.qemu_img(Some(10 << 20), 0).await;
+    let second = node.place("pods/b/root.qcow2");
+    let refused = qemu_img.overlay(&second, raw(&image), 5 << 20).await;
+    let reason = refused.unwrap_err().reason;
+    assert!(
+        reason.contains("other disks have 6291456 bytes"),
+        "{reason}"
+    );
+    // A disk that went while no daemon ran counts no more.
+    std::fs::remove_dir_all(disk.parent().unwrap()).unwrap();
+    let qemu_img = node.qemu_img(Some(10 << 20), 0).await;
+    qemu_img
+        .overlay(&second, raw(&image), 10 << 20)
+        .await
+        .unwrap();
+}
+
+/// A daemon that dies while the disk grows must not count less than the disk may have.
+#[tokio::test]
+async fn a_disk_counts_as_grown_before_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, _) = files(dir.path());
+    let node = TestNode::new(dir.path());
+    let qemu_img = node.qemu_img(Some(10 << 20), 0).await;
+    let disk = node.place("disks/a/root.qcow2");
+    qemu_img.overlay(&disk, raw(&image), 2 << 20).await.unwrap();
+    let (failing, begun, go_on) = held(dir.path(), "resize", "echo broken >&2; exit 1");
+    let failing = failing.within(qemu_img.budget.clone());
+    let growing = tokio::spawn(async move { failing.grow(&disk, 8 << 20).await });
+    tokio::fs::read(&begun).await.unwrap();
+    let second = node.place("disks/b/root.new");
+    let refused = qemu_img.overlay(&second, raw(&image), 3 << 20).await;
+    let reason = refused.unwrap_err().reason;
+    assert!(
+        reason.contains("other disks have 8388608 bytes"),
+        "{reason}"
+    );
+    tokio::fs::write(&go_on, "").await.unwrap();
+    let failed = growing.await.unwrap().unwrap_err();
+    assert_eq!(failed.reason, "broken");
+    // It is as it was.
+    qemu_img
+        .overlay(&second, raw(&image), 8 << 20)
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
 async fn the_reserve_of_the_file_system_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let (image, disk) = files(dir.path());
-    let qemu_img = qemu_img().within(Budget::new(None, u64::MAX, Vec::new()));
+    let qemu_img = TestNode::new(dir.path()).qemu_img(None, u64::MAX).await;
     for refused in [
         qemu_img.overlay(&disk, raw(&image), 1 << 20).await,
         qemu_img.copy(&disk, raw(&image), 1 << 20, |_| {}).await,
@@ -220,6 +317,56 @@ async fn the_reserve_of_the_file_system_is_left_alone() {
         );
     }
     assert!(!disk.exists());
+}
+
+/// The directories and the database of a node.
+struct TestNode {
+    root: PathBuf,
+    db: Db,
+}
+
+impl TestNode {
+    fn new(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+            db: Db::in_memory().unwrap(),
+        }
+    }
+
+    /// As the daemon starts it.
+    async fn qemu_img(&self, most: Option<u64>, reserve: u64) -> QemuImg {
+        let roots = vec![self.root.join("pods"), self.root.join("disks")];
+        let space = Space::new(reserve);
+        let budget = Budget::open(most, space, self.db.clone(), roots).await;
+        qemu_img().within(budget.unwrap())
+    }
+
+    /// Where a disk may be made.
+    fn place(&self, path: &str) -> PathBuf {
+        let path = self.root.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        path
+    }
+}
+
+/// A program that says that it has begun, and waits, before it does this for a verb; others it does
+/// at once.
+fn held(dir: &Path, verb: &str, then: &str) -> (QemuImg, PathBuf, PathBuf) {
+    let (begun, go_on) = (dir.join("begun"), dir.join("go-on"));
+    for pipe in [&begun, &go_on] {
+        nix::unistd::mkfifo(pipe, nix::sys::stat::Mode::empty()).unwrap();
+        std::fs::set_permissions(pipe, Permissions::from_mode(0o666)).unwrap();
+    }
+    let (begun_at, go_on_at) = (begun.display(), go_on.display());
+    let text = format!("[ $1 != {verb} ] || {{ : >{begun_at}; : <{go_on_at}; }}; {then}");
+    (script(dir, &text), begun, go_on)
+}
+
+/// Writes a virtual size to a header, as QEMU could.
+fn set_size(disk: &Path, size: u64) {
+    use std::os::unix::fs::FileExt as _;
+    let file = File::options().write(true).open(disk).unwrap();
+    file.write_all_at(&size.to_be_bytes(), 24).unwrap();
 }
 
 /// A file system of 32 MiB, gone with this.
@@ -276,7 +423,7 @@ async fn an_image_whose_clusters_are_shared_cannot_fill_the_disk() {
         format: Format::Qcow2,
     };
     let disk = small.0.join("disk");
-    let limited = qemu_img().within(Budget::new(None, 8 << 20, Vec::new()));
+    let limited = TestNode::new(dir.path()).qemu_img(None, 8 << 20).await;
     let refused = limited
         .copy(&disk, base, 64 << 20, |_| {})
         .await
@@ -295,4 +442,43 @@ async fn an_image_whose_clusters_are_shared_cannot_fill_the_disk() {
         .unwrap();
     let length = std::fs::metadata(&roomy).unwrap().len();
     assert!(length <= (64 << 20) + tables(64 << 20), "{length}");
+}
+
+/// Each alone would fit.
+#[tokio::test]
+#[ignore = "needs root"]
+async fn copies_that_are_written_together_leave_the_reserve_alone() {
+    use nix::mount::{MsFlags, mount};
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    std::fs::write(&image, vec![7; 12 << 20]).unwrap();
+    let small = Small(dir.path().join("small"));
+    std::fs::create_dir(&small.0).unwrap();
+    let kind = Some("tmpfs");
+    mount(kind, &small.0, kind, MsFlags::empty(), Some("size=32m")).unwrap();
+    let limited = TestNode::new(&small.0).qemu_img(None, 8 << 20).await;
+    let (held, begun, go_on) = held(dir.path(), "convert", "exec qemu-img \"$@\"");
+    let held = held.within(limited.budget.clone());
+    let first = {
+        let (image, disk) = (image.clone(), small.0.join("first"));
+        tokio::spawn(async move { held.copy(&disk, raw(&image), 12 << 20, |_| {}).await })
+    };
+    tokio::fs::read(&begun).await.unwrap();
+    let second = small.0.join("second");
+    let refused = limited.copy(&second, raw(&image), 12 << 20, |_| {}).await;
+    let reason = refused.unwrap_err().reason;
+    assert!(
+        reason.starts_with("No space left on device: 12582912 bytes are needed, 33554432 are free"),
+        "{reason}"
+    );
+    // An overlay takes next to nothing, and waits for no copy.
+    let overlay = small.0.join("overlay");
+    limited
+        .overlay(&overlay, raw(&image), 12 << 20)
+        .await
+        .unwrap();
+    tokio::fs::write(&go_on, "").await.unwrap();
+    first.await.unwrap().unwrap();
+    let free = nix::sys::statvfs::statvfs(&small.0).unwrap();
+    assert!(free.blocks_available() * free.fragment_size() >= 8 << 20);
 }

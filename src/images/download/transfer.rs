@@ -99,8 +99,9 @@ impl Transfer<'_> {
         let claimed = downloader.room.claim(total.unwrap_or(received));
         let mut claim = claimed.map_err(Request::crowded)?;
         downloader.trim(self.partial.dir()).await?;
-        let missing = total.map_or(0, |total| total.saturating_sub(received));
-        self.check_space(missing).await?;
+        let first = total.unwrap_or_else(|| received.saturating_add(BATCH as u64));
+        let space = downloader.space.clone();
+        let mut place = self.partial.claim_space(space, first).await?;
         let mut judged = received >= HEAD;
         let mut pace = Pace::new(downloader.stall_timeout, downloader.min_rate);
         let mut batch = Vec::new();
@@ -108,7 +109,9 @@ impl Transfer<'_> {
             let ready = response.chunk().now_or_never();
             if ready.is_none() || batch.len() >= BATCH {
                 self.write(&mut batch, received, total).await?;
-                self.check_space(0).await?;
+                let next = received.saturating_add(BATCH as u64);
+                let needed = total.unwrap_or(next);
+                place = self.partial.more_space(place, needed).await?;
                 if !judged && received >= HEAD {
                     judged = true;
                     self.judge(total).await?;
@@ -151,11 +154,6 @@ impl Transfer<'_> {
         judged
             .map(drop)
             .map_err(|reason| self.request.unfit(reason))
-    }
-
-    async fn check_space(&self, missing: u64) -> Result<()> {
-        let reserve = self.request.downloader.reserve_bytes;
-        self.partial.check_space(missing, reserve).await
     }
 
     async fn write(&self, batch: &mut Vec<u8>, received: u64, total: Option<u64>) -> Result<()> {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::super::error::{Error, Result};
 use super::Partial;
+use crate::space::{Claim, Full, Space};
 
 /// A partial that async code works on; clones are the same partial.
 #[derive(Debug, Clone)]
@@ -63,16 +64,24 @@ impl Handle {
         self.work(|p| p.discard()).await
     }
 
-    /// Fails early if `missing` bytes cannot fit on the disk beside the reserve.
-    pub(in crate::images) async fn check_space(&self, missing: u64, reserve: u64) -> Result<()> {
-        let free = self
-            .work(|p| Ok(nix::sys::statvfs::fstatvfs(&p.file)?))
-            .await?;
-        match free.blocks_available().saturating_mul(free.fragment_size()) {
-            free if free < missing.saturating_add(reserve) => Err(Error::NoSpace {
+    /// Claims space on the disk for a file of so many bytes, of which some may be there already.
+    pub(in crate::images) async fn claim_space(&self, space: Space, bytes: u64) -> Result<Claim> {
+        let claimed = self.work(move |p| Ok(space.claim(p.path(), bytes, bytes)));
+        claimed.await?.map_err(|full| self.no_space(full))
+    }
+
+    /// Makes the claim as large as the file is going to be, and looks whether the reserve is free.
+    pub(in crate::images) async fn more_space(&self, claim: Claim, bytes: u64) -> Result<Claim> {
+        let grown = self.work(move |_| Ok(claim.at_least(bytes).map(|()| claim)));
+        grown.await?.map_err(|full| self.no_space(full))
+    }
+
+    fn no_space(&self, full: Full) -> Error {
+        match full {
+            Full::NoSpace { .. } => Error::NoSpace {
                 dir: self.dir.to_path_buf(),
-            }),
-            _ => Ok(()),
+            },
+            Full::Measure(error) => disk_error(error, &self.dir),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::time::SystemTime;
 
 use super::*;
+use crate::space::Space;
 
 /// Leaves a download that can be continued, of `bytes`, written some hours ago.
 fn leave(env: &TestEnvironment, name: &str, bytes: usize, hours: u64) -> [PathBuf; 2] {
@@ -76,7 +77,7 @@ async fn downloads_in_progress_are_limited_together() {
 
 #[tokio::test]
 async fn the_reserve_of_the_disk_is_left_alone() {
-    let env = TestEnvironment::with(|s| s.reserve_bytes = u64::MAX).await;
+    let env = TestEnvironment::with(|s| s.space = Space::new(u64::MAX)).await;
     env.server.offer("a.img", &disk(4, 1), "1");
     let error = env.images.pull(&env.server.name("a.img")).await;
     assert!(matches!(error, Err(Error::NoSpace { .. })), "{error:?}");

@@ -6,6 +6,7 @@
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::*;
+use crate::space::Space;
 
 /// A file system of one mebibyte.
 struct Small(PathBuf);
@@ -54,4 +55,27 @@ async fn a_full_disk_is_reported_and_leaves_no_files() {
     assert_eq!(server.seen().len(), 2);
     server.offer("b.img", &disk(100, 1), "1");
     images.pull(&server.name("b.img")).await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn downloads_leave_the_space_of_copies_alone() {
+    let scratch = tempfile::tempdir().unwrap();
+    let small = Small::mount(scratch.path().join("small"));
+    let space = Space::default();
+    let settings = Settings {
+        dir: small.0.clone(),
+        space: space.clone(),
+        ..settings(scratch.path())
+    };
+    let images = Images::open(Db::in_memory().unwrap(), settings)
+        .await
+        .unwrap();
+    let server = Server::start().await;
+    server.offer("a.img", &disk(1000, 1), "1");
+    let copy = space.claim(&small.0.join("copy"), 0, 600 << 10).unwrap();
+    let error = images.pull(&server.name("a.img")).await;
+    assert!(matches!(error, Err(Error::NoSpace { .. })), "{error:?}");
+    drop(copy);
+    images.pull(&server.name("a.img")).await.unwrap();
 }

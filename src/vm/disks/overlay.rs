@@ -118,6 +118,7 @@ impl<P: Platform> Containers<P> {
             }
             _ => {}
         }
+        self.parts.disks.qemu_img().forget(&directory).await?;
         Ok(self.parts.images.unpin(sandbox.as_str()).await?)
     }
 }

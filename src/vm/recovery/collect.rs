@@ -7,7 +7,7 @@
 //! Failure: a domain that cannot be removed keeps all files where they are, until the next round.
 
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use libvirt::{DomainInfo, Hypervisor};
 use podspec::{ContainerId, Kind, SandboxId};
@@ -27,7 +27,9 @@ impl<P: Platform> Containers<P> {
             outcome = outcome.and(self.collect_domain(domain).await);
         }
         outcome?;
-        collect_files(&self.paths.pods(), &self.parts.sandboxes).await?;
+        for disk in collect_files(&self.paths.pods(), &self.parts.sandboxes).await? {
+            self.parts.disks.qemu_img().forget(&disk).await?;
+        }
         collect_files(&self.paths.consoles(), &self.parts.table).await?;
         collect_files(&self.paths.seeds(), &self.parts.table).await?;
         collect_files(&self.paths.processes(), &self.parts.table).await?;
@@ -101,8 +103,10 @@ impl<P: Platform> Containers<P> {
     }
 }
 
-async fn collect_files<R: Row>(directory: &Path, table: &Table<R>) -> Result<()> {
+/// Returns what it removed.
+async fn collect_files<R: Row>(directory: &Path, table: &Table<R>) -> Result<Vec<PathBuf>> {
     let failed = || files::failed("look through", directory);
+    let mut all = Vec::new();
     let mut entries = tokio::fs::read_dir(directory).await.map_err(failed())?;
     while let Some(entry) = entries.next_entry().await.map_err(failed())? {
         let name = entry.file_name();
@@ -124,10 +128,10 @@ async fn collect_files<R: Row>(directory: &Path, table: &Table<R>) -> Result<()>
                 return Err(files::failed("remove", &path)(e).into());
             }
             // Removed, or the last file of an owner who has just gone.
-            _ => {}
+            _ => all.push(path),
         }
     }
-    Ok(())
+    Ok(all)
 }
 
 fn has_row<R: Row>(table: &Table<R>, beginning: &str) -> bool {

@@ -12,4 +12,5 @@
 mod edges;
 mod logs;
 mod metrics;
+mod policies;
 mod units;

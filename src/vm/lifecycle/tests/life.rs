@@ -20,6 +20,7 @@ async fn a_machine_is_created_run_and_deleted_without_leftovers() {
     let id = node.created().await;
     assert_eq!(node.phase(&id), Phase::Created);
     assert_eq!(node.domain(&id).await, None, "libvirt is not asked yet");
+    assert_eq!(node.counted().await.len(), 1);
 
     node.containers.start(&id).await.unwrap();
     assert_eq!(node.phase(&id), Phase::Running);
@@ -42,6 +43,7 @@ async fn a_machine_is_created_run_and_deleted_without_leftovers() {
     assert!(node.sandboxes.list().is_empty());
     assert!(node.files().is_empty(), "{:?}", node.files());
     assert!(node.images.owners().is_empty() && node.network.ids().is_empty());
+    assert!(node.counted().await.is_empty());
 }
 
 #[tokio::test]

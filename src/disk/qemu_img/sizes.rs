@@ -1,0 +1,211 @@
+//! The virtual sizes of root disks, as they were made.
+//!
+//! Invariant: a size is recorded before the disk has it, and forgotten after the disk is removed.
+//! Disks are written by QEMU, so that their headers are not trusted: the header of a disk counts
+//! once, when the daemon finds the disk without a record at its start.
+//! Failure: the database's own; then the disk keeps its size.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
+
+use crate::metadata::{self, Db, Record, RecordStore};
+
+/// Beginning of every qcow2 file up to the virtual size.
+const HEADER: usize = 32;
+const MAGIC: &[u8] = b"QFI\xfb";
+
+/// The size of one disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Size {
+    /// Its directory, by the last two names of the path.
+    place: String,
+    virtual_bytes: u64,
+}
+
+impl Record for Size {
+    type Key = String;
+    const TABLE: &'static str = "root_disk_sizes";
+
+    fn key(&self) -> String {
+        self.place.clone()
+    }
+}
+
+/// The sizes of all root disks in files.
+#[derive(Debug)]
+pub(super) struct Sizes {
+    records: RecordStore<Size>,
+    /// Directories with a directory for each disk.
+    roots: Vec<PathBuf>,
+    /// Held from adding the sizes up to recording one more.
+    turn: Mutex<()>,
+}
+
+impl Sizes {
+    /// Reads what is recorded; measures disks without a record, and forgets those that are gone.
+    pub(super) async fn open(db: Db, roots: Vec<PathBuf>) -> metadata::Result<Self> {
+        let sizes = Self {
+            records: RecordStore::load(db).await?,
+            roots,
+            turn: Mutex::default(),
+        };
+        let roots = sizes.roots.clone();
+        let listed = tokio::task::spawn_blocking(move || list(&roots));
+        match listed.await.map_err(metadata::Error::Thread)? {
+            Ok(there) => sizes.settle(there).await?,
+            Err(e) => tracing::warn!(error = %e, "root disks not measured"),
+        }
+        Ok(sizes)
+    }
+
+    async fn settle(&self, there: BTreeMap<String, PathBuf>) -> metadata::Result<()> {
+        for record in self.records.all() {
+            if !there.contains_key(&record.place) {
+                self.records.remove_if(&record.place, |_| true).await?;
+            }
+        }
+        for (place, directory) in there {
+            if self.records.get(&place).is_some() {
+                continue;
+            }
+            let measured = tokio::task::spawn_blocking(move || measure(&directory));
+            match measured.await.map_err(metadata::Error::Thread)? {
+                Ok(0) => {}
+                Ok(size) => {
+                    tracing::info!(place, size, "root disk measured");
+                    self.put(place, size).await?;
+                }
+                Err(e) => tracing::warn!(place, error = %e, "root disk not measured"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Records the size that the disk at `path` is going to have, if `allowed` accepts the sum of
+    /// all others; returns the size that was recorded before.
+    pub(super) async fn record(
+        &self,
+        path: &Path,
+        size: u64,
+        allowed: impl FnOnce(u64) -> Result<(), String>,
+    ) -> Result<Option<u64>, String> {
+        let Some(place) = path.parent().and_then(|disk| self.place(disk)) else {
+            return Ok(None);
+        };
+        let _turn = self.turn.lock().await;
+        let others = self.records.all().into_iter();
+        let others = others.filter(|record| record.place != place);
+        allowed(others.fold(0, |sum, one| sum.saturating_add(one.virtual_bytes)))?;
+        let before = self.records.get(&place).map(|record| record.virtual_bytes);
+        let recorded = self.put(place, size).await;
+        recorded.map_err(|e| format!("record its size: {}", crate::one_line(&e)))?;
+        Ok(before)
+    }
+
+    /// Records what became of the disk at `path` that was to grow from one size to another, and
+    /// failed: its header counts within these bounds.
+    pub(super) async fn settle_growth(
+        &self,
+        path: &Path,
+        from: u64,
+        to: u64,
+    ) -> metadata::Result<()> {
+        let Some(directory) = path.parent() else {
+            return Ok(());
+        };
+        let Some(place) = self.place(directory) else {
+            return Ok(());
+        };
+        let directory = directory.to_owned();
+        let measured = tokio::task::spawn_blocking(move || measure(&directory));
+        let measured = measured.await.map_err(metadata::Error::Thread)?;
+        let size = measured.unwrap_or(to).max(from).min(to);
+        self.put(place, size).await
+    }
+
+    /// Forgets the disk in a directory that was removed.
+    pub(super) async fn forget(&self, directory: &Path) -> metadata::Result<()> {
+        match self.place(directory) {
+            Some(place) => self.records.remove_if(&place, |_| true).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    async fn put(&self, place: String, virtual_bytes: u64) -> metadata::Result<()> {
+        let record = Size {
+            place,
+            virtual_bytes,
+        };
+        let (there, _) = self.records.insert(record.clone()).await?;
+        if *there != record {
+            let change = |there: &mut Size| {
+                there.virtual_bytes = virtual_bytes;
+                true
+            };
+            self.records.change(&record.place, change).await?;
+        }
+        Ok(())
+    }
+
+    fn place(&self, directory: &Path) -> Option<String> {
+        let root = directory.parent()?;
+        self.roots.iter().find(|known| *known == root)?;
+        name(root, directory)
+    }
+}
+
+fn name(root: &Path, directory: &Path) -> Option<String> {
+    let names = [
+        root.file_name()?.to_str()?,
+        directory.file_name()?.to_str()?,
+    ];
+    Some(names.join("/"))
+}
+
+/// The directories of all disks, by name.
+fn list(roots: &[PathBuf]) -> io::Result<BTreeMap<String, PathBuf>> {
+    let mut all = BTreeMap::new();
+    for root in roots {
+        let entries = match std::fs::read_dir(root) {
+            Err(e) if e.kind() == ErrorKind::NotFound => continue,
+            entries => entries?,
+        };
+        for entry in entries {
+            let directory = entry?.path();
+            all.extend(name(root, &directory).map(|name| (name, directory)));
+        }
+    }
+    Ok(all)
+}
+
+/// The size in the header of the disk in a directory; 0 where there is none.
+fn measure(directory: &Path) -> io::Result<u64> {
+    let mut most = 0;
+    for name in ["root.qcow2", "root.new"] {
+        most = virtual_size(&directory.join(name))?.max(most);
+    }
+    Ok(most)
+}
+
+fn virtual_size(path: &Path) -> io::Result<u64> {
+    let mut header = [0; HEADER];
+    let file = match File::open(path) {
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(0);
+        }
+        file => file?,
+    };
+    match (&file).read_exact(&mut header) {
+        Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(0),
+        read => read?,
+    }
+    let size = header
+        .last_chunk()
+        .map_or(0, |size| u64::from_be_bytes(*size));
+    Ok(if header.starts_with(MAGIC) { size } else { 0 })
+}

@@ -1,0 +1,75 @@
+//! Claims on the file system of a scratch directory: amounts are chosen relative to what is free.
+//!
+//! Invariant: other programs write to that file system, too, so that figures are compared with
+//! large margins.
+//! Failure: none expected.
+
+use std::fs::File;
+
+use super::*;
+
+const GIB: u64 = 1 << 30;
+
+/// Space of which about `room` bytes are beside the reserve.
+fn space(dir: &Path, room: u64) -> Space {
+    Space::new(free(&dir.join("file")).unwrap() - room)
+}
+
+fn is_full(claimed: &Result<Claim, Full>) -> bool {
+    matches!(claimed, Err(Full::NoSpace { .. }))
+}
+
+#[test]
+fn claims_together_are_no_more_than_what_is_free_beside_the_reserve() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = space(dir.path(), 6 * GIB);
+    let [one, two, three] = ["1", "2", "3"].map(|name| dir.path().join(name));
+    let first = space.claim(&one, 3 * GIB, 3 * GIB).unwrap();
+    assert!(is_full(&space.clone().claim(&two, 4 * GIB, 4 * GIB)));
+    let second = space.claim(&two, GIB, 6 * GIB).unwrap();
+    assert!(second.bytes() < 4 * GIB, "what is left: {}", second.bytes());
+    assert!(is_full(&space.claim(&three, GIB, GIB)), "nothing is left");
+    assert!(space.check(&three).is_ok(), "the disk itself is not full");
+    drop(first);
+    drop(space.claim(&three, 2 * GIB, 2 * GIB).unwrap());
+}
+
+#[test]
+fn what_is_written_already_counts_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (dir.path().join("1"), dir.path().join("2"));
+    let most = 3 * GIB;
+    let space = space(dir.path(), most + 2 * GIB);
+    let claim = space.claim(&one, most, most).unwrap();
+    let file = File::create(&one).unwrap();
+    nix::fcntl::posix_fallocate(&file, 0, 2 << 30).unwrap();
+    assert!(is_full(&space.claim(&two, 3 * GIB, 3 * GIB)));
+    space.claim(&two, GIB, GIB).unwrap();
+    drop(claim);
+    // It goes on: what is there needs no more space.
+    assert!(space.claim(&one, most, most).is_ok());
+}
+
+#[test]
+fn a_claim_grows_as_far_as_there_is_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = space(dir.path(), 4 * GIB);
+    let claim = space.claim(&dir.path().join("1"), 0, 0).unwrap();
+    claim.at_least(2 * GIB).unwrap();
+    assert_eq!(claim.bytes(), 2 * GIB);
+    claim.at_least(GIB).unwrap();
+    assert_eq!(claim.bytes(), 2 * GIB, "it never shrinks");
+    assert!(claim.at_least(6 * GIB).is_err());
+    assert_eq!(claim.bytes(), 2 * GIB);
+}
+
+#[test]
+fn a_file_system_with_no_more_than_its_reserve_takes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = Space::new(u64::MAX);
+    let file = dir.path().join("1");
+    assert!(space.check(&file).is_err());
+    for (least, most) in [(0, 0), (0, 1), (1, 1)] {
+        assert!(is_full(&space.claim(&file, least, most)), "{least} {most}");
+    }
+}
