@@ -2,7 +2,8 @@
 //!
 //! Invariant: a size is recorded before the disk has it, and forgotten after the disk is removed.
 //! Disks are written by QEMU, so that their headers are not trusted: the header of a disk counts
-//! once, when the daemon finds the disk without a record at its start.
+//! when the daemon finds the disk without a record at its start, and, within the bounds of old and new
+//! size, when the disk failed to grow.
 //! Failure: the database's own; then the disk keeps its size.
 
 use std::collections::BTreeMap;

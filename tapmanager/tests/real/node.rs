@@ -32,6 +32,7 @@ pub(crate) struct Node {
     child: Option<Child>,
     log: Arc<Log>,
     flags: Vec<String>,
+    log_level: &'static str,
 }
 
 #[derive(Default)]
@@ -76,13 +77,24 @@ pub(crate) fn pod(id: &str) -> AddRequest {
 impl Node {
     /// A node with the real plugins and the program running.
     pub(crate) async fn start() -> Self {
+        Self::start_with_log("debug").await
+    }
+
+    /// The same, with another log level than that of tests.
+    pub(crate) async fn start_with_log(level: &'static str) -> Self {
         let mut node = Self::new().await;
         node.configure(&real_plugins(node.scratch.path())).await;
+        node.log_level = level;
         node.launch().await;
         node
     }
 
-    /// The same, with a file of its own that states which boot this is.
+    /// The program's process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id().unwrap()
+    }
+
+    /// As [`Self::start`], with a file of its own that states which boot this is.
     pub(crate) async fn start_in_boot(id: &str) -> Self {
         let mut node = Self::new().await;
         node.configure(&real_plugins(node.scratch.path())).await;
@@ -119,6 +131,7 @@ impl Node {
             child: None,
             log: Arc::default(),
             flags: Vec::new(),
+            log_level: "debug",
         }
     }
 
@@ -163,7 +176,7 @@ impl Node {
                 "--cni-bin-dir",
                 "/opt/cni/bin",
             ])
-            .args(["--qemu-user", "nobody", "--log-level", "debug"])
+            .args(["--qemu-user", "nobody", "--log-level", self.log_level])
             .args(&self.flags)
             .env("VMLET_FAULT_DIR", at("fault"))
             .stdin(Stdio::null())
@@ -226,7 +239,7 @@ impl Node {
 
     /// Requests the program to end.
     pub(crate) async fn terminate(&mut self) -> ExitStatus {
-        let pid = i32::try_from(self.child.as_ref().unwrap().id().unwrap()).unwrap();
+        let pid = i32::try_from(self.pid()).unwrap();
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGTERM).unwrap();
         self.ended().await
     }

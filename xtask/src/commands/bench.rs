@@ -6,6 +6,7 @@
 
 mod controller;
 mod cri;
+mod flood;
 mod machine;
 mod plan;
 mod proxy;
@@ -23,6 +24,7 @@ use serde_json::json;
 
 use self::controller::Controller;
 use self::cri::Cri;
+use self::flood::Flood;
 use self::machine::Machine;
 use self::proxy::Proxy;
 use self::queue::Queue;
@@ -49,6 +51,8 @@ enum Subject {
     Proxy(Proxy),
     /// Calls of a pod's life, commands, port forwarding and statistics, side by side with containerd.
     Cri(Cri),
+    /// Flood of DHCP requests of one guest: CPU of the tapmanager, leases of another guest.
+    Flood(Flood),
     /// What programs hold after the lives of many pods.
     Soak(Soak),
     /// Work queue of the controller, compared with the one of controller-runtime.
@@ -71,6 +75,7 @@ impl Bench {
             Subject::Start(start) => start.run(),
             Subject::Proxy(proxy) => proxy.run(),
             Subject::Cri(cri) => cri.run(),
+            Subject::Flood(flood) => flood.run(),
             Subject::Soak(soak) => soak.run(),
             Subject::Queue(queue) => queue.run(),
             Subject::Controller(controller) => controller.run(),
