@@ -191,10 +191,16 @@ fn await_rollout(cluster: &Cluster) -> Result<()> {
 
 /// What the pod of the agent has of the node: two sockets, no privilege, no other file.
 async fn the_agent_reaches_its_sockets_and_no_other(cluster: &Cluster) -> Result<()> {
+    let cgroup = cluster.stack().var("VMLET_NETNS")?;
     let found = on_node(
         cluster,
-        "pid=$(pgrep -x vmlet-agent); find /proc/$pid/root/run/vmlet ! -type d -printf '%P\\n' | sort; \
-         grep -E '^(Uid|CapEff|CapBnd|NoNewPrivs):' /proc/$pid/status",
+        &format!(
+            "for pid in $(pgrep -x vmlet-agent); do \
+                 grep -q '/{cgroup}/kubepods' /proc/$pid/cgroup || continue; \
+                 find /proc/$pid/root/run/vmlet ! -type d -printf '%P\\n' | sort; \
+                 grep -E '^(Uid|CapEff|CapBnd|NoNewPrivs):' /proc/$pid/status; \
+             done"
+        ),
     )?;
     let found: Vec<_> = found.split_whitespace().collect();
     let (uid, none) = ("1899999999", "0000000000000000");
