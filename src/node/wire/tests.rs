@@ -124,7 +124,7 @@ proptest! {
         use v1::run_task_request::Kind;
         // Bytes of any kind, and what is nearly right.
         let any = <v1::RunTaskRequest as prost::Message>::decode(&*bytes);
-        let provision = v1::Provision { image, image_url: url, vm_name, size_bytes, mode, ..v1::Provision::default() };
+        let provision = v1::Provision { image, image_url: url, vm_name, size_bytes, mode };
         let near = v1::RunTaskRequest {
             uid: uid.clone(),
             vm_uid: uid.clone(),

@@ -36,7 +36,7 @@ pub fn cri_requests(input: &[u8]) {
             config: sandbox.clone(),
             runtime_handler: (*handler).to_owned(),
         };
-        made(run, container.clone());
+        made(&run, container.as_ref());
     }
 }
 
@@ -72,14 +72,14 @@ fn annotated(input: &[u8]) {
         image: Some(image),
         ..v1::ContainerConfig::default()
     };
-    made(run, Some(container));
+    made(&run, Some(&container));
 }
 
-fn made(run: v1::RunPodSandboxRequest, container: Option<v1::ContainerConfig>) {
+fn made(run: &v1::RunPodSandboxRequest, container: Option<&v1::ContainerConfig>) {
     for accelerator in [Accelerator::Tcg, Accelerator::Kvm] {
-        match create(run.clone(), container.clone(), accelerator) {
+        match create(run.clone(), container.cloned(), accelerator) {
             Ok(created) => {
-                echoes(&run, container.as_ref(), &created);
+                echoes(run, container, &created);
                 describes(&created, accelerator);
             }
             Err(status) => is_refusal(&status),
