@@ -19,6 +19,7 @@ use tonic::transport::Server;
 mod calls;
 mod convert;
 mod filter;
+pub(crate) mod fuzzing;
 mod image;
 mod info;
 mod runtime;

@@ -52,6 +52,7 @@ use crate::metrics::Metrics;
 use addresses::Guard;
 use catalog::{Catalog, Rows};
 use download::Downloader;
+pub(crate) use format::judge;
 use share::Downloads;
 use store::Store;
 use translate::Translator;

@@ -20,6 +20,8 @@ pub mod cri;
 pub mod disk;
 pub mod events;
 pub mod files;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod guest;
 pub mod health;
 mod helper;

@@ -16,7 +16,7 @@ use tonic::transport::Server;
 
 mod agenda;
 mod describe;
-mod facts;
+pub(crate) mod facts;
 mod machines;
 mod run;
 mod server;

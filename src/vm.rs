@@ -9,6 +9,7 @@ mod disks;
 pub mod domain;
 mod error;
 pub mod exec;
+pub(crate) mod fuzzing;
 mod host;
 mod lifecycle;
 mod model;

@@ -22,6 +22,8 @@
 mod backend;
 pub mod check;
 pub mod config;
+#[doc(hidden)]
+pub mod fuzzing;
 mod methods;
 mod metrics;
 mod proxy;

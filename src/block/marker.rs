@@ -63,6 +63,8 @@ impl Marker {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -99,5 +101,26 @@ mod tests {
         }
         assert_eq!(Marker::read(b"vmlet-root 1"), None);
         assert_eq!(Marker::read(&[0xff; 4096]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_marker_of_ours_begins_with_the_bytes_that_we_write(
+            text in prop_oneof![
+                "vmlet-root [0-9]{1,2} (whole|writing|half) sha256:[0-9a-fA-F]{63,65}( x)?\n",
+                "vmlet-root[ -~\n]{0,100}",
+            ],
+            rest in prop::collection::vec(any::<u8>(), SECTOR..600),
+        ) {
+            let head = [text.as_bytes(), &rest].concat();
+            let line = text.split_inclusive('\n').next().unwrap();
+            match Marker::read(&head) {
+                Some(Marker::Later) => prop_assert!(!line.starts_with("vmlet-root 1 ")),
+                Some(marker) => prop_assert!(marker.block().unwrap().starts_with(line.as_bytes())),
+                None => {}
+            }
+            // What is behind the first sector has no effect.
+            prop_assert_eq!(Marker::read(&head[..SECTOR]), Marker::read(&head));
+        }
     }
 }

@@ -70,7 +70,7 @@ impl FromStr for Format {
 
 /// An accepted file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Disk {
+pub(crate) struct Disk {
     /// How to read it.
     pub format: Format,
     /// Size of the disk that a guest would see, in bytes; a multiple of 512. 0: that of a raw disk
@@ -124,7 +124,7 @@ pub fn head_of(file: &File) -> io::Result<Vec<u8>> {
 
 /// Judges a file by its first bytes and its length, where that is known; a raw disk without one has
 /// the size 0.
-pub(super) fn judge(head: &[u8], length: Option<u64>, limit: u64) -> Result<Disk, Error> {
+pub(crate) fn judge(head: &[u8], length: Option<u64>, limit: u64) -> Result<Disk, Error> {
     if head.is_empty() {
         return Err(Error::Empty);
     }

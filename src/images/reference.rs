@@ -9,7 +9,7 @@ use std::fmt;
 use super::digest::Digest;
 use super::error::{Error, Result};
 
-/// Longest reference that is checked, in bytes.
+/// Longest name, with its tag, in bytes.
 const LONGEST: usize = 1024;
 const LONGEST_TAG: usize = 128;
 const LONGEST_SEGMENT: usize = 255;
@@ -119,10 +119,15 @@ impl Name {
             Some(digest) => Version::Digest(digest),
             None => Version::Tag(tag.unwrap_or(DEFAULT_TAG).to_owned()),
         };
-        Ok(Self {
+        let name = Self {
             repository: format!("{scheme}{path}"),
             version,
-        })
+        };
+        // What is listed must be a name, too, and it has a tag.
+        if name.to_string().len() > LONGEST {
+            return Err("is longer than 1024 bytes");
+        }
+        Ok(name)
     }
 }
 

@@ -29,23 +29,32 @@ const TEXT: usize = 253;
 
 /// What a guest reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Reply {
-    pub(super) host_name: String,
-    pub(super) os_id: String,
-    pub(super) os_name: String,
-    pub(super) os_version: String,
-    pub(super) kernel: String,
-    pub(super) interfaces: Vec<Interface>,
-    pub(super) published: BTreeMap<String, String>,
+pub struct Reply {
+    /// Its own name for itself.
+    pub host_name: String,
+    /// Short name of its operating system.
+    pub os_id: String,
+    /// Name of its operating system, for people.
+    pub os_name: String,
+    /// Version of its operating system.
+    pub os_version: String,
+    /// Release of its kernel.
+    pub kernel: String,
+    /// Its NICs.
+    pub interfaces: Vec<Interface>,
+    /// Values that it publishes, by key.
+    pub published: BTreeMap<String, String>,
 }
 
 /// A NIC as the guest calls it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Interface {
-    pub(super) name: String,
-    pub(super) mac: String,
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its hardware address, in lower case.
+    pub mac: String,
     /// With prefix length.
-    pub(super) addresses: Vec<String>,
+    pub addresses: Vec<String>,
 }
 
 /// Whether the guest's agent answers at all.
@@ -58,7 +67,7 @@ pub(super) async fn answers(driver: &impl Hypervisor, domain: Uuid) -> Result<bo
 }
 
 /// Queries the guest's agent; what it does not say is empty.
-pub(super) async fn gather(driver: &impl Hypervisor, domain: Uuid) -> Reply {
+pub async fn gather(driver: &impl Hypervisor, domain: Uuid) -> Reply {
     let mut reply = Reply::default();
     if let Ok(name) = query(driver, domain, "guest-get-host-name").await {
         reply.host_name = text(&name, "host-name");
@@ -83,7 +92,7 @@ pub(super) async fn gather(driver: &impl Hypervisor, domain: Uuid) -> Reply {
 }
 
 /// The report of `vmlet-guest`.
-pub(super) fn of_vmlet_guest(facts: &guestapi::Facts) -> Reply {
+pub fn of_vmlet_guest(facts: &guestapi::Facts) -> Reply {
     let interfaces = facts.interfaces.iter().filter_map(|nic| {
         let mac = nic.mac.to_lowercase();
         let name = plain(&nic.name);

@@ -7,6 +7,7 @@
 //! [`recovery`](super::recovery).
 
 mod create;
+pub(super) mod describe;
 mod end;
 mod placeholder;
 mod remove;

@@ -131,7 +131,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn list(&self) -> Result<Vec<String>, Error> {
-        ids(self.call(&Request::List, self.deadline).await?)
+        ids(self.call(&Request::List {}, self.deadline).await?)
     }
 
     /// Takes down every network but those of `keep`; returns the ids of what went.
@@ -149,7 +149,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn status(&self) -> Result<Status, Error> {
-        match self.call(&Request::Status, self.plugin_deadline).await? {
+        match self.call(&Request::Status {}, self.plugin_deadline).await? {
             Answer::Status(status) => Ok(status),
             other => Err(unexpected(&other)),
         }
@@ -195,7 +195,7 @@ impl Client {
     async fn call(&self, request: &Request, deadline: Duration) -> Result<Answer, Error> {
         let timeout = match request {
             // What is requested is how it is now.
-            Request::Status | Request::Counters { .. } => Duration::ZERO,
+            Request::Status {} | Request::Counters { .. } => Duration::ZERO,
             _ => RECONNECT.min(deadline / 2),
         };
         tokio::time::timeout(deadline, self.exchange(request, timeout))

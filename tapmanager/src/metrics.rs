@@ -166,9 +166,9 @@ pub(crate) const fn kind(request: &Request) -> &'static str {
         Request::Get { .. } => "get",
         Request::Check { .. } => "check",
         Request::Del { .. } => "del",
-        Request::List => "list",
+        Request::List {} => "list",
         Request::Gc { .. } => "gc",
-        Request::Status => "status",
+        Request::Status {} => "status",
         Request::Counters { .. } => "counters",
         Request::PrepareStart(_) => "prepare_start",
     }

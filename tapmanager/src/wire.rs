@@ -23,6 +23,8 @@ pub const PROTOCOL_VERSION: u32 = 1;
 pub const MAX_MESSAGE: usize = 128 * 1024;
 
 /// What the daemon asks on the control socket.
+///
+/// Requests without fields are written with braces: serde would ignore the fields of others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
@@ -50,7 +52,7 @@ pub enum Request {
         id: String,
     },
     /// Ids of all sandboxes with a network or a part of one. Answer: [`Answer::Ids`].
-    List,
+    List {},
     /// Takes down every network but those named, then runs CNI GC. Answer: [`Answer::Ids`]: what
     /// went.
     Gc {
@@ -58,7 +60,7 @@ pub enum Request {
         keep: Vec<String>,
     },
     /// Whether new networks can be made. Answer: [`Answer::Status`].
-    Status,
+    Status {},
     /// Allows one start of a virtual machine. Answer: [`Answer::Token`].
     PrepareStart(StartRequest),
     /// Traffic of the guests, sandbox by sandbox in the order of their ids. Answer:
@@ -292,3 +294,6 @@ pub struct HandoffNic {
     /// Largest packet in bytes.
     pub mtu: u32,
 }
+
+#[cfg(test)]
+mod tests;

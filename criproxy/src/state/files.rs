@@ -101,3 +101,44 @@ fn decode(bytes: Vec<u8>) -> Option<Content> {
         payload: Bytes::from(bytes).slice(start..end),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_file_is_read_as_it_was_written_or_not_at_all(
+            boot_id in "[ -~]{0,40}",
+            payload: Vec<u8>,
+            at in any::<prop::sample::Index>(),
+            bit in 0_u8..8,
+            more: Vec<u8>,
+        ) {
+            let whole = encode(&boot_id, &payload);
+            let expected = Content { boot_id, payload: payload.into() };
+            prop_assert_eq!(decode(whole.clone()), Some(expected));
+            let mut changed = whole.clone();
+            changed[at.index(whole.len())] ^= 1 << bit;
+            prop_assert_eq!(decode(changed), None);
+            prop_assert_eq!(decode(whole[..at.index(whole.len())].to_vec()), None);
+            prop_assume!(!more.is_empty());
+            prop_assert_eq!(decode([whole, more].concat()), None);
+        }
+
+        #[test]
+        fn a_file_of_another_program_is_none(body: Vec<u8>, length: u8, is_ours: bool) {
+            let mut bytes = if is_ours { MAGIC.to_vec() } else { Vec::new() };
+            bytes.push(length);
+            bytes.extend(&body);
+            let digest = Sha256::digest(&bytes);
+            bytes.extend(digest);
+            if let Some(content) = decode(bytes) {
+                prop_assert!(is_ours || [&[length], &body[..]].concat().starts_with(MAGIC));
+                prop_assert!(content.boot_id.len() + content.payload.len() <= body.len());
+            }
+        }
+    }
+}

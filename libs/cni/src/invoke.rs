@@ -271,3 +271,35 @@ fn reported(stdout: &[u8]) -> Option<Failure> {
     };
     Some(Failure::Reported { code, message })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_a_plugin_reports_is_one_bounded_line(
+            code in prop_oneof![(0_u64..1000).prop_map(Value::from), any::<i64>().prop_map(Value::from), ".{0,4}".prop_map(Value::from)],
+            msg in prop_oneof!["\\PC{0,40}", "[ -~\t\n\u{1b}]{0,40}", "x{4000}"],
+            details in prop_oneof![Just(String::new()), "(.|\n){0,40}"],
+            bytes in prop::collection::vec(any::<u8>(), 0..60),
+        ) {
+            let object = json!({"cniVersion": "1.0.0", "code": code, "msg": msg, "details": details});
+            let object = object.to_string().into_bytes();
+            for stdout in [object, bytes] {
+                let Some(Failure::Reported { code: found, message }) = reported(&stdout) else {
+                    continue;
+                };
+                prop_assert_eq!(code.as_u64(), Some(found.into()));
+                prop_assert!(message.chars().count() <= 2 * (EXCERPT + 1) + 2);
+                prop_assert!(!message.contains(char::is_control), "{:?}", message);
+                let first = msg.split(|c: char| c.is_whitespace() || c.is_control());
+                let first = first.filter(|word| !word.is_empty()).take(1);
+                first.for_each(|word| assert_eq!(message.chars().next(), word.chars().next()));
+            }
+        }
+    }
+}

@@ -146,3 +146,35 @@ fn uninterrupted<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Err
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn numbers_come_out_of_a_header_for_rights_and_of_no_other(
+            length: u8,
+            level in prop_oneof![Just(libc::SOL_SOCKET), any::<i32>()],
+            kind in prop_oneof![Just(libc::SCM_RIGHTS), any::<i32>()],
+            numbers in prop::collection::vec(any::<i32>(), 0..20),
+            cut: u8,
+        ) {
+            let ints = [level, kind].into_iter().chain(numbers.iter().copied());
+            let mut control = usize::from(length).to_ne_bytes().to_vec();
+            control.extend(ints.flat_map(i32::to_ne_bytes));
+            control.truncate(usize::from(cut));
+            let found: Vec<_> = descriptor_numbers(&control).collect();
+            let is_rights = level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS;
+            let held = usize::from(length).min(control.len()).saturating_sub(16) / 4;
+            prop_assert!(found.len() <= held);
+            prop_assert!(is_rights || found.is_empty());
+            prop_assert!(numbers.starts_with(&found));
+            if is_rights && usize::from(cut) >= 16 {
+                prop_assert_eq!(found.len(), held.min(numbers.len()));
+            }
+        }
+    }
+}

@@ -110,7 +110,7 @@ pub async fn exec<H: Hypervisor>(
     deadline: Duration,
 ) -> Result<Process> {
     let command = json!({"execute": "guest-exec", "arguments": program});
-    parse(hypervisor.agent(domain, command, deadline).await?)
+    object(hypervisor.agent(domain, command, deadline).await?)
 }
 
 /// How a program ended; `None` while it runs or something it started holds its output open. The
@@ -123,7 +123,7 @@ pub async fn exec_status<H: Hypervisor>(
     deadline: Duration,
 ) -> Result<Option<Ended>> {
     let command = json!({"execute": "guest-exec-status", "arguments": {"pid": process.pid}});
-    let status: Status = parse(hypervisor.agent(domain, command, deadline).await?)?;
+    let status: Status = object(hypervisor.agent(domain, command, deadline).await?)?;
     if !status.exited {
         return Ok(None);
     }
@@ -173,11 +173,19 @@ pub async fn read_file<H: Hypervisor>(
     // Handles that stay open are the guest's, and it has not many.
     let closed = hypervisor.agent(domain, of("guest-file-close", None), deadline);
     let closed = closed.await;
-    let part: Part = parse(read?)?;
+    let part: Part = object(read?)?;
     closed?;
     let mut data = decode(&part.data)?;
     data.truncate(most);
     Ok(data)
+}
+
+/// A type with fields, which could be read from a list, too.
+fn object<T: for<'a> Deserialize<'a>>(answer: Value) -> Result<T> {
+    match answer.is_object() {
+        true => parse(answer),
+        false => Err(nonsense("an object is needed")),
+    }
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(answer: Value) -> Result<T> {

@@ -32,6 +32,8 @@ mod event;
 #[cfg(feature = "fake")]
 mod fake;
 mod ffi;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod guest;
 #[cfg(feature = "harness")]
 pub mod harness;

@@ -36,9 +36,11 @@ use crate::{
     Cable, DomainInfo, DomainStats, Event, Hypervisor, Observer, Power, Result, Shutdown, Size,
     State, Versions, event, ffi, read,
 };
+pub(crate) use agent::parse as agent_reply;
 use calls::Calls;
 use connection::Link;
 use domains::{absent_is_fine, find, forget, unless_off};
+pub(crate) use monitor::content as monitor_reply;
 pub use settings::Settings;
 
 /// Events that a slow receiver may lag behind before it loses the oldest.

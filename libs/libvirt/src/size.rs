@@ -134,7 +134,11 @@ impl Amount {
 
 /// libvirt writes KiB, and we MiB.
 fn bytes(unit: Option<&str>, number: u64) -> u64 {
-    number << if unit == Some("MiB") { 20 } else { 10 }
+    number.saturating_mul(if unit == Some("MiB") {
+        1 << 20
+    } else {
+        1 << 10
+    })
 }
 
 /// The description of a running machine's memory device, with another request.
@@ -174,75 +178,4 @@ pub(crate) fn from_emulator(cpus: &Value, memory: &Value, devices: &Value) -> Op
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    const MIB: u64 = 1 << 20;
-
-    const LIVE: &str = "<domain type='qemu' id='1'><maxMemory slots='1' unit='KiB'>393216\
-        </maxMemory><memory unit='KiB'>393216</memory><currentMemory unit='KiB'>196608</currentMemory>\
-        <vcpu placement='static' current='2'>4</vcpu>\
-        <vcpus><vcpu id='0'/><vcpu id='1'/></vcpus><cpu mode='maximum'><numa>\
-        <cell id='0' cpus='0-3' memory='131072' unit='KiB'/></numa></cpu><devices>\
-        <memory model='virtio-mem'><target><size unit='KiB'>262144</size><node>0</node>\
-        <block unit='KiB'>2048</block><requested unit='KiB'>65536</requested>\
-        <current unit='KiB'>0</current></target><alias name='virtiomem0'/></memory></devices>\
-        </domain>";
-
-    #[test]
-    fn a_layout_is_read_with_and_without_room() {
-        let layout = Layout::read(LIVE).unwrap();
-        let expected = Layout {
-            vcpus: 2,
-            max_vcpus: Some(4),
-            base: 128 * MIB,
-            spare: Some((256 * MIB, 64 * MIB)),
-            current: Some(192 * MIB),
-        };
-        assert_eq!(layout, expected);
-        assert_eq!(Layout::read(&format!("{LIVE}\0")), Some(expected));
-        let fixed = "<domain><memory unit='MiB'>64</memory><vcpu>3</vcpu><cpu mode='maximum'/>\
-            <devices/></domain>";
-        let expected = Layout {
-            vcpus: 3,
-            max_vcpus: None,
-            base: 64 * MIB,
-            spare: None,
-            current: None,
-        };
-        assert_eq!(Layout::read(fixed), Some(expected));
-        assert_eq!(Layout::read("<domain/>"), None);
-    }
-
-    #[test]
-    fn another_request_changes_nothing_else() {
-        let device = requesting(LIVE, 96 * MIB).unwrap();
-        let expected = "<memory model='virtio-mem'><target><size unit='KiB'>262144</size>\
-            <node>0</node><block unit='KiB'>2048</block><requested unit='KiB'>98304</requested>\
-            <current unit='KiB'>0</current></target><alias name='virtiomem0'/></memory>";
-        assert_eq!(device, expected);
-        assert_eq!(requesting("<domain><devices/></domain>", 0), None);
-    }
-
-    #[test]
-    fn the_emulator_counts_what_is_plugged() {
-        let cpus =
-            json!([{"type": "x"}, {"qom-path": "/machine/peripheral/vcpu1"}, {"qom-path": ""}]);
-        let memory = json!({"base-memory": 7, "plugged-memory": 3});
-        let data = json!({"max-size": 9, "requested-size": 5, "size": 3, "id": "virtiomem0"});
-        let devices = json!([{"type": "dimm"}, {"type": "virtio-mem", "data": data}]);
-        let spare = Spare {
-            most: 9,
-            requested: 5,
-            plugged: 3,
-        };
-        let size = from_emulator(&cpus, &memory, &devices).unwrap();
-        assert_eq!((size.vcpus, size.base, size.spare), (2, 7, Some(spare)));
-        let fixed = from_emulator(&cpus, &memory, &json!([])).unwrap();
-        assert_eq!(fixed.spare, None);
-        let odd = json!([{"type": "virtio-mem"}]);
-        assert_eq!(from_emulator(&cpus, &memory, &odd), None);
-    }
-}
+mod tests;

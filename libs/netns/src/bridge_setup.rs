@@ -25,6 +25,8 @@ use crate::netlink::{
 
 mod survey;
 
+#[cfg(test)]
+pub(crate) use survey::is_plain;
 pub use survey::survey;
 
 /// Most links that become NICs: a machine has slots for so many.

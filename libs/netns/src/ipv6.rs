@@ -18,6 +18,12 @@ mod lease;
 mod server;
 mod socket;
 
+/// What the checks of `tests/fuzz` reach besides the public functions.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use super::frame::{Inbound, dhcp as dhcp_frame, parse as parse_frame};
+}
+
 pub use advert::{Advert, adverts};
 pub use dhcp::{decode, encode, reply};
 pub use lease::Lease;

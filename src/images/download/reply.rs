@@ -50,8 +50,8 @@ pub(super) fn range(headers: &HeaderMap) -> Option<Range> {
     let (span, total) = text.strip_prefix("bytes ")?.split_once('/')?;
     let (start, _) = span.split_once('-')?;
     Some(Range {
-        start: start.parse().ok()?,
-        total: total.parse().ok(),
+        start: number(start)?,
+        total: number(total),
     })
 }
 
@@ -60,7 +60,13 @@ pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
 }
 
 pub(super) fn length(headers: &HeaderMap) -> Option<u64> {
-    text(headers, &header::CONTENT_LENGTH)?.parse().ok()
+    number(text(headers, &header::CONTENT_LENGTH)?)
+}
+
+/// Digits alone: the language's own reader takes a sign, too.
+fn number(text: &str) -> Option<u64> {
+    let digits = text.bytes().all(|b| b.is_ascii_digit());
+    text.parse().ok().filter(|_| digits)
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
@@ -69,6 +75,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use rstest::rstest;
 
     use super::*;
@@ -99,5 +106,55 @@ mod tests {
             (header::DATE, "Sun, 06 Nov 1994 08:49:39 GMT"),
         ]);
         assert_eq!(validators(&headers).modified.is_some(), taken);
+    }
+
+    /// Values that a server may send, right and nearly right.
+    fn value() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "bytes [0-9]{1,21}-[0-9]{1,21}/([0-9]{1,21}|\\*)",
+            "(bytes )?[-+0-9*/ ]{0,12}",
+            "[ -~]{0,40}",
+            "[!-~]{600}",
+            Just("Sun, 06 Nov 1994 08:49:37 GMT".to_owned()),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_range_is_what_the_specification_calls_one(value in value()) {
+            let headers = headers(&[(header::CONTENT_RANGE, value.as_str()), (header::CONTENT_LENGTH, value.as_str())]);
+            let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit()) && !text.is_empty();
+            if let Some(range) = range(&headers) {
+                let rest = value.strip_prefix("bytes ").unwrap();
+                let (span, total) = rest.split_once('/').unwrap();
+                let first = span.split('-').next().unwrap();
+                prop_assert!(digits(first), "{}", value);
+                prop_assert_eq!(range.start, first.parse::<u64>().unwrap());
+                let expected = Some(total).filter(|total| digits(total));
+                prop_assert_eq!(range.total, expected.and_then(|total| total.parse().ok()));
+                prop_assert!(range.continues(range.start, range.total));
+                prop_assert!(!range.continues(range.start ^ 1, None));
+            }
+            if let Some(length) = length(&headers) {
+                prop_assert!(digits(&value), "{}", value);
+                prop_assert_eq!(Ok(length), value.parse());
+            }
+        }
+
+        #[test]
+        fn validators_are_short_and_a_time_among_them_is_one(etag in value(), written in value(), sent in value()) {
+            let headers = headers(&[
+                (header::ETAG, etag.as_str()),
+                (header::LAST_MODIFIED, written.as_str()),
+                (header::DATE, sent.as_str()),
+            ]);
+            let read = validators(&headers);
+            prop_assert_eq!(read.etag.is_some(), etag.len() <= LONGEST);
+            prop_assert!(read.etag.is_none_or(|kept| kept == etag));
+            if let Some(modified) = read.modified {
+                prop_assert_eq!(&modified, &written);
+                prop_assert!(httpdate::parse_http_date(&modified).is_ok() && modified.len() <= LONGEST);
+            }
+        }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
@@ -148,4 +149,42 @@ fn the_next_holder_waits_and_never_gets_a_file_that_was_placed() {
     drop(first);
     assert_eq!(second.join().unwrap(), 1);
     assert_eq!(std::fs::read(target).unwrap(), b"abc");
+}
+
+/// A note that is nearly right, or anything.
+fn note_bytes() -> impl Strategy<Value = Vec<u8>> {
+    let tag = prop::option::of("(W/)?\"[a-z]{0,3}\"");
+    let near = (tag, prop::option::of(any::<u8>()), "(this|other|)");
+    let near = near.prop_map(|(etag, total, boot)| {
+        let validators = serde_json::json!({"etag": etag, "modified": null});
+        let note = serde_json::json!({"location": "h/a", "validators": validators, "total": total,
+            "boot": boot});
+        note.to_string().into_bytes()
+    });
+    prop_oneof![3 => near, 1 => prop::collection::vec(any::<u8>(), 0..60)]
+}
+
+proptest! {
+    #[test]
+    fn what_is_continued_was_left_by_this_boot_with_a_strong_validator(
+        note in note_bytes(),
+        part in prop::collection::vec(any::<u8>(), 0..40),
+    ) {
+        let dir = scratch();
+        let boot = dir.path().join("boot-id");
+        std::fs::write(&boot, "this\n").unwrap();
+        std::fs::write(dir.path().join("k.json"), &note).unwrap();
+        std::fs::write(dir.path().join("k.part"), &part).unwrap();
+        let partial = Partial::open(dir.path(), "k", &boot).unwrap();
+        let received = usize::try_from(partial.received()).unwrap();
+        prop_assert!(received == 0 || received == part.len());
+        prop_assert_eq!(partial.file().metadata().unwrap().len(), partial.received());
+        prop_assert!(partial.note().total.is_none_or(|total| partial.received() <= total));
+        if received > 0 {
+            let read: serde_json::Value = serde_json::from_slice(&note).unwrap();
+            prop_assert_eq!(&read["boot"], "this");
+            let etag = read["validators"]["etag"].as_str().unwrap();
+            prop_assert!(!etag.starts_with("W/"));
+        }
+    }
 }

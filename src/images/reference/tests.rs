@@ -122,6 +122,15 @@ fn a_shortened_id_has_twelve_digits_or_more(#[case] text: &str, #[case] digits: 
     assert_eq!(Reference::id_prefix(text), digits);
 }
 
+#[test]
+fn a_name_has_room_for_the_tag_that_it_gets() {
+    let of = |length: usize| format!("h/{}", "a/".repeat(600))[..length].to_owned();
+    let longest = name(&of(1017));
+    assert_eq!(longest.to_string().len(), 1024);
+    assert_eq!(name(&longest.to_string()), longest);
+    assert!(Reference::parse(&of(1019)).is_err());
+}
+
 proptest! {
     #[test]
     fn what_is_accepted_survives_being_written(text in "(https?://)?[a-zA-Z0-9.:/@~_\\[\\]-]{1,40}") {

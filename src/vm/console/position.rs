@@ -117,6 +117,7 @@ fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use rstest::rstest;
 
     use super::*;
@@ -187,5 +188,27 @@ mod tests {
         file.load().unwrap_err();
         file.save(&position(1)).unwrap_err();
         assert_eq!(std::fs::read(&target).unwrap(), b"kept");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_position_that_can_be_saved_or_none(
+            field in prop::sample::select(vec!["raw_inode", "offset", "line_open", "log", "x"]),
+            value in prop_oneof![Just("-1".to_owned()), Just("true".to_owned()), "[0-9]{1,21}", "[ -~]{0,9}"],
+            bytes in prop::collection::vec(any::<u8>(), 0..40),
+            is_near: bool,
+        ) {
+            let mut near = serde_json::to_value(position(2)).unwrap();
+            if let Ok(value) = serde_json::from_str(&value) {
+                near[field] = value;
+            }
+            let near = near.to_string();
+            let (_dir, file) = scratch();
+            std::fs::write(&file.live, if is_near { near.into_bytes() } else { bytes }).unwrap();
+            if let Some(position) = file.load().unwrap() {
+                file.save(&position).unwrap();
+                prop_assert_eq!(file.load().unwrap(), Some(position));
+            }
+        }
     }
 }

@@ -7,14 +7,14 @@
 //! the machine itself cannot start the container is EXITED with reason `StartError`.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libvirt::{End, Hypervisor, State};
-use podspec::{ContainerId, CpuModel};
+use podspec::ContainerId;
 use tapmanager::wire::StartRequest;
 
+use super::describe::{Parts, describe};
 use crate::clock;
 use crate::files;
 use crate::images::Format;
@@ -22,13 +22,11 @@ use crate::network::PodNetwork;
 use crate::platform::Platform;
 use crate::sandbox::{Sandbox, SandboxConfig};
 use crate::vm::console;
-use crate::vm::domain::{
-    self, Console, CpuMode, Disk, DiskFormat, DiskSource, DomainSpec, Variable, xml,
-};
+use crate::vm::domain::{Disk, DiskFormat, DiskSource, DomainSpec, xml};
 use crate::vm::error::{Error, Result, hypervisor};
 use crate::vm::host::accelerator::Accelerator;
 use crate::vm::model::{Container, Exit};
-use crate::vm::resources::{room, want_size_of_pod};
+use crate::vm::resources::want_size_of_pod;
 use crate::vm::service::Containers;
 use crate::vm::state::{Event, Phase};
 use crate::vm::users::Owner;
@@ -151,21 +149,6 @@ impl<P: Platform> Containers<P> {
         started.map_err(hypervisor("start"))
     }
 
-    /// What `vmwrapper` needs to know, and QEMU does not see.
-    fn environment(&self, token: String) -> Vec<Variable> {
-        let path = |path: &Path| path.to_string_lossy().into_owned();
-        let settings = &self.settings;
-        let unconfined = Variable::new(domain::LANDLOCK, "off".to_owned());
-        [
-            Variable::new(domain::EMULATOR, path(&settings.emulator)),
-            Variable::new(domain::HANDOFF_SOCKET, path(&settings.handoff_socket)),
-            Variable::new(domain::START_TOKEN, token),
-        ]
-        .into_iter()
-        .chain((!settings.landlock).then_some(unconfined))
-        .collect()
-    }
-
     fn domain(
         &self,
         row: &Container,
@@ -173,45 +156,21 @@ impl<P: Platform> Containers<P> {
         (accelerator, token): (Accelerator, String),
         saved: Option<&str>,
     ) -> Result<DomainSpec> {
-        let machine = &row.spec.machine;
         let further = row.spec.blocks.iter().filter(|disk| !disk.is_root());
-        Ok(DomainSpec {
-            uuid: row.domain(),
-            name: match row.vm() {
-                // Saved memory goes back only into a domain of the same name.
-                Some(vm) => format!("vmlet-{vm}"),
-                None => format!("vmlet-{}", &row.id.as_str()[..20]),
-            },
-            vm: row.vm(),
-            container: row.id.to_string(),
-            sandbox: sandbox.id.to_string(),
-            installation: self.settings.installation.clone(),
-            pod_name: sandbox.config.metadata.name.clone(),
-            pod_namespace: sandbox.config.metadata.namespace.clone(),
+        let disks = further
+            .map(|disk| self.block_disk(row, disk))
+            .chain(self.seed_disk(row).map(Ok));
+        let parts = Parts {
+            settings: &self.settings,
+            paths: &self.paths,
             accelerator,
-            machine_type: machine.machine_type.clone(),
-            room: room(row, saved, accelerator),
-            cpus: crate::vm::host::cpus::parse(&row.resources().cpuset_cpus).unwrap_or_default(),
-            cpu: match machine.cpu_model {
-                CpuModel::Default => CpuMode::Default,
-                CpuModel::HostModel => CpuMode::HostModel,
-            },
-            emulator: self.settings.wrapper.clone(),
-            environment: self.environment(token),
+            token,
+            saved,
             root: self.root(row, sandbox)?,
-            disks: further
-                .map(|disk| self.block_disk(row, disk))
-                .chain(self.seed_disk(row).map(Ok))
-                .collect::<Result<_>>()?,
-            console: Console {
-                socket: self.paths.console_socket(&row.id),
-                log: self.paths.console_file(&row.id),
-            },
-            guest_agent: Some(self.paths.agent_socket(&row.id)),
-            guest_socket: has_guest_port(row, saved).then(|| self.paths.guest_socket(&row.id)),
-            system_uuid: machine.system_uuid,
+            disks: disks.collect::<Result<_>>()?,
             owner: row.spec.user.map(|_| self.owner(row)),
-        })
+        };
+        Ok(describe(row, sandbox, parts))
     }
 
     fn root(&self, row: &Container, sandbox: &Sandbox) -> Result<Disk> {
@@ -352,13 +311,6 @@ impl<P: Platform> Containers<P> {
         }
         Ok(row)
     }
-}
-
-/// Saved memory fits only the devices that it was saved with, and earlier versions had no port for
-/// `vmlet-guest`.
-fn has_guest_port(row: &Container, saved: Option<&str>) -> bool {
-    let wanted = row.spec.machine.guest_agent != podspec::GuestAgent::Off;
-    wanted && saved.is_none_or(|xml| xml.contains(guestapi::PORT))
 }
 
 /// The memory that a pod needs when no RuntimeClass gives it any for QEMU; 0: its limit stays, or

@@ -21,9 +21,9 @@ async fn the_page_has_the_metrics_of_the_documentation() {
         code: ErrorCode::Plugin,
         message: String::new(),
     });
-    metrics.requested(kind(&Request::List), Instant::now(), &failed);
+    metrics.requested(kind(&Request::List {}), Instant::now(), &failed);
     metrics.requested(
-        kind(&Request::Status),
+        kind(&Request::Status {}),
         Instant::now(),
         &Reply::Ok(Answer::Done),
     );

@@ -95,13 +95,13 @@ async fn dispatch(sandboxes: &Sandboxes, request: Request) -> Result<Answer, Fai
         Request::Get { id } => Answer::Network(Box::new(sandboxes.get(&id).await?)),
         Request::Check { id } => sandboxes.check(&id).await.map(|()| Answer::Done)?,
         Request::Del { id } => sandboxes.del(&id).await.map(|()| Answer::Done)?,
-        Request::List => Answer::Ids {
+        Request::List {} => Answer::Ids {
             ids: sandboxes.list(),
         },
         Request::Gc { keep } => Answer::Ids {
             ids: sandboxes.gc(&keep).await,
         },
-        Request::Status => Answer::Status(sandboxes.status().await),
+        Request::Status {} => Answer::Status(sandboxes.status().await),
         Request::Counters { after } => {
             let (sandboxes, more) = sandboxes.counters(&after).await?;
             Answer::Counters { sandboxes, more }

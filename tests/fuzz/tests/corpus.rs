@@ -1,12 +1,22 @@
 //! The inputs in `fuzz/corpus`, as ordinary tests.
 //!
-//! Invariant: every check has a target and inputs, and there are no others.
-//! Failure: the panic of a check, after the name of its input.
+//! Invariant: every check has a target and inputs, and there are no others; the corpus is small.
+//! Failure: the panic of a check, after the name of its input; a disk about which QEMU and the
+//! daemon say different things.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use daemon::fuzzing::judge;
+use daemon::images::Format;
+use serde_json::Value;
+
+/// Most inputs of a target, and most bytes of one.
+const MOST: usize = 40;
+const LARGEST: usize = 6 << 10;
 
 fn names(folder: &str, suffix: &str) -> BTreeSet<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -30,13 +40,67 @@ fn every_input_of_the_corpus_passes_its_check() {
     for (name, check) in fuzzchecks::CHECKS {
         let folder = format!("corpus/{name}");
         let inputs = names(&folder, "");
-        assert!(inputs.len() > 2, "{name} has few inputs");
+        assert!(
+            (3..=MOST).contains(&inputs.len()),
+            "{name}: {}",
+            inputs.len()
+        );
         for input in inputs {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-                .join("../../fuzz")
-                .join(&folder);
             println!("{name}: {input}");
-            check(&std::fs::read(path.join(input)).unwrap());
+            let content = std::fs::read(corpus(name).join(&input)).unwrap();
+            assert!(content.len() <= LARGEST, "{name}: {input}");
+            check(&content);
         }
     }
+}
+
+fn corpus(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../fuzz/corpus")
+        .join(name)
+}
+
+/// What QEMU says about a file; `None` when it cannot open it.
+fn of_qemu(path: &Path, options: &[&str]) -> Option<Value> {
+    let mut command = Command::new("qemu-img");
+    command.args(["info", "-U", "--output", "json"]);
+    let output = command.args(options).arg(path).output();
+    let output = output.expect("qemu-img is installed");
+    let reply = || serde_json::from_slice(&output.stdout).unwrap();
+    output.status.success().then(reply)
+}
+
+#[test]
+fn qemu_says_the_same_about_disks() {
+    let (mut agreed, mut refused) = (BTreeSet::new(), BTreeSet::new());
+    for input in names("corpus/disks", "") {
+        let path = corpus("disks").join(&input);
+        let content = std::fs::read(&path).unwrap();
+        let judged = judge(&content, Some(content.len() as u64), 1 << 40);
+        let probed = of_qemu(&path, &[]);
+        let is_raw = matches!(judged, Ok((Format::Raw, _)));
+        if let Some(probed) = &probed {
+            assert!(!is_raw || probed["format"] != "qcow2", "{input}: {probed}");
+        }
+        let Some(info) = of_qemu(&path, &["-f", "qcow2"]) else {
+            continue;
+        };
+        let needs_another = info["backing-filename"].is_string()
+            || info["format-specific"]["data"]["data-file"].is_string()
+            || info["encrypted"] == true;
+        match judged {
+            Ok((format, size)) => {
+                assert_eq!(format, Format::Qcow2, "{input}");
+                assert!(!needs_another, "{input}: {info}");
+                assert_eq!(info["virtual-size"], size, "{input}");
+                agreed.insert(input);
+            }
+            Err(_) if needs_another => {
+                refused.insert(input);
+            }
+            Err(_) => {}
+        }
+    }
+    assert!(agreed.len() > 4, "{agreed:?}");
+    assert!(!refused.is_empty());
 }

@@ -91,10 +91,17 @@ fn our_crates_depend_on_each_other_only_as_listed() {
 fn no_library_depends_on_a_program() {
     let list = std::fs::read_to_string(root().join("tests/fixtures/edges.txt")).unwrap();
     let programs = ["criproxy", "vmlet", "vmletctl", "vmwrapper", "xtask"];
+    // A crate of tests, as the tests of a program are: nothing depends on it. It calls the readers
+    // of strangers' bytes, which are in the programs' libraries.
+    let tests = ["fuzzchecks"];
     for line in list.lines().filter(|line| !line.starts_with('#')) {
-        let Some((_, to)) = line.split_once(" -> ") else {
+        let Some((from, to)) = line.split_once(" -> ") else {
             continue;
         };
+        assert!(!tests.iter().any(|name| to.starts_with(name)), "{line}");
+        if tests.contains(&from) {
+            continue;
+        }
         let to = to.split(' ').next().unwrap_or_default();
         assert!(!programs.contains(&to), "{line}");
     }

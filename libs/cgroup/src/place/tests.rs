@@ -3,6 +3,8 @@
 //! Invariant: the real test makes one directory per hierarchy and removes it.
 //! Failure: it is skipped in hierarchies that this machine does not have.
 
+use proptest::prelude::*;
+
 use super::*;
 
 fn fake(files: &[&str]) -> tempfile::TempDir {
@@ -172,5 +174,27 @@ fn a_memory_limit_is_raised_and_never_lowered() {
         std::fs::write(folder.join("memory.max"), before).unwrap();
         pod.allow_memory(root.path(), 7).unwrap();
         assert_eq!(content(&folder, "memory.max").trim(), after);
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_pod_is_below_the_mount_whatever_its_cgroup_is_called(
+        name in prop_oneof![
+            "/?[a-z.-]{0,8}(/[a-z.-]{0,8}){0,4}",
+            "/?([a-z]{0,3}-?){0,4}\\.slice",
+            any::<String>(),
+        ],
+    ) {
+        if let Ok(pod) = PodCgroup::parse(&name) {
+            let plain = |part| matches!(part, Component::Normal(_));
+            prop_assert!(pod.path().components().all(plain), "{:?}", pod);
+            prop_assert!(pod.path().components().count() > 0);
+            // Its own path is its name, too.
+            let absolute = format!("/{}", pod.path().display());
+            if !absolute.ends_with(".slice") {
+                prop_assert_eq!(PodCgroup::parse(&absolute).unwrap(), pod);
+            }
+        }
     }
 }

@@ -48,9 +48,15 @@ pub async fn use_vcpus<H: Hypervisor>(
 }
 
 fn read(reply: Value) -> Result<Vec<Vcpu>> {
-    let mut all: Vec<Vcpu> = serde_json::from_value(reply).map_err(|_| Error::Agent {
+    let nonsense = || Error::Agent {
         reason: "its list of virtual CPUs makes no sense".to_owned(),
-    })?;
+    };
+    // A list could be read as a CPU, too.
+    let is_list = |list: &Vec<Value>| list.iter().all(Value::is_object);
+    if !reply.as_array().is_some_and(is_list) {
+        return Err(nonsense());
+    }
+    let mut all: Vec<Vcpu> = serde_json::from_value(reply).map_err(|_| nonsense())?;
     all.truncate(MOST);
     all.sort_by_key(|vcpu| vcpu.logical_id);
     Ok(all)
@@ -112,6 +118,7 @@ mod tests {
         assert_eq!((all[0].logical_id, all[0].can_offline), (0, false));
         assert_eq!(online(&all), 2);
         assert!(read(json!({"error": 1})).is_err());
+        assert!(read(json!([[1, true, true]])).is_err());
         let many = json!(vec![json!({"logical-id": 1, "online": true}); 300]);
         assert_eq!(online(&read(many).unwrap()), 255);
     }

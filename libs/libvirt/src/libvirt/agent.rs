@@ -10,8 +10,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::OwnedMutexGuard;
 use uuid::Uuid;
 use virt::connect::Connect;
@@ -32,12 +31,6 @@ const SHUTDOWN_REFUSAL: Duration = Duration::from_secs(1);
 const MARGIN: Duration = Duration::from_secs(2);
 /// libvirt's timeout for the synchronisation with an agent, unless it is set shorter.
 const LIBVIRT_TIMEOUT: Duration = Duration::from_secs(5);
-
-#[derive(Deserialize)]
-struct Reply {
-    #[serde(rename = "return")]
-    value: Value,
-}
 
 impl Calls {
     /// Sends one command and returns the agent's `return` value.
@@ -211,16 +204,22 @@ fn whole_seconds(time: Duration) -> i32 {
     i32::try_from(time.as_secs()).unwrap_or(i32::MAX).max(1)
 }
 
-fn parse(reply: &str) -> Result<Value> {
+pub(crate) fn parse(reply: &str) -> Result<Value> {
     if reply.len() > MAX_REPLY {
         return Err(Error::Agent {
             reason: format!("its reply of {} bytes is too long", reply.len()),
         });
     }
-    let reply: Reply = serde_json::from_str(reply).map_err(|e| Error::Agent {
-        reason: format!("its reply is malformed: {e}"),
-    })?;
-    Ok(reply.value)
+    let malformed = |reason: &str| Error::Agent {
+        // The parser's words repeat what it met.
+        reason: format!("its reply is malformed: {}", readable(reason)),
+    };
+    // Not a type of its own: that could be read from a list, too.
+    let reply: Result<Map<String, Value>, _> = serde_json::from_str(reply);
+    let mut reply = reply.map_err(|e| malformed(&e.to_string()))?;
+    reply
+        .remove("return")
+        .ok_or_else(|| malformed("it has no return value"))
 }
 
 #[cfg(test)]
@@ -253,11 +252,14 @@ mod tests {
             json!({"pid": 7})
         );
         let deep = format!("{{\"return\": {}", "[".repeat(100_000));
-        for nonsense in ["", "{}", "{\"error\": 1}", "[]", "\0", deep.as_str()] {
+        for nonsense in ["", "{}", "{\"error\": 1}", "[]", "[1]", "\0", deep.as_str()] {
             assert!(matches!(parse(nonsense), Err(Error::Agent { .. })));
         }
         let long = format!("{{\"return\": \"{}\"}}", "x".repeat(MAX_REPLY));
         assert!(matches!(parse(&long), Err(Error::Agent { .. })));
+        let text = format!("\"{}\"", "x".repeat(MAX_REPLY / 2));
+        let error = parse(&text).unwrap_err().to_string();
+        assert!(error.len() < 2000, "{} bytes", error.len());
     }
 
     #[test]

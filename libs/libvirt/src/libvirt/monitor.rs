@@ -20,7 +20,7 @@ pub(super) fn check(call: &'static str, reply: &str) -> Result<()> {
 }
 
 /// The content of a reply.
-pub(super) fn content(call: &'static str, reply: &str) -> Result<Value> {
+pub(crate) fn content(call: &'static str, reply: &str) -> Result<Value> {
     let refused = |reason: &str| Error::Refused {
         call,
         reason: readable(reason),

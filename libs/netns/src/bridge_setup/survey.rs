@@ -73,9 +73,7 @@ fn check(link: &Link) -> Result<Mac, Error> {
         kind: kind.to_owned(),
         reason,
     };
-    // Names go into file names and filter rules.
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@');
-    if !link.name.bytes().all(plain) || matches!(link.name.as_str(), "all" | "default" | "lo") {
+    if !is_plain(&link.name) {
         return Err(Error::Name(link.name.clone()));
     }
     if let Some(pci) = link
@@ -102,6 +100,13 @@ fn check(link: &Link) -> Result<Mac, Error> {
             .mac
             .ok_or_else(|| unsupported("without an Ethernet address", "a guest's NIC is Ethernet")),
     }
+}
+
+/// Whether a link's name can be a part of file names and of filter rules.
+pub(crate) fn is_plain(name: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@');
+    let is_path = matches!(name, "" | "." | "..");
+    name.bytes().all(plain) && !is_path && !matches!(name, "all" | "default" | "lo")
 }
 
 /// Whether what the kernel calls `pci` is a part of a device that belongs to another driver.

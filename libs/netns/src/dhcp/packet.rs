@@ -17,6 +17,8 @@ const FIXED: usize = 236;
 const COOKIE: [u8; 4] = [99, 130, 83, 99];
 /// What every client must be able to receive, less IP and UDP headers.
 const SMALLEST_LIMIT: usize = 576 - 28;
+/// Kept free of identifiers: for the times of a lease and its mask, or for the reason of a refusal.
+const ESSENTIAL: usize = 40;
 /// BOOTP's length, below which some clients drop answers.
 const SMALLEST_ANSWER: usize = 300;
 
@@ -25,6 +27,17 @@ mod code {
     pub(super) const END: u8 = 255;
     /// Requested address, type, server, parameter list, size, client id, relay, machine id.
     pub(super) const READ: [u8; 8] = [50, 53, 54, 55, 57, 61, 82, 97];
+
+    /// The length of a value, if there is only one: the parser reads that much of it, whatever
+    /// length the option has.
+    pub(super) const fn length(name: u8) -> Option<usize> {
+        match name {
+            53 => Some(1),
+            57 => Some(2),
+            50 | 54 => Some(4),
+            _ => None,
+        }
+    }
 }
 
 /// Parses a datagram; `None` unless it is a DHCP request from an Ethernet client that is not
@@ -45,6 +58,9 @@ pub fn decode(datagram: &[u8]) -> Option<Message> {
             [code::PAD, ref rest @ ..] => left = rest,
             [name, length, ref rest @ ..] => {
                 let (value, after) = rest.split_at_checked(usize::from(length))?;
+                if code::length(name).is_some_and(|only| only != value.len()) {
+                    return None;
+                }
                 if code::READ.contains(&name) {
                     known.extend([name, length]);
                     known.extend(value);
@@ -127,17 +143,37 @@ fn blank(request: &Message, kind: MessageType) -> Message {
     let options = message.opts_mut();
     options.insert(DhcpOption::MessageType(kind));
     options.insert(DhcpOption::ServerIdentifier(SERVER_ADDRESS));
-    // RFC 6842, 3046 and 4578: these go back as they came.
+    // RFC 6842, 3046 and 4578: these go back as they came, if the client can receive that much. The
+    // longest client identifier fits the smallest limit.
+    let limit = limit(request) - ESSENTIAL;
     for echoed in [
         OptionCode::ClientIdentifier,
         OptionCode::RelayAgentInformation,
         OptionCode::ClientMachineIdentifier,
     ] {
         if let Some(option) = request.opts().get(echoed) {
-            options.insert(option.clone());
+            add(&mut message, option.clone(), limit);
         }
     }
     message
+}
+
+/// The largest message that the client can receive, in bytes.
+fn limit(request: &Message) -> usize {
+    let limit = match request.opts().get(OptionCode::MaxMessageSize) {
+        Some(DhcpOption::MaxMessageSize(size)) => usize::from(*size).saturating_sub(28),
+        _ => 0,
+    };
+    limit.max(SMALLEST_LIMIT)
+}
+
+/// Adds an option, unless the message would be longer than `limit`.
+fn add(message: &mut Message, option: DhcpOption, limit: usize) {
+    let code = OptionCode::from(&option);
+    message.opts_mut().insert(option);
+    if !message.to_vec().is_ok_and(|bytes| bytes.len() <= limit) {
+        message.opts_mut().remove(code);
+    }
 }
 
 fn answer(lease: &Lease, request: &Message, kind: MessageType) -> Message {
@@ -172,20 +208,12 @@ fn inform(lease: &Lease, request: &Message) -> Message {
 
 /// Adds what the lease specifies about the network as long as the client can receive it.
 fn describe(lease: &Lease, request: &Message, message: &mut Message) {
-    let limit = match request.opts().get(OptionCode::MaxMessageSize) {
-        Some(DhcpOption::MaxMessageSize(size)) => usize::from(*size).saturating_sub(28),
-        _ => 0,
-    };
-    let limit = limit.max(SMALLEST_LIMIT);
+    let limit = limit(request);
     let requested = match request.opts().get(OptionCode::ParameterRequestList) {
         Some(DhcpOption::ParameterRequestList(list)) => Some(list.as_slice()),
         _ => None,
     };
     for option in lease.options(requested) {
-        let code = OptionCode::from(&option);
-        message.opts_mut().insert(option);
-        if !message.to_vec().is_ok_and(|bytes| bytes.len() <= limit) {
-            message.opts_mut().remove(code);
-        }
+        add(message, option, limit);
     }
 }

@@ -202,6 +202,49 @@ fn identifiers_come_back_as_they_were() {
     }
 }
 
+#[rstest]
+#[case::kind(53)]
+#[case::address(50)]
+#[case::server(54)]
+#[case::size(57)]
+fn a_value_of_another_length_than_its_own_is_malformed(#[case] code: u8) {
+    let whole = request(MessageType::Discover).to_vec().unwrap();
+    let end = whole.iter().rposition(|byte| *byte == 255).unwrap();
+    for length in [0_u8, 3, 9, 255] {
+        let value = vec![2; length.into()];
+        let request = [&whole[..end], &[code, length], &value, &[255]].concat();
+        assert_eq!(decode(&request), None, "{length}");
+    }
+}
+
+#[test]
+fn identifiers_leave_room_for_the_lease() {
+    let long = vec![
+        DhcpOption::ClientIdentifier(vec![1; 255]),
+        DhcpOption::ClientMachineIdentifier(vec![0; 255]),
+    ];
+    let length = |answer: &Message| answer.to_vec().unwrap().len();
+    let answer = answer_to(&lease(), &with(MessageType::Discover, long.clone())).unwrap();
+    assert_eq!(
+        option(&answer, OptionCode::ClientIdentifier).as_ref(),
+        long.first()
+    );
+    assert_eq!(option(&answer, OptionCode::ClientMachineIdentifier), None);
+    assert!(option(&answer, OptionCode::SubnetMask).is_some());
+    assert!(length(&answer) <= 548, "{}", length(&answer));
+    let mut refused = with(MessageType::Request, long.clone());
+    let other = DhcpOption::RequestedIpAddress([10, 1, 0, 9].into());
+    refused.opts_mut().insert(other);
+    let refusal = answer_to(&lease(), &refused).unwrap();
+    assert!(option(&refusal, OptionCode::Message).is_some() && length(&refusal) <= 548);
+    let roomy = [long.clone(), vec![DhcpOption::MaxMessageSize(1500)]].concat();
+    let answer = answer_to(&lease(), &with(MessageType::Discover, roomy)).unwrap();
+    assert_eq!(
+        option(&answer, OptionCode::ClientMachineIdentifier).as_ref(),
+        long.last()
+    );
+}
+
 fn routes(lease: &Lease, requested: Option<Vec<OptionCode>>) -> (bool, Vec<(String, String)>) {
     let list = requested.map(DhcpOption::ParameterRequestList);
     let answer = answer_to(

@@ -210,7 +210,10 @@ fn join(mut words: impl Iterator<Item = String>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::bridge_setup::is_plain;
 
     const MAC: Mac = Mac::new([2, 0, 0, 0, 0, 1]);
 
@@ -251,5 +254,37 @@ mod tests {
             text.contains("0xfd000000000000000000000000000005"),
             "{text}"
         );
+    }
+
+    proptest! {
+        #[test]
+        fn a_link_with_a_plain_name_is_only_a_word_in_quotes(
+            name in prop_oneof!["[a-zA-Z0-9@._-]{1,15}", "[ -~\n]{1,15}"],
+            tap in "vmtap[0-9]{1,3}",
+            addresses in prop::collection::vec(any::<IpAddr>(), 0..4),
+            is_open: bool,
+        ) {
+            prop_assume!(is_plain(&name));
+            let guard = if is_open { Guard::Open } else { Guard::Own(addresses) };
+            let of = |link: &str| rules(std::iter::once(Port {
+                link,
+                tap: &tap,
+                mac: MAC,
+                bridge_mac: MAC,
+                guard: &guard,
+            }));
+            // Another name changes nothing but the words in quotes.
+            let (text, neutral) = (of(&name), of("\u{1}"));
+            let words: Vec<_> = text.split('"').collect();
+            let others: Vec<_> = neutral.split('"').collect();
+            prop_assert_eq!(words.len(), others.len());
+            for (at, (word, other)) in words.iter().zip(&others).enumerate() {
+                let expected = if *other == "\u{1}" { &name } else { *other };
+                prop_assert_eq!(*word, expected);
+                prop_assert!(at % 2 == 1 || !other.contains('\u{1}'), "not in quotes");
+            }
+            let count = |c: char| text.matches(c).count();
+            prop_assert_eq!(count('{'), count('}'));
+        }
     }
 }

@@ -22,7 +22,7 @@ const HOPS: u8 = 255;
 
 /// What a guest may want.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Inbound<'a> {
+pub enum Inbound<'a> {
     /// It looks for routers.
     Solicitation,
     /// It speaks DHCPv6.
@@ -35,7 +35,8 @@ pub(super) enum Inbound<'a> {
 }
 
 /// Reads a frame of the NIC `mac`.
-pub(super) fn parse(frame: &[u8], mac: Mac) -> Option<Inbound<'_>> {
+#[must_use]
+pub fn parse(frame: &[u8], mac: Mac) -> Option<Inbound<'_>> {
     let packet = SlicedPacket::from_ethernet(frame).ok()?;
     let (Some(LinkSlice::Ethernet2(link)), Some(NetSlice::Ipv6(ip))) = (packet.link, packet.net)
     else {
@@ -82,7 +83,8 @@ pub(super) fn advertisement(advert: &Advert) -> Option<Vec<u8>> {
 }
 
 /// A frame with a DHCPv6 message for the client at `to`.
-pub(super) fn dhcp(mac: Mac, to: Ipv6Addr, payload: &[u8]) -> Option<Vec<u8>> {
+#[must_use]
+pub fn dhcp(mac: Mac, to: Ipv6Addr, payload: &[u8]) -> Option<Vec<u8>> {
     let mut frame = Vec::new();
     PacketBuilder::ethernet2(SERVER_MAC.bytes(), mac.bytes())
         .ipv6(SERVER_ADDRESS.octets(), to.octets(), 64)

@@ -5,7 +5,7 @@
 //! Failure: [`GuestDataError`] names source and key.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -176,8 +176,25 @@ fn unfit(of: &Source, key: &str, reason: String) -> GuestDataError {
     GuestDataError::Value { of, key, reason }
 }
 
+/// JSON that cloud-init's reader of YAML takes for the same: it refuses some characters that are
+/// not escaped, and takes others for ends of lines.
 fn lines(value: &Value) -> String {
-    format!("{value:#}\n")
+    let mut text = String::new();
+    for c in format!("{value:#}\n").chars() {
+        match c {
+            '\u{7f}'..='\u{9f}'
+            | '\u{2028}'
+            | '\u{2029}'
+            | '\u{feff}'
+            | '\u{fffe}'
+            | '\u{ffff}' => {
+                // Such a character can only be in a string. Writing to a String cannot fail.
+                let _ = write!(text, "\\u{:04x}", u32::from(c));
+            }
+            c => text.push(c),
+        }
+    }
+    text
 }
 
 impl fmt::Debug for NoCloud {

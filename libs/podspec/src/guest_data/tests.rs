@@ -88,6 +88,21 @@ fn a_text_that_need_not_be_merged_is_passed_on_as_it_is() {
 }
 
 #[test]
+fn characters_that_yaml_does_not_take_as_they_are_are_escaped() {
+    let sources = source(
+        SourceKind::Secret,
+        "seed",
+        &[("password", r#""a\x7f\x85\u2028\uFEFFb""#)],
+    );
+    let settings = [("cloud-init-user-data-source", "secret/seed")];
+    let (_, text) = files(&settings, &sources);
+    let expected = r#""password": "a\u007f\u0085\u2028\ufeffb""#;
+    assert!(text.contains(expected), "{text}");
+    let read = yaml::value(&text).unwrap();
+    assert_eq!(read["password"], "a\u{7f}\u{85}\u{2028}\u{feff}b");
+}
+
+#[test]
 fn a_script_stands_for_everything_else_and_needs_no_source() {
     let script = "#!/bin/sh\ndate\n";
     let pairs = [

@@ -15,8 +15,9 @@ mod code {
     pub(super) const TEMPORARY: u16 = 4;
     pub(super) const ADDRESS: u16 = 5;
     pub(super) const PREFIXES: u16 = 25;
+    pub(super) const RAPID_COMMIT: u16 = 14;
     /// Client, server, list of wanted options, rapid commit, name: read as they are.
-    pub(super) const READ: [u16; 5] = [1, 2, 6, 14, 39];
+    pub(super) const READ: [u16; 5] = [1, 2, 6, RAPID_COMMIT, 39];
 }
 
 /// Parses the payload of a datagram; `None` unless it is a client's message.
@@ -29,6 +30,9 @@ pub fn decode(datagram: &[u8]) -> Option<Message> {
         let (name, value, after) = option(left)?;
         left = after;
         let kept = match name {
+            // The parser would take a value for further options, among them those that it must not
+            // get.
+            code::RAPID_COMMIT if !value.is_empty() => return None,
             name if code::READ.contains(&name) => value.to_vec(),
             code::NON_TEMPORARY => association(value, 12)?,
             code::TEMPORARY => value.get(..4)?.to_vec(),

@@ -48,6 +48,19 @@ fn answer_to(request: &Message) -> Option<Message> {
     Some(Message::from_bytes(&bytes).unwrap())
 }
 
+#[test]
+fn nothing_is_hidden_in_a_rapid_commit() {
+    let solicit = request(MessageType::Solicit, None, vec![DhcpOption::RapidCommit]);
+    let whole = solicit.to_vec().unwrap();
+    assert!(decode(&whole).is_some());
+    // Options of vendors with a length of 0, on which the parser panics.
+    let hidden = [&[0, 14, 0, 8][..], &[0, 17, 0, 0, 0, 0, 0, 0]].concat();
+    let plain = [0, 14, 0, 0];
+    let at = whole.windows(4).position(|four| four == plain).unwrap();
+    let request = [&whole[..at], &hidden, &whole[at + 4..]].concat();
+    assert_eq!(decode(&request), None);
+}
+
 /// An association's number, addresses with their lifetimes, and statuses.
 type Given = (u32, Vec<(String, u32)>, Vec<Status>);
 

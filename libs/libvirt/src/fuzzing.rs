@@ -1,0 +1,19 @@
+//! What the checks of `tests/fuzz` reach of this crate, besides its public modules.
+//!
+//! Invariant: nothing here is used by a program; each function is the one that reads replies.
+//! Failure: that of the function behind it.
+
+use serde_json::Value;
+
+use crate::Result;
+use crate::libvirt::{agent_reply as of_agent, monitor_reply as of_monitor};
+
+/// The content of a reply of a guest agent.
+pub fn agent_reply(reply: &str) -> Result<Value> {
+    of_agent(reply)
+}
+
+/// The content of a reply of the emulator.
+pub fn monitor_reply(reply: &str) -> Result<Value> {
+    of_monitor("read a reply", reply)
+}
