@@ -3,9 +3,11 @@
 //! Invariant: the wire format is exactly what `tests/fixtures/cri-fields.tsv` lists.
 //! Failure: none at run time; a method that a server leaves out answers `Unimplemented`.
 
+mod deadline;
 mod names;
 mod redact;
 
+pub use deadline::timeout;
 pub use names::{METHODS, code_name, method_name};
 
 /// Messages, enumerations, clients and server traits of `runtime.v1`.

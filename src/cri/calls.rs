@@ -1,7 +1,7 @@
 //! One span and one event per request, and a bound on requests in progress.
 //!
 //! Invariant: every request that arrives gets exactly one event: its outcome, or that the client
-//! disconnected. Each refusal has a message.
+//! disconnected. Each refusal has a message. A request ends at its client's deadline.
 //! Failure: beyond the bound a request is refused at once with `ResourceExhausted`; it never
 //! queues.
 
@@ -101,12 +101,23 @@ where
             span.in_scope(|| call.end(&response));
             return Box::pin(ready(Ok(response)));
         };
+        // Before the transport's own, which answers Canceled: clients expect DeadlineExceeded.
+        let limit = cri_proto::timeout(request.headers());
+        let deadline = limit.and_then(|limit| tokio::time::Instant::now().checked_add(limit));
         let answer = self.inner.call(request);
         let work = async move {
             let _permit = permit;
             // Moved in first, so that a dropped request is reported from within its span.
             let call = call;
-            let response = call.explained(answer.await?);
+            let answer = match deadline {
+                None => answer.await?,
+                Some(deadline) => match tokio::time::timeout_at(deadline, answer).await {
+                    Ok(answer) => answer?,
+                    Err(_) => Status::deadline_exceeded("the deadline of the client has passed")
+                        .into_http(),
+                },
+            };
+            let response = call.explained(answer);
             call.end(&response);
             Ok(response)
         };
@@ -226,6 +237,23 @@ mod tests {
         #[case] expected: bool,
     ) {
         assert_eq!(is_expected(method, code), expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_whose_client_waits_no_longer_ends_as_such() {
+        let stuck = tower::service_fn(|_: Request<()>| {
+            std::future::pending::<Result<Response<()>, std::convert::Infallible>>()
+        });
+        let mut service = Calls::new(Arc::default()).layer(stuck);
+        let request = Request::builder()
+            .header("grpc-timeout", "20m")
+            .body(())
+            .unwrap();
+        let since = tokio::time::Instant::now();
+        let answer = service.call(request).await.unwrap();
+        let status = Status::from_header_map(answer.headers()).unwrap();
+        assert_eq!(status.code(), Code::DeadlineExceeded);
+        assert_eq!(since.elapsed().as_millis(), 20);
     }
 
     #[tokio::test]

@@ -76,18 +76,7 @@ impl Call {
 
     /// How long the caller waits.
     pub(crate) fn timeout(&self) -> Option<Duration> {
-        let text = self.headers.get("grpc-timeout")?.to_str().ok()?;
-        let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-        let number: u64 = number.parse().ok()?;
-        Some(match unit {
-            "H" => Duration::from_secs(number.saturating_mul(3600)),
-            "M" => Duration::from_secs(number.saturating_mul(60)),
-            "S" => Duration::from_secs(number),
-            "m" => Duration::from_millis(number),
-            "u" => Duration::from_micros(number),
-            "n" => Duration::from_nanos(number),
-            _ => return None,
-        })
+        cri_proto::timeout(&self.headers)
     }
 
     fn plain(&self) -> HeaderMap {

@@ -15,8 +15,8 @@ use super::Runtime;
 use crate::clock;
 use crate::cri::{convert, filter};
 use crate::sandbox::{Sandbox, state::Phase};
-use crate::vm::Container;
 use crate::vm::stats::{Disk, Snapshot, Usage};
+use crate::vm::{self, Container};
 
 /// Everything that answers are made from.
 pub(super) struct View<'a> {
@@ -68,6 +68,8 @@ impl Runtime {
             label_selector: filter.label_selector,
         });
         let containers = filter::containers(view.containers.clone(), filter);
+        let containers = containers.into_iter().filter(|row| is_counted(row));
+        let containers: Vec<_> = containers.collect();
         let stats = containers.iter().map(|row| view.container(row)).collect();
         Ok(v1::ListContainerStatsResponse { stats })
     }
@@ -110,6 +112,12 @@ impl Runtime {
     }
 }
 
+/// Whether lists have the usage of a container. One that has ended uses nothing, and kubelet, which
+/// looks containers up by name, would take it for the one that runs in its place.
+fn is_counted(row: &Container) -> bool {
+    row.phase != vm::state::Phase::Exited
+}
+
 impl View<'_> {
     /// The root disk, for the container that has it.
     pub(super) fn disk(&self, row: &Container) -> Option<Disk> {
@@ -133,7 +141,8 @@ impl View<'_> {
 
     fn sandbox(&self, row: &Sandbox, containers: &[&Arc<Container>]) -> v1::PodSandboxStats {
         let running = containers.iter().filter(|c| c.phase.runs()).count() as u64;
-        let containers = containers.iter().map(|c| self.container(c)).collect();
+        let containers = containers.iter().filter(|row| is_counted(row));
+        let containers = containers.map(|c| self.container(c)).collect();
         let usage = self.snapshot.pod(&row.id);
         convert::stats::of_sandbox(row, &usage, running, clock::now(), containers)
     }

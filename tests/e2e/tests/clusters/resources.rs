@@ -19,7 +19,7 @@ pub(super) const READY: Duration = Duration::from_secs(300);
 pub(super) const GONE: Duration = Duration::from_secs(180);
 pub(super) const MIB: u64 = 1 << 20;
 /// What the cluster's RuntimeClass adds.
-pub(super) const OVERHEAD: u64 = 128 * MIB;
+pub(super) const OVERHEAD: u64 = 160 * MIB;
 const LIMIT: u64 = 128 * MIB;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -76,7 +76,7 @@ fn cgroups(cluster: &Cluster) -> Result<()> {
     cluster.await_ready("pod/limited", READY)?;
     let pod = cluster.get_json(&["pod", "limited"])?;
     ensure!(
-        pod["spec"]["overhead"]["memory"] == "128Mi",
+        pod["spec"]["overhead"]["memory"] == "160Mi",
         "{}",
         pod["spec"]["overhead"]
     );
@@ -142,7 +142,7 @@ async fn static_pod(cluster: &Cluster) -> Result<()> {
     let file = folder.join("fixed.json");
     let mut pod = vm_pod("fixed");
     // No admission adds the RuntimeClass's overhead to what kubelet reads from a file.
-    pod["spec"]["overhead"] = json!({ "cpu": "10m", "memory": "128Mi" });
+    pod["spec"]["overhead"] = json!({ "cpu": "10m", "memory": "160Mi" });
     fs::write(&file, pod.to_string())?;
     cluster.await_condition("pod/fixed-node1", "create", READY)?;
     cluster.await_ready("pod/fixed-node1", READY)?;

@@ -151,7 +151,7 @@ fn runtime_class(handler: &str) -> serde_json::Value {
         "kind": "RuntimeClass",
         "metadata": { "name": handler },
         "handler": handler,
-        "overhead": { "podFixed": { "cpu": "10m", "memory": "128Mi" } },
+        "overhead": { "podFixed": { "cpu": "10m", "memory": "160Mi" } },
         "scheduling": { "nodeSelector": { "vmlet.dev/node": "true" } },
     })
 }
