@@ -98,12 +98,20 @@ async fn figures_follow_what_the_guest_does() -> Result<()> {
     let cri = stack.cri().await?;
     cri.await_ready().await?;
     cri.stop(&container, 0).await?;
-    let ended = eventually(BOOT, "figures of an ended container", || async {
-        let now = of_container(&cri, &container).await?;
-        ensure!(now.cpu.is_none() && now.memory.is_none(), "{now:?}");
-        Ok(now)
-    });
-    let attributes = ended.await?.attributes.context("no attributes")?;
+    // kubelet looks containers up by name in lists: one that has ended is not in them.
+    eventually(BOOT, "lists without the ended container", || async {
+        let listed = listed(&cri, &container).await?;
+        ensure!(listed.is_empty(), "{listed:?}");
+        Ok(())
+    })
+    .await?;
+    let request = v1::ContainerStatsRequest {
+        container_id: container.clone(),
+    };
+    let ended = cri.runtime.clone().container_stats(request).await?;
+    let ended = ended.into_inner().stats.context("no entry")?;
+    ensure!(ended.cpu.is_none() && ended.memory.is_none(), "{ended:?}");
+    let attributes = ended.attributes.context("no attributes")?;
     ensure!(attributes.metadata.is_some_and(|m| m.name == "vm"));
     let unknown = of_sandbox(&cri, "0123").await.err().context("found")?;
     ensure!(
@@ -234,7 +242,7 @@ async fn collected<M, T>(
     Ok(all)
 }
 
-async fn of_container(cri: &Cri, id: &str) -> Result<v1::ContainerStats> {
+async fn listed(cri: &Cri, id: &str) -> Result<Vec<v1::ContainerStats>> {
     let request = v1::ListContainerStatsRequest {
         filter: Some(v1::ContainerStatsFilter {
             id: id.to_owned(),
@@ -242,11 +250,12 @@ async fn of_container(cri: &Cri, id: &str) -> Result<v1::ContainerStats> {
         }),
     };
     let mut runtime = cri.runtime.clone();
-    let mut stats = runtime
-        .list_container_stats(request)
-        .await?
-        .into_inner()
-        .stats;
+    let answer = runtime.list_container_stats(request).await?;
+    Ok(answer.into_inner().stats)
+}
+
+async fn of_container(cri: &Cri, id: &str) -> Result<v1::ContainerStats> {
+    let mut stats = listed(cri, id).await?;
     ensure!(stats.len() == 1, "{} entries", stats.len());
     stats.pop().context("no entry")
 }
