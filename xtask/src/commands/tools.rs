@@ -206,7 +206,8 @@ fn cargo_install(name: &str, version: &str) -> Result<()> {
     let mut cargo = workspace::cargo();
     // It runs for a second: optimising it takes four times as long as compiling it.
     cargo.env("CARGO_PROFILE_DEV_DEBUG", "false");
-    cargo.args(["install", "--quiet", "--debug", "--locked"]);
+    // `--force`: a program without a stamp is of another version, or of a build that was cut.
+    cargo.args(["install", "--quiet", "--debug", "--locked", "--force"]);
     cargo.args(["--version", version, "--root"]);
     cargo.arg(workspace::target().join("tools"));
     run::check(cargo.arg("--target-dir").arg(&build).arg(name))?;
