@@ -116,6 +116,7 @@ mod tests {
             path: "/image".into(),
             tags: Vec::new(),
             digests: Vec::new(),
+            user: String::new(),
         })
     }
 

@@ -215,9 +215,17 @@ pub struct Images {
     /// `allow`, since image servers of a cluster usually have one, or `refuse` all that
     /// `allowed_addresses` does not list.
     pub private_addresses: PrivateAddresses,
+    /// Hosts of OCI registries, with their port where it is not 443: an image whose name has such a
+    /// host is pulled from the registry; others are files on web servers.
+    pub registries: Vec<String>,
+    /// Directory of the servers, mirrors and certificates of registries, in containerd's format:
+    /// `HOST/hosts.toml`, or certificates in `HOST`. A host that has a directory there is that of a
+    /// registry. Each pull reads it again.
+    pub registries_dir: AbsolutePath,
     /// Image names that are translated to URLs. Each entry has a `url` and either `name`, for this
     /// name only, or `prefix`, for all names below it. An image that is specified by its URL has
-    /// the name `host[:port]/path` here.
+    /// the name `host[:port]/path` here. A URL `oci://host[:port]/repository` is in a registry; it
+    /// has the tag or the digest of the image's name unless it has a tag of its own.
     pub translations: Vec<Translation>,
 }
 
@@ -319,6 +327,17 @@ impl Default for Vm {
     }
 }
 
+/// Public registries, which serve nothing else.
+const REGISTRIES: [&str; 7] = [
+    "docker.io",
+    "gcr.io",
+    "ghcr.io",
+    "mcr.microsoft.com",
+    "public.ecr.aws",
+    "quay.io",
+    "registry.k8s.io",
+];
+
 impl Default for Images {
     fn default() -> Self {
         Self {
@@ -333,6 +352,8 @@ impl Default for Images {
             unknown_id: UnknownId::default(),
             allowed_addresses: Vec::new(),
             private_addresses: PrivateAddresses::default(),
+            registries: REGISTRIES.map(str::to_owned).to_vec(),
+            registries_dir: AbsolutePath::usual("/etc/vmlet/certs.d"),
             translations: Vec::new(),
         }
     }

@@ -1,4 +1,4 @@
-//! The image store: disks by name, pulled over HTTP(S), kept by content.
+//! The image store: disks by name, pulled from web servers and registries, kept by content.
 //!
 //! Invariant: an image in the lists has a complete, checked file; a pinned file stays until its
 //! owner lets go, whatever happens to names. Look-ups and lists never touch disk or database.
@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use service::locks::Locks;
 use tokio_util::task::TaskTracker;
@@ -27,11 +28,13 @@ mod progress;
 mod pull;
 mod qcow2;
 mod reference;
+mod registry;
 mod rows;
 mod settings;
 mod share;
 mod store;
 mod translate;
+mod unpack;
 
 pub use addresses::Private;
 pub use catalog::{Image, Pinned};
@@ -44,6 +47,7 @@ pub use none::{is_none, none};
 pub use progress::Progress;
 pub use qcow2::Error as Qcow2Error;
 pub use reference::{Name, Reference, Version};
+pub use registry::Credentials;
 pub use settings::{Pattern, Protocol, Proxy, Settings, Translation};
 pub use store::Usage;
 
@@ -53,14 +57,16 @@ use addresses::Guard;
 use catalog::{Catalog, Rows};
 use download::Downloader;
 pub(crate) use format::judge;
+use registry::Registries;
 use share::Downloads;
 use store::Store;
-use translate::Translator;
+use translate::{Place, Translator};
 
 /// Points of [`faultpoint`] in this module, in the order in which a life passes them.
 pub const FAULT_POINTS: &[&str] = &[
     "images.pull.part-created",
     "images.pull.downloaded",
+    "images.pull.unpacked",
     "images.pull.renamed",
     "images.pull.recorded",
     "images.pin.recorded",
@@ -86,9 +92,12 @@ struct Inner {
     downloads: Downloads,
     downloader: Downloader,
     translator: Translator,
+    registries: Arc<Registries>,
     max_virtual_bytes: u64,
     boot_id_file: PathBuf,
     tasks: TaskTracker,
+    /// Ends what takes long when the daemon stops.
+    stopping: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
 }
 
@@ -104,12 +113,15 @@ impl Images {
         let rows = rows::load(&db).await?;
         let prepare = move || {
             let guard = Guard::new(&settings.allowed_addresses, settings.private_addresses);
-            let client = client::client(&settings, &guard)?;
+            let (client, more) = client::client(&settings, &guard)?;
+            let registries = Registries::new(&settings, more);
             let downloader = Downloader::new(client, guard, &settings);
             let store = Store::open(settings.dir, settings.readers)?;
-            Ok::<_, Error>((downloader, survey(&store, &rows), store, rows))
+            let lost = survey(&store, &rows);
+            Ok::<_, Error>((downloader, registries, lost, store, rows))
         };
-        let (downloader, lost, store, mut rows) = tokio::task::spawn_blocking(prepare).await??;
+        let (downloader, registries, lost, store, mut rows) =
+            tokio::task::spawn_blocking(prepare).await??;
         rows::lost(&db, lost.clone()).await?;
         lost.iter().for_each(|digest| rows.forget(*digest));
 
@@ -132,9 +144,11 @@ impl Images {
                 downloads: Downloads::default(),
                 downloader,
                 translator,
+                registries: Arc::new(registries),
                 max_virtual_bytes,
                 boot_id_file,
                 tasks: TaskTracker::new(),
+                stopping: Arc::default(),
                 metrics,
             }),
         })
@@ -145,9 +159,25 @@ impl Images {
     /// enough. Pulls of one URL at the same time share one download. Dropping the future stops the
     /// download (unless others wait for it) and keeps what was received for the next pull.
     pub async fn pull(&self, image: impl Into<Locator<'_>>) -> Result<Image> {
-        let pulled = self.inner.pull(image.into()).await;
+        self.pull_with(image, None).await
+    }
+
+    /// As [`Images::pull`], with credentials for a registry; other servers do not get them.
+    pub async fn pull_with(
+        &self,
+        image: impl Into<Locator<'_>>,
+        credentials: Option<&Credentials>,
+    ) -> Result<Image> {
+        let pulled = self.inner.pull(image.into(), credentials).await;
         self.inner.metrics.pulled(pulled.is_ok());
         pulled
+    }
+
+    /// Whether an image is in a registry, where credentials are of use.
+    pub async fn is_in_registry(&self, image: impl Into<Locator<'_>>) -> Result<bool> {
+        let (name, origin) = image.into().parse()?;
+        let place = self.inner.place(&name, origin).await?;
+        Ok(matches!(place, Place::Registry(_)))
     }
 
     /// Says what the image is from its first bytes, as the server has it now; nothing is kept. The
@@ -202,9 +232,14 @@ impl Images {
 
     /// How far the download for a name is; `None` if none is in progress.
     pub fn progress<'a>(&self, image: impl Into<Locator<'a>>) -> Option<Progress> {
-        let (name, url) = image.into().parse().ok()?;
-        let source = self.inner.translator.translate(&name, url).ok()?;
-        self.inner.downloads.progress(&source.key())
+        let (name, origin) = image.into().parse().ok()?;
+        let inner = &self.inner;
+        let serves = |host: &str| inner.registries.serves(host);
+        let key = match inner.translator.translate(&name, origin, serves).ok()? {
+            Place::File(source) => source.key(),
+            Place::Registry(place) => pull::progress_key(&name, &place),
+        };
+        inner.downloads.progress(&key)
     }
 
     /// What the store's own files take, downloads in progress included.
@@ -229,6 +264,7 @@ impl Images {
 
     /// Waits until changes whose callers disconnected are complete. For the end of the daemon.
     pub async fn settle(&self) {
+        self.inner.stopping.store(true, Ordering::Relaxed);
         self.inner.tasks.close();
         self.inner.tasks.wait().await;
     }

@@ -29,6 +29,8 @@ pub(super) fn images(config: &Config, readers: u32, space: Space) -> images::Set
             config::Protocol::Https => images::Protocol::Https,
         },
         translations: given.translations.iter().map(translation).collect(),
+        registries: given.registries.clone(),
+        registries_dir: given.registries_dir.to_path_buf(),
         max_download_bytes: given.max_download.bytes(),
         max_virtual_bytes: given.max_virtual_size.bytes(),
         // Less would never let a file of the largest size in.

@@ -111,21 +111,19 @@ impl ImageService for Images {
         let pod = request.sandbox_config.unwrap_or_default();
         let uid = pod.metadata.unwrap_or_default().uid;
         self.refuse_second_container(&uid, &name)?;
-        if request
-            .auth
-            .as_ref()
-            .is_some_and(|auth| *auth != v1::AuthConfig::default())
-        {
-            tracing::warn!(pod = uid, "image pull secrets ignored");
-            self.app.containers.secrets_unused(&uid);
-        }
         if images::is_none(&name) {
             let image_ref = images::none().digest.to_string();
             return Ok(Response::new(v1::PullImageResponse { image_ref }));
         }
+        let credentials = request.auth.and_then(convert::image::credentials);
+        let images = &self.app.images;
         let pull = async {
             let locator = Locator::of_pod(&name, &pod.annotations)?;
-            self.app.images.pull(locator).await
+            if credentials.is_some() && !images.is_in_registry(locator).await? {
+                tracing::warn!(pod = uid, "image pull secrets ignored");
+                self.app.containers.secrets_unused(&uid);
+            }
+            images.pull_with(locator, credentials.as_ref()).await
         };
         let image = pull.await.map_err(|e| status::pull(&e))?;
         let image_ref = image.digest.to_string();

@@ -200,7 +200,7 @@ fn image_code(error: &images::Error) -> Code {
         E::Refused { code: 401, .. } => Code::Unauthenticated,
         E::Refused { code: 403, .. } | E::Address { .. } => Code::PermissionDenied,
         E::NoSpace { .. } | E::Crowded { .. } => Code::ResourceExhausted,
-        E::Interrupted(_) => Code::Aborted,
+        E::Interrupted(_) | E::Stopping => Code::Aborted,
         passing if passing.is_passing() => Code::Unavailable,
         _ => Code::Internal,
     }

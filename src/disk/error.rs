@@ -133,6 +133,6 @@ const fn is_passing(error: &images::Error) -> bool {
     error.is_passing()
         || matches!(
             error,
-            E::NoSpace { .. } | E::Crowded { .. } | E::Interrupted(_)
+            E::NoSpace { .. } | E::Crowded { .. } | E::Interrupted(_) | E::Stopping
         )
 }

@@ -11,6 +11,7 @@ use super::digest::Digest;
 use super::format::Format;
 use super::partial::Validators;
 use super::reference::{Name, Reference};
+use super::share::Arrived;
 
 /// An image that can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub struct Image {
     pub tags: Vec<String>,
     /// Names with the digest, `name@sha256:…`, sorted.
     pub digests: Vec<String>,
+    /// The user in the configuration of an image from a registry; empty for none.
+    pub user: String,
 }
 
 /// An image file that a sandbox's disk is based on.
@@ -58,6 +61,8 @@ pub(super) struct Entry {
     /// Removed by name or id, and here only as long as it is pinned.
     pub(super) removed: bool,
     pub(super) names: BTreeSet<String>,
+    /// The user in the image's configuration.
+    pub(super) user: String,
 }
 
 impl Entry {
@@ -67,6 +72,7 @@ impl Entry {
             facts,
             removed: false,
             names: BTreeSet::new(),
+            user: String::new(),
         }
     }
 }
@@ -77,8 +83,8 @@ pub(super) struct Rows {
     pub(super) entries: BTreeMap<Digest, Entry>,
     pub(super) names: HashMap<String, Digest>,
     pub(super) pins: HashMap<String, Digest>,
-    /// By [`super::translate::Source::key`].
-    pub(super) sources: HashMap<String, (Digest, Validators)>,
+    /// By the key of a source.
+    pub(super) sources: HashMap<String, (Arrived, Validators)>,
 }
 
 impl Rows {
@@ -119,7 +125,8 @@ impl Rows {
     pub(super) fn forget(&mut self, digest: Digest) {
         self.entries.remove(&digest);
         self.names.retain(|_, named| *named != digest);
-        self.sources.retain(|_, (sourced, _)| *sourced != digest);
+        self.sources
+            .retain(|_, (arrived, _)| arrived.digest != digest);
     }
 
     /// Takes an image from the lists; its facts stay if it is pinned.
@@ -233,11 +240,12 @@ impl Catalog {
                 .cloned()
                 .collect(),
             digests: entry.names.iter().filter(by_digest).cloned().collect(),
+            user: entry.user.clone(),
         }
     }
 }
 
-/// The names under which a pull of `name` that yielded `digest` is listed.
+/// The names under which a pull of `name` is listed, whose content has `digest`.
 pub(super) fn names_of(name: &Name, digest: Digest) -> Vec<String> {
     let mut names = vec![name.to_string(), format!("{}@{digest}", name.repository())];
     names.dedup();

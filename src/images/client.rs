@@ -18,19 +18,31 @@ use super::settings::{Proxy, Settings};
 const MOST_REDIRECTS: usize = 10;
 const USER_AGENT: &str = concat!("vmlet/", env!("CARGO_PKG_VERSION"));
 
-/// Makes the client that all downloads of a store share. Blocks while it reads certificates.
-pub(super) fn client(settings: &Settings, guard: &Guard) -> Result<Client> {
+/// Makes the client that all downloads of a store share, and how others are made that trust the
+/// same authorities. Blocks while it reads certificates.
+pub(super) fn client(
+    settings: &Settings,
+    guard: &Guard,
+) -> Result<(Client, impl Fn() -> ClientBuilder + Send + Sync + use<>)> {
     // An error means that the program has installed a provider already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let own = own_authorities(settings)?;
-    match builder(settings, guard).tls_certs_merge(own).build() {
-        Ok(client) => Ok(client),
+    let with_own = builder(settings, guard).tls_certs_merge(own.iter().cloned());
+    let (client, system) = match with_own.build() {
+        Ok(client) => (client, true),
         Err(error) => {
             tracing::warn!(%error, "no system certificates found: https needs a CA file");
             let none = builder(settings, guard).tls_certs_only(std::iter::empty());
-            none.build().map_err(|e| Error::Client(Arc::new(e)))
+            let client = none.build().map_err(|e| Error::Client(Arc::new(e)))?;
+            (client, false)
         }
-    }
+    };
+    let (settings, guard) = (settings.clone(), guard.clone());
+    let more = move || match system {
+        true => builder(&settings, &guard).tls_certs_merge(own.iter().cloned()),
+        false => builder(&settings, &guard).tls_certs_only(own.iter().cloned()),
+    };
+    Ok((client, more))
 }
 
 fn builder(settings: &Settings, guard: &Guard) -> ClientBuilder {

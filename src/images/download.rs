@@ -12,25 +12,52 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Client;
+use reqwest::header::HeaderMap;
 
 use super::addresses::Guard;
 use super::error::{Error, Result};
-use super::partial::{Handle, Room, Validators};
+use super::partial::{Handle, Room, RoomClaim, Validators};
 use super::progress::Meter;
 use super::settings::Settings;
 use super::translate::Source;
-use crate::space::Space;
+use crate::space::{Claim, Space};
 
 mod peek;
 mod reply;
 mod request;
+mod small;
 mod transfer;
 
 pub(super) use peek::Head;
 use request::Request;
+pub(super) use small::{Call, Small};
 use transfer::{Ending, Transfer};
 
 const RETRIES: u32 = 3;
+
+/// A file, and how its server is reached.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    pub(super) source: Source,
+    /// A client with the certificates for this server; `None`: that of all servers.
+    pub(super) client: Option<Client>,
+    /// Headers of each request. A redirect to another host goes without those that are secret.
+    pub(super) headers: HeaderMap,
+    /// Whether the file itself is to be a disk, and is refused by its first bytes if not.
+    pub(super) is_disk: bool,
+}
+
+impl Target {
+    /// A disk that any client may fetch.
+    pub(super) fn of(source: Source) -> Self {
+        Self {
+            source,
+            client: None,
+            headers: HeaderMap::new(),
+            is_disk: true,
+        }
+    }
+}
 
 /// How a download ended well.
 #[derive(Debug)]
@@ -72,17 +99,17 @@ impl Downloader {
         }
     }
 
-    /// Fetches `source` into `partial`. With `known`, the validators of a file that we have, an
+    /// Fetches a file into `partial`. With `known`, the validators of a file that we have, an
     /// unchanged file is not sent again. Dropping the future keeps what was received.
     pub(super) async fn fetch(
         &self,
-        source: &Source,
+        target: &Target,
         partial: Handle,
         known: Option<&Validators>,
         meter: &Meter,
     ) -> Result<Fetched> {
         let transfer = Transfer {
-            request: self.request(source),
+            request: self.request(target),
             partial: &partial,
             meter,
         };
@@ -96,10 +123,16 @@ impl Downloader {
         ended.map(|_| Fetched::Unchanged)
     }
 
-    /// Looks at the beginning of `source`; nothing is kept.
-    pub(super) async fn peek(&self, source: &Source) -> Result<Head> {
-        let request = self.request(source);
+    /// Looks at the beginning of a file; nothing is kept.
+    pub(super) async fn peek(&self, target: &Target) -> Result<Head> {
+        let request = self.request(target);
         self.persist(|| request.peek()).await
+    }
+
+    /// Sends one call whose reply is short, and repeats it as a download is repeated.
+    pub(super) async fn call(&self, target: &Target, call: &Call<'_>) -> Result<Small> {
+        let request = self.request(target);
+        self.persist(|| request.small(call)).await
     }
 
     /// Tries until it succeeds, fails for good, or has failed too often.
@@ -128,10 +161,22 @@ impl Downloader {
         trimmed.map_err(failed)
     }
 
-    const fn request<'a>(&'a self, source: &'a Source) -> Request<'a> {
+    /// Claims room and space for a file that is made of a download.
+    pub(super) async fn claim(&self, file: &Handle, bytes: u64) -> Result<(RoomClaim, Claim)> {
+        let claimed = self.room.claim(bytes).map_err(Request::crowded)?;
+        self.trim(file.dir()).await?;
+        let space = file.claim_space(self.space.clone(), bytes).await?;
+        Ok((claimed, space))
+    }
+
+    pub(super) const fn max_bytes(&self) -> u64 {
+        self.max_bytes
+    }
+
+    const fn request<'a>(&'a self, target: &'a Target) -> Request<'a> {
         Request {
             downloader: self,
-            source,
+            target,
         }
     }
 }

@@ -161,6 +161,14 @@ pub enum Error {
         #[source]
         reason: super::format::Error,
     },
+    /// The file, or what a registry says of the image, is not as such files are.
+    #[error("unusable image from {location}: {reason}")]
+    Content {
+        /// Host and path.
+        location: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// The server sends too slowly. What arrived is kept for the next pull.
     #[error("too slow: {location} sends less than {limit} bytes per second (images.min_rate)")]
     Slow {
@@ -177,6 +185,14 @@ pub enum Error {
     Crowded {
         /// The limit.
         limit: u64,
+    },
+    /// What the node's configuration says of a registry cannot be used.
+    #[error("invalid registry configuration {}: {reason}", path.display())]
+    Registry {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
     },
     /// The disk of the store is full; the partial file was removed.
     #[error("no space left in {}", dir.display())]
@@ -195,6 +211,9 @@ pub enum Error {
         #[source]
         source: Arc<io::Error>,
     },
+    /// The daemon stops; the next pull continues.
+    #[error("the daemon is stopping; pull again")]
+    Stopping,
     /// The root certificates or the HTTP client's settings are unusable.
     #[error("set up the HTTP client")]
     Client(#[source] Arc<reqwest::Error>),

@@ -7,10 +7,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Inner;
+use super::download::{Head, Target};
 use super::error::{Error, Result};
 use super::format::{Format, judge};
 use super::locator::Locator;
+use super::registry::Wanted;
+use super::translate::Place;
+use super::unpack::{Shape, head_in};
+use super::{Inner, registry};
 
 /// What the first bytes of an image say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,10 +32,24 @@ pub struct Inspected {
 
 impl Inner {
     pub(super) async fn inspect(&self, locator: Locator<'_>) -> Result<Inspected> {
-        let (name, url) = locator.parse()?;
-        let source = self.translator.translate(&name, url)?;
-        let location = source.location();
-        let head = self.downloader.peek(&source).await?;
+        let (name, origin) = locator.parse()?;
+        let (location, head, bytes) = match self.place(&name, origin).await? {
+            Place::File(source) => {
+                let location = source.location();
+                let head = self.downloader.peek(&Target::of(source)).await?;
+                let length = head.length;
+                (location, self.unpacked(head, Shape::Disk), length)
+            }
+            Place::Registry(place) => {
+                let location = place.to_string();
+                let (head, bytes) = self.peek_registry(&place).await?;
+                (location, head, Some(bytes))
+            }
+        };
+        let head = head.ok_or_else(|| Error::Content {
+            location: location.clone(),
+            reason: "its first bytes do not show what disk is in it; pull it".to_owned(),
+        })?;
         let judged = judge(&head.bytes, head.length, self.max_virtual_bytes);
         let disk = judged.map_err(|reason| Error::Format {
             location: location.clone(),
@@ -41,8 +59,39 @@ impl Inner {
         Ok(Inspected {
             format: disk.format,
             virtual_bytes: disk.virtual_size,
-            file_bytes: head.length.unwrap_or_default(),
+            file_bytes: bytes.unwrap_or_default(),
             bootable: disk.format.is_bootable(&head.bytes),
         })
+    }
+
+    /// The head of the first blob that shows one, and the size of that blob.
+    async fn peek_registry(&self, place: &registry::Place) -> Result<(Option<Head>, u64)> {
+        let wanted = Wanted {
+            place,
+            credentials: None,
+        };
+        let resolved = self.registries.resolve(&self.downloader, wanted).await?;
+        for blob in &resolved.candidates {
+            let (mut servers, mut target) = resolved.servers(&self.downloader, wanted, blob)?;
+            let peeked = loop {
+                match self.downloader.peek(&target).await {
+                    Ok(head) => break head,
+                    Err(error) => target = servers.after(error).await?,
+                }
+            };
+            if let Some(head) = self.unpacked(peeked, blob.shape) {
+                return Ok((Some(head), blob.size));
+            }
+        }
+        Ok((None, 0))
+    }
+
+    /// The head of the disk in a file that begins so, if that shows it.
+    fn unpacked(&self, head: Head, shape: Shape) -> Option<Head> {
+        if !shape.is_packed(&head.bytes) {
+            return Some(head);
+        }
+        let (bytes, length) = head_in(&head.bytes, shape)?;
+        Some(Head { bytes, length })
     }
 }

@@ -15,8 +15,21 @@ use reqwest::Url;
 
 use super::error::{Error, Result};
 use super::reference::{Name, Reference, presentable};
+use super::registry::SCHEME;
 
-/// An image's name, and the URL that it represents where it is made of one.
+/// How an image is located.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// As the node's rules say of the name.
+    Default,
+    /// At the URL that the name represents.
+    Url(Url),
+    /// In a registry, unless a rule says otherwise.
+    Registry,
+}
+
+/// An image's name, and the URL that it represents where it is made of one. The URL `oci://NAME`
+/// says that the name is one of a registry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Locator<'a> {
     name: &'a str,
@@ -29,12 +42,16 @@ impl<'a> Locator<'a> {
         Self { name, url }
     }
 
-    /// A name in a pod with these annotations. They are about names of URLs and leave others alone.
+    /// A name in a pod with these annotations. A URL of another kind than the name is left alone.
     pub fn of_pod(name: &'a str, annotations: &'a BTreeMap<String, String>) -> Result<Self> {
+        let url = Annotations::new(annotations).image_url();
         let url = match Reference::parse(name) {
             Ok(Reference::Named(named)) if is_url_image_name(named.repository()) => {
-                let url = Annotations::new(annotations).image_url();
                 url.map_err(|_| refuse(name, TOO_LONG))?
+            }
+            Ok(Reference::Named(_)) => {
+                let url = url.unwrap_or_default();
+                url.filter(|url| url.starts_with(SCHEME))
             }
             _ => None,
         };
@@ -47,18 +64,23 @@ impl<'a> Locator<'a> {
     }
 
     /// The name, and the URL that it represents.
-    pub(super) fn parse(self) -> Result<(Name, Option<Url>)> {
+    pub(super) fn parse(self) -> Result<(Name, Origin)> {
         let Reference::Named(name) = Reference::parse(self.name)? else {
             return Err(refuse(self.name, "is an id; only names can be pulled"));
         };
         let refuse = |reason| refuse(self.name, reason);
-        let url = match (is_url_image_name(name.repository()), self.url) {
-            (false, None) => None,
+        let registry = self.url.and_then(|url| url.strip_prefix(SCHEME));
+        let origin = match (is_url_image_name(name.repository()), self.url) {
+            (false, None) => Origin::Default,
+            (false, Some(_)) if registry.is_some_and(|text| is_same(&name, text)) => {
+                Origin::Registry
+            }
+            (false, Some(_)) if registry.is_some() => return Err(refuse(OTHER_NAME)),
             (false, Some(_)) => return Err(refuse("stands for no URL, and one is given with it")),
             (true, None) => return Err(refuse(NO_URL)),
-            (true, Some(url)) => Some(parse(name.repository(), url).map_err(refuse)?),
+            (true, Some(url)) => Origin::Url(parse(name.repository(), url).map_err(refuse)?),
         };
-        Ok((name, url))
+        Ok((name, origin))
     }
 }
 
@@ -86,7 +108,18 @@ impl fmt::Debug for Locator<'_> {
 
 const NO_URL: &str =
     "stands for a URL, which the annotation vmlet.dev/image-url of the pod does not give";
+const OTHER_NAME: &str = "is not the one in the annotation vmlet.dev/image-url, which is oci:// and the name of the image";
 const TOO_LONG: &str = "stands for a URL of more than 2048 bytes";
+
+/// Whether a text in a URL of a registry is this name, routed here or not.
+fn is_same(name: &Name, text: &str) -> bool {
+    match Reference::parse(text) {
+        Ok(Reference::Named(other)) => {
+            other.bare() == name.bare() && other.version() == name.version()
+        }
+        _ => false,
+    }
+}
 
 /// The URL that belongs to the name of a URL.
 fn parse(name: &str, text: &str) -> Result<Url, &'static str> {
@@ -141,7 +174,7 @@ mod tests {
             format!("{name}@sha256:{digest}"),
         ] {
             let (_, parsed) = Locator::new(&name, Some(url)).parse().unwrap();
-            assert_eq!(parsed, Url::parse(url).ok());
+            assert_eq!(parsed, Origin::Url(Url::parse(url).unwrap()));
         }
     }
 
@@ -156,6 +189,24 @@ mod tests {
     fn a_url_that_is_not_fetched_is_said_so(#[case] url: &str, #[case] words: &str) {
         let refused = reason(&url_image_name(url), Some(url));
         assert!(refused.contains(words), "{refused}");
+    }
+
+    #[test]
+    fn a_url_of_a_registry_goes_with_the_name_in_it() {
+        let digest = format!("r.org/a@sha256:{}", "0".repeat(64));
+        for (name, text) in [
+            ("r.org/a:1", "r.org/a:1"),
+            ("vmlet.dev/r.org/a", "r.org/a:latest"),
+            (digest.as_str(), digest.as_str()),
+        ] {
+            let url = format!("oci://{text}");
+            let (_, origin) = Locator::new(name, Some(&url)).parse().unwrap();
+            assert_eq!(origin, Origin::Registry, "{name}");
+        }
+        for other in ["oci://r.org/a:2", "oci://r.org/b:1", "oci://"] {
+            let refused = reason("r.org/a:1", Some(other));
+            assert!(refused.contains("is not the one in"), "{refused}");
+        }
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub fn none() -> Image {
         path: std::path::PathBuf::new(),
         tags: vec![format!("{}:latest", podspec::names::NO_IMAGE)],
         digests: Vec::new(),
+        user: String::new(),
     }
 }
 

@@ -22,7 +22,7 @@ mod handle;
 mod room;
 
 pub(super) use handle::Handle;
-pub(super) use room::{Full, Room, STALE};
+pub(super) use room::{Claim as RoomClaim, Full, Room, STALE};
 
 pub(super) const PART: &str = "part";
 pub(super) const NOTE: &str = "json";
@@ -31,6 +31,8 @@ const NEW_NOTE: &str = "new";
 /// Of a complete file: QEMU reads it as a member of the group.
 pub(super) const FILE_MODE: u32 = 0o640;
 const COPY: usize = 1 << 20;
+/// Zeros of this length, at a multiple of it, become a hole.
+const BLOCK: usize = 64 << 10;
 /// Notes are ours and short; anything longer is not a note.
 const LONGEST_NOTE: u64 = 16 << 10;
 
@@ -159,10 +161,32 @@ impl Partial {
         Ok(())
     }
 
+    /// As [`Partial::append`] for a part of a disk: zeros take no space. Only [`Partial::finish`]
+    /// makes the file as long as it is.
+    pub(super) fn append_sparse(&mut self, bytes: &[u8]) -> io::Result<()> {
+        for block in bytes.chunks(BLOCK) {
+            if block.iter().all(|byte| *byte == 0) {
+                let length = i64::try_from(block.len()).unwrap_or_default();
+                self.file.seek(SeekFrom::Current(length))?;
+            } else {
+                self.file.write_all(block)?;
+            }
+        }
+        self.hasher.update(bytes);
+        self.received += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// The directory of all downloads.
+    pub(super) fn dir(&self) -> PathBuf {
+        self.path.parent().unwrap_or(&self.path).to_path_buf()
+    }
+
     /// Syncs all bytes to the disk and returns their digest. Blocks.
     pub(super) fn finish(&mut self) -> io::Result<Digest> {
         self.file
             .set_permissions(Permissions::from_mode(FILE_MODE))?;
+        self.file.set_len(self.received)?;
         self.file.sync_all()?;
         Ok(Digest::from_bytes(self.hasher.clone().finalize().into()))
     }

@@ -9,19 +9,26 @@
 use std::sync::Arc;
 
 use super::Inner;
-use super::catalog::{Entry, Facts, Image, names_of};
+use super::catalog::{Image, names_of};
 use super::digest::Digest;
-use super::download::Fetched;
+use super::download::{Fetched, Target};
 use super::error::{Error, Result};
-use super::format::inspect;
-use super::locator::Locator;
+use super::locator::{Locator, Origin};
 use super::partial::{Handle, Validators};
 use super::reference::Name;
+use super::registry::Credentials;
 use super::rows;
-use super::share::{Leadership, Turn};
-use super::translate::Source;
+use super::share::{Arrived, Leadership, Turn};
+use super::translate::{Place, Source};
+use super::unpack::Shape;
 
-/// What one caller wants.
+mod commit;
+mod from_registry;
+
+use commit::Download;
+pub(super) use from_registry::progress_key;
+
+/// What one caller wants of a web server.
 #[derive(Debug, Clone)]
 struct DesiredImage {
     name: Name,
@@ -29,24 +36,50 @@ struct DesiredImage {
 }
 
 impl Inner {
-    pub(super) async fn pull(self: &Arc<Self>, locator: Locator<'_>) -> Result<Image> {
-        let (name, url) = locator.parse()?;
-        if let Some(digest) = name.digest()
-            && let Some(image) = self.adopt(&name, digest).await?
-        {
+    pub(super) async fn pull(
+        self: &Arc<Self>,
+        locator: Locator<'_>,
+        credentials: Option<&Credentials>,
+    ) -> Result<Image> {
+        let (name, origin) = locator.parse()?;
+        if let Some(image) = self.present(&name).await? {
             return Ok(image);
         }
-        let source = self.translator.translate(&name, url)?;
-        let desired = DesiredImage { name, source };
+        match self.place(&name, origin).await? {
+            Place::File(source) => self.pull_file(DesiredImage { name, source }).await,
+            Place::Registry(place) => self.pull_from_registry(&name, &place, credentials).await,
+        }
+    }
+
+    /// Where an image is.
+    pub(super) async fn place(&self, name: &Name, origin: Origin) -> Result<Place> {
+        let host = name.bare().split('/').next().unwrap_or_default().to_owned();
+        let registries = Arc::clone(&self.registries);
+        let serves = tokio::task::spawn_blocking(move || registries.serves(&host)).await?;
+        self.translator.translate(name, origin, |_| serves)
+    }
+
+    /// The image that a name with a digest means, if it is here.
+    async fn present(self: &Arc<Self>, name: &Name) -> Result<Option<Image>> {
+        let Some(digest) = name.digest() else {
+            return Ok(None);
+        };
+        let named = self.catalog.resolve(&name.to_string());
+        self.adopt(names_of(name, digest), named.unwrap_or(digest))
+            .await
+    }
+
+    async fn pull_file(self: &Arc<Self>, desired: DesiredImage) -> Result<Image> {
         loop {
             let followed = match self.downloads.turn(desired.source.key()).await {
                 Turn::Lead(leadership) => return self.download(desired, leadership).await,
                 Turn::Follow(outcome) => outcome,
             };
             match followed {
-                Ok(digest) => {
-                    desired.check(digest)?;
-                    if let Some(image) = self.adopt(&desired.name, digest).await? {
+                Ok(arrived) => {
+                    desired.check(arrived.content)?;
+                    let names = names_of(&desired.name, arrived.content);
+                    if let Some(image) = self.adopt(names, arrived.digest).await? {
                         return Ok(image);
                     }
                 }
@@ -63,23 +96,29 @@ impl Inner {
         desired: DesiredImage,
         leadership: Leadership,
     ) -> Result<Image> {
-        match self.fetch(&desired, &leadership).await {
-            Ok(Arrival::Known(image)) => {
-                leadership.publish(Ok(image.digest));
+        let fetched = self.fetch(&desired, &leadership).await;
+        self.lead(leadership, fetched).await
+    }
+
+    /// Publishes what a fetch led to, once that is in the store.
+    async fn lead(
+        self: &Arc<Self>,
+        leadership: Leadership,
+        fetched: Result<Arrival>,
+    ) -> Result<Image> {
+        match fetched {
+            Ok(Arrival::Known(image, arrived)) => {
+                leadership.publish(Ok(arrived));
                 Ok(image)
             }
-            Ok(Arrival::New(partial)) => {
+            Ok(Arrival::New(download, partial)) => {
                 let inner = Arc::clone(self);
                 let commit = async move {
-                    let outcome = inner.commit(&desired, &partial).await;
+                    let outcome = inner.commit(&download, &partial).await;
                     drop(partial);
-                    leadership.publish(
-                        outcome
-                            .as_ref()
-                            .map(|image| image.digest)
-                            .map_err(Error::clone),
-                    );
-                    outcome
+                    let published = outcome.as_ref().map(|(_, arrived)| *arrived);
+                    leadership.publish(published.map_err(Error::clone));
+                    outcome.map(|(image, _)| image)
                 };
                 self.detached(commit).await
             }
@@ -96,21 +135,23 @@ impl Inner {
         leadership: &Leadership,
     ) -> Result<Arrival> {
         let key = desired.source.key();
+        let target = Target::of(desired.source.clone());
         loop {
             let known = self.known(&key);
-            let partial =
-                Handle::open(self.store.partial(), key.clone(), self.boot_id_file.clone()).await?;
-            faultpoint::point("images.pull.part-created");
+            let partial = self.partial(&key).await?;
             let validators = known.as_ref().map(|(_, validators)| validators);
-            let fetched =
-                self.downloader
-                    .fetch(&desired.source, partial, validators, leadership.meter());
+            let fetched = self
+                .downloader
+                .fetch(&target, partial, validators, leadership.meter());
             match (fetched.await?, known) {
-                (Fetched::Whole(partial), _) => return Ok(Arrival::New(partial)),
-                (Fetched::Unchanged, Some((digest, _))) => {
-                    desired.check(digest)?;
-                    if let Some(image) = self.adopt(&desired.name, digest).await? {
-                        return Ok(Arrival::Known(image));
+                (Fetched::Whole(partial), _) => {
+                    return Ok(Arrival::New(desired.download(&partial), partial));
+                }
+                (Fetched::Unchanged, Some((arrived, _))) => {
+                    desired.check(arrived.content)?;
+                    let names = names_of(&desired.name, arrived.content);
+                    if let Some(image) = self.adopt(names, arrived.digest).await? {
+                        return Ok(Arrival::Known(image, arrived));
                     }
                 }
                 // Only requested with a known digest; without one, request everything.
@@ -119,21 +160,28 @@ impl Inner {
         }
     }
 
-    /// The image that came from this URL last, and what its server called it.
-    fn known(&self, key: &str) -> Option<(Digest, Validators)> {
+    async fn partial(&self, key: &str) -> Result<Handle> {
+        let (dir, boot) = (self.store.partial(), self.boot_id_file.clone());
+        let partial = Handle::open(dir, key.to_owned(), boot).await?;
+        faultpoint::point("images.pull.part-created");
+        Ok(partial)
+    }
+
+    /// The image that came from a source last, and what its server called it.
+    fn known(&self, key: &str) -> Option<(Arrived, Validators)> {
         self.catalog.read(|rows| {
-            let (digest, validators) = rows.sources.get(key)?;
-            let usable = rows.entries.contains_key(digest) && !validators.is_empty();
-            usable.then(|| (*digest, validators.clone()))
+            let (arrived, validators) = rows.sources.get(key)?;
+            let usable = rows.entries.contains_key(&arrived.digest) && !validators.is_empty();
+            usable.then(|| (*arrived, validators.clone()))
         })
     }
 
-    /// Adds the name to an image that is here already; `None` if it is not.
-    async fn adopt(self: &Arc<Self>, name: &Name, digest: Digest) -> Result<Option<Image>> {
+    /// Adds names to an image that is here already; `None` if it is not.
+    async fn adopt(self: &Arc<Self>, names: Vec<String>, digest: Digest) -> Result<Option<Image>> {
         if self.catalog.image(digest).is_none() {
             return Ok(None);
         }
-        let (inner, names) = (Arc::clone(self), names_of(name, digest));
+        let inner = Arc::clone(self);
         self.detached(async move {
             let _held = inner.locks.lock(&digest).await;
             if !inner.is_sound(digest).await? {
@@ -145,81 +193,12 @@ impl Inner {
         })
         .await
     }
-
-    /// Checks a complete download, moves it into the store and records it.
-    async fn commit(self: &Arc<Self>, desired: &DesiredImage, partial: &Handle) -> Result<Image> {
-        let digest = match partial.work(|p| p.finish()).await {
-            Ok(digest) => digest,
-            Err(error) => {
-                partial.discard().await?;
-                return Err(error);
-            }
-        };
-        faultpoint::point("images.pull.downloaded");
-        if let Err(error) = desired.check(digest) {
-            partial.discard().await?;
-            return Err(error);
-        }
-        let facts = self.judge(desired, partial).await?;
-
-        let held = self.locks.lock(&digest).await;
-        let (store, target) = (self.store.clone(), self.catalog.path(digest));
-        let place = partial.work(move |p| {
-            if store.holds(digest, facts.size) {
-                p.discard()
-            } else {
-                p.place(&target)
-            }
-        });
-        place.await?;
-        faultpoint::point("images.pull.renamed");
-
-        let names = names_of(&desired.name, digest);
-        let validators = partial.read(|p| p.note().validators.clone());
-        let source = (desired.source.key(), validators);
-        rows::arrived(&self.db, digest, facts, source.clone(), names.clone()).await?;
-        faultpoint::point("images.pull.recorded");
-        self.catalog.change(|rows| {
-            rows.entries
-                .entry(digest)
-                .or_insert_with(|| Entry::new(facts));
-            rows.name(digest, &names);
-            rows.sources.insert(source.0, (digest, source.1));
-        });
-        let image = self.catalog.image(digest);
-        drop(held);
-        self.metrics.received(facts.size);
-        let (name, location) = (&desired.name, desired.source.location());
-        tracing::info!(%digest, %name, location, size = facts.size, "image pulled");
-        image.ok_or_else(|| Error::Absent {
-            reference: digest.to_string(),
-        })
-    }
-
-    /// Finds out what kind of disk the download is; anything else is discarded.
-    async fn judge(&self, desired: &DesiredImage, partial: &Handle) -> Result<Facts> {
-        let limit = self.max_virtual_bytes;
-        match partial.work(move |p| inspect(p.file(), limit)).await? {
-            Ok(disk) => Ok(Facts {
-                size: partial.read(|p| p.received()),
-                virtual_size: disk.virtual_size,
-                format: disk.format,
-            }),
-            Err(reason) => {
-                partial.discard().await?;
-                Err(Error::Format {
-                    location: desired.source.location(),
-                    reason,
-                })
-            }
-        }
-    }
 }
 
 /// How a fetch ended well.
 enum Arrival {
-    New(Handle),
-    Known(Image),
+    New(Download, Handle),
+    Known(Image, Arrived),
 }
 
 impl DesiredImage {
@@ -231,6 +210,19 @@ impl DesiredImage {
                 actual,
             }),
             _ => Ok(()),
+        }
+    }
+
+    fn download(&self, partial: &Handle) -> Download {
+        Download {
+            name: self.name.clone(),
+            key: self.source.key(),
+            location: self.source.location(),
+            shape: Shape::Disk,
+            expected: self.name.digest(),
+            named: None,
+            user: String::new(),
+            validators: partial.read(|p| p.note().validators.clone()),
         }
     }
 }

@@ -11,6 +11,7 @@ use super::catalog::{Entry, Facts, Rows};
 use super::digest::Digest;
 use super::error::Result;
 use super::partial::Validators;
+use super::share::Arrived;
 use crate::metadata::Db;
 
 /// Everything, for the start. A row that cannot be read counts as absent, so that its file is
@@ -28,7 +29,8 @@ pub(super) async fn load(db: &Db) -> Result<Rows> {
 }
 
 fn images(t: &Transaction<'_>, rows: &mut Rows) -> rusqlite::Result<()> {
-    let mut select = t.prepare("SELECT digest, size, virtual_size, format, removed FROM images")?;
+    let mut select =
+        t.prepare("SELECT digest, size, virtual_size, format, removed, config_user FROM images")?;
     let mut found = select.query([])?;
     while let Some(row) = found.next()? {
         let facts = facts(row.get(1)?, row.get(2)?, &row.get::<_, String>(3)?);
@@ -36,6 +38,7 @@ fn images(t: &Transaction<'_>, rows: &mut Rows) -> rusqlite::Result<()> {
             let removed = row.get(4)?;
             let entry = Entry {
                 removed,
+                user: row.get(5)?,
                 ..Entry::new(facts)
             };
             rows.entries.insert(digest, entry);
@@ -71,7 +74,8 @@ fn pins(t: &Transaction<'_>, rows: &mut Rows) -> rusqlite::Result<()> {
 }
 
 fn sources(t: &Transaction<'_>, rows: &mut Rows) -> rusqlite::Result<()> {
-    let mut select = t.prepare("SELECT source, digest, etag, modified FROM image_sources")?;
+    let mut select =
+        t.prepare("SELECT source, digest, etag, modified, content FROM image_sources")?;
     let mut found = select.query([])?;
     while let Some(row) = found.next()? {
         let validators = Validators {
@@ -79,7 +83,10 @@ fn sources(t: &Transaction<'_>, rows: &mut Rows) -> rusqlite::Result<()> {
             modified: row.get(3)?,
         };
         if let Some(digest) = digest(row, 1)? {
-            rows.sources.insert(row.get(0)?, (digest, validators));
+            let content: Option<String> = row.get(4)?;
+            let content = content.and_then(|text| text.parse().ok()).unwrap_or(digest);
+            let arrived = Arrived { digest, content };
+            rows.sources.insert(row.get(0)?, (arrived, validators));
         }
     }
     Ok(())
@@ -97,43 +104,54 @@ fn facts(size: i64, virtual_size: i64, format: &str) -> Option<Facts> {
     })
 }
 
+/// An image that came from a source.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) arrived: Arrived,
+    pub(super) facts: Facts,
+    /// The key of the source.
+    pub(super) source: String,
+    pub(super) validators: Validators,
+    pub(super) user: String,
+    pub(super) names: Vec<String>,
+}
+
 /// Records an image that came from a source, or that a removed one is back.
-pub(super) async fn arrived(
-    db: &Db,
-    digest: Digest,
-    facts: Facts,
-    (source, validators): (String, Validators),
-    names: Vec<String>,
-) -> Result<()> {
+pub(super) async fn arrived(db: &Db, arrival: Arrival) -> Result<()> {
     // Both were lengths of files or checked against a limit; SQLite's integers are as large as
     // those.
+    let facts = arrival.facts;
     let size = i64::try_from(facts.size).unwrap_or(i64::MAX);
     let virtual_size = i64::try_from(facts.virtual_size).unwrap_or(i64::MAX);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.map_or(0, |now| i64::try_from(now.as_nanos()).unwrap_or(i64::MAX));
     let written = db.write(move |t| {
+        let Arrived { digest, content } = arrival.arrived;
         t.execute(
-            "INSERT INTO images (digest, size, virtual_size, format, pulled_at) \
-             VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (digest) DO UPDATE SET removed = 0",
+            "INSERT INTO images (digest, size, virtual_size, format, pulled_at, config_user) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
+             ON CONFLICT (digest) DO UPDATE SET removed = 0, config_user = excluded.config_user",
             params![
                 digest.to_string(),
                 size,
                 virtual_size,
                 facts.format.as_str(),
-                now
+                now,
+                arrival.user
             ],
         )?;
         t.execute(
-            "INSERT OR REPLACE INTO image_sources (source, digest, etag, modified) \
-             VALUES (?1, ?2, ?3, ?4)",
+            "INSERT OR REPLACE INTO image_sources (source, digest, etag, modified, content) \
+             VALUES (?1, ?2, ?3, ?4, ?5)",
             params![
-                source,
+                arrival.source,
                 digest.to_string(),
-                validators.etag,
-                validators.modified
+                arrival.validators.etag,
+                arrival.validators.modified,
+                content.to_string()
             ],
         )?;
-        add_names(t, digest, &names)
+        add_names(t, digest, &arrival.names)
     });
     Ok(written.await?)
 }

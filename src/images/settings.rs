@@ -29,6 +29,11 @@ pub struct Settings {
     pub protocol: Protocol,
     /// Names that refer to other URLs.
     pub translations: Vec<Translation>,
+    /// Hosts of OCI registries: images with these hosts are pulled from them.
+    pub registries: Vec<String>,
+    /// Directory of the registries' servers, certificates and mirrors, in containerd's format. A
+    /// host with a directory there is that of a registry.
+    pub registries_dir: PathBuf,
     /// Largest file that is downloaded, in bytes.
     pub max_download_bytes: u64,
     /// Largest disk that an image may present to a guest, in bytes.
@@ -66,6 +71,8 @@ impl Settings {
             boot_id_file: boot_id::KERNEL.into(),
             protocol: Protocol::Https,
             translations: Vec::new(),
+            registries: Vec::new(),
+            registries_dir: PathBuf::from("/etc/vmlet/certs.d"),
             max_download_bytes: 64 << 30,
             max_virtual_bytes: 2 << 40,
             max_partial_bytes: 128 << 30,

@@ -13,8 +13,17 @@ use super::digest::Digest;
 use super::error::Error;
 use super::progress::{Meter, Progress};
 
+/// What a pull brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Arrived {
+    /// The image's id: of its disk.
+    pub(super) digest: Digest,
+    /// The digest by which names mean it: of the download, or of the registry's manifest.
+    pub(super) content: Digest,
+}
+
 /// What a download led to: the content, which is in the store or was refused.
-pub(super) type Outcome = Result<Digest, Error>;
+pub(super) type Outcome = Result<Arrived, Error>;
 
 #[derive(Debug, Default)]
 struct Flight {
@@ -24,7 +33,7 @@ struct Flight {
 
 type Flights = Arc<Mutex<HashMap<String, Arc<Flight>>>>;
 
-/// The downloads in progress, by [`super::translate::Source::key`].
+/// The downloads in progress, by the key of their source, and `/` and a mark of their credentials.
 #[derive(Debug, Default)]
 pub(super) struct Downloads {
     flights: Flights,
@@ -71,7 +80,9 @@ impl Downloads {
     /// How far the download in progress is, if there is one.
     pub(super) fn progress(&self, key: &str) -> Option<Progress> {
         let flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
-        flights.get(key).map(|flight| flight.meter.read())
+        let of_source = |(other, _): &(&String, _)| other.split('/').next() == Some(key);
+        let mut found = flights.iter().filter(of_source);
+        found.next().map(|(_, flight)| flight.meter.read())
     }
 
     fn join(&self, key: String) -> Membership {

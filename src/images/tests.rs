@@ -17,6 +17,8 @@ mod inspect;
 mod keep;
 mod limits;
 mod names;
+mod packed;
+mod registries;
 mod restart;
 mod room;
 mod server;

@@ -1,7 +1,7 @@
-//! Translates names to URLs, and URLs to other URLs.
+//! Translates names to URLs or places in registries, and URLs to others.
 //!
 //! Invariant: an exact rule beats every prefix, a longer prefix a shorter one; the result is http
-//! or https with a host. The `vmlet.dev/` or `virtlet.cloud/` in front of a name never reaches the
+//! or https with a host, or a registry's host with a repository. The `vmlet.dev/` or `virtlet.cloud/` in front of a name never reaches the
 //! URL. Rules know a URL by its host and path; one that no rule is for is fetched as it is.
 //! Failure: [`Error::Translation`] for a rule that cannot work, at start-up; [`Error::InvalidName`]
 //! for a name that no rule matches and that is no location itself.
@@ -13,7 +13,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::digest::Digest;
 use super::error::{Error, Result};
-use super::reference::{Name, Reference, without_routing};
+use super::locator::Origin;
+use super::reference::{Name, Reference, Version, without_routing};
+use super::registry::{self, SCHEME};
 use super::settings::{Pattern, Protocol, Translation};
 
 /// A URL that may hold secrets: shown as host and path only.
@@ -21,6 +23,11 @@ use super::settings::{Pattern, Protocol, Translation};
 pub(super) struct Source(Url);
 
 impl Source {
+    /// A URL that is fetched as it is.
+    pub(super) const fn of(url: Url) -> Self {
+        Self(url)
+    }
+
     pub(super) const fn url(&self) -> &Url {
         &self.0
     }
@@ -50,6 +57,15 @@ pub(super) fn location(url: &Url) -> String {
     format!("{}{port}{}", url.host_str().unwrap_or_default(), url.path())
 }
 
+/// Where an image is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A file on a web server.
+    File(Source),
+    /// An image in a registry.
+    Registry(registry::Place),
+}
+
 /// How good a match a prefix is.
 type Rank = (usize, u8);
 
@@ -72,28 +88,51 @@ impl Translator {
             if pattern.is_empty() {
                 return Err(refuse("the name is empty"));
             }
-            let source = translator.source(&rule.url).map_err(refuse)?;
-            if matches!(rule.pattern, Pattern::Prefix(_)) && source.0.query().is_some() {
+            let prefix = matches!(rule.pattern, Pattern::Prefix(_));
+            // What is appended does not matter, but a registry alone is no image.
+            let whole = match prefix {
+                true => format!("{}/a", rule.url.trim_end_matches('/')),
+                false => rule.url.clone(),
+            };
+            let any = Version::Tag("latest".to_owned());
+            if rule.url.starts_with(SCHEME) {
+                translator.place(&whole, &any).map_err(refuse)?;
+            } else if translator
+                .source(&rule.url)
+                .map_err(refuse)?
+                .0
+                .query()
+                .is_some()
+                && prefix
+            {
                 return Err(refuse("names cannot be appended to a URL with a query"));
             }
         }
         Ok(translator)
     }
 
-    /// Where to fetch the image that `name` means, or refers to.
-    pub(super) fn translate(&self, name: &Name, url: Option<Url>) -> Result<Source> {
-        let Some(mut url) = url else {
-            return self.of_name(name);
-        };
+    /// Where to fetch the image that `name` means, or refers to. `is_registry` says whether a host
+    /// without a rule is that of a registry.
+    pub(super) fn translate(
+        &self,
+        name: &Name,
+        origin: Origin,
+        is_registry: impl Fn(&str) -> bool,
+    ) -> Result<Place> {
         let refuse = |reason| Error::InvalidName {
             name: name.repository().to_owned(),
             reason,
         };
+        let mut url = match origin {
+            Origin::Url(url) => url,
+            Origin::Registry => return self.of_name(name, |_| true),
+            Origin::Default => return self.of_name(name, is_registry),
+        };
         match self.rule_for(&location(&url)) {
-            Some(other) => self.source(&other).map_err(refuse),
+            Some(other) => self.place(&other, name.version()).map_err(refuse),
             None => {
                 url.set_fragment(None);
-                Ok(Source(url))
+                Ok(Place::File(Source(url)))
             }
         }
     }
@@ -116,7 +155,7 @@ impl Translator {
             })
     }
 
-    fn of_name(&self, name: &Name) -> Result<Source> {
+    fn of_name(&self, name: &Name, is_registry: impl Fn(&str) -> bool) -> Result<Place> {
         let given = name.repository();
         let bare = name.bare();
         // A pod that is routed by its RuntimeClass or annotation may leave the prefix out, whatever
@@ -130,12 +169,17 @@ impl Translator {
             name: given.to_owned(),
             reason,
         };
+        let host = bare.split('/').next().unwrap_or_default();
         match url {
-            Some(url) => self.source(&url).map_err(refuse),
-            None if is_location(bare) => self.source(bare).map_err(refuse),
-            None => Err(refuse(
+            Some(url) => self.place(&url, name.version()).map_err(refuse),
+            None if !is_location(bare) => Err(refuse(
                 "is no host and path, and no translation rule matches it",
             )),
+            None if !bare.contains("://") && is_registry(host) => {
+                let place = registry::Place::of(name).map_err(refuse)?;
+                Ok(Place::Registry(place))
+            }
+            None => self.source(bare).map(Place::File).map_err(refuse),
         }
     }
 
@@ -157,6 +201,14 @@ impl Translator {
         };
         let longest = self.rules.iter().filter_map(matching).max_by_key(|m| m.0);
         longest.map(|(_, url)| url)
+    }
+
+    /// Where a rule leads to, for a name with this version.
+    fn place(&self, text: &str, version: &Version) -> Result<Place, &'static str> {
+        match text.strip_prefix(SCHEME) {
+            Some(rest) => registry::Place::parse(rest, version).map(Place::Registry),
+            None => self.source(text).map(Place::File),
+        }
     }
 
     fn source(&self, text: &str) -> Result<Source, &'static str> {

@@ -21,6 +21,7 @@ const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0004_block_devices.sql")),
     M::up(include_str!("migrations/0005_wanted_resources.sql")),
     M::up(include_str!("migrations/0006_root_disk_sizes.sql")),
+    M::up(include_str!("migrations/0007_registries.sql")),
 ];
 const MIGRATIONS: Migrations<'static> = Migrations::from_slice(STEPS);
 

@@ -20,7 +20,7 @@ use super::error::{Error, Result};
 use super::model::{BlockDisk, ContainerConfig};
 use super::service::Containers;
 use super::settings::Unsupported;
-use crate::images::{Format, Image, head_of};
+use crate::images::{Format, Image, Locator, head_of};
 use crate::platform::Platform;
 use crate::sandbox::{Sandbox, SandboxConfig};
 use finding::{Finding, LONGEST};
@@ -196,12 +196,18 @@ pub(super) fn of_pod(pod: &SandboxConfig) -> Vec<Finding> {
 /// A URL of an image beside an image name that is not made of a URL.
 fn of_image_url(pod: &SandboxConfig, config: &ContainerConfig) -> Option<Finding> {
     let image = &config.image;
-    let names = [&image.image, &image.user_specified_image];
-    let has_url = !matches!(Annotations::new(&pod.annotations).image_url(), Ok(None));
-    (has_url && !names.iter().any(|name| is_url_image_name(name))).then(|| {
+    let names = [&image.user_specified_image, &image.image];
+    let url = match Annotations::new(&pod.annotations).image_url() {
+        Ok(url) => url?,
+        // Too long to be of use for any name.
+        Err(_) => "",
+    };
+    let is_used =
+        |name: &&String| is_url_image_name(name) || Locator::new(name, Some(url)).check().is_ok();
+    (!names.iter().any(is_used)).then(|| {
         Finding::new(
             "annotation vmlet.dev/image-url is not used: it needs an image name vmlet.dev/url/HASH, \
-             HASH being the SHA-256 of the URL",
+             HASH being the SHA-256 of the URL, or the value oci:// and the name of the image",
         )
     })
 }

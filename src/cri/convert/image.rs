@@ -7,7 +7,7 @@
 use cri_proto::v1;
 
 use super::{Invalid, Result, check};
-use crate::images::{Image, Usage};
+use crate::images::{Credentials, Image, Usage};
 use crate::vm::{ContainerConfig, DiskUsage, ImageSpec};
 
 /// The image of a request; `field` is where it is.
@@ -25,16 +25,39 @@ pub(in crate::cri) fn spec(field: &str, spec: Option<v1::ImageSpec>) -> Result<I
     })
 }
 
+/// What a client shows to a registry; `None` where there is nothing in it.
+pub(in crate::cri) fn credentials(auth: v1::AuthConfig) -> Option<Credentials> {
+    let credentials = Credentials {
+        username: auth.username,
+        password: auth.password,
+        auth: auth.auth,
+        identity_token: auth.identity_token,
+        registry_token: auth.registry_token,
+        server_address: auth.server_address,
+    };
+    credentials.given()
+}
+
+/// User id and name in the user of an image's configuration, `user[:group]`.
+fn user(text: &str) -> (Option<v1::Int64Value>, String) {
+    let user = text.split(':').next().unwrap_or_default();
+    match user.parse() {
+        Ok(value) => (Some(v1::Int64Value { value }), String::new()),
+        Err(_) => (None, user.to_owned()),
+    }
+}
+
 /// As an item of a list.
 pub(in crate::cri) fn item(image: &Image) -> v1::Image {
     let id = image.digest.to_string();
+    let (uid, username) = user(&image.user);
     v1::Image {
         id: id.clone(),
         repo_tags: image.tags.clone(),
         repo_digests: image.digests.clone(),
         size: image.size,
-        uid: None,
-        username: String::new(),
+        uid,
+        username,
         spec: Some(v1::ImageSpec {
             image: id,
             ..v1::ImageSpec::default()

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use reqwest::header::HeaderMap;
-use reqwest::{Response, StatusCode};
+use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use tokio::time::timeout;
 
 use super::super::addresses::is_refused;
@@ -15,33 +15,45 @@ use super::super::client::is_untrusted;
 use super::super::error::{Error, Result};
 use super::super::format;
 use super::super::partial::Full;
-use super::super::translate::{Source, location};
-use super::{Downloader, reply};
+use super::super::translate::location;
+use super::{Downloader, Target, reply};
 
 /// The bytes of a file, as a downloader requests them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request<'a> {
     pub(super) downloader: &'a Downloader,
-    pub(super) source: &'a Source,
+    pub(super) target: &'a Target,
 }
 
 impl Request<'_> {
-    /// Asks, and waits for the beginning of the answer.
+    /// Requests the file, and waits for the beginning of the answer.
     pub(super) async fn send(&self, headers: HeaderMap) -> Result<Response> {
-        if self.downloader.guard.check_url(self.source.url()).is_err() {
+        let request = self.client().get(self.target.source.url().clone());
+        self.answer(request.headers(headers)).await
+    }
+
+    /// Waits for the beginning of the answer to a request for the target's URL.
+    pub(super) async fn answer(&self, request: RequestBuilder) -> Result<Response> {
+        if self
+            .downloader
+            .guard
+            .check_url(self.target.source.url())
+            .is_err()
+        {
             return Err(self.refused_address());
         }
-        let request = self
-            .downloader
-            .client
-            .get(self.source.url().clone())
-            .headers(headers);
+        let request = request.headers(self.target.headers.clone());
         let limit = self.downloader.connect_timeout + self.downloader.stall_timeout;
         match timeout(limit, request.send()).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(self.broken(error)),
             Err(_) => Err(self.stalled()),
         }
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        let own = self.target.client.as_ref();
+        own.unwrap_or(&self.downloader.client)
     }
 
     /// Waits for more of a body, within the stall time.
@@ -63,7 +75,7 @@ impl Request<'_> {
         let limit = self.downloader.max_bytes;
         match bytes > limit {
             true => Err(Error::TooLarge {
-                location: self.source.location(),
+                location: self.target.source.location(),
                 limit,
             }),
             false => Ok(()),
@@ -95,7 +107,7 @@ impl Request<'_> {
 
     pub(super) fn truncated(&self, received: u64, total: u64) -> Error {
         Error::Truncated {
-            location: self.source.location(),
+            location: self.target.source.location(),
             received,
             total,
         }
@@ -103,16 +115,16 @@ impl Request<'_> {
 
     pub(super) fn unusable(&self, reason: &'static str) -> Error {
         Error::Reply {
-            location: self.source.location(),
+            location: self.target.source.location(),
             reason,
         }
     }
 
-    fn broken(&self, error: reqwest::Error) -> Error {
+    pub(super) fn broken(&self, error: reqwest::Error) -> Error {
         if is_refused(&error) {
             return self.refused_address();
         }
-        let location = self.source.location();
+        let location = self.target.source.location();
         let (redirect, untrusted) = (error.is_redirect(), is_untrusted(&error));
         let source = Arc::new(error.without_url());
         if redirect {
@@ -126,7 +138,7 @@ impl Request<'_> {
 
     fn refused_address(&self) -> Error {
         Error::Address {
-            location: self.source.location(),
+            location: self.target.source.location(),
         }
     }
 
@@ -137,21 +149,21 @@ impl Request<'_> {
 
     pub(super) fn slow(&self) -> Error {
         Error::Slow {
-            location: self.source.location(),
+            location: self.target.source.location(),
             limit: self.downloader.min_rate,
         }
     }
 
     pub(super) fn unfit(&self, reason: format::Error) -> Error {
         Error::Format {
-            location: self.source.location(),
+            location: self.target.source.location(),
             reason,
         }
     }
 
     fn stalled(&self) -> Error {
         Error::Stalled {
-            location: self.source.location(),
+            location: self.target.source.location(),
             seconds: self.downloader.stall_timeout.as_secs(),
         }
     }

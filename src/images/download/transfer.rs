@@ -13,6 +13,7 @@ use super::super::error::Result;
 use super::super::format::{HEAD, head_of, judge};
 use super::super::partial::{Handle, Note, Validators};
 use super::super::progress::Meter;
+use super::super::unpack::Packing;
 use super::reply;
 use super::request::Request;
 
@@ -86,7 +87,7 @@ impl Transfer<'_> {
         let headers = response.headers();
         self.request.plain(headers)?;
         let total = reply::length(headers);
-        let location = self.request.source.location();
+        let location = self.request.target.source.location();
         let note = Note::new(location, reply::validators(headers), total);
         self.partial.work(move |p| p.restart(note)).await?;
         self.body(response, total).await
@@ -149,7 +150,13 @@ impl Transfer<'_> {
 
     /// Refuses a file by its first bytes, before the rest comes.
     async fn judge(&self, total: Option<u64>) -> Result<()> {
+        if !self.request.target.is_disk {
+            return Ok(());
+        }
         let head = self.partial.work(|p| head_of(p.file())).await?;
+        if Packing::of(&head).is_some() {
+            return Ok(());
+        }
         let judged = judge(&head, total, self.request.downloader.max_virtual_bytes);
         judged
             .map(drop)

@@ -49,6 +49,17 @@ impl Handle {
         done.map_err(|e| disk_error(e, &self.dir))
     }
 
+    /// As [`Handle::work`], for a job with errors of its own.
+    pub(in crate::images) async fn run<T, F>(&self, job: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Partial) -> Result<T> + Send + 'static,
+    {
+        let partial = Arc::clone(&self.partial);
+        let locked = move || job(&mut partial.lock().unwrap_or_else(PoisonError::into_inner));
+        tokio::task::spawn_blocking(locked).await?
+    }
+
     /// Reads the state in memory; no I/O.
     pub(in crate::images) fn read<T>(&self, read: impl FnOnce(&Partial) -> T) -> T {
         read(&self.partial.lock().unwrap_or_else(PoisonError::into_inner))

@@ -11,6 +11,8 @@ use super::*;
 /// With these the test below is not the test, but the process that it starts.
 const DIR: &str = "VMLET_TEST_IMAGES_DIR";
 const SERVER: &str = "VMLET_TEST_IMAGES_SERVER";
+/// Number of the image that is pulled first, and dies.
+const FIRST: &str = "VMLET_TEST_IMAGES_FIRST";
 const SIGKILL: i32 = 9;
 
 async fn open(dir: &Path) -> Images {
@@ -18,11 +20,17 @@ async fn open(dir: &Path) -> Images {
     Images::open(db, settings(dir)).await.unwrap()
 }
 
-/// Passes every point of [`FAULT_POINTS`].
-async fn live(images: &Images, server: &str) {
-    let names = ["a.img", "b.img"].map(|path| format!("{server}/{path}"));
+/// A file, a compressed one, and a container disk in a registry.
+const KINDS: usize = 3;
+
+/// Passes every point of [`FAULT_POINTS`], whichever image is the first.
+async fn live(images: &Images, server: &str, first: usize) {
+    let mut names = ["a.img", "b.img.gz", "c:1"].map(|path| format!("{server}/{path}"));
+    let url = format!("oci://{}", names[2]);
+    names.rotate_left(first);
     for name in &names {
-        images.pull(name).await.unwrap();
+        let url = url.ends_with(name).then_some(url.as_str());
+        images.pull(Locator::new(name, url)).await.unwrap();
     }
     let pinned = images.pin("pod", &names[0]).await.unwrap();
     for name in &names {
@@ -36,13 +44,16 @@ async fn live(images: &Images, server: &str) {
 async fn death_at_any_point_leaves_nothing_that_a_restart_does_not_repair() {
     if let (Ok(dir), Ok(server)) = (std::env::var(DIR), std::env::var(SERVER)) {
         // This is the process that dies.
-        return live(&open(Path::new(&dir)).await, &server).await;
+        let first = std::env::var(FIRST).unwrap().parse().unwrap();
+        return live(&open(Path::new(&dir)).await, &server, first).await;
     }
-    for point in FAULT_POINTS {
+    let lives = (0..KINDS).flat_map(|first| FAULT_POINTS.iter().map(move |point| (first, point)));
+    for (first, point) in lives {
         let scratch = tempfile::tempdir().unwrap();
         let server = Server::start().await;
         server.offer("a.img", &disk(400, 1), "1");
-        server.offer("b.img", &disk(400, 2), "1");
+        server.offer("b.img.gz", &packed::gzip(&disk(400, 2)), "1");
+        registries::container_disk(&server, "c", "1", &disk(400, 3), "");
         let armed = scratch.path().join("armed");
         std::fs::create_dir(&armed).unwrap();
         std::fs::write(armed.join(point), "").unwrap();
@@ -52,24 +63,25 @@ async fn death_at_any_point_leaves_nothing_that_a_restart_does_not_repair() {
             .arg("images::tests::crash::death_at_any_point_leaves_nothing_that_a_restart_does_not_repair")
             .env(DIR, scratch.path())
             .env(SERVER, &server.authority)
+            .env(FIRST, first.to_string())
             .env(faultpoint::DIR_VARIABLE, &armed)
             .stdout(Stdio::null());
         let child = tokio::task::spawn_blocking(move || child.status().unwrap());
         let status = tokio::time::timeout(TIMEOUT, child).await.unwrap().unwrap();
-        assert_eq!(status.signal(), Some(SIGKILL), "{point}: {status}");
+        assert_eq!(status.signal(), Some(SIGKILL), "{first}, {point}: {status}");
 
         let images = open(scratch.path()).await;
         for image in images.list() {
             assert!(image.path.exists(), "{point}");
         }
-        live(&images, &server.authority).await;
+        live(&images, &server.authority, first).await;
         assert!(
             images.list().is_empty() && images.owners().is_empty(),
-            "{point}"
+            "{first}, {point}"
         );
         for place in ["data", "partial"] {
             let left = files(&scratch.path().join("images").join(place));
-            assert!(left.is_empty(), "{point}: {left:?}");
+            assert!(left.is_empty(), "{first}, {point}: {left:?}");
         }
     }
 }

@@ -31,6 +31,8 @@ pub(super) enum Step {
     /// The proper answer.
     Serve,
     Status(u16),
+    /// 401 with this challenge.
+    Challenge(String),
     Redirect(String),
     /// The whole file, with its length in the header, but the connection breaks after so many
     /// bytes.
@@ -197,6 +199,14 @@ impl State {
                 StatusCode::from_u16(code).unwrap(),
                 Bytes::from_static(b"no"),
             ),
+            (Step::Challenge(challenge), _) => {
+                let mut response = plain(StatusCode::UNAUTHORIZED, Bytes::new());
+                let value = challenge.parse().unwrap();
+                response
+                    .headers_mut()
+                    .insert(header::WWW_AUTHENTICATE, value);
+                response
+            }
             (Step::Redirect(to), _) => {
                 let mut response = plain(StatusCode::FOUND, Bytes::new());
                 response

@@ -41,6 +41,18 @@ fn name(text: &str) -> Name {
     }
 }
 
+/// What a name is translated to on a node where `r.example` is a registry.
+fn translate(translator: &Translator, text: &str) -> Result<Place> {
+    translator.translate(&name(text), Origin::Default, |host| host == "r.example")
+}
+
+fn url_of(place: &Place) -> &str {
+    match place {
+        Place::File(source) => source.url().as_str(),
+        Place::Registry(place) => panic!("{place}"),
+    }
+}
+
 #[rstest]
 #[case::exact("debian:12", "https://me:hush@cloud.debian.org/12.qcow2?k=hush")]
 #[case::exact_beats_prefix("corp/linux/special", "http://mirror.corp/special.img")]
@@ -61,8 +73,8 @@ fn name(text: &str) -> Name {
 #[case::url("http://h.org/a.img", "http://h.org/a.img")]
 fn names_become_urls(#[case] text: &str, #[case] url: &str) {
     let translator = Translator::new(Protocol::Https, rules()).unwrap();
-    let source = translator.translate(&name(text), None).unwrap();
-    assert_eq!(source.url().as_str(), url);
+    let place = translate(&translator, text).unwrap();
+    assert_eq!(url_of(&place), url);
 }
 
 #[rstest]
@@ -71,7 +83,7 @@ fn names_become_urls(#[case] text: &str, #[case] url: &str) {
 #[case::routed_short("vmlet.dev/ubuntu")]
 fn a_name_that_is_nowhere_is_refused(#[case] text: &str) {
     let translator = Translator::new(Protocol::Https, rules()).unwrap();
-    let refused = translator.translate(&name(text), None);
+    let refused = translate(&translator, text);
     assert!(
         matches!(refused, Err(Error::InvalidName { .. })),
         "{refused:?}"
@@ -90,8 +102,8 @@ fn a_rule_for_all_names_leaves_locations_alone(#[case] text: &str, #[case] url: 
         url: "http://mirror.corp/all".into(),
     };
     let translator = Translator::new(Protocol::Https, vec![rule]).unwrap();
-    let source = translator.translate(&name(text), None).ok();
-    assert_eq!(source.as_ref().map(|s| s.url().as_str()), url);
+    let place = translate(&translator, text).ok();
+    assert_eq!(place.as_ref().map(url_of), url);
 }
 
 #[rstest]
@@ -123,14 +135,61 @@ fn a_url_is_known_by_host_and_path(#[case] url: &str, #[case] expected: &str) {
     ];
     let translator = Translator::new(Protocol::Https, rules).unwrap();
     let name = name(&podspec::url_image_name(url));
-    let source = translator.translate(&name, Url::parse(url).ok()).unwrap();
-    assert_eq!(source.url().as_str(), expected);
+    let origin = Origin::Url(Url::parse(url).unwrap());
+    let place = translator.translate(&name, origin, |_| true).unwrap();
+    assert_eq!(url_of(&place), expected);
+}
+
+#[rstest]
+#[case::known_host("r.example/a/b:1", "r.example/a/b:1")]
+#[case::routed("vmlet.dev/r.example/a", "r.example/a:latest")]
+#[case::exact("short:2", "q.example/disks/short:2")]
+#[case::exact_with_tag("fixed:2", "q.example/disks/fixed:9")]
+#[case::prefix("all/x/y:3", "q.example/all/x/y:3")]
+fn names_of_registries_become_places(#[case] text: &str, #[case] expected: &str) {
+    let rule = |pattern, url: &str| Translation {
+        pattern,
+        url: url.into(),
+    };
+    let rules = vec![
+        rule(
+            Pattern::Exact("short".into()),
+            "oci://q.example/disks/short",
+        ),
+        rule(
+            Pattern::Exact("fixed".into()),
+            "oci://q.example/disks/fixed:9",
+        ),
+        rule(Pattern::Prefix("all".into()), "oci://q.example/all"),
+    ];
+    let translator = Translator::new(Protocol::Https, rules).unwrap();
+    match translate(&translator, text).unwrap() {
+        Place::Registry(place) => assert_eq!(place.to_string(), expected),
+        Place::File(source) => panic!("{source:?}"),
+    }
+}
+
+#[test]
+fn a_pod_may_say_that_a_name_is_one_of_a_registry() {
+    let translator = Translator::new(Protocol::Https, rules()).unwrap();
+    let of = |text: &str| translator.translate(&name(text), Origin::Registry, |_| false);
+    assert!(matches!(
+        of("h.org:81/a.img:t").unwrap(),
+        Place::Registry(_)
+    ));
+    // The node's rules win, and what no registry can have is refused.
+    assert!(matches!(of("debian").unwrap(), Place::File(_)));
+    for text in ["h.org/A", "ubuntu"] {
+        assert!(matches!(of(text), Err(Error::InvalidName { .. })), "{text}");
+    }
 }
 
 #[test]
 fn a_source_shows_no_secrets() {
     let translator = Translator::new(Protocol::Https, rules()).unwrap();
-    let source = translator.translate(&name("debian"), None).unwrap();
+    let Place::File(source) = translate(&translator, "debian").unwrap() else {
+        panic!("not a file");
+    };
     assert_eq!(format!("{source:?}"), "cloud.debian.org/12.qcow2");
     assert_eq!(source.key().len(), 64);
     assert!(!format!("{translator:?}").contains("hush"));
@@ -141,6 +200,8 @@ fn a_source_shows_no_secrets() {
 #[case::no_host(Pattern::Exact("a".into()), "http://")]
 #[case::no_name(Pattern::Exact(String::new()), "http://h.org/a")]
 #[case::query(Pattern::Prefix("a".into()), "http://h.org/?file=")]
+#[case::no_repository(Pattern::Exact("a".into()), "oci://r.example")]
+#[case::registry_credentials(Pattern::Prefix("a".into()), "oci://me:hush@r.example/a")]
 fn a_rule_that_cannot_work_is_refused(#[case] pattern: Pattern, #[case] url: &str) {
     let rule = Translation {
         pattern,

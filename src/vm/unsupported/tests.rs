@@ -231,6 +231,7 @@ async fn a_raw_disk_that_cannot_boot_is_named() {
             path: file.path().into(),
             tags: Vec::new(),
             digests: Vec::new(),
+            user: String::new(),
         };
         of_image(&image).await.is_some()
     };

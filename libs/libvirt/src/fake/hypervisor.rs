@@ -11,6 +11,7 @@ use tokio::sync::broadcast;
 use uuid::Uuid;
 
 use super::{FakeDomain, FakeHypervisor, Inner, absence, silence};
+use crate::error::readable;
 use crate::read::{Definition, console_file, machine_type};
 use crate::saved::WHOLE;
 use crate::{
@@ -371,7 +372,7 @@ impl Hypervisor for FakeHypervisor {
         match reply.get("error") {
             Some(reason) => Err(Error::Refused {
                 call: "guest agent command",
-                reason: reason.to_string(),
+                reason: readable(&reason.to_string()),
             }),
             None => Ok(reply),
         }

@@ -1,0 +1,213 @@
+//! Makes an image of a complete download.
+//!
+//! Invariant: checked, unpacked where that is needed, judged, moved into the store and recorded, in
+//! this order; a crash in between leaves a download that the next pull takes up, or a file that the
+//! next start removes.
+//! Failure: a download that is not what it is to be is discarded; one that only found no space to
+//! be unpacked to stays.
+
+use std::sync::Arc;
+
+use super::super::Inner;
+use super::super::catalog::{Entry, Facts, Image, names_of};
+use super::super::digest::Digest;
+use super::super::error::{Error, Result};
+use super::super::format::{head_of, inspect};
+use super::super::partial::{Handle, Validators};
+use super::super::reference::Name;
+use super::super::rows::{self, Arrival};
+use super::super::share::Arrived;
+use super::super::unpack::{Limits, Shape, unpack};
+
+/// A complete download, and what it is to become.
+#[derive(Debug, Clone)]
+pub(super) struct Download {
+    pub(super) name: Name,
+    /// Stands for its source in the database and in file names.
+    pub(super) key: String,
+    /// Host and path, for messages.
+    pub(super) location: String,
+    pub(super) shape: Shape,
+    /// The digest that it must have.
+    pub(super) expected: Option<Digest>,
+    /// The digest by which the name means it, where that is not its own.
+    pub(super) named: Option<Digest>,
+    /// The user that the image's configuration names.
+    pub(super) user: String,
+    /// What the server called it.
+    pub(super) validators: Validators,
+}
+
+/// A disk in a file of its own, with its digest.
+struct Unpacked {
+    file: Handle,
+    digest: Digest,
+}
+
+impl Inner {
+    /// Checks a complete download, moves its disk into the store and records it.
+    pub(super) async fn commit(
+        self: &Arc<Self>,
+        download: &Download,
+        partial: &Handle,
+    ) -> Result<(Image, Arrived)> {
+        let content = match partial.work(|p| p.finish()).await {
+            Ok(digest) => digest,
+            Err(error) => {
+                partial.discard().await?;
+                return Err(error);
+            }
+        };
+        faultpoint::point("images.pull.downloaded");
+        if let Some(expected) = download.expected.filter(|expected| *expected != content) {
+            partial.discard().await?;
+            return Err(Error::Digest {
+                location: download.location.clone(),
+                expected,
+                actual: content,
+            });
+        }
+        let head = partial.work(|p| head_of(p.file())).await?;
+        let made = match download.shape.is_packed(&head) {
+            true => self.unpack(download, partial).await,
+            false => self.whole(download, partial, content).await,
+        };
+        let (unpacked, facts) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                if is_final(&error) {
+                    partial.discard().await?;
+                }
+                return Err(error);
+            }
+        };
+        let digest = unpacked.digest;
+        let held = self.locks.lock(&digest).await;
+        let (store, target) = (self.store.clone(), self.catalog.path(digest));
+        let place = unpacked.file.work(move |p| {
+            if store.holds(digest, facts.size) {
+                p.discard()
+            } else {
+                p.place(&target)
+            }
+        });
+        place.await?;
+        faultpoint::point("images.pull.renamed");
+        // Before the record: nothing would look for it afterwards.
+        if digest != content {
+            partial.discard().await?;
+        }
+
+        let names = names_of(&download.name, download.named.unwrap_or(content));
+        let arrived = Arrived { digest, content };
+        let arrival = Arrival {
+            arrived,
+            facts,
+            source: download.key.clone(),
+            validators: download.validators.clone(),
+            user: download.user.clone(),
+            names: names.clone(),
+        };
+        rows::arrived(&self.db, arrival).await?;
+        faultpoint::point("images.pull.recorded");
+        self.catalog.change(|rows| {
+            let entry = rows.entries.entry(digest);
+            let entry = entry.or_insert_with(|| Entry::new(facts));
+            entry.user.clone_from(&download.user);
+            rows.name(digest, &names);
+            let sourced = (arrived, download.validators.clone());
+            rows.sources.insert(download.key.clone(), sourced);
+        });
+        let image = self.catalog.image(digest);
+        drop(held);
+        self.metrics.received(partial.read(|p| p.received()));
+        let (name, location) = (&download.name, &download.location);
+        tracing::info!(%digest, %name, location, size = facts.size, "image pulled");
+        let image = image.ok_or_else(|| Error::Absent {
+            reference: digest.to_string(),
+        })?;
+        Ok((image, arrived))
+    }
+
+    /// A download that is the disk itself.
+    async fn whole(
+        &self,
+        download: &Download,
+        partial: &Handle,
+        digest: Digest,
+    ) -> Result<(Unpacked, Facts)> {
+        let facts = self.judge(download, partial).await?;
+        let file = partial.clone();
+        Ok((Unpacked { file, digest }, facts))
+    }
+
+    /// The disk in a packed download.
+    async fn unpack(&self, download: &Download, partial: &Handle) -> Result<(Unpacked, Facts)> {
+        let disk = self.partial(&format!("{}-disk", download.key)).await?;
+        match self.unpack_to(download, partial, &disk).await {
+            Ok(made) => Ok(made),
+            Err(error) => {
+                disk.discard().await?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn unpack_to(
+        &self,
+        download: &Download,
+        partial: &Handle,
+        disk: &Handle,
+    ) -> Result<(Unpacked, Facts)> {
+        let size = partial.read(|p| p.received());
+        let (room, space) = self.downloader.claim(disk, size).await?;
+        let limits = Limits {
+            location: download.location.clone(),
+            max_bytes: self.downloader.max_bytes(),
+            max_virtual_bytes: self.max_virtual_bytes,
+            room,
+            space,
+            stopping: Arc::clone(&self.stopping),
+        };
+        let (shape, packed) = (download.shape, partial.clone());
+        let found = disk.run(move |disk| packed.read(|p| unpack(p.file(), shape, disk, limits)));
+        if !found.await? {
+            return Err(Error::Content {
+                location: download.location.clone(),
+                reason: NO_DISK.to_owned(),
+            });
+        }
+        let digest = disk.work(|p| p.finish()).await?;
+        faultpoint::point("images.pull.unpacked");
+        let facts = self.judge(download, disk).await?;
+        let file = disk.clone();
+        Ok((Unpacked { file, digest }, facts))
+    }
+
+    /// Finds out what kind of disk a file is.
+    async fn judge(&self, download: &Download, file: &Handle) -> Result<Facts> {
+        let limit = self.max_virtual_bytes;
+        let disk = file.work(move |p| inspect(p.file(), limit)).await?;
+        let disk = disk.map_err(|reason| Error::Format {
+            location: download.location.clone(),
+            reason,
+        })?;
+        Ok(Facts {
+            size: file.read(|p| p.received()),
+            virtual_size: disk.virtual_size,
+            format: disk.format,
+        })
+    }
+}
+
+/// Why a layer is of no use.
+pub(super) const NO_DISK: &str = "it has no file in a directory disk: a container image is no \
+                                  container disk; see docs/pods.md";
+
+/// Whether the same bytes would fail again.
+const fn is_final(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Content { .. } | Error::Format { .. } | Error::TooLarge { .. } | Error::Io { .. }
+    )
+}

@@ -1,0 +1,200 @@
+//! Where an image is in a registry.
+//!
+//! Invariant: a [`Place`] has a host and a repository in the grammar of the OCI distribution
+//! specification, so that both may stand in a URL.
+//! Failure: a sentence about the name.
+
+use std::fmt;
+
+use super::super::reference::{Name, Reference, Version};
+
+/// Scheme of translations, and of the annotation `vmlet.dev/image-url`, that mean a registry.
+pub(in crate::images) const SCHEME: &str = "oci://";
+
+/// Names of Docker Hub: that in image names, that of its API, and that in credentials.
+const DOCKER_HUB: &str = "docker.io";
+const DOCKER_HUB_API: &str = "registry-1.docker.io";
+const DOCKER_HUB_INDEX: &str = "index.docker.io";
+
+/// An image in a registry.
+#[derive(Clone, PartialEq, Eq)]
+pub(in crate::images) struct Place {
+    host: String,
+    repository: String,
+    version: Version,
+}
+
+impl Place {
+    /// Reads `host[:port]/repository[:tag][@sha256:hex]`. Without tag and digest it has those of
+    /// `version`; a digest there wins over a tag here.
+    pub(in crate::images) fn parse(text: &str, version: &Version) -> Result<Self, &'static str> {
+        let Ok(Reference::Named(name)) = Reference::parse(text) else {
+            return Err("makes no name of an image in a registry");
+        };
+        let own = text.rsplit('/').next().unwrap_or_default();
+        let chosen = match (name.version(), version) {
+            (Version::Tag(_), Version::Digest(_)) => version,
+            (own_version, _) if own.contains([':', '@']) => own_version,
+            _ => version,
+        };
+        Self::new(name.repository(), chosen)
+    }
+
+    /// The image of a name that contains its host.
+    pub(in crate::images) fn of(name: &Name) -> Result<Self, &'static str> {
+        Self::new(name.bare(), name.version())
+    }
+
+    fn new(name: &str, version: &Version) -> Result<Self, &'static str> {
+        let Some((host, repository)) = name.split_once('/') else {
+            return Err("has no registry host and no translation rule matches it");
+        };
+        if name.contains("://") || !(host == "localhost" || host.contains(['.', ':'])) {
+            return Err("has no registry host and no translation rule matches it");
+        }
+        if !repository.split('/').all(is_component) {
+            return Err("has characters that a repository of a registry cannot have");
+        }
+        let host = match host {
+            DOCKER_HUB_INDEX | DOCKER_HUB_API => DOCKER_HUB,
+            host => host,
+        };
+        let repository = match (host, repository.contains('/')) {
+            (DOCKER_HUB, false) => format!("library/{repository}"),
+            _ => repository.to_owned(),
+        };
+        Ok(Self {
+            host: host.to_owned(),
+            repository,
+            version: version.clone(),
+        })
+    }
+
+    /// The registry's host, with its port, as image names have it.
+    pub(super) fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The host that serves the registry's API where nothing else is configured.
+    pub(super) fn api_host(&self) -> &str {
+        match self.host.as_str() {
+            DOCKER_HUB => DOCKER_HUB_API,
+            host => host,
+        }
+    }
+
+    pub(super) fn repository(&self) -> &str {
+        &self.repository
+    }
+
+    pub(super) const fn version(&self) -> &Version {
+        &self.version
+    }
+
+    /// The end of the manifest's URL: tag or digest.
+    pub(super) fn label(&self) -> String {
+        match &self.version {
+            Version::Tag(tag) => tag.clone(),
+            Version::Digest(digest) => digest.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let separator = match self.version {
+            Version::Tag(_) => ':',
+            Version::Digest(_) => '@',
+        };
+        let (host, repository, label) = (&self.host, &self.repository, self.label());
+        write!(f, "{host}/{repository}{separator}{label}")
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The host of a registry in a text that may be a URL, as credentials name it.
+pub(super) fn host_of(text: &str) -> &str {
+    let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
+    match rest.split('/').next().unwrap_or_default() {
+        DOCKER_HUB_API | DOCKER_HUB_INDEX => DOCKER_HUB,
+        host => host,
+    }
+}
+
+/// `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`
+fn is_component(text: &str) -> bool {
+    let word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let ends = text.starts_with(word) && text.ends_with(word);
+    let mut separators = text.split(word).filter(|between| !between.is_empty());
+    let allowed =
+        |between: &str| matches!(between, "." | "_" | "__") || between.bytes().all(|b| b == b'-');
+    ends && separators.all(allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn place(text: &str, tag: &str) -> Result<String, &'static str> {
+        Place::parse(text, &Version::Tag(tag.to_owned())).map(|place| place.to_string())
+    }
+
+    #[rstest]
+    #[case(
+        "quay.io/containerdisks/fedora",
+        "40",
+        "quay.io/containerdisks/fedora:40"
+    )]
+    #[case(
+        "quay.io/containerdisks/fedora:41",
+        "40",
+        "quay.io/containerdisks/fedora:41"
+    )]
+    #[case("localhost:5000/a_b/c--d.e__f", "1", "localhost:5000/a_b/c--d.e__f:1")]
+    #[case("docker.io/debian", "12", "docker.io/library/debian:12")]
+    #[case("index.docker.io/me/debian", "12", "docker.io/me/debian:12")]
+    fn a_place_is_host_repository_and_version(
+        #[case] text: &str,
+        #[case] tag: &str,
+        #[case] expected: &str,
+    ) {
+        assert_eq!(place(text, tag).as_deref(), Ok(expected));
+    }
+
+    #[test]
+    fn a_digest_of_the_name_wins_over_the_tag_of_a_rule() {
+        let digest = format!("sha256:{}", "ab".repeat(32));
+        let version = Version::Digest(digest.parse().unwrap());
+        let place = Place::parse("r.example/a:1", &version).unwrap();
+        assert_eq!(place.to_string(), format!("r.example/a@{digest}"));
+        let own = Place::parse(&format!("r.example/a@{digest}"), &Version::Tag("2".into()));
+        assert_eq!(own.unwrap().label(), digest);
+    }
+
+    #[rstest]
+    #[case::no_host("debian")]
+    #[case::no_registry("folder/debian")]
+    #[case::upper_case("r.example/Debian")]
+    #[case::separator("r.example/a..b")]
+    #[case::edge("r.example/-a")]
+    #[case::plus("r.example/a+b")]
+    #[case::url("https://r.example/a")]
+    #[case::credentials("me:hush@r.example/a")]
+    fn what_no_registry_has_is_refused(#[case] text: &str) {
+        assert!(place(text, "1").is_err());
+    }
+
+    #[test]
+    fn credentials_name_docker_hub_in_several_ways() {
+        assert_eq!(host_of("https://index.docker.io/v1/"), "docker.io");
+        assert_eq!(host_of("registry-1.docker.io"), "docker.io");
+        assert_eq!(host_of("r.example:5000"), "r.example:5000");
+    }
+}
