@@ -151,11 +151,21 @@ fn blank(request: &Message, kind: MessageType) -> Message {
         OptionCode::RelayAgentInformation,
         OptionCode::ClientMachineIdentifier,
     ] {
-        if let Some(option) = request.opts().get(echoed) {
+        if let Some(option) = request.opts().get(echoed).filter(|option| !is_empty(option)) {
             add(&mut message, option.clone(), limit);
         }
     }
     message
+}
+
+/// Whether an identifier has no bytes, so that no message can carry it.
+fn is_empty(option: &DhcpOption) -> bool {
+    match option {
+        DhcpOption::ClientIdentifier(bytes) | DhcpOption::ClientMachineIdentifier(bytes) => {
+            bytes.is_empty()
+        }
+        _ => false,
+    }
 }
 
 /// The largest message that the client can receive, in bytes.

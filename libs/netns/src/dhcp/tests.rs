@@ -202,6 +202,13 @@ fn identifiers_come_back_as_they_were() {
     }
 }
 
+#[test]
+fn an_empty_identifier_is_answered_without_one() {
+    let empty = vec![DhcpOption::ClientIdentifier(Vec::new())];
+    let answer = answer_to(&lease(), &with(MessageType::Discover, empty)).unwrap();
+    assert_eq!(option(&answer, OptionCode::ClientIdentifier), None);
+}
+
 #[rstest]
 #[case::kind(53)]
 #[case::address(50)]

@@ -54,7 +54,10 @@ fn the_one_file_of_an_artifact_is_the_disk() {
         config: None,
         candidates: vec![blob_of("01", Shape::Disk)],
     };
-    assert_eq!(read(&image_of(empty, std::slice::from_ref(&disk))), Ok(expected));
+    assert_eq!(
+        read(&image_of(empty, std::slice::from_ref(&disk))),
+        Ok(expected)
+    );
     let refused = read(&image_of(empty, &[disk.clone(), disk])).unwrap_err();
     assert!(refused.contains("2 files"), "{refused}");
 }
