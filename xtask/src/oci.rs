@@ -1,4 +1,5 @@
-//! Writes container images as OCI archives that `ctr images import` reads.
+//! Writes container images: as OCI archives that `ctr images import` reads, and into the storage of a
+//! registry.
 //!
 //! Invariant: the same tree, configuration and name give the same bytes, on every machine and at
 //! any time; the finished archive appears by one rename.
@@ -6,9 +7,11 @@
 
 mod archive;
 mod blob;
+mod storage;
 mod tree;
 
 pub(crate) use self::archive::{Image, write};
+pub(crate) use self::storage::Storage;
 pub(crate) use self::tree::Tree;
 
 #[cfg(test)]

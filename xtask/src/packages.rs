@@ -27,6 +27,7 @@ const OTHERS: &[&str] = &[
     "containernetworking-plugins",
     "cpio",
     "curl",
+    "docker-registry",
     "dosfstools",
     "fdisk",
     "gcc",

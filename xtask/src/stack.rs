@@ -20,6 +20,7 @@ mod netns;
 mod program;
 mod reboot;
 mod record;
+mod registry;
 mod session;
 mod supervisor;
 mod take_down;

@@ -122,11 +122,16 @@ impl Hosts {
                 let parsed = toml::from_str::<Written>(&text);
                 parsed.map_err(|e| reader.refuse(e.to_string()))?
             }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Written {
-                ca: Authorities::beside(&dir),
-                client: ClientFiles::beside(&dir),
-                ..Written::default()
-            },
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let (ca, client) = (Authorities::beside(&dir), ClientFiles::beside(&dir));
+                let is_encrypted = ca.is_some() || client.is_some();
+                Written {
+                    server: is_encrypted.then(|| format!("https://{}", place.api_host())),
+                    ca,
+                    client,
+                    ..Written::default()
+                }
+            }
             Err(e) => return Err(Error::io("read", &file)(e)),
         };
         self.of(place, written, &reader)

@@ -66,21 +66,36 @@ impl Cri {
 
     /// Pulls an image and returns its id.
     pub async fn pull(&self, image: &str) -> Result<String, Status> {
+        self.pull_with(image, v1::AuthConfig::default()).await
+    }
+
+    /// Pulls an image with credentials and returns its id.
+    pub async fn pull_with(&self, image: &str, auth: v1::AuthConfig) -> Result<String, Status> {
         let image = v1::ImageSpec {
             image: image.to_owned(),
             ..v1::ImageSpec::default()
         };
         let request = v1::PullImageRequest {
             image: Some(image),
+            auth: Some(auth),
             ..Default::default()
         };
-        Ok(self
-            .images
-            .clone()
-            .pull_image(request)
-            .await?
-            .into_inner()
-            .image_ref)
+        let answer = self.images.clone().pull_image(request).await?;
+        Ok(answer.into_inner().image_ref)
+    }
+
+    /// An image, if it is here.
+    pub async fn image(&self, image: &str) -> Result<Option<v1::Image>, Status> {
+        let image = v1::ImageSpec {
+            image: image.to_owned(),
+            ..v1::ImageSpec::default()
+        };
+        let request = v1::ImageStatusRequest {
+            image: Some(image),
+            verbose: false,
+        };
+        let answer = self.images.clone().image_status(request).await?;
+        Ok(answer.into_inner().image)
     }
 
     /// Runs a sandbox and returns its id.

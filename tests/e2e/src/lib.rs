@@ -52,7 +52,7 @@ pub use node::{NodeApi, provision, uid};
 pub use node_server::{Manner, NodeServer};
 pub use objects::{Answer, Effect, Objects};
 pub use poll::Poller;
-pub use stack::{Endpoint, Stack, xtask};
+pub use stack::{Endpoint, REGISTRY, REGISTRY_WITH_LOGIN, Stack, xtask};
 pub use tally::{Mark, Spent};
 pub use terminal::Terminal;
 pub use verdicts::{Case, judge};

@@ -21,6 +21,12 @@ use crate::wait::scaled;
 /// Longest time of one of crictl's requests.
 const REQUEST: Duration = Duration::from_secs(60);
 
+/// A registry of images in the network of a stack.
+pub const REGISTRY: &str = "127.0.0.1:5000";
+
+/// One with TLS and the same images, for the user `me` with the password `hush`.
+pub const REGISTRY_WITH_LOGIN: &str = "127.0.0.1:5443";
+
 /// A CRI socket of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Endpoint {
@@ -45,6 +51,11 @@ impl Stack {
     /// Starts a stack in a fresh directory; `cargo xtask test` has built what it needs.
     pub fn up() -> Result<Self> {
         Self::up_with(&[])
+    }
+
+    /// The same with registries at [`REGISTRY`] and [`REGISTRY_WITH_LOGIN`].
+    pub fn up_with_registries() -> Result<Self> {
+        Self::up_with(&["--registries"])
     }
 
     /// The same with further options of `cargo xtask up`.

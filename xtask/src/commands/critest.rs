@@ -89,7 +89,7 @@ impl Critest {
             });
         }
         let chosen = table.choose(self.only.as_deref(), self.all);
-        let session = Session::up("critest")?;
+        let session = Session::up_with_registries("critest")?;
         let found = self.groups(&session, &chosen, &catalogue);
         let down = session.down();
         let found = found?;

@@ -55,6 +55,10 @@ pub(crate) struct Up {
     /// Also start containerd and the CRI proxy, without a cluster.
     #[arg(long, conflicts_with = "cluster")]
     containerd: bool,
+    /// Also start two registries with disks, in the first node of a cluster: 127.0.0.1:5000, and
+    /// 127.0.0.1:5443 with TLS for the user `me` with the password `hush`.
+    #[arg(long, conflicts_with = "no_node")]
+    registries: bool,
     #[command(flatten)]
     build: Build,
 }
@@ -89,6 +93,7 @@ impl Up {
             up.args(self.no_vmlet.then_some("--no-vmlet"));
             up.args(self.no_node.then_some("--no-node"));
             up.args(self.containerd.then_some("--containerd"));
+            up.args(self.registries.then_some("--registries"));
             if self.cluster && !self.no_node {
                 up.arg("--nodes").arg(self.nodes.to_string());
             }
@@ -99,6 +104,7 @@ impl Up {
             dir: self.dir.clone(),
             built,
             cluster: self.plan(),
+            registries: self.registries,
         };
         let (layout, record) = stack::bring_up(&options)?;
         if !self.no_node {

@@ -14,8 +14,8 @@ use super::tree::Tree;
 use crate::run;
 
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
-const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
-const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+pub(super) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+pub(super) const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
 
 /// What becomes an image.

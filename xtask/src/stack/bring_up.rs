@@ -17,7 +17,8 @@ use serde::Deserialize;
 
 use super::cluster::{self, Guests, Node, Plan};
 use super::control::{self, Ports, Request};
-use super::{Layout, Logs, Program, Record, config, kvm, libvirtd, netns, take_down};
+use super::record::REGISTRIES;
+use super::{Layout, Logs, Program, Record, config, kvm, libvirtd, netns, registry, take_down};
 use crate::run;
 
 /// How often a program that does not answer yet is tried again.
@@ -25,7 +26,7 @@ const RETRY: Duration = Duration::from_millis(20);
 const LOG_TAIL_LINES: usize = 20;
 
 /// What to run, and where.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Options {
     /// The stack's directory, absent or empty.
     pub(crate) dir: PathBuf,
@@ -33,6 +34,8 @@ pub(crate) struct Options {
     pub(crate) built: PathBuf,
     /// The cluster to make of it, if any.
     pub(crate) cluster: Option<Plan>,
+    /// Whether the stack, or the first node of the cluster, has registries.
+    pub(crate) registries: bool,
 }
 
 /// Brings a new stack up.
@@ -67,7 +70,7 @@ pub(super) fn start(layout: &Layout, program: Program) -> Result<()> {
 
 fn bring_up_all(layout: &Layout, options: &Options) -> Result<Record> {
     let Some(plan) = &options.cluster else {
-        return bring_up_alone(layout, &options.built);
+        return bring_up_alone(layout, options);
     };
     let node = |number, api_port| Node {
         number,
@@ -75,26 +78,30 @@ fn bring_up_all(layout: &Layout, options: &Options) -> Result<Record> {
         api_port,
         guests: plan.guests,
     };
-    let record = bring_up_node(layout, &options.built, node(1, 0), plan)?;
+    let record = bring_up_node(layout, options, node(1, 0), plan)?;
     let port = record.node.as_ref().map_or(0, |node| node.api_port);
     for number in 2..=plan.nodes {
         let worker = Layout::create(&layout.path(&format!("node{number}")))?;
-        bring_up_node(&worker, &options.built, node(number, port), plan)?;
+        let options = Options {
+            registries: false,
+            ..options.clone()
+        };
+        bring_up_node(&worker, &options, node(number, port), plan)?;
     }
     cluster::wait_until_ready(&node(1, port), plan)?;
     Ok(record)
 }
 
-fn bring_up_node(layout: &Layout, built: &Path, node: Node, plan: &Plan) -> Result<Record> {
+fn bring_up_node(layout: &Layout, options: &Options, node: Node, plan: &Plan) -> Result<Record> {
     let address = node.address();
-    let record = prepare(layout, built, &address, Some(node))?;
+    let record = prepare(layout, options, &address, Some(node))?;
     let node = record.node.as_ref().context("a node without a place")?;
     cluster::bring_up_node(layout, node, plan)?;
     Ok(record)
 }
 
-fn bring_up_alone(layout: &Layout, built: &Path) -> Result<Record> {
-    let record = prepare(layout, built, netns::NODE_ADDRESS, None)?;
+fn bring_up_alone(layout: &Layout, options: &Options) -> Result<Record> {
+    let record = prepare(layout, options, netns::NODE_ADDRESS, None)?;
     for program in [Program::Libvirtd, Program::VmletTapmanager] {
         start(layout, program)?;
     }
@@ -106,7 +113,7 @@ fn bring_up_alone(layout: &Layout, built: &Path) -> Result<Record> {
         layout,
         Program::Vmlet,
         "is not connected to libvirt",
-        || is_connected(layout, built),
+        || is_connected(layout, &options.built),
     )?;
     Ok(record)
 }
@@ -134,7 +141,12 @@ struct Finding {
 }
 
 /// Everything but the programs: namespaces, supervisor, configuration.
-fn prepare(layout: &Layout, built: &Path, address: &str, node: Option<Node>) -> Result<Record> {
+fn prepare(
+    layout: &Layout,
+    options: &Options,
+    address: &str,
+    node: Option<Node>,
+) -> Result<Record> {
     let has_node = node
         .as_ref()
         .is_none_or(|node| node.guests != Guests::NoNode);
@@ -142,11 +154,12 @@ fn prepare(layout: &Layout, built: &Path, address: &str, node: Option<Node>) -> 
         kvm: has_node && kvm::is_usable().context("probe KVM")?,
         kernel_links: Vec::new(),
         http_port: None,
+        registries: options.registries,
         node,
     };
     record.write(layout)?;
     if has_node {
-        config::install_programs(layout, built, &record)?;
+        config::install_programs(layout, &options.built, &record)?;
         libvirtd::install(layout)?;
     }
     found(layout, &mut record, address)?;
@@ -154,6 +167,13 @@ fn prepare(layout: &Layout, built: &Path, address: &str, node: Option<Node>) -> 
         config::write_all(layout, &record)?;
     } else {
         config::write_environment(layout, &record)?;
+    }
+    if record.registries {
+        registry::install(layout).context("registries")?;
+        for program in REGISTRIES {
+            start(layout, program)?;
+            wait_for(layout, program)?;
+        }
     }
     Ok(record)
 }

@@ -61,7 +61,7 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
          [vm]\naccelerator = \"auto\"\nemulator = \"/usr/bin/qemu-system-x86_64\"\n\
          wrapper = {wrapper}\nguest_agent = {guest_agent}\nuser = {user}\n\n\
          [images]\nprotocol = \"http\"\n\
-         allowed_addresses = [\"127.0.0.1/32\"]\n\n\
+         allowed_addresses = [\"127.0.0.1/32\"]\nregistries_dir = {registries}\n\n\
          [[images.translations]]\nname = {image}\nurl = {url}\n",
         listen = toml_string(&layout.cri_socket().to_string_lossy()),
         state = path("state"),
@@ -73,6 +73,7 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
         wrapper = path("bin/vmwrapper"),
         guest_agent = path("bin/vmlet-guest"),
         user = toml_string(QEMU_USER),
+        registries = path("registry/hosts"),
         image = toml_string(IMAGE),
         url = toml_string(&record.image_url()),
     );

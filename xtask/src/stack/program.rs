@@ -17,7 +17,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 use serde::{Deserialize, Serialize};
 
 use super::layout::{AGENT_UID, QEMU_USER};
-use super::{Layout, cluster, config, libvirtd, netns};
+use super::{Layout, cluster, config, libvirtd, netns, registry};
 use crate::run;
 
 /// Where distributions put the CNI plugins.
@@ -72,6 +72,10 @@ pub(crate) enum Program {
     /// Agent that runs tasks on a node and reports its machines.
     #[value(alias = "agent")]
     VmletAgent,
+    /// Registry of images without login.
+    Registry,
+    /// Registry of images with TLS and login.
+    RegistryWithLogin,
 }
 
 impl Program {
@@ -91,6 +95,8 @@ impl Program {
             Self::KubeProxy => "kube-proxy",
             Self::VmletController => "vmlet-controller",
             Self::VmletAgent => "vmlet-agent",
+            Self::Registry => "registry",
+            Self::RegistryWithLogin => "registry-with-login",
         }
     }
 
@@ -124,6 +130,8 @@ impl Program {
             }
             Self::VmletTapmanager => seqpacket_accepts(layout).is_ok(),
             Self::Vmlet => UnixStream::connect(layout.cri_socket()).is_ok(),
+            Self::Registry => registry::answers(layout, registry::OPEN),
+            Self::RegistryWithLogin => registry::answers(layout, registry::LOGIN),
             other => cluster::answers(layout, other),
         }
     }
@@ -186,6 +194,8 @@ impl Program {
                 command.arg("--config").arg(layout.path("vmlet.toml"));
                 command
             }
+            Self::Registry => registry::command(layout, "open.yml"),
+            Self::RegistryWithLogin => registry::command(layout, "login.yml"),
             other => cluster::command(layout, other)?,
         };
         Ok(command)

@@ -21,10 +21,16 @@ pub(crate) struct Record {
     pub(crate) kernel_links: Vec<String>,
     /// The image server's port on 127.0.0.1, once it listens.
     pub(crate) http_port: Option<u16>,
+    /// Whether it has registries.
+    #[serde(default)]
+    pub(crate) registries: bool,
     /// Its place in a cluster, if it is in one.
     #[serde(default)]
     pub(crate) node: Option<Node>,
 }
+
+/// The programs of registries.
+pub(crate) const REGISTRIES: [Program; 2] = [Program::Registry, Program::RegistryWithLogin];
 
 impl Record {
     /// Reads the record of a stack.
@@ -44,10 +50,14 @@ impl Record {
 
     /// Its programs, in the order in which they are started.
     pub(crate) fn programs(&self) -> Vec<Program> {
-        self.node.as_ref().map_or_else(
+        let mut programs = self.node.as_ref().map_or_else(
             || vec![Program::Libvirtd, Program::VmletTapmanager, Program::Vmlet],
             Node::programs,
-        )
+        );
+        if self.registries {
+            programs.extend(REGISTRIES);
+        }
+        programs
     }
 
     /// Where the guest image is served, as seen from the host and from inside the stack.

@@ -30,6 +30,11 @@ impl Session {
         Self::up_with(purpose, &[])
     }
 
+    /// The same with registries.
+    pub(crate) fn up_with_registries(purpose: &str) -> Result<Self> {
+        Self::up_with(purpose, &["--registries"])
+    }
+
     /// The same with release builds.
     pub(crate) fn up_release(purpose: &str) -> Result<Self> {
         Self::up_with(purpose, &["--release"])

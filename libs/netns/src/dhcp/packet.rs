@@ -151,7 +151,11 @@ fn blank(request: &Message, kind: MessageType) -> Message {
         OptionCode::RelayAgentInformation,
         OptionCode::ClientMachineIdentifier,
     ] {
-        if let Some(option) = request.opts().get(echoed).filter(|option| !is_empty(option)) {
+        if let Some(option) = request
+            .opts()
+            .get(echoed)
+            .filter(|option| !is_empty(option))
+        {
             add(&mut message, option.clone(), limit);
         }
     }

@@ -128,8 +128,11 @@ fn certificates_alone_are_for_the_registry() {
     node.write("r.example", "ca.crt", &cert.pem());
     node.write("r.example", "own.cert", &cert.pem());
     node.write("r.example", "own.key", &key.serialize_pem());
-    let endpoints = node.endpoints("r.example/a").unwrap();
+    let place = Place::parse("r.example/a", &Version::Tag("1".into())).unwrap();
+    let plain = Hosts::new(node.dir.path().to_owned(), Protocol::Http);
+    let endpoints = plain.endpoints(&place, Client::builder).unwrap();
     assert!(endpoints[0].client.is_some());
+    assert_eq!(endpoints[0].base.as_str(), "https://r.example/v2/");
     for (text, own) in [
         ("ca = \"ca.crt\"", true),
         ("client = [[\"own.cert\", \"own.key\"]]", true),

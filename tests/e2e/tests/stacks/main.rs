@@ -26,6 +26,7 @@ mod process_surroundings;
 mod processes;
 mod reboot;
 mod refusals;
+mod registries;
 mod resize;
 mod stats;
 mod storm;
