@@ -50,7 +50,7 @@ pub fn decode(datagram: &[u8]) -> Option<Message> {
     if fixed.get(..3)? != [1, 1, 6] {
         return None;
     }
-    let mut known = [fixed, &COOKIE].concat();
+    let mut parts: Vec<(u8, &[u8])> = Vec::new();
     let mut left = options;
     loop {
         match *left {
@@ -58,17 +58,27 @@ pub fn decode(datagram: &[u8]) -> Option<Message> {
             [code::PAD, ref rest @ ..] => left = rest,
             [name, length, ref rest @ ..] => {
                 let (value, after) = rest.split_at_checked(usize::from(length))?;
-                if code::length(name).is_some_and(|only| only != value.len()) {
+                let only = code::length(name);
+                if only.is_some_and(|only| only != value.len()) {
                     return None;
                 }
                 if code::READ.contains(&name) {
-                    known.extend([name, length]);
-                    known.extend(value);
+                    // One that cannot have parts counts as it is written last.
+                    parts.retain(|(other, _)| only.is_none() || *other != name);
+                    parts.push((name, value));
                 }
                 left = after;
             }
             [_] => return None,
         }
+    }
+    // RFC 3396: options of one kind are parts of one value, wherever they are. The parser joins those
+    // that follow each other.
+    parts.sort_by_key(|(name, _)| *name);
+    let mut known = [fixed, &COOKIE].concat();
+    for (name, value) in parts {
+        known.extend([name, u8::try_from(value.len()).ok()?]);
+        known.extend(value);
     }
     known.push(code::END);
     let message = Message::from_bytes(&known).ok()?;

@@ -203,6 +203,21 @@ fn identifiers_come_back_as_they_were() {
 }
 
 #[test]
+fn the_parts_of_an_identifier_are_one_wherever_they_are() {
+    let whole = request(MessageType::Discover).to_vec().unwrap();
+    let end = whole.iter().rposition(|byte| *byte == 255).unwrap();
+    let between = [53, 1, 1];
+    let parts = [&[61, 2, 1, 2][..], &between, &[61, 1, 3], &[255]].concat();
+    let request = decode(&[&whole[..end], &parts].concat()).unwrap();
+    let answer = answer_to(&lease(), &request).unwrap();
+    let expected = DhcpOption::ClientIdentifier(vec![1, 2, 3]);
+    assert_eq!(
+        option(&answer, OptionCode::ClientIdentifier),
+        Some(expected)
+    );
+}
+
+#[test]
 fn an_empty_identifier_is_answered_without_one() {
     let empty = vec![DhcpOption::ClientIdentifier(Vec::new())];
     let answer = answer_to(&lease(), &with(MessageType::Discover, empty)).unwrap();
