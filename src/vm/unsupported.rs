@@ -71,6 +71,8 @@ impl<P: Platform> Containers<P> {
         let mut found = of_request(&sandbox.config, config, &given);
         found.extend(of_pod(&sandbox.config));
         found.extend(of_devices(config, blocks));
+        let network = sandbox.network.iter().filter(|_| given.no_searches);
+        found.extend(network.filter_map(of_searches));
         let network = sandbox.network.iter().filter(|_| !given.addresses);
         found.extend(network.flat_map(of_network));
         let uid = &sandbox.config.metadata.uid;
@@ -174,8 +176,7 @@ fn of_variables(names: &[String], given: &Given) -> Option<Finding> {
     if !given.environment {
         let names = listed(names)?;
         return Some(Finding::new(format!(
-            "environment variables do not reach the guest: {names}; the pod has no guest data, and so \
-             no cloud-init disk"
+            "environment variables do not reach the guest: {names}; it has no cloud-init disk"
         )));
     }
     let unfit = names.iter().filter(|name| !Environment::is_name(name));
@@ -216,6 +217,15 @@ fn of_image_url(pod: &SandboxConfig, config: &ContainerConfig) -> Option<Finding
              HASH being the SHA-256 of the URL",
         )
     })
+}
+
+/// A search list that a config drive cannot give.
+fn of_searches(network: &Network) -> Option<Finding> {
+    let names = listed(&network.dns.searches).filter(|_| !network.guest_nics().is_empty())?;
+    Some(Finding::new(format!(
+        "the search list does not reach the guest, since a config drive has no place for it: {names}; \
+         vmlet.dev/force-dhcp gives it by DHCP"
+    )))
 }
 
 /// Addresses that DHCP cannot give.

@@ -19,6 +19,8 @@ pub(in crate::vm) struct Given {
     pub(super) environment: bool,
     /// All addresses of the pod.
     pub(super) addresses: bool,
+    /// A network configuration without a place for the search list.
+    pub(super) no_searches: bool,
     /// Paths of mounts whose files it has.
     pub(super) mounts: BTreeSet<String>,
 }
@@ -44,6 +46,7 @@ impl Given {
         Self {
             environment: true,
             addresses: data.has_addresses(),
+            no_searches: !data.has_searches(),
             mounts: tokio::task::spawn_blocking(look).await.unwrap_or_default(),
         }
     }

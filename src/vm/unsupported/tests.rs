@@ -54,7 +54,7 @@ fn each_thing_that_is_not_given_is_named() {
     };
     let words = [
         "command, arguments",
-        "guest: A, B; the pod has no guest data",
+        "guest: A, B; it has no cloud-init disk",
         "CDI devices do not reach the guest: example.org/gpu=0",
         "huge pages",
         "memory nodes 0-1",
@@ -209,6 +209,15 @@ fn what_dhcp_cannot_carry_is_named() {
         of_network(&network(&["10.0.0.5/24", "fd00::5/64", "fd00::6/64"])),
         []
     );
+    let mut searching = network(&["10.0.0.5/24"]);
+    assert_eq!(of_searches(&searching), None);
+    searching.dns.searches = vec!["cluster.local".to_owned()];
+    let found = of_searches(&searching).unwrap();
+    assert!(
+        found.text.contains("no place for it: cluster.local;"),
+        "{found}"
+    );
+
     let found = of_network(&network(&["10.0.0.5/24", "fd00::5/64", "10.0.0.6/24"]));
     assert_eq!(found.len(), 1);
     assert!(
@@ -274,7 +283,7 @@ async fn what_the_cloud_init_disk_has_is_no_finding() {
         ..ContainerConfig::default()
     };
     let given = Given::of(&pod, &config).await;
-    assert!(given.addresses);
+    assert!(given.addresses && !given.no_searches);
     let found = of_request(&pod, &config, &given);
     let words = [
         "the mount /srv",
@@ -288,7 +297,12 @@ async fn what_the_cloud_init_disk_has_is_no_finding() {
     pod.annotations
         .insert("vmlet.dev/force-dhcp".to_owned(), "true".to_owned());
     assert!(!Given::of(&pod, &config).await.addresses);
-    pod.annotations.clear();
+    let drive = ("vmlet.dev/cloud-init-image-type", "configdrive");
+    pod.annotations.remove("vmlet.dev/force-dhcp");
+    pod.annotations
+        .extend([(drive.0.to_owned(), drive.1.to_owned())]);
+    assert!(Given::of(&pod, &config).await.no_searches);
+    pod.annotations = [("vmlet.dev/cloud-init".to_owned(), "off".to_owned())].into();
     let given = Given::of(&pod, &config).await;
     assert_eq!(of_request(&pod, &config, &given).len(), 3);
 }

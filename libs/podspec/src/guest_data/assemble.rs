@@ -111,6 +111,11 @@ impl GuestData {
         matches!(self.network(), NetworkData::Generated { dhcp: false, .. })
     }
 
+    /// Whether the network configuration can have a search list: OpenStack's shape cannot.
+    pub fn has_searches(&self) -> bool {
+        !(self.layout == Layout::ConfigDrive && self.has_addresses())
+    }
+
     fn network(&self) -> NetworkData {
         match (&self.network_config, self.layout) {
             (None, _) => NetworkData::Generated {

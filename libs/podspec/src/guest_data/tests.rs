@@ -352,6 +352,11 @@ fn the_network_is_the_pods_own_or_generated(
     assert_eq!(made.network, wanted);
     let has_addresses = generated.is_some_and(|(_, dhcp)| !dhcp);
     assert_eq!(data.has_addresses(), has_addresses);
+    assert!(data.has_searches());
+    let drive = [pairs, &[("cloud-init-image-type", "configdrive")]].concat();
+    if let Ok(Some(drive)) = parse(&drive) {
+        assert_eq!(drive.has_searches(), !has_addresses);
+    }
 }
 
 #[test]
