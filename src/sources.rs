@@ -16,8 +16,10 @@ use tokio::sync::{oneshot, watch};
 use uuid::Uuid;
 
 mod mounted;
+mod volumes;
 
 pub use mounted::Unreadable;
+pub use volumes::{Files, VolumeError, has_files};
 
 /// Timeout for an answer; kubelet's timeout of the call around it is two minutes.
 pub const TIMEOUT: Duration = Duration::from_secs(30);

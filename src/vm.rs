@@ -29,7 +29,7 @@ pub use domain::xml;
 pub use error::{Error, Result};
 pub use host::accelerator;
 pub use model::{
-    BlockDisk, Container, ContainerConfig, ContainerMetadata, Device, Exit, ImageSpec,
+    BlockDisk, Container, ContainerConfig, ContainerMetadata, Device, Environment, Exit, ImageSpec,
     LinuxResources, Mount, Part, Spec, Unused,
 };
 pub use paths::Paths;

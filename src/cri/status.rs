@@ -128,6 +128,7 @@ fn container_code(error: &vm::Error) -> Code {
         E::VmDisk(e) => disk_code(e),
         E::Block(e) => block_code(e),
         E::GuestData(_)
+        | E::Mount { .. }
         | E::Source(sources::Error::Refused { .. } | sources::Error::Mount { .. })
         | E::Seed(_) => Code::FailedPrecondition,
         E::Source(sources::Error::NobodyAnswered { .. }) => Code::Unavailable,

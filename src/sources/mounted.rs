@@ -17,7 +17,7 @@ use podspec::{Content, SourceKind};
 use super::MOST_BYTES;
 
 /// The link to the current version of an object.
-const CURRENT: &str = "..data";
+pub(super) const CURRENT: &str = "..data";
 /// Most keys of an object.
 const MOST_KEYS: usize = 1024;
 
@@ -85,7 +85,7 @@ fn content(file: File, room: usize) -> Result<Vec<u8>, Unreadable> {
 }
 
 /// Opens a name below a directory; no link leads out of it.
-fn open(
+pub(super) fn open(
     directory: impl std::os::fd::AsFd,
     name: &str,
     flags: OFlag,

@@ -153,6 +153,14 @@ pub enum Error {
     /// An object that guest data come from does not hold what is needed.
     #[error(transparent)]
     GuestData(#[from] podspec::GuestDataError),
+    /// Files that kubelet has mounted cannot be given to the guest.
+    #[error("the mount {path} does not reach the guest: {reason}")]
+    Mount {
+        /// Path in the container.
+        path: String,
+        /// What is wrong with it.
+        reason: crate::sources::VolumeError,
+    },
     /// The image with the guest's data cannot be made.
     #[error("make the seed image")]
     Seed(#[from] cloudinit_image::Error),

@@ -1,11 +1,11 @@
 //! The record of a container.
 //!
 //! Invariant: labels, annotations and metadata are kept byte for byte as the client gave them.
-//! Environment variables are not kept but their names: they may hold secrets, and the machine does
-//! not use them.
+//! Of environment variables names are kept, never values: they may be secrets.
 //! Failure: none here; validation happened where the request was decoded.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use podspec::{ContainerId, Instance, Machine, Role, SandboxId, VmUid};
@@ -222,6 +222,27 @@ pub struct ContainerConfig {
     /// What a machine has no use for.
     #[serde(default)]
     pub unused: Unused,
+    /// Environment variables, until they are put where they are used: never in a record.
+    #[serde(skip)]
+    pub environment: Environment,
+}
+
+/// Environment variables, which may be secrets. Debug output shows their number.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Environment(pub Vec<(String, Vec<u8>)>);
+
+impl Environment {
+    /// Whether a shell can have a variable of this name.
+    pub fn is_name(name: &str) -> bool {
+        let is_letter = |c: char| c.is_ascii_alphabetic() || c == '_';
+        name.starts_with(is_letter) && name.chars().all(|c| is_letter(c) || c.is_ascii_digit())
+    }
+}
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} variables", self.0.len())
+    }
 }
 
 /// Parts of a request that are noticed and of which no value is kept.
@@ -272,6 +293,13 @@ pub struct Mount {
     pub propagation: i32,
     /// Whether mounts below are read-only too.
     pub recursive_read_only: bool,
+}
+
+impl Mount {
+    /// Whether its files may be given to a guest: it is read-only, and not there for the daemon.
+    pub fn is_of_the_guest(&self) -> bool {
+        self.readonly && !podspec::Source::is_mount_path(&self.container_path)
+    }
 }
 
 /// A device of a request.

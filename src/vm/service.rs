@@ -12,12 +12,13 @@ use libvirt::Hypervisor;
 use podspec::{ContainerId, Defaults, SandboxId};
 
 use super::console::Consoles;
+use super::disks::seed::Surroundings;
 use super::error::{Error, Result, hypervisor};
 use super::exec::{Budget, slots::Slots};
 use super::host::accelerator::Choice;
 use super::host::process::Emulator;
 use super::lifecycle::request::instance;
-use super::model::{Container, ContainerConfig};
+use super::model::{Container, ContainerConfig, Environment};
 use super::paths::Paths;
 use super::process::{Process, Processes};
 use super::resources::CatchUps;
@@ -194,15 +195,19 @@ impl<P: Platform> Containers<P> {
     pub async fn create(
         self: &Arc<Self>,
         sandbox: &SandboxId,
-        config: ContainerConfig,
+        mut config: ContainerConfig,
     ) -> Result<ContainerId> {
+        let surroundings = Surroundings {
+            environment: std::mem::take(&mut config.environment),
+            mounts: config.mounts.clone(),
+        };
         let ready = self.ready_sandbox(sandbox)?;
         self.refuse_loss(&ready, &config)?;
         let has_image = !images::is_none(&config.image.user_specified_image);
         if has_image && instance(&ready, &config)?.vm.is_none() {
             self.bring_image(&ready, &config.image).await?;
         }
-        let files = self.guest_files(&ready, &config).await?;
+        let files = self.guest_data(&ready, &config, surroundings).await?;
         let (this, sandbox) = (Arc::clone(self), sandbox.clone());
         self.parts
             .tasks
@@ -214,16 +219,20 @@ impl<P: Platform> Containers<P> {
     pub async fn create_in(
         self: &Arc<Self>,
         sandbox: &SandboxId,
-        config: ContainerConfig,
+        mut config: ContainerConfig,
         process: Process,
     ) -> Result<ContainerId> {
+        // The process has them.
+        config.environment = Environment::default();
         let ready = self.ready_sandbox(sandbox)?;
         self.refuse_loss(&ready, &config)?;
         if instance(&ready, &config)?.vm.is_some() {
             return Err(Error::VmOfProcesses(sandbox.clone()));
         }
         self.bring_image(&ready, &config.image).await?;
-        let files = self.guest_files(&ready, &config).await?;
+        let files = self
+            .guest_data(&ready, &config, Surroundings::default())
+            .await?;
         let (this, sandbox) = (Arc::clone(self), sandbox.clone());
         let create = async move { this.create_process(&sandbox, config, process, files).await };
         self.parts.tasks.finish(create).await

@@ -7,23 +7,25 @@
 //! the node's setting requires it; the rest becomes an event of the pod, which the agent writes.
 
 mod finding;
+mod given;
 mod mounts;
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::{MutexGuard, PoisonError};
 
-use podspec::{Annotations, GuestData, is_url_image_name, unknown_annotations};
+use podspec::{Annotations, is_url_image_name, unknown_annotations};
 use tapmanager::wire::Network;
 
 use super::error::{Error, Result};
-use super::model::{BlockDisk, ContainerConfig};
+use super::model::{BlockDisk, ContainerConfig, Environment};
 use super::service::Containers;
 use super::settings::Unsupported;
 use crate::images::{Format, Image, Locator, head_of};
 use crate::platform::Platform;
 use crate::sandbox::{Sandbox, SandboxConfig};
 use finding::{Finding, LONGEST};
+use given::Given;
 
 /// Most findings of one container.
 const MOST: usize = 32;
@@ -50,7 +52,7 @@ impl<P: Platform> Containers<P> {
     /// Refuses a container whose guest would write to something that is not there, unless the node
     /// allows that.
     pub(super) fn refuse_loss(&self, sandbox: &Sandbox, config: &ContainerConfig) -> Result<()> {
-        let found = of_request(&sandbox.config, config);
+        let found = of_request(&sandbox.config, config, &Given::default());
         match lost(&found, self.settings.unsupported) {
             Some(text) => Err(Error::Unsupported(text)),
             None => Ok(()),
@@ -65,10 +67,14 @@ impl<P: Platform> Containers<P> {
         blocks: &[BlockDisk],
         image: &str,
     ) -> Vec<String> {
-        let mut found = of_request(&sandbox.config, config);
+        let given = Given::of(&sandbox.config, config).await;
+        let mut found = of_request(&sandbox.config, config, &given);
         found.extend(of_pod(&sandbox.config));
         found.extend(of_devices(config, blocks));
-        found.extend(sandbox.network.iter().flat_map(of_network));
+        let network = sandbox.network.iter().filter(|_| given.no_searches);
+        found.extend(network.filter_map(of_searches));
+        let network = sandbox.network.iter().filter(|_| !given.addresses);
+        found.extend(network.flat_map(of_network));
         let uid = &sandbox.config.metadata.uid;
         if self.pods_with_unused_secrets().contains(uid) {
             found.push(of_pull_secrets());
@@ -85,7 +91,7 @@ impl<P: Platform> Containers<P> {
         sandbox: &Sandbox,
         config: &ContainerConfig,
     ) -> Vec<String> {
-        let mut found = of_request(&sandbox.config, config);
+        let mut found = of_request(&sandbox.config, config, &Given::default());
         found.extend(of_devices(config, &[]));
         if !config.resources.cpuset_cpus.is_empty() {
             found.push(Finding::new(format!(
@@ -109,10 +115,17 @@ impl<P: Platform> Containers<P> {
 }
 
 /// What is known before anything is done for the container.
-pub(super) fn of_request(pod: &SandboxConfig, config: &ContainerConfig) -> Vec<Finding> {
+pub(super) fn of_request(
+    pod: &SandboxConfig,
+    config: &ContainerConfig,
+    given: &Given,
+) -> Vec<Finding> {
     let others = config.mounts.iter();
-    let of_guest_data = mounts_of_guest_data(pod, config);
-    let others = others.filter(|mount| !of_guest_data.contains(&mount.container_path));
+    let of_guest_data = given::mounts_of_the_daemon(pod, config);
+    let others = others.filter(|mount| {
+        let path = &mount.container_path;
+        !of_guest_data.contains(path) && !given.mounts.contains(path)
+    });
     let mut all = mounts::findings(&pod.metadata.uid, others);
     let unused = &config.unused;
     if unused.command {
@@ -121,12 +134,7 @@ pub(super) fn of_request(pod: &SandboxConfig, config: &ContainerConfig) -> Vec<F
              image",
         ));
     }
-    if let Some(names) = listed(&unused.variables) {
-        all.push(Finding::new(format!(
-            "environment variables do not reach the guest: {names}; pass values by \
-             vmlet.dev/cloud-init-user-data"
-        )));
-    }
+    all.extend(of_variables(&unused.variables, given));
     if let Some(names) = listed(&unused.cdi_devices) {
         all.push(Finding::new(format!(
             "CDI devices do not reach the guest: {names}"
@@ -163,14 +171,19 @@ pub(super) fn of_request(pod: &SandboxConfig, config: &ContainerConfig) -> Vec<F
     all
 }
 
-/// Where the daemon itself reads what kubelet has mounted.
-fn mounts_of_guest_data(pod: &SandboxConfig, config: &ContainerConfig) -> Vec<String> {
-    let mut annotations = pod.annotations.clone();
-    annotations.extend(config.annotations.clone());
-    // Annotations without a meaning are refused elsewhere.
-    let data = GuestData::from_pod(&annotations).ok().flatten();
-    let sources = data.map(|data| data.sources()).unwrap_or_default();
-    sources.iter().map(podspec::Source::mount_path).collect()
+/// Variables that no file of the guest has.
+fn of_variables(names: &[String], given: &Given) -> Option<Finding> {
+    if !given.environment {
+        let names = listed(names)?;
+        return Some(Finding::new(format!(
+            "environment variables do not reach the guest: {names}; it has no cloud-init disk"
+        )));
+    }
+    let unfit = names.iter().filter(|name| !Environment::is_name(name));
+    let names = listed(&unfit.cloned().collect::<Vec<_>>())?;
+    Some(Finding::new(format!(
+        "environment variables whose names a shell does not know do not reach the guest: {names}"
+    )))
 }
 
 /// What a pod requests for each container, and a machine does not get.
@@ -210,6 +223,15 @@ fn of_image_url(pod: &SandboxConfig, config: &ContainerConfig) -> Option<Finding
              HASH being the SHA-256 of the URL, or the value oci:// and the name of the image",
         )
     })
+}
+
+/// A search list that a config drive cannot give.
+fn of_searches(network: &Network) -> Option<Finding> {
+    let names = listed(&network.dns.searches).filter(|_| !network.guest_nics().is_empty())?;
+    Some(Finding::new(format!(
+        "the search list does not reach the guest, since a config drive has no place for it: {names}; \
+         vmlet.dev/force-dhcp gives it by DHCP"
+    )))
 }
 
 /// Addresses that DHCP cannot give.

@@ -11,7 +11,7 @@
 //! use cloudinit_image::{File, NO_CLOUD, image};
 //!
 //! let user_data = File {
-//!     name: "user-data",
+//!     name: "user-data".to_owned(),
 //!     content: b"#cloud-config\nhostname: web\n".to_vec(),
 //! };
 //! let iso = image(NO_CLOUD, vec![user_data])?;
@@ -19,6 +19,7 @@
 //! # Ok::<(), cloudinit_image::Error>(())
 //! ```
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Cursor;
 use std::sync::Arc;
@@ -31,17 +32,21 @@ use hadris_iso::write::{
     InputEntry, InputEntryKind, InputMetadata, InputTree, IsoCreationError, IsoImageWriter,
 };
 
-/// Most bytes of all files of an image together: a Secret at its largest, and what annotations
-/// hold.
-pub const MAX_BYTES: usize = 4 * 1024 * 1024;
+/// Most bytes of all files of an image together: what annotations and sources hold, the agent, and
+/// the files that a pod mounts.
+pub const MAX_BYTES: usize = 16 * 1024 * 1024;
 
 /// Label by which cloud-init knows its NoCloud volume.
 pub const NO_CLOUD: &str = "cidata";
+
+/// Label by which cloud-init knows OpenStack's config drive.
+pub const CONFIG_DRIVE: &str = "config-2";
 
 /// Size of a logical block.
 const BLOCK: usize = 2048;
 /// Readable by root of the guest only.
 const FILE_MODE: u32 = 0o100_400;
+const DIRECTORY_MODE: u32 = 0o040_500;
 
 /// An image that cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -60,8 +65,8 @@ pub enum Error {
 /// A file of an image.
 #[derive(Clone, PartialEq, Eq)]
 pub struct File {
-    /// Its name, in the top directory.
-    pub name: &'static str,
+    /// Its name, after the names of its directories and slashes: `openstack/latest/user_data`.
+    pub name: String,
     /// What is in it.
     pub content: Vec<u8>,
 }
@@ -84,7 +89,7 @@ pub fn image(label: &str, files: Vec<File>) -> Result<Vec<u8>, Error> {
     }
     let tree = InputTree {
         path_separator: PathSeparator::ForwardSlash,
-        entries: files.into_iter().map(entry).collect(),
+        entries: entries(files),
     };
     let mut image = Cursor::new(Vec::with_capacity(size + 64 * BLOCK));
     IsoImageWriter::create(&mut image, tree, options(label)).map_err(Error::Layout)?;
@@ -93,12 +98,37 @@ pub fn image(label: &str, files: Vec<File>) -> Result<Vec<u8>, Error> {
     Ok(image)
 }
 
-fn entry(file: File) -> InputEntry {
+/// The files of a directory and of those below it.
+fn entries(files: Vec<File>) -> Vec<InputEntry> {
+    let mut below: BTreeMap<String, Vec<File>> = BTreeMap::new();
+    let mut all = Vec::new();
+    for file in files {
+        match file.name.split_once('/') {
+            None => {
+                let kind = InputEntryKind::File(file.content);
+                all.push(entry(file.name, kind, FILE_MODE));
+            }
+            Some((directory, name)) => {
+                let files = below.entry(directory.to_owned()).or_default();
+                let (name, content) = (name.to_owned(), file.content);
+                files.push(File { name, content });
+            }
+        }
+    }
+    let directories = below.into_iter().map(|(name, files)| {
+        let kind = InputEntryKind::Directory(entries(files));
+        entry(name, kind, DIRECTORY_MODE)
+    });
+    all.extend(directories);
+    all
+}
+
+fn entry(name: String, kind: InputEntryKind, mode: u32) -> InputEntry {
     InputEntry {
-        name: Arc::new(file.name.to_owned()),
-        kind: InputEntryKind::File(file.content),
+        name: Arc::new(name),
+        kind,
         metadata: InputMetadata {
-            mode: Some(FILE_MODE),
+            mode: Some(mode),
             uid: Some(0),
             gid: Some(0),
             ..InputMetadata::default()

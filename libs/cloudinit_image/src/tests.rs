@@ -11,8 +11,8 @@ use hadris_iso::read::IsoImage;
 use super::*;
 
 fn three(user_data: &[u8]) -> Vec<File> {
-    let file = |name, content: &[u8]| File {
-        name,
+    let file = |name: &str, content: &[u8]| File {
+        name: name.to_owned(),
         content: content.to_vec(),
     };
     vec![
@@ -22,7 +22,7 @@ fn three(user_data: &[u8]) -> Vec<File> {
     ]
 }
 
-/// Names and contents of all files of an image, sorted.
+/// Names and contents of the files of the top directory of an image, sorted.
 fn files(image: Vec<u8>) -> Vec<(String, Vec<u8>)> {
     let iso = IsoImage::open(Cursor::new(image)).unwrap();
     let root = iso.root_dir();
@@ -40,13 +40,32 @@ fn files(image: Vec<u8>) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
+fn files_of_directories_are_found_by_their_paths() {
+    let names = [
+        "openstack/latest/meta_data.json",
+        "openstack/x",
+        "vmlet/files/10",
+    ];
+    let file = |name: &&str| File {
+        name: (*name).to_owned(),
+        content: name.as_bytes().to_vec(),
+    };
+    let image = image(CONFIG_DRIVE, names.iter().map(file).collect()).unwrap();
+    let iso = IsoImage::open(Cursor::new(image)).unwrap();
+    for name in names {
+        let entry = iso.find_path(name).unwrap().expect(name);
+        assert_eq!(iso.read_file(&entry).unwrap(), name.as_bytes());
+    }
+}
+
+#[test]
 fn every_file_is_found_under_its_name_with_its_content() {
     let large = vec![b'x'; 3 * BLOCK + 1];
     let image = image(NO_CLOUD, three(&large)).unwrap();
     assert_eq!(image.len() % BLOCK, 0);
     let mut wanted: Vec<_> = three(&large)
         .into_iter()
-        .map(|file| (file.name.to_owned(), file.content))
+        .map(|file| (file.name, file.content))
         .collect();
     wanted.sort();
     assert_eq!(files(image), wanted);

@@ -87,6 +87,8 @@ keys! {
     InstanceUuid = INSTANCE_UUID;
     /// UUID that the guest reads from its firmware.
     BiosUuid = BIOS_UUID;
+    /// Whether the guest has a cloud-init disk.
+    CloudInit = CLOUD_INIT;
     /// How guest data is laid out.
     SeedType = SEED_TYPE or "VirtletCloudInitImageType";
     /// Identity of the guest for cloud-init.
@@ -95,6 +97,12 @@ keys! {
     MetaData = META_DATA or "VirtletCloudInitMetaData";
     /// cloud-init's network configuration, passed on as it is.
     NetworkConfig = NETWORK_CONFIG;
+    /// Version of the network configuration that is made of the pod's network.
+    NetworkVersion = NETWORK_VERSION;
+    /// Whether the guest is to get all addresses by DHCP.
+    ForceDhcp = FORCE_DHCP or "VirtletForceDHCPNetworkConfig";
+    /// Object whose keys are files of the guest.
+    FilesSource = FILES_SOURCE or "VirtletFilesFromDataSource";
     /// User data, a map.
     UserData = USER_DATA or "VirtletCloudInitUserData";
     /// Whether the pod's own user data and keys replace those of the sources.

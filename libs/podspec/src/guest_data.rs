@@ -11,15 +11,20 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 mod assemble;
+mod files;
+mod layout;
 mod source;
 #[cfg(test)]
 mod tests;
 mod yaml;
 
-pub use assemble::{GuestDataError, GuestName, NoCloud};
+pub use assemble::{CloudData, GuestDataError, GuestName, NetworkData};
+pub use files::GuestFile;
+pub use layout::{Layout, NetworkVersion};
 pub use source::{Content, Source, SourceKind};
 
 use crate::annotations::{AnnotationError, Annotations, Key};
+use layout::Presence;
 use source::{Encoding, Named};
 
 /// Key of a source of SSH keys when the pod names none.
@@ -27,12 +32,16 @@ const AUTHORIZED_KEYS: &str = "authorized_keys";
 /// Longest instance id, in bytes.
 const MAX_INSTANCE_ID: usize = 128;
 
-/// The guest data settings of a pod that has any.
+/// The guest data settings of a pod.
 #[derive(Clone, Default, PartialEq)]
 pub struct GuestData {
+    layout: Layout,
+    network_version: NetworkVersion,
+    force_dhcp: bool,
+    files_source: Option<Source>,
     instance_id: Option<String>,
     meta_data: Map<String, Value>,
-    network_config: Option<String>,
+    network_config: Option<Written>,
     script: Option<String>,
     user_data: Option<Written>,
     overwrite: bool,
@@ -58,24 +67,24 @@ enum UserDataSource {
 }
 
 impl GuestData {
-    /// Reads the annotations; `None` when none of them is there.
+    /// Reads the annotations; `None` when the guest is to have no cloud-init disk.
     ///
     /// # Errors
     ///
     /// [`AnnotationError`] for the first that makes no sense.
     pub fn from_pod(map: &BTreeMap<String, String>) -> Result<Option<Self>, AnnotationError> {
         let given = Annotations::new(map);
-        if let Some((_, kind)) = given.raw(Key::SeedType)
-            && !kind.eq_ignore_ascii_case("nocloud")
-        {
-            let reason = "only \"nocloud\" is possible, which cloud-init looks for first";
-            return Err(given.refuse(Key::SeedType, reason.to_owned()));
-        }
+        let presence = given.get::<Presence>(Key::CloudInit)?.unwrap_or_default();
+        let layout = given.get::<Layout>(Key::SeedType)?.unwrap_or_default();
         let data = Self {
+            layout,
+            network_version: given.get(Key::NetworkVersion)?.unwrap_or_default(),
+            force_dhcp: given.get(Key::ForceDhcp)?.unwrap_or_default(),
+            files_source: files_source(given)?,
             instance_id: instance_id(given)?,
             meta_data: written(given, Key::MetaData)?.map_or_else(Map::new, |w| w.map),
-            network_config: written(given, Key::NetworkConfig)?.map(|w| w.text),
-            script: given.text(Key::UserDataScript)?.map(str::to_owned),
+            network_config: network_config(given, layout)?,
+            script: script(given)?,
             user_data: user_data(given)?,
             overwrite: given.get(Key::UserDataOverwrite)?.unwrap_or_default(),
             source: source(given)?,
@@ -85,11 +94,26 @@ impl GuestData {
                 (named.source, key)
             }),
         };
+        match presence {
+            Presence::Auto => Ok(Some(data)),
+            Presence::Off if data.is_requested() => {
+                let reason = "the pod has other annotations whose data need a cloud-init disk";
+                Err(given.refuse(Key::CloudInit, reason.to_owned()))
+            }
+            Presence::Off => Ok(None),
+        }
+    }
+
+    /// Whether the pod gives data of its own; other settings say only how data are passed on.
+    pub fn is_requested(&self) -> bool {
         let default = Self {
-            overwrite: data.overwrite,
+            layout: self.layout,
+            network_version: self.network_version,
+            force_dhcp: self.force_dhcp,
+            overwrite: self.overwrite,
             ..Self::default()
         };
-        Ok((data != default).then_some(data))
+        *self != default
     }
 
     /// The objects that are needed, none that would be ignored.
@@ -98,7 +122,8 @@ impl GuestData {
             UserDataSource::Map(source) | UserDataSource::Key(source, ..) => source.clone(),
         });
         let ssh = self.used_ssh_source().map(|(source, _)| source.clone());
-        user_data.into_iter().chain(ssh).collect()
+        let files = self.files_source.clone();
+        user_data.into_iter().chain(ssh).chain(files).collect()
     }
 
     fn used_source(&self) -> Option<&UserDataSource> {
@@ -141,6 +166,34 @@ fn instance_id(given: Annotations<'_>) -> Result<Option<String>, AnnotationError
     }
 }
 
+fn network_config(
+    given: Annotations<'_>,
+    layout: Layout,
+) -> Result<Option<Written>, AnnotationError> {
+    let written = written(given, Key::NetworkConfig)?;
+    let has_version = |written: &Written| written.map.contains_key("version");
+    match (&written, layout) {
+        (Some(config), Layout::ConfigDrive) if has_version(config) => {
+            let reason =
+                "a config drive has OpenStack's network data: \"links\", \"networks\" and \
+                          \"services\""
+                    .to_owned();
+            Err(given.refuse(Key::NetworkConfig, reason))
+        }
+        _ => Ok(written),
+    }
+}
+
+fn files_source(given: Annotations<'_>) -> Result<Option<Source>, AnnotationError> {
+    match given.get::<Named>(Key::FilesSource)? {
+        Some(Named { key: Some(_), .. }) => {
+            let reason = "\"configmap/NAME\" or \"secret/NAME\" is needed: all keys are used";
+            Err(given.refuse(Key::FilesSource, reason.to_owned()))
+        }
+        named => Ok(named.map(|named| named.source)),
+    }
+}
+
 /// A setting that is a YAML map.
 fn written(given: Annotations<'_>, key: Key) -> Result<Option<Written>, AnnotationError> {
     let Some(text) = given.text(key)? else {
@@ -149,6 +202,14 @@ fn written(given: Annotations<'_>, key: Key) -> Result<Option<Written>, Annotati
     let map = yaml::map(text).map_err(|reason| given.refuse(key, reason))?;
     let text = text.to_owned();
     Ok(Some(Written { text, map }))
+}
+
+/// Text that is all of the user data; one that says that it is a map has to be one.
+fn script(given: Annotations<'_>) -> Result<Option<String>, AnnotationError> {
+    let text = given.text(Key::UserDataScript)?;
+    let checked = text.map_or(Ok(()), |text| assemble::check(text.as_bytes()));
+    checked.map_err(|reason| given.refuse(Key::UserDataScript, reason))?;
+    Ok(text.map(str::to_owned))
 }
 
 fn user_data(given: Annotations<'_>) -> Result<Option<Written>, AnnotationError> {

@@ -28,7 +28,10 @@ mod unknown;
 
 pub use annotations::{AnnotationError, Annotations, Key};
 pub use connection::{Connection, StationMac};
-pub use guest_data::{Content, GuestData, GuestDataError, GuestName, NoCloud, Source, SourceKind};
+pub use guest_data::{
+    CloudData, Content, GuestData, GuestDataError, GuestFile, GuestName, Layout, NetworkData,
+    NetworkVersion, Source, SourceKind,
+};
 pub use id::{ContainerId, Id, IdError, Kind, SandboxId, TAG, kind};
 pub use image::{LONGEST_IMAGE_URL, is_url_image_name, url_image_name};
 pub use instance::{Instance, Role, VmUid};

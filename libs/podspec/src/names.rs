@@ -46,6 +46,8 @@ pub const START_PAUSED: &str = "vmlet.dev/start-paused";
 pub const INSTANCE_UUID: &str = "vmlet.dev/instance-uuid";
 /// On pods: UUID in the guest's SMBIOS tables.
 pub const BIOS_UUID: &str = "vmlet.dev/bios-uuid";
+/// Whether the guest has a cloud-init disk.
+pub const CLOUD_INIT: &str = "vmlet.dev/cloud-init";
 /// How guest data is laid out.
 pub const SEED_TYPE: &str = "vmlet.dev/cloud-init-image-type";
 /// Identity of the guest for cloud-init.
@@ -54,6 +56,12 @@ pub const INSTANCE_ID: &str = "vmlet.dev/cloud-init-instance-id";
 pub const META_DATA: &str = "vmlet.dev/cloud-init-meta-data";
 /// cloud-init's network configuration, passed on as it is.
 pub const NETWORK_CONFIG: &str = "vmlet.dev/cloud-init-network-config";
+/// Version of the network configuration that is made of the pod's network.
+pub const NETWORK_VERSION: &str = "vmlet.dev/cloud-init-network-version";
+/// Whether the guest is to get all addresses by DHCP.
+pub const FORCE_DHCP: &str = "vmlet.dev/force-dhcp";
+/// Object whose keys are files of the guest.
+pub const FILES_SOURCE: &str = "vmlet.dev/files-from-data-source";
 /// User data, a map.
 pub const USER_DATA: &str = "vmlet.dev/cloud-init-user-data";
 /// Whether the pod's own user data and keys replace those of the sources.

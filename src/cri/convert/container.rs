@@ -14,7 +14,8 @@ use super::{Invalid, Result, check, image, sandbox, unused};
 use crate::images::Image;
 use crate::vm::state::Phase;
 use crate::vm::{
-    Container, ContainerConfig, ContainerMetadata, Device, LinuxResources, Mount, Unused,
+    Container, ContainerConfig, ContainerMetadata, Device, Environment, LinuxResources, Mount,
+    Unused,
 };
 
 const MOST_MOUNTS: usize = 1024;
@@ -41,7 +42,10 @@ pub(in crate::cri) fn config(config: Option<v1::ContainerConfig>) -> Result<Cont
     let has_command = [&config.command, &config.args]
         .iter()
         .any(|words| !words.is_empty());
+    let variables = config.envs.iter();
+    let variables = variables.map(|variable| (variable.key.clone(), variable.value.clone()));
     Ok(ContainerConfig {
+        environment: Environment(variables.collect()),
         unused: Unused {
             command: has_command || !config.working_dir.is_empty(),
             variables: unused::variables(config.envs),

@@ -115,7 +115,7 @@ impl<P: Platform> Containers<P> {
 /// What the guest finds a device by, as `/dev/disk/by-id/virtio-…`: the end of the path that the
 /// pod gave it. When an earlier device of the machine has that already, a part of it and of the
 /// whole path's SHA-256. None for the root disk.
-fn serial(all: &[BlockDisk], disk: &BlockDisk) -> Option<String> {
+pub(super) fn serial(all: &[BlockDisk], disk: &BlockDisk) -> Option<String> {
     let short = plain(&disk.path).filter(|_| !disk.is_root())?;
     let mut earlier = all.iter().take_while(|other| other.path != disk.path);
     let is_taken =

@@ -10,38 +10,56 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use podspec::{GuestAgent, GuestData, GuestName, Instance, NoCloud, Role, VmUid};
+use podspec::{CloudData, GuestAgent, GuestFile, GuestName, Instance, Layout, NetworkData, VmUid};
+use serde_json::Value;
+use tapmanager::wire::Network;
 
 use crate::disk::unfinished;
 use crate::files;
 use crate::platform::Platform;
 use crate::sandbox::Sandbox;
-use crate::sources::Wanted;
+use crate::sources::{Files, Wanted};
 use crate::vm::domain::{Disk, DiskFormat, DiskSource};
-use crate::vm::error::Result;
-use crate::vm::model::{Container, ContainerConfig};
+use crate::vm::error::{Error, Result};
+use crate::vm::lifecycle::request;
+use crate::vm::model::{Container, ContainerConfig, Environment, Mount};
 use crate::vm::service::Containers;
 use crate::vm::users::Owner;
 
-/// What cloud-init runs at each boot.
-const INSTALL: &[u8] = include_bytes!("seed/install-agent.sh");
+mod environment;
+mod links;
+mod network;
+mod openstack;
+mod plan;
+#[cfg(test)]
+mod tests;
+mod vendor;
+mod volume;
 
 /// The serial number by which a guest finds the disk: `/dev/disk/by-id/virtio-vmlet-seed`.
 pub(super) const SERIAL: &str = "vmlet-seed";
 
+/// What the container of a machine adds to the data of its pod.
+#[derive(Debug, Default)]
+pub(in crate::vm) struct Surroundings {
+    /// Its environment.
+    pub(in crate::vm) environment: Environment,
+    /// Its mounts.
+    pub(in crate::vm) mounts: Vec<Mount>,
+}
+
 impl<P: Platform> Containers<P> {
-    /// The files that the guest is to find. Waits for the objects that they come from; no lock is
+    /// The data that the guest is to find. Waits for the objects that they come from; no lock is
     /// held.
-    pub(in crate::vm) async fn guest_files(
+    pub(in crate::vm) async fn guest_data(
         &self,
         sandbox: &Sandbox,
         config: &ContainerConfig,
-    ) -> Result<Option<NoCloud>> {
-        let annotations = crate::vm::lifecycle::request::annotations(sandbox, config);
-        let instance = crate::vm::lifecycle::request::instance(sandbox, config)?;
-        let data = GuestData::from_pod(&annotations)?;
-        let Some(data) = data.filter(|_| instance.role == Role::Machine && !instance.restore)
-        else {
+        surroundings: Surroundings,
+    ) -> Result<Option<CloudData>> {
+        let instance = request::instance(sandbox, config)?;
+        let data = request::guest_data(&sandbox.config, config)?;
+        let Some(data) = data.filter(|_| !instance.restore) else {
             return Ok(None);
         };
         let pod = &sandbox.config.metadata;
@@ -65,7 +83,21 @@ impl<P: Platform> Containers<P> {
                 name => name,
             },
         };
-        Ok(Some(data.assemble(&guest, &held)?))
+        let mut data = data.assemble(&guest, &held)?;
+        if let NetworkData::Generated { version, dhcp } = data.network {
+            let network = sandbox.network.as_ref();
+            let config = network_config(network, data.layout, (version, dhcp));
+            data.network = NetworkData::Given(format!("{config:#}\n").into_bytes());
+        }
+        let blocks = self.wanted_blocks(config, instance.role).await?;
+        let script = links::script(&blocks);
+        data.insert_mount_script(script.as_deref().unwrap_or_default());
+        let mut files = mounted(&pod.uid, surroundings.mounts).await?;
+        files.append(&mut data.files);
+        files.extend(environment::file(&surroundings.environment));
+        files.extend(script.as_deref().map(links::file));
+        data.files = files;
+        Ok(Some(data))
     }
 
     /// Whether saved memory knows of such an image.
@@ -82,7 +114,7 @@ impl<P: Platform> Containers<P> {
     pub(in crate::vm) async fn make_seed(
         &self,
         row: &Container,
-        wanted: Option<NoCloud>,
+        wanted: Option<CloudData>,
     ) -> Result<()> {
         let Some(wanted) = wanted else {
             return Ok(());
@@ -95,9 +127,9 @@ impl<P: Platform> Containers<P> {
             GuestAgent::Image | GuestAgent::Off => None,
         };
         let make = move || -> Result<()> {
-            let mut entries = entries(wanted);
-            entries.extend(agent.map_or_else(Vec::new, |program| with_agent(&program)));
-            let image = cloudinit_image::image(cloudinit_image::NO_CLOUD, entries)?;
+            let label = volume::label(wanted.layout);
+            let files = volume::files(wanted, agent.as_deref());
+            let image = cloudinit_image::image(label, files)?;
             let written = write(&target, &image, owner);
             Ok(written.map_err(files::failed("write", &target))?)
         };
@@ -144,33 +176,35 @@ impl<P: Platform> Containers<P> {
     }
 }
 
-fn entries(wanted: NoCloud) -> Vec<cloudinit_image::File> {
-    let file = |name, content| cloudinit_image::File { name, content };
-    let network = wanted.network_config;
-    [
-        Some(file("meta-data", wanted.meta_data)),
-        Some(file("user-data", wanted.user_data)),
-        network.map(|content| file("network-config", content)),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+/// The configuration of the network, as the layout has it.
+fn network_config(
+    network: Option<&Network>,
+    layout: Layout,
+    (version, dhcp): (podspec::NetworkVersion, bool),
+) -> Value {
+    match layout {
+        Layout::NoCloud => network::no_cloud(network, version, dhcp),
+        Layout::ConfigDrive => openstack::network_data(network, dhcp),
+    }
 }
 
-/// The agent for guests, and what makes cloud-init install it at each boot. Blocks.
-fn with_agent(program: &Path) -> Vec<cloudinit_image::File> {
-    let file = |name, content| cloudinit_image::File { name, content };
-    match fs::read(program) {
-        Ok(content) => vec![
-            file("vendor-data", INSTALL.to_vec()),
-            file("vmlet-guest", content),
-        ],
-        Err(error) => {
-            let (program, error) = (program.display(), crate::one_line(&error));
-            tracing::warn!(%program, error, "guest agent not on the seed image");
-            Vec::new()
+/// The files of read-only mounts.
+async fn mounted(pod_uid: &str, mounts: Vec<Mount>) -> Result<Vec<GuestFile>> {
+    let pod_uid = pod_uid.to_owned();
+    let read = move || {
+        let mut files = Files::default();
+        for mount in mounts.iter().filter(|mount| mount.is_of_the_guest()) {
+            let path = &mount.container_path;
+            let added = files.add(&mount.host_path, &pod_uid, path);
+            added.map_err(|reason| Error::Mount {
+                path: path.clone(),
+                reason,
+            })?;
         }
-    }
+        Ok(files.into_files())
+    };
+    let read = tokio::task::spawn_blocking(read).await;
+    read.map_err(crate::tasks::Aborted::from)?
 }
 
 /// Writes under another name first; blocks.

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use libvirt::Hypervisor;
-use podspec::{ContainerId, Machine, NoCloud, Role, SandboxId};
+use podspec::{CloudData, ContainerId, Machine, Role, SandboxId};
 
 use super::request::{instance, machine};
 use crate::clock;
@@ -26,7 +26,7 @@ impl<P: Platform> Containers<P> {
         &self,
         sandbox_id: &SandboxId,
         config: ContainerConfig,
-        files: Option<NoCloud>,
+        files: Option<CloudData>,
     ) -> Result<ContainerId> {
         let _lock = self.parts.locks.lock(sandbox_id.as_str()).await;
         let sandbox = self.ready_sandbox(sandbox_id)?;
@@ -48,7 +48,7 @@ impl<P: Platform> Containers<P> {
         sandbox: &Sandbox,
         config: ContainerConfig,
         part: Part,
-        files: Option<NoCloud>,
+        files: Option<CloudData>,
     ) -> Result<Arc<Container>> {
         let id = ContainerId::generate();
         let machine = machine(sandbox, &config, self.defaults())?;

@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use podspec::{Instance, Machine, PodResources};
+use podspec::{AnnotationError, GuestData, Instance, Machine, PodResources, Role};
 
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Sandbox, SandboxConfig};
 use crate::vm::error::Result;
 use crate::vm::model::ContainerConfig;
 
@@ -25,6 +25,19 @@ pub(in crate::vm) fn annotations(
 pub(in crate::vm) fn instance(sandbox: &Sandbox, config: &ContainerConfig) -> Result<Instance> {
     let annotations = annotations(sandbox, config);
     Ok(Instance::from_pod(&annotations, &sandbox.config.labels)?)
+}
+
+/// The data for the guest, if it has a cloud-init disk. A guest that continues from saved memory
+/// has the one that it had.
+pub(in crate::vm) fn guest_data(
+    pod: &SandboxConfig,
+    config: &ContainerConfig,
+) -> Result<Option<GuestData>, AnnotationError> {
+    let mut annotations = pod.annotations.clone();
+    annotations.extend(config.annotations.clone());
+    let instance = Instance::from_pod(&annotations, &pod.labels)?;
+    let data = GuestData::from_pod(&annotations)?;
+    Ok(data.filter(|data| instance.role == Role::Machine && data.is_requested()))
 }
 
 /// The machine that the pod and its container request; the container's limits win over the pod's.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use guestapi::Setting;
-use podspec::{ContainerId, GuestAgent, NoCloud, SandboxId};
+use podspec::{CloudData, ContainerId, GuestAgent, SandboxId};
 use prost::Message;
 
 use super::{limits, seccomp::Profile};
@@ -90,7 +90,7 @@ impl<P: Platform> Containers<P> {
         sandbox: &SandboxId,
         mut config: ContainerConfig,
         mut process: Process,
-        files: Option<NoCloud>,
+        files: Option<CloudData>,
     ) -> Result<ContainerId> {
         let (profile, capabilities) = std::mem::take(&mut process.seccomp);
         let compiled = tokio::task::spawn_blocking(move || profile.filter(&capabilities)).await;
@@ -182,7 +182,7 @@ impl<P: Platform> Containers<P> {
         &self,
         sandbox: &Sandbox,
         config: &ContainerConfig,
-        files: Option<NoCloud>,
+        files: Option<CloudData>,
     ) -> Result<Arc<Container>> {
         if let Some(machine) = self.pod_machine(&sandbox.id) {
             // The pin of the sandbox stays that of the pod machine.

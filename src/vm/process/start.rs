@@ -16,6 +16,7 @@ use super::log::Log;
 use crate::clock;
 use crate::guest::{self, Agent, Command};
 use crate::platform::Platform;
+use crate::vm::disks::seed::Surroundings;
 use crate::vm::error::{Error, Result};
 use crate::vm::model::{Container, Exit};
 use crate::vm::service::Containers;
@@ -109,7 +110,9 @@ impl<P: Platform> Containers<P> {
     /// A pod machine in the place of one that has ended, with the same disk.
     async fn make_again(&self, old: &Container) -> Result<Arc<Container>> {
         let sandbox = self.ready_sandbox(&old.sandbox)?;
-        let files = self.guest_files(&sandbox, &old.spec.config).await?;
+        let files = self
+            .guest_data(&sandbox, &old.spec.config, Surroundings::default())
+            .await?;
         self.remove_stopped(old).await?;
         let spec = &old.spec;
         self.create_machine(&sandbox, spec.config.clone(), spec.part, files)

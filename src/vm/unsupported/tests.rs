@@ -2,13 +2,13 @@ use std::collections::BTreeMap;
 
 use tapmanager::wire::{Address, Dns, Nic};
 
-use super::super::model::{Device, LinuxResources, Unused};
+use super::super::model::{Device, LinuxResources, Mount, Unused};
 use super::*;
 use crate::block::Number;
 use crate::sandbox::DnsConfig;
 
 fn texts(pod: &SandboxConfig, config: &ContainerConfig) -> Vec<String> {
-    let found = of_request(pod, config);
+    let found = of_request(pod, config, &Given::default());
     assert!(found.iter().all(|finding| !finding.loses_data));
     found.into_iter().map(|finding| finding.text).collect()
 }
@@ -54,7 +54,7 @@ fn each_thing_that_is_not_given_is_named() {
     };
     let words = [
         "command, arguments",
-        "guest: A, B; pass",
+        "guest: A, B; it has no cloud-init disk",
         "CDI devices do not reach the guest: example.org/gpu=0",
         "huge pages",
         "memory nodes 0-1",
@@ -209,6 +209,15 @@ fn what_dhcp_cannot_carry_is_named() {
         of_network(&network(&["10.0.0.5/24", "fd00::5/64", "fd00::6/64"])),
         []
     );
+    let mut searching = network(&["10.0.0.5/24"]);
+    assert_eq!(of_searches(&searching), None);
+    searching.dns.searches = vec!["cluster.local".to_owned()];
+    let found = of_searches(&searching).unwrap();
+    assert!(
+        found.text.contains("no place for it: cluster.local;"),
+        "{found}"
+    );
+
     let found = of_network(&network(&["10.0.0.5/24", "fd00::5/64", "10.0.0.6/24"]));
     assert_eq!(found.len(), 1);
     assert!(
@@ -244,4 +253,57 @@ async fn a_raw_disk_that_cannot_boot_is_named() {
     disk[510..520].copy_from_slice(b"\0\0EFI PART");
     assert!(!found(&disk, Format::Raw).await);
     std::fs::remove_file(file.path()).unwrap();
+}
+
+#[tokio::test]
+async fn what_the_cloud_init_disk_has_is_no_finding() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = dir
+        .path()
+        .join("pods/uid/volumes/kubernetes.io~secret/keys");
+    std::fs::create_dir_all(&volume).unwrap();
+    let mount = |inside: &str, host: &str| Mount {
+        container_path: inside.to_owned(),
+        host_path: host.to_owned(),
+        readonly: true,
+        ..Mount::default()
+    };
+    let mut pod = SandboxConfig::default();
+    pod.metadata.uid = "uid".to_owned();
+    let keys = "vmlet.dev/ssh-keys".to_owned();
+    pod.annotations.insert(keys, "ssh-ed25519 A".to_owned());
+    let config = ContainerConfig {
+        unused: Unused {
+            variables: vec!["A".to_owned(), "not.a.name".to_owned()],
+            ..Unused::default()
+        },
+        mounts: vec![
+            mount("/keys", volume.to_str().unwrap()),
+            mount("/srv", "/srv/data"),
+        ],
+        ..ContainerConfig::default()
+    };
+    let given = Given::of(&pod, &config).await;
+    assert!(given.addresses && !given.no_searches);
+    let found = of_request(&pod, &config, &given);
+    let words = [
+        "the mount /srv",
+        "a shell does not know do not reach the guest: not.a.name",
+    ];
+    assert_eq!(found.len(), words.len(), "{found:?}");
+    for (finding, words) in found.iter().zip(words) {
+        assert!(finding.text.contains(words), "{finding}");
+    }
+
+    pod.annotations
+        .insert("vmlet.dev/force-dhcp".to_owned(), "true".to_owned());
+    assert!(!Given::of(&pod, &config).await.addresses);
+    let drive = ("vmlet.dev/cloud-init-image-type", "configdrive");
+    pod.annotations.remove("vmlet.dev/force-dhcp");
+    pod.annotations
+        .extend([(drive.0.to_owned(), drive.1.to_owned())]);
+    assert!(Given::of(&pod, &config).await.no_searches);
+    pod.annotations = [("vmlet.dev/cloud-init".to_owned(), "off".to_owned())].into();
+    let given = Given::of(&pod, &config).await;
+    assert_eq!(of_request(&pod, &config, &given).len(), 3);
 }

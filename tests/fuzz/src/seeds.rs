@@ -169,12 +169,15 @@ pub fn seed_images(input: &[u8]) {
         let length = usize::from(u16::from_be_bytes(*length)).min(after.len());
         let (content, after) = after.split_at(length);
         let content = content.to_vec();
-        files.push(File { name, content });
+        files.push(File {
+            name: name.to_owned(),
+            content,
+        });
         rest = after;
     }
     let expected: BTreeMap<_, _> = files
         .iter()
-        .map(|file| (file.name.to_owned(), file.content.clone()))
+        .map(|file| (file.name.clone(), file.content.clone()))
         .collect();
     let iso = image(NO_CLOUD, files).expect("an image");
     assert_eq!(iso.len() % 2048, 0);

@@ -12,10 +12,12 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 use super::source::{Content, Encoding, Source};
-use super::{GuestData, UserDataSource, keys, yaml};
+use super::{GuestData, GuestFile, Layout, NetworkVersion, UserDataSource, files, keys, yaml};
 
 /// The first line of a map that cloud-init is to take for one.
 const HEADER: &str = "#cloud-config\n";
+/// What a script of the pod has in place of the commands that make its devices' names.
+const MOUNT_SCRIPT: &str = "@virtlet-mount-script@";
 
 /// What the guest is called.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,15 +28,33 @@ pub struct GuestName<'a> {
     pub host_name: &'a str,
 }
 
-/// The files of a NoCloud volume.
+/// What cloud-init finds on its disk. Debug output shows no content.
 #[derive(Clone, PartialEq, Eq)]
-pub struct NoCloud {
-    /// `meta-data`, in JSON.
+pub struct CloudData {
+    /// The files' names and shape.
+    pub layout: Layout,
+    /// Meta-data, in JSON.
     pub meta_data: Vec<u8>,
-    /// `user-data`.
+    /// User data.
     pub user_data: Vec<u8>,
-    /// `network-config`, if there is one.
-    pub network_config: Option<Vec<u8>>,
+    /// Configuration of the network.
+    pub network: NetworkData,
+    /// Further files of the guest.
+    pub files: Vec<GuestFile>,
+}
+
+/// Where the configuration of the network comes from.
+#[derive(Clone, PartialEq, Eq)]
+pub enum NetworkData {
+    /// From the pod itself; passed on as it is.
+    Given(Vec<u8>),
+    /// From the pod's network.
+    Generated {
+        /// Version of the format.
+        version: NetworkVersion,
+        /// Only DHCP is configured.
+        dhcp: bool,
+    },
 }
 
 /// A source that does not hold what is expected of it.
@@ -63,7 +83,7 @@ pub enum GuestDataError {
     },
 }
 
-type Sources = BTreeMap<Source, Content>;
+pub(super) type Sources = BTreeMap<Source, Content>;
 
 impl GuestData {
     /// The files, from the settings and the content of [`Self::sources`].
@@ -75,26 +95,64 @@ impl GuestData {
         &self,
         guest: &GuestName<'_>,
         sources: &Sources,
-    ) -> Result<NoCloud, GuestDataError> {
-        Ok(NoCloud {
+    ) -> Result<CloudData, GuestDataError> {
+        let files = self.files_source.as_ref();
+        Ok(CloudData {
+            layout: self.layout,
             meta_data: self.meta_data(guest, sources)?,
             user_data: self.user_data(sources)?,
-            network_config: self.network_config.clone().map(String::into_bytes),
+            network: self.network(),
+            files: files.map_or(Ok(Vec::new()), |source| files::of(source, sources))?,
         })
+    }
+
+    /// Whether the network configuration comes from the pod's network, with all of its addresses.
+    pub fn has_addresses(&self) -> bool {
+        matches!(self.network(), NetworkData::Generated { dhcp: false, .. })
+    }
+
+    /// Whether the network configuration can have a search list: OpenStack's shape cannot.
+    pub fn has_searches(&self) -> bool {
+        !(self.layout == Layout::ConfigDrive && self.has_addresses())
+    }
+
+    fn network(&self) -> NetworkData {
+        match (&self.network_config, self.layout) {
+            (None, _) => NetworkData::Generated {
+                version: self.network_version,
+                dhcp: self.force_dhcp,
+            },
+            (Some(own), Layout::NoCloud) => NetworkData::Given(own.text.clone().into_bytes()),
+            (Some(own), Layout::ConfigDrive) => {
+                NetworkData::Given(lines(&Value::Object(own.map.clone())).into_bytes())
+            }
+        }
     }
 
     fn meta_data(&self, guest: &GuestName<'_>, all: &Sources) -> Result<Vec<u8>, GuestDataError> {
         let id = self.instance_id.as_deref().unwrap_or(guest.instance_id);
         let mut map = Map::new();
-        map.insert("instance-id".to_owned(), json!(id));
-        map.insert("local-hostname".to_owned(), json!(guest.host_name));
+        match self.layout {
+            Layout::NoCloud => {
+                map.insert("instance-id".to_owned(), json!(id));
+                map.insert("local-hostname".to_owned(), json!(guest.host_name));
+            }
+            Layout::ConfigDrive => {
+                map.insert("uuid".to_owned(), json!(id));
+                map.insert("hostname".to_owned(), json!(guest.host_name));
+                map.insert("name".to_owned(), json!(guest.host_name));
+            }
+        }
         let mut ssh_keys = match self.used_ssh_source() {
             Some((of, key)) => keys(text(of, key, value(all, of, key)?)?),
             None => Vec::new(),
         };
         ssh_keys.extend(self.ssh_keys.iter().cloned());
         if !ssh_keys.is_empty() {
-            map.insert("public-keys".to_owned(), json!(ssh_keys));
+            match self.layout {
+                Layout::NoCloud => map.insert("public-keys".to_owned(), json!(ssh_keys)),
+                Layout::ConfigDrive => map.insert("public_keys".to_owned(), numbered(ssh_keys)),
+            };
         }
         map.extend(self.meta_data.clone());
         Ok(lines(&Value::Object(map)).into_bytes())
@@ -106,7 +164,9 @@ impl GuestData {
         }
         let of = match self.used_source() {
             Some(UserDataSource::Key(of, key, encoding)) => {
-                return decode(of, key, value(all, of, key)?, *encoding);
+                let text = decode(of, key, value(all, of, key)?, *encoding)?;
+                check(&text).map_err(|reason| unfit(of, key, reason))?;
+                return Ok(text);
             }
             Some(UserDataSource::Map(of)) => of,
             None => return Ok(self.own_user_data().into_bytes()),
@@ -125,7 +185,9 @@ impl GuestData {
     }
 
     fn own_user_data(&self) -> String {
-        let text = self.user_data.as_ref().map_or("", |own| own.text.as_str());
+        let given = self.user_data.as_ref().filter(|own| !own.map.is_empty());
+        // To some versions of cloud-init the header alone is an error.
+        let text = given.map_or("{}\n", |own| own.text.as_str());
         let has_header = text.lines().next().map(str::trim_end) == Some(HEADER.trim_end());
         if has_header {
             text.to_owned()
@@ -135,7 +197,7 @@ impl GuestData {
     }
 }
 
-fn content<'a>(all: &'a Sources, of: &Source) -> Result<&'a Content, GuestDataError> {
+pub(super) fn content<'a>(all: &'a Sources, of: &Source) -> Result<&'a Content, GuestDataError> {
     all.get(of)
         .ok_or_else(|| GuestDataError::Unread(of.clone()))
 }
@@ -148,12 +210,29 @@ fn value<'a>(all: &'a Sources, of: &Source, key: &str) -> Result<&'a [u8], Guest
         .ok_or(GuestDataError::NoKey { of, key })
 }
 
-fn text<'a>(of: &Source, key: &str, value: &'a [u8]) -> Result<&'a str, GuestDataError> {
+pub(super) fn text<'a>(of: &Source, key: &str, value: &'a [u8]) -> Result<&'a str, GuestDataError> {
     let text = std::str::from_utf8(value);
     text.map_err(|_| unfit(of, key, "this is no text".to_owned()))
 }
 
-fn decode(
+/// Refuses what says that it is a map for cloud-init, and is not.
+pub(super) fn check(user_data: &[u8]) -> Result<(), String> {
+    let text = std::str::from_utf8(user_data).unwrap_or_default();
+    match text.lines().next().map(str::trim_end) == Some(HEADER.trim_end()) {
+        true => yaml::map(text).map(drop),
+        false => Ok(()),
+    }
+}
+
+/// Names of keys do not matter to OpenStack's readers.
+fn numbered(keys: Vec<String>) -> Value {
+    let each = keys.into_iter().enumerate();
+    each.map(|(n, key)| (format!("key-{n}"), Value::String(key)))
+        .collect::<Map<_, _>>()
+        .into()
+}
+
+pub(super) fn decode(
     of: &Source,
     key: &str,
     value: &[u8],
@@ -171,7 +250,7 @@ fn decode(
     decoded.map_err(|_| unfit(of, key, "this is no base64".to_owned()))
 }
 
-fn unfit(of: &Source, key: &str, reason: String) -> GuestDataError {
+pub(super) fn unfit(of: &Source, key: &str, reason: String) -> GuestDataError {
     let (of, key) = (of.clone(), key.to_owned());
     GuestDataError::Value { of, key, reason }
 }
@@ -197,15 +276,39 @@ fn lines(value: &Value) -> String {
     text
 }
 
-impl fmt::Debug for NoCloud {
+impl CloudData {
+    /// Puts a script in the place of `@virtlet-mount-script@` in user data that are a script.
+    pub fn insert_mount_script(&mut self, script: &str) {
+        let Ok(text) = std::str::from_utf8(&self.user_data) else {
+            return;
+        };
+        if text.starts_with("#!") && text.contains(MOUNT_SCRIPT) {
+            self.user_data = text.replace(MOUNT_SCRIPT, script).into_bytes();
+        }
+    }
+}
+
+impl fmt::Debug for CloudData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let network = self.network_config.as_ref().map_or(0, Vec::len);
         write!(
             f,
-            "NoCloud {{ meta-data: {} bytes, user-data: {} bytes, network-config: {network} bytes \
-             }}",
+            "{:?} {{ meta-data: {} bytes, user-data: {} bytes, network: {:?}, files: {:?} }}",
+            self.layout,
             self.meta_data.len(),
-            self.user_data.len()
+            self.user_data.len(),
+            self.network,
+            self.files
         )
+    }
+}
+
+impl fmt::Debug for NetworkData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Given(text) => write!(f, "{} bytes", text.len()),
+            Self::Generated { version, dhcp } => {
+                write!(f, "generated, {version:?}, only DHCP: {dhcp}")
+            }
+        }
     }
 }

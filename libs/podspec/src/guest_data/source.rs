@@ -76,6 +76,12 @@ impl Source {
         &self.name
     }
 
+    /// Whether a mount at this path is there for the daemon.
+    pub fn is_mount_path(path: &str) -> bool {
+        path.strip_prefix(MOUNTS)
+            .is_some_and(|rest| rest.starts_with('/'))
+    }
+
     /// Path in a container at which a volume with the object is mounted for the daemon, such as
     /// `/run/vmlet/sources/secret/NAME`. The guest does not see it.
     pub fn mount_path(&self) -> String {

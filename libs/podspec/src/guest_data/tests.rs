@@ -50,11 +50,27 @@ fn user_data(pairs: &[(&str, &str)], sources: &BTreeMap<Source, Content>) -> Val
 }
 
 #[test]
-fn a_pod_without_such_annotations_has_no_seed() {
-    assert_eq!(parse(&[("memory", "1Gi")]), Ok(None));
-    assert_eq!(parse(&[("VirtletCloudInitImageType", "NoCloud")]), Ok(None));
-    assert_eq!(parse(&[OVERWRITE]), Ok(None));
-    assert_eq!(parse(&[("cloud-init-meta-data", "# nothing")]), Ok(None));
+fn settings_without_data_request_nothing() {
+    let is_requested = |pairs: &[_]| parse(pairs).unwrap().unwrap().is_requested();
+    assert!(!is_requested(&[("memory", "1Gi")]));
+    assert!(!is_requested(&[("VirtletCloudInitImageType", "NoCloud")]));
+    assert!(!is_requested(&[OVERWRITE]));
+    assert!(!is_requested(&[("VirtletForceDHCPNetworkConfig", "true")]));
+    assert!(!is_requested(&[("cloud-init-meta-data", "# nothing")]));
+    assert!(is_requested(&[("ssh-keys", "ssh-ed25519 AAAA a")]));
+    assert!(is_requested(&[(
+        "VirtletFilesFromDataSource",
+        "secret/files"
+    )]));
+}
+
+#[test]
+fn a_pod_may_have_no_disk_for_cloud_init_and_then_no_data_for_it() {
+    let off = ("cloud-init", "off");
+    assert_eq!(parse(&[off]), Ok(None));
+    let refused = parse(&[("ssh-keys", "k"), off]).unwrap_err();
+    assert_eq!(refused.name, "vmlet.dev/cloud-init");
+    assert!(parse(&[("cloud-init", "auto")]).unwrap().is_some());
 }
 
 #[rstest]
@@ -129,7 +145,8 @@ fn meta_data_name_the_guest_and_its_keys_and_the_pods_own_win() {
     assert_eq!(files(&pairs, &BTreeMap::new()).0, wanted);
     let named = files(&[("cloud-init-instance-id", "i-1")], &BTreeMap::new());
     assert_eq!(named.0["instance-id"], "i-1");
-    assert_eq!(named.1, "#cloud-config\n");
+    // The line alone stops some versions of cloud-init.
+    assert_eq!(named.1, "#cloud-config\n{}\n");
 }
 
 #[test]
@@ -199,9 +216,16 @@ fn keys_of_a_source_come_before_those_of_the_pod() {
 #[case(&[("cloud-init-user-data", "#!/bin/sh")], "cloud-init-user-data-script")]
 #[case(&[("cloud-init-user-data", "[a]")], "YAML map")]
 #[case(&[("cloud-init-user-data", "a: 1\nb: {")], "no YAML")]
+#[case(&[("cloud-init-user-data", "a: 1\n  b: 2")], "line 2, column 4")]
+#[case(&[("cloud-init-user-data-script", "#cloud-config\na: [")], "no YAML")]
+#[case(&[("cloud-init", "on")], "\"auto\" and \"off\"")]
+#[case(&[("cloud-init-network-version", "3")], "\"1\" and \"2\"")]
+#[case(&[("force-dhcp", "yes")], "true")]
+#[case(&[("files-from-data-source", "secret/a/b")], "all keys")]
+#[case(&[("cloud-init-image-type", "configdrive"), ("cloud-init-network-config", "version: 2")], "OpenStack")]
 #[case(&[("cloud-init-meta-data", "x")], "YAML map")]
 #[case(&[("cloud-init-network-config", "- a")], "YAML map")]
-#[case(&[("cloud-init-image-type", "configdrive")], "nocloud")]
+#[case(&[("cloud-init-image-type", "floppy")], "nocloud")]
 #[case(&[("cloud-init-instance-id", "a b")], "visible")]
 #[case(&[("cloud-init-user-data-source", "pod/x")], "secret/NAME")]
 #[case(&[("cloud-init-user-data-source", "secret/../x")], "secret/NAME")]
@@ -232,6 +256,12 @@ fn aliases_do_not_blow_a_text_up() {
 #[case(&[("cloud-init-user-data-source", "secret/seed")], &[("k", "a: hunter2: {")], "key k of secret seed")]
 #[case(&[("cloud-init-user-data-source", "secret/seed/x")], &[("k", "hunter2")], "secret seed has no key x")]
 #[case(&[("ssh-keys-source", "secret/seed")], &[("k", "hunter2")], "no key authorized_keys")]
+#[case(&[("cloud-init-user-data-source", "secret/seed/k")], &[("k", "#cloud-config\n- hunter2\n")], "YAML map")]
+#[case(&[("cloud-init-user-data-source", "secret/seed/k")], &[("k", "#cloud-config\na: 1\n hunter2: 2\n")], "line 3, column 9")]
+#[case(&[("files-from-data-source", "secret/seed")], &[("k", "hunter2")], "no key k_path")]
+#[case(&[("files-from-data-source", "secret/seed")], &[("k", "hunter2"), ("k_path", "/etc/../x")], "key k_path of secret seed")]
+#[case(&[("files-from-data-source", "secret/seed")], &[("k", "hunter2!"), ("k_path", "/x")], "no base64")]
+#[case(&[("files-from-data-source", "secret/seed")], &[("k", "hunter2"), ("k_path", "/x"), ("k_encoding", "gzip")], "key k_encoding")]
 fn a_source_that_is_unfit_is_named_and_not_repeated(
     #[case] pairs: &[(&str, &str)],
     #[case] held: &[(&str, &str)],
@@ -279,4 +309,108 @@ fn an_unread_source_differs_from_an_empty_one() {
         .unwrap();
     let error = data.assemble(&GUEST, &BTreeMap::new()).unwrap_err();
     assert!(matches!(error, GuestDataError::Unread(_)), "{error}");
+}
+
+#[test]
+fn a_config_drive_has_the_meta_data_of_openstack() {
+    let pairs = [
+        ("VirtletCloudInitImageType", "ConfigDrive"),
+        ("ssh-keys", "ssh-ed25519 AAAA a\nssh-rsa BBBB b"),
+        ("cloud-init-meta-data", "meta: {role: db}"),
+        ("cloud-init-network-config", "links: []"),
+    ];
+    let data = parse(&pairs).unwrap().unwrap();
+    let made = data.assemble(&GUEST, &BTreeMap::new()).unwrap();
+    assert_eq!(made.layout, Layout::ConfigDrive);
+    let meta_data: Value = serde_json::from_slice(&made.meta_data).unwrap();
+    let wanted = json!({
+        "uuid": "web.default", "hostname": "web", "name": "web", "meta": {"role": "db"},
+        "public_keys": {"key-0": "ssh-ed25519 AAAA a", "key-1": "ssh-rsa BBBB b"},
+    });
+    assert_eq!(meta_data, wanted);
+    let NetworkData::Given(network) = made.network else {
+        panic!("{:?}", made.network);
+    };
+    assert_eq!(network, b"{\n  \"links\": []\n}\n");
+}
+
+#[rstest]
+#[case::newest(&[], Some((NetworkVersion::V2, false)))]
+#[case::old(&[("cloud-init-network-version", "1")], Some((NetworkVersion::V1, false)))]
+#[case::dhcp(&[("VirtletForceDHCPNetworkConfig", "true")], Some((NetworkVersion::V2, true)))]
+#[case::own(&[("force-dhcp", "true"), ("cloud-init-network-config", "version: 2")], None)]
+fn the_network_is_the_pods_own_or_generated(
+    #[case] pairs: &[(&str, &str)],
+    #[case] generated: Option<(NetworkVersion, bool)>,
+) {
+    let data = parse(pairs).unwrap().unwrap();
+    let made = data.assemble(&GUEST, &BTreeMap::new()).unwrap();
+    let wanted = match generated {
+        Some((version, dhcp)) => NetworkData::Generated { version, dhcp },
+        None => NetworkData::Given(b"version: 2".to_vec()),
+    };
+    assert_eq!(made.network, wanted);
+    let has_addresses = generated.is_some_and(|(_, dhcp)| !dhcp);
+    assert_eq!(data.has_addresses(), has_addresses);
+    assert!(data.has_searches());
+    let drive = [pairs, &[("cloud-init-image-type", "configdrive")]].concat();
+    if let Ok(Some(drive)) = parse(&drive) {
+        assert_eq!(drive.has_searches(), !has_addresses);
+    }
+}
+
+#[test]
+fn an_object_has_files_in_the_order_of_their_paths() {
+    let held = source(
+        SourceKind::ConfigMap,
+        "files",
+        &[
+            ("one", "aHVu\ndGVyMg=="),
+            ("one_path", "/etc/z"),
+            ("two", "plain\n"),
+            ("two_path", "/etc/a/b"),
+            ("two_encoding", "plain"),
+        ],
+    );
+    let data = parse(&[("files-from-data-source", "configmap/files")]);
+    let made = data.unwrap().unwrap().assemble(&GUEST, &held).unwrap();
+    let file = |path: &str, content: &[u8]| GuestFile {
+        path: path.to_owned(),
+        mode: 0o644,
+        content: content.to_vec(),
+    };
+    let wanted = [file("/etc/a/b", b"plain\n"), file("/etc/z", b"hunter2")];
+    assert_eq!(made.files, wanted);
+    let shown = format!("{made:?}");
+    assert!(shown.contains("/etc/z (0644, 7 bytes)"), "{shown}");
+}
+
+#[rstest]
+#[case("/etc/hosts", true)]
+#[case("etc/hosts", false)]
+#[case("/", false)]
+#[case("", false)]
+#[case("/etc/./hosts/..", false)]
+#[case("/etc/", false)]
+#[case("/a\nb", false)]
+fn a_file_has_an_absolute_path(#[case] path: &str, #[case] is_path: bool) {
+    assert_eq!(GuestFile::is_path(path), is_path);
+}
+
+#[test]
+fn a_mount_script_goes_into_scripts_only() {
+    let with = |script: &str| {
+        let data = parse(&[("VirtletCloudInitUserDataScript", script)]);
+        let mut made = data
+            .unwrap()
+            .unwrap()
+            .assemble(&GUEST, &BTreeMap::new())
+            .unwrap();
+        made.insert_mount_script("ln -s a b\n");
+        String::from_utf8(made.user_data).unwrap()
+    };
+    let script = "#!/bin/sh\n@virtlet-mount-script@\ndate\n@virtlet-mount-script@";
+    assert_eq!(with(script), "#!/bin/sh\nln -s a b\n\ndate\nln -s a b\n");
+    let map = "#cloud-config\na: '@virtlet-mount-script@'\n";
+    assert_eq!(with(map), map);
 }

@@ -29,7 +29,10 @@ pub(super) fn value(text: &str) -> Result<Value, String> {
     };
     let parsed = serde_saphyr::from_str_with_options(text, options);
     parsed.map_err(|e| match e.location() {
-        Some(place) => format!("line {}: this is no YAML", place.line()),
+        Some(place) => {
+            let (line, column) = (place.line(), place.column());
+            format!("line {line}, column {column}: this is no YAML")
+        }
         None => "this is no YAML".to_owned(),
     })
 }

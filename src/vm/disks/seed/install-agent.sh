@@ -1,8 +1,6 @@
-#cloud-boothook
 #!/bin/sh
-# Installs and starts vmlet-guest, the agent of Vmlet: it serves kubectl exec and cp. cloud-init runs
-# this at each boot, beside the user data. The annotation vmlet.dev/guest-agent: image of the pod turns
-# it off.
+# Installs and starts vmlet-guest, the agent of Vmlet: it serves kubectl exec and cp. The annotation
+# vmlet.dev/guest-agent: image of the pod turns it off. The argument is where the disk is mounted.
 set -eu
 port=/dev/virtio-ports/dev.vmlet.guest.0
 [ -e "$port" ] || exit 0
@@ -10,12 +8,8 @@ port=/dev/virtio-ports/dev.vmlet.guest.0
 [ ! -e /usr/sbin/vmlet-guest ] || exit 0
 
 folder=/var/lib/vmlet
-seed=$folder/seed
-mkdir -p "$seed"
-mount -t iso9660 -o ro "$(findfs LABEL=cidata)" "$seed"
-cp "$seed/vmlet-guest" "$folder/vmlet-guest.new"
-umount "$seed"
-rmdir "$seed"
+mkdir -p "$folder"
+cp "$1/vmlet-guest" "$folder/vmlet-guest.new"
 chmod 0755 "$folder/vmlet-guest.new"
 mv "$folder/vmlet-guest.new" "$folder/vmlet-guest"
 

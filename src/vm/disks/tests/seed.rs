@@ -13,7 +13,7 @@ use podspec::{ContainerId, Content, VmUid};
 use crate::sources;
 use crate::testkit::Node;
 use crate::vm::state::Phase;
-use crate::vm::{Error, Mount, Result};
+use crate::vm::{Environment, Error, Mount, Result};
 
 const VM: &str = "0d1f4ad2-3c0e-4d53-9a8b-1f3e5d7c9b1a";
 const SECRET: &str = "hunter2";
@@ -272,4 +272,102 @@ async fn an_image_goes_with_the_memory_that_knew_of_it() {
     }
     node.containers.save(vm).await.unwrap_err();
     assert!(!seed.exists(), "secrets are left beside a disk");
+}
+
+#[tokio::test]
+async fn the_guest_is_configured_with_the_network_of_its_pod() {
+    let node = Node::new().await;
+    let data = [("ssh-keys", "ssh-ed25519 A")];
+    let id = create(&node, "web", &data).await.unwrap();
+    let image = node.containers.paths().seed(&id);
+    assert!(holds(&image, "\"macaddress\": \"0a:58:0a:01:00:05\""));
+    assert!(holds(&image, "\"version\": 2"));
+    let old = [
+        ("ssh-keys", "ssh-ed25519 A"),
+        ("cloud-init-network-version", "1"),
+    ];
+    let id = create(&node, "old", &old).await.unwrap();
+    let image = node.containers.paths().seed(&id);
+    assert!(holds(&image, "\"mac_address\": \"0a:58:0a:01:00:05\""));
+    let own = [("cloud-init-network-config", "version: 2\nethernets: {}\n")];
+    let id = create(&node, "own", &own).await.unwrap();
+    let image = node.containers.paths().seed(&id);
+    assert!(holds(&image, own[0].1) && !holds(&image, "0a:58:0a:01:00:05"));
+}
+
+#[tokio::test]
+async fn a_config_drive_has_its_label_and_its_shape() {
+    let node = Node::new().await;
+    let data = [
+        ("ssh-keys", "ssh-ed25519 A"),
+        ("cloud-init-image-type", "configdrive"),
+    ];
+    let id = create(&node, "web", &data).await.unwrap();
+    let image = node.containers.paths().seed(&id);
+    for text in [
+        "config-2",
+        "\"uuid\": \"web.default\"",
+        "ethernet_mac_address",
+    ] {
+        assert!(holds(&image, text), "{text}");
+    }
+    assert!(!holds(&image, "cidata"));
+}
+
+#[tokio::test]
+async fn environment_and_mounted_files_are_in_the_image_and_nowhere_else() {
+    let node = Node::new().await;
+    let pod = node
+        .annotated("web", &[("ssh-keys", "ssh-ed25519 A")])
+        .await;
+    let volumes = tempfile::tempdir().unwrap();
+    let volume = "pods/uid of web/volumes/kubernetes.io~secret/keys";
+    let volume = volumes.path().join(volume);
+    std::fs::create_dir_all(volume.join("..1")).unwrap();
+    std::fs::write(volume.join("..1/password"), "hunter3").unwrap();
+    std::os::unix::fs::symlink("..1", volume.join("..data")).unwrap();
+    let mut machine = node.machine(0);
+    let variable = ("PASSWORD".to_owned(), SECRET.into());
+    machine.environment = Environment(vec![variable]);
+    machine.unused.variables = vec!["PASSWORD".to_owned()];
+    machine.mounts.push(Mount {
+        container_path: "/etc/keys".to_owned(),
+        host_path: volume.to_str().unwrap().to_owned(),
+        readonly: true,
+        ..Mount::default()
+    });
+    assert!(!format!("{machine:?}").contains(SECRET));
+    let id = node.containers.create(&pod, machine.clone()).await.unwrap();
+    let image = node.containers.paths().seed(&id);
+    for text in [
+        "PASSWORD='hunter2'\n",
+        "put 0 0644 '/etc/keys/password'\nput 1 0644 '/etc/cloud/environment'\n",
+        "hunter3",
+    ] {
+        assert!(holds(&image, text), "{text}");
+    }
+    let reported = node.row(&id).spec.unsupported.join("; ");
+    for given in ["/etc/keys", "PASSWORD"] {
+        assert!(!reported.contains(given), "{reported}");
+    }
+    let state = node.cgroup_root().parent().unwrap().to_owned();
+    for name in ["vmlet.db", "vmlet.db-wal"] {
+        for secret in [SECRET, "hunter3"] {
+            assert!(!holds(&state.join(name), secret), "{name}");
+        }
+    }
+    assert!(!format!("{:?}", node.row(&id)).contains(SECRET));
+
+    let large = vec![b'x'; 1024 * 1024 + 1];
+    std::fs::write(volume.join("..1/password"), large).unwrap();
+    let other = node
+        .annotated("other", &[("ssh-keys", "ssh-ed25519 A")])
+        .await;
+    machine.mounts[0].host_path = machine.mounts[0].host_path.replace("web", "other");
+    let moved = volumes.path().join("pods/uid of other");
+    std::fs::rename(volumes.path().join("pods/uid of web"), moved).unwrap();
+    let refused = node.containers.create(&other, machine).await.unwrap_err();
+    let refused = refused.to_string();
+    let expected = "the mount /etc/keys does not reach the guest: /etc/keys/password has more than";
+    assert!(refused.starts_with(expected), "{refused}");
 }

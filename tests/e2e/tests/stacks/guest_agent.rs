@@ -2,7 +2,7 @@
 //! image, and by a Debian package.
 //!
 //! Invariant: the program that serves the port is the delivered one: the agent of the image steps
-//! aside in a guest whose seed image has vendor data.
+//! aside in a guest whose seed image has one.
 //! Failure: the program that runs, or the command that failed.
 
 use std::io::Write;

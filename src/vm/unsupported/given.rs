@@ -1,0 +1,62 @@
+//! Parts of a request that the guest gets by its cloud-init disk.
+//!
+//! Invariant: agrees with what is put on the disk.
+//! Failure: none: annotations without a meaning are refused elsewhere.
+
+use std::collections::BTreeSet;
+
+use podspec::{GuestData, Source};
+
+use crate::sandbox::SandboxConfig;
+use crate::sources::has_files;
+use crate::vm::lifecycle::request;
+use crate::vm::model::ContainerConfig;
+
+/// What the disk has.
+#[derive(Debug, Default)]
+pub(in crate::vm) struct Given {
+    /// The variables with proper names.
+    pub(super) environment: bool,
+    /// All addresses of the pod.
+    pub(super) addresses: bool,
+    /// A network configuration without a place for the search list.
+    pub(super) no_searches: bool,
+    /// Paths of mounts whose files it has.
+    pub(super) mounts: BTreeSet<String>,
+}
+
+impl Given {
+    /// For a container that is a machine.
+    pub(super) async fn of(pod: &SandboxConfig, config: &ContainerConfig) -> Self {
+        let data = request::guest_data(pod, config).ok().flatten();
+        let Some(data) = data else {
+            return Self::default();
+        };
+        let mounts = config.mounts.iter().filter(|mount| mount.is_of_the_guest());
+        let (mounts, uid) = (
+            mounts.cloned().collect::<Vec<_>>(),
+            pod.metadata.uid.clone(),
+        );
+        let look = move || {
+            let given = mounts
+                .into_iter()
+                .filter(|mount| has_files(&mount.host_path, &uid));
+            given.map(|mount| mount.container_path).collect()
+        };
+        Self {
+            environment: true,
+            addresses: data.has_addresses(),
+            no_searches: !data.has_searches(),
+            mounts: tokio::task::spawn_blocking(look).await.unwrap_or_default(),
+        }
+    }
+}
+
+/// Where the daemon itself reads what kubelet has mounted.
+pub(super) fn mounts_of_the_daemon(pod: &SandboxConfig, config: &ContainerConfig) -> Vec<String> {
+    let mut annotations = pod.annotations.clone();
+    annotations.extend(config.annotations.clone());
+    let data = GuestData::from_pod(&annotations).ok().flatten();
+    let sources = data.map(|data| data.sources()).unwrap_or_default();
+    sources.iter().map(Source::mount_path).collect()
+}
