@@ -6,6 +6,7 @@
 
 pub(crate) mod agent;
 mod client;
+pub(crate) mod debian;
 mod disk;
 mod initramfs;
 mod kernel;

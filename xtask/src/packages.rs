@@ -20,15 +20,17 @@ const VIRTUALISATION: &[&str] = &[
     "qemu-utils",
 ];
 
-/// Everything else: build tools, networking, and the parts of the guest image.
+/// Everything else: build tools, networking, and the parts of the guest images.
 const OTHERS: &[&str] = &[
     "busybox-static",
     "ca-certificates",
     "containernetworking-plugins",
     "cpio",
     "curl",
+    "debian-archive-keyring",
     "docker-registry",
     "dosfstools",
+    "e2fsprogs",
     "fdisk",
     "gcc",
     "iproute2",
@@ -37,6 +39,7 @@ const OTHERS: &[&str] = &[
     "libc6-dev",
     "libseccomp-dev",
     "lz4",
+    "mmdebstrap",
     "mtools",
     "nftables",
     "pkg-config",

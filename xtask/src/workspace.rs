@@ -31,6 +31,11 @@ pub(crate) fn guest_image() -> PathBuf {
     target().join("guest/hello.qcow2")
 }
 
+/// The image of Debian that `guest --debian` builds.
+pub(crate) fn debian_image() -> PathBuf {
+    target().join("guest/debian.qcow2")
+}
+
 /// cargo, in the top folder.
 pub(crate) fn cargo() -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

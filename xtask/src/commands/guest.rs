@@ -1,28 +1,38 @@
-//! `guest`: builds the guest image that the examples and tests boot.
+//! `guest`: builds the guest images that the examples and tests boot.
 //!
 //! Invariant: a second run with the same inputs builds nothing.
 //! Failure: names the step; see `image`.
 
+use std::path::Path;
 use std::process::{ExitCode, Stdio};
 
 use anyhow::Result;
 
 use crate::{image, run, workspace};
 
-/// Builds the guest image for the examples and tests.
+/// Builds a guest image for the examples and tests.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Guest {
     /// Then boot the image in QEMU with its console on this terminal; Ctrl-A X quits.
     #[arg(long)]
     boot: bool,
+    /// The image of Debian 12 with cloud-init and systemd instead of the small one.
+    #[arg(long)]
+    debian: bool,
 }
 
 impl Guest {
     /// Runs the command.
     pub(crate) fn run(&self) -> Result<ExitCode> {
-        ensure()?;
+        let (image, memory) = if self.debian {
+            ensure_debian()?;
+            (workspace::debian_image(), "1024")
+        } else {
+            ensure()?;
+            (workspace::guest_image(), "128")
+        };
         if self.boot {
-            boot()?;
+            boot(&image, memory)?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -36,17 +46,22 @@ pub(crate) fn ensure() -> Result<()> {
     Ok(())
 }
 
-fn boot() -> Result<()> {
-    let drive = format!(
-        "file={},format=qcow2,if=virtio",
-        workspace::guest_image().display()
-    );
+/// The image of Debian, which only some tests need.
+pub(crate) fn ensure_debian() -> Result<()> {
+    let built = image::debian::ensure()?;
+    let state = if built { "built" } else { "up to date" };
+    println!("guest: {} is {state}", workspace::debian_image().display());
+    Ok(())
+}
+
+fn boot(image: &Path, memory: &str) -> Result<()> {
+    let drive = format!("file={},format=qcow2,if=virtio", image.display());
     let mut qemu = run::command("qemu-system-x86_64");
     qemu.args([
         "-machine",
         "q35,accel=tcg",
         "-m",
-        "128",
+        memory,
         "-nographic",
         "-no-reboot",
         "-snapshot",

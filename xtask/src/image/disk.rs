@@ -14,12 +14,13 @@ use anyhow::{Context, Result};
 use crate::run;
 
 const DISK_BYTES: u64 = 64 << 20;
-const PARTITION_SECTOR: u64 = 2048;
+/// Where a first partition starts.
+pub(super) const PARTITION_SECTOR: u64 = 2048;
 /// The second partition, at the end of the disk.
 const MARK_BYTES: u64 = 1 << 20;
-const SECTOR_BYTES: u64 = 512;
+pub(super) const SECTOR_BYTES: u64 = 512;
 /// The boot code's share of the first sector; the partition table follows.
-const BOOT_CODE_BYTES: u64 = 440;
+pub(super) const BOOT_CODE_BYTES: u64 = 440;
 /// Clusters of 8 KiB, the largest with which a partition of this size is FAT16: FAT32 would have
 /// clusters of one sector, and the boot loader looks up each of them.
 const CLUSTER_SECTORS: &str = "16";
@@ -38,7 +39,14 @@ pub(crate) fn build(
     File::create(&raw)?
         .set_len(DISK_BYTES)
         .context("size the raw disk")?;
-    partition(&raw)?;
+    let mark = (DISK_BYTES - MARK_BYTES) / SECTOR_BYTES;
+    let size = mark - PARTITION_SECTOR;
+    let table = format!(
+        "label: dos\nstart={PARTITION_SECTOR}, size={size}, type=e, bootable\nstart={mark}, \
+         type=da\n"
+    );
+    partition(&raw, &table)?;
+    boot_code(&raw)?;
 
     let sector = PARTITION_SECTOR.to_string();
     let offset = PARTITION_SECTOR * SECTOR_BYTES;
@@ -75,21 +83,18 @@ pub(crate) fn build(
     Ok(finished)
 }
 
-fn partition(raw: &Path) -> Result<()> {
-    let mark = (DISK_BYTES - MARK_BYTES) / SECTOR_BYTES;
-    let size = mark - PARTITION_SECTOR;
-    let script = format!(
-        "label: dos\nstart={PARTITION_SECTOR}, size={size}, type=e, bootable\nstart={mark}, \
-         type=da\n"
-    );
+/// Writes a partition table: `script` is in the language of sfdisk.
+pub(super) fn partition(raw: &Path, script: &str) -> Result<()> {
     let mut table = run::command("sh");
     table.args([
         "-ec",
         "printf %s \"$2\" | sfdisk --quiet --no-reread \"$1\"",
         "sfdisk",
     ]);
-    run::output(table.arg(raw).arg(&script))?;
+    run::output(table.arg(raw).arg(script)).map(drop)
+}
 
+fn boot_code(raw: &Path) -> Result<()> {
     let mut code = Vec::new();
     File::open(BOOT_CODE)
         .and_then(|file| file.take(BOOT_CODE_BYTES).read_to_end(&mut code))

@@ -21,6 +21,8 @@ use crate::{image, pod_images, run, workspace};
 
 /// The image that every stack can pull and boot, less its tag.
 const IMAGE: &str = "vmlet.dev/hello";
+/// The image of Debian; a stack can pull it if it was built.
+const DEBIAN: &str = "vmlet.dev/debian";
 /// Pods' addresses; private to the stack's network namespace, so all stacks use the same.
 const POD_SUBNET: &str = "10.88.0.0/16";
 
@@ -62,7 +64,8 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
          wrapper = {wrapper}\nguest_agent = {guest_agent}\nuser = {user}\n\n\
          [images]\nprotocol = \"http\"\n\
          allowed_addresses = [\"127.0.0.1/32\"]\nregistries_dir = {registries}\n\n\
-         [[images.translations]]\nname = {image}\nurl = {url}\n",
+         [[images.translations]]\nname = {image}\nurl = {url}\n\n\
+         [[images.translations]]\nname = {debian}\nurl = {debian_url}\n",
         listen = toml_string(&layout.cri_socket().to_string_lossy()),
         state = path("state"),
         boot = path("boot-id"),
@@ -76,6 +79,8 @@ fn vmlet_toml(layout: &Layout, record: &Record) -> String {
         registries = path("registry/hosts"),
         image = toml_string(IMAGE),
         url = toml_string(&record.image_url()),
+        debian = toml_string(DEBIAN),
+        debian_url = toml_string(&record.debian_url()),
     );
     text
 }
@@ -153,6 +158,7 @@ pub(crate) fn variables(layout: &Layout, record: &Record) -> Vec<(&'static str, 
         ("VMLET_NETNS", layout.netns_name()),
         ("VMLET_TEST_IMAGE", test_image()),
         ("VMLET_TEST_IMAGE_URL", record.image_url()),
+        ("VMLET_DEBIAN_IMAGE", format!("{DEBIAN}:latest")),
     ];
     if let Some(node) = &record.node {
         let unix = |socket: PathBuf| format!("unix://{}", socket.display());

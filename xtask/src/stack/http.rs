@@ -1,7 +1,7 @@
-//! The image server of a stack: the guest image over HTTP, with ranges and an entity tag.
+//! The image server of a stack: the guest images over HTTP, with ranges and an entity tag.
 //!
-//! Invariant: it serves exactly one file, on loopback only, in the host's network namespace and in
-//! the stack's on the same port. The file has its name in upper and lower case, and with any query.
+//! Invariant: it serves exactly these files, on loopback only, in the host's network namespace and
+//! in the stack's on the same port. A file has its name in upper and lower case, and with any query.
 //! Failure: an unreadable file is a 500 to that one request; a client that goes away costs one
 //! thread.
 
@@ -9,15 +9,13 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use tiny_http::{Header, Method, Request, Response, Server, StatusCode};
 
 use super::{Layout, netns};
-
-const NAME: &str = "/hello.qcow2";
 
 /// What a `Range` header asks of a file.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,38 +28,38 @@ enum Range {
     Unsatisfiable,
 }
 
-/// Starts serving `file` in both namespaces, on the port that it had before; returns the port.
-pub(crate) fn serve(layout: &Layout, file: &Path, port: Option<u16>) -> Result<u16> {
+/// Starts serving `files` in both namespaces, on the port that they had before; returns the port.
+pub(crate) fn serve(layout: &Layout, files: &[PathBuf], port: Option<u16>) -> Result<u16> {
     let address = ("127.0.0.1", port.unwrap_or(0));
     let outside = TcpListener::bind(address).context("listen on loopback")?;
     let port = outside.local_addr()?.port();
     let inside = netns::inside(&layout.netns_path(), || {
         TcpListener::bind(("127.0.0.1", port)).with_context(|| format!("listen on port {port}"))
     })?;
-    let file: Arc<Path> = Arc::from(file);
+    let files: Arc<[PathBuf]> = Arc::from(files);
     for listener in [outside, inside] {
         let server = Server::from_listener(listener, None).map_err(|error| anyhow!("{error}"))?;
-        let file = Arc::clone(&file);
+        let files = Arc::clone(&files);
         std::thread::Builder::new()
             .name("http".to_owned())
-            .spawn(move || accept(&server, &file))?;
+            .spawn(move || accept(&server, &files))?;
     }
     Ok(port)
 }
 
-fn accept(server: &Server, file: &Arc<Path>) {
+fn accept(server: &Server, files: &Arc<[PathBuf]>) {
     for request in server.incoming_requests() {
-        let file = Arc::clone(file);
+        let files = Arc::clone(files);
         // A client that stops reading must not hold up the next one.
-        std::thread::spawn(move || answer(request, &file));
+        std::thread::spawn(move || answer(request, &files));
     }
 }
 
-fn answer(request: Request, file: &Path) {
-    let path = request.url().split('?').next().unwrap_or_default();
-    let outcome = if !path.eq_ignore_ascii_case(NAME) {
-        request.respond(Response::empty(404))
-    } else if !matches!(request.method(), Method::Get | Method::Head) {
+fn answer(request: Request, files: &[PathBuf]) {
+    let Some(file) = named(request.url(), files) else {
+        return report(request.respond(Response::empty(404)));
+    };
+    let outcome = if !matches!(request.method(), Method::Get | Method::Head) {
         request.respond(Response::empty(405))
     } else {
         match open(&request, file) {
@@ -71,9 +69,24 @@ fn answer(request: Request, file: &Path) {
             }
         }
     };
+    report(outcome);
+}
+
+fn report(outcome: std::io::Result<()>) {
     if let Err(error) = outcome {
         eprintln!("image server: {error}");
     }
+}
+
+/// The file that an address means.
+fn named<'a>(url: &str, files: &'a [PathBuf]) -> Option<&'a Path> {
+    let path = url.split('?').next().unwrap_or_default();
+    let name = path.strip_prefix('/')?;
+    let file = files.iter().find(|file| {
+        file.file_name()
+            .is_some_and(|own| own.eq_ignore_ascii_case(name))
+    })?;
+    Some(file)
 }
 
 fn open(request: &Request, path: &Path) -> Result<Response<Box<dyn Read + Send>>> {
@@ -185,6 +198,17 @@ mod tests {
             ("bytes=0-18446744073709551615", part(0, 100)),
         ] {
             assert_eq!(parse_range(header, 100), want, "{header}");
+        }
+    }
+
+    #[test]
+    fn a_file_has_its_name_in_any_case_and_with_any_query() {
+        let files = ["/x/hello.qcow2", "/x/debian.qcow2"].map(PathBuf::from);
+        let second = Some(files[1].as_path());
+        assert_eq!(named("/debian.qcow2", &files), second);
+        assert_eq!(named("/DEBIAN.qcow2?a=/b", &files), second);
+        for other in ["/", "/x/debian.qcow2", "debian.qcow2", "/debian.raw"] {
+            assert_eq!(named(other, &files), None, "{other}");
         }
     }
 

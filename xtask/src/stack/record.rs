@@ -62,9 +62,16 @@ impl Record {
 
     /// Where the guest image is served, as seen from the host and from inside the stack.
     pub(crate) fn image_url(&self) -> String {
-        format!(
-            "http://127.0.0.1:{}/hello.qcow2",
-            self.http_port.unwrap_or_default()
-        )
+        self.url("hello.qcow2")
+    }
+
+    /// The same of the image of Debian.
+    pub(crate) fn debian_url(&self) -> String {
+        self.url("debian.qcow2")
+    }
+
+    fn url(&self, file: &str) -> String {
+        let port = self.http_port.unwrap_or_default();
+        format!("http://127.0.0.1:{port}/{file}")
     }
 }

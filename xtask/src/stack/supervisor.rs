@@ -34,8 +34,9 @@ pub(crate) fn run(layout: Layout) -> Result<()> {
         // While there is only one thread. All programs inherit it.
         cluster::enter_view(&layout).context("the node's mount namespace")?;
     }
-    let images =
-        http::serve(&layout, &workspace::guest_image(), http_port).context("image server")?;
+    // Only the tests that use the second one need it to exist.
+    let files = [workspace::guest_image(), workspace::debian_image()];
+    let images = http::serve(&layout, &files, http_port).context("image server")?;
     let api = match node {
         Some(node) if node.is_control() => {
             cluster::forward(&layout, node.api_port).context("API forwarder")?

@@ -1,4 +1,4 @@
-//! What only some jobs need: the guest image, the tools of a cluster, the conformance suite,
+//! What only some jobs need: the guest images, the tools of a cluster, the conformance suite,
 //! cargo-deny. They are built beside other jobs and at a lower priority, in the order in which jobs
 //! need them.
 //!
@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process;
+use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
@@ -15,6 +16,9 @@ use super::part::Part;
 use crate::commands::tools::{self, Tool};
 use crate::commands::{guest, up};
 use crate::run;
+
+/// The tests whose guests are Debian.
+const DEBIAN_TESTS: &str = "stacks::debian::";
 
 /// Things that belong together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,6 +31,8 @@ pub(super) enum Kit {
     Clusters,
     /// critest.
     Critest,
+    /// The image of Debian, on demand: it would delay the kits of the longest tests.
+    Debian,
     /// cargo-deny.
     Deny,
     /// check-rules.
@@ -47,6 +53,11 @@ impl Kit {
         }
     }
 
+    /// What a test needs beside what its part needs: the others of its part do not wait for it.
+    pub(super) fn of_test(name: &str) -> Option<Self> {
+        name.starts_with(DEBIAN_TESTS).then_some(Self::Debian)
+    }
+
     /// Those that have to be there before it, itself included, in order.
     fn with_earlier(self) -> &'static [Self] {
         match self {
@@ -54,6 +65,7 @@ impl Kit {
             Self::Api => &[Self::Api],
             Self::Clusters => &[Self::Stacks, Self::Api, Self::Clusters],
             Self::Critest => &[Self::Stacks, Self::Api, Self::Clusters, Self::Critest],
+            Self::Debian => &[Self::Stacks, Self::Debian],
             Self::Deny => &[Self::Deny],
             Self::Rules => &[Self::Rules],
         }
@@ -68,6 +80,7 @@ impl Kit {
             Self::Api => tools::ensure(tools::API),
             Self::Clusters => up::prepare_cluster(),
             Self::Critest => tools::ensure(&[Tool::Critest]),
+            Self::Debian => guest::ensure_debian(),
             Self::Deny => tools::ensure(&[Tool::CargoDeny]),
             Self::Rules => tools::ensure(&[Tool::CheckRules]),
         }
@@ -81,8 +94,9 @@ pub(super) struct Shelf {
 }
 
 impl Shelf {
-    /// Builds what the parts need, at a lower priority than tests have.
-    pub(super) fn fill(&self, parts: &[Part]) {
+    /// Builds what the parts need, at a lower priority than tests have; then what `demanded` names,
+    /// until its sender is gone.
+    pub(super) fn fill(&self, parts: &[Part], demanded: &Receiver<Kit>) {
         let needed = parts.iter().filter_map(|part| Kit::of(*part));
         let wanted: BTreeSet<Kit> = needed.flat_map(Kit::with_earlier).copied().collect();
         if wanted.is_empty() {
@@ -92,12 +106,28 @@ impl Shelf {
             eprintln!("kits are built at the usual priority: {error:#}");
         }
         for kit in wanted {
-            let built = kit.build().map_err(|error| format!("{error:#}"));
-            if let Err(error) = &built {
-                eprintln!("{kit:?}: {error}");
-            }
-            self.kits().insert(kit, built);
+            self.make(kit);
         }
+        self.fill_demands(demanded);
+    }
+
+    fn fill_demands(&self, demanded: &Receiver<Kit>) {
+        for kit in demanded {
+            for kit in kit.with_earlier() {
+                self.make(*kit);
+            }
+        }
+    }
+
+    fn make(&self, kit: Kit) {
+        if self.kits().contains_key(&kit) {
+            return;
+        }
+        let built = kit.build().map_err(|error| format!("{error:#}"));
+        if let Err(error) = &built {
+            eprintln!("{kit:?}: {error}");
+        }
+        self.kits().insert(kit, built);
     }
 
     /// What became of a kit and those before it, once that is known.
@@ -149,5 +179,24 @@ mod tests {
         shelf.kits().insert(Kit::Api, Err("no Go".to_owned()));
         let failed = Some(Err("no Go".to_owned()));
         assert_eq!(shelf.state(Some(Kit::Clusters)), failed);
+    }
+
+    #[test]
+    fn a_demand_for_what_is_there_builds_nothing() {
+        let shelf = Shelf::default();
+        let failed = Err("no mirror".to_owned());
+        shelf.kits().insert(Kit::Stacks, Ok(()));
+        shelf.kits().insert(Kit::Debian, failed.clone());
+        let (demand, demanded) = std::sync::mpsc::channel();
+        demand.send(Kit::Debian).unwrap();
+        drop(demand);
+        shelf.fill_demands(&demanded);
+        assert_eq!(shelf.state(Some(Kit::Debian)), Some(failed));
+    }
+
+    #[test]
+    fn only_tests_with_that_guest_wait_for_it() {
+        assert_eq!(Kit::of_test("stacks::debian::x"), Some(Kit::Debian));
+        assert_eq!(Kit::of_test("stacks::disks::debian::x"), None);
     }
 }

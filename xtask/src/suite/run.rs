@@ -3,8 +3,10 @@
 //! Invariant: a part that fails keeps no other from running.
 //! Failure: only what no part can run without, such as the packages.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::process::ExitCode;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -13,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use super::checks::Check;
 use super::frozen::Frozen;
 use super::job::{self, Job, What};
-use super::kit::Shelf;
+use super::kit::{Kit, Shelf};
 use super::lanes::Lanes;
 use super::load::Load;
 use super::outcome::Outcome;
@@ -67,11 +69,14 @@ pub(crate) fn run(order: &Order) -> Result<ExitCode> {
     let load = Load::start(order.load)?;
     let shelf = Shelf::default();
     let mut report = Report::new(slowness);
+    let (demand, demanded) = mpsc::channel();
     thread::scope(|scope| {
-        scope.spawn(|| shelf.fill(&order.parts));
+        let shelf = &shelf;
+        scope.spawn(move || shelf.fill(&order.parts, &demanded));
         let mut suite = Suite {
             order,
-            shelf: &shelf,
+            shelf,
+            demand,
             variables: order.variables(slowness),
         };
         suite.stages(&mut report)
@@ -105,6 +110,8 @@ impl Order {
 struct Suite<'a> {
     order: &'a Order,
     shelf: &'a Shelf,
+    /// Kits that only some tests of a part need.
+    demand: mpsc::Sender<Kit>,
     variables: Vec<(&'static str, String)>,
 }
 
@@ -151,6 +158,14 @@ impl Suite<'_> {
             "no test has {} in its name",
             self.order.names.join(" or ")
         );
+        let demands: BTreeSet<Kit> = stacks
+            .iter()
+            .filter_map(|job| Kit::of_test(&job.name))
+            .collect();
+        for kit in demands {
+            // No receiver means that no part of this run has kits.
+            let _ = self.demand.send(kit);
+        }
         for _ in 0..self.order.repeat {
             let mut run = |name, jobs: &Vec<Job>| {
                 if !jobs.is_empty() {

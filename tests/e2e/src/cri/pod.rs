@@ -8,6 +8,9 @@ use std::path::PathBuf;
 
 use crate::v1;
 
+/// What a guest of the small image needs.
+const SMALL_MIB: u32 = 128;
+
 /// What a test pod looks like.
 #[derive(Debug, Clone, Default)]
 pub struct PodOptions {
@@ -19,6 +22,8 @@ pub struct PodOptions {
     pub annotations: BTreeMap<String, String>,
     /// Ports of the node and of the guest, TCP.
     pub ports: Vec<(i32, i32)>,
+    /// Memory of the guest; without it as much as the small image needs.
+    pub memory_mib: Option<u32>,
     /// The pod's cgroup.
     pub cgroup_parent: String,
 }
@@ -66,7 +71,7 @@ impl PodOptions {
     /// The container part of the request.
     pub fn container(&self, image: &str, attempt: u32) -> v1::ContainerConfig {
         let limits = v1::LinuxContainerResources {
-            memory_limit_in_bytes: 128 << 20,
+            memory_limit_in_bytes: i64::from(self.memory_mib.unwrap_or(SMALL_MIB)) << 20,
             ..Default::default()
         };
         v1::ContainerConfig {

@@ -7,6 +7,7 @@
 mod block;
 mod crictl;
 mod crictl_commands;
+mod debian;
 mod disks;
 mod events;
 mod exec;

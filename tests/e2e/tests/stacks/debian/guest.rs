@@ -1,0 +1,119 @@
+//! A guest of Debian in a pod, and what it says about itself.
+//!
+//! Invariant: user data end with a script that prints each fact on the serial console, as
+//! `FACT name value`, and then `FACTS END`; so they are there when cloud-init has applied all of
+//! them.
+//! Failure: the end of the console.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use e2e::{Cri, PodOptions, Stack, await_text};
+
+/// A boot takes three minutes under software emulation when others use both processors, too.
+const BOOT: Duration = Duration::from_secs(240);
+const END: &str = "FACTS END";
+
+/// What a case wants of its guest.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    /// Annotations of the pod, beside the user data.
+    pub(super) annotations: &'a [(&'a str, &'a str)],
+    /// Files that cloud-init writes: path and content.
+    pub(super) files: &'a [(&'a str, &'a str)],
+    /// Names, and lines of shell whose output is the value.
+    pub(super) facts: &'a [(&'a str, &'a str)],
+}
+
+/// A running guest.
+#[derive(Debug)]
+pub(super) struct Debian {
+    cri: Cri,
+    pod: PodOptions,
+    sandbox: String,
+    container: String,
+}
+
+impl Debian {
+    /// Pulls the image, and starts a pod with it.
+    pub(super) async fn boot(stack: &Stack, name: &str, wanted: &Wanted<'_>) -> Result<Self> {
+        let cri = stack.cri().await?;
+        cri.await_ready().await?;
+        let image = stack.var("VMLET_DEBIAN_IMAGE")?;
+        cri.pull(image).await?;
+        let mut pod = PodOptions::named(name, stack);
+        pod.memory_mib = Some(1024);
+        let user_data = user_data(wanted);
+        let annotations = [
+            ("vmlet.dev/vcpu-count", "2"),
+            ("vmlet.dev/cloud-init-user-data", user_data.as_str()),
+        ];
+        for (name, value) in annotations.iter().chain(wanted.annotations) {
+            pod.annotations
+                .insert((*name).to_owned(), (*value).to_owned());
+        }
+        let (sandbox, container) = cri.boot(&pod, image).await?;
+        Ok(Self {
+            cri,
+            pod,
+            sandbox,
+            container,
+        })
+    }
+
+    /// Waits until cloud-init has applied the user data.
+    pub(super) async fn facts(&self) -> Result<Facts> {
+        await_text(&self.pod.log(0), END, BOOT).await.map(Facts)
+    }
+
+    /// The address of the pod.
+    pub(super) async fn ip(&self) -> Result<String> {
+        Ok(self.cri.ip(&self.sandbox).await?)
+    }
+
+    /// Runs a line of shell in the guest, once its agent takes commands.
+    pub(super) async fn run(&self, line: &str) -> Result<String> {
+        self.cri.await_agent(&self.container).await?;
+        self.cri.shell(&self.container, line).await
+    }
+
+    /// Removes the pod.
+    pub(super) async fn end(self) -> Result<()> {
+        Ok(self.cri.remove_pod(&self.sandbox).await?)
+    }
+}
+
+/// What a guest printed.
+#[derive(Debug)]
+pub(super) struct Facts(String);
+
+impl Facts {
+    /// The value of a fact.
+    pub(super) fn of(&self, name: &str) -> Result<&str> {
+        let mark = format!("FACT {name} ");
+        let line = self.0.lines().find_map(|line| line.split_once(&mark));
+        let value = line.with_context(|| format!("the guest did not print {name}"))?;
+        Ok(value.1.trim())
+    }
+}
+
+/// The user data of a case. Only one kind of host key: making an RSA key takes ten seconds under
+/// software emulation.
+fn user_data(wanted: &Wanted<'_>) -> String {
+    let mut script = "exec >/dev/console\n".to_owned();
+    for (name, command) in wanted.facts {
+        let _ = writeln!(script, "echo \"FACT {name} $({command})\"");
+    }
+    let _ = writeln!(script, "echo {END}");
+    let mut text = "ssh_genkeytypes: [ed25519]\nwrite_files:\n".to_owned();
+    for (path, content) in wanted
+        .files
+        .iter()
+        .chain(&[("/opt/facts", script.as_str())])
+    {
+        let content = content.replace('\n', "\n    ");
+        let _ = writeln!(text, "- path: {path}\n  content: |-\n    {content}");
+    }
+    text + "runcmd: [[sh, /opt/facts]]\n"
+}
