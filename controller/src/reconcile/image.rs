@@ -44,6 +44,8 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     }
     let named = name::of(object.source());
     let answer = match &named {
+        // Tasks have no credentials: kubelet pulls such an image for its pods.
+        Ok(_) if object.needs_credentials() => Answer::Private,
         Ok(named) => inspect::observe(ctx, &object, named).await?,
         Err(refused) => Answer::NotSupported(refused.0.clone()),
     };
@@ -57,7 +59,9 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     report::write(ctx, &object, &status).await?;
     Ok(match answer {
         // The event of the write wakes the image, and the next pass deletes the task.
-        Answer::OnRecord | Answer::Found(_) | Answer::NotSupported(_) => Flow::Continue,
+        Answer::OnRecord | Answer::Found(_) | Answer::NotSupported(_) | Answer::Private => {
+            Flow::Continue
+        }
         Answer::Failed { again, .. } => Flow::RequeueAfter(again),
         Answer::Waiting { .. } | Answer::NoNode => Flow::RequeueAfter(RECHECK),
     })

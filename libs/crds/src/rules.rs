@@ -26,6 +26,9 @@ pub(crate) const TIME: &str = r"^[12][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2
 pub(crate) const DIGEST: &str = "^sha256:[0-9a-f]{64}$";
 /// A URL of the web, without credentials, which every reader of the object could read too.
 pub(crate) const WEB_URL: &str = r"^https?://[^\s@/]+(/[^\s]*)?$";
+
+/// A URL of an image: as [`WEB_URL`], or `oci://` and the name of an image in a registry.
+pub(crate) const IMAGE_URL: &str = r"^(https?://[^\s@/]+(/[^\s]*)?|oci://[^\s@/]+/[^\s]+)$";
 /// What a word such as a format or a CPU model consists of.
 pub(crate) const WORD: &str = "^[A-Za-z0-9][-A-Za-z0-9_.+]*$";
 

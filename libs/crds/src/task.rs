@@ -83,9 +83,9 @@ pub struct VirtualMachineTaskSpec {
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
     /// Provision, InspectImage: URL of the image, if the image name is derived from the hash of the
-    /// URL.
+    /// URL; `oci://` and the image name, if that is one of a registry.
     #[serde(rename = "imageURL", default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 2048), regex(pattern = rules::WEB_URL))]
+    #[schemars(length(max = 2048), regex(pattern = rules::IMAGE_URL))]
     pub image_url: Option<String>,
     /// Provision: virtual size in bytes. Defaults to the size of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -25,6 +25,8 @@ pub struct Options {
     pub nodes: u8,
     /// Nodes without libvirtd, vmlet-tapmanager and vmlet.
     pub no_vmlet: bool,
+    /// Registries at [`crate::REGISTRY`] and [`crate::REGISTRY_WITH_LOGIN`] in the first node.
+    pub registries: bool,
 }
 
 /// A running cluster.
@@ -40,6 +42,7 @@ impl Default for Options {
         Self {
             nodes: 1,
             no_vmlet: false,
+            registries: false,
         }
     }
 }
@@ -55,6 +58,7 @@ impl Cluster {
         let count = options.nodes.to_string();
         let mut arguments = vec!["--cluster", "--nodes", &count];
         arguments.extend(options.no_vmlet.then_some("--no-vmlet"));
+        arguments.extend(options.registries.then_some("--registries"));
         let control = Stack::up_with(&arguments)?;
         let mut nodes = vec![control];
         for number in 2..=options.nodes {

@@ -43,6 +43,8 @@ pub(crate) enum Answer {
     Waiting { node: String },
     /// No node can do it.
     NoNode,
+    /// Only kubelet has the credentials for it.
+    Private,
     /// Its source has no name in pods.
     NotSupported(String),
 }

@@ -10,6 +10,8 @@ use podspec::url_image_name;
 
 /// Prefix by which a name reaches our runtime, whatever else is set.
 const PREFIX: &str = "vmlet.dev/";
+/// Scheme of the URL that says that a name is one of a registry.
+const REGISTRY: &str = "oci://";
 /// Longest name that kubelet takes.
 const LONGEST: usize = 253;
 
@@ -17,7 +19,8 @@ const LONGEST: usize = 253;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) name: String,
-    /// The URL that the name refers to, where it is made of the URL's hash.
+    /// The URL that the name refers to, where it is made of the URL's hash; `oci://` and the name,
+    /// where it is one of a registry.
     pub(crate) url: Option<String>,
 }
 
@@ -80,24 +83,34 @@ fn of_oci(oci: &OciSource) -> Result<Named, NotSupported> {
     let first = segments.next().unwrap_or_default();
     let is_path = (is_component(first) || is_host(first)) && segments.all(is_component);
     if is_tag && is_path && reference.len() <= LONGEST {
-        Ok(Named {
-            name: prefixed(reference),
-            url: None,
+        Ok(match path.contains('/') && is_registry(first) {
+            // kubelet finds the pull credentials by the registry in the name.
+            true => Named {
+                name: reference.to_owned(),
+                url: Some(format!("{REGISTRY}{reference}")),
+            },
+            // The rules of the nodes say where it is.
+            false => Named {
+                name: prefixed(reference),
+                url: None,
+            },
         })
     } else {
         unsupported(format!("{reference} is not an image reference"))
     }
 }
 
-/// A port is allowed in the first part of a name only, so that such a name cannot have the prefix;
-/// the pod's annotation routes it.
 fn prefixed(name: &str) -> String {
-    let first = name.split('/').next().unwrap_or_default();
-    if first.contains(':') && name.contains('/') || name.starts_with(PREFIX) {
-        name.to_owned()
-    } else {
-        format!("{PREFIX}{name}")
+    match name.starts_with(PREFIX) {
+        true => name.to_owned(),
+        false => format!("{PREFIX}{name}"),
     }
+}
+
+/// Whether the first part of a name is the host of a registry, as container runtimes read names.
+fn is_registry(first: &str) -> bool {
+    let is_prefix = PREFIX.trim_end_matches('/') == first;
+    !is_prefix && (first == "localhost" || first.contains(['.', ':']))
 }
 
 fn is_host(text: &str) -> bool {
@@ -146,15 +159,14 @@ mod tests {
         })
     }
 
-    fn oci(reference: &str) -> Result<String, NotSupported> {
-        let named = of(&ImageSource {
+    fn oci(reference: &str) -> Result<Named, NotSupported> {
+        of(&ImageSource {
             oci: Some(OciSource {
                 reference: reference.to_owned(),
                 pull_secret: None,
             }),
             ..ImageSource::default()
-        });
-        named.map(|named| named.name)
+        })
     }
 
     #[test]
@@ -186,14 +198,25 @@ mod tests {
 
     #[test]
     fn a_registry_reference_keeps_tag_and_digest() {
-        assert_eq!(oci("debian").unwrap(), "vmlet.dev/debian");
-        assert_eq!(oci("vmlet.dev/hello").unwrap(), "vmlet.dev/hello");
-        assert_eq!(
-            oci("r.example/d/deb:12").unwrap(),
-            "vmlet.dev/r.example/d/deb:12"
-        );
-        assert_eq!(oci("localhost:5000/d:1").unwrap(), "localhost:5000/d:1");
+        let digest = format!("r.example/d@sha256:{}", "0".repeat(64));
+        for reference in ["r.example/d/deb:12", "localhost:5000/d:1", "localhost/d", &digest] {
+            let named = oci(reference).unwrap();
+            assert_eq!(named.name, reference);
+            assert_eq!(named.url, Some(format!("oci://{reference}")));
+        }
         assert!(oci("r.example/D").is_err() && oci("a b").is_err() && oci("").is_err());
+    }
+
+    #[test]
+    fn a_reference_without_a_registry_is_for_the_rules_of_the_nodes() {
+        for (reference, name) in [
+            ("debian", "vmlet.dev/debian"),
+            ("disks/debian:12", "vmlet.dev/disks/debian:12"),
+            ("vmlet.dev/hello", "vmlet.dev/hello"),
+        ] {
+            let named = oci(reference).unwrap();
+            assert_eq!((named.name.as_str(), named.url), (name, None));
+        }
     }
 
     #[test]

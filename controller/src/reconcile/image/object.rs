@@ -79,6 +79,12 @@ impl Object {
         self.meta().generation.unwrap_or_default()
     }
 
+    /// Whether it is pulled with a secret.
+    pub(crate) fn needs_credentials(&self) -> bool {
+        let oci = self.source().oci.as_ref();
+        oci.is_some_and(|oci| oci.pull_secret.is_some())
+    }
+
     pub(crate) fn source(&self) -> &ImageSource {
         match self {
             Self::Local(image) => &image.spec.source,

@@ -6,7 +6,7 @@
 //! | True | `OnNodes` | no node can read it at its source now, but some have it |
 //! | False | `NotReady` | no node can read it, or it is no disk |
 //! | False | `NotSupported` | its source cannot be used |
-//! | Unknown | `Inspecting`, `NoNode` | a node reads it; no node can |
+//! | Unknown | `Inspecting`, `NoNode`, `NotInspected` | a node reads it; no node can; it has a pull secret |
 //!
 //! Invariant: facts and `Ready` are of the generation in `observedGeneration`; `usedSince` is
 //! written elsewhere.
@@ -120,6 +120,13 @@ fn ready(
         Answer::Waiting { node } => {
             let message = format!("node {node} reads its first bytes");
             (Status::Unknown, "Inspecting", message)
+        }
+        Answer::Private => {
+            let why = "the image has a pull secret: kubelet pulls it, and no node reads it before";
+            match on_nodes(why) {
+                Some(message) => (Status::True, "OnNodes", message),
+                None => (Status::Unknown, "NotInspected", why.to_owned()),
+            }
         }
         Answer::NoNode => {
             let why = "no node with a vmlet-agent that can read images is alive";

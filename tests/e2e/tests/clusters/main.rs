@@ -32,6 +32,7 @@ mod probes;
 mod processes;
 mod proxy;
 mod reboot;
+mod registries;
 mod resize;
 mod resources;
 mod restarts;

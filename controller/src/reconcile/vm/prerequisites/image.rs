@@ -19,7 +19,8 @@ const PASSED_ON: [&str; 3] = ["NotReady", "NotSupported", "Failed"];
 pub(crate) struct Image {
     /// As a pod names it.
     pub(crate) name: String,
-    /// The URL that the name refers to, where it is made of the URL's hash.
+    /// The URL that the name refers to, where it is made of the URL's hash, or that says that the name
+    /// is one of a registry.
     pub(crate) url: Option<String>,
     /// As it was found; none for a disk that exists, whose image may be gone.
     pub(crate) object: Option<Object>,
@@ -29,8 +30,6 @@ pub(crate) struct Image {
     pub(crate) pull_secret: Option<String>,
     /// What proves an address.
     pub(crate) ip_assurance: IpAssurance,
-    /// It comes from a registry.
-    pub(crate) is_oci: bool,
     /// Its server requires credentials.
     pub(crate) has_tls_secret: bool,
 }
@@ -96,7 +95,6 @@ fn current(pass: &Pass<'_>) -> Result<Image, Missing> {
         virtual_bytes: found.virtual_size().and_then(bytes),
         pull_secret: source.oci.as_ref().and_then(|o| o.pull_secret.clone()),
         ip_assurance: found.ip_assurance(),
-        is_oci: source.oci.is_some(),
         has_tls_secret: source.http.as_ref().is_some_and(|h| h.tls_secret.is_some()),
         object: Some(found),
     })
@@ -124,7 +122,6 @@ fn none() -> Image {
         virtual_bytes: None,
         pull_secret: None,
         ip_assurance: IpAssurance::default(),
-        is_oci: false,
         has_tls_secret: false,
     }
 }

@@ -64,7 +64,6 @@ fn list(spec: &VirtualMachineSpec, facts: &Facts) -> Vec<String> {
             "the class's cpuModel",
             !matches!(cpu_model, "" | "host-model"),
         ),
-        ("the image's source.oci", image.is_some_and(|i| i.is_oci)),
         (
             "the image's source.http.tlsSecret",
             image.is_some_and(|i| i.has_tls_secret),

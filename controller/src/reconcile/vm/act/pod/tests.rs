@@ -50,7 +50,6 @@ fn prerequisites() -> Prerequisites {
             name: "vmlet.dev/images.example/debian.qcow2".to_owned(),
             pull_secret: None,
             ip_assurance: IpAssurance::Guest,
-            is_oci: false,
             has_tls_secret: false,
             url: None,
             object: None,

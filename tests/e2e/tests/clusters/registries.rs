@@ -1,0 +1,101 @@
+//! Container disks from a real registry, as pods and machines of a cluster name them.
+//!
+//! Invariant: the pull secret of a pod, which kubelet shows to the runtime through the proxy, is
+//! enough for a registry with TLS and login; a pod without it is told what is missing.
+//! Failure: the step is named; pods, events and logs follow.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::machines::{class, condition, machine};
+use e2e::{Cluster, Options, REGISTRY, REGISTRY_WITH_LOGIN, eventually, vm_pod};
+use serde_json::{Value, json};
+
+const READY: Duration = Duration::from_secs(300);
+const GONE: Duration = Duration::from_secs(180);
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn container_disks_run_with_the_pull_secrets_of_their_pods() -> Result<()> {
+    let cluster = Cluster::with(Options {
+        registries: true,
+        ..Options::default()
+    })?;
+    cluster.apply(&pull_secret())?;
+    let image = format!("{REGISTRY_WITH_LOGIN}/disks/hello:1");
+    let mut pod = vm_pod("without");
+    pod["spec"]["containers"][0]["image"] = json!(image);
+    cluster.apply(&pod)?;
+    cluster
+        .await_event("without", "Failed", "401 Unauthorized", READY)
+        .await?;
+    cluster.delete("pod/without", GONE)?;
+
+    cluster.apply(&deployment(&image))?;
+    cluster
+        .kubectl(&["rollout", "status", "deployment/disks", "--timeout=300s"])
+        .context("Deployment")?;
+    cluster.delete("deployment/disks", GONE)?;
+    cluster.kubectl(&["wait", "--for=delete", "pod", "-l", "app=disks", "--timeout=180s"])?;
+
+    machine_of(&cluster, &image, true).await.context("login")?;
+    let artifact = format!("{REGISTRY}/disks/artifact:1");
+    machine_of(&cluster, &artifact, false).await.context("artifact")?;
+    cluster.await_clean().await?;
+    cluster.down()
+}
+
+/// A machine from an image in a registry.
+async fn machine_of(cluster: &Cluster, reference: &str, is_secret: bool) -> Result<()> {
+    let mut oci = json!({ "reference": reference });
+    if is_secret {
+        oci["pullSecret"] = json!("login");
+    }
+    cluster.apply(&json!({
+        "apiVersion": "vmlet.dev/v1alpha1", "kind": "VirtualMachineImage",
+        "metadata": { "name": "guest" }, "spec": { "source": { "oci": oci } },
+    }))?;
+    cluster.apply(&class("tiny", "128Mi"))?;
+    cluster.apply(&machine("vm", &json!({ "powerState": "PoweredOn" })))?;
+    cluster.await_boots("vm", &[1], READY).await?;
+    let vm = cluster.vm("vm")?;
+    let unsupported = condition(&vm, "UnsupportedFeatures");
+    ensure!(unsupported.is_null(), "{unsupported}");
+    eventually(READY, "the image's status", || async {
+        let image = cluster.get_json(&["virtualmachineimage", "guest"])?;
+        let (ready, kind) = (condition(&image, "Ready"), &image["status"]["type"]);
+        // One with a secret is known once a node has it, and what it is nobody has read.
+        let expected = if is_secret { Value::Null } else { json!("qcow2") };
+        ensure!(ready["status"] == "True" && *kind == expected, "{image}");
+        Ok(())
+    })
+    .await?;
+    cluster.delete("vm/vm", GONE)?;
+    cluster.delete("virtualmachineimage/guest", GONE)
+}
+
+fn deployment(image: &str) -> Value {
+    let pod = vm_pod("disks");
+    let mut spec = pod["spec"].clone();
+    spec["containers"][0]["image"] = json!(image);
+    spec["imagePullSecrets"] = json!([{ "name": "login" }]);
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "disks" },
+        "spec": {
+            "replicas": 1,
+            "selector": { "matchLabels": { "app": "disks" } },
+            "template": { "metadata": { "labels": { "app": "disks" } }, "spec": spec },
+        },
+    })
+}
+
+fn pull_secret() -> Value {
+    let auths = json!({ "auths": {
+        REGISTRY_WITH_LOGIN: { "username": "me", "password": "hush", "auth": "bWU6aHVzaA==" },
+    } });
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "login" },
+        "type": "kubernetes.io/dockerconfigjson",
+        "stringData": { ".dockerconfigjson": auths.to_string() },
+    })
+}
