@@ -199,7 +199,12 @@ mod tests {
     #[test]
     fn a_registry_reference_keeps_tag_and_digest() {
         let digest = format!("r.example/d@sha256:{}", "0".repeat(64));
-        for reference in ["r.example/d/deb:12", "localhost:5000/d:1", "localhost/d", &digest] {
+        for reference in [
+            "r.example/d/deb:12",
+            "localhost:5000/d:1",
+            "localhost/d",
+            &digest,
+        ] {
             let named = oci(reference).unwrap();
             assert_eq!(named.name, reference);
             assert_eq!(named.url, Some(format!("oci://{reference}")));

@@ -22,7 +22,7 @@ const NAME: &str = "stays-away";
 async fn a_lost_node_never_makes_a_new_disk_elsewhere() -> Result<()> {
     let cluster = Cluster::with(Options {
         nodes: 2,
-        no_vmlet: false,
+        ..Options::default()
     })?;
     cluster.machine_basics()?;
     cluster.kubectl(&["cordon", "node1"])?;

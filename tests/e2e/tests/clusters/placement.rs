@@ -22,7 +22,7 @@ const PLACED: &str = "VirtualMachineConditionPlacementReady";
 async fn machines_keep_apart_and_hold_their_places_until_they_run() -> Result<()> {
     let cluster = Cluster::with(Options {
         nodes: 2,
-        no_vmlet: false,
+        ..Options::default()
     })?;
     cluster.machine_basics()?;
     apart(&cluster).await.context("anti-affinity")?;

@@ -36,11 +36,20 @@ async fn container_disks_run_with_the_pull_secrets_of_their_pods() -> Result<()>
         .kubectl(&["rollout", "status", "deployment/disks", "--timeout=300s"])
         .context("Deployment")?;
     cluster.delete("deployment/disks", GONE)?;
-    cluster.kubectl(&["wait", "--for=delete", "pod", "-l", "app=disks", "--timeout=180s"])?;
+    cluster.kubectl(&[
+        "wait",
+        "--for=delete",
+        "pod",
+        "-l",
+        "app=disks",
+        "--timeout=180s",
+    ])?;
 
     machine_of(&cluster, &image, true).await.context("login")?;
     let artifact = format!("{REGISTRY}/disks/artifact:1");
-    machine_of(&cluster, &artifact, false).await.context("artifact")?;
+    machine_of(&cluster, &artifact, false)
+        .await
+        .context("artifact")?;
     cluster.await_clean().await?;
     cluster.down()
 }
@@ -65,7 +74,11 @@ async fn machine_of(cluster: &Cluster, reference: &str, is_secret: bool) -> Resu
         let image = cluster.get_json(&["virtualmachineimage", "guest"])?;
         let (ready, kind) = (condition(&image, "Ready"), &image["status"]["type"]);
         // One with a secret is known once a node has it, and what it is nobody has read.
-        let expected = if is_secret { Value::Null } else { json!("qcow2") };
+        let expected = if is_secret {
+            Value::Null
+        } else {
+            json!("qcow2")
+        };
         ensure!(ready["status"] == "True" && *kind == expected, "{image}");
         Ok(())
     })
