@@ -4,7 +4,9 @@
 //! Failure: none.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::{fs, io};
 
 use crate::v1;
 
@@ -26,6 +28,10 @@ pub struct PodOptions {
     pub memory_mib: Option<u32>,
     /// The pod's cgroup.
     pub cgroup_parent: String,
+    /// Environment of the container.
+    pub environment: Vec<(String, String)>,
+    /// Mounts of the container: read-only, path on the node and in the guest.
+    pub mounts: Vec<(PathBuf, String)>,
 }
 
 impl PodOptions {
@@ -84,6 +90,8 @@ impl PodOptions {
                 ..v1::ImageSpec::default()
             }),
             log_path: format!("vm/{attempt}.log"),
+            envs: self.environment.iter().map(variable).collect(),
+            mounts: self.mounts.iter().map(mount).collect(),
             linux: Some(v1::LinuxContainerConfig {
                 resources: Some(limits),
                 ..v1::LinuxContainerConfig::default()
@@ -92,8 +100,45 @@ impl PodOptions {
         }
     }
 
+    /// Makes a volume with one file as kubelet makes one for a ConfigMap, and mounts it at `path`.
+    pub fn mount_config(
+        &mut self,
+        stack: &crate::Stack,
+        path: &str,
+        file: &str,
+        text: &str,
+    ) -> io::Result<()> {
+        let pods = stack.dir().join("kubelet/pods");
+        let volume = pods
+            .join(format!("uid-{}", self.name))
+            .join("volumes/kubernetes.io~configmap/config");
+        let version = volume.join("..version");
+        fs::create_dir_all(&version)?;
+        fs::write(version.join(file), text)?;
+        symlink("..version", volume.join("..data"))?;
+        symlink(format!("..data/{file}"), volume.join(file))?;
+        self.mounts.push((volume, path.to_owned()));
+        Ok(())
+    }
+
     /// Where the log of a container ends up.
     pub fn log(&self, attempt: u32) -> PathBuf {
         self.logs.join(format!("vm/{attempt}.log"))
+    }
+}
+
+fn variable((key, value): &(String, String)) -> v1::KeyValue {
+    v1::KeyValue {
+        key: key.clone(),
+        value: value.clone().into(),
+    }
+}
+
+fn mount((host_path, container_path): &(PathBuf, String)) -> v1::Mount {
+    v1::Mount {
+        host_path: host_path.display().to_string(),
+        container_path: container_path.clone(),
+        readonly: true,
+        ..v1::Mount::default()
     }
 }

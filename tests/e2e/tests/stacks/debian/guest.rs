@@ -12,14 +12,19 @@ use anyhow::{Context, Result};
 use e2e::{Cri, PodOptions, Stack, await_text};
 
 /// A boot takes three minutes under software emulation when others use both processors, too.
-const BOOT: Duration = Duration::from_secs(240);
+const BOOT: Duration = Duration::from_secs(420);
 const END: &str = "FACTS END";
+
+/// Where the mount of a guest is, its one file, and what that contains.
+pub(super) const MOUNTED: [&str; 3] = ["/etc/demo", "greeting", "hello from a ConfigMap"];
 
 /// What a case wants of its guest.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'a> {
     /// Annotations of the pod, beside the user data.
     pub(super) annotations: &'a [(&'a str, &'a str)],
+    /// Environment of the container.
+    pub(super) environment: &'a [(&'a str, &'a str)],
     /// Files that cloud-init writes: path and content.
     pub(super) files: &'a [(&'a str, &'a str)],
     /// Names, and lines of shell whose output is the value.
@@ -53,6 +58,10 @@ impl Debian {
             pod.annotations
                 .insert((*name).to_owned(), (*value).to_owned());
         }
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        pod.environment = wanted.environment.iter().map(owned).collect();
+        let [folder, file, text] = MOUNTED;
+        pod.mount_config(stack, folder, file, text)?;
         let (sandbox, container) = cri.boot(&pod, image).await?;
         Ok(Self {
             cri,
