@@ -16,6 +16,7 @@ use guestapi::Terminal;
 use nix::fcntl::{OFlag, open};
 use nix::libc;
 use nix::pty::{OpenptyResult, Winsize, openpty};
+use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid, setgid, setgroups, setsid, setuid, write};
 
@@ -75,6 +76,7 @@ pub(crate) fn in_session_of_its_own(
         setuid(uid)
     };
     let begin = move || {
+        default_signals()?;
         setsid()?;
         if has_terminal {
             // SAFETY: descriptor 0 is open here, and the call takes no pointer.
@@ -107,6 +109,17 @@ pub(crate) fn in_session_of_its_own(
     };
     // SAFETY: the closure makes system calls only; an error becomes a number without allocation.
     unsafe { command.pre_exec(begin) };
+}
+
+/// A signal that the agent's service manager or shell ignores is not ignored by its commands.
+fn default_signals() -> nix::Result<()> {
+    for kind in Signal::iterator() {
+        if !matches!(kind, Signal::SIGKILL | Signal::SIGSTOP) {
+            // SAFETY: no handler of ours is replaced that this process still needs.
+            unsafe { signal(kind, SigHandler::SigDfl) }?;
+        }
+    }
+    Ok(())
 }
 
 /// The kernel takes such a value as a whole.

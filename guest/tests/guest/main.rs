@@ -183,6 +183,19 @@ fn a_session_whose_output_is_not_read_stops_and_delays_no_other_one() {
 }
 
 #[test]
+#[allow(unsafe_code)] // The disposition of a signal has no safe form.
+fn a_command_ignores_no_signal_that_the_agent_ignores() {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    // As a shell starts programs in the background. No other test needs another disposition here.
+    // SAFETY: no handler is replaced.
+    unsafe { signal(Signal::SIGINT, SigHandler::SigIgn) }.unwrap();
+    let mut host = Host::connect();
+    let ended = host.run(command(1, &["grep", "SigIgn", "/proc/self/status"]));
+    assert_eq!(ended.stdout, b"SigIgn:\t0000000000000000\n");
+    host.disconnect();
+}
+
+#[test]
 fn a_terminal_has_a_size_and_sends_signals() {
     let mut host = Host::connect();
     let script = "trap 'stty size' WINCH; stty size; test -t 2 && echo tty $TERM; \
