@@ -59,10 +59,9 @@ pub async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     report::write(ctx, &object, &status).await?;
     Ok(match answer {
         // The event of the write wakes the image, and the next pass deletes the task.
-        Answer::OnRecord | Answer::Found(_) | Answer::NotSupported(_) | Answer::Private => {
-            Flow::Continue
-        }
+        Answer::OnRecord | Answer::Found(_) | Answer::NotSupported(_) => Flow::Continue,
         Answer::Failed { again, .. } => Flow::RequeueAfter(again),
-        Answer::Waiting { .. } | Answer::NoNode => Flow::RequeueAfter(RECHECK),
+        // The lists of nodes change without an event for the image.
+        Answer::Waiting { .. } | Answer::NoNode | Answer::Private => Flow::RequeueAfter(RECHECK),
     })
 }
