@@ -84,9 +84,13 @@ fn of_oci(oci: &OciSource) -> Result<Named, NotSupported> {
     let is_path = (is_component(first) || is_host(first)) && segments.all(is_component);
     if is_tag && is_path && reference.len() <= LONGEST {
         Ok(match path.contains('/') && is_registry(first) {
-            // kubelet finds the pull credentials by the registry in the name.
             true => Named {
-                name: reference.to_owned(),
+                // kubelet finds pull credentials by the registry in the name, and takes a port in the
+                // first part of a name only.
+                name: match oci.pull_secret.is_some() || first.contains(':') {
+                    true => reference.to_owned(),
+                    false => prefixed(reference),
+                },
                 url: Some(format!("{REGISTRY}{reference}")),
             },
             // The rules of the nodes say where it is.
@@ -160,10 +164,14 @@ mod tests {
     }
 
     fn oci(reference: &str) -> Result<Named, NotSupported> {
+        with_secret(reference, None)
+    }
+
+    fn with_secret(reference: &str, secret: Option<&str>) -> Result<Named, NotSupported> {
         of(&ImageSource {
             oci: Some(OciSource {
                 reference: reference.to_owned(),
-                pull_secret: None,
+                pull_secret: secret.map(str::to_owned),
             }),
             ..ImageSource::default()
         })
@@ -199,14 +207,14 @@ mod tests {
     #[test]
     fn a_registry_reference_keeps_tag_and_digest() {
         let digest = format!("r.example/d@sha256:{}", "0".repeat(64));
-        for reference in [
-            "r.example/d/deb:12",
-            "localhost:5000/d:1",
-            "localhost/d",
-            &digest,
+        for (reference, secret, name) in [
+            ("r.example/d/deb:12", None, "vmlet.dev/r.example/d/deb:12"),
+            ("r.example/d/deb:12", Some("login"), "r.example/d/deb:12"),
+            ("localhost:5000/d:1", None, "localhost:5000/d:1"),
+            (&digest, Some("login"), &digest),
         ] {
-            let named = oci(reference).unwrap();
-            assert_eq!(named.name, reference);
+            let named = with_secret(reference, secret).unwrap();
+            assert_eq!(named.name, name);
             assert_eq!(named.url, Some(format!("oci://{reference}")));
         }
         assert!(oci("r.example/D").is_err() && oci("a b").is_err() && oci("").is_err());

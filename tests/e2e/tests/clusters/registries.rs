@@ -73,13 +73,16 @@ async fn machine_of(cluster: &Cluster, reference: &str, is_secret: bool) -> Resu
     eventually(READY, "the image's status", || async {
         let image = cluster.get_json(&["virtualmachineimage", "guest"])?;
         let (ready, kind) = (condition(&image, "Ready"), &image["status"]["type"]);
-        // One with a secret is known once a node has it, and what it is nobody has read.
-        let expected = if is_secret {
-            Value::Null
-        } else {
-            json!("qcow2")
+        // What is in one with a secret is not read before kubelet pulls it.
+        let expected = match is_secret {
+            true => (json!("NotInspected"), Value::Null),
+            false => (ready["reason"].clone(), json!("qcow2")),
         };
-        ensure!(ready["status"] == "True" && *kind == expected, "{image}");
+        let known = is_secret || ready["status"] == "True";
+        ensure!(
+            known && (&ready["reason"], kind) == (&expected.0, &expected.1),
+            "{image}"
+        );
         Ok(())
     })
     .await?;
