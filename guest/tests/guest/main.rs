@@ -183,7 +183,7 @@ fn a_session_whose_output_is_not_read_stops_and_delays_no_other_one() {
 }
 
 #[test]
-#[allow(unsafe_code)] // The disposition of a signal has no safe form.
+#[allow(unsafe_code, reason = "the disposition of a signal has no safe form")]
 fn a_command_ignores_no_signal_that_the_agent_ignores() {
     use nix::sys::signal::{SigHandler, Signal, signal};
     // As a shell starts programs in the background. No other test needs another disposition here.

@@ -64,7 +64,7 @@ impl Credentials {
         secret(&format!("Basic {encoded}"))
     }
 
-    /// Stands for them where pulls are told apart.
+    /// A digest of the credentials, by which pulls with different credentials have different keys.
     pub(in crate::images) fn mark(&self) -> [u8; 32] {
         let mut hasher = Sha256::new();
         for text in [

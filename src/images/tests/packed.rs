@@ -78,7 +78,7 @@ async fn inspection_looks_into_a_compressed_file() {
     t.server.offer("a.gz", &file, "1");
     let inspected = t.images.inspect(&t.server.name("a.gz")).await.unwrap();
     assert_eq!(inspected.format, Format::Raw);
-    // Nobody knows how much is in it before it is unpacked.
+    // The size of the disk is unknown until the daemon unpacks the file.
     assert_eq!(inspected.virtual_bytes, 0);
     assert_eq!(inspected.file_bytes, file.len() as u64);
 }

@@ -330,7 +330,7 @@ async fn a_mirror_serves_first_and_the_registry_serves_what_it_lacks() {
         pull("r.example/b:1").await.unwrap().digest,
         digest_of(&disk(8, 2))
     );
-    // The credentials are for the registry and not for the mirror, which hears whose image it is.
+    // Only the registry receives the credentials; the mirror receives the registry's name (`ns`).
     assert!(
         mirror
             .seen()

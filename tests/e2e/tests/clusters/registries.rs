@@ -1,7 +1,7 @@
 //! Container disks from a real registry, as pods and machines of a cluster name them.
 //!
 //! Invariant: the pull secret of a pod, which kubelet shows to the runtime through the proxy, is
-//! enough for a registry with TLS and login; a pod without it is told what is missing.
+//! enough for a registry with TLS and login; the event of a pod without it says `401 Unauthorized`.
 //! Failure: the step is named; pods, events and logs follow.
 
 use std::time::Duration;
